@@ -6,10 +6,9 @@ from dataclasses import replace
 from torch import Tensor
 
 from page4d.networks.config import NetworkConfig
-from page4d.weights.conversion.accounting import build_account
+from page4d.weights.conversion.accounting import KeyMap, Rule, build_account, target_name
 from page4d.weights.conversion.convert import tensor_shapes
-from page4d.weights.conversion.keymap import KeyMap, Rule, target_name
-from page4d.weights.families.settings import NetworkSettings
+from page4d.weights.families.shapes import NetworkSettings
 from page4d.weights.families.table import network_stage, read_network, recognize
 from page4d.weights.families.vggt import VGGT
 from page4d.weights.store import TensorSpec

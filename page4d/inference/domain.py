@@ -17,8 +17,7 @@ from page4d.inference.run_plan import RunPlan
 from page4d.networks.ood import OOD_MESSAGES
 from page4d.output.diagnostics import DomainRecord
 from page4d.scene.records import Notice
-from page4d.weights.catalogue import CatalogueEntry
-from page4d.weights.choose import licence_and_size
+from page4d.weights.catalogue import CatalogueEntry, licence_and_size
 
 OOD_WARNING = "this footage is unlike the network's training set"
 """Beginning of the warning of out-of-distribution indicators."""

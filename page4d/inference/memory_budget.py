@@ -13,8 +13,7 @@ import torch
 
 from page4d.inference.network_cost import DECODER_BYTES, Extent, NetworkCost, process_bytes
 from page4d.io.limits import is_memory_error
-from page4d.weights.catalogue import CatalogueEntry
-from page4d.weights.choose import choose_checkpoint
+from page4d.weights.catalogue import CatalogueEntry, choose_checkpoint
 
 _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Share of the free memory that a run may use by default: allocators cannot fill all of it."""

@@ -1,22 +1,172 @@
-"""The weights file that `--weights` stands for: given, or fetched from the hub and converted, once."""
+"""The weights file that `--weights` stands for: given, or fetched from the hub and converted, once.
+
+Published checkpoints as page4d files, converted once and kept in page4d's cache. The converted files in page4d's
+cache, named by family, sources and options, and version of the conversion. What is known about weights without
+fetching them: from the catalogue, the caches, and the headers of files.
+
+A converted file is named by its family, a digest of its sources and of the options of the conversion, and the version
+of the conversion. Where the tool's conversion has changed, the file is made again and the older one removed.
+"""
 
 import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
-from page4d.errors import InputError, Level, Notice, OutputError, WeightsError
+from page4d.errors import InputError, Level, Notice, OutputError, UsageError, WeightsError
 from page4d.io.atomic import describe_mismatch, file_sha256, real_path, write_bytes_atomic
+from page4d.io.folders import check_space, locked
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model
 from page4d.output.run_record import WeightsSourceRecord
-from page4d.weights.conversion.convert import ConvertSettings
-from page4d.weights.convert_once import convert_once, find_converted
+from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.file_type import SETTINGS_FILE, first_bytes
-from page4d.weights.hub.fetch import FetchObserver, HubFiles, SilentFetch, fetch, verify
+from page4d.weights.hub.fetch import FetchObserver, HubFiles, SilentFetch, fetch, is_fetched, verify
 from page4d.weights.hub.names import INDEX_SUFFIX, HubReference, licence_line, parse_weights
 from page4d.weights.hub.pins import Pin, read_pin, weights_cache, write_pin
-from page4d.weights.store import describe_weights, is_page4d
+from page4d.weights.store import FORMAT_VERSION, describe_weights, is_page4d
+
+SUFFIX = ".safetensors"
+RECORD_SUFFIX = ".json"
+
+_ROOT = Path(__file__).parents[1]
+_CODE = (
+    "weights/store.py",
+    "weights/conversion",
+    "weights/families",
+    "networks/config.py",
+    "networks/config_parts.py",
+    "networks/presets.py",
+)
+"""Modules and packages that decide which bytes a conversion writes."""
+
+
+class ConvertedFile(FileModel):
+    """A converted file: its digest and size, its family, and the digests of its sources by name."""
+
+    sha256: Sha256
+    num_bytes: int
+    family: str
+    sources: dict[str, str]
+
+
+@cache
+def conversion_version() -> str:
+    """Return the version of the conversion: a digest of the code that determines its result."""
+    digest = hashlib.sha256()
+    for place in _CODE:
+        for file in sorted((_ROOT / place).glob("*.py")) or [_ROOT / place]:
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:8]
+
+
+def converted_files(key: str = "*") -> Iterator[tuple[Path, ConvertedFile]]:
+    """Yield the complete files of the present version of the conversion; of one key, or all."""
+    for record in sorted(weights_cache().glob(f"*-{key}-{conversion_version()}{RECORD_SUFFIX}")):
+        path = record.with_suffix(SUFFIX)
+        try:
+            known = read_model(record, ConvertedFile)
+        except (InputError, OSError):
+            continue
+        if path.is_file() and path.stat().st_size == known.num_bytes:
+            yield path, known
+
+
+def made_from(digests: Mapping[str, str]) -> Path | None:
+    """Return a converted file of these sources, if the cache has one."""
+    return next((path for path, known in converted_files() if known.sources == digests), None)
+
+
+def find_converted(digests: Mapping[str, str], settings: ConvertSettings) -> tuple[Path, ConvertedFile] | None:
+    """Return the converted file of sources with these digests, if the cache has it and it is complete."""
+    return next(converted_files(_key(digests, settings)), None)
+
+
+def convert_once(
+    source: Path,
+    digests: Mapping[str, str],
+    settings: ConvertSettings,
+    observer: FetchObserver,
+    verify: Callable[[], None] = lambda: None,
+) -> tuple[Path, ConvertedFile]:
+    """Return the converted file of a checkpoint; convert it if the cache lacks it.
+
+    `digests` are the SHA-256 of its files by name; `verify` compares them with the files, and is called before a
+    conversion. Of several processes one converts, and the others wait for it.
+
+    Raises:
+        WeightsError: if the checkpoint cannot be used, or holds an encoder.
+        UsageError: if its conversion needs options.
+        OutputError: if the cache cannot be written.
+    """
+    found = find_converted(digests, settings)
+    if found is not None:
+        return found
+    key = _key(digests, settings)
+    waiting = Notice(f"another process converts '{source.name}': waiting for it", Level.STEP)
+    with locked(weights_cache() / "locks" / key, lambda: observer.notice(waiting)):
+        found = find_converted(digests, settings)
+        if found is not None:
+            return found
+        verify()
+        conversion = _plan(source, settings)
+        family = next(iter(conversion.sources)).value
+        path = weights_cache() / f"{family}-{key}-{conversion_version()}{SUFFIX}"
+        _remove_others(path, key)
+        record = _convert(conversion, path, family, digests, observer)
+        return path, record
+
+
+def _key(digests: Mapping[str, str], settings: ConvertSettings) -> str:
+    text = json.dumps([sorted(digests.values()), repr(settings), FORMAT_VERSION])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _plan(source: Path, settings: ConvertSettings) -> PlannedConversion:
+    try:
+        conversion = plan_conversion([source], settings)
+    except UsageError as error:
+        raise UsageError(
+            error.message, f"convert it first: page4d convert-weights '{source}' --out FILE; {error.hint}"
+        ) from error
+    if conversion.recipe is None:
+        raise WeightsError(f"'{source}' holds an encoder, not a whole network", "give the weights of a network")
+    return conversion
+
+
+def _convert(
+    conversion: PlannedConversion, path: Path, family: str, digests: Mapping[str, str], observer: FetchObserver
+) -> ConvertedFile:
+    check_space({path.parent: conversion.num_bytes}, f"the converted {conversion.title}")
+    observer.notice(Notice(f"converting {conversion.title}, once (kept in '{path.parent}')", Level.STEP))
+    for text in conversion.blueprint.notices:
+        observer.notice(Notice(text))
+    done = 0
+
+    def written(num_bytes: int) -> None:
+        nonlocal done
+        done += num_bytes
+        observer.progress("convert", done, conversion.num_bytes)
+
+    write_conversion(conversion, path, written)
+    record = ConvertedFile(
+        sha256=file_sha256(path), num_bytes=path.stat().st_size, family=family, sources=dict(digests)
+    )
+    text = format_json(record.model_dump(mode="json")) + "\n"
+    write_bytes_atomic(path.with_suffix(RECORD_SUFFIX), text.encode())
+    return record
+
+
+def _remove_others(path: Path, key: str) -> None:
+    """Remove the files of other versions, and what a killed process left, while this process has the lock."""
+    for pattern in (f"*-{key}-*{SUFFIX}", f"*-{key}-*{RECORD_SUFFIX}", f".*-{key}-*.part"):
+        for other in path.parent.glob(pattern):
+            with suppress(OSError):
+                other.unlink()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,3 +328,106 @@ def _check_given(name: str, found: str, expected: str | None) -> None:
     """Refuse a file of another digest than the user gave."""
     if expected is not None and found != expected:
         raise WeightsError(f"{name} {describe_mismatch(found, expected)}", "--sha256 is that of the published file")
+
+
+class Presence(StrEnum):
+    """What the caches hold of a public checkpoint."""
+
+    READY = "ready"
+    """The converted file."""
+
+    FETCHED = "fetched"
+    """The published file, which is converted at its first use."""
+
+    ABSENT = "absent"
+
+
+def presence(reference: HubReference) -> tuple[Presence, Path | None]:
+    """Return what the caches hold of a checkpoint, and the converted file."""
+    pin = read_pin(reference)
+    path = None if pin is None else made_from({file.name: file.sha256 for file in pin.files})
+    if path is not None:
+        return Presence.READY, path
+    return (Presence.FETCHED if is_fetched(reference) else Presence.ABSENT), None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSummary:
+    """Description of a weights file: its kind, licence, parameters, and settings by name."""
+
+    path: Path
+    kind: str
+    description: str
+    licence: str
+    commercial: bool | None = None
+    """Whether the licence permits commercial use; None if unknown."""
+
+    num_values: int
+    num_bytes: int
+    settings: dict[str, Any] = field(default_factory=dict)
+    sources: dict[str, Any] = field(default_factory=dict)
+    """Digests of the files that it was converted from, by network and name."""
+
+    converted: bool = True
+    """Whether page4d runs it as it is."""
+
+
+def summarize(path: Path) -> FileSummary:
+    """Describe a file of page4d, or a published checkpoint, without its values.
+
+    Raises:
+        WeightsError: if it is missing, damaged, or of no known kind.
+        UsageError: if its sizes are not those of a published network.
+    """
+    from page4d.weights.store import is_page4d
+
+    return _summarize_own(path) if not path.is_dir() and is_page4d(path) else _summarize_published(path)
+
+
+def _summarize_own(path: Path) -> FileSummary:
+    from dataclasses import asdict
+
+    from page4d.weights.sources import open_source
+    from page4d.weights.store import describe_encoder, describe_weights, holds_encoder
+
+    source = open_source(path)
+    config, info = describe_encoder(path) if holds_encoder(path) else describe_weights(path)
+    return FileSummary(
+        path=path,
+        kind="encoder of page4d" if holds_encoder(path) else "network of page4d",
+        description=info.description,
+        licence=info.licence,
+        commercial=info.commercial,
+        num_values=_num_values(source.specs),
+        num_bytes=path.stat().st_size,
+        settings=asdict(config),
+        sources=json.loads(info.metadata.get("sources", "{}")),
+    )
+
+
+def _summarize_published(path: Path) -> FileSummary:
+    from page4d.weights.families.identity import read_identity
+    from page4d.weights.families.table import FAMILIES, read_network, recognize
+    from page4d.weights.sources import open_source
+
+    source = open_source(path)
+    family = recognize(source.specs, str(path), source.metadata)
+    data = FAMILIES[family]
+    settings: dict[str, Any] = {}
+    if data.network is not None:
+        found = read_network(family, source.specs, str(path), {}, read_identity(path))
+        settings = found.settings.model_dump(mode="json")
+    return FileSummary(
+        path=path,
+        kind="published encoder" if data.is_encoder else "published network",
+        description=data.title,
+        licence=data.licence,
+        num_values=_num_values(source.specs),
+        num_bytes=sum(file.stat().st_size for file in source.files),
+        settings=settings,
+        converted=False,
+    )
+
+
+def _num_values(specs: Any) -> int:
+    return sum(spec.num_bytes // spec.dtype.itemsize for spec in specs.values())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from page4d.weights.conversion.convert import PlannedConversion
-    from page4d.weights.published import Settings
+    from page4d.weights.families.table import Settings
     from page4d_cli.progress_display import ProgressDisplay
 
 
@@ -132,8 +132,13 @@ def convert_weights(
 
     Nothing is downloaded, and no code in the files is run.
     """
-    from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, report_document
-    from page4d.weights.conversion.write import check_output, write_conversion
+    from page4d.weights.conversion.convert import (
+        ConvertSettings,
+        check_output,
+        plan_conversion,
+        report_document,
+        write_conversion,
+    )
     from page4d.weights.loading import DTYPES
 
     check_output(out, overwrite=overwrite)
@@ -178,7 +183,7 @@ def convert_weights(
 def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
     """Read the configurations, one per network."""
     from page4d.errors import UsageError
-    from page4d.weights.published import read_settings
+    from page4d.weights.families.table import read_settings
 
     configs: dict[str, Settings] = {}
     for path in paths:

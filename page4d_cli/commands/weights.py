@@ -11,7 +11,7 @@ from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.weights.catalogue import CatalogueEntry
-    from page4d.weights.overview import FileSummary
+    from page4d.weights.resolve import FileSummary
 
 app = typer.Typer(
     name="weights",
@@ -27,7 +27,7 @@ def list_weights(as_json: options.Json = False) -> None:
     """List the public checkpoints that --weights takes by name; nothing is fetched."""
     from page4d.weights.catalogue import CATALOGUE
     from page4d.weights.hub.names import reference_of
-    from page4d.weights.overview import presence
+    from page4d.weights.resolve import presence
 
     rows = [(entry, *presence(reference_of(entry))) for entry in CATALOGUE.values()]
     if as_json:
@@ -143,7 +143,7 @@ def show_weights(
     """Describe a public checkpoint, or a weights file: licence, sources, size and settings; nothing is fetched."""
     from page4d.errors import UsageError
     from page4d.weights.hub.names import parse_weights
-    from page4d.weights.overview import presence, summarize
+    from page4d.weights.resolve import presence, summarize
 
     if weights == POSE_MODEL:
         _show_pose_model(as_json=as_json)

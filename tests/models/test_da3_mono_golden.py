@@ -21,9 +21,9 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import farthest_depth, fill_sky
 from page4d.networks.presets import PRESETS
 from page4d.networks.profile.network import profile_network
+from page4d.weights.conversion.accounting import target_name
 from page4d.weights.conversion.convert import tensor_shapes
-from page4d.weights.conversion.keymap import target_name
-from page4d.weights.families.da3_mono import PUBLISHED, DA3MonoSettings, da3_mono_keys, read_da3_mono
+from page4d.weights.families.da3 import DA3_MONO_PUBLISHED, DA3MonoSettings, da3_mono_keys, read_da3_mono
 from page4d.weights.families.table import recognize
 from page4d.weights.loading import HalfPrecisionNetwork
 from page4d.weights.store import TensorSpec
@@ -146,8 +146,8 @@ def test_the_presets_equal_the_public_networks() -> None:
         entries = json.loads(path.read_text())
         entries = entries.get("tensors", entries)
         specs = {key: TensorSpec(shape=tuple(shape), dtype=torch.float32) for key, (shape, _) in entries.items()}
-        assert recognize(specs, name).value == PUBLISHED[name].model
-        assert read_da3_mono(specs, PUBLISHED[name]) == PRESETS[preset]
+        assert recognize(specs, name).value == DA3_MONO_PUBLISHED[name].model
+        assert read_da3_mono(specs, DA3_MONO_PUBLISHED[name]) == PRESETS[preset]
         assert {target_name(key, da3_mono_keys()): spec.shape for key, spec in specs.items()} == shapes
 
 

@@ -19,11 +19,8 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import SKY_THRESHOLD
 from page4d.networks.presets import PRESETS
 from page4d.weights import load_network
-from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
-from page4d.weights.conversion.write import write_conversion
-from page4d.weights.families.da3 import DA3Settings
-from page4d.weights.families.da3_mono import DA3MonoSettings
-from page4d.weights.families.da3_nested import DA3NestedSettings
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
+from page4d.weights.families.da3 import DA3MonoSettings, DA3NestedSettings, DA3Settings
 from page4d.weights.families.table import recognize
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.keymaps import converted

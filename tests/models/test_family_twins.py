@@ -11,10 +11,9 @@ from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput
-from page4d.weights.families.da3 import DA3Settings
-from page4d.weights.families.da3_mono import DA3MonoSettings
-from page4d.weights.families.pi3x import Pi3XSettings
-from page4d.weights.families.settings import NetworkSettings
+from page4d.weights.families.da3 import DA3MonoSettings, DA3Settings
+from page4d.weights.families.pi3 import Pi3XSettings
+from page4d.weights.families.shapes import NetworkSettings
 from page4d.weights.families.vggt_omega import OmegaSettings
 from tests.keymaps import converted
 from tests.models.twins import da3, parts, pi3x, vggt_omega, weights

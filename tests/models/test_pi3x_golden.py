@@ -25,7 +25,7 @@ from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
-from page4d.weights.families.pi3x import PI3X, READER, Pi3XSettings
+from page4d.weights.families.pi3 import PI3X, PI3X_READER, Pi3XSettings
 from page4d.weights.store import TensorSpec
 from tests.keymaps import rename
 from tests.weights.checkpoints import manifest
@@ -70,7 +70,7 @@ def case(request: pytest.FixtureRequest, golden: Callable) -> Case:
     loaded = golden(f"pi3x_{request.param}")
     weights = loaded.part("weights/")
     specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in weights.items()}
-    network = build_network(READER.build(specs, Pi3XSettings(**loaded.meta))).eval()
+    network = build_network(PI3X_READER.build(specs, Pi3XSettings(**loaded.meta))).eval()
     network.load_state_dict(rename(weights, PI3X))
     return Case(network.requires_grad_(False), loaded.tensors)
 
@@ -241,12 +241,12 @@ def test_attention_in_camera_frames(ops: dict[str, Tensor], agrees: Callable) ->
 
 def test_the_preset_is_the_public_network() -> None:
     specs = manifest("pi3x")
-    assert READER.build(specs, READER.published[0]) == PRESETS["pi3x"]
+    assert PI3X_READER.build(specs, PI3X_READER.published[0]) == PRESETS["pi3x"]
     alone = {name: spec for name, spec in specs.items() if not name.startswith(CONDITIONING)}
     assert len(specs) - len(alone) == 436
-    assert READER.build(alone, READER.published[0]) == replace(PRESETS["pi3x"], known_geometry=None)
+    assert PI3X_READER.build(alone, PI3X_READER.published[0]) == replace(PRESETS["pi3x"], known_geometry=None)
     with torch.device("meta"):
-        networks = [build_network(READER.build(given, READER.published[0])) for given in (specs, alone)]
+        networks = [build_network(PI3X_READER.build(given, PI3X_READER.published[0])) for given in (specs, alone)]
     for network, given in zip(networks, (specs, alone), strict=True):
         renamed = rename({name: torch.empty(spec.shape, device="meta") for name, spec in given.items()}, PI3X)
         ours = network.state_dict()

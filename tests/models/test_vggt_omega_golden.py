@@ -12,9 +12,8 @@ from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.presets import PRESETS
 from page4d.networks.trunk import TrunkOutput
 from page4d.weights import load_network
-from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
-from page4d.weights.conversion.keymap import target_name
-from page4d.weights.conversion.write import write_conversion
+from page4d.weights.conversion.accounting import target_name
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.vggt_omega import VGGT_OMEGA, OmegaSettings, by_axis
 from tests.models.test_recorded_tensors import Recorder, assert_all, split
 

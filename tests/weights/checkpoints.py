@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from page4d.weights.published import Settings, read_settings
+from page4d.weights.families.table import Settings, read_settings
 from page4d.weights.store import TensorSpec
 
 INSIDE = Path(__file__).parents[1] / "golden"

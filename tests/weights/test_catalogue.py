@@ -20,8 +20,8 @@ from page4d.weights.catalogue import (
     entries_of_repository,
     entry_of_file,
     find_entry,
+    needed_bytes,
 )
-from page4d.weights.choose import needed_bytes
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES, recognize
 

@@ -4,8 +4,7 @@ import pytest
 
 from page4d.networks.presets import PRESETS
 from page4d.networks.profile.network import profile_network
-from page4d.weights.catalogue import CATALOGUE
-from page4d.weights.choose import PREFERENCE, choose_checkpoint, command_with, needed_bytes
+from page4d.weights.catalogue import CATALOGUE, PREFERENCE, choose_checkpoint, command_with, needed_bytes
 
 GB = 1_000_000_000
 

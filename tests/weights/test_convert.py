@@ -16,8 +16,13 @@ from page4d.choices import Recipe, Target
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.weights import load_network
 from page4d.weights.conversion.accounting import Tag
-from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, report_document
-from page4d.weights.conversion.write import check_output, write_conversion
+from page4d.weights.conversion.convert import (
+    ConvertSettings,
+    check_output,
+    plan_conversion,
+    report_document,
+    write_conversion,
+)
 from page4d.weights.store import TensorSpec, write_tensors
 
 

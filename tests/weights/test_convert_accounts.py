@@ -12,14 +12,20 @@ from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import TIME_VIEW
 from page4d.networks.config_parts import MaskHeadKind, SparseStrategy
 from page4d.networks.presets import PRESETS
-from page4d.weights.conversion.accounting import Account, Copy, Exemption, SourceStage, Tag, build_account, part_of
+from page4d.weights.conversion.accounting import (
+    Account,
+    Copy,
+    Exemption,
+    Rule,
+    SourceStage,
+    Tag,
+    build_account,
+    part_of,
+)
 from page4d.weights.conversion.convert import account_for, tensor_shapes
-from page4d.weights.conversion.keymap import Rule
-from page4d.weights.conversion.recipes import RECIPE_SOURCES, Blueprint, network_blueprint
-from page4d.weights.conversion.view_time import ViewTimeOptions
+from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, ViewTimeOptions, network_blueprint
 from page4d.weights.families.family import Family
-from page4d.weights.families.table import read_network, recognize
-from page4d.weights.published import PUBLISHED, read_settings
+from page4d.weights.families.table import PUBLISHED, read_network, read_settings, recognize
 from page4d.weights.store import TensorSpec
 
 OWN, MV = Target.OWN, Target.PAGE4D_MV

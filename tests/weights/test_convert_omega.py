@@ -20,9 +20,9 @@ from page4d.weights.conversion.convert import (
     plan_conversion,
     report_document,
     tensor_shapes,
+    write_conversion,
 )
-from page4d.weights.conversion.recipes import network_blueprint
-from page4d.weights.conversion.write import write_conversion
+from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.families.vggt_omega import by_axis, queries_and_keys_by_axis
@@ -84,7 +84,7 @@ def test_masks_decide_which_biases_count(tmp_path: Path) -> None:
         written.update({name: read(name) for name in specs})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("page4d.weights.conversion.write.save_tensors", keep)
+        patch.setattr("page4d.weights.conversion.convert.save_tensors", keep)
         write_conversion(conversion, tmp_path / "out.safetensors")
     bias = given.weights["aggregator.frame_blocks.1.attn.qkv.bias"]
     expected = queries_and_keys_by_axis(bias * mask, head_dim=16)

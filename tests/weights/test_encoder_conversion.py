@@ -13,8 +13,7 @@ from page4d.errors import UsageError, WeightsError
 from page4d.networks.encoders.build import ENCODER_PRESETS
 from page4d.networks.encoders.swin import SwinConfig
 from page4d.weights.conversion.accounting import Tag
-from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion
-from page4d.weights.conversion.write import write_conversion
+from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import recognize
 from page4d.weights.loading import load_encoder, load_network

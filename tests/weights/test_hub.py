@@ -18,10 +18,9 @@ import page4d
 from page4d.errors import Level, Notice, OutputError, UsageError, WeightsError
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
-from page4d.weights import conversion_cache
+from page4d.weights import resolve as conversion_cache
 from page4d.weights.catalogue import CATALOGUE, RepositoryKind
-from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
-from page4d.weights.conversion.write import write_conversion
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES
 from page4d.weights.hub import connection, transfer
@@ -332,7 +331,7 @@ class TestVerification:
         content = bytearray(largest.read_bytes())
         content[-1] ^= 1
         largest.write_bytes(content)
-        monkeypatch.setattr("page4d.weights.convert_once.conversion_version", lambda: "newer")
+        monkeypatch.setattr("page4d.weights.resolve.conversion_version", lambda: "newer")
         monkeypatch.setattr(conversion_cache, "conversion_version", lambda: "newer")
         with pytest.raises(WeightsError, match=r"has sha256 .*, expected") as caught:
             find_weights("pi3")

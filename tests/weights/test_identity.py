@@ -10,7 +10,7 @@ from checkpoints import SHARED, checkpoint, empty_checkpoint, manifest
 from page4d.errors import UsageError, WeightsError
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion
 from page4d.weights.families import table
-from page4d.weights.families.da3_record import stated_settings
+from page4d.weights.families.da3 import stated_settings
 from page4d.weights.families.family import Family
 from page4d.weights.families.identity import Identity, candidates_of
 from page4d.weights.families.table import PublishedNetwork, read_network, recognize

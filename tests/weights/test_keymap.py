@@ -6,7 +6,7 @@ from checkpoints import manifest
 
 from page4d.errors import WeightsError
 from page4d.networks import PRESETS, build_network
-from page4d.weights.conversion.keymap import Rule, target_name
+from page4d.weights.conversion.accounting import Rule, target_name
 from page4d.weights.families.vggt import VGGT
 from tests.keymaps import VGGT_TO_TIME_VIEW, rename
 

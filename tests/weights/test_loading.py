@@ -15,8 +15,7 @@ from page4d.networks import PRESETS, build_network
 from page4d.networks.config_parts import MaskFusion, SparseConfig, SparseStrategy
 from page4d.networks.layers.block import Block
 from page4d.weights import load_network, save_network
-from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
-from page4d.weights.conversion.write import write_conversion
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.loading import HalfPrecisionNetwork, choose_device
 
 

@@ -9,8 +9,7 @@ from checkpoints import checkpoint, manifest
 
 from page4d.weights import load_network
 from page4d.weights.catalogue import CATALOGUE
-from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
-from page4d.weights.conversion.write import write_conversion
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.identity import Identity
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.sources import open_source

@@ -17,10 +17,8 @@ from page4d.networks.layers.attention import RotaryTables, rotary_tables
 from page4d.networks.layers.block import Block
 from page4d.networks.tokens import token_positions
 from page4d.weights import load_network
-from page4d.weights.conversion.convert import ConvertSettings, plan_conversion
-from page4d.weights.conversion.recipes import network_blueprint
-from page4d.weights.conversion.view_time import ViewTimeOptions
-from page4d.weights.conversion.write import write_conversion
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
+from page4d.weights.conversion.view_time import ViewTimeOptions, network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network
 from page4d.weights.store import TensorSpec

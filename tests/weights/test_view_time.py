@@ -16,9 +16,8 @@ from page4d.networks.config import TIME_VIEW
 from page4d.networks.config_parts import EpipolarConfig, MaskHeadKind, SparseStrategy, Streams
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Tag
-from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion
+from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.conversion.view_time import ViewTimeOptions, view_time_network
-from page4d.weights.conversion.write import write_conversion
 
 EVERYTHING = {
     "streams": Streams.DUAL,

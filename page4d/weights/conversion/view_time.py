@@ -1,22 +1,38 @@
-"""The view x time network of a published checkpoint, with parts that the checkpoint lacks."""
+"""Conversion recipes: the network that a set of sources fills, and the origin of each of its parts.
 
+The view x time network of a published checkpoint, with parts that the checkpoint lacks. Initial values of tensors
+that no checkpoint provides: neutral scalars, mask head, seeded memory tokens.
+"""
+
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from page4d.choices import FullAttention, TimeEncoding, TimeWeights
-from page4d.errors import UsageError
-from page4d.networks.config import FRAME_CROSS, TIME_VIEW, NetworkConfig
+import torch
+from torch import Tensor
+
+from page4d.choices import FullAttention, Recipe, Target, TimeEncoding, TimeWeights
+from page4d.errors import UsageError, WeightsError
+from page4d.networks.config import FRAME_CROSS, TIME_VIEW, NetworkConfig, Schedule
 from page4d.networks.config_parts import (
+    BiasRows,
     EpipolarConfig,
     MaskConfig,
     MaskHeadKind,
+    MaskRule,
     PatchPositions,
     SparseConfig,
     SparseStrategy,
     Streams,
 )
-from page4d.weights.conversion.accounting import Copy
+from page4d.networks.encoders.build import EncoderConfig
+from page4d.networks.heads.motion import DynamicMask
+from page4d.networks.layers.block import INIT_STD
+from page4d.weights.conversion.accounting import Copy, Exemption, SourceStage
+from page4d.weights.families.family import Family
+from page4d.weights.families.table import FAMILIES, PublishedNetwork, encoder_stage, network_stage
+from page4d.weights.families.vggt import VGGTSettings
 
 _EITHER = "leave one of them out"
 
@@ -134,3 +150,295 @@ def _sparse(published: NetworkConfig, mask: MaskConfig, options: ViewTimeOptions
     if layers is None:
         layers = tuple(layer for layer in (published.depth - 2, published.depth - 1) if layer >= mask.layers[0])
     return SparseConfig(layers=layers, strategy=options.sparse)
+
+
+_SEED = 0
+_HEAD = "aggregator.dynamic.head."
+_MEMORY = r"aggregator\.sparse\.layers\.(\d+)\.memory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scalar:
+    """A learned scalar, or one per layer, with its initial value."""
+
+    group: str
+    """Name of the group in reports."""
+    pattern: str
+    start: float = 0.0
+    part: str
+    """The option that adds the scalar to the network."""
+
+
+_FUSION = "the view x time network"
+_SPARSE = "--sparse"
+
+SCALARS: dict[str, Scalar] = {
+    **{
+        name: Scalar(group="alpha, beta", pattern=rf"aggregator\.dynamic\.{name}", start=1.0, part=_FUSION)
+        for name in ("alpha", "beta")
+    },
+    **{
+        name: Scalar(group="lambda", pattern=rf"aggregator\.mask_bias\.{name}", part=_FUSION)
+        for name in ("lambda_pose", "lambda_geo", "lambda_pose_t", "lambda_geo_t")
+    },
+    "lambda_kpt": Scalar(group="lambda_kpt", pattern=r"aggregator\.sparse\.lambda_kpt", part=_SPARSE),
+    "sparse_gate": Scalar(group="sparse_gate", pattern=r"aggregator\.sparse\.layers\.\d+\.gate", part=_SPARSE),
+    "time_gate": Scalar(group="time_gate", pattern=r"aggregator\.time\.gates", part="--time-encoding"),
+}
+"""Scalars by their command line name. At the default values the network computes what its checkpoint computes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewTensors:
+    """Initialization of tensors without a source; `values` overrides the initial values of scalars."""
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    mask_head: bool = False
+    """Whether the mask head is initialized rather than filled by a checkpoint."""
+
+    def rule(self, name: str) -> str | None:
+        """Return the initialization rule of a tensor, or None if it needs a source."""
+        for known, scalar in SCALARS.items():
+            if re.fullmatch(scalar.pattern, name) is not None:
+                start = self.values.get(known, scalar.start)
+                return f"{scalar.group if start == scalar.start else known}: starts at {start:g}"
+        if name.startswith(_HEAD) and self.mask_head:
+            return "dynamic mask head: untrained, last layer 0"
+        return "memory: random" if re.fullmatch(_MEMORY, name) is not None else None
+
+    def check(self, config: NetworkConfig, names: Iterable[str]) -> None:
+        """Refuse values of scalars that the network does not have, and values out of range.
+
+        Raises:
+            UsageError: naming the scalar.
+        """
+        names = list(names)
+        for known, value in self.values.items():
+            if known not in SCALARS:
+                raise UsageError(f"--set {known}: unknown scalar", f"choose from {', '.join(SCALARS)}")
+            scalar = SCALARS[known]
+            if not any(re.fullmatch(scalar.pattern, name) for name in names):
+                raise UsageError(f"--set {known}: this network does not have this scalar", f"it needs {scalar.part}")
+            limit = math.inf
+            if config.mask is not None and scalar.group == "lambda":
+                limit = config.mask.lambda_limit
+            elif config.sparse is not None and known == "lambda_kpt":
+                limit = config.sparse.lambda_limit
+            if not abs(value) <= limit:
+                raise UsageError(
+                    f"--set {known}={value:g} is out of range", f"give a number from -{limit:g} to {limit:g}"
+                )
+
+    def tensors(self, config: NetworkConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
+        """Return initial tensors of these names and shapes, the same in every call."""
+        head = _mask_head(config) if any(name.startswith(_HEAD) for name in shapes) else {}
+        return {name: head[name] if name in head else self._tensor(name, shape) for name, shape in shapes.items()}
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        for known, scalar in SCALARS.items():
+            if re.fullmatch(scalar.pattern, name) is not None:
+                return torch.full(shape, self.values.get(known, scalar.start))
+        memory = re.fullmatch(_MEMORY, name)
+        assert memory is not None, name
+        return INIT_STD * torch.randn(shape, generator=torch.Generator().manual_seed(_SEED + int(memory[1])))
+
+
+def _mask_head(config: NetworkConfig) -> dict[str, Tensor]:
+    assert config.mask is not None
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        head = DynamicMask(config.mask, config.encoder.embed_dim).head
+    return {_HEAD + name: value.detach() for name, value in head.state_dict().items()}
+
+
+RECIPE_SOURCES: dict[Recipe, tuple[Family, ...]] = {
+    **{Recipe(family): (family,) for family, data in FAMILIES.items() if data.network is not None},
+    Recipe.THREE_STAGE: (Family.PI3, Family.PAGE4D),
+}
+"""Sources of each recipe, in the order in which they are read."""
+
+_MASK_UNUSED = Exemption(rule="mask head: not used (--mask off)", pattern=r"aggregator\.spatial_mask_head\..*")
+_MASK_SCALARS = Exemption(
+    rule="aggregator.dynamic.head",
+    pattern=r"aggregator\.spatial_mask_head\.(alpha_logit|tau_logit)",
+    target=r"aggregator.dynamic.head.\1",
+)
+_PI3_HEADS = Exemption(
+    rule="Pi3 heads: PAGE-4D heads are used", pattern=r"(?:(?:point|conf|camera)_(?:decoder|head))\..*"
+)
+_PAGE4D_ENCODER = Exemption(rule="encoder: Pi3 encoder is used", pattern=r"aggregator\.patch_embed\..*")
+_PAGE4D_REGISTERS = Exemption(rule="registers: Pi3 registers are used", pattern=r"aggregator\.register_token")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blueprint:
+    """A network or encoder to be filled, and the origin of its tensors: sources, copies, new tensors."""
+
+    config: NetworkConfig | EncoderConfig
+    stages: tuple[SourceStage, ...]
+    new: NewTensors = field(default_factory=NewTensors)
+    last_of_pi3: int | None = None
+    """The last layer that Pi3 fills, if any."""
+    notices: tuple[str, ...] = ()
+
+
+def encoder_blueprint(family: Family, config: EncoderConfig) -> Blueprint:
+    """Return the blueprint of a single encoder."""
+    return Blueprint(config=config, stages=(encoder_stage(family),), notices=FAMILIES[family].notices)
+
+
+def network_blueprint(
+    recipe: Recipe,
+    target: Target,
+    found: Mapping[Family, PublishedNetwork],
+    mask: bool | None = None,
+    options: ViewTimeOptions | None = None,
+) -> Blueprint:
+    """Return the blueprint of a recipe's network.
+
+    Raises:
+        UsageError: if options contradict the recipe, or PAGE-4D is converted without specifying its mask.
+        WeightsError: if the sources do not fit each other.
+    """
+    if mask is not None and Family.PAGE4D not in RECIPE_SOURCES[recipe]:
+        raise UsageError(f"--mask applies to PAGE-4D; recipe {recipe} has no mask", "leave it out")
+    if recipe is Recipe.THREE_STAGE and target is not Target.PAGE4D_MV:
+        raise UsageError("recipe three-stage makes the view x time network only", "pass --to page4d-mv")
+    if options is not None and target is not Target.PAGE4D_MV:
+        raise UsageError("options of the view x time network are given without --to page4d-mv", "pass --to page4d-mv")
+    options = options or ViewTimeOptions()
+    if recipe is Recipe.THREE_STAGE:
+        return _three_stage(found[Family.PI3], found[Family.PAGE4D], options, mask=mask is not False)
+    (family,) = RECIPE_SOURCES[recipe]
+    if family is Family.PAGE4D:
+        return _page4d(found[family], target, mask, options)
+    return _single(found[family], target, options)
+
+
+def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -> Blueprint:
+    published, notices = found.config, (*found.notices, *FAMILIES[found.family].notices)
+    if target is Target.OWN:
+        return Blueprint(config=published, stages=(_stage(found, published.schedule),), notices=notices)
+    config = view_time_network(published, MaskHeadKind.CONV, options)
+    return Blueprint(
+        config=config,
+        stages=(_stage(found, config.schedule),),
+        new=NewTensors(values=options.scalars, mask_head=True),
+        last_of_pi3=published.depth - 1 if found.family in (Family.PI3, Family.PI3X) else None,
+        notices=notices,
+    )
+
+
+def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options: ViewTimeOptions) -> Blueprint:
+    kind = found.mask_head
+    assert kind is not None
+    if kind is MaskHeadKind.CKPT150 and target is Target.OWN:
+        raise WeightsError(
+            "this PAGE-4D checkpoint has the mask head of an older variant (checkpoint_150), not of the release",
+            "pass --to page4d-mv, which supports that mask head",
+        )
+    if mask is None:
+        raise UsageError(
+            "a PAGE-4D checkpoint does not record whether it runs with its mask",
+            "pass --mask on for checkpoint_mask.pt, --mask off for checkpoint_nomask.pt",
+        )
+    exemptions = (_MASK_SCALARS if mask else _MASK_UNUSED,)
+    if target is Target.OWN:
+        config = replace(found.config, mask=_release_mask(found)) if mask else found.config
+        return Blueprint(config=config, stages=(_stage(found, config.schedule, exemptions),))
+    start = _release_mask(found).layers[0] if mask and kind is MaskHeadKind.RELEASE else None
+    config = view_time_network(found.config, kind if mask else MaskHeadKind.CONV, options, start)
+    return Blueprint(
+        config=config,
+        stages=(_stage(found, config.schedule, exemptions),),
+        new=NewTensors(values=options.scalars, mask_head=not mask),
+    )
+
+
+def _three_stage(
+    pi3: PublishedNetwork, page4d: PublishedNetwork, options: ViewTimeOptions, *, mask: bool
+) -> Blueprint:
+    lower, upper, kind = pi3.config, page4d.config, page4d.mask_head
+    assert kind is not None
+    _check_joint(lower, upper)
+    replaced = "|".join(str(layer) for layer in range(lower.depth))
+    page4d_layers = Exemption(
+        rule=f"layers 0 to {lower.depth - 1}: Pi3 layers are used",
+        pattern=rf"aggregator\.(?:frame|global)_blocks\.(?:{replaced})\..*",
+    )
+    registers = Exemption(
+        rule="registers: first Pi3 registers, in each slot",
+        pattern="register_token",
+        target="aggregator.special.register_token",
+        adapt=_FirstRegisters(count=upper.num_registers, slots=upper.token_slots),
+    )
+    exemptions = (_PAGE4D_ENCODER, _PAGE4D_REGISTERS, page4d_layers, _MASK_SCALARS if mask else _MASK_UNUSED)
+    joined = replace(
+        upper,
+        encoder=lower.encoder,
+        norm_eps=tuple((lower if layer < lower.depth else upper).norm_eps_of(layer) for layer in range(upper.depth)),
+    )
+    config = view_time_network(joined, kind if mask else MaskHeadKind.CONV, options)
+    if config.sparse is not None:  # its blocks are copies of Pi3 blocks, in layers of PAGE-4D
+        config = replace(config, sparse=replace(config.sparse, norm_eps=lower.norm_eps_of(lower.depth - 1)))
+    stages = (
+        _stage(pi3, config.schedule, (_PI3_HEADS, registers)),
+        _stage(page4d, config.schedule, exemptions),
+    )
+    # PAGE-4D's mask head was not trained on the features of Pi3's layers.
+    values = {"alpha": 0.0, **options.scalars} if mask else options.scalars
+    return Blueprint(
+        config=config,
+        stages=stages,
+        new=NewTensors(values=values, mask_head=not mask),
+        last_of_pi3=lower.depth - 1,
+        notices=("three-stage joins layers that were not trained together: fine-tune the network before use",),
+    )
+
+
+def _check_joint(lower: NetworkConfig, upper: NetworkConfig) -> None:
+    """Refuse to stack layers of PAGE-4D on those of a Pi3 of another size."""
+    for name in ("encoder", "num_heads", "mlp_ratio", "qk_norm_eps", "rope_base"):
+        ours, theirs = getattr(lower, name), getattr(upper, name)
+        if ours != theirs:
+            raise WeightsError(f"Pi3 has {name} {ours} where PAGE-4D has {theirs}", "use checkpoints of one size")
+    if lower.num_registers != upper.num_registers + 1 or lower.depth >= upper.depth:
+        raise WeightsError(
+            f"Pi3 has {lower.num_registers} registers and {lower.depth} layers, "
+            f"PAGE-4D {upper.num_registers} and {upper.depth}",
+            "three-stage needs one register more and fewer layers in Pi3",
+        )
+
+
+@dataclass(frozen=True)
+class _FirstRegisters:
+    """Fill every slot with the first registers of a source that has a single slot."""
+
+    count: int
+    slots: int
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        return tokens[:, :1, : self.count].expand(-1, self.slots, -1, -1)
+
+
+def _stage(found: PublishedNetwork, schedule: Schedule, exemptions: tuple[Exemption, ...] = ()) -> SourceStage:
+    return network_stage(found.family, found.config, schedule, exemptions)
+
+
+def _release_mask(found: PublishedNetwork) -> MaskConfig:
+    """Return the mask of the public PAGE-4D release."""
+    assert isinstance(found.settings, VGGTSettings)
+    settings = found.settings.mask
+    if settings.mask_after_frame_block[0] != settings.layers_masked[0] - 1:
+        raise UsageError(
+            f"--config: the mask is predicted after frame block {settings.mask_after_frame_block[0]} "
+            f"and acts from layer {settings.layers_masked[0]}",
+            "page4d predicts it one layer before the first masked layer",
+        )
+    return MaskConfig(
+        layers=settings.layers_masked,
+        head=MaskHeadKind.RELEASE,
+        rule=MaskRule.PAGE4D,
+        streams=Streams.SINGLE,
+        bias_rows=BiasRows.SPECIAL,
+    )

@@ -1,8 +1,12 @@
-"""Checkpoints of the any-view networks of Depth Anything 3: settings, key map and configuration."""
+"""Checkpoints of Depth Anything 3 (any-view, single-image, nested): settings, key maps and configurations.
+
+Source: Depth Anything 3, configuration files of the models; the published `config.json` files were not available.
+"""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -20,13 +24,50 @@ from page4d.networks.config_parts import (
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.layers.attention import TableResampling
 from page4d.networks.layers.block import FeedForwardKind
-from page4d.weights.conversion.accounting import Exemption
-from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules, fusion_rules
-from page4d.weights.families.da3_record import assumed_settings, stated_settings
-from page4d.weights.families.dense_head import read_dense_head
+from page4d.weights.conversion.accounting import Exemption, KeyMap, Rule, dpt_rules, fusion_rules
 from page4d.weights.families.family import NetworkReader
-from page4d.weights.families.settings import NetworkSettings
-from page4d.weights.families.specs import Specs, count, shape_of, table_side
+from page4d.weights.families.shapes import NetworkSettings, Specs, count, read_dense_head, shape_of, table_side
+
+_STATED = {
+    "net": ("name", "out_layers", "alt_start", "qknorm_start", "rope_start", "cat_token"),
+    "head": ("dim_in", "output_dim"),
+}
+_BACKBONES = {384: "vits", 768: "vitb", 1024: "vitl", 1536: "vitg"}
+
+
+def stated_settings(content: Mapping[str, Any], part: str | None = None) -> dict[str, Any]:
+    """Return the settings that a `config.json` states, such as `net.alt_start`; without those that it lacks.
+
+    They are read at its top or below `config`, and there below `part` if the network is one of two.
+    """
+    inner = _record(content, "config") or content
+    inner = inner if part is None else _record(inner, part)
+    return {
+        f"{module}.{name}": record[name]
+        for module, names in _STATED.items()
+        for record in (_record(inner, module),)
+        for name in names
+        if name in record
+    }
+
+
+def assumed_settings(embed_dim: int, out_layers: tuple[int, ...], start: int = -1) -> dict[str, Any]:
+    """Return the same settings in the public code; `start` is -1 for a network without steps across views."""
+    any_view = start >= 0
+    return {
+        "net.name": _BACKBONES.get(embed_dim),
+        "net.out_layers": out_layers,
+        **dict.fromkeys(("net.alt_start", "net.qknorm_start", "net.rope_start"), start),
+        "net.cat_token": any_view,
+        "head.dim_in": 2 * embed_dim if any_view else embed_dim,
+        "head.output_dim": 2 if any_view else 1,
+    }
+
+
+def _record(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = content.get(name)
+    return found if isinstance(found, Mapping) else {}
+
 
 PREFIX = "model."
 """Of all tensor names; in the nested checkpoint it is `model.da3.`."""
@@ -217,7 +258,7 @@ def _published(
     return DA3Settings(model="da3", encoder=backbone)
 
 
-PUBLISHED: dict[str, DA3Settings] = {
+DA3_PUBLISHED: dict[str, DA3Settings] = {
     "da3-small": _published(384, 12, 6, 4, (5, 7, 9, 11)),
     "da3-base": _published(768, 12, 12, 4, (5, 7, 9, 11)),
     "da3-large": _published(1024, 24, 16, 8, (11, 15, 19, 23)),
@@ -232,11 +273,173 @@ def da3_assumed(settings: DA3Settings) -> dict[str, object]:
     return assumed_settings(own.embed_dim, own.out_layers, own.alt_start)
 
 
-READER = NetworkReader(
-    published=tuple(PUBLISHED.values()),
-    names=tuple(PUBLISHED),
+DA3_READER = NetworkReader(
+    published=tuple(DA3_PUBLISHED.values()),
+    names=tuple(DA3_PUBLISHED),
     sizes=da3_sizes,
     build=read_da3,
     stated=stated_settings,
     assumed=da3_assumed,
+)
+
+METRIC_FOCAL = 300.0
+"""Focal length in pixels for which the metric network predicts metres."""
+
+
+class MonoBackboneSettings(NetworkSettings):
+    """The vision transformer, whose blocks `out_layers` the head reads."""
+
+    embed_dim: int
+    depth: int
+    num_heads: int
+    out_layers: tuple[int, int, int, int]
+    alt_start: Literal[-1] = -1
+    cat_token: Literal[False] = False
+
+
+class DA3MonoSettings(NetworkSettings):
+    """A single-image network of Depth Anything 3; without `metric_focal` its depth has no unit."""
+
+    model: Literal["da3-mono"]
+    encoder: MonoBackboneSettings
+    metric_focal: float | None = None
+
+
+def da3_mono_keys(prefix: str = PREFIX) -> KeyMap:
+    """Return the key map of a network whose tensor names begin with `prefix`."""
+    names = re.escape(prefix)
+    return (
+        Rule(pattern=rf"{names}backbone\.pretrained\.(.*)", target=r"encoder.\1"),
+        Rule(pattern=rf"{names}head\.scratch\.sky_output_conv2\.([02]\..*)", target=r"depth_head.sky.\1"),
+        *dpt_rules("depth_head", rf"{names}head"),
+    )
+
+
+def read_da3_mono(specs: Specs, settings: DA3MonoSettings, prefix: str = PREFIX) -> NetworkConfig:
+    """Return the network of tensors whose names begin with `prefix`."""
+    name, own = prefix + _BACKBONE, settings.encoder
+    dim, _, patch, _ = shape_of(specs, f"{name}patch_embed.proj.weight", 4)
+    return NetworkConfig(
+        encoder=DinoV2Config(
+            image_size=table_side(specs, f"{name}pos_embed") * patch,
+            patch_size=patch,
+            embed_dim=dim,
+            depth=own.depth,
+            num_heads=own.num_heads,
+            mlp_ratio=shape_of(specs, f"{name}blocks.0.mlp.fc1.weight", 2)[0] / dim,
+            num_registers=0,
+            norm_eps=1e-6,
+            table_resampling=TableResampling.OFFSET,
+            final_norm_eps=1e-5,
+            levels=own.out_layers,
+        ),
+        depth=0,
+        num_heads=own.num_heads,
+        num_registers=0,
+        camera_token=False,
+        depth_head=replace(
+            read_dense_head(specs, f"{prefix}head", own.out_layers),
+            norm_eps=None,
+            residual=ResidualKind.PLAIN,
+            positions=False,
+            confidence=False,
+            sky=True,
+        ),
+        metric_focal=settings.metric_focal,
+        default_long_side=DA3_SIDE,
+    )
+
+
+def da3_mono_sizes(specs: Specs, prefix: str = PREFIX) -> dict[str, int]:
+    """Return the sizes that the tensors determine, by the name of the setting."""
+    return {
+        "encoder.embed_dim": shape_of(specs, f"{prefix}{_BACKBONE}cls_token", 3)[-1],
+        "encoder.depth": count(specs, f"{prefix}{_BACKBONE}blocks."),
+    }
+
+
+_LARGE = MonoBackboneSettings(embed_dim=1024, depth=24, num_heads=16, out_layers=(4, 11, 17, 23))
+
+DA3_MONO_PUBLISHED: dict[str, DA3MonoSettings] = {
+    "da3mono-large": DA3MonoSettings(model="da3-mono", encoder=_LARGE),
+    "da3metric-large": DA3MonoSettings(model="da3-mono", encoder=_LARGE, metric_focal=METRIC_FOCAL),
+}
+"""Settings of the published checkpoints by name; their tensors have the same names and shapes."""
+
+
+def da3_mono_assumed(settings: DA3MonoSettings) -> dict[str, object]:
+    """Return the settings of a `config.json` as the conversion assumes them."""
+    return assumed_settings(settings.encoder.embed_dim, settings.encoder.out_layers)
+
+
+DA3_MONO_READER = NetworkReader(
+    published=tuple(DA3_MONO_PUBLISHED.values()),
+    names=tuple(DA3_MONO_PUBLISHED),
+    sizes=da3_mono_sizes,
+    build=read_da3_mono,
+    stated=stated_settings,
+    assumed=da3_mono_assumed,
+)
+
+ANYVIEW, METRIC = "model.da3.", "model.da3_metric."
+"""Prefixes of the tensor names of the two networks."""
+
+_PARTS = ("anyview", "metric")
+"""The names of the two networks in settings."""
+
+
+class DA3NestedSettings(NetworkSettings):
+    """An any-view network and a metric network of Depth Anything 3."""
+
+    model: Literal["da3-nested"]
+    anyview: DA3Settings
+    metric: DA3MonoSettings
+
+
+def da3_nested_keys(config: NetworkConfig) -> KeyMap:
+    """Return the key map of both networks."""
+    metric = (replace(rule, target=f"metric_network.{rule.target}") for rule in da3_mono_keys(METRIC))
+    return (*da3_keys(config, ANYVIEW), *metric)
+
+
+def da3_nested_exemptions() -> tuple[Exemption, ...]:
+    """Return the rules of tensors that are reshaped or that the network does not need."""
+    return da3_exemptions(ANYVIEW)
+
+
+def read_da3_nested(specs: Specs, settings: DA3NestedSettings) -> NetworkConfig:
+    """Return the any-view network with its metric network."""
+    metric = read_da3_mono(specs, settings.metric, METRIC)
+    return replace(read_da3(specs, settings.anyview, ANYVIEW), metric_network=metric)
+
+
+def _of_parts(*settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Join settings of the two networks, such as `anyview.net.name`."""
+    named = zip(_PARTS, settings, strict=True)
+    return {f"{part}.{name}": value for part, own in named for name, value in own.items()}
+
+
+def _nested_sizes(specs: Specs) -> dict[str, int]:
+    return _of_parts(da3_sizes(specs, ANYVIEW), da3_mono_sizes(specs, METRIC))
+
+
+def _stated(content: Mapping[str, Any]) -> dict[str, Any]:
+    return _of_parts(*(stated_settings(content, part) for part in _PARTS))
+
+
+def _assumed(settings: DA3NestedSettings) -> dict[str, Any]:
+    return _of_parts(da3_assumed(settings.anyview), da3_mono_assumed(settings.metric))
+
+
+DA3_NESTED_READER = NetworkReader(
+    published=(
+        DA3NestedSettings(
+            model="da3-nested", anyview=DA3_PUBLISHED["da3-giant"], metric=DA3_MONO_PUBLISHED["da3metric-large"]
+        ),
+    ),
+    names=("da3nested-giant-large",),
+    sizes=_nested_sizes,
+    build=read_da3_nested,
+    stated=_stated,
+    assumed=_assumed,
 )

@@ -8,8 +8,8 @@ from page4d.networks.encoders.build import ENCODER_PRESETS
 from page4d.networks.encoders.swin import SwinConfig
 from page4d.networks.encoders.twins import TwinsConfig
 from page4d.networks.encoders.vit import ViTConfig
-from page4d.weights.conversion.keymap import KeyMap, Rule
-from page4d.weights.families.specs import Specs, count, shape_of, table_side
+from page4d.weights.conversion.accounting import KeyMap, Rule
+from page4d.weights.families.shapes import Specs, count, shape_of, table_side
 
 _BLOCK = r"(norm1|norm2|mlp\.fc1|mlp\.fc2)\.(weight|bias)"
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig
-from page4d.weights.conversion.accounting import Exemption
-from page4d.weights.conversion.keymap import KeyMap
-from page4d.weights.families.specs import Specs
+from page4d.weights.conversion.accounting import Exemption, KeyMap
+from page4d.weights.families.shapes import Specs
 
 
 class Family(StrEnum):

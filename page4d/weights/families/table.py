@@ -1,24 +1,37 @@
-"""All families of published checkpoints: licences, recognition, key maps, and configurations from tensors."""
+"""All families of published checkpoints: licences, recognition, key maps, and configurations from tensors.
+
+Settings of the published networks, and their reading from JSON files.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from pathlib import Path
+from typing import Annotated
 
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import UsageError, WeightsError
+from page4d.io.json_records import config_from_json
 from page4d.networks.config import NetworkConfig, Schedule
 from page4d.networks.config_parts import MaskHeadKind
 from page4d.networks.encoders.build import EncoderConfig
-from page4d.weights.conversion.accounting import Exemption, SourceStage
-from page4d.weights.conversion.keymap import UNCHANGED
-from page4d.weights.families.da3 import READER as DA3_READER
-from page4d.weights.families.da3 import da3_exemptions, da3_keys
-from page4d.weights.families.da3_mono import READER as DA3_MONO_READER
-from page4d.weights.families.da3_mono import da3_mono_keys
-from page4d.weights.families.da3_nested import READER as DA3_NESTED_READER
-from page4d.weights.families.da3_nested import da3_nested_exemptions, da3_nested_keys
+from page4d.weights.conversion.accounting import UNCHANGED, Exemption, SourceStage
+from page4d.weights.families.da3 import (
+    DA3_MONO_READER,
+    DA3_NESTED_READER,
+    DA3_READER,
+    DA3MonoSettings,
+    DA3NestedSettings,
+    DA3Settings,
+    da3_exemptions,
+    da3_keys,
+    da3_mono_keys,
+    da3_nested_exemptions,
+    da3_nested_keys,
+)
 from page4d.weights.families.encoders import (
     SWIN_MICROSOFT,
     SWIN_TIMM,
@@ -30,15 +43,11 @@ from page4d.weights.families.encoders import (
 )
 from page4d.weights.families.family import Family, FamilyData
 from page4d.weights.families.identity import Identity, candidates_of, check_record, name_of
-from page4d.weights.families.pi3 import PI3
-from page4d.weights.families.pi3 import READER as PI3_READER
-from page4d.weights.families.pi3x import PI3X
-from page4d.weights.families.pi3x import READER as PI3X_READER
-from page4d.weights.families.settings import NetworkSettings
-from page4d.weights.families.specs import Specs
-from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READER, read_mask_head
+from page4d.weights.families.pi3 import PI3, PI3_READER, PI3X, PI3X_READER, Pi3Settings, Pi3XSettings
+from page4d.weights.families.shapes import NetworkSettings, Specs
+from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READER, VGGTSettings, read_mask_head
 from page4d.weights.families.vggt_omega import READER as VGGT_OMEGA_READER
-from page4d.weights.families.vggt_omega import VGGT_OMEGA
+from page4d.weights.families.vggt_omega import VGGT_OMEGA, OmegaSettings
 from page4d.weights.families.vggt_omega import exemptions as vggt_omega_exemptions
 from page4d.weights.store import ENCODER_ENTRY
 
@@ -324,3 +333,36 @@ def read_encoder(family: Family, specs: Specs, where: str) -> EncoderConfig:
     read = FAMILIES[family].encoder
     assert read is not None
     return read(specs, where)
+
+
+_MAX_BYTES = 2**20
+
+DA3AnySettings = DA3Settings | DA3MonoSettings | DA3NestedSettings
+Settings = VGGTSettings | Pi3Settings | Pi3XSettings | DA3AnySettings | OmegaSettings
+"""Settings of any published network."""
+
+_ADAPTER: TypeAdapter[Settings] = TypeAdapter(Annotated[Settings, Field(discriminator="model")])
+
+PUBLISHED: dict[str, Settings] = {
+    family.value: data.network.published[0] for family, data in FAMILIES.items() if data.network is not None
+}
+"""The first size of each published network, by family."""
+
+
+def read_settings(path: Path) -> Settings:
+    """Read the constructor arguments of a public network from a JSON file.
+
+    Raises:
+        UsageError: if the file cannot be read, lacks a field, or holds an unsupported value.
+    """
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
+    except OSError as error:
+        raise UsageError(f"cannot read --config '{path}': {error.strerror}", "give a JSON file") from error
+    return config_from_json(
+        _ADAPTER,
+        text,
+        f"--config '{path}': network",
+        'give the constructor arguments of the network as JSON, such as {"model": "vggt", "num_heads": 16, ...}',
+    )

@@ -6,12 +6,18 @@ from pydantic import Field
 
 from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
 from page4d.networks.config_parts import CameraHeadConfig, MaskHeadKind
-from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
-from page4d.weights.families.dense_head import read_dense_head
-from page4d.weights.families.dinov2 import read_dinov2
+from page4d.weights.conversion.accounting import KeyMap, Rule, dpt_rules
 from page4d.weights.families.family import NetworkReader
-from page4d.weights.families.settings import LARGE_ENCODER, EncoderSettings, NetworkSettings
-from page4d.weights.families.specs import Specs, count, shape_of
+from page4d.weights.families.shapes import (
+    LARGE_ENCODER,
+    EncoderSettings,
+    NetworkSettings,
+    Specs,
+    count,
+    read_dense_head,
+    read_dinov2,
+    shape_of,
+)
 
 _ENCODER = "aggregator.patch_embed."
 

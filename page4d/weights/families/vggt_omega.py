@@ -11,12 +11,9 @@ from torch import Tensor
 from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
 from page4d.networks.config_parts import CameraTransformerConfig, DenseOutput, PatchPositions, ResidualKind
 from page4d.networks.encoders.dino import DinoV3Config
-from page4d.weights.conversion.accounting import Exemption
-from page4d.weights.conversion.keymap import KeyMap, Rule, dpt_rules
-from page4d.weights.families.dense_head import read_dense_head
+from page4d.weights.conversion.accounting import Exemption, KeyMap, Rule, dpt_rules
 from page4d.weights.families.family import NetworkReader
-from page4d.weights.families.settings import NetworkSettings
-from page4d.weights.families.specs import Specs, count, shape_of
+from page4d.weights.families.shapes import NetworkSettings, Specs, count, read_dense_head, shape_of
 
 _ENCODER = "aggregator.patch_embed."
 _TEXT_HEAD = "text_alignment_head."
