@@ -21,7 +21,7 @@ from page4d.output.preview.splat import upward_axis
 from page4d.plotting.canvas import blank, font, tile, view_color
 from page4d.rig.instants import choose_instants
 from page4d.rig.lens import lenses_of
-from page4d.rig.people.detect import detect_people
+from page4d.rig.people.keypoints import detect_people
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.calibrated import calibrated_cameras
-from page4d.rig.calibration_check import check_calibration
-from page4d.rig.people_fit import RigCamera
+from page4d.rig.check.calibration import check_calibration
+from page4d.rig.check.scene import calibrated_cameras
+from page4d.rig.people.pairs import RigCamera
 from page4d.scene.open import open_scene
 
 

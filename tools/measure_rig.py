@@ -20,11 +20,9 @@ import numpy as np
 
 from page4d.choices import Registration
 from page4d.options import RegisterSettings
-from page4d.rig.assemble import Assembly
 from page4d.rig.lens import START_FOCAL
-from page4d.rig.records import FocalSource, Lens, RigRegistration
-from page4d.rig.register import register_rig
-from page4d.rig.rotations import angle_deg, direction_angle_deg, project_rotation
+from page4d.rig.records import FocalSource, Lens, RigRegistration, angle_deg, direction_angle_deg, project_rotation
+from page4d.rig.register import Assembly, register_rig
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 

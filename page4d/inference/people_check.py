@@ -7,13 +7,13 @@ from page4d.errors import CapabilityError, InputError, listed
 from page4d.options import ReconstructSettings
 from page4d.output.calibration_check_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
 from page4d.rig.camera_motion import calibrated_motion_notices, measure_camera_motion
+from page4d.rig.check.scene import check_scene
 from page4d.rig.people.model import model_sha256
 from page4d.rig.register import StageProgress
-from page4d.rig.scene_check import check_scene
 from page4d.scene.records import Level, Notice, Scene
 
 if TYPE_CHECKING:
-    from page4d.rig.scene_check import SceneCheck
+    from page4d.rig.check.scene import SceneCheck
 
 
 def will_check(scene: Scene, settings: ReconstructSettings) -> bool:

@@ -12,11 +12,11 @@ from page4d.io.json_records import readable
 from page4d.options import ReconstructSettings, RegisterSettings
 from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
+from page4d.rig.instants import with_all_instants
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration
 from page4d.rig.register import StageProgress, register_rig
-from page4d.rig.whole_capture import with_all_instants
 from page4d.scene.records import Level, Notice, Scene
 
 Notify = Callable[[Notice], None]

@@ -1,25 +1,270 @@
-"""Static or moving, for each view, from a few pictures spread over the capture."""
+"""Static or moving, for each view, from a few pictures spread over the capture.
+
+Motion of a camera between two of its pictures: corners that stay, against corners that move together.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import cv2
 import numpy as np
+from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 from page4d.errors import InputError
-from page4d.rig.frame_motion import (
-    GONE_SHARE,
-    MIN_CORNERS,
-    Comparison,
-    Picture,
-    compare_pictures,
-    compare_together,
-    find_corners,
-    normalize_contrast,
-)
 from page4d.scene.records import FrameSource, Image, Notice, Scene, View
 from page4d.scene.video import VideoSource
+
+Picture = UInt8[NDArray[np.uint8], "H W"]
+Points = Float[NDArray[np.float32], "K 2"]
+
+STILL_PX = 0.25
+"""Corners within this distance of their place are still, at pictures of 256 px: half a pixel of a network's 518."""
+
+SHAKE_PX = 0.5
+"""Largest common displacement of still corners, which tripods have in wind: 0.002 of the long side."""
+
+MIN_CORNERS = 40
+"""Pictures with fewer corners, such as black or covered ones, are not judged."""
+
+STILL_SHARE = 0.15
+"""Smallest share of still corners in pictures of a static camera. Static ones had at least 0.45 in real captures, and
+0.2 with strong noise or people in most of the picture."""
+
+LOST_SHARE = 0.04
+"""Pictures with a smaller share of still corners have lost the one that they are compared with: the camera moved by
+more than 2 px (at most 0.02 in real captures), or people, light or noise hide the corners."""
+
+MIN_SPREAD = 0.3
+"""Share of the cells with corners that also have still ones, in pictures of a static camera. A logo, a time stamp or
+a dashboard is still in pictures of a moving camera too, but fills fewer cells."""
+
+GONE_SHARE = 0.02
+"""Share of corners that are still by chance in pictures of a camera that moved."""
+
+_MOST_SHARE = 0.4
+"""Corners that move together while more than that stay are the picture, and not people, from this share on."""
+
+ANCHOR_SHARE = 0.25
+"""Share of pictures in which a corner is still that anchors the others. A moving camera has no anchors except those
+of a display in its picture, which fill few cells; people uncover different anchors over time."""
+
+KEPT_SHARE = 0.3
+"""Share of anchors that are still in a picture of a camera at rest, although people move together in the rest."""
+
+ANCHOR_SPREAD = 0.4
+"""Smallest share of cells with corners that have anchors too."""
+
+_REST_SHARE = 0.3
+"""Share of corners that noise displaces by less than 1 px around a common motion of none: it is then averaged."""
+
+_REST_SPREAD = 0.5
+"""Share of cells with corners that these fill."""
+
+_MIN_TOGETHER = 5
+"""With fewer pictures, corners that stay in a quarter of them are those of one picture."""
+
+_MAX_CORNERS = 400
+_CORNER_QUALITY = 0.01
+_CORNER_DISTANCE_PX = 5
+_BORDER_PX = 4
+_CELLS = 5
+"""Cells per side of the grid that measures the spread of corners."""
+
+_RETURN_PX = 0.5
+"""Corners that are tracked forward and backward return to within this distance."""
+
+_MODEL_PX = 1.0
+"""Distance of corners from the motion that they share with others."""
+
+_DOMINANCE = 1.5
+"""Corners that move together are the picture, and still ones a display in it, if they are more by this
+factor, also in the number of cells. A vehicle that fills half of a picture moves together too."""
+
+_MAX_SAMPLES = 300
+"""RANSAC finds a motion that a third of the corners share, from two corners, with a probability above 1 - 1e-15."""
+
+_MIN_SIMILARITY = 0.7
+"""Normalized correlation of the surroundings of a still corner in both pictures."""
+
+_PATCH_PX = 9
+_NORMALIZED_STD = 40.0
+_NORMALIZED_MEAN = 128.0
+_MIN_STD = 6.0
+"""Grey levels that are added to the local contrast: noise of flat areas is not amplified to texture."""
+
+_NORMALIZING_PX = 25
+"""Side of the area whose brightness and contrast are normalized."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Motion of a camera between two pictures.
+
+    `share` is the share of all corners that are still. `displacement_px` is the median displacement of the corners
+    that were found again, or of the still ones for a camera that did not move; None if too few were found.
+    `has_moved` is None if the two pictures do not determine it. `stays` holds which corners are still, None if the
+    pictures were not compared, and `moving_cells` the number of cells that move together.
+    """
+
+    has_moved: bool | None
+    share: float = 0.0
+    displacement_px: float | None = None
+    stays: NDArray[np.bool_] | None = None
+    moving_cells: int = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the second picture has corners, but nearly none of the first."""
+        return self.has_moved is None and self.stays is not None and self.share < LOST_SHARE
+
+
+def normalize_contrast(gray: Picture) -> Picture:
+    """Normalize local brightness and contrast, which exposure, lamps and clouds change."""
+    values = gray.astype(np.float32)
+    side = (_NORMALIZING_PX, _NORMALIZING_PX)
+    mean = cv2.blur(values, side)
+    std = np.sqrt(np.maximum(cv2.blur(values * values, side) - mean * mean, 0))
+    normalized = _NORMALIZED_MEAN + _NORMALIZED_STD * (values - mean) / (std + _MIN_STD)
+    return np.clip(np.rint(normalized), 0, 255).astype(np.uint8)
+
+
+def find_corners(picture: Picture) -> Points:
+    """Return corners of a normalized picture, away from its border, where tracking lacks surroundings."""
+    inside = np.zeros_like(picture)
+    inside[_BORDER_PX:-_BORDER_PX, _BORDER_PX:-_BORDER_PX] = 255
+    found = cv2.goodFeaturesToTrack(picture, _MAX_CORNERS, _CORNER_QUALITY, _CORNER_DISTANCE_PX, mask=inside)
+    return np.zeros((0, 2), np.float32) if found is None else np.asarray(found, np.float32).reshape(-1, 2)
+
+
+def compare_pictures(first: Picture, second: Picture, corners: Points) -> Comparison:
+    """Compare normalized pictures [H, W] of a view; `corners` are those of the first, at least one.
+
+    Still corners are searched from their place on, without a pyramid: people who cross the picture do not draw them
+    along. Source: Bouguet, "Pyramidal implementation of the Lucas Kanade feature tracker", 2001.
+    """
+    count = len(corners)
+    still, shake = _still_corners(first, second, corners)
+    share = float(still.mean())
+    spread, rest = _num_cells(corners[still], first.shape), _num_cells(corners, first.shape)
+    flow, found = _track(first, second, corners, window=15, levels=3)
+    distance = float(np.median(np.linalg.norm(flow[found], axis=1))) if found.sum() >= MIN_CORNERS // 4 else None
+    result = Comparison(has_moved=None, share=share, displacement_px=distance, stays=still & (shake <= SHAKE_PX))
+    together, motion = _common_motion(corners, flow, found & ~still)
+    cells = _num_cells(corners[together], first.shape)
+    number = int(together.sum())
+    least = STILL_SHARE if share < GONE_SHARE else _MOST_SHARE
+    if motion > SHAKE_PX and number > max(_DOMINANCE * still.sum(), count * least) and cells > _DOMINANCE * spread:
+        return replace(result, has_moved=True, moving_cells=cells)
+    if share >= STILL_SHARE and spread >= MIN_SPREAD * rest:
+        return replace(result, has_moved=shake > SHAKE_PX, displacement_px=shake)
+    together |= still
+    fills = _num_cells(corners[together], first.shape) >= _REST_SPREAD * rest
+    if motion <= SHAKE_PX and together.mean() >= _REST_SHARE and fills:
+        return replace(result, has_moved=False, displacement_px=motion)
+    return result
+
+
+def compare_together(found: Sequence[Comparison], corners: Points, size: tuple[int, ...]) -> list[Comparison]:
+    """Judge pictures of a view by the corners that stay in others of them too, if these fill the picture [H, W].
+
+    A picture that keeps a part of them is of a camera at rest, even if people in front of the rest move together.
+    """
+    known = [one.stays for one in found if one.stays is not None]
+    if len(known) < _MIN_TOGETHER:
+        return list(found)
+    anchors = np.mean(known, axis=0) >= ANCHOR_SHARE
+    cells = _num_cells(corners[anchors], size)
+    if anchors.mean() < STILL_SHARE or cells < ANCHOR_SPREAD * _num_cells(corners, size):
+        return list(found)
+
+    def rests(one: Comparison) -> bool:
+        hidden = one.moving_cells > _DOMINANCE * cells
+        return one.stays is not None and not hidden and bool(one.stays[anchors].mean() >= KEPT_SHARE)
+
+    return [replace(one, has_moved=False) if rests(one) else one for one in found]
+
+
+def _still_corners(first: Picture, second: Picture, corners: Points) -> tuple[NDArray[np.bool_], float]:
+    """Return which corners stay except for a common shift, and the length of that shift in pixels."""
+    flow, found = _track(first, second, corners, window=9, levels=1)
+    shift = np.zeros(2, np.float32)
+    for reach in (2 * SHAKE_PX, SHAKE_PX, SHAKE_PX):
+        near = found & (np.linalg.norm(flow - shift, axis=1) < reach)
+        if not near.any():
+            return np.zeros(len(corners), bool), 0.0
+        shift = np.median(flow[near], axis=0)
+    still = found & (np.linalg.norm(flow - shift, axis=1) < STILL_PX)
+    still[still] = _similarity(first, second, corners[still], shift) > _MIN_SIMILARITY
+    return still, float(np.linalg.norm(shift))
+
+
+def _track(
+    first: Picture, second: Picture, corners: Points, window: int, levels: int
+) -> tuple[Float[NDArray[np.float32], "K 2"], NDArray[np.bool_]]:
+    """Track corners forward and backward; return their displacements, and which of them were found."""
+
+    def track(source: Picture, target: Picture, places: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
+        window_size = (window, window)
+        after, status, _ = cv2.calcOpticalFlowPyrLK(
+            source, target, places, np.empty_like(places), winSize=window_size, maxLevel=levels
+        )
+        return np.asarray(after), np.asarray(status)
+
+    after, forward = track(first, second, corners[:, None])
+    before, backward = track(second, first, after)
+    returned = np.linalg.norm((before - corners[:, None])[:, 0], axis=1) < _RETURN_PX
+    return (after - corners[:, None])[:, 0], (forward[:, 0] > 0) & (backward[:, 0] > 0) & returned
+
+
+def _similarity(first: Picture, second: Picture, places: Points, shift: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the normalized correlation of the patches around places, shifted in the second picture."""
+    if not len(places):
+        return np.zeros(0)
+    reach = np.arange(_PATCH_PX, dtype=np.float32) - _PATCH_PX // 2
+    x, y = np.tile(reach, _PATCH_PX), np.repeat(reach, _PATCH_PX)
+    patches = [
+        cv2.remap(
+            picture.astype(np.float32),
+            points[:, :1] + x,
+            points[:, 1:] + y,
+            cv2.INTER_LINEAR,
+            borderMode=cv2.BORDER_REPLICATE,
+        )
+        for picture, points in ((first, places), (second, places + shift))
+    ]
+    one, two = (each - each.mean(axis=1, keepdims=True) for each in patches)
+    norm = np.linalg.norm(one, axis=1) * np.linalg.norm(two, axis=1)
+    return np.asarray((one * two).sum(1) / np.maximum(norm, 1e-6), np.float64)
+
+
+def _common_motion(corners: Points, flow: Points, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], float]:
+    """Return which of the chosen corners follow one rotation, zoom and shift, and its median length in pixels.
+
+    The length is that of the motion and not of the corners, whose noise does not average out.
+    """
+    together = np.zeros(len(corners), bool)
+    if chosen.sum() < MIN_CORNERS // 4:
+        return together, 0.0
+    start = corners[chosen]
+    model, inliers = cv2.estimateAffinePartial2D(
+        start, start + flow[chosen], ransacReprojThreshold=_MODEL_PX, maxIters=_MAX_SAMPLES
+    )
+    if model is None:
+        return together, 0.0
+    together[chosen] = inliers[:, 0] > 0
+    places = corners[together]
+    moved = places @ model[:, :2].T + model[:, 2]
+    return together, float(np.median(np.linalg.norm(moved - places, axis=1)))
+
+
+def _num_cells(places: Points, size: tuple[int, ...]) -> int:
+    """Return the number of cells of a grid over the picture that have at least two of the places."""
+    cells = np.minimum(places[:, ::-1] * _CELLS // np.asarray(size, np.float32), _CELLS - 1).astype(int)
+    _, counts = np.unique(cells, axis=0, return_counts=True)
+    return int((counts > 1).sum())
+
 
 LONG_SIDE = 256
 """Long side of the compared pictures: noise of cameras and of compression is averaged."""

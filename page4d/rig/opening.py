@@ -1,14 +1,26 @@
-"""Opening of a scene folder with all methods of synchronization, including that by people."""
+"""Opening of a scene folder with all methods of synchronization, including that by people.
 
-from collections.abc import Callable
+Clocks of static views from people: consecutive frames are searched for body keypoints, then for offsets.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from page4d.errors import WeightsError
 from page4d.options import SceneOptions
-from page4d.scene.clocks import BY_PEOPLE
+from page4d.rig.check.clocks import estimate_clocks
+from page4d.rig.lens import lenses_of
+from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
+from page4d.rig.people.model import is_fetched
+from page4d.rig.records import Lens
+from page4d.scene.clocks import BY_PEOPLE, Synchronisation
 from page4d.scene.open import open_scene as open_folder
-from page4d.scene.records import Scene
+from page4d.scene.records import Clock, Level, Notice, Scene
 
 MAX_FRAMES = 10**9
 """Instants of the scene that is opened for its clocks: few of its frames are decoded."""
@@ -35,7 +47,6 @@ def open_scene(
     options = replace(options or SceneOptions(), **changes)
     if options.sync != BY_PEOPLE:
         return open_folder(folder, options)
-    from page4d.rig.people_clocks import check_pose_model, synchronise_by_people
 
     check_pose_model()
     plain = SceneOptions(
@@ -50,3 +61,75 @@ def open_scene(
     )
     clocks = synchronise_by_people(open_folder(folder, plain), options.calibration, progress)
     return open_folder(folder, options, synchronisation=clocks)
+
+
+NUM_SAMPLES = 150
+"""Consecutive sampled instants: at an offset of 44 they leave 106 common ones, enough for varied poses."""
+
+MAX_RATE_HZ = 60.0
+"""Faster videos are sampled at about this rate: at 60 Hz an offset is found within one frame."""
+
+_NUM_LOOKS, _LOOK = 8, 6
+"""Runs of consecutive samples that show where in a longer capture people are; tracklets have 5 poses or more."""
+
+StageProgress = Callable[[int, int, str], None]
+
+
+def check_pose_model() -> None:
+    """Refuse to search for people without the model of body keypoints.
+
+    Raises:
+        WeightsError: if it was not fetched.
+    """
+    if not is_fetched():
+        hint = f"run '{FETCH_COMMAND}', or pass --sync FILE or --sync none"
+        raise WeightsError("--sync people: the model of body keypoints was not fetched", hint)
+
+
+def synchronise_by_people(scene: Scene, calibration: Path | None, progress: StageProgress) -> Synchronisation:
+    """Return the clocks of views, of a scene that was opened as if all of them started together.
+
+    The lenses are those of the `calibration`, whose poses are not used, of EXIF, or start values.
+
+    Raises:
+        InputError: if the people of a view fit those of the others at no offset, or at several; or a frame cannot be
+            decoded.
+        CapabilityError: if the pose model cannot run on this platform.
+    """
+    if scene.num_views < 2:
+        return Synchronisation(clocks=(Clock(),) * scene.num_views, method=BY_PEOPLE)
+    lenses = lenses_of(scene, intrinsics=calibration)
+    interval = float(np.median(np.diff(scene.times))) if scene.num_times > 1 else 1.0
+    step = max(1, round(1 / (MAX_RATE_HZ * interval)))
+    instants = _window(scene, range(0, scene.num_times, step), lenses, progress)
+    people = detect_people(scene, instants, lenses, partial(_report, progress, "synchronizing: keypoints"))
+    found = estimate_clocks(scene.view_names, people, lenses, partial(_report, progress, "synchronizing: offsets"))
+    # A view that is ahead shows an event at a later time of its own: its recording began earlier.
+    starts = -found.ahead * step * interval
+    clocks = tuple(Clock(offset_s=float(round(start, 6))) for start in starts)
+    first = scene.view_names[0]
+    notices = tuple(
+        Notice(f"{name} starts {clock.offset_s:+.3f} s after {first} by people (score {score:.2f})", Level.INFO)
+        for name, clock, score in list(zip(scene.view_names, clocks, found.scores, strict=True))[1:]
+    )
+    return Synchronisation(clocks=clocks, method=BY_PEOPLE, notices=notices)
+
+
+def _window(scene: Scene, samples: Sequence[int], lenses: Sequence[Lens], progress: StageProgress) -> tuple[int, ...]:
+    """Return consecutive samples at which the most views show people."""
+    if len(samples) < NUM_SAMPLES + _NUM_LOOKS * _LOOK:  # runs would overlap
+        return tuple(samples[:NUM_SAMPLES])
+    starts = np.linspace(0, len(samples) - NUM_SAMPLES, _NUM_LOOKS).round().astype(int)
+    looks = starts + (NUM_SAMPLES - _LOOK) // 2
+    instants = tuple(samples[int(look) + place] for look in looks for place in range(_LOOK))
+    people = detect_people(scene, instants, lenses, partial(_report, progress, "synchronizing: search for people"))
+    shown = np.zeros((scene.num_views, len(instants)))
+    for view, one in enumerate(people):
+        for tracklet in one.tracklets:
+            shown[view, tracklet.instants] = 1
+    best = int(np.argmax(shown.sum(0).reshape(_NUM_LOOKS, _LOOK).sum(1)))
+    return tuple(samples[int(starts[best]) : int(starts[best]) + NUM_SAMPLES])
+
+
+def _report(progress: StageProgress, stage: str, done: int, total: int) -> None:
+    progress(done, total, stage)

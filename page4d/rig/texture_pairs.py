@@ -19,8 +19,7 @@ from page4d.rig.epipolar import (
     sampson_errors,
 )
 from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches
-from page4d.rig.texture import ViewTexture
-from page4d.rig.texture_matches import TextureMatches, match_textures
+from page4d.rig.texture import TextureMatches, ViewTexture, match_textures
 
 TOLERANCE = 0.002
 """Sampson error of an inlier in focal lengths: 3 px at 1450 px, the error of features and of a real calibration."""

@@ -14,10 +14,11 @@ from page4d.inference.reconstruct import reconstruct
 from page4d.output.calibration_check_record import CalibrationCheckRecord, PairFitRecord
 from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
 from page4d.output.reader import open_output
-from page4d.rig import camera_motion, scene_check
-from page4d.rig.calibration_report import CalibrationReport, Certainty, Fault, Finding, PairCheck
+from page4d.rig import camera_motion
 from page4d.rig.camera_motion import ViewMotion
-from page4d.rig.scene_check import SceneCheck
+from page4d.rig.check import scene as scene_check
+from page4d.rig.check.calibration import CalibrationReport, Certainty, Fault, Finding, PairCheck
+from page4d.rig.check.scene import SceneCheck
 from page4d.scene.records import Level, Scene
 from page4d_cli.app import run
 from tests.cli.clips import write_scene

@@ -7,9 +7,17 @@ import numpy as np
 import pytest
 from people_rig import Filming, PeopleRig, film_people
 
-from page4d.rig.assemble import Assembly
-from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, RegisteredView, ViewPeople
-from page4d.rig.rotations import angle_deg, exp_rotation
+from page4d.rig.records import (
+    Evidence,
+    FocalSource,
+    Lens,
+    PairPose,
+    RegisteredView,
+    ViewPeople,
+    angle_deg,
+    exp_rotation,
+)
+from page4d.rig.register import Assembly
 
 WORLD = film_people(
     Filming(angles_deg=(0.0, 70.0, 140.0), num_instants=30, num_people=1, noise_px=2.0, bias_px=2.0, seed=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from page4d.rig.calibrated import calibrated_cameras
+from page4d.rig.check.scene import calibrated_cameras
 from page4d.scene.open import open_scene
 from tests.cli.clips import write_scene
 from tests.inference.test_settings_act import rig

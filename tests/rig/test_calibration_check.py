@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.calibration_check import check_calibration
-from page4d.rig.calibration_report import CalibrationReport, Fault
-from page4d.rig.people_fit import RigCamera
+from page4d.rig.check.calibration import CalibrationReport, Fault, check_calibration
+from page4d.rig.people.pairs import RigCamera
 from page4d.rig.records import ViewPeople
 from tests.rig.walkers import Walk, observe, ring
 

@@ -4,9 +4,17 @@ import numpy as np
 import pytest
 
 from page4d.errors import InputError
-from page4d.rig import clocks
-from page4d.rig.clock_graph import PairEvidence, cut, joint_offsets
-from page4d.rig.clocks import MAX_OTHER, MIN_PEAK, check_clocks, estimate_clocks, pair_offset
+from page4d.rig.check import clocks
+from page4d.rig.check.clocks import (
+    MAX_OTHER,
+    MIN_PEAK,
+    PairEvidence,
+    check_clocks,
+    cut,
+    estimate_clocks,
+    joint_offsets,
+    pair_offset,
+)
 from page4d.rig.records import ViewPeople
 from tests.rig.walkers import FRAME_S, Walk, observe, ring
 

@@ -8,12 +8,18 @@ import pytest
 from people_rig import Filming, PeopleRig, film_people
 
 from page4d.rig import adjust as adjustment
-from page4d.rig.adjust import Adjustment, adjust
+from page4d.rig.adjust import NUM_JOINTS, Adjustment, Tracks, adjust, merge_tracks, triangulate
 from page4d.rig.graph import Placement, choose_links, choose_pairs, connected_parts, place
-from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches
-from page4d.rig.rotations import angle_deg, direction_angle_deg, exp_rotation
-from page4d.rig.tracks import NUM_JOINTS, Tracks, merge_tracks
-from page4d.rig.triangulate import triangulate
+from page4d.rig.records import (
+    Array,
+    Evidence,
+    Lens,
+    PairPose,
+    PointMatches,
+    angle_deg,
+    direction_angle_deg,
+    exp_rotation,
+)
 
 ANGLES = (0.0, 70.0, 140.0, 230.0)
 

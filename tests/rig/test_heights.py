@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from people_rig import PERSON_HEIGHT, Filming, film_people
 
-from page4d.rig.heights import person_height
+from page4d.rig.adjust import NUM_JOINTS, Tracks
+from page4d.rig.people.height import person_height
 from page4d.rig.records import Array
-from page4d.rig.tracks import NUM_JOINTS, Tracks
 
 
 def tracks_of(joints: Array) -> tuple[Array, Tracks]:

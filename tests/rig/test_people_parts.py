@@ -8,13 +8,25 @@ import pytest
 
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.rig.instants import RUN_LENGTH, choose_instants
-from page4d.rig.people.detect import undistorted
-from page4d.rig.people.detector import MAX_PEOPLE, anchors, decode
-from page4d.rig.people.keypoint_cache import load_poses, save_poses
-from page4d.rig.people.landmarks import Pose, read_pose, refine, without_duplicates
+from page4d.rig.people.keypoints import (
+    MAX_PEOPLE,
+    MIN_LENGTH,
+    REGION_SCALE,
+    Pose,
+    Pyramid,
+    Region,
+    anchors,
+    decode,
+    join_poses,
+    load_poses,
+    read_pose,
+    refine,
+    region_of,
+    save_poses,
+    undistorted,
+    without_duplicates,
+)
 from page4d.rig.people.model import RawLandmarks
-from page4d.rig.people.regions import REGION_SCALE, Pyramid, Region, region_of
-from page4d.rig.people.tracklets import MIN_LENGTH, join_poses
 from page4d.rig.records import Lens, Tracklet
 
 

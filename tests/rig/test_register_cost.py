@@ -8,9 +8,10 @@ import pytest
 
 from page4d.choices import Registration
 from page4d.options import RegisterSettings
-from page4d.rig import assemble, register
-from page4d.rig.assemble import Assembly
+from page4d.rig import register
+from page4d.rig import register as assemble
 from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
+from page4d.rig.register import Assembly
 from tests.rig.people_rig import Filming, PeopleRig, film_people
 
 RIG = film_people(Filming(angles_deg=(0.0, 50.0, 100.0), num_instants=30, noise_px=1.0, seed=1))

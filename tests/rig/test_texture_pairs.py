@@ -8,8 +8,7 @@ from scipy.spatial.transform import Rotation
 
 from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
 from page4d.rig.records import FocalSource, Lens
-from page4d.rig.texture import DESCRIPTOR_SCALE, InstantTexture, ViewTexture
-from page4d.rig.texture_matches import choose_pairs, match_textures
+from page4d.rig.texture import DESCRIPTOR_SCALE, InstantTexture, ViewTexture, choose_pairs, match_textures
 from page4d.rig.texture_pairs import register_texture_pair, support
 
 SIZE = (720, 1280)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.people_fit import RigCamera
+from page4d.rig.people.pairs import RigCamera
 from page4d.rig.records import FocalSource, Lens, Tracklet, ViewPeople
 
 NUM_JOINTS = 33

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.rig.epipolar import RelativePose, estimate_pose, refine_pose, rotation_angle_deg
-from page4d.rig.person_pairs import (
+from page4d.rig.people.pairs import (
     TOLERANCE,
     PersonPairs,
     exchange_sides,

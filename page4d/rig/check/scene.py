@@ -1,4 +1,7 @@
-"""Check of the calibration and the clocks of a scene against the people in it."""
+"""Check of the calibration and the clocks of a scene against the people in it.
+
+Cameras of a calibrated scene, as the check of a calibration takes them.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,15 +10,32 @@ from functools import partial
 
 import numpy as np
 
-from page4d.rig.calibrated import calibrated_cameras
-from page4d.rig.calibration_check import MIN_COMMON, check_calibration
-from page4d.rig.calibration_report import CalibrationReport
-from page4d.rig.clocks import check_clocks
+from page4d.rig.check.calibration import MIN_COMMON, CalibrationReport, check_calibration
+from page4d.rig.check.clocks import check_clocks
 from page4d.rig.instants import choose_instants
-from page4d.rig.people.detect import FETCH_COMMAND, detect_people
+from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
 from page4d.rig.people.model import is_fetched
-from page4d.rig.records import Lens, ViewPeople
+from page4d.rig.people.pairs import RigCamera
+from page4d.rig.records import FocalSource, Lens, ViewPeople
 from page4d.scene.records import Scene
+
+
+def calibrated_cameras(scene: Scene) -> tuple[RigCamera, ...] | None:
+    """Return the cameras of a scene of two or more static calibrated views; None for any other scene."""
+    cameras = []
+    for view in scene.views:
+        if view.camera is None or view.camera.world_to_camera.ndim != 2:
+            return None
+        lens = Lens(
+            intrinsics=view.camera.intrinsics.double().numpy(),
+            image_size=view.source.size,
+            distortion=view.camera.distortion,
+            focal_source=FocalSource.CALIBRATION,
+        )
+        pose = np.asarray(view.camera.world_to_camera.double().numpy())
+        cameras.append(RigCamera(lens=lens, world_to_camera=pose))
+    return tuple(cameras) if len(cameras) > 1 else None
+
 
 NO_POSE_MODEL = f"the model of body keypoints was not fetched ('{FETCH_COMMAND}')"
 

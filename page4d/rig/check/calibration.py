@@ -1,23 +1,184 @@
 """Comparison of a calibration with body keypoints, which are found without its poses.
 
+Mistakes that concern all cameras of a calibration: another image size, focal length or convention of poses. Result of
+the check of a calibration: scores of pairs of cameras, and faults with their correction.
+
 Faults are named by hypotheses: another assignment of cameras to views, another pose of one camera, another image
 size. A hypothesis is reported only if it fits much better than the calibration, and the pairs that it does not change
 fit.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import partial
 from itertools import combinations, permutations
 
 import numpy as np
 
 from page4d.errors import counted, listed
-from page4d.rig.calibration_hypotheses import common_mistakes
-from page4d.rig.calibration_report import MIN_FIT, CalibrationReport, Certainty, Fault, Finding, PairCheck
-from page4d.rig.camera_refit import mean_score, refit_pose, refit_rotation
+from page4d.rig.check.camera_refit import mean_score, refit_pose, refit_rotation
 from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
-from page4d.rig.people_fit import PairTracks, RigCamera, camera_score, estimate_pair, pair_tracks, relative_pose
-from page4d.rig.records import ViewPeople
+from page4d.rig.people.pairs import PairTracks, RigCamera, camera_score, estimate_pair, pair_tracks, relative_pose
+from page4d.rig.records import Array, ViewPeople
+
+_SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
+"""Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
+
+_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
+
+_LENS_FIX = "use the calibration of these videos; if its file states the calibrated image size, pass --calib-resize"
+_POSE_FIX = "convert the poses to world-to-camera with the axes of OpenCV (x right, y down, z forward)"
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Corrected cameras, what is wrong with the given ones, and how to correct it."""
+
+    cameras: tuple[RigCamera, ...]
+    what: str
+    fix: str
+    focal_ratio: float = 1.0
+
+
+def common_mistakes(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
+    """Return corrections of frequent mistakes that concern all cameras."""
+    return [*_other_lenses(cameras), *_other_conventions(cameras)]
+
+
+def _other_lenses(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
+    found = [
+        Hypothesis(
+            _with_lenses(cameras, _centered),
+            "the principal points are those of a larger image, whose edges were cut off",
+            f"{_LENS_FIX} crop-center",
+        )
+    ]
+    for scale in _SCALES:
+        ratio = f"{scale:.2g}" if scale > 1 else f"1/{1 / scale:.2g}"
+        size = f"the calibration is for images of another size ({ratio} of it is the size of the videos)"
+        sense = "short" if scale > 1 else "long"
+        focal = f"the focal lengths are too {sense} by a factor of about {max(scale, 1 / scale):.2g}"
+        for center, what in ((scale, size), (1.0, focal)):
+            moved = _with_lenses(cameras, partial(_scaled, focal=scale, center=center))
+            found.append(Hypothesis(moved, what, f"{_LENS_FIX} scale", scale))
+    return found
+
+
+def _with_lenses(
+    cameras: Sequence[RigCamera], change: Callable[[Array, tuple[int, int]], Array]
+) -> tuple[RigCamera, ...]:
+    return tuple(
+        replace(camera, lens=replace(camera.lens, intrinsics=change(camera.lens.intrinsics, camera.lens.image_size)))
+        for camera in cameras
+    )
+
+
+def _scaled(intrinsics: Array, _: tuple[int, int], *, focal: float, center: float) -> Array:
+    changed = intrinsics.copy()
+    changed[:2, :2] *= focal
+    changed[:2, 2] *= center
+    return changed
+
+
+def _centered(intrinsics: Array, image_size: tuple[int, int]) -> Array:
+    changed = intrinsics.copy()
+    changed[:2, 2] = image_size[1] / 2, image_size[0] / 2
+    return changed
+
+
+def _inverse(pose: Array) -> Array:
+    return np.asarray(np.linalg.inv(pose), dtype=np.float64)
+
+
+def _other_conventions(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
+    def posed(change: Callable[[Array], Array], what: str) -> Hypothesis:
+        moved = tuple(replace(camera, world_to_camera=change(camera.world_to_camera)) for camera in cameras)
+        return Hypothesis(moved, what, _POSE_FIX)
+
+    return [
+        posed(_inverse, "the poses are camera-to-world"),
+        posed(lambda pose: _OPENGL @ pose, "the camera axes are those of OpenGL (y up, z backward)"),
+        posed(lambda pose: _OPENGL @ np.linalg.inv(pose), "the poses are camera-to-world with the axes of OpenGL"),
+    ]
+
+
+MIN_FIT = 0.5
+"""Score from which a pair fits."""
+
+
+class Certainty(StrEnum):
+    """How strong the evidence for a finding is."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+
+
+class Fault(StrEnum):
+    """Kind of a finding."""
+
+    SWAPPED = "swapped"
+    TURNED = "turned"
+    DISPLACED = "displaced"
+    DUPLICATE = "duplicate"
+    CONVENTION = "convention"
+    """Another image size, focal length or convention of all cameras."""
+
+    CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A fault of a calibration: what is wrong, and how to correct it.
+
+    `score` is that of the calibration on the pairs concerned, `better_score` that of the correction; None for faults
+    that the calibration alone shows. `angle_deg` is the turn of a camera.
+    """
+
+    fault: Fault
+    views: tuple[str, ...]
+    certainty: Certainty
+    what: str
+    fix: str
+    score: float | None = None
+    better_score: float | None = None
+    angle_deg: float | None = None
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        return f"{self.what} ({self.certainty}); {self.fix}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairCheck:
+    """How well a pair of calibrated cameras fits keypoints of `num_instants` common instants; score in [0, 1]."""
+
+    first: str
+    second: str
+    score: float
+    num_instants: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the keypoints support the calibration of the pair."""
+        return self.score >= MIN_FIT
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationReport:
+    """Result of a check. `unchecked` are views without evidence, `reason` states why nothing could be checked."""
+
+    findings: tuple[Finding, ...]
+    pairs: tuple[PairCheck, ...]
+    unchecked: tuple[str, ...] = ()
+    reason: str = ""
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether any pair could be compared."""
+        return bool(self.pairs)
+
 
 FIT_TOLERANCE = 0.02
 """Sampson error, in units of the focal length, at which a joint no longer supports a calibration. Right calibrations

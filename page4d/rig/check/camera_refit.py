@@ -9,7 +9,7 @@ from scipy.optimize import least_squares
 from scipy.spatial.transform import Rotation
 
 from page4d.rig.epipolar import normalized_points, sampson_errors
-from page4d.rig.people_fit import (
+from page4d.rig.people.pairs import (
     PairTracks,
     RigCamera,
     assigned,

@@ -3,8 +3,8 @@
 import numpy as np
 from jaxtyping import Float
 
+from page4d.rig.adjust import NUM_JOINTS, Tracks
 from page4d.rig.records import Array
-from page4d.rig.tracks import NUM_JOINTS, Tracks
 
 BONES = (
     ((11, 12), (23, 24), 0.288),

@@ -1,0 +1,1 @@
+"""Checks of given cameras and clocks against evidence in pixels."""
