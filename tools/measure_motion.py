@@ -8,7 +8,7 @@ true cameras, from true depth (`--depth`) and from the bundled network's. Prints
 frame, those of certain ones (speed above sigma, as where several views measured it), of these those that stay visible
 in their view (every fourth instant) and the 55 % of the smallest sigma, the baseline that nothing moves,
 the exactly still share of static pixels, and the median drift of tracks in cm after 5, 10 and 23 frames. Results stay
-in WORK, so that another call continues. `SIGMA_FACTOR` of page4d/motion/rig_flow.py is chosen by the share of errors
+in WORK, so that another call continues. `SIGMA_FACTOR` of page4d/motion/flow.py is chosen by the share of errors
 of moving pixels within 2 sigma: 95 % of those of a normal variable are.
 """
 

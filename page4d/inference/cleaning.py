@@ -7,14 +7,6 @@ import numpy as np
 import torch
 
 from page4d.choices import CameraMotion
-from page4d.fusion.background import Background, estimate_background
-from page4d.fusion.clean import (
-    FusedBackground,
-    clean,
-    confirmed_share,
-    fuse_background,
-    scale_between,
-)
 from page4d.geometry.warp import measure_agreement
 from page4d.inference.chunk_plan import Chunk
 from page4d.inference.chunk_source import OpenChunks
@@ -26,6 +18,8 @@ from page4d.inference.state_records import CleaningState
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.records import Notice, with_instants
+from page4d.stereo.background import Background, estimate_background
+from page4d.stereo.consensus import FusedBackground, clean, confirmed_share, fuse_background, scale_between
 
 MIN_CONFIRMED_SHARE = 0.3
 """Share of the depth that another view must confirm; below, views overlap too little, or the cameras are wrong."""

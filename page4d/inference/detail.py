@@ -10,14 +10,14 @@ from torch import Tensor
 
 from page4d.choices import DepthSize, PointSource
 from page4d.errors import UsageError
-from page4d.fusion.clean import FusedBackground
-from page4d.fusion.detail import fine_background, fine_instant
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.inference.predictor import MeasuredDepth, Predictor
 from page4d.options import ReconstructSettings
 from page4d.records import Predictions
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene, with_instants
+from page4d.stereo.consensus import FusedBackground
+from page4d.stereo.detail import fine_background, fine_instant
 
 AUTO_SIDE = 512
 """Long side in pixels of the depth of rigs with known cameras, unless the user sets one."""

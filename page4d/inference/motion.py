@@ -18,17 +18,23 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.inference.predictor import MeasuredDepth, Predictor
 from page4d.inference.track_chunks import ChunkedTracks, PlacedTracks
-from page4d.motion.flow import MIN_SIDE, ViewFlow, difference_noise, optical_flow, to_gray, view_flow
-from page4d.motion.rig_flow import (
+from page4d.motion.flow import (
     DEPTH_TOLERANCE,
     EXACT_DEPTH_TOLERANCE,
+    MIN_SIDE,
     STILL,
     Displacement,
     FlowView,
+    Velocity,
+    ViewFlow,
+    combine,
+    difference_noise,
+    optical_flow,
     rig_flow,
+    to_gray,
+    view_flow,
 )
 from page4d.motion.tracks import TrackFollower
-from page4d.motion.velocity import Velocity, combine
 from page4d.options import ReconstructSettings
 from page4d.output.cameras import CaptureCameras
 from page4d.output.motion_record import Difference, InstantMotion

@@ -25,8 +25,8 @@ from page4d.networks.presets import PRESETS
 from page4d.options import NetworkOptions, ReconstructSettings
 from page4d.output.run_record import NetworkRecord
 from page4d.records import Predictions
-from page4d.refinement.refine import refinement_of
 from page4d.scene.records import FrameBatch, Scene
+from page4d.stereo.refine import refinement_of
 from page4d.weights.loading import (
     BUNDLED_NAME,
     BUNDLED_NOTICE,

@@ -24,7 +24,6 @@ from page4d.errors import (
 )
 from page4d.formats.maps import choose_depth_scale
 from page4d.formats.tracks import write_tracks
-from page4d.fusion.clean import static_instant
 from page4d.geometry.transforms import Sim3
 from page4d.inference.bounded_queue import BoundedQueue
 from page4d.inference.calibration_check import compare_rigs
@@ -82,6 +81,7 @@ from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Notice
+from page4d.stereo.consensus import static_instant
 
 MAX_HALVINGS = 3
 """Number of times that a chunk that does not fit in memory is halved."""

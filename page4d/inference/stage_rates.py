@@ -12,7 +12,7 @@ from page4d.inference.measurements import KeptMeasurement, Occasion, occasion, r
 from page4d.inference.network_cost import device_name
 from page4d.inference.predictor import NetworkPredictor, Predictor
 from page4d.io.json_records import FileModel
-from page4d.refinement.view_prediction import MAX_NEIGHBOURS
+from page4d.stereo.views import MAX_NEIGHBOURS
 
 if TYPE_CHECKING:
     from page4d.inference.run_plan import RunPlan

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from page4d.formats.tracks import Tracks
 from page4d.geometry.pixels import PixelTransform
-from page4d.motion.rig_flow import Displacement, FlowView
+from page4d.motion.flow import Displacement, FlowView
 from page4d.motion.tracks import ActiveTracks, Guide, TrackedInstant, TrackFollower
 from page4d.output.motion_record import Difference
 from page4d.scene.point_tracks import PointTracks

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from page4d.motion.rig_flow import (
+from page4d.motion.flow import (
     CLEAR_MOTION_PX,
     FlowView,
     correspondence,

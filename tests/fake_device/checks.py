@@ -28,7 +28,7 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import GroundTruth
-from page4d.refinement.refine import refine
+from page4d.stereo.refine import refine
 from page4d.weights.loading import choose_weights, load_network
 from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, counted_waits, fake_device
 from tests.models.small_networks import DEMO_LIKE, OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, demo_like, fill_zeros

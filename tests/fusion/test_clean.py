@@ -5,14 +5,23 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.fusion.background import estimate_background
-from page4d.fusion.clean import clean, confirmed_share, fuse_background, scale_between
-from page4d.fusion.confidence import CONFIRMED, CONTRADICTED, OPEN, recalibrated
-from page4d.fusion.consensus import measured_spread, reach_consensus
 from page4d.geometry.warp import Agreement
 from page4d.options import PointOptions
 from page4d.output.points import merged_cloud
 from page4d.records import Predictions
+from page4d.stereo.background import estimate_background
+from page4d.stereo.consensus import (
+    CONFIRMED,
+    CONTRADICTED,
+    OPEN,
+    clean,
+    confirmed_share,
+    fuse_background,
+    measured_spread,
+    reach_consensus,
+    recalibrated,
+    scale_between,
+)
 from tests.fusion.test_background import HEIGHT, WIDTH, predictions_of
 
 DISTANCE = 4.0

@@ -8,15 +8,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
-from page4d.fusion.background import estimate_background
-from page4d.fusion.clean import FusedBackground, clean, fuse_background
-from page4d.fusion.detail import fine_background, fine_cameras, fine_instant
-from page4d.fusion.resolution import CoarseView, _level_sizes, raise_resolution
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
 from page4d.scene.records import FrameBatch
+from page4d.stereo.background import estimate_background
+from page4d.stereo.consensus import FusedBackground, clean, fuse_background
+from page4d.stereo.detail import (
+    CoarseView,
+    _level_sizes,
+    fine_background,
+    fine_cameras,
+    fine_instant,
+    raise_resolution,
+)
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=4, image_size=(96, 128), spacing_deg=14.0)
 SIDE, NETWORK_SIDE = 128, 48

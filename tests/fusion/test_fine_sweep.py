@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.fusion.fine_sweep import _pixels_per_log_depth, sweep_around
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import ray_warp, viewing_angles
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.records import GroundTruth
+from page4d.stereo.sweep import _pixels_per_log_depth, sweep_around
 
 SIZE = (72, 96)
 WHOLE = (slice(0, SIZE[0]), slice(0, SIZE[1]))

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.fusion.background import Background
-from page4d.fusion.consensus import reach_moving_consensus
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
+from page4d.stereo.background import Background
+from page4d.stereo.consensus import reach_moving_consensus
 
 SIZE = (48, 64)
 CENTER, RADIUS, WALL = 2.5, 0.35, 5.0

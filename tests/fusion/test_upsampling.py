@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-import page4d.fusion.upsampling as upsampling
-from page4d.fusion.upsampling import upsample
+import page4d.stereo.edges as upsampling
 from page4d.geometry.camera import pixel_grid
+from page4d.stereo.edges import upsample
 
 LOW, FACTOR = (12, 16), 3
 HIGH = (LOW[0] * FACTOR, LOW[1] * FACTOR)

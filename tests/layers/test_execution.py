@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from page4d.networks.layers.execution import one_thread
-from page4d.refinement import refine
+from page4d.stereo import refine
 
 
 @pytest.fixture

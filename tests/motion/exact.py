@@ -5,8 +5,7 @@ from torch import Tensor
 
 from page4d.geometry.camera import pixel_grid
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.motion.flow import ViewFlow
-from page4d.motion.rig_flow import FlowView
+from page4d.motion.flow import FlowView, ViewFlow
 
 
 def exact_views(

@@ -6,7 +6,7 @@ import torch
 
 from page4d.geometry.camera import Cameras
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.motion.rig_flow import rig_flow
+from page4d.motion.flow import rig_flow
 from tests.motion.exact import exact_views
 
 

@@ -5,9 +5,17 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.motion.flow import changed_pixels, difference_noise, optical_flow, to_gray, view_flow
-from page4d.motion.rig_flow import STILL, Displacement
-from page4d.motion.velocity import ONE_SIDED_ERROR, combine
+from page4d.motion.flow import (
+    ONE_SIDED_ERROR,
+    STILL,
+    Displacement,
+    changed_pixels,
+    combine,
+    difference_noise,
+    optical_flow,
+    to_gray,
+    view_flow,
+)
 
 
 def displacement(motion: list[float], sigma: float, views: int) -> Displacement:

@@ -13,8 +13,8 @@ from page4d.networks.config_parts import MatchTarget
 from page4d.networks.inputs.matching import Matches
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
-from page4d.refinement.refine import run_refinement
-from page4d.refinement.view_prediction import ViewPrediction
+from page4d.stereo.refine import run_refinement
+from page4d.stereo.views import ViewPrediction
 
 PATCH, FINER = 8, 2
 KINDS = tuple(MatchTarget)

@@ -10,8 +10,7 @@ from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras, normalize_pixels, project
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
 from page4d.geometry.transforms import camera_centers, invert_rigid, rigid, se3_exp, transform_points
-from page4d.refinement.bundle_adjustment import adjust_bundle
-from page4d.refinement.normal_equations import Correspondences, NormalEquations, Parameters, Priors
+from page4d.stereo.bundle_adjustment import Correspondences, NormalEquations, Parameters, Priors, adjust_bundle
 
 SIZE = (60, 80)
 NUM_IMAGES, NUM_PIXELS = 4, 60
@@ -113,7 +112,7 @@ def test_jacobians_equal_those_of_autograd():
 
 @pytest.mark.parametrize("seed", range(3))
 def test_exact_correspondences_recover_cameras_and_depths(monkeypatch, seed):
-    monkeypatch.setattr("page4d.refinement.normal_equations._DERIVATIVES", torch.float64)
+    monkeypatch.setattr("page4d.stereo.bundle_adjustment._DERIVATIVES", torch.float64)
     true, depth, correspondences = capture(seed)
     start, predicted = perturbed(true, depth, seed + 10)
     found = start, predicted
@@ -162,8 +161,8 @@ def test_steps_converge_to_a_stationary_point_of_the_posterior(
     monkeypatch, correlation_length, same_camera_correlation
 ):
     """The gradient vanishes in eliminated parameters, too."""
-    monkeypatch.setattr("page4d.refinement.normal_equations._DAMPING", 1e-9)
-    monkeypatch.setattr("page4d.refinement.normal_equations._DERIVATIVES", torch.float64)
+    monkeypatch.setattr("page4d.stereo.bundle_adjustment._DAMPING", 1e-9)
+    monkeypatch.setattr("page4d.stereo.bundle_adjustment._DERIVATIVES", torch.float64)
     true, depth, correspondences = capture(3)
     deviation = 0.1 + 0.2 * torch.rand(depth.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     priors = Priors(
@@ -297,11 +296,11 @@ def test_the_adjustment_is_independent_of_the_unit_of_length():
 
 @pytest.mark.parametrize("correlation_length", [0.0, 0.2])
 def test_results_are_independent_of_the_chunk_size(monkeypatch, correlation_length):
-    monkeypatch.setattr("page4d.refinement.normal_equations._DERIVATIVES", torch.float64)
+    monkeypatch.setattr("page4d.stereo.bundle_adjustment._DERIVATIVES", torch.float64)
     true, depth, correspondences = capture(1)
     start, predicted = perturbed(true, depth, 2)
     whole = adjust_bundle(start, predicted, correspondences, Priors(correlation_length=correlation_length))
-    monkeypatch.setattr("page4d.refinement.normal_equations._MAX_RESIDUALS", 200)
+    monkeypatch.setattr("page4d.stereo.bundle_adjustment._MAX_RESIDUALS", 200)
     parts = adjust_bundle(start, predicted, correspondences, Priors(correlation_length=correlation_length))
     torch.testing.assert_close(parts.depth, whole.depth)
     torch.testing.assert_close(parts.cameras.world_to_camera, whole.cameras.world_to_camera)
@@ -313,7 +312,7 @@ def test_derivatives_in_float32_change_results_by_less_than_a_tenth_of_a_pixel(m
     start, predicted = perturbed(true, depth, seed + 10)
     priors = Priors(correlation_length=0.2)
     single = adjust_bundle(start, predicted, correspondences, priors)
-    monkeypatch.setattr("page4d.refinement.normal_equations._DERIVATIVES", torch.float64)
+    monkeypatch.setattr("page4d.stereo.bundle_adjustment._DERIVATIVES", torch.float64)
     double = adjust_bundle(start, predicted, correspondences, priors)
     torch.testing.assert_close(single.depth, double.depth, rtol=1e-3, atol=0)
     assert rotation_errors(single.cameras, double.cameras).max() < 1e-3 * 180 / torch.pi

@@ -12,9 +12,9 @@ from page4d.networks.config_parts import MatchTarget
 from page4d.networks.inputs.matching import Matches
 from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
-from page4d.refinement.correspondences import guided_correspondences, network_correspondences
-from page4d.refinement.normal_equations import Correspondences
-from page4d.refinement.view_prediction import ViewPrediction
+from page4d.stereo.bundle_adjustment import Correspondences
+from page4d.stereo.correspondences import guided_correspondences, network_correspondences
+from page4d.stereo.views import ViewPrediction
 from tests.refinement.synthetic_rigs import (
     PATCH,
     filled_depth,

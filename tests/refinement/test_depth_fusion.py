@@ -8,7 +8,7 @@ from torch import Tensor
 
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.records import GroundTruth
-from page4d.refinement.depth_fusion import fuse_depth
+from page4d.stereo.consensus import fuse_depth
 from tests.refinement.synthetic_rigs import scaled_depth, true_cameras, views_without_matches
 
 SIZE = (64, 80)

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from page4d.refinement.depth_prior import CorrelatedErrors
+from page4d.stereo.bundle_adjustment import CorrelatedErrors
 
 SIZE = (60, 80)
 ALL = slice(None)

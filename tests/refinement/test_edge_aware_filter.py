@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.refinement.edge_aware_filter import _comparisons, _weighted_median, _windows, filter_edges
+from page4d.stereo.edges import _comparisons, _weighted_median, _windows, filter_edges
 
 SIZE = (20, 24)
 EDGE = 11

@@ -11,8 +11,8 @@ from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.networks.inputs.matching import Matches, MatchFeatures, to_pixels
 from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
-from page4d.refinement.feature_sweep import sweep_features
-from page4d.refinement.view_prediction import ViewPrediction
+from page4d.stereo.sweep import sweep_features
+from page4d.stereo.views import ViewPrediction
 from tests.refinement.synthetic_rigs import FINER, KINDS, PATCH, true_cameras
 
 SIZE = (64, 80)
@@ -134,7 +134,7 @@ def test_results_are_independent_of_the_chunk_size(
 ) -> None:
     initial = depth_of(views) * FACTOR
     whole = sweep_features(views, flat_cameras(truth), initial)
-    monkeypatch.setattr("page4d.refinement.feature_sweep._MAX_PAIRS", 100)
+    monkeypatch.setattr("page4d.stereo.sweep._MAX_PAIRS", 100)
     torch.testing.assert_close(sweep_features(views, flat_cameras(truth), initial), whole)
 
 

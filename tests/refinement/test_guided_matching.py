@@ -15,7 +15,7 @@ from page4d.networks.config_parts import MatchTarget
 from page4d.networks.inputs.matching import patch_centers, to_pixels
 from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
-from page4d.refinement.guided_matching import GuidedMatches, match_guided
+from page4d.stereo.correspondences import GuidedMatches, match_guided
 from tests.refinement.synthetic_rigs import (
     PATCH,
     filled_depth,
@@ -137,7 +137,7 @@ def test_patches_of_rendered_scenes_are_found_at_their_true_positions(truth: Gro
 def test_results_are_independent_of_the_chunk_size(monkeypatch: pytest.MonkeyPatch) -> None:
     images, cameras, depth = shifted((1.0, 2.0))
     whole = matched(images, cameras, depth)
-    monkeypatch.setattr("page4d.refinement.guided_matching._MAX_SAMPLES", 7 * 64 * 25)
+    monkeypatch.setattr("page4d.stereo.correspondences._MAX_SAMPLES", 7 * 64 * 25)
     torch.testing.assert_close(matched(images, cameras, depth), whole)
 
 

@@ -13,9 +13,9 @@ from page4d.networks.conditioning import Conditioning, ViewGroups
 from page4d.networks.config_parts import MatchTarget
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
-from page4d.refinement.plane_sweep import sweep_planes
-from page4d.refinement.refine import run_refinement
-from page4d.refinement.view_prediction import ViewPrediction
+from page4d.stereo.refine import run_refinement
+from page4d.stereo.sweep import sweep_planes
+from page4d.stereo.views import ViewPrediction
 from tests.refinement.synthetic_rigs import (
     FINER,
     KINDS,
@@ -125,7 +125,7 @@ def test_results_are_independent_of_the_chunk_size(
     truth: GroundTruth, cameras: Cameras, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth))
-    monkeypatch.setattr("page4d.refinement.plane_sweep._MAX_SAMPLES", 5 * 2 * SIZE[0] * SIZE[1])
+    monkeypatch.setattr("page4d.stereo.sweep._MAX_SAMPLES", 5 * 2 * SIZE[0] * SIZE[1])
     parts = sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth))
     torch.testing.assert_close(parts, whole)
 

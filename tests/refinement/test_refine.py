@@ -15,9 +15,9 @@ from page4d.networks.conditioning import Conditioning, ViewGroups
 from page4d.networks.inputs.matching import Matches, target_images
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
-from page4d.refinement import refine
-from page4d.refinement.refine import run_refinement
-from page4d.refinement.state import RefinementState
+from page4d.stereo import refine
+from page4d.stereo.refine import run_refinement
+from page4d.stereo.state import RefinementState
 from tests.refinement.synthetic_rigs import (
     FINER,
     KINDS,

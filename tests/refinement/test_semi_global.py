@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.refinement.semi_global import aggregate_scores, aggregate_together
+from page4d.stereo.sweep import aggregate_scores, aggregate_together
 
 
 def pairwise_penalty(count: int, penalty: float, max_penalty: float) -> Tensor:
@@ -57,6 +57,6 @@ def test_images_of_different_sizes_are_aggregated_together_as_one_by_one(monkeyp
     scores = [torch.randn(height, width, 9) for height, width in ((5, 7), (8, 3), (1, 1), (6, 7))]
     alone = [aggregate_scores(score[None], 0.2, 1.0)[0] for score in scores]
     torch.testing.assert_close(aggregate_together(scores, 0.2, 1.0), alone)
-    monkeypatch.setattr("page4d.refinement.semi_global._MAX_TOGETHER", 2 * 8 * 7 * 9)
+    monkeypatch.setattr("page4d.stereo.sweep._MAX_TOGETHER", 2 * 8 * 7 * 9)
     torch.testing.assert_close(aggregate_together(scores, 0.2, 1.0), alone)
     assert aggregate_together([], 0.2, 1.0) == []

@@ -42,7 +42,7 @@ from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.plotting.canvas import INK, Color, view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.records import GroundTruth
-from page4d.refinement.refine import refine
+from page4d.stereo.refine import refine
 
 THRESHOLD_DEG = 15.0
 """Threshold of the accuracies RRA and RTA."""

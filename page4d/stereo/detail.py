@@ -1,25 +1,233 @@
-"""Instants of higher resolution: static parts from a background that is refined once, moving ones per instant."""
+"""Instants of higher resolution: static parts from a background that is refined once, moving ones per instant.
+
+Depth of higher resolution than a network's: upsampled along color edges and refined by the pictures, by levels.
+Regions of an image: few boxes that cover a mask and leave out what lies between its parts.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import cv2
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
-from page4d.fusion.background import MAD_TO_STD, Background, weighted_median
-from page4d.fusion.clean import FusedBackground
-from page4d.fusion.confidence import recalibrated
-from page4d.fusion.regions import Region, covering_regions
-from page4d.fusion.resolution import CoarseView, raise_resolution
-from page4d.fusion.subtraction import sharpen_motion, without_specks
-from page4d.geometry.camera import Cameras, pixel_grid
-from page4d.geometry.pixels import PixelTransform, shared_canvas
+from page4d.geometry.camera import Cameras, pixel_grid, resize_intrinsics
+from page4d.geometry.pixels import PixelTransform, bounding_box, shared_canvas
 from page4d.geometry.warp import measure_agreement, sample
 from page4d.records import Predictions
 from page4d.scene.records import FrameBatch
+from page4d.stereo.background import MAD_TO_STD, Background, sharpen_motion, weighted_median, without_specks
+from page4d.stereo.consensus import FusedBackground, recalibrated
+from page4d.stereo.edges import upsample
+from page4d.stereo.sweep import sweep_around
+
+Region = tuple[slice, slice]
+"""Rows and columns."""
+
+_MIN_TILE, _MAX_TILES = 16, 32
+"""Smallest tile in px, and largest number of tiles along a side: parts in adjacent tiles are not separated."""
+
+_BOX_MARGIN = 16
+_OVERHEAD = 64 * 64
+"""Cost of a region in pixels: that of a box with a margin on every side, and of starting its operations."""
+
+
+def covering_regions(mask: Bool[Tensor, "H W"]) -> list[Region]:
+    """Return the regions that together contain all True pixels; none for an empty mask.
+
+    The boxes of connected parts are merged while one box costs no more than two.
+    """
+    side = max(_MIN_TILE, -(-max(mask.shape) // _MAX_TILES))
+    tiles = functional.max_pool2d(mask[None, None].to(torch.float32), side, ceil_mode=True)[0, 0] > 0
+    _, _, stats, _ = cv2.connectedComponentsWithStats(tiles.byte().cpu().numpy(), connectivity=8)
+    corner = stats[1:, [cv2.CC_STAT_TOP, cv2.CC_STAT_LEFT]]
+    extent = stats[1:, [cv2.CC_STAT_HEIGHT, cv2.CC_STAT_WIDTH]]
+    boxes = np.concatenate([corner, corner + extent], axis=1).astype(np.int64) * side
+    regions = []
+    for top, left, bottom, right in _merged(boxes):
+        inner = bounding_box(mask[top:bottom, left:right])
+        assert inner is not None
+        rows, columns = inner
+        regions.append((slice(top + rows.start, top + rows.stop), slice(left + columns.start, left + columns.stop)))
+    return regions
+
+
+def _merged(boxes: Int[np.ndarray, "N 4"]) -> list[list[int]]:
+    """Merge the pair of boxes (top, left, bottom, right) that saves the most, until none saves anything."""
+    while len(boxes) > 1:
+        union = np.concatenate(
+            [np.minimum(boxes[:, None, :2], boxes[:, :2]), np.maximum(boxes[:, None, 2:], boxes[:, 2:])], axis=2
+        )
+        cost = _cost(boxes)
+        saved = cost[:, None] + cost - _cost(union)
+        np.fill_diagonal(saved, -1)
+        first, second = np.unravel_index(saved.argmax(), saved.shape)
+        if saved[first, second] < 0:
+            break
+        boxes = np.concatenate([np.delete(boxes, [first, second], axis=0), union[first, second][None]])
+    found: list[list[int]] = boxes.tolist()
+    return found
+
+
+def _cost(boxes: Int[np.ndarray, "*batch 4"]) -> Int[np.ndarray, "*batch"]:
+    height, width = (boxes[..., 2 + axis] - boxes[..., axis] + 2 * _BOX_MARGIN for axis in (0, 1))
+    cost: Int[np.ndarray, "*batch"] = height * width + _OVERHEAD
+    return cost
+
+
+_FIRST_REACH, _REACH = 8, 5
+"""Pixels in another image by which depth is refined: at the first level the error of the network counts."""
+
+_MARGIN = 8
+"""Pixels around a region that are refined with it, as context of windows and paths."""
+
+_MIN_RATIO = 1.2
+"""Smallest ratio of the first level to the network's size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoarseView:
+    """One view at network pixels, placed by `transform`. Pixels count by `weight`, 0 without depth."""
+
+    log_depth: Float[Tensor, "h w"]
+    confidence: Float[Tensor, "h w"]
+    weight: Float[Tensor, "h w"]
+    image: Float[Tensor, "3 h w"]
+    transform: PixelTransform
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineView:
+    """One view at fine pixels, within regions of its image; elsewhere nothing is `known`."""
+
+    log_depth: Float[Tensor, "H W"]
+    confidence: Float[Tensor, "H W"]
+    known: Bool[Tensor, "H W"]
+
+
+@torch.no_grad()
+def raise_resolution(
+    coarse: Sequence[CoarseView],
+    images: Sequence[Float[Tensor, "3 _ _"]],
+    transforms: Sequence[PixelTransform],
+    cameras: Cameras,
+    regions: Sequence[Sequence[Region]],
+    *,
+    sweeps: bool,
+) -> list[FineView]:
+    """Return depth and confidence of the views of one instant at the pixels of larger images.
+
+    Args:
+        coarse: the views at network pixels.
+        images: pictures of the views in [0, 1].
+        transforms: placement of the original images on these pictures, which they cover.
+        cameras: [V] cameras, each at the pixels of its picture.
+        regions: regions of each picture that are needed, which may be none.
+        sweeps: whether the cameras are known well enough to compare pictures.
+
+    The size doubles from level to level. At every level depth is upsampled along color edges, then refined by a plane
+    sweep within a few pixels of other pictures, where these show evidence.
+    """
+    sizes = [(image.shape[-2], image.shape[-1]) for image in images]
+    pyramids = [_level_sizes(view.transform.content_size, size) for view, size in zip(coarse, sizes, strict=True)]
+    num_levels = max(len(pyramid) for pyramid in pyramids)
+    # Views with fewer levels, of smaller pictures, stay at their first one meanwhile.
+    by_level = [
+        [pyramid[max(0, len(pyramid) - num_levels + level)] for pyramid in pyramids] for level in range(num_levels)
+    ]
+    current: list[FineView | None] = [None] * len(coarse)
+    guides = [view.image for view in coarse]
+    for level, level_sizes in enumerate(by_level):
+        pictures = [_resized(image, size) for image, size in zip(images, level_sizes, strict=True)]
+        rig = _at_sizes(cameras, sizes, level_sizes)
+        found: list[FineView | None] = []
+        for view, (needed, size) in enumerate(zip(regions, level_sizes, strict=True)):
+            previous = current[view]
+            if not needed or (previous is not None and previous.known.shape == size):
+                found.append(previous)
+                continue
+            positions = _positions(coarse[view], transforms[view], previous, size)
+            maps, weight = _source(coarse[view], previous)
+            raised = _empty(size, like=weight)
+            for region in needed:
+                part = _scaled(region, sizes[view], size)
+                sampled, known = upsample(maps, weight, guides[view], pictures[view][:, *part], positions[part])
+                log_depth = sampled[0]
+                if sweeps:
+                    reach = _FIRST_REACH if level == 0 else _REACH
+                    log_depth = sweep_around(log_depth, known, pictures, rig, view, part, reach)
+                raised.log_depth[part], raised.confidence[part], raised.known[part] = log_depth, sampled[1], known
+            found.append(raised)
+        current, guides = found, pictures
+    return [_empty(size) if view is None else view for view, size in zip(current, sizes, strict=True)]
+
+
+def _level_sizes(network: tuple[int, int], size: tuple[int, int]) -> list[tuple[int, int]]:
+    """Return the sizes of the levels from just above the network's to the full one, each twice the previous one."""
+    sizes, factor = [size], 2
+    while max(size) / factor >= _MIN_RATIO * max(network):
+        sizes.insert(0, (max(1, round(size[0] / factor)), max(1, round(size[1] / factor))))
+        factor *= 2
+    return sizes
+
+
+def _resized(image: Float[Tensor, "3 H W"], size: tuple[int, int]) -> Float[Tensor, "3 h w"]:
+    if image.shape[-2:] == size:
+        return image
+    return functional.interpolate(image[None], size, mode="area")[0]
+
+
+def _at_sizes(cameras: Cameras, full: Sequence[tuple[int, int]], sizes: Sequence[tuple[int, int]]) -> Cameras:
+    """Return the cameras at the pixels of resized pictures."""
+    scaled = [
+        resize_intrinsics(matrix, size[1] / whole[1], size[0] / whole[0])
+        for matrix, whole, size in zip(cameras.intrinsics, full, sizes, strict=True)
+    ]
+    height, width = (max(size[axis] for size in sizes) for axis in (0, 1))
+    return Cameras(
+        world_to_camera=cameras.world_to_camera, intrinsics=torch.stack(scaled), image_size=(height, width)
+    )
+
+
+def _scaled(region: Region, full: tuple[int, int], size: tuple[int, int]) -> Region:
+    """Return a region at another size, with a margin."""
+    rows, columns = (
+        slice(
+            max(0, int(part.start * short / long) - _MARGIN),
+            min(short, -int(-part.stop * short // long) + _MARGIN),
+        )
+        for part, long, short in zip(region, full, size, strict=True)
+    )
+    return rows, columns
+
+
+def _positions(
+    coarse: CoarseView, transform: PixelTransform, previous: FineView | None, size: tuple[int, int]
+) -> Float[Tensor, "H W 2"]:
+    """Return the positions of the pixels of a level in the maps of the previous one, or of the network."""
+    grid = pixel_grid(*size, dtype=torch.float64, device=coarse.log_depth.device)
+    if previous is not None:
+        height, width = previous.log_depth.shape
+        return (grid * grid.new_tensor([width / size[1], height / size[0]])).float()
+    height, width = transform.original_size
+    return coarse.transform.to_network(grid * grid.new_tensor([width / size[1], height / size[0]])).float()
+
+
+def _source(coarse: CoarseView, previous: FineView | None) -> tuple[Float[Tensor, "2 h w"], Float[Tensor, "h w"]]:
+    """Return the maps to upsample, with the weight of their pixels."""
+    if previous is None:
+        return torch.stack([coarse.log_depth, coarse.confidence]), coarse.weight
+    return torch.stack([previous.log_depth, previous.confidence]), previous.known.to(previous.log_depth)
+
+
+def _empty(size: tuple[int, int], like: Tensor | None = None) -> FineView:
+    zeros = torch.zeros(size) if like is None else like.new_zeros(size)
+    return FineView(log_depth=zeros, confidence=zeros.clone(), known=torch.zeros_like(zeros, dtype=torch.bool))
+
 
 _STILL = 1e-3
 """Weight of static pixels for the depth of moving ones: they count where there are no others."""

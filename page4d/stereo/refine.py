@@ -22,23 +22,25 @@ from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.layers.execution import one_thread
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput, RigOutput
-from page4d.refinement.bundle_adjustment import BundleAdjustment, adjust_bundle
-from page4d.refinement.correspondences import guided_correspondences, network_correspondences
-from page4d.refinement.depth_fusion import fuse_depth
-from page4d.refinement.edge_aware_filter import filter_edges
-from page4d.refinement.feature_sweep import sweep_features
-from page4d.refinement.held_out import (
+from page4d.stereo.bundle_adjustment import BundleAdjustment, Correspondences, Priors, adjust_bundle
+from page4d.stereo.consensus import fuse_depth
+from page4d.stereo.correspondences import guided_correspondences, network_correspondences
+from page4d.stereo.edges import filter_edges
+from page4d.stereo.state import (
     MIN_FOCAL_SIGNIFICANCE,
     MIN_SIGNIFICANCE,
     Agreement,
+    Evidence,
+    Kept,
+    RefinementState,
     held_out_patches,
     measure_agreement,
+    predicted_depth,
+    upsample_patches,
     without_patches,
 )
-from page4d.refinement.normal_equations import Correspondences, Priors
-from page4d.refinement.plane_sweep import sweep_planes
-from page4d.refinement.state import Evidence, Kept, RefinementState, predicted_depth, upsample_patches
-from page4d.refinement.view_prediction import ViewPrediction, stack_views, view_predictions
+from page4d.stereo.sweep import sweep_features, sweep_planes
+from page4d.stereo.views import ViewPrediction, stack_views, view_predictions
 
 _SIGMA_CELLS = 0.8
 """Standard deviation of a match of confidence 1, in cells; inflated, as errors of neighbouring patches correlate."""

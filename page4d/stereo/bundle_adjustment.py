@@ -1,16 +1,67 @@
-"""Normal equations of bundle adjustment: residuals, Jacobians, and the reduced camera system (Schur complement)."""
+"""Bundle adjustment: cameras and depths of pixels from correspondences, around a Gaussian prior on all parameters.
 
-from dataclasses import dataclass
+Normal equations of bundle adjustment: residuals, Jacobians, and the reduced camera system (Schur complement). Prior
+on spatially correlated depth errors: a Gaussian process on a lattice over the image.
+"""
+
+import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional
 
+from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras, normalize_pixels
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_vector_from_matrix
 from page4d.geometry.transforms import rigid
-from page4d.refinement.depth_prior import CorrelatedErrors
+
+_NODE_SPACING = 1.0
+"""In correlation lengths."""
+
+
+class CorrelatedErrors:
+    """Errors of pixels as a linear function of M lattice nodes, by bilinear interpolation.
+
+    Errors of nodes have variance 1 and correlate by exp(-distance / `length_px`); `precision` is the inverse of their
+    covariance. A length of 0 gives no nodes.
+
+    Source: Rasmussen & Williams (2006), "Gaussian Processes for Machine Learning", eq. 4.18 (the covariance); Wilson
+    & Nickisch (2015), "Kernel Interpolation for Scalable Structured Gaussian Processes", section 4.
+    """
+
+    def __init__(self, pixels: Float[Tensor, "*images P 2"], image_size: tuple[int, int], length_px: float) -> None:
+        spacing, (height, width) = _NODE_SPACING * length_px, image_size
+        nodes = [_nodes(side, spacing) if length_px else pixels.new_zeros(0).double() for side in (width, height)]
+        self._weights = [
+            _linear_weights(pixels[..., axis].double(), along.to(pixels.device)) for axis, along in enumerate(nodes)
+        ]
+        places = torch.stack(torch.meshgrid(*nodes, indexing="xy"), dim=-1).flatten(0, 1)
+        covariance = torch.exp(-torch.cdist(places, places) / length_px) if length_px else places.new_zeros(0, 0)
+        self.precision: Float[Tensor, "M M"] = torch.linalg.inv(covariance).to(pixels.device)
+
+    def weights(self, part: slice) -> Float[Tensor, "*images p M"]:
+        """Return the interpolation weights of some of the pixels."""
+        across, down = (weights[..., part, :] for weights in self._weights)
+        return (down[..., :, None] * across[..., None, :]).flatten(-2)
+
+
+def _nodes(side: int, spacing: float) -> Float[Tensor, " M"]:
+    """Return node positions from 0 to the side of an image, both included."""
+    return torch.linspace(0, side, 1 + max(1, math.ceil(side / spacing)), dtype=torch.float64)
+
+
+def _linear_weights(
+    positions: Float[Tensor, "*images P"], nodes: Float[Tensor, " M"]
+) -> Float[Tensor, "*images P M"]:
+    """Return the linear interpolation weights of positions between nodes."""
+    if not len(nodes):
+        return positions.new_zeros(*positions.shape, 0)
+    step = nodes[1] - nodes[0]
+    return functional.relu(1 - (positions[..., None] - nodes).abs() / step)
+
 
 _CAMERA_PARAMETERS = 8
 """Rotation vector and translation of a motion in the camera frame, log focal length, log scale of depth."""
@@ -424,3 +475,102 @@ def _square_in_columns(pairs: Float[Tensor, "*batch G C C"]) -> Float[Tensor, "*
         square[..., 1 + number, :, 0, :] = pair[..., target, source]
         square[..., 1 + number, :, 1 + number, :] = pair[..., target, target]
     return square.flatten(-4, -3).flatten(-2)
+
+
+_INITIAL_KERNEL = 0.12
+"""Width of the robust kernel at the start, in units of the image's long side."""
+
+_FINAL_KERNEL = 1.0
+"""Width of the robust kernel at the end, in standard deviations of a position."""
+
+_NUM_KERNELS = 6
+_CONTINUED_KERNELS = (3.0, 0.5, 3)
+"""Initial and final width in standard deviations, and number of widths, when continuing an earlier adjustment."""
+
+_STEPS_PER_KERNEL = 2
+_MIN_GAIN = 1e-9
+"""In units of twice the negative log posterior; smaller gains are rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleAdjustment:
+    """Adjusted cameras and depths, and the relative decrease of the cost in [0, 1].
+
+    `parameters` are the same in the parametrization of the adjustment, from which another one can continue.
+    """
+
+    cameras: Cameras
+    depth: Float[Tensor, "B N P"]
+    gain: Float[Tensor, " B"]
+    parameters: Parameters
+
+    def with_focal_of_prior(self) -> "BundleAdjustment":
+        """Return the starting point of an adjustment with fixed focal lengths."""
+        zero = torch.zeros_like(self.parameters.log_focal)
+        return replace(self, parameters=self.parameters._replace(log_focal=zero))
+
+
+def adjust_bundle(
+    cameras: Cameras,
+    depth: Float[Tensor, "B N P"],
+    correspondences: Correspondences,
+    priors: Priors | None = None,
+    initial: BundleAdjustment | None = None,
+) -> BundleAdjustment:
+    """Return the MAP estimate of cameras and depths, with the first pose as gauge.
+
+    `cameras` and `depth` are the prior mean. An `initial` adjustment of the same cameras is the starting point; its
+    correspondences are taken to be close, so that the robust kernel starts narrow. Iteratively reweighted least
+    squares in float64 with a narrowing kernel; depths are eliminated (Schur complement). Scenes whose cost does not
+    fall keep the prior mean.
+
+    Source: Triggs et al. (1999), "Bundle Adjustment", sections 3.3 and 6.1 (robust costs, the reduced camera system);
+    the kernel is of Geman & McClure (1987), narrowed as in Black & Rangarajan (1996).
+
+    Raises:
+        ShapeError: if cameras, depths and correspondences are not of the same images.
+    """
+    _check(cameras, depth, correspondences)
+    problem = NormalEquations(cameras, depth, correspondences, priors or Priors())
+    sigma_px = correspondences.sigma_px
+    if initial is None:
+        parameters, final = problem.start, sigma_px * _FINAL_KERNEL
+        kernels = _kernels(max(final, _INITIAL_KERNEL * max(cameras.image_size)), final, _NUM_KERNELS)
+    else:
+        widest, narrowest, number = _CONTINUED_KERNELS
+        parameters, kernels = initial.parameters, _kernels(sigma_px * widest, sigma_px * narrowest, number)
+    for kernel in kernels:
+        for _ in range(_STEPS_PER_KERNEL):
+            parameters = problem.step(parameters, kernel)
+    before, after = (problem.cost(one, kernels[-1]) for one in (problem.start, parameters))
+    better = after < before - _MIN_GAIN
+    kept = Parameters(*(_choose(better, new, old) for new, old in zip(parameters, problem.start, strict=True)))
+    gain = torch.where(better, 1 - after / before, 0.0)
+    return BundleAdjustment(
+        cameras=problem.cameras_of(kept), depth=problem.depth_of(kept), gain=gain, parameters=kept
+    )
+
+
+def _kernels(widest: float, narrowest: float, number: int) -> list[float]:
+    """Return kernel widths in px in a decreasing geometric sequence."""
+    shares = torch.linspace(0, 1, number, dtype=torch.float64)
+    widths: list[float] = (widest * (narrowest / widest) ** shares).tolist()
+    return widths
+
+
+def _choose(which: Bool[Tensor, " B"], first: Tensor, second: Tensor) -> Tensor:
+    return torch.where(which.reshape(-1, *(1,) * (first.ndim - 1)), first, second)
+
+
+def _check(cameras: Cameras, depth: Tensor, correspondences: Correspondences) -> None:
+    batch, num_images, num_pixels = depth.shape
+    num_targets = correspondences.targets.shape[1]
+    expected = {
+        "cameras": (tuple(cameras.world_to_camera.shape[:-2]), (batch, num_images)),
+        "pixels": (tuple(correspondences.pixels.shape), (batch, num_images, num_pixels, 2)),
+        "positions": (tuple(correspondences.positions.shape), (batch, num_images, num_targets, num_pixels, 2)),
+        "weights": (tuple(correspondences.weight.shape), (batch, num_images, num_targets, num_pixels)),
+    }
+    for name, (found, wanted) in expected.items():
+        if found != wanted:
+            raise ShapeError(f"{name} of shape {found} with depths of {tuple(depth.shape)}", f"give {wanted}")

@@ -1,1 +1,0 @@
-"""Fusion of depth over instants and views, and its resolution."""

@@ -1,0 +1,399 @@
+"""Plane sweep: per-pixel depth by windowed normalized cross-correlation (NCC) and semi-global aggregation.
+
+Feature-metric plane sweep: patch depth from learned descriptors along the rays of known cameras. Plane sweep by
+fractions of a pixel around given depth, for one level of a coarse-to-fine refinement. Semi-global aggregation of
+matching scores along image rows and columns.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from page4d.geometry.camera import Cameras, camera_rays, crop_intrinsics, normalize_pixels
+from page4d.geometry.warp import (
+    WarpedPixels,
+    compared_views,
+    ncc,
+    ray_warp,
+    sample,
+    sample_grid,
+    viewing_angles,
+    window_means,
+)
+from page4d.networks.conditioning import Grid
+from page4d.networks.inputs.matching import Likelihoods, match_likelihoods
+from page4d.networks.layers.execution import in_chunks
+from page4d.stereo.views import ViewPrediction, matched_views, target_indices
+
+_MAX_TOGETHER = 1 << 24
+"""Numbers that are aggregated at once: 64 MB. The scores of more pixels are no faster."""
+
+
+def aggregate_scores(
+    score: Float[Tensor, "N rows columns K"], penalty: float, max_penalty: float
+) -> Float[Tensor, "N rows columns K"]:
+    """Add to the K label scores of every pixel the best path scores that end there, from four directions.
+
+    Scores are log-likelihoods. A difference in labels between neighbours costs `penalty` per label, at most
+    `max_penalty`.
+
+    Source: Hirschmüller (2008), "Stereo Processing by Semiglobal Matching", eq. 13 and 14, with four paths and a
+    truncated linear penalty.
+    """
+    total = score.clone()
+    for dim in (1, 2):
+        lines = score.movedim(dim, 0).movedim(-1, 1)
+        both = torch.stack([lines, lines.flip(0)], dim=2)
+        _replace_by_messages(both, penalty, max_penalty)
+        messages = both[:, :, 0] + both[:, :, 1].flip(0)
+        total += messages.movedim(1, -1).movedim(0, dim)
+    return total
+
+
+def aggregate_together(
+    scores: Sequence[Float[Tensor, "_ _ K"]], penalty: float, max_penalty: float
+) -> list[Float[Tensor, "_ _ K"]]:
+    """Aggregate scores of images whose sizes may differ, as `aggregate_scores` does one by one.
+
+    The time of small images is that of starting kernels, so that many take little longer than one.
+    """
+    size = [max(score.shape[axis] for score in scores) for axis in (0, 1)] if scores else []
+    found: list[Tensor] = []
+    while len(found) < len(scores):
+        at_once = max(1, _MAX_TOGETHER // (size[0] * size[1] * scores[0].shape[-1]))
+        part = scores[len(found) : len(found) + at_once]
+        # Scores of 0 beyond the borders send no messages.
+        margins = [(0, 0, 0, size[1] - score.shape[1], 0, size[0] - score.shape[0]) for score in part]
+        padded = torch.stack([functional.pad(*pair) for pair in zip(part, margins, strict=True)])
+        aggregated = aggregate_scores(padded, penalty, max_penalty)
+        found += [one[: own.shape[0], : own.shape[1]] for one, own in zip(aggregated, part, strict=True)]
+    return found
+
+
+def _replace_by_messages(lines: Float[Tensor, "lines K *paths pixels"], penalty: float, max_penalty: float) -> None:
+    """Replace the scores of every line by the message that it gets from the previous one; zero for the first.
+
+    Labels are before pixels, so that operations on neighbouring labels run over consecutive memory.
+    """
+    message = torch.zeros_like(lines[0])
+    for line in lines:
+        path = line + message
+        line.copy_(message)
+        message = (_max_convolution(path, penalty, max_penalty) - path.amax(dim=0)).clamp_(min=-max_penalty)
+
+
+def _max_convolution(
+    score: Float[Tensor, "K *paths pixels"], penalty: float, max_penalty: float
+) -> Float[Tensor, "K *paths pixels"]:
+    """Return, for every label, the maximum over labels of the score minus the linear penalty.
+
+    Doubling offsets 1, 2, 4, ... reach every offset whose penalty is below the maximum.
+    """
+    best, offset = score, 1
+    while offset < len(score) and offset * penalty < max_penalty:
+        lower = best - offset * penalty
+        wider = best.clone()
+        torch.maximum(best[offset:], lower[:-offset], out=wider[offset:])
+        torch.maximum(wider[:-offset], lower[offset:], out=wider[:-offset])
+        best, offset = wider, 2 * offset
+    return best
+
+
+_SIGMA = 0.5
+"""Prior sigma of log depth at confidence 1; it is divided by the confidence."""
+
+_MAX_LOG_FACTOR = 0.4
+_HYPOTHESES_KNOWN_CAMERAS, _HYPOTHESES_ESTIMATED_CAMERAS = 33, 17
+"""Along estimated rays, whose errors blur the scores, more hypotheses are no better."""
+
+_WINDOW = 5
+"""Side in px of the windows that are compared."""
+
+_MIN_VARIANCE = 1e-4
+"""Added to variances of colors in [0, 1], summed over channels: windows without texture give no evidence."""
+
+_MIN_CORRELATION = 0.4
+_WEIGHT_KNOWN_CAMERAS, _WEIGHT_ESTIMATED_CAMERAS = 6.0, 3.0
+"""Log likelihood per unit of correlation above the minimum: lower along estimated rays, where wrong windows match
+more often."""
+
+_MAX_PENALTY = 3.0
+_MAX_STEP = 0.3
+"""Log depth factors of neighbouring pixels are penalized linearly up to this difference."""
+
+_MIN_DEPTH = 1e-4
+_MAX_SCORES = 1 << 23
+"""Scores of images that are aggregated at once, or those of one image: 32 MB."""
+
+_MAX_SAMPLES = 1 << 19
+"""Pixels that are warped at once: some 40 MB."""
+
+
+@torch.no_grad()
+def sweep_planes(
+    views: Sequence[ViewPrediction],
+    images: Sequence[Float[Tensor, "B T 3 _ _"]],
+    cameras: Cameras,
+    depth: Sequence[Float[Tensor, "B T _ _"]],
+    cameras_are_known: bool = True,
+) -> list[Float[Tensor, "B T _ _"]]:
+    """Return the posterior mean of the log factor of every pixel's depth.
+
+    `cameras` are [B, T, V], in the unit of depth; images are in [0, 1]. Each image is compared with those of its
+    instant that the network matched it with. Windows are slanted as the given depth and compared by the NCC of their
+    colors, which is invariant to exposure and contrast. Semi-global aggregation favours equal factors of neighbouring
+    pixels.
+
+    Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", and Hirschmüller (2008),
+    "Stereo Processing by Semiglobal Matching", with correlation for mutual information.
+    """
+    count = _HYPOTHESES_KNOWN_CAMERAS if cameras_are_known else _HYPOTHESES_ESTIMATED_CAMERAS
+    hypotheses = torch.linspace(-_MAX_LOG_FACTOR, _MAX_LOG_FACTOR, count)
+    weight = _WEIGHT_KNOWN_CAMERAS if cameras_are_known else _WEIGHT_ESTIMATED_CAMERAS
+    penalty = _MAX_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
+    hypotheses = hypotheses.to(depth[0].device)
+    corrections = []
+    for place, own in enumerate(depth):
+        others, sigma = matched_views(views, place), _SIGMA / views[place].confidence
+        correction = torch.empty_like(own)
+        at_once = max(1, _MAX_SCORES // (own[:, 0].numel() * count))
+        for start in range(0, own.shape[1], at_once):
+            part = slice(start, start + at_once)
+            score = -(hypotheses / sigma[:, part, ..., None].to(hypotheses)).square().flatten(0, 1) / 2
+            for other in others:
+                source, target = (images[view][:, part].flatten(0, 1) for view in (place, other))
+                from_camera, to_camera = (
+                    cameras[:, part, view].map(lambda values: values.flatten(0, 1)) for view in (place, other)
+                )
+                factors = hypotheses.exp()[:, None, None]
+                found = correlate(source, target, from_camera, to_camera, own[:, part].flatten(0, 1), factors)
+                score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0), alpha=weight)
+            aggregated = aggregate_scores(score, penalty, _MAX_PENALTY)
+            mean = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
+            correction[:, part] = mean.view_as(correction[:, part])
+        corrections.append(correction)
+    return corrections
+
+
+def correlate(
+    source: Float[Tensor, "B 3 H W"],
+    target: Float[Tensor, "B 3 h w"],
+    source_cameras: Cameras,
+    target_cameras: Cameras,
+    depth: Float[Tensor, "B H W"],
+    factors: Float[Tensor, "K one_or_H one_or_W"],
+) -> Float[Tensor, "B H W K"]:
+    """Return the NCC of windows for every factor of depth; 0 where the pixel is not visible."""
+    frames, height, width = len(source), source.shape[-2], source.shape[-1]
+    rays = camera_rays(source_cameras.intrinsics.to(depth), (height, width))
+    warp = ray_warp(rays[:, None], source_cameras, target_cameras).on_grid(target.shape[-2:])
+    mean = window_means(source, _WINDOW)
+    variance = window_means(source.square().sum(dim=1), _WINDOW) - mean.square().sum(dim=1)
+    correlation = depth.new_zeros(frames, height, width, len(factors))
+    at_once = max(1, _MAX_SAMPLES // (frames * height * width))
+    for start in range(0, len(factors), at_once):
+        part = factors[start : start + at_once]
+        grid, target_depth = warp.at(depth[:, None] * part, _MIN_DEPTH)  # B K H W
+        images = sample_grid(target, grid).transpose(1, 2)  # B K 3 H W
+        target_mean = window_means(images, _WINDOW)
+        target_variance = window_means(images.square().sum(dim=2), _WINDOW) - target_mean.square().sum(dim=2)
+        products = window_means((source[:, None] * images).sum(dim=2), _WINDOW)
+        covariance = products - (mean[:, None] * target_mean).sum(dim=2)
+        similarity = ncc(covariance, variance[:, None], target_variance, _MIN_VARIANCE)
+        visible = (target_depth > _MIN_DEPTH) & (grid[..., 0].abs() < 1) & (grid[..., 1].abs() < 1)
+        correlation[..., start : start + at_once] = (similarity * visible).permute(0, 2, 3, 1)
+    return correlation
+
+
+_PATCH_SIGMA = 1.3
+"""Prior sigma of log depth at confidence 1."""
+
+_CONFIDENCE_POWER = 1.25
+"""The prior sigma is divided by this power of the confidence."""
+
+_PATCH_MAX_LOG_FACTOR = 0.9
+_NUM_HYPOTHESES = 61
+_OCCLUSION = 0.02
+_MIN_UNSEEN = 0.1
+"""Likelihood of a similar descriptor at a place where the patch is occluded: the first number times (the probability
+that the patch is not visible, plus the second)."""
+
+_PATCH_MAX_PENALTY = 1.0
+_PATCH_MAX_STEP = 0.3
+"""Log depth factors of neighbouring patches are penalized linearly up to this difference."""
+
+_PATCH_MIN_DEPTH = 1e-6
+_MAX_PAIRS = 1 << 23
+"""Pairs of patches and cells compared at once: 32 MB of numbers, a few times over."""
+
+
+def sweep_features(
+    views: Sequence[ViewPrediction], cameras: Cameras, depth: Float[Tensor, "B N P"]
+) -> Float[Tensor, "B N P"]:
+    """Refine the depth of patch centers under known cameras.
+
+    `cameras` are [B, N], N = T * V, in the unit of depth. Every patch is compared with the cells at its projections
+    for many depth hypotheses. Semi-global aggregation favours equal factors of neighbouring patches, which patches
+    without a match take over. Depth is unchanged where nothing matches.
+
+    Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", section 2, per ray.
+    """
+    refined: Tensor = torch.unflatten(depth, 1, (-1, len(views))).clone()
+    rig = cameras.by_time(refined.shape[1])
+    for place, view in enumerate(views):
+        own = refined[:, :, place, : view.grid[0] * view.grid[1]]
+        sigma = _PATCH_SIGMA * view.patch_confidence**-_CONFIDENCE_POWER
+        own *= _expected_log_factor(_evidence(views, place, rig, own), sigma, view.grid).exp()
+    return refined.flatten(1, 2)
+
+
+def _hypotheses(device: torch.device | str) -> Float[Tensor, " K"]:
+    return torch.linspace(
+        -_PATCH_MAX_LOG_FACTOR, _PATCH_MAX_LOG_FACTOR, _NUM_HYPOTHESES, dtype=torch.float64, device=device
+    )
+
+
+def _evidence(
+    views: Sequence[ViewPrediction], place: int, rig: Cameras, depth: Float[Tensor, "B T P"]
+) -> Float[Tensor, "B T P K"]:
+    """Return the log likelihood ratio of every depth hypothesis against occlusion in all targets."""
+    view = views[place]
+    evidence = depth.new_zeros(*depth.shape, _NUM_HYPOTHESES)
+    targets = view.matches.targets
+    indices = target_indices(targets, depth.shape[1], len(views))
+    own = torch.arange(indices.shape[0]) * len(views) + place
+    plane = normalize_pixels(view.patch_centers.expand(*depth.shape, 2), rig[:, :, place].intrinsics)
+    rays = functional.pad(plane, (0, 1), value=1.0)[..., None, :]  # B T P 1 3
+    depths = depth[..., None] * _hypotheses(depth.device).exp()  # B T P K
+    for index, target in enumerate(targets):
+        number = indices[:, place, index]
+        is_new = (number != own) & ~(indices[:, place, :index] == number[:, None]).any(dim=1)
+        times, other = (number // len(views)).to(depth.device), int(number[0]) % len(views)
+        if is_new.any():
+            warp = ray_warp(rays, rig[:, :, place], rig[:, times, other])
+            ratio = _log_ratios(view, views[other], times, warp.at(depths, _PATCH_MIN_DEPTH))
+            evidence += ratio * (view.static_probability(target) * is_new.to(depth.device)[:, None])[..., None]
+    return evidence
+
+
+def _log_ratios(
+    view: ViewPrediction, other: ViewPrediction, times: Int[Tensor, " T"], warped: WarpedPixels
+) -> Float[Tensor, "B T P K"]:
+    """Return the log likelihood ratios of depth hypotheses [B, T, P, K] from another view at these instants."""
+    own, target = view.matches.features, other.matches.features
+    if own is None or target is None:
+        return torch.zeros_like(warped.depth)
+    places, visible = warped.pixels.flatten(0, 1), warped.visible(other.size, _PATCH_MIN_DEPTH).flatten(0, 1)
+    grid = (other.grid[0] * target.finer, other.grid[1] * target.finer)
+    patches, cells = own.patches[:, :, 0].flatten(0, 1), target.cells[:, times, 0].flatten(0, 1)
+    unseen, cells_per_px = own.unseen, target.finer / other.patch_size
+
+    def of_images(part: slice) -> Tensor:
+        likelihoods = match_likelihoods(patches[part], cells[part], unseen)
+        return _at_places(likelihoods, grid, places[part] * cells_per_px, visible[part])
+
+    at_once = max(1, _MAX_PAIRS // (patches.shape[-2] * cells.shape[-2]))
+    return torch.unflatten(in_chunks(of_images, len(patches), at_once, dim=0), 0, warped.depth.shape[:2])
+
+
+def _at_places(
+    likelihoods: Likelihoods, grid: Grid, places: Float[Tensor, "N P K 2"], visible: Bool[Tensor, "N P K"]
+) -> Float[Tensor, "N P K"]:
+    """Return log(1 + match likelihood / occlusion likelihood) at places in cells."""
+    maps = likelihoods.cell.exp().reshape(-1, 1, *grid)
+    found = sample(maps, places.flatten(0, 1), border="zeros").reshape(visible.shape)
+    occluded = _OCCLUSION * (likelihoods.unseen.exp() + _MIN_UNSEEN)[..., None]
+    return (found * visible / occluded).log1p()
+
+
+def _expected_log_factor(
+    evidence: Float[Tensor, "B T P K"], sigma: Float[Tensor, "B T P"], grid: Grid
+) -> Float[Tensor, "B T P"]:
+    """Return the posterior mean of the log factor of each patch's depth."""
+    hypotheses = _hypotheses(evidence.device)
+    score = evidence - (hypotheses / sigma[..., None]).square() / 2
+    first, second = _hypotheses("cpu")[:2].tolist()
+    penalty = _PATCH_MAX_PENALTY * (second - first) / _PATCH_MAX_STEP
+    aggregated = aggregate_scores(score.reshape(-1, *grid, len(hypotheses)), penalty, _PATCH_MAX_PENALTY)
+    mean: Tensor = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
+    return mean.reshape(*evidence.shape[:2], -1)
+
+
+_SIGMA_PX = 3.5
+"""Prior sigma of the given depth, as a distance in the other image."""
+
+_MAX_ANGLE_DEG = 50.0
+"""Largest angle between the rays of two views at a point: beyond, windows look different from both."""
+
+_WEIGHT = 6.0
+"""Log likelihood per unit of correlation above the minimum."""
+
+_PENALTY, _FINE_MAX_PENALTY = 0.75, 3.0
+"""Of a difference between neighbouring pixels, per pixel of the other image, and at most."""
+
+_FINE_MAX_STEP = 0.05
+"""Largest log factor of a hypothesis from the next, where no other view has much parallax."""
+
+_FINE_MIN_DEPTH = 1e-6
+_MIN_SEEN = 0.01
+"""Share of the pixels of a view that another one must see at a usable angle."""
+
+
+@torch.no_grad()
+def sweep_around(
+    log_depth: Float[Tensor, "H W"],
+    known: Bool[Tensor, "H W"],
+    images: Sequence[Float[Tensor, "3 _ _"]],
+    cameras: Cameras,
+    view: int,
+    region: tuple[slice, slice],
+    reach: int,
+) -> Float[Tensor, "H W"]:
+    """Return the log depth of a region of one view, refined by the pictures of the others at the same instant.
+
+    `cameras` are [V], each at the pixels of its own image. `log_depth` and `known` are those of the region alone.
+    Hypotheses are up to `reach` pixels of the image with the largest parallax away from the given depth; windows are
+    slanted as that depth. Pixels without evidence keep their depth.
+
+    Source: `page4d.stereo.sweep`.
+    """
+    rows, columns = region
+    intrinsics = crop_intrinsics(cameras.intrinsics[view], columns.start, rows.start)
+    camera, depth = replace(cameras[view], intrinsics=intrinsics), log_depth.exp()
+    seen = {}
+    for other in compared_views(cameras, view):
+        usable = known & (viewing_angles(depth, camera, cameras[other]) <= _MAX_ANGLE_DEG)
+        if float(usable.float().mean()) >= _MIN_SEEN:
+            seen[other] = usable
+    if not seen:
+        return log_depth
+    rate = torch.zeros_like(depth)
+    for other, usable in seen.items():
+        rate = rate.maximum(_pixels_per_log_depth(depth, camera, cameras[other], images[other]) * usable)
+    step = rate.clamp(min=1 / _FINE_MAX_STEP).reciprocal()
+    hypotheses = torch.arange(-reach, reach + 1, device=depth.device, dtype=depth.dtype)
+    factors = (hypotheses[:, None, None] * step).exp()
+    score = (-(hypotheses / _SIGMA_PX).square() / 2).expand(1, *depth.shape, -1).clone()
+    source = images[view][None, :, rows, columns]
+    for other, usable in seen.items():
+        found = correlate(source, images[other][None], camera[None], cameras[other][None], depth[None], factors)
+        score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0).mul_(usable[..., None]), alpha=_WEIGHT)
+    score = aggregate_scores(score, _PENALTY, _FINE_MAX_PENALTY)[0]
+    moved: Tensor = log_depth + (score.softmax(dim=-1) * hypotheses).sum(dim=-1) * step
+    return moved
+
+
+def _pixels_per_log_depth(
+    depth: Float[Tensor, "H W"], camera: Cameras, other: Cameras, image: Float[Tensor, "3 h w"]
+) -> Float[Tensor, "H W"]:
+    """Return how fast the projection of each pixel into another image moves with its log depth; 0 outside of it."""
+    warp = ray_warp(camera_rays(camera.intrinsics, depth.shape), camera, other).to(depth)
+    warped = warp.at(depth, _FINE_MIN_DEPTH)
+    target = warped.depth.clamp(min=_FINE_MIN_DEPTH)
+    slope = depth * (warp.directions[..., :2] - warped.pixels * warp.directions[..., 2:]).norm(dim=-1) / target
+    found: Tensor = slope * warped.visible(image.shape[-2:], _FINE_MIN_DEPTH)
+    return found
