@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:
-    from page4d.output.calibration_check_record import CalibrationCheckRecord
+    from page4d.output.record import CalibrationCheckRecord
 
 
 def report_check(record: "CalibrationCheckRecord") -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from page4d_cli.tables import Column, Row, print_table
 
 if TYPE_CHECKING:
-    from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
+    from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
 
 
 def report_registration(record: "RegistrationRecord", *, in_run: bool = True) -> None:

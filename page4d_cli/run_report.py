@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from page4d.batch.jobs import BatchRecord
     from page4d.inference.run_plan import RunPlan
     from page4d.inference.stage_rates import TimeForecast
-    from page4d.output.diagnostics import AgreementRecord
-    from page4d.output.run_record import RunRecord
+    from page4d.output.record import AgreementRecord, RunRecord
 
 _SECONDS, _LONG_S, _MINUTES = 100.0, 600.0, 6000.0
 """Times up to here are shown in seconds, in tenths of minutes, and in minutes; longer ones in hours."""

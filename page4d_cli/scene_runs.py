@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from page4d.inference.chunk_source import OpenChunks
     from page4d.inference.predictor import Predictor
     from page4d.inference.progress import Observer
-    from page4d.output.run_record import RunRecord
+    from page4d.output.record import RunRecord
     from page4d.scene.records import Scene
 
 

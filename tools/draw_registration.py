@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from page4d.output.preview.splat import upward_axis
+from page4d.output.preview.cloud import upward_axis
 from page4d.plotting.canvas import blank, font, tile, view_color
 from page4d.rig.instants import choose_instants
 from page4d.rig.lens import lenses_of

@@ -16,7 +16,7 @@ from page4d.inference.progress import Observer
 from page4d.io.atomic import real_path, write_bytes_atomic
 from page4d.io.json_records import FileModel, format_json, readable
 from page4d.io.limits import known_error
-from page4d.output.run_record import RunRecord
+from page4d.output.record import RunRecord
 
 BATCH_FILE = "batch.json"
 

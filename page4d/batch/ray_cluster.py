@@ -24,7 +24,7 @@ from page4d.inference.predictor import PredictedChunk, Predictor
 from page4d.inference.progress import Journal, Observer, SilentObserver
 from page4d.inference.run_plan import RunPlan
 from page4d.networks.conditioning import Memory
-from page4d.output.run_record import RunRecord
+from page4d.output.record import RunRecord
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.signals import deferred_signals

@@ -23,7 +23,7 @@ from page4d.evaluation.camera_errors import (
 )
 from page4d.evaluation.comparison import Comparison
 from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors, finite
-from page4d.output.diagnostics import TransformRecord
+from page4d.output.record import TransformRecord
 
 MAX_PAIRED_CAMERAS = 3000
 """Maximum number of cameras that are paired, beyond which a random subset is: 3000 have 4.5 million pairs."""

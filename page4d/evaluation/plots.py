@@ -18,7 +18,7 @@ from page4d.evaluation.top_view import Trajectory, draw_top_view
 from page4d.formats.maps import to_numpy, write_png
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import check_folder
-from page4d.output.diagnostics import TransformRecord
+from page4d.output.record import TransformRecord
 from page4d.plotting.canvas import (
     DEPTH_MAP,
     ERROR_MAP,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from page4d.conventions import Scale
-from page4d.output.preview.splat import SUPERSAMPLING, Orthographic, bulk, centers_of, enlarged_splat, looking_along
+from page4d.output.preview.cloud import SUPERSAMPLING, Orthographic, bulk, centers_of, enlarged_splat, looking_along
 from page4d.plotting.canvas import (
     BACKGROUND,
     FAINT,

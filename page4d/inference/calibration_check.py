@@ -11,7 +11,7 @@ from page4d.geometry.alignment import DegenerateGeometryError, align_cameras_rob
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import rotation_angle
 from page4d.geometry.transforms import Sim3, camera_centers
-from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord, ChunkRecord, ResidualsRecord
+from page4d.output.record import AgreementRecord, CameraResidualRecord, ChunkRecord, ResidualsRecord
 from page4d.scene.records import Scene
 
 _MAX_INSTANTS = 8

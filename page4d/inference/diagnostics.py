@@ -10,9 +10,9 @@ from page4d.inference.metric_scale import TOLERANCE
 from page4d.inference.stitch import has_depth
 from page4d.inference.world import World
 from page4d.options import PointOptions
-from page4d.output.calibration_check_record import CalibrationCheckRecord
-from page4d.output.diagnostics import (
+from page4d.output.record import (
     AgreementRecord,
+    CalibrationCheckRecord,
     ChunkRecord,
     DistanceRecord,
     RigRecord,

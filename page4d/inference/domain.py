@@ -15,7 +15,7 @@ from page4d.geometry.rotation import rotation_angle
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.run_plan import RunPlan
 from page4d.networks.ood import OOD_MESSAGES
-from page4d.output.diagnostics import DomainRecord
+from page4d.output.record import DomainRecord
 from page4d.scene.records import Notice
 from page4d.weights.catalogue import CatalogueEntry, licence_and_size
 

@@ -10,7 +10,7 @@ from page4d.inference.static_rig import StaticRig
 from page4d.inference.stitch import has_depth
 from page4d.output.instant import InstantFiles, InstantOptions, write_static
 from page4d.output.layout import OutputLayout
-from page4d.output.run_record import LayersRecord
+from page4d.output.record import LayersRecord
 from page4d.records import Predictions
 from page4d.scene.records import Notice, Scene
 

@@ -11,7 +11,7 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened
 from page4d.geometry.transforms import camera_centers
 from page4d.inference.stitch import has_depth
-from page4d.output.diagnostics import DistanceRecord
+from page4d.output.record import DistanceRecord
 from page4d.records import Predictions
 from page4d.rig.records import RigRegistration
 from page4d.scene.records import Scene, ViewCamera

@@ -37,7 +37,7 @@ from page4d.motion.flow import (
 from page4d.motion.tracks import TrackFollower
 from page4d.options import ReconstructSettings
 from page4d.output.cameras import CaptureCameras
-from page4d.output.motion_record import Difference, InstantMotion
+from page4d.output.record import Difference, InstantMotion
 from page4d.records import Predictions
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
 from page4d.scene.point_tracks import PointTracks

@@ -8,7 +8,7 @@ from page4d.errors import counted
 from page4d.inference.state_records import FinishedChunk
 from page4d.motion.flow import SIGMA_FACTOR, STILL_LIMIT_PX
 from page4d.options import ReconstructSettings
-from page4d.output.motion_record import MotionRecord
+from page4d.output.record import MotionRecord
 from page4d.scene.records import Notice
 
 METHOD = (

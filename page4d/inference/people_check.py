@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from page4d.errors import CapabilityError, InputError, listed
 from page4d.options import ReconstructSettings
-from page4d.output.calibration_check_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
+from page4d.output.record import CalibrationCheckRecord, FindingRecord, PairFitRecord
 from page4d.rig.camera_motion import calibrated_motion_notices, measure_camera_motion
 from page4d.rig.check.scene import check_scene
 from page4d.rig.people.model import model_sha256

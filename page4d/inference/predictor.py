@@ -23,7 +23,7 @@ from page4d.networks.ood import OODLimits, measure_ood
 from page4d.networks.output import RigOutput
 from page4d.networks.presets import PRESETS
 from page4d.options import NetworkOptions, ReconstructSettings
-from page4d.output.run_record import NetworkRecord
+from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.scene.records import FrameBatch, Scene
 from page4d.stereo.refine import refinement_of

@@ -7,11 +7,10 @@ from page4d.formats.maps import write_png
 from page4d.inference.domain import ADVICE, OOD_WARNING
 from page4d.inference.run_state import PREVIEW_NAMES
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.output.preview.cloud_view import cloud_views
+from page4d.output.preview.cloud import cloud_views, orbit_video
 from page4d.output.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
-from page4d.output.preview.orbit import orbit_video
 from page4d.output.reader import Output
-from page4d.output.run_record import RunRecord
+from page4d.output.record import RunRecord
 from page4d.scene.batches import open_batches
 from page4d.scene.records import Scene
 

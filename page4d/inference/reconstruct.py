@@ -23,7 +23,7 @@ from page4d.io.atomic import claim_output
 from page4d.io.limits import limits_named
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, split_options
 from page4d.output.layout import OutputLayout
-from page4d.output.run_record import RunRecord
+from page4d.output.record import RunRecord
 from page4d.rig.opening import open_scene
 from page4d.scene.records import Notice, Scene
 

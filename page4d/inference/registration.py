@@ -10,7 +10,7 @@ from page4d.inference.metric_scale import KnownDistance, KnownHeight, KnownLengt
 from page4d.inference.state_records import RegisteredCameraState, RegistrationState
 from page4d.io.json_records import readable
 from page4d.options import ReconstructSettings, RegisterSettings
-from page4d.output.registration_record import PairRecord, PlacedRecord, RegistrationRecord
+from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.instants import with_all_instants
 from page4d.rig.lens import lenses_of

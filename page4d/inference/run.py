@@ -64,7 +64,6 @@ from page4d.inference.track_chunks import join_tracks
 from page4d.io.atomic import WrittenFile, with_resume, write_bytes_atomic
 from page4d.networks.conditioning import Memory
 from page4d.output.cameras import capture_cameras, check_finite, join_cameras
-from page4d.output.diagnostics import ChunkRecord, ResidualsRecord
 from page4d.output.instant import (
     DEFAULT_WRITERS,
     LAYER_WRITERS,
@@ -74,9 +73,16 @@ from page4d.output.instant import (
     write_instant,
 )
 from page4d.output.layout import OutputLayout
-from page4d.output.motion_record import InstantMotion
 from page4d.output.reader import open_output
-from page4d.output.run_record import RunRecord, encode_run, read_run, write_run
+from page4d.output.record import (
+    ChunkRecord,
+    InstantMotion,
+    ResidualsRecord,
+    RunRecord,
+    encode_run,
+    read_run,
+    write_run,
+)
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.scene.batches import scene_cameras

@@ -25,10 +25,9 @@ from page4d.inference.state_records import RegistrationState
 from page4d.inference.world import World
 from page4d.installation import load_open3d, require_open3d
 from page4d.options import ReconstructSettings
-from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.mesh import check_voxel_size, choose_voxel_size
 from page4d.output.points import MAX_VIEWS
-from page4d.output.run_record import SourceRecord, source_record
+from page4d.output.record import CalibrationCheckRecord, SourceRecord, source_record
 from page4d.records import Predictions
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
 from page4d.scene.records import Notice, Scene, View

@@ -18,7 +18,7 @@ from page4d.io.atomic import WrittenFile, file_sha256, write_bytes_atomic
 from page4d.io.json_records import FileModel, Model, read_model, read_sealed, write_sealed
 from page4d.networks.conditioning import Memory
 from page4d.output.layout import OutputLayout, is_own_file
-from page4d.output.run_record import RunRecord, read_run
+from page4d.output.record import RunRecord, read_run
 from page4d.stereo.background import Background
 
 CONTRACT_NAMES = (

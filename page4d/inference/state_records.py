@@ -18,13 +18,19 @@ from page4d.inference.chunk_plan import Chunk
 from page4d.inference.static_rig import StaticRig
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_records import FileModel, Sha256
-from page4d.output.calibration_check_record import CalibrationCheckRecord
 from page4d.output.cameras import CaptureCameras
-from page4d.output.diagnostics import ChunkRecord, Count, DistanceRecord, RigRecord, TransformRecord
 from page4d.output.layout import is_own_file
-from page4d.output.motion_record import InstantMotion
-from page4d.output.registration_record import RegistrationRecord
-from page4d.output.run_record import LayersRecord
+from page4d.output.record import (
+    CalibrationCheckRecord,
+    ChunkRecord,
+    Count,
+    DistanceRecord,
+    InstantMotion,
+    LayersRecord,
+    RegistrationRecord,
+    RigRecord,
+    TransformRecord,
+)
 from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.records import ViewCamera
 

@@ -16,7 +16,7 @@ from page4d.geometry.rotation import rotation_angle
 from page4d.geometry.time_axis import join_times
 from page4d.geometry.transforms import Sim3, interpolate_rigid, transform_points
 from page4d.inference.chunk_plan import Chunk
-from page4d.output.diagnostics import RigFitRecord, SeamRecord
+from page4d.output.record import RigFitRecord, SeamRecord
 from page4d.records import Predictions
 
 MAX_CORRESPONDENCES = 20_000

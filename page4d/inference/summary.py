@@ -23,7 +23,7 @@ from page4d.inference.state_records import FinishedChunk, RunState
 from page4d.installation import load_open3d
 from page4d.options import describe_settings
 from page4d.output.layout import OutputLayout
-from page4d.output.run_record import CountsRecord, RunRecord, SceneRecord, view_record
+from page4d.output.record import CountsRecord, RunRecord, SceneRecord, view_record
 from page4d.scene.records import Notice
 from page4d.weights.loading import BUNDLED_NAME
 

@@ -11,7 +11,7 @@ from page4d.formats.tracks import Tracks
 from page4d.geometry.pixels import PixelTransform
 from page4d.motion.flow import Displacement, FlowView
 from page4d.motion.tracks import ActiveTracks, Guide, TrackedInstant, TrackFollower
-from page4d.output.motion_record import Difference
+from page4d.output.record import Difference
 from page4d.scene.point_tracks import PointTracks
 
 MAX_ENTRIES = 10_000_000

@@ -19,7 +19,7 @@ from page4d.geometry.alignment import (
 from page4d.geometry.camera import Cameras
 from page4d.geometry.transforms import Sim3
 from page4d.inference.metric_scale import KnownDistance, measure_distance, metres_per_unit
-from page4d.output.diagnostics import DistanceRecord
+from page4d.output.record import DistanceRecord
 from page4d.records import Predictions
 from page4d.scene.records import Scene
 

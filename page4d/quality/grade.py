@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import exp, inf, log10
 
 from page4d.errors import listed
-from page4d.output.run_record import RunRecord
+from page4d.output.record import RunRecord
 from page4d.quality.record import Grade, Overall, PairQuality, Reason
 
 LETTERS = {"A": 0.05, "B": 0.1, "C": 0.17, "D": 0.3, "E": inf}

@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 from math import inf
 
-from page4d.output.diagnostics import DomainRecord
-from page4d.output.run_record import RunRecord
+from page4d.output.record import DomainRecord, RunRecord
 from page4d.quality.measure import Measurements, mean_of
 from page4d.quality.record import Overall
 

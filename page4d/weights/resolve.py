@@ -22,7 +22,7 @@ from page4d.errors import InputError, Level, Notice, OutputError, UsageError, We
 from page4d.io.atomic import describe_mismatch, file_sha256, real_path, write_bytes_atomic
 from page4d.io.folders import check_space, locked
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model
-from page4d.output.run_record import WeightsSourceRecord
+from page4d.output.record import WeightsSourceRecord
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.file_type import SETTINGS_FILE, first_bytes
 from page4d.weights.hub.fetch import FetchObserver, HubFiles, SilentFetch, fetch, is_fetched, verify

@@ -12,7 +12,7 @@ from page4d_cli.progress_display import observed_run
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 
 if TYPE_CHECKING:
-    from page4d.output.calibration_check_record import CalibrationCheckRecord
+    from page4d.output.record import CalibrationCheckRecord
     from page4d.scene.records import Scene, View
     from page4d_cli.tables import Row
 

@@ -31,7 +31,7 @@ from page4d.lab.training.config import TRAINING_PRESETS
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import EvaluationSettings
-from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
+from page4d.output.record import AgreementRecord, CameraResidualRecord
 from page4d.quality.grade import grade
 from page4d.quality.record import QualityReport, ViewQuality
 from page4d.scene.records import Level, Notice

@@ -15,8 +15,8 @@ from page4d.formats.ply import read_ply, write_ply
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.transforms import Sim3
 from page4d.output.cameras import write_cameras_json
-from page4d.output.motion_record import MotionRecord
 from page4d.output.reader import open_output
+from page4d.output.record import MotionRecord
 from page4d_cli.app import run
 
 

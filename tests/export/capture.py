@@ -33,7 +33,7 @@ from page4d.output.instant import (
 )
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import Output, open_output
-from page4d.output.run_record import (
+from page4d.output.record import (
     CountsRecord,
     LayersRecord,
     NetworkRecord,

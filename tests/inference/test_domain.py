@@ -14,9 +14,8 @@ from page4d.inference.domain import OOD_WARNING, Domain, KnownCameras, pair_rota
 from page4d.inference.predictor import PredictedChunk
 from page4d.inference.reconstruct import reconstruct
 from page4d.networks.ood import OOD_MESSAGES
-from page4d.output.diagnostics import ChunkRecord
 from page4d.output.layout import OutputLayout
-from page4d.output.run_record import read_run
+from page4d.output.record import ChunkRecord, read_run
 from page4d.scene.records import FrameBatch
 from page4d.weights.catalogue import CATALOGUE
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, in_random_world, uncalibrated

@@ -20,7 +20,7 @@ from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import open_output
-from page4d.output.run_record import RunRecord
+from page4d.output.record import RunRecord
 from page4d.records import Predictions
 from page4d_cli.app import run as command
 from tests.inference.test_settings_act import write_inputs

@@ -18,9 +18,8 @@ from page4d.inference.reconstruct import reconstruct
 from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import PointOptions, ReconstructSettings
-from page4d.output.motion_record import InstantMotion
 from page4d.output.reader import open_output
-from page4d.output.run_record import RunRecord
+from page4d.output.record import InstantMotion, RunRecord
 from tests.inference.test_layers_of_runs import StopAt, files_of
 from tests.inference.truth import TruthPredictor
 

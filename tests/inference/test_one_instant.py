@@ -15,9 +15,8 @@ from page4d.networks.conditioning import Memory
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
-from page4d.output.diagnostics import ChunkRecord
 from page4d.output.reader import open_output
-from page4d.output.run_record import NetworkRecord
+from page4d.output.record import ChunkRecord, NetworkRecord
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch, PairedFrames, Scene
 

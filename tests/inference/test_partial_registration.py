@@ -19,7 +19,7 @@ from page4d.inference.reconstruct import reconstruct
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
-from page4d.output.run_record import RunRecord
+from page4d.output.record import RunRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.records import FocalSource, Lens, RegisteredView, RigRegistration

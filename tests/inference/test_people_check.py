@@ -11,9 +11,8 @@ from page4d.errors import CapabilityError, InterruptedRunError
 from page4d.inference import people_check
 from page4d.inference.diagnostics import calibration_notice
 from page4d.inference.reconstruct import reconstruct
-from page4d.output.calibration_check_record import CalibrationCheckRecord, PairFitRecord
-from page4d.output.diagnostics import AgreementRecord, CameraResidualRecord
 from page4d.output.reader import open_output
+from page4d.output.record import AgreementRecord, CalibrationCheckRecord, CameraResidualRecord, PairFitRecord
 from page4d.rig import camera_motion
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.check import scene as scene_check

@@ -6,7 +6,7 @@ import pytest
 
 from page4d.inference.domain import Domain
 from page4d.inference.previews import banner
-from page4d.output.run_record import UNTRAINED_NOTICE, NetworkRecord
+from page4d.output.record import UNTRAINED_NOTICE, NetworkRecord
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.loading import BUNDLED_NOTICE
 

@@ -14,7 +14,7 @@ from page4d.inference.predictor import CPU, PredictedChunk
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
-from page4d.output.run_record import NetworkRecord
+from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.scene.records import FrameBatch
 

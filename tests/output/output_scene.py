@@ -16,7 +16,7 @@ from page4d.geometry.transforms import invert_rigid, rigid
 from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantFiles, InstantOptions, write_capture_cameras, write_instant
 from page4d.output.layout import OutputLayout
-from page4d.output.run_record import (
+from page4d.output.record import (
     CountsRecord,
     MotionRecord,
     NetworkRecord,

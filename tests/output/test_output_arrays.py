@@ -17,7 +17,7 @@ from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import Output, open_output
-from page4d.output.run_record import ClockRecord, write_run
+from page4d.output.record import ClockRecord, write_run
 from tests.output.output_scene import export, made_capture, with_velocity
 from tests.scene.clip_writers import counter_clip, read_counter, write_video
 

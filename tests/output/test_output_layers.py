@@ -22,7 +22,7 @@ from page4d.output.instant import LAYER_WRITERS, InstantOptions, write_instant, 
 from page4d.output.layout import OutputLayout
 from page4d.output.points import footprint_subset, merged_cloud, pixel_footprints, static_cloud
 from page4d.output.reader import Output, open_output
-from page4d.output.run_record import LayersRecord, read_run, write_run
+from page4d.output.record import LayersRecord, read_run, write_run
 from page4d.records import Predictions
 
 OPTIONS = InstantOptions(depth_scale=1000.0, writers=LAYER_WRITERS)

@@ -9,8 +9,8 @@ from output_scene import export, made_capture
 
 from page4d.formats.ply import PointCloud
 from page4d.options import PointOptions
-from page4d.output.preview import orbit
-from page4d.output.preview.orbit import FPS, NUM_FRAMES, SIZE, draw, orbit_video, shown_instants
+from page4d.output.preview import cloud as orbit
+from page4d.output.preview.cloud import FPS, NUM_FRAMES, SIZE, draw, orbit_video, shown_instants
 from page4d.output.reader import Output, open_output
 from page4d.plotting.canvas import BACKGROUND
 from tests.output.clouds import made_cloud

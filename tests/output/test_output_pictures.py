@@ -21,7 +21,7 @@ from page4d.output.instant import write_capture_cameras
 from page4d.output.layout import OutputLayout
 from page4d.output.pictures import Pictures, open_pictures
 from page4d.output.reader import Output, open_output
-from page4d.output.run_record import NetworkRecord, RunRecord, SceneRecord, source_record, view_record, write_run
+from page4d.output.record import NetworkRecord, RunRecord, SceneRecord, source_record, view_record, write_run
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene

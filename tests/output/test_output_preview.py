@@ -14,8 +14,8 @@ from page4d.formats.maps import crop_to_content, to_bytes, to_numpy
 from page4d.formats.ply import PointCloud
 from page4d.output.cameras import CaptureCameras, capture_cameras
 from page4d.output.points import merged_cloud
-from page4d.output.preview import cloud_view
-from page4d.output.preview.cloud_view import cloud_views
+from page4d.output.preview import cloud as cloud_view
+from page4d.output.preview.cloud import Orthographic, cloud_views, looking_along, splat
 from page4d.output.preview.contact_sheet import (
     FrameMaps,
     chosen_instants,
@@ -24,9 +24,8 @@ from page4d.output.preview.contact_sheet import (
     highest_speed,
     read_frames,
 )
-from page4d.output.preview.splat import Orthographic, looking_along, splat
 from page4d.output.reader import Output, open_output
-from page4d.output.run_record import UNTRAINED_NOTICE
+from page4d.output.record import UNTRAINED_NOTICE
 from page4d.plotting.canvas import (
     BACKGROUND,
     BANNER,

@@ -11,15 +11,17 @@ from page4d.conventions import Scale
 from page4d.errors import InputError
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.pixels import fit_views
-from page4d.output.diagnostics import ChunkRecord, SeamRecord, TransformRecord
 from page4d.output.layout import OutputLayout
-from page4d.output.run_record import (
+from page4d.output.record import (
     UNTRAINED_NOTICE,
+    ChunkRecord,
     CountsRecord,
     NetworkRecord,
     RunRecord,
     SceneRecord,
+    SeamRecord,
     SourceRecord,
+    TransformRecord,
     read_run,
     view_record,
     write_run,

@@ -6,8 +6,16 @@ from typing import Any
 import pytest
 
 from page4d.conventions import Scale
-from page4d.output.calibration_check_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
-from page4d.output.run_record import NetworkRecord, PixelRecord, RunRecord, SceneRecord, ViewRecord
+from page4d.output.record import (
+    CalibrationCheckRecord,
+    FindingRecord,
+    NetworkRecord,
+    PairFitRecord,
+    PixelRecord,
+    RunRecord,
+    SceneRecord,
+    ViewRecord,
+)
 from page4d.quality.grade import LETTERS, grade, measured_ranges, outlier_views
 from page4d.quality.record import Overall, PairQuality
 

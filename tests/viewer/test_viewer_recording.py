@@ -14,7 +14,7 @@ import pytest
 from page4d.errors import CapabilityError, UsageError
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
-from page4d.output.run_record import SceneRecord
+from page4d.output.record import SceneRecord
 from page4d.viewer import recording
 from page4d.viewer.content import viewer_content
 from page4d.viewer.recording import check_size, estimated_bytes, record_page

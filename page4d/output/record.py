@@ -1,0 +1,637 @@
+"""`run.json`: settings, inputs and conventions of a run. Sizes are [width, height].
+
+Diagnostics in `run.json`: seams between chunks, camera motion, and residuals of a calibration. Registration in
+`run.json`: the pairs of views with their evidence, and the camera of every view. Check of a calibration in
+`run.json`: the fit of every pair of cameras, and the faults that were found. Records of velocities and tracks: of a
+run, and of each instant.
+"""
+
+import json
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
+
+import page4d
+from page4d.choices import Registration
+from page4d.conventions import DESCRIPTION, Scale, ScaleSource
+from page4d.formats.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING, MOTION_MAPPING
+from page4d.geometry.pixels import PixelTransform
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.json_records import FileModel, Sha256, format_json, read_model, readable
+from page4d.output.layout import SAFE_NAME, OutputLayout
+from page4d.scene.identity import identify
+from page4d.scene.records import Clock, View, ViewCamera
+
+Name = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class TransformRecord(FileModel):
+    """The similarity x -> scale * rotation @ x + translation that brought a chunk into the world."""
+
+    scale: float = Field(gt=0.0)
+    rotation: list[list[float]]
+    translation: tuple[float, float, float]
+
+
+class SeamRecord(FileModel):
+    """Residuals between a chunk and its predecessor after alignment, with the rotation and scale of the alignment.
+
+    Medians over the static pixels of the overlap, None without such pixels: `residual` is the distance of the two
+    points of a pixel in units of the scene, `residual_share` its ratio to the depth, `residual_px` the distance of
+    their projections into the next view, in network pixels. `num_points` pixels determined the alignment; 0 if the
+    cameras did.
+    """
+
+    residual: float | None
+    residual_share: float | None = None
+    residual_px: float | None = None
+    rotation_deg: float
+    scale_ratio: float
+    num_points: Count = 0
+
+
+class RigFitRecord(FileModel):
+    """Residuals of a chunk's cameras from static ones.
+
+    `motion_px` is the displacement of each view's predicted cameras without jitter, in network pixels at the median
+    depth, and 0 for views that move, which have no static camera; `scale_std` is the relative standard deviation of
+    the chunk's scale.
+    """
+
+    motion_px: list[float]
+    scale_std: float = Field(ge=0.0)
+
+
+class ResidualsRecord(FileModel):
+    """Residuals of a chunk's predicted cameras from the calibrated ones after the best similarity, for every view.
+
+    Medians over time. `distance` is in units of the calibration, `focal_percent` the relative error of the predicted
+    focal length. `at_fault` names the camera that disagrees with all others, aligned without it.
+    """
+
+    rotation_deg: list[float]
+    distance: list[float]
+    focal_percent: list[float]
+    at_fault: Name | None = None
+
+
+class DomainRecord(FileModel):
+    """How far a chunk's footage is from the network's training set.
+
+    `indicators` are in units of their limits, by name; None is beyond any number. `camera_disagreement_deg` is the
+    median angle between rotations of pairs of the network's cameras and of calibrated or registered ones; None if
+    they were not compared.
+    """
+
+    indicators: dict[str, float | None] = Field(default_factory=dict)
+    camera_disagreement_deg: float | None = Field(default=None, ge=0.0)
+
+
+class ChunkRecord(FileModel):
+    """Instants `start` to before `stop`; the first `overlap` of them are shared with the previous chunk.
+
+    `empty_frames` counts, for every view, the frames written by this chunk that have no pixel with depth. `refined`
+    are the parts of cameras ("poses", "focal") whose refinement held-out evidence supports; the others are the
+    network's. None without such a comparison. `domain` is None without indicators and without known cameras.
+    """
+
+    start: Count
+    stop: Count
+    overlap: Count
+    seconds: float = Field(ge=0.0)
+    transform: TransformRecord | None = None
+    seam: SeamRecord | None = None
+    rig: RigFitRecord | None = None
+    calibration: ResidualsRecord | None = None
+    empty_frames: list[Count] = Field(default_factory=list)
+    refined: list[Literal["poses", "focal"]] | None = None
+    domain: DomainRecord | None = None
+
+
+class ViewMotionRecord(FileModel):
+    """Jitter and motion of a view's predicted cameras, in network pixels at the median depth (root mean squares).
+
+    `still` is what was measured, in the frames or in the predicted cameras (`evidence`), `is_static` the decision.
+    `still_share` is the median share of corners of a frame that stay, `displacement_px` their median displacement in
+    frames of 256 px; `reason` states why frames determine nothing, or when a camera moved.
+    """
+
+    view: Name
+    jitter_px: float = Field(ge=0.0)
+    motion_px: float = Field(ge=0.0)
+    still: bool
+    is_static: bool | None = None
+    evidence: Literal["pixels", "predictions"] = "predictions"
+    still_share: float | None = None
+    displacement_px: float | None = None
+    reason: str = ""
+
+
+class RigRecord(FileModel):
+    """Whether each view has one camera for the whole capture, and the measurements that decided it.
+
+    Predicted cameras are measured over the first `num_times` instants: a view is static if its motion is at most
+    `limit_px` or its jitter. They decide on views that frames do not determine.
+    """
+
+    asked: Literal["static", "moving", "auto"]
+    cameras: Literal["static", "moving", "mixed"]
+    num_times: Count
+    limit_px: float = Field(ge=0.0)
+    views: list[ViewMotionRecord]
+
+
+class DistanceRecord(FileModel):
+    """The known distance between two cameras that fixed the metric scale.
+
+    `predicted` is the median predicted distance over the first `num_times` instants, `variation` its relative robust
+    standard deviation (0 for averaged cameras).
+    """
+
+    views: tuple[Name, Name]
+    metres: float = Field(gt=0.0)
+    predicted: float = Field(gt=0.0)
+    variation: float = Field(ge=0.0)
+    num_times: Count
+
+
+class CameraResidualRecord(FileModel):
+    """A view's residuals, medians over chunks; `share` is the distance relative to the extent of the rig."""
+
+    view: Name
+    rotation_deg: float = Field(ge=0.0)
+    distance: float = Field(ge=0.0)
+    share: float | None = None
+    focal_percent: float
+
+
+class AgreementRecord(FileModel):
+    """Residuals between the network's cameras and the calibration; `at_fault` is named by most chunks."""
+
+    cameras: list[CameraResidualRecord]
+    at_fault: Name | None = None
+
+
+_Positive = Annotated[float, Field(gt=0.0)]
+_NotNegative = Annotated[float, Field(ge=0.0)]
+
+
+class PairRecord(FileModel):
+    """Two views with the evidence on their relative pose.
+
+    `score` is the support per possible person and instant for people, the number of unique inliers for texture.
+    `control` is the best score where no agreement can be, None without such a control; `jackknife_deg` the median
+    change of rotation between halves of the evidence; `residual_px` the median epipolar error of supporting matches.
+    `reason` states why a pair is not accepted.
+    """
+
+    views: tuple[Name, Name]
+    evidence: Literal["people", "texture"]
+    score: _NotNegative
+    control: _NotNegative | None = None
+    jackknife_deg: _NotNegative | None = None
+    residual_px: _NotNegative | None = None
+    num_instants: Count = 0
+    accepted: bool
+    reason: str = ""
+
+
+class PlacedRecord(FileModel):
+    """The camera of a view: whether evidence places it, or why not, and the `source` of the camera in the result.
+
+    `focal` is in pixels of the original image; `focal_std` is the relative standard deviation of an estimated one;
+    `residual_px` is the median reprojection error. `focal` is a start value where the source is `unknown` and the
+    view is not placed.
+    """
+
+    view: Name
+    placed: bool
+    source: Literal["evidence", "network"]
+    focal: _Positive
+    focal_source: Literal["calibration", "option", "exif", "unknown"]
+    focal_std: _NotNegative | None = None
+    residual_px: _NotNegative | None = None
+    reason: str = ""
+
+
+class RegistrationRecord(FileModel):
+    """Cameras from evidence: what was requested, pairs and cameras, the number of sampled instants, and lengths.
+
+    `person_height` is the median height of the people in units of the registered rig, `metres_per_unit` the length of
+    its unit if a known length gives it. `pose_model` is the SHA-256 of the model that found the keypoints. `seconds`
+    are those of the stages; `advice` is what to try for views that are not placed.
+    """
+
+    asked: Registration
+    pairs: list[PairRecord] = Field(default_factory=list)
+    cameras: list[PlacedRecord] = Field(default_factory=list)
+    num_instants: Count = 0
+    metres_per_unit: _Positive | None = None
+    person_height: _Positive | None = None
+    pose_model: Sha256 | None = None
+    notes: list[str] = Field(default_factory=list)
+    advice: str = ""
+    seconds: dict[str, _NotNegative] = Field(default_factory=dict)
+
+    @property
+    def num_placed(self) -> int:
+        """Number of views that evidence places."""
+        return sum(camera.placed for camera in self.cameras)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the result has cameras from evidence."""
+        return any(camera.source == "evidence" for camera in self.cameras)
+
+    @property
+    def evidence(self) -> str:
+        """Names of the evidence of accepted pairs."""
+        return " and ".join(sorted({pair.evidence for pair in self.pairs if pair.accepted}))
+
+
+_Score = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class PairFitRecord(FileModel):
+    """How well two calibrated cameras fit the people at `num_instants` common instants."""
+
+    views: tuple[Name, Name]
+    score: _Score
+    num_instants: Count
+    fits: bool
+
+
+class FindingRecord(FileModel):
+    """A fault: what is wrong, and its correction.
+
+    `score` is that of the calibration on the pairs of these views, `better_score` that of the correction; null for
+    faults that the calibration alone shows. `angle_deg` is the turn of a camera.
+    """
+
+    fault: Literal["swapped", "turned", "displaced", "duplicate", "convention", "contradicted"]
+    views: list[Name]
+    certainty: Literal["certain", "likely"]
+    what: str
+    fix: str
+    score: _Score | None = None
+    better_score: _Score | None = None
+    angle_deg: _NotNegative | None = None
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        return f"{self.what} ({self.certainty}); {self.fix}"
+
+
+class CalibrationCheckRecord(FileModel):
+    """Comparison of a calibration of static cameras with the people in the views.
+
+    `unchecked` are views without enough people, `reason` states why nothing was compared, `clocks` are warnings on
+    the clocks. `pose_model` is the SHA-256 of the model that found the keypoints, `seconds` are those of the stages.
+    """
+
+    pairs: list[PairFitRecord] = Field(default_factory=list)
+    findings: list[FindingRecord] = Field(default_factory=list)
+    unchecked: list[Name] = Field(default_factory=list)
+    clocks: list[str] = Field(default_factory=list)
+    reason: str = ""
+    num_instants: Count = 0
+    pose_model: Sha256 | None = None
+    seconds: dict[str, _NotNegative] = Field(default_factory=dict)
+
+    @property
+    def is_checked(self) -> bool:
+        """Whether any pair could be compared."""
+        return bool(self.pairs)
+
+    def fits(self, view: str) -> bool:
+        """Return whether people support the calibration of all compared pairs of a view, at least one."""
+        own = [pair.fits for pair in self.pairs if view in pair.views]
+        return bool(own) and all(own)
+
+
+Difference = Literal["central", "forward", "backward", "unknown"]
+"""How the velocity of an instant is measured."""
+
+_Part = Annotated[float, Field(ge=0, le=1)]
+
+
+class InstantMotion(FileModel):
+    """Velocities of an instant: how they were measured, and numbers of pixels of all views.
+
+    `pixels` have depth, `known` have a velocity, which is 0 for `still`; `one_view` are those of the others that only
+    one view measured. `noise` is that of the pictures of every view; empty where nothing was measured.
+    """
+
+    difference: Difference
+    pixels: Count
+    known: Count
+    still: Count
+    one_view: Count
+    noise: list[float]
+
+
+class MotionRecord(FileModel):
+    """Velocities and tracks of a run (`--motion`): how they were measured and are stored, and how many are known.
+
+    `motion_step` is the velocity of one PNG level, in units of depth per second. `differences` is, per instant,
+    whether the velocity is a central difference, a forward or backward one (the first and last instants), or unknown.
+    `noise` is the standard deviation of the noise of each view's pictures, in levels of 8 bits. Shares are those of
+    pixels with depth: with a known velocity, still, and with a velocity that only one view measured.
+    `sigma_factor` multiplies the standard deviations that follow from the flow's noise.
+    """
+
+    method: str
+    mapping: str = MOTION_MAPPING
+    motion_step: float = Field(gt=0.0)
+    still_limit_px: float = Field(ge=0.0)
+    sigma_factor: float = Field(gt=0.0)
+    noise: list[float]
+    differences: list[Difference]
+    known: _Part
+    still: _Part
+    one_view: _Part
+    clipped: Count = 0
+    tracks: Count | None = None
+
+
+UNTRAINED_NOTICE = "UNTRAINED NETWORK: THE VALUES ARE NOISE"
+
+Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+
+
+class SceneRecord(FileModel):
+    """Source of the views, method of synchronisation, and calibration."""
+
+    name: Name
+    synchronisation: str = "same start"
+    calibration: Name | None = None
+
+
+class PixelRecord(FileModel):
+    """Placement of an original image on the network's canvas: resized to the content size, placed at (left, top).
+
+    Parts outside the canvas, as where `top` is negative, are cropped: maps are 0 there. With a `window` (left, top,
+    width, height) in original pixels, the image was cropped to it before it was resized.
+    """
+
+    content_size: Size
+    canvas_size: Size
+    left: int = 0
+    top: int = 0
+    window: tuple[int, int, int, int] | None = None
+
+
+Row = Annotated[list[float], Field(min_length=3, max_length=3)]
+
+
+class DistortionRecord(FileModel):
+    """Lens distortion removed on load: images, maps and cameras are those of an ideal pinhole camera.
+
+    `intrinsics` [3, 3] at original pixels are those with which it was removed; None in files of version 0.2.
+    """
+
+    model: str
+    coefficients: list[float]
+    intrinsics: Annotated[list[Row], Field(min_length=3, max_length=3)] | None = None
+
+
+Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
+"""An instant; file names may number frames by their date in milliseconds."""
+
+
+class ClockRecord(FileModel):
+    """`common = offset_s + rate * own`."""
+
+    offset_s: Seconds = 0.0
+    rate: float = Field(default=1.0, ge=1e-3, le=100.0)
+
+
+class SourceRecord(FileModel):
+    """The files of a view, by which its pictures are found again: size and hash as in `FileIdentity`.
+
+    `frames` are the indices of its frames at the instants of the run, `seconds` their times from its first frame.
+    """
+
+    bytes: Count
+    sha256_ends: Sha256
+    frames: list[Count]
+    seconds: list[Seconds]
+
+
+class ViewRecord(FileModel):
+    """One view; `safe_name` is the name of its files, `map_size` the size of its PNG maps.
+
+    `source` is None in files of version 0.2, and for frames that are not read from files.
+    """
+
+    name: Name
+    safe_name: str = Field(pattern=SAFE_NAME)
+    file: Name
+    original_size: Size
+    map_size: Size
+    pixel_transform: PixelRecord
+    clock: ClockRecord = ClockRecord()
+    undistorted: DistortionRecord | None = None
+    source: SourceRecord | None = None
+
+
+class WeightsSourceRecord(FileModel):
+    """The published checkpoint that weights were made from: `name` is what the user gave, `sha256` that of `file`.
+
+    `repository` and `revision` are None for a file of the machine.
+    """
+
+    name: Name
+    repository: str | None = None
+    revision: str | None = Field(default=None, pattern=r"^[0-9a-f]{40}$")
+    file: Name
+    sha256: Sha256
+
+
+class NetworkRecord(FileModel):
+    """The network. An untrained one always carries the notice that its values are noise.
+
+    `commercial` is whether the licence permits commercial use, None if unknown. `source` is None where the weights
+    are a file that page4d wrote.
+    """
+
+    name: str
+    trained: bool
+    preset: str | None = None
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    weights: Name | None = None
+    sha256: Sha256 | None = None
+    licence: str | None = None
+    commercial: bool | None = None
+    source: WeightsSourceRecord | None = None
+    notice: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _set_untrained_notice(cls, values: Any) -> Any:
+        if isinstance(values, dict) and values.get("trained") is False:
+            return {**values, "notice": UNTRAINED_NOTICE}
+        return values
+
+
+class CountsRecord(FileModel):
+    """Number of depths clipped to the PNG range, and of points of all clouds."""
+
+    clipped_depths: Count = 0
+    points: Count = 0
+
+
+class LayersRecord(FileModel):
+    """The points of what does not move, written once for all instants: their file and number."""
+
+    static_file: Literal["points/static.ply"] = "points/static.ply"
+    static_points: Count
+
+
+class RunRecord(FileModel):
+    """The whole of `run.json`. `depth_scale` is in PNG levels per unit of depth, `mesh_voxel_size` in units of depth.
+
+    Peak memory is that of a GPU's allocator, otherwise of the process; the predicted one is the plan's. `timings` are
+    seconds by stage; decoding (as far as prediction waits for it), prediction and writing overlap. `layers` is None
+    where a run wrote merged clouds alone, `motion` where it measured no velocities.
+    """
+
+    page4d: str = page4d.__version__
+    status: Literal["complete", "incomplete"]
+    settings: dict[str, JsonValue]
+    conventions: dict[str, str] = Field(default_factory=DESCRIPTION.copy)
+    scale: Scale
+    scale_source: ScaleSource | None = None
+    unit: Literal["metre", "arbitrary"]
+    depth_scale: float = Field(ge=1e-12, le=1e15)
+    mesh_voxel_size: float | None = Field(default=None, gt=0.0)
+    confidence_mapping: str = CONFIDENCE_MAPPING
+    dynamic_mapping: str = DYNAMIC_MAPPING
+    scene: SceneRecord
+    views: list[ViewRecord] = Field(min_length=1)
+    times: list[Seconds] = Field(min_length=1)
+    network: NetworkRecord
+    rig: RigRecord | None = None
+    registration: RegistrationRecord | None = None
+    calibration_check: CalibrationCheckRecord | None = None
+    scale_from: DistanceRecord | None = None
+    calibration_residuals: AgreementRecord | None = None
+    chunks: list[ChunkRecord] = Field(default_factory=list)
+    counts: CountsRecord = CountsRecord()
+    layers: LayersRecord | None = None
+    motion: MotionRecord | None = None
+    timings: dict[str, float] = Field(default_factory=dict)
+    predicted_peak_memory_bytes: Count | None = None
+    peak_memory_bytes: Count | None = None
+    device: str = "cpu"
+    precision: str = "fp32"
+    seed: int = 0
+    warnings: list[str] = Field(default_factory=list)
+
+    @field_validator("settings")
+    @classmethod
+    def _finite_settings(cls, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        json.dumps(settings, allow_nan=False)
+        return settings
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.unit != self.scale.unit:
+            raise ValueError(f"unit {self.unit} contradicts scale {self.scale}")
+        if any(after <= before for before, after in pairwise(self.times)):
+            raise ValueError("times do not increase")
+        for source in (view.source for view in self.views):
+            if source is not None and not len(source.frames) == len(source.seconds) == len(self.times):
+                raise ValueError(f"{len(source.frames)} frames of a view for {len(self.times)} times")
+        for key in ("name", "safe_name"):
+            names = [getattr(view, key) for view in self.views]
+            if len(set(names)) != len(names):
+                raise ValueError(f"two views have the same {key}")
+        return self
+
+
+def view_record(
+    layout: OutputLayout,
+    name: str,
+    file: str,
+    transform: PixelTransform,
+    clock: Clock,
+    camera: ViewCamera | None = None,
+    source: SourceRecord | None = None,
+    maps: PixelTransform | None = None,
+) -> ViewRecord:
+    """Return the record of a view of the scene; the distortion of `camera` was removed on load.
+
+    `transform` places it on the network's canvas, `maps` at the pixels of the maps if these differ.
+    """
+    window = transform.window
+    return ViewRecord(
+        name=name,
+        safe_name=layout.file_name(name),
+        file=file,
+        original_size=transform.original_size[::-1],
+        map_size=(maps or transform).map_size[::-1],
+        pixel_transform=PixelRecord(
+            content_size=transform.content_size[::-1],
+            canvas_size=transform.canvas_size[::-1],
+            left=transform.left,
+            top=transform.top,
+            window=None if window is None else (window.left, window.top, window.width, window.height),
+        ),
+        clock=ClockRecord(offset_s=clock.offset_s, rate=clock.rate),
+        undistorted=_distortion_record(camera),
+        source=source,
+    )
+
+
+def source_record(view: View) -> SourceRecord | None:
+    """Return the record of a view's files and frames; None for frames that are not read from files.
+
+    Raises:
+        InputError: if a file was removed or can no longer be read.
+    """
+    identity = identify(view.source)
+    if identity is None:
+        return None
+    return SourceRecord(
+        bytes=identity.num_bytes,
+        sha256_ends=identity.sha256_ends,
+        frames=list(view.indices),
+        seconds=view.source.frame_times[list(view.indices)].tolist(),
+    )
+
+
+def _distortion_record(camera: ViewCamera | None) -> DistortionRecord | None:
+    if camera is None or camera.distortion is None:
+        return None
+    return DistortionRecord(
+        model=camera.distortion.model.value,
+        coefficients=list(camera.distortion.coefficients),
+        intrinsics=camera.intrinsics.tolist(),
+    )
+
+
+def write_run(layout: OutputLayout, run: RunRecord) -> WrittenFile:
+    """Write `run.json` atomically.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    return write_bytes_atomic(layout.run, encode_run(run))
+
+
+def encode_run(run: RunRecord) -> bytes:
+    """Return the bytes of `run.json`."""
+    return (format_json(run.model_dump(mode="json")) + "\n").encode("utf-8")
+
+
+def read_run(layout: OutputLayout) -> RunRecord:
+    """Read `run.json`.
+
+    Raises:
+        InputError: if it is missing or invalid.
+    """
+    return read_model(layout.run, RunRecord)
