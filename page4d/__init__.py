@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from page4d.errors import Page4DError
     from page4d.evaluation.evaluate import evaluate
     from page4d.exporters.export import export
-    from page4d.inference.predictor import build_predictor
-    from page4d.inference.reconstruct import reconstruct
-    from page4d.inference.register import register
     from page4d.options import ExportSettings, PointOptions, ReconstructSettings, RegisterSettings, SceneOptions
     from page4d.output.reader import Output, open_output
     from page4d.quality.record import QualityReport
     from page4d.quality.report import report
     from page4d.rig.opening import open_scene
     from page4d.rig.records import RigRegistration
+    from page4d.run.predictor import build_predictor
+    from page4d.run.reconstruct import reconstruct
+    from page4d.run.registration import register
     from page4d.scene.records import Scene
     from page4d.weights.loading import load, load_network
 
@@ -34,15 +34,15 @@ _MODULES = {
     "RigRegistration": "page4d.rig.records",
     "Scene": "page4d.scene.records",
     "SceneOptions": "page4d.options",
-    "build_predictor": "page4d.inference.predictor",
+    "build_predictor": "page4d.run.predictor",
     "evaluate": "page4d.evaluation.evaluate",
     "export": "page4d.exporters.export",
     "load": "page4d.weights.loading",
     "load_network": "page4d.weights.loading",
     "open_output": "page4d.output.reader",
     "open_scene": "page4d.rig.opening",
-    "reconstruct": "page4d.inference.reconstruct",
-    "register": "page4d.inference.register",
+    "reconstruct": "page4d.run.reconstruct",
+    "register": "page4d.run.registration",
     "report": "page4d.quality.report",
 }
 

@@ -11,9 +11,9 @@ from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import BatchRecord
-    from page4d.inference.run_plan import RunPlan
-    from page4d.inference.stage_rates import TimeForecast
     from page4d.output.record import AgreementRecord, RunRecord
+    from page4d.run.plan import RunPlan
+    from page4d.run.time import TimeForecast
 
 _SECONDS, _LONG_S, _MINUTES = 100.0, 600.0, 6000.0
 """Times up to here are shown in seconds, in tenths of minutes, and in minutes; longer ones in hours."""
@@ -33,7 +33,7 @@ _STAGES = {
 
 def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     """Print the plan of a run."""
-    from page4d.inference.stage_rates import forecast_time
+    from page4d.run.time import forecast_time
 
     scene, network = plan.scene, plan.predictor.record
     sizes = [[width, height] for height, width in (transform.canvas_size for transform in plan.transforms)]

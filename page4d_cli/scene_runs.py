@@ -17,10 +17,10 @@ from page4d_cli.run_report import report_batch, report_plan, report_run
 if TYPE_CHECKING:
     from page4d.batch.jobs import SceneJob, SceneOutcome
     from page4d.batch.process import Watch
-    from page4d.inference.chunk_source import OpenChunks
-    from page4d.inference.predictor import Predictor
-    from page4d.inference.progress import Observer
     from page4d.output.record import RunRecord
+    from page4d.run.chunk_source import OpenChunks
+    from page4d.run.predictor import Predictor
+    from page4d.run.progress import Observer
     from page4d.scene.records import Scene
 
 
@@ -35,7 +35,7 @@ class Request:
 
     def predictor(self, scene: "Scene") -> "Predictor":
         """Build the predictor of a scene."""
-        from page4d.inference.predictor import predictor_for
+        from page4d.run.predictor import predictor_for
 
         return predictor_for(scene, self.network, self.settings)
 
@@ -74,9 +74,9 @@ def run_scene(
 
     _check_target(request, job)
     preload_open3d()  # while torch and the network load
-    from page4d.inference.chunk_source import local_chunks
-    from page4d.inference.reconstruct import reconstruct
     from page4d.rig.opening import open_scene
+    from page4d.run.chunk_source import local_chunks
+    from page4d.run.reconstruct import reconstruct
 
     scene = open_scene(job.scene, request.scene, progress=observer.progress)
     return reconstruct(
@@ -95,8 +95,8 @@ def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
 
     _fetch_weights(request, [job], show)
     preload_open3d()  # while torch and the network load
-    from page4d.inference.run_plan import plan_run
     from page4d.rig.opening import open_scene
+    from page4d.run.plan import plan_run
 
     with observed_run(show.verbosity, "plan") as observer:
         scene = open_scene(job.scene, request.scene, progress=observer.progress)
@@ -216,8 +216,8 @@ def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None
 
 def _check_target(request: Request, job: "SceneJob") -> None:
     from page4d.errors import UsageError
-    from page4d.inference.output_policy import check_target
     from page4d.io.atomic import real_path
+    from page4d.run.reconstruct import check_target
 
     if real_path(job.out) == real_path(job.scene):
         raise UsageError(f"--out '{job.out}' is the scene itself", "give another folder, such as one below it")

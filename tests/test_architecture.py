@@ -11,7 +11,7 @@ FLOORS = {
     "page4d_cli": 8,
     "page4d.batch": 7,
     "page4d.lab": 7,
-    "page4d.inference": 6,
+    "page4d.run": 6,
     "page4d.viewer": 6,
     "page4d.evaluation": 5,
     "page4d.exporters": 5,

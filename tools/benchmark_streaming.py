@@ -24,8 +24,8 @@ def run(scene: Path, out: Path, stages: str, options: list[str]) -> dict[str, fl
     """Reconstruct in this process."""
     import torch
 
-    from page4d.inference import run as run_module
-    from page4d.inference.bounded_queue import BoundedQueue
+    from page4d.run import run as run_module
+    from page4d.run.run import BoundedQueue
     from page4d.scene.batches import BatchReader
     from page4d_cli.app import run as page4d
 

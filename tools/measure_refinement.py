@@ -16,9 +16,9 @@ import torch
 from page4d.choices import Poses
 from page4d.evaluation.camera_errors import pair_errors
 from page4d.geometry.camera import Cameras
-from page4d.inference.predictor import NetworkPredictor, build_predictor
 from page4d.networks.output import RigOutput
 from page4d.options import ReconstructSettings
+from page4d.run.predictor import NetworkPredictor, build_predictor
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameBatch

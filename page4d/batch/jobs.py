@@ -12,11 +12,11 @@ from pydantic import Field
 
 import page4d
 from page4d.errors import InterruptedRunError, UsageError, listed
-from page4d.inference.progress import Observer
 from page4d.io.atomic import real_path, write_bytes_atomic
 from page4d.io.json_records import FileModel, format_json, readable
 from page4d.io.limits import known_error
 from page4d.output.record import RunRecord
+from page4d.run.progress import Observer
 
 BATCH_FILE = "batch.json"
 

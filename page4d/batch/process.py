@@ -12,7 +12,7 @@ from threading import Lock
 
 from page4d.batch.jobs import SceneJob, SceneOutcome, SceneStatus, Work, not_begun, outcome_of
 from page4d.errors import InterruptedRunError, Stopped
-from page4d.inference.progress import Observer
+from page4d.run.progress import Observer
 from page4d.scene.records import Notice
 
 Watch = Callable[[SceneJob], AbstractContextManager[Observer]]

@@ -17,14 +17,14 @@ from page4d.batch.ray_connection import first_line
 from page4d.choices import Preprocess
 from page4d.errors import CapabilityError, InputError
 from page4d.geometry.pixels import PixelTransform
-from page4d.inference.chunk_plan import Chunk
-from page4d.inference.chunk_source import ChunkSource
-from page4d.inference.memory_budget import is_out_of_memory
-from page4d.inference.predictor import PredictedChunk, Predictor
-from page4d.inference.progress import Journal, Observer, SilentObserver
-from page4d.inference.run_plan import RunPlan
 from page4d.networks.conditioning import Memory
 from page4d.output.record import RunRecord
+from page4d.run.chunk_source import ChunkSource
+from page4d.run.chunks import Chunk
+from page4d.run.cost import is_out_of_memory
+from page4d.run.plan import RunPlan
+from page4d.run.predictor import PredictedChunk, Predictor
+from page4d.run.progress import Journal, Observer, SilentObserver
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.signals import deferred_signals

@@ -9,12 +9,11 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.choices import SceneFamily
-from page4d.inference.memory_budget import is_out_of_memory
-from page4d.inference.network_cost import Cost, Extent, NetworkCost, cost_of, probe_batch
-from page4d.inference.predictor import NetworkPredictor
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.plotting.canvas import INK, view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
+from page4d.run.cost import Cost, Extent, NetworkCost, cost_of, is_out_of_memory, probe_batch
+from page4d.run.predictor import NetworkPredictor
 
 _SEED, _SPACING_DEG = 7, 5.0
 """Of the scene whose refinement is measured."""

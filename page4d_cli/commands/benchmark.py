@@ -60,10 +60,10 @@ def benchmark(
     import torch
 
     from page4d.formats.maps import write_png
-    from page4d.inference.network_cost import Extent, network_cost
-    from page4d.inference.predictor import build_predictor
     from page4d.io.atomic import check_file, parse_pin
     from page4d.lab.benchmark import draw_grid, measure_grid
+    from page4d.run.cost import Extent, network_cost
+    from page4d.run.predictor import build_predictor
 
     if plot is not None:
         check_file(plot)

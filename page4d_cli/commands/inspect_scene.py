@@ -93,9 +93,9 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
         UsageError: if the cameras are not static, or there is one view.
     """
     from page4d.errors import UsageError
-    from page4d.inference.people_check import record_of
     from page4d.rig.camera_motion import measure_camera_motion
     from page4d.rig.check.scene import calibrated_cameras, check_scene
+    from page4d.run.registration import record_of
 
     if calibrated_cameras(scene) is None:
         raise UsageError("--check of a single or a moving camera", "it compares two or more static cameras")

@@ -347,7 +347,7 @@ def reconstruct(
     """Reconstruct folders of synchronized videos: points, depth and cameras for every instant."""
     from page4d.batch.jobs import SceneJob, scene_jobs
     from page4d.errors import UsageError
-    from page4d.inference.measurements import forget_measurements
+    from page4d.run.cost import forget_measurements
 
     if overwrite and resume:
         raise UsageError("--overwrite and --resume contradict each other", "give one of them")

@@ -86,10 +86,9 @@ def register(
         max_megapixels=max_pixels,
     )
     from page4d.formats.write import check_calibration_target, choose_format, write_calibration
-    from page4d.inference.register import placed_cameras
-    from page4d.inference.register import register as register_rig
-    from page4d.inference.registration import registration_notices, state_of
     from page4d.rig.opening import open_scene
+    from page4d.run.registration import placed_cameras, registration_notices, state_of
+    from page4d.run.registration import register as register_rig
     from page4d_cli.fetching import fetched_pose_model
     from page4d_cli.registration_report import report_registration
 

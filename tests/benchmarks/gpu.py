@@ -34,8 +34,6 @@ from torch import Tensor
 import page4d
 from page4d.choices import ExistingOutput
 from page4d.formats.maps import write_png
-from page4d.inference.memory_budget import is_out_of_memory
-from page4d.inference.network_cost import cost_of
 from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import CameraHeadConfig, DPTHeadConfig
 from page4d.networks.encoders.dino import DinoV2Config
@@ -47,6 +45,7 @@ from page4d.networks.trunk import Aggregator, TrunkOutput
 from page4d.options import ReconstructSettings
 from page4d.plotting.canvas import view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
+from page4d.run.cost import cost_of, is_out_of_memory
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.models.naive_twin import naive_trunk
 
@@ -157,7 +156,7 @@ def little_memory(device: torch.device) -> Iterator[None]:
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(MEMORY_SHARE, device)
     try:
-        with patch("page4d.inference.run_plan.usable_bytes", lambda _: 1 << 40):
+        with patch("page4d.run.plan.usable_bytes", lambda _: 1 << 40):
             yield
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0, device)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-import page4d.inference.reconstruct
+import page4d.run.reconstruct
 import page4d.scene.open  # noqa: F401
 import page4d_cli.command_line  # noqa: F401
 from page4d_cli.app import run

@@ -72,7 +72,7 @@ def test_masks_that_leave_no_pixel_are_refused(reconstruct: Cli, tmp_path: Path)
 def test_a_frame_removed_during_a_run_is_named(
     reconstruct: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from page4d.inference.run import Run
+    from page4d.run.run import Run
 
     scene, execute = scene_in(tmp_path / "scene"), Run.execute
 

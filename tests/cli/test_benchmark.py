@@ -6,7 +6,7 @@ from pathlib import Path
 import cv2
 import torch
 
-from page4d.inference.predictor import NetworkPredictor
+from page4d.run.predictor import NetworkPredictor
 
 GRID = ("benchmark", "--preset", "mv-tiny", "--times", "2,1", "--views", "2", "--size", "28x14,28")
 

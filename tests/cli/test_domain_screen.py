@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from clips import write_scene
 
-from page4d.inference.predictor import NetworkPredictor
+from page4d.run.predictor import NetworkPredictor
 
 
 def test_the_warning_is_printed_and_json_has_the_graded_values(

@@ -7,9 +7,9 @@ import typer
 from clips import write_image_folder
 
 from page4d.errors import UsageError, WeightsError
-from page4d.inference.reconstruct import reconstruct
 from page4d.networks.ood import OODLimits
 from page4d.options import ReconstructSettings, SceneOptions, parse_memory
+from page4d.run.reconstruct import reconstruct
 from page4d.weights.loading import load_network
 from page4d_cli.app import run
 from page4d_cli.view_time_options import view_time_options

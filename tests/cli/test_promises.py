@@ -18,7 +18,7 @@ import pytest
 import torch
 from clips import write_scene
 
-from page4d.inference.predictor import NetworkPredictor
+from page4d.run.predictor import NetworkPredictor
 from page4d.scene import batches
 
 FRAMES = 8
@@ -31,7 +31,7 @@ RUNNER = """
 import os, resource, signal, sys, time
 import torch
 torch.set_num_threads(1)
-from page4d.inference.predictor import NetworkPredictor
+from page4d.run.predictor import NetworkPredictor
 
 calls = 0
 predict = NetworkPredictor.predict
@@ -168,7 +168,7 @@ class TestInterrupt:
             os.kill(os.getpid(), signal.SIGTERM)
 
         with monkeypatch.context() as patched:
-            patched.setattr("page4d.inference.run.check_disk", stop)
+            patched.setattr("page4d.run.run.check_disk", stop)
             stopped = chunked(tmp_path / "out")
         assert stopped.code == 143
         assert f"interrupted after 0 of {FRAMES} instants" in stopped.err
@@ -330,7 +330,7 @@ class TestOverwrite:
     def test_overwriting_deletes_files_of_an_unfinished_chunk(self, tmp_path, chunked, monkeypatch):
         out = tmp_path / "out"
         with monkeypatch.context() as patched:
-            patched.setattr("page4d.inference.run_state.StateFolder.write_chunk", _interrupt)
+            patched.setattr("page4d.run.state.StateFolder.write_chunk", _interrupt)
             assert chunked(out).code == 130
         assert (out / "depth" / "cam02" / "frame_000000.png").exists()
         assert chunked(out, "--views", "1", "--overwrite").code == 0
@@ -439,7 +439,7 @@ class TestOneWriter:
     def test_the_lock_is_released_after_an_error(self, tmp_path, chunked, monkeypatch):
         out = tmp_path / "out"
         with monkeypatch.context() as patched:
-            patched.setattr("page4d.inference.run_state.StateFolder.write_chunk", _interrupt)
+            patched.setattr("page4d.run.state.StateFolder.write_chunk", _interrupt)
             assert chunked(out).code == 130
         with (out / ".page4d.lock").open("r+") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -480,7 +480,7 @@ class TestDisk:
         assert not parts(tmp_path)
 
     def test_too_little_space_is_refused_before_prediction(self, tmp_path, chunked, monkeypatch):
-        monkeypatch.setattr("page4d.inference.run_state.shutil.disk_usage", lambda _: SimpleNamespace(free=1))
+        monkeypatch.setattr("page4d.run.state.shutil.disk_usage", lambda _: SimpleNamespace(free=1))
         ended = chunked(tmp_path / "out")
         assert ended.code == 5
         assert f"in '{tmp_path / 'out'}'" in ended.err

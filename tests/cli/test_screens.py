@@ -24,8 +24,6 @@ from typer import BadParameter
 from page4d.batch.jobs import BatchRecord, SceneOutcome, SceneStatus
 from page4d.evaluation.comparison import compare
 from page4d.evaluation.evaluate import measure
-from page4d.inference import memory_budget
-from page4d.inference.network_cost import Cost, Extent
 from page4d.lab.benchmark import Measurement
 from page4d.lab.training.config import TRAINING_PRESETS
 from page4d.networks.network import build_network
@@ -34,6 +32,8 @@ from page4d.options import EvaluationSettings
 from page4d.output.record import AgreementRecord, CameraResidualRecord
 from page4d.quality.grade import grade
 from page4d.quality.record import QualityReport, ViewQuality
+from page4d.run import cost as memory_budget
+from page4d.run.cost import Cost, Extent
 from page4d.scene.records import Level, Notice
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.store import save_network
@@ -243,7 +243,7 @@ class TestGoldenScreens:
     def test_golden_plan(self, width, screen, tmp_path, cli, monkeypatch) -> None:
         monkeypatch.chdir(tmp_path)
         screen(width)
-        monkeypatch.setattr("page4d.inference.stage_rates._read", lambda _: None)  # other tests may have made runs
+        monkeypatch.setattr("page4d.run.time._read", lambda _: None)  # other tests may have made runs
         chosen = ("--dry-run", "--size", 56, "--chunk", 8, "--overlap", 2)
         self.check("plan", width, masked(cli("reconstruct", ROOM, "--out", "out", *chosen).out))
 

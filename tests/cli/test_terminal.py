@@ -14,7 +14,7 @@ from clips import write_image_folder, write_scene, write_video
 
 import page4d
 from page4d import installation as open3d_runtime
-from page4d.inference import memory_budget
+from page4d.run import cost as memory_budget
 from page4d.scene.open import open_scene
 from page4d_cli import console
 from page4d_cli.commands import doctor
@@ -284,7 +284,7 @@ class TestDoctor:
         assert (ended.code, ended.out.count("none: too little memory")) == (0, 2)
 
     def test_no_checkpoint_is_suggested_without_pytorch(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "page4d.inference.memory_budget", None)
+        monkeypatch.setitem(sys.modules, "page4d.run.cost", None)
         assert doctor._checkpoints() == []
 
     def test_a_missing_system_library_of_open3d_is_reported_with_its_package(self, cli, monkeypatch):

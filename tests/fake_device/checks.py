@@ -12,8 +12,6 @@ from torch import Tensor
 
 from page4d.choices import Poses
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.inference.predictor import NetworkPredictor
-from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SceneFamily, SceneRequest, SyntheticCapture, sample_truth
 from page4d.lab.training.config import CurriculumStage, SampleShape, TrainConfig, TrainedPart
 from page4d.lab.training.data import plan_step
@@ -28,6 +26,8 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import GroundTruth
+from page4d.run.predictor import NetworkPredictor
+from page4d.run.reconstruct import reconstruct
 from page4d.stereo.refine import refine
 from page4d.weights.loading import choose_weights, load_network
 from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, counted_waits, fake_device

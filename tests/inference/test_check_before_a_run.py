@@ -10,10 +10,10 @@ from page4d.choices import ExistingOutput, Poses
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
-from page4d.inference.calibration_check import compare_rigs
-from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
+from page4d.run.reconstruct import reconstruct
+from page4d.run.summary import compare_rigs
 from page4d.scene.records import Scene
 from tests.inference.test_reconstruct import SETTINGS, in_random_world
 from tests.inference.test_static_rig import shaken

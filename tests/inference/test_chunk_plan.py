@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import UsageError
-from page4d.inference.chunk_plan import Chunk, plan_chunks
+from page4d.run.chunks import Chunk, plan_chunks
 
 
 @given(st.integers(1, 500), st.integers(1, 40), st.data())

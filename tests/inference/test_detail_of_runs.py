@@ -10,16 +10,16 @@ import torch
 
 from page4d.choices import DepthSize, ExistingOutput, PointSource, Poses
 from page4d.errors import InterruptedRunError, Page4DError, UsageError
-from page4d.inference.predictor import CPU, MeasuredDepth, NetworkPredictor, PredictedChunk
-from page4d.inference.progress import SilentObserver
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.networks.network import build_network
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
 from page4d.records import Predictions
+from page4d.run.plan import plan_run
+from page4d.run.predictor import CPU, MeasuredDepth, NetworkPredictor, PredictedChunk
+from page4d.run.progress import SilentObserver
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.records import FrameBatch, Scene
 from tests.inference.test_network_predictor import TINY
 

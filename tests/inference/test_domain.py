@@ -10,12 +10,12 @@ import torch
 from page4d.choices import CameraMotion, Poses
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.inference.domain import OOD_WARNING, Domain, KnownCameras, pair_rotation_error
-from page4d.inference.predictor import PredictedChunk
-from page4d.inference.reconstruct import reconstruct
 from page4d.networks.ood import OOD_MESSAGES
 from page4d.output.layout import OutputLayout
 from page4d.output.record import ChunkRecord, read_run
+from page4d.run.domain import OOD_WARNING, Domain, KnownCameras, pair_rotation_error
+from page4d.run.predictor import PredictedChunk
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.records import FrameBatch
 from page4d.weights.catalogue import CATALOGUE
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, in_random_world, uncalibrated

@@ -13,15 +13,15 @@ from scipy.spatial import cKDTree
 from page4d.choices import CameraMotion, ExistingOutput
 from page4d.errors import InterruptedRunError
 from page4d.formats.ply import read_ply
-from page4d.inference.layers import first_background
-from page4d.inference.progress import SilentObserver
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.output.record import RunRecord
 from page4d.records import Predictions
+from page4d.run.plan import plan_run
+from page4d.run.progress import SilentObserver
+from page4d.run.reconstruct import reconstruct
+from page4d.run.stages.clean import first_background
 from page4d_cli.app import run as command
 from tests.inference.test_settings_act import write_inputs
 from tests.inference.truth import TruthPredictor, exact_predictions

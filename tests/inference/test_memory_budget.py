@@ -12,23 +12,29 @@ import torch
 
 from page4d.choices import ExistingOutput, FullAttention
 from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
-from page4d.inference import memory_budget, network_cost
-from page4d.inference.chunk_plan import MAX_DEFAULT_LENGTH, choose_length
-from page4d.inference.memory_budget import (
-    Forecast,
-    MemoryLimit,
-    fitting_checkpoint,
-    total_bytes,
-    usable_bytes,
-    used_bytes,
-)
-from page4d.inference.network_cost import Coefficients, Extent, NetworkCost, features, fit, process_bytes
-from page4d.inference.predictor import CPU, NetworkPredictor
-from page4d.inference.reconstruct import reconstruct
 from page4d.networks.config import TIME_VIEW
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import parse_memory
+from page4d.run import cost as memory_budget
+from page4d.run import cost as network_cost
+from page4d.run.chunks import MAX_DEFAULT_LENGTH, choose_length
+from page4d.run.cost import (
+    Coefficients,
+    Extent,
+    Forecast,
+    MemoryLimit,
+    NetworkCost,
+    features,
+    fit,
+    fitting_checkpoint,
+    process_bytes,
+    total_bytes,
+    usable_bytes,
+    used_bytes,
+)
+from page4d.run.predictor import CPU, NetworkPredictor
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.records import Notice
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt
@@ -169,7 +175,7 @@ def test_a_checkpoint_fits_the_limit_of_a_container(tmp_path, monkeypatch) -> No
 
 
 def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("page4d.inference.run_plan.used_bytes", lambda _: 0)
+    monkeypatch.setattr("page4d.run.plan.used_bytes", lambda _: 0)
     scene, out = CAPTURE.scene(), tmp_path / "out"
     planned = replace(SETTINGS, chunk=None, check_calibration=False)
     with pytest.raises(InterruptedRunError):
@@ -185,9 +191,7 @@ def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path,
 
 def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:
     ballast = np.ones(1 << 29, dtype=np.uint8)
-    code = (
-        "from page4d.inference.memory_budget import peak_bytes; import torch; print(peak_bytes(torch.device('cpu')))"
-    )
+    code = "from page4d.run.cost import peak_bytes; import torch; print(peak_bytes(torch.device('cpu')))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert 1 << 26 < int(done.stdout) < len(ballast)
 

@@ -10,11 +10,11 @@ import torch
 from page4d.choices import CameraMotion, ExistingOutput
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
-from page4d.inference.metric_scale import known_length, metric_scene
-from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.output.reader import open_output
 from page4d.records import Predictions
+from page4d.run.reconstruct import reconstruct
+from page4d.run.stages.world import known_length, metric_scene
 from page4d.scene.records import Scene
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, in_random_world, uncalibrated
 from tests.inference.truth import TruthPredictor

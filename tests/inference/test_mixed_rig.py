@@ -13,10 +13,6 @@ from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras, project
 from page4d.geometry.pixels import fit_each_view, fit_views
 from page4d.geometry.transforms import transform_points
-from page4d.inference.network_cost import Extent, features
-from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.networks.config_parts import SparseConfig
@@ -25,6 +21,10 @@ from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.output.reader import Output, open_output
 from page4d.records import Predictions
+from page4d.run.cost import Extent, features
+from page4d.run.plan import plan_run
+from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import FrameBatch
 from tests.inference.truth import TruthPredictor, random_similarity

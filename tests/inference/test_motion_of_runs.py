@@ -12,14 +12,14 @@ from page4d.choices import ExistingOutput, SceneFamily, Subject
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.transforms import invert_rigid, transform_points
-from page4d.inference.motion import near_steps
-from page4d.inference.motion_summary import motion_notices
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.output.record import InstantMotion, RunRecord
+from page4d.run.plan import plan_run
+from page4d.run.reconstruct import reconstruct
+from page4d.run.stages.motion import near_steps
+from page4d.run.summary import motion_notices
 from tests.inference.test_layers_of_runs import StopAt, files_of
 from tests.inference.truth import TruthPredictor
 

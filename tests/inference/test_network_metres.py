@@ -14,15 +14,15 @@ from page4d.choices import CameraMotion, ExistingOutput, Poses
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.geometry.transforms import Sim3
-from page4d.inference.predictor import CPU, NetworkPredictor
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions
+from page4d.run.plan import plan_run
+from page4d.run.predictor import CPU, NetworkPredictor
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import open_placed_batches
 from page4d.scene.records import Scene
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, uncalibrated

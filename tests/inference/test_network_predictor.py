@@ -8,8 +8,6 @@ import torch
 
 from page4d.choices import ExistingOutput, Poses, TimeEncoding
 from page4d.errors import UsageError
-from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk, times_in_frames
-from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.networks.config import NetworkConfig
@@ -17,6 +15,8 @@ from page4d.networks.config_parts import EpipolarConfig, MatchConfig, SparseConf
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
+from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, times_in_frames
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch
 

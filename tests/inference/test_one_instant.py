@@ -7,9 +7,6 @@ import pytest
 import torch
 
 from page4d.choices import Poses
-from page4d.inference.diagnostics import empty_frames_notice
-from page4d.inference.predictor import CPU, NetworkPredictor, PredictedChunk
-from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.networks.network import build_network
@@ -17,6 +14,9 @@ from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.output.record import ChunkRecord, NetworkRecord
+from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk
+from page4d.run.reconstruct import reconstruct
+from page4d.run.summary import empty_frames_notice
 from page4d.scene.batches import open_batches
 from page4d.scene.records import FrameBatch, PairedFrames, Scene
 

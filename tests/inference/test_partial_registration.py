@@ -13,9 +13,6 @@ from page4d.errors import InterruptedRunError
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import camera_centers
-from page4d.inference import registration
-from page4d.inference.predictor import PredictedChunk
-from page4d.inference.reconstruct import reconstruct
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
@@ -23,6 +20,9 @@ from page4d.output.record import RunRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.records import FocalSource, Lens, RegisteredView, RigRegistration
+from page4d.run import registration
+from page4d.run.predictor import PredictedChunk
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.records import FrameBatch, Scene
 from tests.inference.test_mixed_rig import CAPTURE, MixedTruth
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
@@ -68,7 +68,7 @@ def evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     motions = tuple(ViewMotion(view=name, is_static=True, share=0.9) for name in CAPTURE.scene().view_names)
     monkeypatch.setattr(registration, "register_rig", placed_in)
     monkeypatch.setattr(registration, "measure_camera_motion", lambda *_: motions)
-    monkeypatch.setattr("page4d.inference.run.measure_camera_motion", lambda *_: pytest.fail("measured twice"))
+    monkeypatch.setattr("page4d.run.run.measure_camera_motion", lambda *_: pytest.fail("measured twice"))
 
 
 @dataclass

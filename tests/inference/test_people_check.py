@@ -8,9 +8,6 @@ import pytest
 
 from page4d.choices import ExistingOutput
 from page4d.errors import CapabilityError, InterruptedRunError
-from page4d.inference import people_check
-from page4d.inference.diagnostics import calibration_notice
-from page4d.inference.reconstruct import reconstruct
 from page4d.output.reader import open_output
 from page4d.output.record import AgreementRecord, CalibrationCheckRecord, CameraResidualRecord, PairFitRecord
 from page4d.rig import camera_motion
@@ -18,6 +15,9 @@ from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.check import scene as scene_check
 from page4d.rig.check.calibration import CalibrationReport, Certainty, Fault, Finding, PairCheck
 from page4d.rig.check.scene import SceneCheck
+from page4d.run import registration as people_check
+from page4d.run.reconstruct import reconstruct
+from page4d.run.summary import calibration_notice
 from page4d.scene.records import Level, Scene
 from page4d_cli.app import run
 from tests.cli.clips import write_scene

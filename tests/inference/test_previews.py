@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from page4d.inference.domain import Domain
-from page4d.inference.previews import banner
 from page4d.output.record import UNTRAINED_NOTICE, NetworkRecord
+from page4d.run.domain import Domain
+from page4d.run.summary import banner
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.loading import BUNDLED_NOTICE
 

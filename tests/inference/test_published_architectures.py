@@ -11,12 +11,12 @@ import torch
 from page4d.choices import ExistingOutput, Poses
 from page4d.conventions import ScaleSource
 from page4d.errors import InterruptedRunError, UsageError
-from page4d.inference.predictor import CPU, NetworkPredictor, predictor_for
-from page4d.inference.reconstruct import reconstruct
 from page4d.networks.config import NetworkConfig
 from page4d.networks.network import build_network
 from page4d.options import NetworkOptions, ReconstructSettings
 from page4d.output.reader import open_output
+from page4d.run.predictor import CPU, NetworkPredictor, predictor_for
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import open_batches
 from page4d.scene.records import PairedFrames
 from tests.inference.test_mixed_rig import CAPTURE

@@ -13,13 +13,13 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.pixels import PixelTransform, place_views
 from page4d.geometry.transforms import transform_points
-from page4d.inference.predictor import PredictedChunk
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_plan import plan_run
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
+from page4d.run.plan import plan_run
+from page4d.run.predictor import PredictedChunk
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.records import FrameBatch
 from tests.inference.truth import TruthPredictor, exact_predictions
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from page4d.inference.predictor import MeasuredDepth
-from page4d.inference.reconstruct import reconstruct
 from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.reader import open_output
+from page4d.run.predictor import MeasuredDepth
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.open import open_scene
 
 TABLETOP = Path(__file__).parents[2].parent / "shared" / "scenes" / "tabletop"

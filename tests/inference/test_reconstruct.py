@@ -19,12 +19,12 @@ from page4d.errors import (
     UsageError,
     WeightsError,
 )
-from page4d.inference.progress import SilentObserver
-from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions
+from page4d.run.progress import SilentObserver
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import PairedFrames, Scene
 from tests.inference.truth import TruthPredictor, random_similarity

@@ -11,13 +11,13 @@ from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
 from page4d.geometry.transforms import camera_centers
-from page4d.inference import registration
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_plan import plan_run
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, RegisteredView, RigRegistration
+from page4d.run import registration
+from page4d.run.plan import plan_run
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.records import Scene
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, in_random_world, uncalibrated
 from tests.inference.truth import TruthPredictor

@@ -20,14 +20,14 @@ from truth import TruthPredictor
 
 from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, OutputError, Page4DError, UsageError, WeightsError
-from page4d.inference.predictor import PredictedChunk
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_state import StateFolder, check_disk, is_occupied
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.layout import OutputLayout, is_own_file
 from page4d.output.reader import open_output
+from page4d.run.predictor import PredictedChunk
+from page4d.run.reconstruct import reconstruct
+from page4d.run.state import StateFolder, check_disk, is_occupied
 from page4d.scene.records import FrameBatch
 from tests.fuzzing import fuzz, mutated_bytes, places_of
 

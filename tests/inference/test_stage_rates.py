@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from page4d.inference.chunk_source import ChunkSource, local_chunks
-from page4d.inference.measurements import forget_measurements
-from page4d.inference.progress import Journal
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_plan import RunPlan, plan_run
-from page4d.inference.stage_rates import STAGES, StageRates, forecast_time, record_rates
+from page4d.run.chunk_source import ChunkSource, local_chunks
+from page4d.run.cost import forget_measurements
+from page4d.run.plan import RunPlan, plan_run
+from page4d.run.progress import Journal
+from page4d.run.reconstruct import reconstruct
+from page4d.run.time import STAGES, StageRates, forecast_time, record_rates
 from page4d.scene.records import with_instants
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS
 from tests.inference.truth import TruthPredictor
@@ -68,7 +68,7 @@ def test_the_rate_of_detail_is_averaged_with_the_earlier_one() -> None:
 
 
 def test_a_finished_run_records_its_rates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("page4d.inference.stage_rates._MIN_MEASURED_S", 1e-6)
+    monkeypatch.setattr("page4d.run.time._MIN_MEASURED_S", 1e-6)
     predictor = TruthPredictor(CAPTURE, settings=SETTINGS)
     taken = reconstruct(CAPTURE.scene(), predictor, out=tmp_path / "out").timings
     found = forecast_time(plan_run(CAPTURE.scene(), predictor))

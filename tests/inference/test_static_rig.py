@@ -14,15 +14,15 @@ from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
 from page4d.geometry.time_axis import join_times
 from page4d.geometry.transforms import Sim3, rigid, transform_points
-from page4d.inference.chunk_plan import Chunk, plan_chunks
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.static_rig import STATIC_SHARE, StaticRigAligner
-from page4d.inference.stitch import StitchedChunk, stitch
-from page4d.inference.world import World
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions
+from page4d.run.chunks import Chunk, plan_chunks
+from page4d.run.reconstruct import reconstruct
+from page4d.run.stages.static_rig import STATIC_SHARE, StaticRigAligner
+from page4d.run.stages.stitch import StitchedChunk, stitch
+from page4d.run.stages.world import World
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity
 

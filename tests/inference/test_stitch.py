@@ -10,11 +10,11 @@ from page4d.errors import UsageError
 from page4d.geometry.alignment import align_points
 from page4d.geometry.time_axis import join_times
 from page4d.geometry.transforms import Sim3
-from page4d.inference.chunk_plan import Chunk, plan_chunks
-from page4d.inference.diagnostics import seam_fits
-from page4d.inference.stitch import StitchedChunk, align_chunk, blend, measure_seam, stitch
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
+from page4d.run.chunks import Chunk, plan_chunks
+from page4d.run.stages.stitch import StitchedChunk, align_chunk, blend, measure_seam, stitch
+from page4d.run.summary import seam_fits
 from tests.inference.truth import exact_predictions, random_similarity
 
 

@@ -13,13 +13,13 @@ import torch
 
 from page4d.choices import ExistingOutput
 from page4d.errors import OutputError
-from page4d.inference.bounded_queue import BoundedQueue
-from page4d.inference.predictor import PredictedChunk
-from page4d.inference.reconstruct import reconstruct
-from page4d.inference.run_state import StateFolder
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.output.layout import OutputLayout
+from page4d.run.predictor import PredictedChunk
+from page4d.run.reconstruct import reconstruct
+from page4d.run.run import BoundedQueue
+from page4d.run.state import StateFolder
 from page4d.scene.batches import BatchReader, open_batches
 from page4d.scene.records import FrameBatch, Scene, View
 from tests.inference.test_reconstruct import SETTINGS, bytes_of, fails_above

@@ -7,9 +7,9 @@ import torch
 
 from page4d.choices import Poses
 from page4d.conventions import Scale
-from page4d.inference.world import World
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
+from page4d.run.stages.world import World
 from page4d.scene.records import Scene
 from tests.inference.truth import exact_predictions, random_similarity
 

@@ -10,12 +10,12 @@ import torch
 from page4d.conventions import Scale
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import Sim3
-from page4d.inference.predictor import CPU, PredictedChunk
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
+from page4d.run.predictor import CPU, PredictedChunk
 from page4d.scene.records import FrameBatch
 
 

@@ -10,7 +10,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from page4d.errors import UsageError, WeightsError
-from page4d.inference.network_cost import Extent, features
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.config import NetworkConfig
 from page4d.networks.layers.execution import ForwardLimits
@@ -18,6 +17,7 @@ from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metri
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import SKY_THRESHOLD
 from page4d.networks.presets import PRESETS
+from page4d.run.cost import Extent, features
 from page4d.weights import load_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.da3 import DA3MonoSettings, DA3NestedSettings, DA3Settings

@@ -13,8 +13,6 @@ import torch
 from page4d.choices import Poses
 from page4d.errors import InputError, UsageError
 from page4d.geometry.pixels import fit_views
-from page4d.inference.predictor import MeasuredDepth
-from page4d.inference.reconstruct import reconstruct
 from page4d.options import ReconstructSettings, describe_settings
 from page4d.output.cameras import CaptureCameras
 from page4d.output.instant import write_capture_cameras
@@ -22,6 +20,8 @@ from page4d.output.layout import OutputLayout
 from page4d.output.pictures import Pictures, open_pictures
 from page4d.output.reader import Output, open_output
 from page4d.output.record import NetworkRecord, RunRecord, SceneRecord, source_record, view_record, write_run
+from page4d.run.predictor import MeasuredDepth
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import open_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from page4d.inference.reconstruct import reconstruct
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
 from page4d.options import ReconstructSettings
 from page4d.records import Predictions
+from page4d.run.reconstruct import reconstruct
 from page4d.scene.open import open_scene
 from tests.inference.truth import TruthPredictor
 

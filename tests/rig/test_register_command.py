@@ -12,9 +12,9 @@ from page4d.choices import ExistingOutput, Registration
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.formats.read import read_calibration
-from page4d.inference import registration
 from page4d.options import NetworkOptions, ReconstructSettings, RegisterSettings, SceneOptions
 from page4d.rig.records import Evidence, Lens, PairPose, RegisteredView, RigRegistration
+from page4d.run import registration
 from page4d.scene.records import Scene
 from page4d_cli.app import run
 from page4d_cli.console import Verbosity

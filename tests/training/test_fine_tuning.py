@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from page4d.geometry.transforms import transform_points
-from page4d.inference.predictor import CPU
 from page4d.lab.training import train as steps
 from page4d.lab.training.config import SampleShape
 from page4d.lab.training.losses import LossConfig, SceneUnit, Targets, losses, targets_of
@@ -17,6 +16,7 @@ from page4d.networks.conditioning import Conditioning
 from page4d.networks.config import NetworkConfig
 from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
+from page4d.run.predictor import CPU
 from tests.inference.truth import random_similarity
 from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
 from tests.training.test_losses import truth  # noqa: F401  fixture

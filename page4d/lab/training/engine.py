@@ -24,7 +24,6 @@ from torch.optim import Optimizer
 
 from page4d.choices import Precision
 from page4d.errors import InterruptedRunError, MemoryBudgetError, Page4DError, UsageError, counted
-from page4d.inference.memory_budget import is_out_of_memory
 from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.json_records import config_to_json
 from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder
@@ -39,6 +38,7 @@ from page4d.lab.training.schedule import (
     is_finished,
     remaining_samples,
 )
+from page4d.run.cost import is_out_of_memory
 from page4d.weights.loading import choose_device, choose_precision
 from page4d.weights.store import is_finite
 

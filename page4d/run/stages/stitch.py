@@ -15,9 +15,9 @@ from page4d.geometry.camera import Cameras, project
 from page4d.geometry.rotation import rotation_angle
 from page4d.geometry.time_axis import join_times
 from page4d.geometry.transforms import Sim3, interpolate_rigid, transform_points
-from page4d.inference.chunk_plan import Chunk
 from page4d.output.record import RigFitRecord, SeamRecord
 from page4d.records import Predictions
+from page4d.run.chunks import Chunk
 
 MAX_CORRESPONDENCES = 20_000
 """Maximum number of pixels of an alignment, spread evenly over the overlap."""

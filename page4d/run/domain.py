@@ -12,10 +12,10 @@ from torch import Tensor
 from page4d.choices import CameraMotion
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import rotation_angle
-from page4d.inference.predictor import PredictedChunk
-from page4d.inference.run_plan import RunPlan
 from page4d.networks.ood import OOD_MESSAGES
 from page4d.output.record import DomainRecord
+from page4d.run.plan import RunPlan
+from page4d.run.predictor import PredictedChunk
 from page4d.scene.records import Notice
 from page4d.weights.catalogue import CatalogueEntry, licence_and_size
 

@@ -1,4 +1,7 @@
-"""Reconstruction: from a scene to a complete output folder, in one call."""
+"""Reconstruction: from a scene to a complete output folder, in one call.
+
+Checks of the output folder before a run: existing results, and input files inside it.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -6,26 +9,54 @@ from typing import Any
 
 from page4d.choices import ExistingOutput
 from page4d.errors import UsageError
-from page4d.inference.chunk_source import OpenChunks, local_chunks
-from page4d.inference.fingerprint import earlier_registration
-from page4d.inference.metric_scale import known_length
-from page4d.inference.output_policy import check_inputs_outside, check_target
-from page4d.inference.people_check import check_for_run
-from page4d.inference.predictor import Predictor, predictor_for
-from page4d.inference.progress import Journal, Observer, SilentObserver
-from page4d.inference.registration import register_for_run, will_register
-from page4d.inference.run import Run
-from page4d.inference.run_plan import RunPlan, plan_run
-from page4d.inference.run_state import StateFolder, is_occupied
-from page4d.inference.state_records import RegistrationState
 from page4d.installation import preload_open3d
-from page4d.io.atomic import claim_output
+from page4d.io.atomic import check_folder, claim_output, real_path
 from page4d.io.limits import limits_named
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, split_options
 from page4d.output.layout import OutputLayout
 from page4d.output.record import RunRecord
 from page4d.rig.opening import open_scene
+from page4d.run.chunk_source import OpenChunks, local_chunks
+from page4d.run.plan import RunPlan, plan_run
+from page4d.run.predictor import Predictor, predictor_for
+from page4d.run.progress import Journal, Observer, SilentObserver
+from page4d.run.registration import check_for_run, register_for_run, will_register
+from page4d.run.run import Run
+from page4d.run.stages.world import known_length
+from page4d.run.state import CONTRACT_NAMES, StateFolder, earlier_registration, is_occupied
+from page4d.run.state_records import RegistrationState
+from page4d.scene.identity import files_of
 from page4d.scene.records import Notice, Scene
+
+
+def check_target(out: Path, existing: ExistingOutput) -> None:
+    """Refuse, before any work, an output that cannot be written or already holds a result.
+
+    Raises:
+        OutputError: if it is a file or cannot be created.
+        UsageError: if it holds a result that is neither to be resumed nor overwritten.
+    """
+    check_folder(out)
+    if not is_occupied(out):
+        return
+    if existing is ExistingOutput.REFUSE:
+        raise UsageError(f"'{out}' already holds a result", "use --resume, --overwrite or another folder")
+    if existing is ExistingOutput.OVERWRITE and not (out / "state" / "run.json").is_file():
+        raise UsageError(f"'{out}' holds files that page4d did not write", "use another folder, or move them")
+
+
+def check_inputs_outside(scene: Scene, out: Path) -> None:
+    """Refuse an output whose files would overwrite input files.
+
+    Raises:
+        UsageError: naming the first such file.
+    """
+    own = [real_path(out / name) for name in CONTRACT_NAMES]
+    sidecars = [paired.frames for view in scene.views for paired in (view.mask, view.depth) if paired is not None]
+    read = [path for source in (*(view.source for view in scene.views), *sidecars) for path in files_of(source)]
+    for path in (*read, *scene.other_files):
+        if any(real_path(path).is_relative_to(folder) for folder in own):
+            raise UsageError(f"the output would overwrite the input '{path}'", "use another folder for --out")
 
 
 @limits_named()

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from pydantic import PositiveFloat
 
-from page4d.inference.measurements import KeptMeasurement, Occasion, occasion, read_measurement, write_measurement
-from page4d.inference.network_cost import device_name
-from page4d.inference.predictor import NetworkPredictor, Predictor
 from page4d.io.json_records import FileModel
+from page4d.run.cost import KeptMeasurement, Occasion, device_name, occasion, read_measurement, write_measurement
+from page4d.run.predictor import NetworkPredictor, Predictor
 from page4d.stereo.views import MAX_NEIGHBOURS
 
 if TYPE_CHECKING:
-    from page4d.inference.run_plan import RunPlan
+    from page4d.run.plan import RunPlan
 
 _DECODE_S = 1e-8
 """Seconds per pixel of a video; runs measure only how long they wait for frames."""

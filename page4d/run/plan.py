@@ -1,36 +1,83 @@
-"""The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space."""
+"""The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space.
+
+Forecast of registration: seconds and memory of its stages, before a frame is decoded.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
 import torch
 
-from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess
+from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess, Registration
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view, place_views, shared_canvas
-from page4d.inference.chunk_plan import Chunk, choose_length, plan_chunks
-from page4d.inference.detail import detail_transforms
-from page4d.inference.memory_budget import Forecast, MemoryLimit, usable_bytes, used_bytes
-from page4d.inference.metric_scale import KnownDistance, is_calibrated, known_length, metric_scene, scene_in_metres
-from page4d.inference.motion import motion_transforms
-from page4d.inference.network_cost import ProbeInputs, network_cost
-from page4d.inference.network_io import CAMERAS_HINT
-from page4d.inference.people_check import will_check
-from page4d.inference.predictor import NetworkPredictor, Predictor
-from page4d.inference.registration import metres_of_people, registered_scene, will_register
-from page4d.inference.registration_cost import RegistrationStage, registration_stages
-from page4d.inference.state_records import RegistrationState
-from page4d.inference.world import World
 from page4d.installation import load_open3d, require_open3d
 from page4d.options import ReconstructSettings
 from page4d.output.mesh import check_voxel_size, choose_voxel_size
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import CalibrationCheckRecord, SourceRecord, source_record
 from page4d.records import Predictions
+from page4d.rig.graph import choose_pairs
+from page4d.rig.people.model import is_fetched
+from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
+from page4d.run.chunks import Chunk, choose_length, plan_chunks
+from page4d.run.cost import Forecast, MemoryLimit, ProbeInputs, network_cost, usable_bytes, used_bytes
+from page4d.run.predictor import CAMERAS_HINT, NetworkPredictor, Predictor
+from page4d.run.registration import metres_of_people, registered_scene, will_check, will_register
+from page4d.run.stages.detail import detail_transforms
+from page4d.run.stages.motion import motion_transforms
+from page4d.run.stages.world import KnownDistance, World, is_calibrated, known_length, metric_scene, scene_in_metres
+from page4d.run.state_records import RegistrationState
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
 from page4d.scene.records import Notice, Scene, View
+
+_KEYPOINT_S = 0.07
+"""CPU seconds per frame: detection and landmarks of up to three people."""
+
+_TEXTURE_S = 0.55
+"""CPU seconds per frame and megapixel of SIFT, with decoding."""
+
+_PAIR_S = 1.0
+"""CPU seconds per pair from people, in each of up to two rounds."""
+
+_TEXTURE_PAIR_S = 1.5
+
+_KEYPOINT_BYTES = 150e6
+_TEXTURE_BYTES = 300e6
+"""Memory per megapixel of SIFT: its pyramid of scales in 32 bits, of a doubled image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistrationStage:
+    """A stage of registration: CPU seconds and peak memory in addition to what is in use."""
+
+    name: str
+    seconds: float
+    num_bytes: float
+
+
+def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[RegistrationStage, ...]:
+    """Return upper bounds for the stages; texture is not extracted where people place all views."""
+    register, views = settings.registration, scene.num_views
+    num_pairs = len(choose_pairs(np.ones((views, views))))
+    stages = []
+    if register.register is Registration.PEOPLE or (register.register is Registration.AUTO and is_fetched()):
+        seconds = _KEYPOINT_S * register.max_instants * views
+        stages.append(RegistrationStage(name="keypoints", seconds=seconds, num_bytes=_KEYPOINT_BYTES))
+        stages.append(RegistrationStage(name="pairs", seconds=2 * _PAIR_S * num_pairs, num_bytes=_KEYPOINT_BYTES))
+    if register.register is not Registration.PEOPLE:
+        sizes = [
+            np.prod(view.source.size) * min(1.0, MAX_SIDE_PX / max(view.source.size)) ** 2 for view in scene.views
+        ]
+        instants = min(MAX_INSTANTS, scene.num_times)
+        seconds = float(sum(sizes)) / 1e6 * instants * _TEXTURE_S + _TEXTURE_PAIR_S * num_pairs
+        memory = float(max(sizes)) / 1e6 * _TEXTURE_BYTES
+        stages.append(RegistrationStage(name="texture", seconds=seconds, num_bytes=memory))
+    return tuple(stages)
+
 
 _MAP_BYTES = 4
 _POINT_BYTES = 21

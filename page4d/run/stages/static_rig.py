@@ -21,11 +21,11 @@ from page4d.geometry.alignment import (
 from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
-from page4d.inference.stitch import MAX_CORRESPONDENCES, PlacedChunk, has_depth, static_pixels
-from page4d.inference.world import has_baseline
 from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
+from page4d.run.stages.stitch import MAX_CORRESPONDENCES, PlacedChunk, has_depth, static_pixels
+from page4d.run.stages.world import has_baseline
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Scene
 

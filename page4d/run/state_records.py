@@ -14,8 +14,6 @@ from page4d.conventions import Scale, ScaleSource
 from page4d.geometry.camera import Cameras
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.transforms import Sim3
-from page4d.inference.chunk_plan import Chunk
-from page4d.inference.static_rig import StaticRig
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_records import FileModel, Sha256
 from page4d.output.cameras import CaptureCameras
@@ -32,6 +30,8 @@ from page4d.output.record import (
     TransformRecord,
 )
 from page4d.rig.camera_motion import ViewMotion
+from page4d.run.chunks import Chunk
+from page4d.run.stages.static_rig import StaticRig
 from page4d.scene.records import ViewCamera
 
 Matrix = list[list[float]]

@@ -1,23 +1,46 @@
-"""Registration in a run: cameras of a rig without calibration from evidence, before the network runs."""
+"""Registration in a run: cameras of a rig without calibration from evidence, before the network runs.
+
+Registration of a rig alone: from a scene to its cameras, and to a calibration for other programs. Check of a
+calibration against camera motion and people, as a stage of a run before the network.
+"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
 
 from page4d.choices import CameraMotion, Poses, Registration
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError, WeightsError, listed
-from page4d.inference.metric_scale import KnownDistance, KnownHeight, KnownLength, known_length, metres_per_rig_unit
-from page4d.inference.state_records import RegisteredCameraState, RegistrationState
+from page4d.errors import CapabilityError, InputError, UsageError, WeightsError, listed
+from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.io.json_records import readable
-from page4d.options import ReconstructSettings, RegisterSettings
-from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
-from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
+from page4d.io.limits import limits_named
+from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions
+from page4d.output.record import (
+    CalibrationCheckRecord,
+    FindingRecord,
+    PairFitRecord,
+    PairRecord,
+    PlacedRecord,
+    RegistrationRecord,
+)
+from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices, measure_camera_motion
+from page4d.rig.check.scene import check_scene
 from page4d.rig.instants import with_all_instants
 from page4d.rig.lens import lenses_of
+from page4d.rig.opening import open_scene
 from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration
 from page4d.rig.register import StageProgress, register_rig
+from page4d.run.progress import Observer, SilentObserver
+from page4d.run.stages.world import KnownDistance, KnownHeight, KnownLength, known_length, metres_per_rig_unit
+from page4d.run.state_records import RegisteredCameraState, RegistrationState
 from page4d.scene.records import Level, Notice, Scene
+
+if TYPE_CHECKING:
+    from page4d.rig.check.scene import SceneCheck
 
 Notify = Callable[[Notice], None]
 
@@ -294,3 +317,152 @@ def metres_of_people(scene: Scene, length: KnownLength | None, state: Registrati
             "give a distance between two cameras, or leave it out",
         )
     return state.record.metres_per_unit
+
+
+_EVIDENCE = (Registration.AUTO, Registration.PEOPLE, Registration.TEXTURE)
+
+
+@limits_named()
+def register(
+    scene: Scene | Path | str,
+    *,
+    settings: RegisterSettings | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> RigRegistration:
+    """Determine the cameras of a static rig from people and texture, without a network of page4d.
+
+    A calibration of the scene is ignored, apart from its lenses. Views whose camera moves are left out.
+
+    Args:
+        scene: an open scene, or the folder of one.
+        settings: of the registration; the defaults if None.
+        observer: receives notices and progress.
+        **options: fields of `SceneOptions` (if `scene` is a folder) and of `RegisterSettings` by name, such as
+            `register="people"` and `focal="26mm"`.
+
+    Raises:
+        UsageError: if options are unknown or do not fit the scene.
+        InputError: if a video, image or calibration cannot be used.
+        WeightsError: if people are requested and the pose model was not fetched.
+    """
+    names = [{field.name for field in fields(kind)} for kind in (SceneOptions, RegisterSettings)]
+    unknown = sorted(options.keys() - set().union(*names))
+    if unknown:
+        raise UsageError(f"no option is called '{unknown[0]}'", "see help(page4d.register)")
+    of_scene, of_settings = ({key: value for key, value in options.items() if key in group} for group in names)
+    settings = replace(settings or RegisterSettings(), **of_settings)
+    if settings.register not in _EVIDENCE:
+        raise UsageError(
+            f"no evidence is called '{settings.register}'",
+            "use auto, people or texture; the network's cameras are in the result of `page4d reconstruct`",
+        )
+    observer = observer or SilentObserver()
+    if not isinstance(scene, Scene):
+        scene = open_scene(scene, SceneOptions(**of_scene), progress=observer.progress)
+    elif of_scene:
+        raise UsageError(f"{', '.join(of_scene)} with a scene that is open", "pass them to open_scene")
+    scene.options.check_resize(settings.intrinsics)
+    if scene.num_views < 2:
+        raise UsageError("a single view cannot be registered", "give a scene of two views or more")
+    return register_scene(scene, settings, notify=observer.notice, progress=observer.progress)
+
+
+def placed_cameras(found: RigRegistration) -> Calibration:
+    """Return the placed cameras as a calibration, in metres if a length is known.
+
+    Raises:
+        InputError: naming the reasons, if fewer than two views are placed.
+    """
+    if found.num_placed < 2:
+        raise InputError(
+            f"evidence places no camera: {reasons(found)}", "give --focal, more instants, or film people in all views"
+        )
+    factor = torch.ones(4, 4, dtype=torch.float64)
+    factor[:3, 3] = found.metres_per_unit or 1.0
+    cameras = tuple(
+        CalibratedCamera(
+            name=view.name,
+            image_size=view.lens.image_size,
+            intrinsics=torch.from_numpy(view.lens.intrinsics.copy()),
+            world_to_camera=torch.from_numpy(view.world_to_camera.copy()) * factor,
+            distortion=view.lens.distortion,
+        )
+        for view in found.views
+        if view.world_to_camera is not None
+    )
+    scale = Scale.ARBITRARY if found.metres_per_unit is None else Scale.METRIC
+    return Calibration(path=Path("registration"), scale=scale, cameras=cameras)
+
+
+def will_check(scene: Scene, settings: ReconstructSettings) -> bool:
+    """Return whether a run checks the calibration of a scene."""
+    is_static = all(view.camera is not None and view.camera.world_to_camera.ndim == 2 for view in scene.views)
+    return settings.check_calibration and is_static and scene.num_views > 1
+
+
+def check_for_run(
+    scene: Scene, notify: Callable[[Notice], None], progress: StageProgress
+) -> CalibrationCheckRecord | None:
+    """Check the calibration of a scene, and report faults as warnings; what prevents the check is one too.
+
+    Without the pose model only camera motion and the calibration itself are checked.
+    """
+    motions = measure_camera_motion(scene, lambda done, total: progress(done, total, "checking: camera motion"))
+    for notice in calibrated_motion_notices(scene, motions):
+        notify(notice)
+    try:
+        found = check_scene(scene, progress)
+    except (CapabilityError, InputError) as error:
+        notify(Notice(f"the calibration is not checked: {error.message} ({error.hint})"))
+        return None
+    record = None if found is None else record_of(found)
+    for notice in () if record is None else check_notices(scene, record):
+        notify(notice)
+    return record
+
+
+def record_of(check: "SceneCheck") -> CalibrationCheckRecord:
+    """Return the record of a check."""
+    report = check.report
+    return CalibrationCheckRecord(
+        pairs=[
+            PairFitRecord(
+                views=(pair.first, pair.second), score=pair.score, num_instants=pair.num_instants, fits=pair.fits
+            )
+            for pair in report.pairs
+        ],
+        findings=[
+            FindingRecord(
+                fault=finding.fault.value,
+                views=list(finding.views),
+                certainty=finding.certainty.value,
+                what=finding.what,
+                fix=finding.fix,
+                score=finding.score,
+                better_score=finding.better_score,
+                angle_deg=finding.angle_deg,
+            )
+            for finding in report.findings
+        ],
+        unchecked=list(report.unchecked),
+        clocks=list(check.clocks),
+        reason=report.reason,
+        num_instants=check.num_instants,
+        pose_model=model_sha256() if check.num_instants else None,
+        seconds={stage: round(seconds, 3) for stage, seconds in check.seconds.items()},
+    )
+
+
+def check_notices(scene: Scene, record: CalibrationCheckRecord) -> tuple[Notice, ...]:
+    """Report the faults of a calibration and its clocks as warnings, and what was not checked."""
+    notices = [Notice(f"{scene.calibration}: {finding.text}") for finding in record.findings]
+    notices += [Notice(text) for text in record.clocks]
+    if not record.is_checked:
+        notices.append(Notice(f"the calibration is not compared with people: {record.reason}", Level.INFO))
+    elif not record.findings:
+        lowest = min(pair.score for pair in record.pairs)
+        left = f"; not compared: {listed(record.unchecked)}" if record.unchecked else ""
+        text = f"no fault of the calibration is found from people (lowest score of a pair {lowest:.2f}){left}"
+        notices.append(Notice(text, Level.INFO))
+    return tuple(notices)

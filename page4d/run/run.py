@@ -1,13 +1,18 @@
-"""One run: chunks are predicted, stitched and written, resumably, each stage in a thread of its own."""
+"""One run: chunks are predicted, stitched and written, resumably, each stage in a thread of its own.
+
+Bounded producer-consumer queue: one item is consumed in a thread while the next one is produced.
+"""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Lock
-from typing import Literal
+from queue import SimpleQueue
+from threading import Lock, Semaphore, Thread
+from types import TracebackType
+from typing import Generic, Literal, TypeVar
 
 import torch
 
@@ -25,42 +30,6 @@ from page4d.errors import (
 from page4d.formats.maps import choose_depth_scale
 from page4d.formats.tracks import write_tracks
 from page4d.geometry.transforms import Sim3
-from page4d.inference.bounded_queue import BoundedQueue
-from page4d.inference.calibration_check import compare_rigs
-from page4d.inference.chunk_plan import Chunk, plan_chunks
-from page4d.inference.chunk_source import ChunkSource, OpenChunks, local_chunks
-from page4d.inference.cleaning import Cleaner
-from page4d.inference.detail import Detailer
-from page4d.inference.diagnostics import (
-    check_seams,
-    count_empty_frames,
-    distance_notice,
-    rig_notice,
-    scale_notice,
-)
-from page4d.inference.domain import Domain, domain_of
-from page4d.inference.fingerprint import check_fingerprint, fingerprint_of
-from page4d.inference.layers import first_background, no_layers_notice, static_views, write_static_layer
-from page4d.inference.memory_budget import fitting_checkpoint, is_out_of_memory
-from page4d.inference.motion import MotionEstimator, cameras_around
-from page4d.inference.predictor import PredictedChunk
-from page4d.inference.previews import write_previews
-from page4d.inference.progress import Journal
-from page4d.inference.run_plan import RunPlan
-from page4d.inference.run_state import StateFolder, check_disk, is_occupied
-from page4d.inference.stage_rates import record_rates
-from page4d.inference.state_records import (
-    CleaningState,
-    FinishedChunk,
-    RigState,
-    RunState,
-    transform_of,
-    transform_record,
-)
-from page4d.inference.static_rig import StaticRigAligner, registered_rig
-from page4d.inference.stitch import StitchedChunk, stitch
-from page4d.inference.summary import final_notices, summarize_run
-from page4d.inference.track_chunks import join_tracks
 from page4d.io.atomic import WrittenFile, with_resume, write_bytes_atomic
 from page4d.networks.conditioning import Memory
 from page4d.output.cameras import capture_cameras, check_finite, join_cameras
@@ -85,9 +54,95 @@ from page4d.output.record import (
 )
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
+from page4d.run.chunk_source import ChunkSource, OpenChunks, local_chunks
+from page4d.run.chunks import Chunk, plan_chunks
+from page4d.run.cost import fitting_checkpoint, is_out_of_memory
+from page4d.run.domain import Domain, domain_of
+from page4d.run.plan import RunPlan
+from page4d.run.predictor import PredictedChunk
+from page4d.run.progress import Journal
+from page4d.run.stages.clean import Cleaner, first_background, no_layers_notice, static_views, write_static_layer
+from page4d.run.stages.detail import Detailer
+from page4d.run.stages.motion import MotionEstimator, cameras_around, join_tracks
+from page4d.run.stages.static_rig import StaticRigAligner, registered_rig
+from page4d.run.stages.stitch import StitchedChunk, stitch
+from page4d.run.state import StateFolder, check_disk, check_fingerprint, fingerprint_of, is_occupied
+from page4d.run.state_records import CleaningState, FinishedChunk, RigState, RunState, transform_of, transform_record
+from page4d.run.summary import (
+    check_seams,
+    compare_rigs,
+    count_empty_frames,
+    distance_notice,
+    final_notices,
+    rig_notice,
+    scale_notice,
+    summarize_run,
+    write_previews,
+)
+from page4d.run.time import record_rates
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Notice
 from page4d.stereo.consensus import static_instant
+
+T = TypeVar("T")
+
+
+class BoundedQueue(Generic[T]):
+    """Passes items to a thread that consumes them in order.
+
+    `put` blocks until the consumer takes the item, which it does when it is done with the previous one: at most two
+    items are alive. A failure of the consumer is raised by the next `put`, or at the end. If the body raises, as with
+    Ctrl-C, the items put so far are consumed first. The thread uses as many cores as that which creates the queue.
+    """
+
+    def __init__(self, consume: Callable[[Iterator[T]], None]) -> None:
+        self._consume = consume
+        self._items: SimpleQueue[list[T]] = SimpleQueue()
+        self._demand = Semaphore(0)
+        self._failure: BaseException | None = None
+        self._num_threads = torch.get_num_threads()
+        self._thread = Thread(target=self._run, name="write", daemon=True)
+
+    def put(self, item: T) -> None:
+        """Wait for the consumer and pass an item to it."""
+        self._demand.acquire()
+        if self._failure is not None:
+            raise self._failure
+        self._items.put([item])
+
+    def __enter__(self) -> "BoundedQueue[T]":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._items.put([])
+        try:
+            self._thread.join()
+        except BaseException:
+            self._thread.join()  # a signal: the current item is finished first
+            raise
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def _run(self) -> None:
+        # A new thread takes the number that any thread has set last, such as 1 in refinement.
+        torch.set_num_threads(self._num_threads)
+        try:
+            self._consume(self._taken())
+        except BaseException as error:  # raised in the producer's thread
+            self._failure = error
+            self._demand.release()
+
+    def _taken(self) -> Iterator[T]:
+        while True:
+            self._demand.release()
+            box = self._items.get()
+            if not box:
+                return
+            yield box.pop()  # without a reference here: items are large
+
 
 MAX_HALVINGS = 3
 """Number of times that a chunk that does not fit in memory is halved."""

@@ -11,9 +11,9 @@ from torch import Tensor
 from page4d.choices import DepthSize, PointSource
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view
-from page4d.inference.predictor import MeasuredDepth, Predictor
 from page4d.options import ReconstructSettings
 from page4d.records import Predictions
+from page4d.run.predictor import MeasuredDepth, Predictor
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene, with_instants
 from page4d.stereo.consensus import FusedBackground

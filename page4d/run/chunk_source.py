@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
-from page4d.inference.chunk_plan import Chunk
-from page4d.inference.predictor import PredictedChunk, Predictor
-from page4d.inference.progress import Journal
-from page4d.inference.run_plan import RunPlan
 from page4d.networks.conditioning import Memory
+from page4d.run.chunks import Chunk
+from page4d.run.plan import RunPlan
+from page4d.run.predictor import PredictedChunk, Predictor
+from page4d.run.progress import Journal
 from page4d.scene.batches import BatchReader, open_placed_batches
 
 

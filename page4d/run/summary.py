@@ -1,0 +1,552 @@
+"""The summary of a run: the content of `run.json`, and the notices at its end.
+
+Notices on a run's diagnostics: seams between chunks, camera motion, metric scale, and the calibration. The velocities
+of a run in `run.json` and in the notices at its end. Residuals between predicted cameras and a calibration, per
+camera, and the one that disagrees with all others. Previews of a finished output: contact sheet, point cloud, and a
+video of the 4D cloud.
+"""
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from statistics import median
+from types import ModuleType
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from page4d.conventions import Scale, ScaleSource
+from page4d.errors import InputError, counted
+from page4d.formats.maps import write_png
+from page4d.geometry.alignment import DegenerateGeometryError, align_cameras_robust
+from page4d.geometry.camera import Cameras
+from page4d.geometry.rotation import rotation_angle
+from page4d.geometry.transforms import Sim3, camera_centers
+from page4d.installation import load_open3d
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.motion.flow import SIGMA_FACTOR, STILL_LIMIT_PX
+from page4d.options import PointOptions, ReconstructSettings, describe_settings
+from page4d.output.layout import OutputLayout
+from page4d.output.preview.cloud import cloud_views, orbit_video
+from page4d.output.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
+from page4d.output.reader import Output
+from page4d.output.record import (
+    AgreementRecord,
+    CalibrationCheckRecord,
+    CameraResidualRecord,
+    ChunkRecord,
+    CountsRecord,
+    DistanceRecord,
+    MotionRecord,
+    ResidualsRecord,
+    RigRecord,
+    RunRecord,
+    SceneRecord,
+    SeamRecord,
+    ViewMotionRecord,
+    view_record,
+)
+from page4d.records import Predictions
+from page4d.run.cost import peak_bytes
+from page4d.run.domain import ADVICE, OOD_WARNING
+from page4d.run.plan import RunPlan
+from page4d.run.predictor import PRECISION_NAMES, is_conditioned
+from page4d.run.progress import Journal
+from page4d.run.stages.stitch import has_depth
+from page4d.run.stages.world import TOLERANCE, World
+from page4d.run.state import PREVIEW_NAMES
+from page4d.run.state_records import FinishedChunk, RunState
+from page4d.scene.batches import open_batches
+from page4d.scene.records import Level, Notice, Scene
+from page4d.weights.loading import BUNDLED_NAME
+
+MAX_SHIFT = 0.01
+"""Largest acceptable displacement of the scene at a seam, as a share of the image's long side: 5 px of 518."""
+
+MAX_SHARE = 0.05
+"""Largest acceptable residual at a seam, as a share of the depth."""
+
+MAX_METRE_ERROR = 0.1
+"""Largest acceptable relative difference between the metres that a network estimates in two chunks."""
+
+
+def seam_fits(seam: SeamRecord, long_side: int) -> bool:
+    """Return whether neither residual of a seam exceeds its limit, in images of `long_side` pixels."""
+    return (seam.residual_px or 0.0) <= MAX_SHIFT * long_side and (seam.residual_share or 0.0) <= MAX_SHARE
+
+
+def check_seams(chunks: Sequence[ChunkRecord], long_side: int) -> None:
+    """Refuse chunks that do not fit their predecessor, at images of `long_side` pixels.
+
+    Raises:
+        InputError: naming the first such seam.
+    """
+    misfits = _misfits(chunks, long_side)
+    if misfits:
+        start, seam = misfits[0]
+        raise InputError(
+            f"chunks do not fit together at instant {start}: {_describe_seam(seam)}",
+            "give a larger --chunk and --overlap, or the rig's cameras with --calibration; "
+            "--resume without --strict-seams continues with a warning",
+        )
+
+
+def seams_notice(chunks: Sequence[ChunkRecord], long_side: int) -> Notice | None:
+    """Warn of chunks that do not fit their predecessor."""
+    misfits = _misfits(chunks, long_side)
+    if not misfits:
+        return None
+    start, seam = max(misfits, key=lambda misfit: misfit[1].residual_share or 0.0)
+    count = f"seams between chunks do not fit ({len(misfits)} of {len(chunks) - 1})"
+    return Notice(f"{count}; the worst, at instant {start}: {_describe_seam(seam)}")
+
+
+def _misfits(chunks: Sequence[ChunkRecord], long_side: int) -> list[tuple[int, SeamRecord]]:
+    seams = [(chunk.start, chunk.seam) for chunk in chunks if chunk.seam is not None]
+    return [(start, seam) for start, seam in seams if not seam_fits(seam, long_side)]
+
+
+def _describe_seam(seam: SeamRecord) -> str:
+    shift = "" if seam.residual_px is None else f", {seam.residual_px:.1f} px"
+    return f"residual {seam.residual_share or 0.0:.1%} of the depth{shift}"
+
+
+def rig_notice(rig: RigRecord) -> Notice:
+    """Report which cameras are static; a `--cameras` that contradicts the measurement is a warning."""
+    moving = [view for view in rig.views if not view.still]
+    if rig.asked == "static" and moving:
+        worst = max(moving, key=lambda view: (view.evidence == "pixels", view.displacement_px or 0.0, view.motion_px))
+        return Notice(f"--cameras static, but {_motion_of(worst, rig)}; try --cameras auto or moving")
+    still = [view for view in rig.views if view.still and view.evidence == "pixels"]
+    if rig.asked == "moving" and still:
+        names = ", ".join(view.view for view in still)
+        verb, share = ("does" if len(still) == 1 else "do"), min(view.still_share or 0.0 for view in still)
+        text = f"{names} {verb} not move (at least {share:.0%} of the corners stay)"
+        return Notice(f"--cameras moving, but {text}; try --cameras auto, which gives static views one camera")
+    worst = max(rig.views, key=lambda view: (not view.still, view.motion_px))
+    verdict = {"static": "static, one camera per view", "moving": "moving"}.get(rig.cameras)
+    if verdict is None:
+        verdict = f"static except {', '.join(view.view for view in rig.views if not view.is_static)}"
+    return Notice(f"cameras: {verdict} ({_motion_of(worst, rig)})", Level.INFO)
+
+
+def _motion_of(view: ViewMotionRecord, rig: RigRecord) -> str:
+    """Describe the measured motion of a view."""
+    if view.evidence == "pixels":
+        shift = "" if view.displacement_px is None else f", median displacement {view.displacement_px:.2g} px of 256"
+        extra = f"; {view.reason}" if view.reason else ""
+        verb = "does not move" if view.still else "moves"
+        return f"{view.view} {verb}: {view.still_share or 0.0:.0%} of the corners stay{shift}{extra}"
+    unclear = f"; its frames do not determine it: {view.reason}" if view.reason else ""
+    motion = f"predicted: {view.view} moves by {view.motion_px:.2g} px (jitter {view.jitter_px:.2g} px)"
+    limit = f"limit: {rig.limit_px:.2g} px or the jitter"
+    return f"{motion} over the first {counted(rig.num_times, 'instant')}; {limit}{unclear}"
+
+
+def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], long_side: int) -> Notice | None:
+    """Warn of chunks whose predicted cameras are far from the static ones."""
+    fits = [
+        (motion, view, chunk.start)
+        for chunk in chunks
+        if chunk.rig is not None
+        for motion, view in zip(chunk.rig.motion_px, view_names, strict=True)
+    ]
+    misfits = {start for motion, _, start in fits if motion > MAX_SHIFT * long_side}
+    if not misfits:
+        return None
+    motion, view, start = max(fits)
+    count = f"chunks do not fit static cameras ({len(misfits)} of {len(chunks)})"
+    return Notice(f"{count}; the worst, from instant {start}: {view} is off by {motion:.1f} px; try --cameras moving")
+
+
+def scale_notice(world: World) -> Notice | None:
+    """Report a unit of length that is not that of a calibration or of a known distance."""
+    if world.scale_source is ScaleSource.NETWORK:
+        return Notice("lengths are in metres as the network estimates them; verify a known length", Level.INFO)
+    if world.lacks_baseline:
+        text = "the calibrated cameras coincide, there is no baseline: the scale of the result is arbitrary"
+        return Notice(text)
+    if world.scale is Scale.ARBITRARY:
+        return Notice("lengths are in an arbitrary unit (no metric calibration)", Level.INFO)
+    return None
+
+
+def metres_notice(chunks: Sequence[ChunkRecord], source: ScaleSource | None) -> Notice | None:
+    """Warn of chunks whose metres, as estimated by the network, differ from those of the first chunk."""
+    factors = [chunk.transform.scale for chunk in chunks if chunk.transform is not None]
+    ratio = max((max(factor, 1 / factor) for factor in factors), default=1.0)
+    if source is not ScaleSource.NETWORK or ratio <= 1 + MAX_METRE_ERROR:
+        return None
+    return Notice(
+        f"the metres estimated by the network differ by up to a factor of {ratio:.3g} between chunks; those of the "
+        "first chunk are kept"
+    )
+
+
+def distance_notice(distance: DistanceRecord) -> Notice:
+    """Report the known distance that fixes the scale; a distance that varies over time is a warning."""
+    pair, count = " and ".join(distance.views), f"the first {counted(distance.num_times, 'instant')}"
+    if distance.variation > TOLERANCE:
+        text = f"the distance between {pair} varies by {distance.variation:.1%} over {count}; its median is used"
+        return Notice(f"{text}. Is the rig rigid?")
+    return Notice(f"metric scale from the median distance between {pair} over {count}", Level.INFO)
+
+
+def calibration_notice(
+    scene: Scene,
+    agreement: AgreementRecord,
+    check: CalibrationCheckRecord | None = None,
+    *,
+    is_conditioned: bool = False,
+) -> Notice | None:
+    """Warn of a camera that the network predicts far from its calibration, the others near theirs.
+
+    Evidence from people comes first: if it names cameras, or supports the calibration of this one, nothing is added.
+    A network that is conditioned on the calibration is a weak witness.
+    """
+    for camera in agreement.cameras:
+        if camera.view == agreement.at_fault:
+            share = "" if camera.share is None else f" ({camera.share:.0%} of the rig)"
+            unit = " m" if scene.scale.unit == "metre" else ""
+            residual = f"{camera.rotation_deg:.1f} deg and {camera.distance:.3g}{unit}{share}"
+            if check is not None and (check.findings or check.fits(camera.view)):
+                return None
+            given = ", which the calibration is an input of," if is_conditioned else ""
+            text = f"the network{given} predicts {camera.view} elsewhere than the calibration, by {residual}"
+            others = "and the other cameras near theirs: either may be wrong; 'page4d inspect-scene --check' compares"
+            return Notice(f"{scene.calibration}: {text}, {others} the calibration with people")
+    return None
+
+
+def open3d_notice(module: ModuleType | None, reason: str, hint: str) -> Notice | None:
+    """Warn that clouds and trajectories were written without Open3D, and name the fix."""
+    if module is not None:
+        return None
+    return Notice(f"{reason}: page4d wrote clouds and trajectories itself, with the same content ({hint})")
+
+
+def count_empty_frames(predictions: Predictions) -> list[int]:
+    """Return the number of frames of every view without a pixel with depth: masks or a depth sensor left none."""
+    empty = ~has_depth(predictions).any(dim=-1).any(dim=-1)
+    return [int(count) for count in empty.sum(dim=(0, 1))]
+
+
+def empty_frames_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], num_times: int) -> Notice | None:
+    """Warn of views with frames that contribute no point."""
+    counts = [sum(numbers) for numbers in zip_longest(*(chunk.empty_frames for chunk in chunks), fillvalue=0)]
+    frames = counted(num_times, "frame")
+    empty = [f"{count} of {frames} of {name}" for name, count in zip(view_names, counts, strict=False) if count]
+    return Notice(f"no pixel has depth in {', '.join(empty)}") if empty else None
+
+
+def no_points_notice(num_points: int, points: PointOptions) -> Notice | None:
+    """Warn of clouds without any point."""
+    if num_points:
+        return None
+    filters = f"--min-confidence {points.min_confidence:g} and --edge-angle {points.edge_angle_deg:g}"
+    return Notice(f"all point clouds are empty: no pixel has depth and passes {filters}")
+
+
+METHOD = (
+    "optical flow (DIS) of every view, triangulated along the rays of two or more views; central differences; "
+    "0 where the views show no motion; sigma at least the speed where one view alone shows it"
+)
+
+MAX_ONE_VIEW = 0.6
+"""Share of moving pixels that one view alone measured above which a run warns."""
+
+
+def motion_record(
+    settings: ReconstructSettings, depth_scale: float | None, finished: Sequence[FinishedChunk], tracks: int | None
+) -> MotionRecord | None:
+    """Return the record of the velocities of a run; None without them."""
+    if not settings.motion:
+        return None
+    instants = [instant for chunk in finished for instant in chunk.motion]
+    noise = [instant.noise for instant in instants if instant.noise]
+    pixels = max(sum(instant.pixels for instant in instants), 1)
+    return MotionRecord(
+        method=METHOD,
+        motion_step=1 / (depth_scale or 1.0),
+        still_limit_px=STILL_LIMIT_PX,
+        sigma_factor=SIGMA_FACTOR,
+        noise=np.median(noise, axis=0).round(4).tolist() if noise else [],
+        differences=[instant.difference for instant in instants],
+        known=round(sum(instant.known for instant in instants) / pixels, 6),
+        still=round(sum(instant.still for instant in instants) / pixels, 6),
+        one_view=round(sum(instant.one_view for instant in instants) / pixels, 6),
+        clipped=sum(chunk.clipped_velocities for chunk in finished),
+        tracks=tracks,
+    )
+
+
+def motion_notices(
+    settings: ReconstructSettings, finished: Sequence[FinishedChunk], *, is_demonstration: bool
+) -> tuple[Notice, ...]:
+    """Report motion that single views measured, instants without velocities, clipped ones, and depth not to trust.
+
+    `is_demonstration` is whether depth is that of the bundled network.
+    """
+    if not settings.motion:
+        return ()
+    instants = [instant for chunk in finished for instant in chunk.motion]
+    moving = sum(instant.known - instant.still for instant in instants)
+    alone = sum(instant.one_view for instant in instants)
+    unknown = sum(instant.difference == "unknown" for instant in instants)
+    clipped = sum(chunk.clipped_velocities for chunk in finished)
+    notices = []
+    if moving and alone > MAX_ONE_VIEW * moving:
+        notices.append(
+            f"--motion: {alone / moving:.0%} of the moving pixels were measured by one view alone: motion along its "
+            "rays is unknown there (motion_sigma is at least the speed); views overlap little, or depth is wrong"
+        )
+    if unknown:
+        notices.append(f"--motion: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
+    if clipped:
+        notices.append(f"--motion: {clipped} velocities beyond the 16 bits of their maps were clipped")
+    if is_demonstration:
+        notices.append("--motion: an error of depth is one of motion, and depth is that of the demonstration network")
+    return tuple(Notice(text) for text in notices)
+
+
+_MAX_INSTANTS = 8
+"""Maximum number of instants of a chunk that are compared, spread evenly over it."""
+
+_MAX_CANDIDATES = 4
+"""Views that are left out in turn: those with the largest residuals."""
+
+_MIN_FAULT_DEG = 2.0
+_MIN_FAULT_SHARE = 0.05
+_OUTLIER_FACTOR = 3.0
+_AGREEMENT_DEG = 10.0
+_AGREEMENT_SHARE = 0.2
+"""A camera is at fault if its rotation or its distance (as a share of the rig) exceeds the first two numbers and the
+third times the largest residual of the others, which must agree to within the last two."""
+
+
+def compare_rigs(found: Cameras, known: Cameras, view_names: Sequence[str]) -> ResidualsRecord:
+    """Compare predicted cameras [T, V] with calibrated ones after a robust similarity."""
+    chosen = torch.arange(len(found.intrinsics))[:: -(-len(found.intrinsics) // _MAX_INSTANTS)]
+    poses = [cameras.world_to_camera[chosen].double() for cameras in (found, known)]
+    centers = camera_centers(poses[1]).reshape(-1, 3)
+    size = float((centers[:, None] - centers).norm(dim=-1).max())
+    views = range(poses[0].shape[1])
+    rotation, distance = _residuals(poses[0], poses[1], list(views))
+    fault = _at_fault(poses[0], poses[1], rotation, distance, size)
+    if fault is not None:  # the alignment must not depend on the camera at fault
+        rotation, distance = _residuals(poses[0], poses[1], [view for view in views if view != fault])
+    focal = [  # untrained networks may predict negative focal lengths
+        (cameras.intrinsics[..., 0, 0] * cameras.intrinsics[..., 1, 1]).double().abs().sqrt()
+        for cameras in (found, known)
+    ]
+    return ResidualsRecord(
+        rotation_deg=rotation.tolist(),
+        distance=distance.tolist(),
+        focal_percent=(100 * (focal[0] / focal[1] - 1)).quantile(0.5, dim=0).tolist(),
+        at_fault=None if fault is None else view_names[fault],
+    )
+
+
+def _residuals(
+    found: Float[Tensor, "T V 4 4"], known: Float[Tensor, "T V 4 4"], used: list[int]
+) -> tuple[Float[Tensor, " V"], Float[Tensor, " V"]]:
+    """Return median angles in degrees and distances after alignment of the views `used`."""
+    source, target = (poses[:, used].reshape(-1, 4, 4) for poses in (found, known))
+    try:
+        transform: Sim3 = align_cameras_robust(source, target)
+    except DegenerateGeometryError:
+        transform = align_cameras_robust(source, target, torch.ones((), dtype=source.dtype))
+    moved = transform.apply_to_cameras(found)
+    angle = torch.rad2deg(rotation_angle(moved[..., :3, :3], known[..., :3, :3]))
+    apart = (camera_centers(moved) - camera_centers(known)).norm(dim=-1)
+    return angle.quantile(0.5, dim=0), apart.quantile(0.5, dim=0)
+
+
+def _at_fault(
+    found: Float[Tensor, "T V 4 4"],
+    known: Float[Tensor, "T V 4 4"],
+    rotation: Float[Tensor, " V"],
+    distance: Float[Tensor, " V"],
+    size: float,
+) -> int | None:
+    """Return the only view that is an outlier when it is left out of the alignment."""
+    number = found.shape[1]
+    if number < 3 or size == 0:
+        return None
+    largest = (rotation / rotation.amax().clamp_min(1e-12)).maximum(distance / distance.amax().clamp_min(1e-12))
+    faulty = []
+    for view in largest.topk(min(_MAX_CANDIDATES, number)).indices.tolist():
+        others = [other for other in range(number) if other != view]
+        angle, apart = _residuals(found, known, others)
+        worst_angle, worst_apart = float(angle[others].max()), float(apart[others].max())
+        agreed = worst_angle <= _AGREEMENT_DEG and worst_apart <= _AGREEMENT_SHARE * size
+        rotated = angle[view] > max(_MIN_FAULT_DEG, _OUTLIER_FACTOR * worst_angle)
+        displaced = apart[view] > max(_MIN_FAULT_SHARE * size, _OUTLIER_FACTOR * worst_apart)
+        if agreed and bool(rotated | displaced):
+            faulty.append(view)
+    return faulty[0] if len(faulty) == 1 else None
+
+
+def summarize_residuals(scene: Scene, chunks: Sequence[ChunkRecord]) -> AgreementRecord | None:
+    """Return the median residuals over all chunks; None if none were measured."""
+    compared = [chunk.calibration for chunk in chunks if chunk.calibration is not None]
+    if not compared:
+        return None
+    size = _rig_size(scene)
+    cameras = []
+    for view, name in enumerate(scene.view_names):
+        distance = median(residuals.distance[view] for residuals in compared)
+        cameras.append(
+            CameraResidualRecord(
+                view=name,
+                rotation_deg=median(residuals.rotation_deg[view] for residuals in compared),
+                distance=distance,
+                share=distance / size if size else None,
+                focal_percent=median(residuals.focal_percent[view] for residuals in compared),
+            )
+        )
+    named = [residuals.at_fault for residuals in compared]
+    return AgreementRecord(
+        cameras=cameras, at_fault=next((name for name in named if 2 * named.count(name) > len(named)), None)
+    )
+
+
+def _rig_size(scene: Scene) -> float:
+    """Return the largest distance between two calibrated cameras at the first instant."""
+    poses = [view.camera.world_to_camera.reshape(-1, 4, 4)[0] for view in scene.views if view.camera is not None]
+    centers = camera_centers(torch.stack(poses))
+    return float((centers[:, None] - centers).norm(dim=-1).max())
+
+
+def summarize_run(
+    status: Literal["complete", "incomplete"],
+    plan: RunPlan,
+    layout: OutputLayout,
+    state: RunState,
+    finished: Sequence[FinishedChunk],
+    journal: Journal,
+) -> RunRecord:
+    """Return the content of `run.json` after the finished chunks."""
+    scene, predictor = plan.scene, plan.predictor
+    scale = state.scale or Scale.ARBITRARY
+    chunks = [chunk.record for chunk in finished]
+    return RunRecord(
+        status=status,
+        settings=describe_settings(scene.options, plan.settings),
+        scale=scale,
+        scale_source=state.scale_source,
+        unit=scale.unit,
+        depth_scale=state.depth_scale or 1.0,
+        mesh_voxel_size=state.mesh_voxel_size,
+        scene=SceneRecord(name=scene.name, synchronisation=scene.synchronisation, calibration=scene.calibration),
+        views=[
+            view_record(
+                layout,
+                view.name,
+                view.source.label,
+                transform,
+                view.clock,
+                view.camera,
+                source,
+                maps,
+            )
+            for view, transform, source, maps in zip(
+                scene.views, plan.transforms, plan.sources, plan.map_transforms, strict=True
+            )
+        ],
+        times=scene.times.tolist(),
+        network=predictor.record,
+        rig=None if state.rig is None else state.rig.record,
+        registration=None if state.registration is None else state.registration.record,
+        calibration_check=state.calibration_check,
+        scale_from=state.scale_from,
+        calibration_residuals=summarize_residuals(scene, chunks),
+        chunks=chunks,
+        counts=CountsRecord(
+            clipped_depths=sum(chunk.clipped_depths for chunk in finished),
+            points=sum(chunk.num_points for chunk in finished),
+        ),
+        layers=state.layers,
+        motion=motion_record(plan.settings, state.depth_scale, finished, state.num_tracks),
+        timings={stage: round(seconds, 3) for stage, seconds in journal.seconds.items()},
+        predicted_peak_memory_bytes=plan.forecast.peak_bytes(max(chunk.length for chunk in state.chunks)),
+        peak_memory_bytes=peak_bytes(predictor.device),
+        device=str(predictor.device),
+        precision=PRECISION_NAMES[predictor.precision],
+        seed=plan.settings.seed,
+        warnings=journal.warnings,
+    )
+
+
+def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChunk]) -> tuple[Notice, ...]:
+    """Report on clipped depths, empty frames or clouds, seams, static cameras, the calibration, and no Open3D."""
+    chunks = [chunk.record for chunk in finished]
+    clipped = sum(chunk.clipped_depths for chunk in finished)
+    levels = state.depth_scale or 1.0
+    text = f"{clipped} depths outside {1 / levels:.4g} to {65535 / levels:.4g} were clipped in the depth PNGs"
+    agreement = summarize_residuals(plan.scene, chunks)
+    # Evidence was checked on its own; predicted cameras are the less certain ones.
+    is_registered = plan.registration is not None and plan.registration.record.is_used
+    notices = (
+        Notice(text) if clipped else None,
+        seams_notice(chunks, plan.max_side),
+        metres_notice(chunks, state.scale_source),
+        rig_fit_notice(chunks, plan.scene.view_names, plan.max_side),
+        empty_frames_notice(chunks, plan.scene.view_names, plan.scene.num_times),
+        no_points_notice(sum(chunk.num_points for chunk in finished), plan.settings.points),
+        None
+        if agreement is None or is_registered
+        else calibration_notice(
+            plan.scene, agreement, state.calibration_check, is_conditioned=is_conditioned(plan.predictor)
+        ),
+        open3d_notice(*load_open3d()),
+    )
+    demonstration = plan.predictor.record.name == BUNDLED_NAME
+    return (
+        *(notice for notice in notices if notice is not None),
+        *motion_notices(plan.settings, finished, is_demonstration=demonstration),
+    )
+
+
+_LONG_SIDE = 480
+
+
+def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
+    """Write `contact_sheet.png`, `cloud.png` and `orbit.mp4` to `preview/`, with the `banner` of the run."""
+    notice = banner(output.run)
+    instants = chosen_instants(output.num_times)
+    images = _images_at(scene, instants)
+    frames = [read_frames(output, instant, images[instant]) for instant in instants]
+    sheet = contact_sheet(frames, output.run.scale, notice)
+    middle = instants[len(instants) // 2]
+    cloud = cloud_views(output.points(middle), output.cameras, middle, notice)
+    sheet_path, cloud_path, orbit_path = map(output.layout.preview, PREVIEW_NAMES)
+    return [
+        write_png(sheet_path, sheet),
+        write_png(cloud_path, cloud),
+        write_bytes_atomic(orbit_path, orbit_video(output, notice)),
+    ]
+
+
+def banner(run: RunRecord) -> str:
+    """Return why the result is not to be trusted: an untrained network, or footage unlike its training set."""
+    if not run.network.trained:
+        return run.network.notice
+    return next((text.split(ADVICE)[0] for text in run.warnings if text.startswith(OOD_WARNING)), "")
+
+
+def _images_at(scene: Scene, instants: list[int]) -> dict[int, list[NDArray[np.uint8]]]:
+    """Decode some instants of all views at preview size, seeking from one to the next."""
+    images = {}
+    with open_batches(scene, _LONG_SIDE, 1) as reader:
+        for instant in instants:
+            batch = reader.read(instant, instant + 1)
+            pixels = (batch.images[0, 0] * 255).round().byte().permute(0, 2, 3, 1).numpy()
+            images[instant] = [
+                pixels[view, transform.rows, transform.columns]
+                for view, transform in enumerate(batch.pixel_transforms)
+            ]
+    return images
