@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from page4d.exporters.export import export
     from page4d.options import ExportSettings, PointOptions, ReconstructSettings, RegisterSettings, SceneOptions
     from page4d.output.reader import Output, open_output
+    from page4d.quality.page import report
     from page4d.quality.record import QualityReport
-    from page4d.quality.report import report
     from page4d.rig.opening import open_scene
     from page4d.rig.records import RigRegistration
     from page4d.run.predictor import build_predictor
@@ -43,7 +43,7 @@ _MODULES = {
     "open_scene": "page4d.rig.opening",
     "reconstruct": "page4d.run.reconstruct",
     "register": "page4d.run.registration",
-    "report": "page4d.quality.report",
+    "report": "page4d.quality.page",
 }
 
 __all__ = [

@@ -20,8 +20,8 @@ import numpy as np
 
 import page4d
 from page4d.choices import ExistingOutput, Subject
+from page4d.evaluation.motion_scores import MOVING_LIMIT
 from page4d.evaluation.record import Evaluation, FlowResult
-from page4d.evaluation.scene_flow import MOVING_LIMIT
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.truth import true_velocity
 from page4d.lab.synthetic.write import write_capture

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from page4d.choices import Poses
-from page4d.evaluation.camera_errors import pair_errors
+from page4d.evaluation.cameras import pair_errors
 from page4d.geometry.camera import Cameras
 from page4d.networks.output import RigOutput
 from page4d.options import ReconstructSettings

@@ -1,147 +1,234 @@
-"""Depth metrics as sums over pixels, which add up exactly, and sparsification curves of confidence."""
+"""Depth metrics of a capture: one pass over the frames to fit the alignments, one to sum the errors.
 
-from collections.abc import Callable, Sequence
+Motion mask metrics: intersection over union per frame (J), its mean (JM) and its recall (JR).
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-DELTA = 1.25
-"""Threshold of the depth ratio; its square and cube are the wider thresholds."""
+from page4d.evaluation.comparison import Comparison, FramePair, Step, no_step
+from page4d.evaluation.record import (
+    RESIZING,
+    ConfidenceReport,
+    DepthReport,
+    DepthResult,
+    MaskReport,
+    MaskScores,
+    depth_errors,
+    finite,
+)
+from page4d.evaluation.scores import (
+    DEFINITIONS,
+    STEPS,
+    DepthAlignment,
+    DepthFit,
+    DepthSums,
+    align_depth,
+    sparsify,
+    stack_sums,
+    sum_depth_errors,
+)
 
-MIN_DEPTH = 1e-5
-"""Lower bound of predictions in the logarithmic error."""
+MAX_FITTED_PIXELS = 8_000_000
+"""Maximum number of pixels that alignments are fitted to; larger captures use a random subset of each frame."""
 
-STEPS = 100
-"""Number of shares of removed pixels: 0, 1 % ... 99 %."""
+CAPTURE, FRAME = "capture", "frame"
 
-
-@dataclass(frozen=True, kw_only=True)
-class DepthSums:
-    """Sums over the counted pixels of maps; every field has the maps' leading axes.
-
-    Means are NaN without counted pixels. Depths are in the unit of the truth.
-
-    Source: PAGE-4D `eval/eval/video_depth/tools.py` and evaluation.md. Unlike in the public code, negative
-    predictions (after a shift) never count as close, although max(p / g, g / p) is below 1.25.
-    """
-
-    pixels: Float[Tensor, "*batch"]
-    relative: Float[Tensor, "*batch"]
-    squared_relative: Float[Tensor, "*batch"]
-    squared: Float[Tensor, "*batch"]
-    squared_log: Float[Tensor, "*batch"]
-    close: Float[Tensor, "*batch 3"]
-
-    def total(self) -> "DepthSums":
-        """Sum over all leading axes."""
-        axes = tuple(range(self.pixels.ndim))
-        return self._each(lambda sums: sums.sum(axes)) if axes else self
-
-    def __getitem__(self, index: object) -> "DepthSums":
-        """Index the leading axes as in a tensor."""
-        return self._each(lambda sums: sums[index])  # type: ignore[index]
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "DepthSums":
-        return DepthSums(**{name: change(value) for name, value in vars(self).items()})
-
-    @property
-    def abs_rel(self) -> Float[Tensor, "*batch"]:
-        """Mean of |p - g| / g."""
-        return self.relative / self.pixels
-
-    @property
-    def sq_rel(self) -> Float[Tensor, "*batch"]:
-        """Mean of (p - g)^2 / g."""
-        return self.squared_relative / self.pixels
-
-    @property
-    def rmse(self) -> Float[Tensor, "*batch"]:
-        """Root of the mean of (p - g)^2."""
-        return (self.squared / self.pixels).sqrt()
-
-    @property
-    def log_rmse(self) -> Float[Tensor, "*batch"]:
-        """Root of the mean of (log p - log g)^2."""
-        return (self.squared_log / self.pixels).sqrt()
-
-    @property
-    def delta(self) -> Float[Tensor, "*batch 3"]:
-        """Fractions of pixels with max(p / g, g / p) below 1.25, 1.25^2 and 1.25^3."""
-        return self.close / self.pixels[..., None]
-
-
-def stack_sums(parts: Sequence[DepthSums]) -> DepthSums:
-    """Stack sums along a new first axis."""
-    return DepthSums(**{name: torch.stack([vars(part)[name] for part in parts]) for name in vars(parts[0])})
-
-
-def sum_depth_errors(
-    prediction: Float[Tensor, "*batch H W"], truth: Float[Tensor, "*batch H W"], counted: Bool[Tensor, "*batch H W"]
-) -> DepthSums:
-    """Compare depth maps of equal unit and size at the counted pixels, where the truth must be positive."""
-    predicted, true = prediction.double(), torch.where(counted, truth, 1.0).double()
-    difference = torch.where(counted, predicted - true, 0.0)
-    positive = predicted > 0
-    ratio = torch.where(positive, torch.maximum(predicted / true, true / predicted), torch.inf)
-    log_ratio = torch.where(counted, predicted.clamp_min(MIN_DEPTH).log() - true.log(), 0.0)
-    limits = DELTA ** torch.arange(1, 4, dtype=torch.float64, device=truth.device)
-    close = counted[..., None] & (ratio[..., None] < limits)
-    return DepthSums(
-        pixels=counted.sum((-2, -1)).double(),
-        relative=(difference.abs() / true).sum((-2, -1)),
-        squared_relative=(difference.square() / true).sum((-2, -1)),
-        squared=difference.square().sum((-2, -1)),
-        squared_log=log_ratio.square().sum((-2, -1)),
-        close=close.sum((-3, -2)).double(),
-    )
-
-
-def counted_pixels(truth: Float[Tensor, "*batch H W"], max_depth: float | None = None) -> Bool[Tensor, "*batch H W"]:
-    """Return the pixels with known truth: above 0, and below `max_depth` if given."""
-    known = truth > 0
-    return known if max_depth is None else known & (truth < max_depth)
+Fits = dict[DepthAlignment, DepthFit]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sparsification:
-    """Mean error of the remaining pixels when those of lowest confidence, or of largest error, are removed first.
+class PixelSample:
+    """Pixels of a capture that have both true and predicted depth.
 
-    Source: Ilg et al., "Uncertainty estimates and multi-hypotheses networks for optical flow", ECCV 2018, section 4.
+    `counted` is their number in all frames, `known` that of all pixels with true depth.
     """
 
-    by_confidence: Float[Tensor, " steps"]
-    by_error: Float[Tensor, " steps"]
-
-    @property
-    def ause(self) -> float:
-        """Area under the sparsification error (AUSE): between the two curves, in units of the error; 0 is best."""
-        return float((self.by_confidence - self.by_error).mean())
-
-    @property
-    def ordering(self) -> float | None:
-        """1 - AUSE / AUSE of a random order: 1 is the ideal order, 0 a random one, negative values are worse.
-
-        None if all errors are equal.
-        """
-        random = float((self.by_error[0] - self.by_error).mean())
-        return 1 - self.ause / random if random > 1e-12 * float(self.by_error[0]) else None
+    prediction: Float[Tensor, " N"]
+    truth: Float[Tensor, " N"]
+    confidence: Float[Tensor, " N"]
+    known: int
+    counted: int
 
 
-def sparsify(errors: Float[Tensor, " N"], confidence: Float[Tensor, " N"]) -> Sparsification:
-    """Compute the curves by confidence and by error; ties of confidence take the expectation over random orders."""
-    errors = errors.double()
-    levels, level, number = torch.unique(confidence, return_inverse=True, return_counts=True)
-    mean = torch.zeros(len(levels), dtype=errors.dtype).index_add_(0, level, errors) / number
-    removed = torch.arange(STEPS) * len(errors) // STEPS
-    return Sparsification(
-        by_confidence=_means_of_rest(mean.repeat_interleave(number), removed),
-        by_error=_means_of_rest(errors.sort(descending=True).values, removed),
+def sample_pixels(
+    comparison: Comparison, seed: int = 0, limit: int = MAX_FITTED_PIXELS, step: Step = no_step
+) -> PixelSample | None:
+    """Collect the counted pixels of all frames, at most `limit` with equal shares per frame; None without any."""
+    num_frames = sum(len(comparison.depth_views(index)) for index in comparison.instants)
+    generator = torch.Generator().manual_seed(seed)
+    parts: list[Float[Tensor, "3 n"]] = []
+    known = counted = 0
+    for index in comparison.instants:
+        for frame in comparison.depth_frames(index):
+            chosen = frame.counted.flatten().nonzero()[:, 0]
+            known, counted = known + int(frame.known.sum()), counted + len(chosen)
+            if len(chosen) > limit // num_frames:
+                chosen = chosen[torch.randperm(len(chosen), generator=generator)[: limit // num_frames]]
+            maps = torch.stack([frame.prediction, frame.truth, frame.confidence])
+            parts.append(maps.flatten(1)[:, chosen])
+        step()
+    if not counted:
+        return None
+    prediction, truth, confidence = torch.cat(parts, dim=1)
+    return PixelSample(prediction=prediction, truth=truth, confidence=confidence, known=known, counted=counted)
+
+
+def fit_alignments(sample: PixelSample, alignments: Iterable[DepthAlignment]) -> Fits:
+    """Fit every alignment to the whole capture, whose views and instants share one world and scale."""
+    counted = torch.ones_like(sample.truth, dtype=torch.bool)
+    return {kind: align_depth(sample.prediction, sample.truth, counted, kind) for kind in alignments}
+
+
+def report_depth(comparison: Comparison, sample: PixelSample, fits: Fits, step: Step = no_step) -> DepthReport:
+    """Sum the errors of all frames under every alignment; the median is additionally fitted per frame."""
+    scopes = [(kind, CAPTURE) for kind in fits]
+    scopes += [(DepthAlignment.MEDIAN, FRAME)] if DepthAlignment.MEDIAN in fits else []
+    rows = []
+    for index in comparison.instants:
+        rows.append(_instant_sums(comparison, index, fits))
+        step()
+    sums = stack_sums(rows)
+    names = [view.name for view in comparison.views]
+    labelled = any(view.truth.dynamic_files for view in comparison.views)
+    return DepthReport(
+        resizing=RESIZING,
+        max_depth=comparison.max_depth,
+        coverage=sample.counted / sample.known,
+        fitted_pixels=len(sample.truth),
+        times=tuple(comparison.output.run.times[index] for index in comparison.instants),
+        results=tuple(
+            _result(sums[:, :, :, row], names, kind, None if scope == FRAME else fits[kind], labelled=labelled)
+            for row, (kind, scope) in enumerate(scopes)
+        ),
     )
 
 
-def _means_of_rest(ordered: Float[Tensor, " N"], removed: Tensor) -> Float[Tensor, " steps"]:
-    total = torch.cat([ordered.flip(0).cumsum(0).flip(0), ordered.new_zeros(1)])
-    means: Tensor = total[removed] / (len(ordered) - removed)
-    return means
+def _instant_sums(comparison: Comparison, index: int, fits: Fits) -> DepthSums:
+    """Return the sums [views, kinds, fits] of an instant; kinds are static, moving and unlabelled pixels."""
+    frames = {frame.view.name: _frame_sums(frame, fits) for frame in comparison.depth_frames(index)}
+    number = len(fits) + (DepthAlignment.MEDIAN in fits)
+    nothing = torch.ones(3, number, 1, 0)
+    without_truth = sum_depth_errors(nothing, nothing, nothing > 0)
+    return stack_sums([frames.get(view.name, without_truth) for view in comparison.views])
+
+
+def _frame_sums(frame: FramePair, fits: Fits) -> DepthSums:
+    """Return the sums [kinds, fits] of a frame."""
+    used = list(fits.values())
+    if DepthAlignment.MEDIAN in fits:
+        prediction, truth, counted = (values.flatten() for values in (frame.prediction, frame.truth, frame.counted))
+        used.append(align_depth(prediction, truth, counted, DepthAlignment.MEDIAN))
+    moving, still = torch.zeros_like(frame.counted), torch.zeros_like(frame.counted)
+    if frame.dynamic is not None:
+        moving, still = frame.dynamic, ~frame.dynamic
+    kinds = (still, moving, ~still & ~moving)
+    return stack_sums([_pixel_sums(frame, frame.counted & kind, used) for kind in kinds])
+
+
+def _pixel_sums(frame: FramePair, chosen: Bool[Tensor, "H W"], fits: Sequence[DepthFit]) -> DepthSums:
+    """Return the sums [fits] of selected pixels, treated as an image of one row."""
+    prediction = frame.prediction[chosen].double()
+    aligned = torch.stack([fit.scale * prediction + fit.shift for fit in fits])[:, None]
+    truth = frame.truth[chosen].double().expand_as(aligned)
+    return sum_depth_errors(aligned, truth, torch.ones_like(truth, dtype=torch.bool))
+
+
+def _result(
+    sums: DepthSums, names: Sequence[str], alignment: DepthAlignment, fit: DepthFit | None, *, labelled: bool
+) -> DepthResult:
+    """Aggregate sums [times, views, kinds] over all, by motion, by view, by instant and by frame."""
+    return DepthResult(
+        alignment=alignment.value,
+        scope=FRAME if fit is None else CAPTURE,
+        definition=DEFINITIONS[alignment],
+        scale=None if fit is None else finite(float(fit.scale)),
+        shift=None if fit is None else finite(float(fit.shift)),
+        overall=depth_errors(sums.total()),
+        static=depth_errors(sums[:, :, 0].total()) if labelled else None,
+        dynamic=depth_errors(sums[:, :, 1].total()) if labelled else None,
+        per_view={name: depth_errors(sums[:, view].total()) for view, name in enumerate(names)},
+        per_time=tuple(depth_errors(sums[time].total()) for time in range(len(sums.pixels))),
+        abs_rel_per_frame={
+            name: tuple(depth_errors(sums[time, view].total()).abs_rel for time in range(len(sums.pixels)))
+            for view, name in enumerate(names)
+        },
+    )
+
+
+def report_confidence(sample: PixelSample, alignment: DepthAlignment, fit: DepthFit) -> ConfidenceReport:
+    """Compute the sparsification of absolute relative errors under one alignment."""
+    truth = sample.truth.double()
+    errors = (fit.scale * sample.prediction.double() + fit.shift - truth).abs() / truth
+    curves = sparsify(errors, sample.confidence)
+    return ConfidenceReport(
+        alignment=alignment.value,
+        ordering=curves.ordering,
+        ause=curves.ause,
+        removed=tuple(step / STEPS for step in range(STEPS)),
+        by_confidence=tuple(curves.by_confidence.tolist()),
+        by_error=tuple(curves.by_error.tolist()),
+    )
+
+
+GOOD_IOU = 0.5
+"""Intersection over union from which on a frame counts for the recall."""
+
+
+def mask_overlap(
+    predicted: Bool[Tensor, "*batch H W"], true: Bool[Tensor, "*batch H W"]
+) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+    """Return the numbers of pixels in the intersection and in the union of masks."""
+    return (predicted & true).sum((-2, -1)).double(), (predicted | true).sum((-2, -1)).double()
+
+
+def iou(intersection: Float[Tensor, "*batch"], union: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+    """Return intersection over union; 1 where both masks are empty, as in DAVIS."""
+    return torch.where(union > 0, intersection / union.clamp_min(1), 1.0)
+
+
+def recall(ious: Float[Tensor, " frames"]) -> Float[Tensor, ""]:
+    """Return the fraction of frames with an intersection over union of at least 0.5 (JR)."""
+    return (ious >= GOOD_IOU).double().mean()
+
+
+def report_masks(comparison: Comparison, step: Step = no_step) -> MaskReport | None:
+    """Compare the masks of all frames that have a true and a predicted one; None without such frames."""
+    places, overlaps = [], []
+    for index in comparison.instants:
+        for view in comparison.views:
+            masks = comparison.masks(index, view)
+            if masks is not None:
+                places.append((index, view.name))
+                overlaps.append(torch.stack(mask_overlap(*masks)))
+        step()
+    if not places:
+        return None
+    table = torch.stack(overlaps)
+    instants, names = dict.fromkeys(index for index, _ in places), dict.fromkeys(name for _, name in places)
+
+    def rows(position: int, value: object) -> Float[Tensor, "n 2"]:
+        return table[[row for row, place in enumerate(places) if place[position] == value]]
+
+    return MaskReport(
+        overall=_scores(table),
+        per_view={name: _scores(rows(1, name)) for name in names},
+        times=tuple(comparison.output.run.times[index] for index in instants),
+        iou_per_time=tuple(_scores(rows(0, index)).jm for index in instants),
+    )
+
+
+def _scores(overlaps: Float[Tensor, "n 2"]) -> MaskScores:
+    intersection, union = overlaps.unbind(-1)
+    frames = iou(intersection, union)
+    return MaskScores(
+        frames=len(frames),
+        empty=int((union == 0).sum()),
+        jm=float(frames.mean()),
+        jr=float(recall(frames)),
+        pooled=float(iou(intersection.sum(), union.sum())),
+    )

@@ -8,14 +8,12 @@ from pathlib import Path
 from page4d.choices import DepthAlignment
 from page4d.conventions import Scale
 from page4d.errors import listed
-from page4d.evaluation.camera_report import MAX_PAIRED_CAMERAS, report_cameras
+from page4d.evaluation.cameras import MAX_PAIRED_CAMERAS, report_cameras
 from page4d.evaluation.comparison import Comparison, compare
-from page4d.evaluation.depth_report import fit_alignments, report_confidence, report_depth, sample_pixels
-from page4d.evaluation.masks import report_masks
-from page4d.evaluation.motion_report import has_velocities, report_motion
-from page4d.evaluation.point_report import default_threshold, report_points
+from page4d.evaluation.depth import fit_alignments, report_confidence, report_depth, report_masks, sample_pixels
+from page4d.evaluation.motion import has_velocities, report_motion, report_tracks
+from page4d.evaluation.points import default_threshold, report_points
 from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
-from page4d.evaluation.track_report import report_tracks
 from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings
 
 _PASSES = 4

@@ -1,120 +1,199 @@
-"""Point cloud metrics: accuracy, completeness, F-score and normal consistency of nearest neighbours."""
+"""Point cloud metrics of a capture: predicted points against the unprojected true depth, per instant."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+import torch
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
+from torch import Tensor
 
-from page4d.signals import deferred_signals
+from page4d.conventions import Scale
+from page4d.evaluation.comparison import Comparison, FramePair, Step, no_step, true_camera
+from page4d.evaluation.record import PointReport
+from page4d.evaluation.scores import Neighbours, PointScores, Surface, score_points
+from page4d.geometry.camera import Cameras, project, world_points
+from page4d.geometry.transforms import Sim3, transform_points
 
-NORMAL_NEIGHBOURS = 30
-"""Neighbours that a normal is estimated from, as in Open3D's `estimate_normals()`."""
+STILL, MOVING, NOT_LABELLED = range(3)
+"""Label of a point by the true motion mask at its pixel."""
+
+METRIC_THRESHOLD = 0.05
+"""Default distance threshold in metres of precision, recall and F-score."""
+
+RELATIVE_THRESHOLD = 0.01
+"""Default threshold relative to the median true depth, if the truth is not metric."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """Distance of each query point to its nearest neighbour in the other cloud, and |cos| between their normals."""
+class LabelledCloud:
+    """Points in the true world with the index of their view in the output and their motion label `kind`.
+
+    `counted` is False for points whose pixel has no true depth.
+    """
+
+    xyz: Float[np.ndarray, "N 3"]
+    view: Int[np.ndarray, " N"]
+    kind: Int[np.ndarray, " N"]
+    counted: Bool[np.ndarray, " N"]
+
+
+def predicted_cloud(comparison: Comparison, frames: Sequence[FramePair], transform: Sim3) -> LabelledCloud:
+    """Read the predicted points of the frames' instant and views, and transform them to the true world.
+
+    The pixel of a point is its projection into its own view.
+    """
+    index = frames[0].time_index
+    cloud = comparison.output.points(index)
+    parts = []
+    for frame in frames:
+        chosen = cloud.view == frame.view.index
+        points = torch.from_numpy(cloud.xyz[chosen]).double()
+        world_to_camera = comparison.output.cameras.world_to_camera[index, frame.view.index]
+        intrinsics = comparison.intrinsics(frame.view)[index]
+        pixels, depth = project(transform_points(world_to_camera, points), intrinsics)
+        height, width = frame.truth.shape
+        column, row = pixels.nan_to_num(nan=-1.0).clamp(-1.0, max(width, height)).floor().long().unbind(-1)
+        inside = (depth > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
+        row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
+        parts.append(
+            LabelledCloud(
+                xyz=transform.apply(points).numpy(),
+                view=np.full(len(points), frame.view.index),
+                kind=_kinds(frame)[row, column].numpy(),
+                counted=(inside & frame.known[row, column]).numpy(),
+            )
+        )
+    return _joined(parts)
+
+
+def true_cloud(frames: Sequence[FramePair]) -> LabelledCloud:
+    """Unproject the true depth of frames of one instant; their true cameras must be known."""
+    parts = []
+    for frame in frames:
+        world_to_camera = true_camera(frame.view, frame.time_index)
+        assert world_to_camera is not None
+        camera = Cameras(
+            world_to_camera=world_to_camera,
+            intrinsics=frame.view.truth.intrinsics,
+            image_size=frame.view.truth.image_size,
+        )
+        points = world_points(frame.truth.double(), camera)[frame.known]
+        parts.append(
+            LabelledCloud(
+                xyz=points.numpy(),
+                view=np.full(len(points), frame.view.index),
+                kind=_kinds(frame)[frame.known].numpy(),
+                counted=np.full(len(points), True),
+            )
+        )
+    return _joined(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Matches:
+    """Nearest neighbours of sampled points of one cloud in the other, with the labels of the points."""
 
     distance: Float[np.ndarray, " N"]
     cosine: Float[np.ndarray, " N"]
+    view: Int[np.ndarray, " N"]
+    kind: Int[np.ndarray, " N"]
 
-
-class Surface:
-    """Point cloud with a k-d tree for nearest neighbours and normals."""
-
-    def __init__(self, points: Float[np.ndarray, "M 3"]) -> None:
-        self.points = np.ascontiguousarray(points, dtype=np.float64)
-        self._tree = cKDTree(self.points, compact_nodes=False, balanced_tree=False)
-
-    def nearest(self, other: "Surface", chosen: Int[np.ndarray, " N"]) -> Neighbours:
-        """Return the nearest neighbours in `other` of the chosen points, at infinite distance if it is empty."""
-        if not len(other.points):
-            return Neighbours(distance=np.full(len(chosen), np.inf), cosine=np.full(len(chosen), np.nan))
-        with deferred_signals():  # SciPy's threads write into freed memory if an exception leaves the query
-            found = other._tree.query(self.points[chosen], workers=-1)
-        distance, index = (np.asarray(part) for part in found)
-        cosine = np.abs((self.normals(chosen) * other.normals(index)).sum(-1)).clip(0.0, 1.0)
-        return Neighbours(distance=distance, cosine=cosine)
-
-    def normals(self, chosen: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N 3"]:
-        """Return the normal, up to sign, at every chosen point: the direction of least variance of its neighbours.
-
-        Clouds of fewer than three points have no normals (NaN).
-        """
-        neighbours = min(NORMAL_NEIGHBOURS, len(self.points))
-        if neighbours < 3:
-            return np.full((len(chosen), 3), np.nan)
-        with deferred_signals():
-            _, index = self._tree.query(self.points[chosen], k=neighbours, workers=-1)
-        around = self.points[index]
-        centred = around - around.mean(axis=1, keepdims=True)
-        _, axes = np.linalg.eigh(centred.transpose(0, 2, 1) @ centred)
-        least: NDArray[np.float64] = axes[..., 0]
-        return least
+    def neighbours(self, label: str, value: int) -> Neighbours:
+        """Return the neighbours of the points with this label, of all points if `label` is empty."""
+        chosen = getattr(self, label) == value if label else slice(None)
+        return Neighbours(distance=self.distance[chosen], cosine=self.cosine[chosen])
 
 
 @dataclass(frozen=True, kw_only=True)
-class PointScores:
-    """Scores of a cloud in units of the truth; None where no point was counted.
+class _CloudPair:
+    """Matches of predicted points in the truth (accuracy) and of true points in the prediction (completeness)."""
 
-    Accuracy is the mean distance from predicted to true points, completeness from true to predicted ones. The Chamfer
-    distance is reported as their mean (`overall_mean`, DA3) and their sum (`overall_sum`, PAGE-4D).
-    `normal_consistency` is the mean over both directions.
+    accuracy: _Matches
+    completeness: _Matches
+
+    def scores(self, threshold: float, label: str = "", value: int = 0) -> PointScores:
+        """Summarise all points, or those with one label."""
+        sides = self.accuracy.neighbours(label, value), self.completeness.neighbours(label, value)
+        return score_points(*sides, threshold)
+
+
+def default_threshold(comparison: Comparison, median_depth: float) -> float:
+    """Return the default distance threshold of the F-score in units of the truth."""
+    return METRIC_THRESHOLD if comparison.truth.scale is Scale.METRIC else RELATIVE_THRESHOLD * median_depth
+
+
+def report_points(
+    comparison: Comparison, transform: Sim3, threshold: float, queries: int, seed: int = 0, step: Step = no_step
+) -> PointReport | None:
+    """Compare the clouds of all instants with true depth and cameras; None without such instants.
+
+    Per instant and direction at most `queries` random points are used. `transform` maps the predicted to the true
+    world.
     """
-
-    points: int
-    accuracy: float | None
-    accuracy_median: float | None
-    completeness: float | None
-    completeness_median: float | None
-    overall_mean: float | None
-    overall_sum: float | None
-    precision: float | None
-    recall: float | None
-    f_score: float | None
-    normal_accuracy: float | None
-    normal_completeness: float | None
-    normal_consistency: float | None
-
-
-def score_points(accuracy: Neighbours, completeness: Neighbours, threshold: float) -> PointScores:
-    """Summarise the nearest neighbours of both directions; precision and recall count distances below `threshold`."""
-    to_truth, to_prediction = accuracy.distance, completeness.distance
-    near, far = _mean(to_truth), _mean(to_prediction)
-    precision, recall = _mean(to_truth < threshold), _mean(to_prediction < threshold)
-    normals = _mean(accuracy.cosine), _mean(completeness.cosine)
-    total = None if near is None or far is None else near + far
-    balanced = None
-    if precision is not None and recall is not None:
-        balanced = 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
-    return PointScores(
-        points=len(to_truth),
-        accuracy=near,
-        accuracy_median=_median(to_truth),
-        completeness=far,
-        completeness_median=_median(to_prediction),
-        overall_mean=None if total is None else total / 2,
-        overall_sum=total,
-        precision=precision,
-        recall=recall,
-        f_score=balanced,
-        normal_accuracy=normals[0],
-        normal_completeness=normals[1],
-        normal_consistency=None if normals[0] is None or normals[1] is None else (normals[0] + normals[1]) / 2,
+    instants, found, uncounted = [], [], 0
+    for index in comparison.instants:
+        frames = [frame for frame in comparison.depth_frames(index) if true_camera(frame.view, index) is not None]
+        step()
+        if not any(bool(frame.known.any()) for frame in frames):
+            continue
+        predicted, true = predicted_cloud(comparison, frames, transform), true_cloud(frames)
+        instants.append(index)
+        uncounted += int((~predicted.counted).sum())
+        found.append(_compare(predicted, true, queries, np.random.default_rng((seed, index))))
+    if not found:
+        return None
+    whole = _CloudPair(
+        accuracy=_joined([pair.accuracy for pair in found]),
+        completeness=_joined([pair.completeness for pair in found]),
+    )
+    labelled = any(view.truth.dynamic_files for view in comparison.views)
+    return PointReport(
+        threshold=threshold,
+        queries_per_instant=queries,
+        uncounted_points=uncounted,
+        times=tuple(comparison.output.run.times[index] for index in instants),
+        overall=whole.scores(threshold),
+        static=whole.scores(threshold, "kind", STILL) if labelled else None,
+        dynamic=whole.scores(threshold, "kind", MOVING) if labelled else None,
+        per_view={view.name: whole.scores(threshold, "view", view.index) for view in comparison.views},
+        per_time=tuple(pair.scores(threshold) for pair in found),
     )
 
 
-def _mean(values: NDArray[Any]) -> float | None:
-    known = values[~np.isnan(values)]
-    return _finite(known.mean()) if len(known) else None
+def _kinds(frame: FramePair) -> Int[Tensor, "H W"]:
+    if frame.dynamic is None:
+        return torch.full(frame.truth.shape, NOT_LABELLED)
+    return torch.where(frame.dynamic, MOVING, STILL)
 
 
-def _median(values: NDArray[Any]) -> float | None:
-    return _finite(np.median(values)) if len(values) else None
+_Arrays = TypeVar("_Arrays", LabelledCloud, _Matches)
 
 
-def _finite(value: Any) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def _joined(parts: Sequence[_Arrays]) -> _Arrays:
+    """Concatenate records of arrays field by field."""
+    return type(parts[0])(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
+
+
+def _compare(predicted: LabelledCloud, true: LabelledCloud, queries: int, random: np.random.Generator) -> _CloudPair:
+    """Match random counted points of each cloud to the nearest points of the other."""
+    surfaces = Surface(predicted.xyz), Surface(true.xyz)
+    chosen = [_sample(cloud.counted, queries, random) for cloud in (predicted, true)]
+    return _CloudPair(
+        accuracy=_matches(surfaces[0], surfaces[1], predicted, chosen[0]),
+        completeness=_matches(surfaces[1], surfaces[0], true, chosen[1]),
+    )
+
+
+def _sample(counted: NDArray[np.bool_], limit: int, random: np.random.Generator) -> NDArray[np.int64]:
+    indices = np.flatnonzero(counted)
+    return indices if len(indices) <= limit else np.sort(random.choice(indices, size=limit, replace=False))
+
+
+def _matches(source: Surface, target: Surface, cloud: LabelledCloud, chosen: NDArray[Any]) -> _Matches:
+    nearest = source.nearest(target, chosen)
+    return _Matches(
+        distance=nearest.distance, cosine=nearest.cosine, view=cloud.view[chosen], kind=cloud.kind[chosen]
+    )

@@ -6,10 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from page4d.evaluation.depth import DepthSums
-from page4d.evaluation.points import PointScores
-from page4d.evaluation.scene_flow import FlowScores, SigmaScores
-from page4d.evaluation.track_scores import TAPVid3DScores, TrackScores
+from page4d.evaluation.motion_scores import FlowScores, SigmaScores, TAPVid3DScores, TrackScores
+from page4d.evaluation.scores import DepthSums, PointScores
 from page4d.output.record import TransformRecord
 
 RESIZING = "bicubic to the truth's pixels (cv2.INTER_CUBIC)"

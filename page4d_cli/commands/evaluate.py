@@ -15,6 +15,7 @@ from page4d_cli.tables import Column, print_fields, print_table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from page4d.evaluation.motion_scores import FlowScores, TrackScores
     from page4d.evaluation.record import (
         CameraReport,
         DepthErrors,
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
         PointReport,
         TrackReport,
     )
-    from page4d.evaluation.scene_flow import FlowScores
-    from page4d.evaluation.track_scores import TrackScores
 
 DEPTH = "Depth"
 POINTS = "Points"

@@ -43,8 +43,7 @@ def report(
 
     Compares the depth of all views with each other, over time, and with the pictures; --json has all numbers.
     """
-    from page4d.quality.page import check_page, write_page
-    from page4d.quality.report import inspect
+    from page4d.quality.page import check_page, inspect, write_page
 
     if html is not None:
         check_page(html, overwrite=overwrite)

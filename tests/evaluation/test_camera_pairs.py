@@ -8,7 +8,7 @@ import torch
 from rigs import random_rig, random_similarity
 
 from page4d.errors import ShapeError
-from page4d.evaluation.camera_errors import area_under_curve, fraction_below, pair_errors
+from page4d.evaluation.cameras import area_under_curve, fraction_below, pair_errors
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
 

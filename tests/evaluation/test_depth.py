@@ -7,8 +7,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
-from page4d.evaluation.depth import counted_pixels, stack_sums, sum_depth_errors
-from page4d.evaluation.depth_alignment import DepthAlignment, align_depth
+from page4d.evaluation.scores import DepthAlignment, align_depth, counted_pixels, stack_sums, sum_depth_errors
 
 QUICK = [kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM]
 LEARNED = [kind for kind in QUICK if kind is not DepthAlignment.METRIC]

@@ -12,9 +12,9 @@ from outputs import change_cameras, change_maps, copy_of, edit_json, move_world
 from rigs import disturbed, random_similarity
 
 from page4d.errors import InputError, UsageError
-from page4d.evaluation.depth_alignment import DepthAlignment
 from page4d.evaluation.evaluate import evaluate
 from page4d.evaluation.record import DepthErrors, Evaluation
+from page4d.evaluation.scores import DepthAlignment
 from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings
 
 SETTINGS = EvaluationSettings(points_per_instant=300)
@@ -326,7 +326,7 @@ class TestMatching:
 def test_alignments_of_large_captures_use_a_seeded_random_subset(
     perfect: Path, capture: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from page4d.evaluation import depth_report
+    from page4d.evaluation import depth as depth_report
 
     default = depth_report.sample_pixels.__defaults__
     monkeypatch.setattr(depth_report.sample_pixels, "__defaults__", (0, 1200, *default[2:]))

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from page4d.evaluation.depth import STEPS, sparsify
-from page4d.evaluation.masks import iou, mask_overlap, recall
+from page4d.evaluation.depth import iou, mask_overlap, recall
+from page4d.evaluation.scores import STEPS, sparsify
 
 
 def test_overlaps_equal_hand_computed_values() -> None:

@@ -14,11 +14,18 @@ from rigs import random_similarity
 
 from page4d.choices import DepthAlignment, Subject
 from page4d.errors import InputError
-from page4d.evaluation import motion_report
+from page4d.evaluation import motion as motion_report
 from page4d.evaluation.evaluate import evaluate
+from page4d.evaluation.motion_scores import (
+    CameraTracks,
+    PixelMotion,
+    TrackPairs,
+    score_flow,
+    score_sigma,
+    score_tapvid3d,
+    score_tracks,
+)
 from page4d.evaluation.record import Evaluation
-from page4d.evaluation.scene_flow import PixelMotion, score_flow, score_sigma
-from page4d.evaluation.track_scores import CameraTracks, TrackPairs, score_tapvid3d, score_tracks
 from page4d.formats.tracks import Tracks, read_tracks
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.rotation import matrix_from_rotation_vector

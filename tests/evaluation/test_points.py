@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from page4d.evaluation.points import Neighbours, Surface, score_points
+from page4d.evaluation.scores import Neighbours, Surface, score_points
 from page4d.installation import open3d_or_none
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from rigs import disturbed, random_rig, random_similarity
 
-from page4d.evaluation.camera_errors import (
+from page4d.evaluation.cameras import (
     RigAlignment,
     absolute_errors,
     align_rig,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import Page4DError
-from page4d.evaluation.truth_folder import open_truth
+from page4d.evaluation.comparison import open_truth
 from page4d.formats.read import read_calibration
 from page4d.io.json_records import config_to_json
 from page4d.lab.pretraining.config import PRESETS as PRETRAINING

@@ -9,8 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from page4d.quality.page import page
-from page4d.quality.report import inspect
+from page4d.quality.page import inspect, page
 from page4d_cli.app import run as command
 from tests.quality.runs_without_truth import write_run
 

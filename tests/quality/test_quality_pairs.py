@@ -7,7 +7,7 @@ import torch
 
 from page4d.geometry.camera import Cameras
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.quality.pairs import DepthView, compare_pair
+from page4d.quality.measure import DepthView, compare_pair
 
 CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=1, image_size=(72, 96))
 

@@ -7,8 +7,7 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.quality.pairs import DepthView, compare_pair
-from page4d.quality.photometry import PhotoConsistency, photo_consistency
+from page4d.quality.measure import DepthView, PhotoConsistency, compare_pair, photo_consistency
 from tests.quality.test_quality_pairs import CAPTURE, true_view
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.evaluation.camera_errors import pair_errors
+from page4d.evaluation.cameras import pair_errors
 from page4d.geometry.camera import Cameras
 from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.evaluation.camera_errors import pair_errors
+from page4d.evaluation.cameras import pair_errors
 from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.networks.conditioning import Conditioning, ViewGroups

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from page4d.errors import CapabilityError, InputError, Page4DError, listed
-from page4d.evaluation.truth_folder import open_truth
+from page4d.evaluation.comparison import open_truth
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth

@@ -23,10 +23,9 @@ from torch import Tensor
 
 from page4d.choices import SceneFamily
 from page4d.errors import UsageError
-from page4d.evaluation.camera_errors import focal_errors, fraction_below, pair_errors
-from page4d.evaluation.depth import sparsify, sum_depth_errors
-from page4d.evaluation.depth_alignment import DepthAlignment, align_depth
-from page4d.evaluation.masks import mask_overlap
+from page4d.evaluation.cameras import focal_errors, fraction_below, pair_errors
+from page4d.evaluation.depth import mask_overlap
+from page4d.evaluation.scores import DepthAlignment, align_depth, sparsify, sum_depth_errors
 from page4d.formats.maps import write_png
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import mean_rotation

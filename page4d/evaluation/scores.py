@@ -1,0 +1,456 @@
+"""Depth metrics as sums over pixels, which add up exactly, and sparsification curves of confidence.
+
+Scale and shift that align predicted depth with the truth, one protocol per function. Point cloud metrics: accuracy,
+completeness, F-score and normal consistency of nearest neighbours.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+from torch import Tensor
+
+from page4d.choices import DepthAlignment
+from page4d.signals import deferred_signals
+
+DELTA = 1.25
+"""Threshold of the depth ratio; its square and cube are the wider thresholds."""
+
+MIN_DEPTH = 1e-5
+"""Lower bound of predictions in the logarithmic error."""
+
+STEPS = 100
+"""Number of shares of removed pixels: 0, 1 % ... 99 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthSums:
+    """Sums over the counted pixels of maps; every field has the maps' leading axes.
+
+    Means are NaN without counted pixels. Depths are in the unit of the truth.
+
+    Source: PAGE-4D `eval/eval/video_depth/tools.py` and evaluation.md. Unlike in the public code, negative
+    predictions (after a shift) never count as close, although max(p / g, g / p) is below 1.25.
+    """
+
+    pixels: Float[Tensor, "*batch"]
+    relative: Float[Tensor, "*batch"]
+    squared_relative: Float[Tensor, "*batch"]
+    squared: Float[Tensor, "*batch"]
+    squared_log: Float[Tensor, "*batch"]
+    close: Float[Tensor, "*batch 3"]
+
+    def total(self) -> "DepthSums":
+        """Sum over all leading axes."""
+        axes = tuple(range(self.pixels.ndim))
+        return self._each(lambda sums: sums.sum(axes)) if axes else self
+
+    def __getitem__(self, index: object) -> "DepthSums":
+        """Index the leading axes as in a tensor."""
+        return self._each(lambda sums: sums[index])  # type: ignore[index]
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> "DepthSums":
+        return DepthSums(**{name: change(value) for name, value in vars(self).items()})
+
+    @property
+    def abs_rel(self) -> Float[Tensor, "*batch"]:
+        """Mean of |p - g| / g."""
+        return self.relative / self.pixels
+
+    @property
+    def sq_rel(self) -> Float[Tensor, "*batch"]:
+        """Mean of (p - g)^2 / g."""
+        return self.squared_relative / self.pixels
+
+    @property
+    def rmse(self) -> Float[Tensor, "*batch"]:
+        """Root of the mean of (p - g)^2."""
+        return (self.squared / self.pixels).sqrt()
+
+    @property
+    def log_rmse(self) -> Float[Tensor, "*batch"]:
+        """Root of the mean of (log p - log g)^2."""
+        return (self.squared_log / self.pixels).sqrt()
+
+    @property
+    def delta(self) -> Float[Tensor, "*batch 3"]:
+        """Fractions of pixels with max(p / g, g / p) below 1.25, 1.25^2 and 1.25^3."""
+        return self.close / self.pixels[..., None]
+
+
+def stack_sums(parts: Sequence[DepthSums]) -> DepthSums:
+    """Stack sums along a new first axis."""
+    return DepthSums(**{name: torch.stack([vars(part)[name] for part in parts]) for name in vars(parts[0])})
+
+
+def sum_depth_errors(
+    prediction: Float[Tensor, "*batch H W"], truth: Float[Tensor, "*batch H W"], counted: Bool[Tensor, "*batch H W"]
+) -> DepthSums:
+    """Compare depth maps of equal unit and size at the counted pixels, where the truth must be positive."""
+    predicted, true = prediction.double(), torch.where(counted, truth, 1.0).double()
+    difference = torch.where(counted, predicted - true, 0.0)
+    positive = predicted > 0
+    ratio = torch.where(positive, torch.maximum(predicted / true, true / predicted), torch.inf)
+    log_ratio = torch.where(counted, predicted.clamp_min(MIN_DEPTH).log() - true.log(), 0.0)
+    limits = DELTA ** torch.arange(1, 4, dtype=torch.float64, device=truth.device)
+    close = counted[..., None] & (ratio[..., None] < limits)
+    return DepthSums(
+        pixels=counted.sum((-2, -1)).double(),
+        relative=(difference.abs() / true).sum((-2, -1)),
+        squared_relative=(difference.square() / true).sum((-2, -1)),
+        squared=difference.square().sum((-2, -1)),
+        squared_log=log_ratio.square().sum((-2, -1)),
+        close=close.sum((-3, -2)).double(),
+    )
+
+
+def counted_pixels(truth: Float[Tensor, "*batch H W"], max_depth: float | None = None) -> Bool[Tensor, "*batch H W"]:
+    """Return the pixels with known truth: above 0, and below `max_depth` if given."""
+    known = truth > 0
+    return known if max_depth is None else known & (truth < max_depth)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sparsification:
+    """Mean error of the remaining pixels when those of lowest confidence, or of largest error, are removed first.
+
+    Source: Ilg et al., "Uncertainty estimates and multi-hypotheses networks for optical flow", ECCV 2018, section 4.
+    """
+
+    by_confidence: Float[Tensor, " steps"]
+    by_error: Float[Tensor, " steps"]
+
+    @property
+    def ause(self) -> float:
+        """Area under the sparsification error (AUSE): between the two curves, in units of the error; 0 is best."""
+        return float((self.by_confidence - self.by_error).mean())
+
+    @property
+    def ordering(self) -> float | None:
+        """1 - AUSE / AUSE of a random order: 1 is the ideal order, 0 a random one, negative values are worse.
+
+        None if all errors are equal.
+        """
+        random = float((self.by_error[0] - self.by_error).mean())
+        return 1 - self.ause / random if random > 1e-12 * float(self.by_error[0]) else None
+
+
+def sparsify(errors: Float[Tensor, " N"], confidence: Float[Tensor, " N"]) -> Sparsification:
+    """Compute the curves by confidence and by error; ties of confidence take the expectation over random orders."""
+    errors = errors.double()
+    levels, level, number = torch.unique(confidence, return_inverse=True, return_counts=True)
+    mean = torch.zeros(len(levels), dtype=errors.dtype).index_add_(0, level, errors) / number
+    removed = torch.arange(STEPS) * len(errors) // STEPS
+    return Sparsification(
+        by_confidence=_means_of_rest(mean.repeat_interleave(number), removed),
+        by_error=_means_of_rest(errors.sort(descending=True).values, removed),
+    )
+
+
+def _means_of_rest(ordered: Float[Tensor, " N"], removed: Tensor) -> Float[Tensor, " steps"]:
+    total = torch.cat([ordered.flip(0).cumsum(0).flip(0), ordered.new_zeros(1)])
+    means: Tensor = total[removed] / (len(ordered) - removed)
+    return means
+
+
+__all__ = ["DEFINITIONS", "DepthAlignment", "DepthFit", "align_depth"]
+
+_MIN_SCALE = 1e-3
+_EPSILON = 1e-8
+_WEISZFELD_STEPS = 10
+_ADAM_STEPS = 1000
+_ADAM_RATE = 1e-4
+_ADAM_TOLERANCE = 1e-6
+_BISECTIONS = 200
+_PRUNE_EVERY = 4
+
+Pixels = Float[Tensor, " N"]
+Fit = tuple[Tensor, Tensor]
+
+
+DEFINITIONS = {
+    DepthAlignment.SCALE: f"scale of least absolute error ({_WEISZFELD_STEPS} Weiszfeld steps, published)",
+    DepthAlignment.SCALE_SHIFT: "scale and shift of least absolute error, exact",
+    DepthAlignment.SCALE_SHIFT_SQUARES: "scale and shift of least squared error",
+    DepthAlignment.SCALE_SHIFT_ADAM: f"scale and shift by {_ADAM_STEPS} Adam steps on the absolute error (published)",
+    DepthAlignment.METRIC: "as predicted",
+    DepthAlignment.MEDIAN: "ratio of the medians",
+}
+"""Estimator of each alignment.
+
+`scale` follows the published code, whose ten iterations do not converge: a pixel with a residual near 0 gets almost
+all of the weight, so rounding may change the third digit of the scale. `scale-shift` is exact.
+
+Source: PAGE-4D `eval/eval/video_depth/tools.py` for `scale`, `median` and `scale-shift-adam`.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DepthFit:
+    """Affine map `scale * depth + shift` with leading batch axes; NaN where there was no pixel to fit."""
+
+    scale: Float[Tensor, "*batch"]
+    shift: Float[Tensor, "*batch"]
+
+    def apply(self, depth: Float[Tensor, "*batch H W"]) -> Float[Tensor, "*batch H W"]:
+        """Align depth maps."""
+        return self.scale[..., None, None] * depth + self.shift[..., None, None]
+
+
+def align_depth(
+    prediction: Float[Tensor, "*batch N"],
+    truth: Float[Tensor, "*batch N"],
+    counted: Bool[Tensor, "*batch N"],
+    alignment: DepthAlignment,
+) -> DepthFit:
+    """Fit one map per batch element to its counted pixels along N."""
+    batch, number = truth.shape[:-1], truth.shape[-1]
+    rows = zip(*(values.reshape(-1, number) for values in (prediction, truth, counted)), strict=True)
+    nothing = torch.full((), torch.nan, dtype=torch.float64, device=truth.device)
+    fits = []
+    for predicted, true, known in rows:
+        if not known.all():
+            predicted, true = predicted[known], true[known]
+        fits.append(_FITS[alignment](predicted.double(), true.double()) if len(true) else (nothing, nothing))
+    scale, shift = (torch.stack(values).reshape(batch) for values in zip(*fits, strict=True))
+    return DepthFit(scale=scale, shift=shift)
+
+
+def _keep(prediction: Pixels, truth: Pixels) -> Fit:
+    del truth
+    return prediction.new_ones(()), prediction.new_zeros(())
+
+
+def _fit_median(prediction: Pixels, truth: Pixels) -> Fit:
+    # torch returns the lower of two middle values, as in the public code.
+    return truth.median() / prediction.median(), truth.new_zeros(())
+
+
+def _fit_scale(prediction: Pixels, truth: Pixels) -> Fit:
+    scale = truth.mean() / prediction.mean()
+    for _ in range(_WEISZFELD_STEPS):
+        weighted = prediction / ((scale * prediction - truth).abs() + _EPSILON)
+        scale = (weighted @ truth) / (weighted @ prediction)
+    return scale.clamp_min(_MIN_SCALE), truth.new_zeros(())
+
+
+def _fit_squares(prediction: Pixels, truth: Pixels) -> Fit:
+    centred = prediction - prediction.mean()
+    variance = centred.square().sum()
+    if variance <= (torch.finfo(prediction.dtype).eps * prediction.norm()) ** 2:
+        return _fit_median(prediction, truth)
+    scale = (centred * (truth - truth.mean())).sum() / variance
+    return scale, truth.mean() - scale * prediction.mean()
+
+
+def _fit_adam(prediction: Pixels, truth: Pixels) -> Fit:
+    scale, shift = _fit_median(prediction, truth)
+    scale.requires_grad_()
+    shift.requires_grad_()
+    optimizer = torch.optim.Adam([scale, shift], lr=_ADAM_RATE)
+    before = torch.inf
+    for _ in range(_ADAM_STEPS):
+        with torch.no_grad():
+            residual = scale * prediction + shift - truth
+            loss, sign = float(residual.abs().sum()), residual.sign()
+            scale.grad, shift.grad = (sign * prediction).sum(), sign.sum()
+        optimizer.step()
+        if abs(before - loss) < _ADAM_TOLERANCE:
+            break
+        before = loss
+    return scale.detach(), shift.detach()
+
+
+@dataclass(frozen=True)
+class _Deviations:
+    """Sum of |truth - scale * prediction - shift| as a function of the scale, at the optimal shift for each scale.
+
+    `prediction` is at least 0, so residuals and the optimal shift decrease with the scale. Pixels with residuals of
+    fixed sign are aggregated: `surplus` is the number of positive minus negative ones, `slope` the derivative of
+    their sum with respect to the scale.
+    """
+
+    prediction: Pixels
+    truth: Pixels
+    surplus: int = 0
+    slope: float = 0.0
+
+    def at(self, scale: float) -> tuple[float, float]:
+        """Return the derivative with respect to the scale, and the optimal shift."""
+        residual = self.truth - scale * self.prediction
+        number = len(residual)
+        # The optimal shift is the median of all residuals, including the aggregated ones.
+        rank = min(max((number + self.surplus + 1) // 2, 1), number)
+        shift = residual.kthvalue(rank).values
+        sign = (residual - shift).sign()
+        level = sign == 0
+        # The subgradient of |0| is any value in [-1, 1]; the value that makes the shift optimal applies to the scale.
+        balance = -(float(sign.sum()) + self.surplus) / float(level.sum())
+        derivative = self.slope - float(sign @ self.prediction) - balance * float(self.prediction[level].sum())
+        return derivative, float(shift)
+
+    def between(self, low: float, high: float, low_shift: float, high_shift: float) -> "_Deviations":
+        """Aggregate the pixels whose residual has the same sign at all scales from `low` to `high`."""
+        above = self.truth - high * self.prediction > low_shift
+        below = self.truth - low * self.prediction < high_shift
+        open_ = ~(above | below)
+        return _Deviations(
+            self.prediction[open_],
+            self.truth[open_],
+            self.surplus + int(above.sum()) - int(below.sum()),
+            self.slope - float(self.prediction[above].sum()) + float(self.prediction[below].sum()),
+        )
+
+
+def _fit_deviations(prediction: Pixels, truth: Pixels) -> Fit:
+    """Minimise the sum of absolute deviations exactly: it is convex in the scale, so its derivative is bisected."""
+    deviations = _Deviations(prediction - prediction.min(), truth)
+    start, _ = _fit_squares(prediction, truth)
+    width = float(start.abs()) / 16 or 1.0
+    low, high = float(start) - width, float(start) + width
+    (low_slope, low_shift), (high_slope, high_shift) = deviations.at(low), deviations.at(high)
+    while low_slope > 0 or high_slope < 0:
+        width *= 4
+        if low_slope > 0:
+            low -= width
+            low_slope, low_shift = deviations.at(low)
+        if high_slope < 0:
+            high += width
+            high_slope, high_shift = deviations.at(high)
+    for step in range(_BISECTIONS):
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        slope, shift = deviations.at(middle)
+        if slope <= 0:
+            low, low_shift = middle, shift
+        if slope >= 0:
+            high, high_shift = middle, shift
+        if step % _PRUNE_EVERY == _PRUNE_EVERY - 1 and low < high:
+            deviations = deviations.between(low, high, low_shift, high_shift)
+    scale = truth.new_tensor((low + high) / 2)
+    return scale, (truth - scale * prediction).median()
+
+
+_FITS: dict[DepthAlignment, Callable[[Tensor, Tensor], Fit]] = {
+    DepthAlignment.SCALE: _fit_scale,
+    DepthAlignment.SCALE_SHIFT: _fit_deviations,
+    DepthAlignment.SCALE_SHIFT_SQUARES: _fit_squares,
+    DepthAlignment.SCALE_SHIFT_ADAM: _fit_adam,
+    DepthAlignment.METRIC: _keep,
+    DepthAlignment.MEDIAN: _fit_median,
+}
+
+NORMAL_NEIGHBOURS = 30
+"""Neighbours that a normal is estimated from, as in Open3D's `estimate_normals()`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """Distance of each query point to its nearest neighbour in the other cloud, and |cos| between their normals."""
+
+    distance: Float[np.ndarray, " N"]
+    cosine: Float[np.ndarray, " N"]
+
+
+class Surface:
+    """Point cloud with a k-d tree for nearest neighbours and normals."""
+
+    def __init__(self, points: Float[np.ndarray, "M 3"]) -> None:
+        self.points = np.ascontiguousarray(points, dtype=np.float64)
+        self._tree = cKDTree(self.points, compact_nodes=False, balanced_tree=False)
+
+    def nearest(self, other: "Surface", chosen: Int[np.ndarray, " N"]) -> Neighbours:
+        """Return the nearest neighbours in `other` of the chosen points, at infinite distance if it is empty."""
+        if not len(other.points):
+            return Neighbours(distance=np.full(len(chosen), np.inf), cosine=np.full(len(chosen), np.nan))
+        with deferred_signals():  # SciPy's threads write into freed memory if an exception leaves the query
+            found = other._tree.query(self.points[chosen], workers=-1)
+        distance, index = (np.asarray(part) for part in found)
+        cosine = np.abs((self.normals(chosen) * other.normals(index)).sum(-1)).clip(0.0, 1.0)
+        return Neighbours(distance=distance, cosine=cosine)
+
+    def normals(self, chosen: Int[np.ndarray, " N"]) -> Float[np.ndarray, "N 3"]:
+        """Return the normal, up to sign, at every chosen point: the direction of least variance of its neighbours.
+
+        Clouds of fewer than three points have no normals (NaN).
+        """
+        neighbours = min(NORMAL_NEIGHBOURS, len(self.points))
+        if neighbours < 3:
+            return np.full((len(chosen), 3), np.nan)
+        with deferred_signals():
+            _, index = self._tree.query(self.points[chosen], k=neighbours, workers=-1)
+        around = self.points[index]
+        centred = around - around.mean(axis=1, keepdims=True)
+        _, axes = np.linalg.eigh(centred.transpose(0, 2, 1) @ centred)
+        least: NDArray[np.float64] = axes[..., 0]
+        return least
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointScores:
+    """Scores of a cloud in units of the truth; None where no point was counted.
+
+    Accuracy is the mean distance from predicted to true points, completeness from true to predicted ones. The Chamfer
+    distance is reported as their mean (`overall_mean`, DA3) and their sum (`overall_sum`, PAGE-4D).
+    `normal_consistency` is the mean over both directions.
+    """
+
+    points: int
+    accuracy: float | None
+    accuracy_median: float | None
+    completeness: float | None
+    completeness_median: float | None
+    overall_mean: float | None
+    overall_sum: float | None
+    precision: float | None
+    recall: float | None
+    f_score: float | None
+    normal_accuracy: float | None
+    normal_completeness: float | None
+    normal_consistency: float | None
+
+
+def score_points(accuracy: Neighbours, completeness: Neighbours, threshold: float) -> PointScores:
+    """Summarise the nearest neighbours of both directions; precision and recall count distances below `threshold`."""
+    to_truth, to_prediction = accuracy.distance, completeness.distance
+    near, far = _mean(to_truth), _mean(to_prediction)
+    precision, recall = _mean(to_truth < threshold), _mean(to_prediction < threshold)
+    normals = _mean(accuracy.cosine), _mean(completeness.cosine)
+    total = None if near is None or far is None else near + far
+    balanced = None
+    if precision is not None and recall is not None:
+        balanced = 2 * precision * recall / (precision + recall) if precision + recall > 0 else 0.0
+    return PointScores(
+        points=len(to_truth),
+        accuracy=near,
+        accuracy_median=_median(to_truth),
+        completeness=far,
+        completeness_median=_median(to_prediction),
+        overall_mean=None if total is None else total / 2,
+        overall_sum=total,
+        precision=precision,
+        recall=recall,
+        f_score=balanced,
+        normal_accuracy=normals[0],
+        normal_completeness=normals[1],
+        normal_consistency=None if normals[0] is None or normals[1] is None else (normals[0] + normals[1]) / 2,
+    )
+
+
+def _mean(values: NDArray[Any]) -> float | None:
+    known = values[~np.isnan(values)]
+    return _finite(known.mean()) if len(known) else None
+
+
+def _median(values: NDArray[Any]) -> float | None:
+    return _finite(np.median(values)) if len(values) else None
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if np.isfinite(value) else None
