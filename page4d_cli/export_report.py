@@ -12,7 +12,7 @@ from page4d_cli import console
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
-    from page4d.exporters.record import ExportRecord
+    from page4d.exporters.export import ExportRecord
 
 
 @dataclass(frozen=True, kw_only=True)

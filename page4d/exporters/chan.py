@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.opengl import lost_offsets, opengl_poses, vertical_fov
+from page4d.exporters.job import ExportJob, Written, lost_offsets, opengl_poses, vertical_fov
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file
 

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.maps import exported_unit
+from page4d.exporters.job import ExportJob, Written, exported_unit
 from page4d.io.atomic import output_error, real_path
 from page4d.output.layout import frame_name
 

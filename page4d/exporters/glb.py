@@ -20,11 +20,9 @@ from scipy.spatial.transform import Rotation
 
 import page4d
 from page4d.errors import UsageError
-from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.maps import exported_unit
-from page4d.exporters.opengl import lost_offsets, opengl_poses, vertical_fov
+from page4d.exporters.job import ExportJob, Written, exported_unit, lost_offsets, opengl_poses, vertical_fov
+from page4d.exporters.pictures import linear_from_srgb
 from page4d.exporters.points import layer_sizes
-from page4d.exporters.transfer import linear_from_srgb
 from page4d.formats.ply import PointCloud, read_ply_header
 from page4d.io.atomic import real_path
 from page4d.io.folders import new_file

@@ -1,4 +1,8 @@
-"""One export in progress: what a writer of a format reads, in the exported world and at exported pictures."""
+"""One export in progress: what a writer of a format reads, in the exported world and at exported pictures.
+
+Rate of the instants of an export or of a viewer. Maps of a run for formats that contain them as they are: depth,
+confidence and motion per view and instant. Cameras of an export as OpenGL cameras: x right, y up, looking along -z.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -12,12 +16,10 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat
-from page4d.errors import UsageError
+from page4d.errors import UsageError, listed
 from page4d.exporters.formats import Budget, Format
-from page4d.exporters.pinhole import PictureGeometry, Size, scaled
+from page4d.exporters.pictures import ExportWorld, PictureGeometry, Size, scaled
 from page4d.exporters.points import CloudReader, ModelPoints, layer_limits, layer_sizes
-from page4d.exporters.timing import frame_rate
-from page4d.exporters.world import ExportWorld
 from page4d.formats.maps import encode_image
 from page4d.formats.ply import PointCloud
 from page4d.formats.tracks import Tracks
@@ -26,6 +28,12 @@ from page4d.io.folders import write_file
 from page4d.options import ExportSettings
 from page4d.output.pictures import Pictures
 from page4d.output.reader import Output
+
+
+def frame_rate(seconds: NDArray[np.float64]) -> float:
+    """Return the instants per second of increasing times [T], from their median step; 1 for a single instant."""
+    return 1.0 / float(np.median(np.diff(seconds))) if len(seconds) > 1 else 1.0
+
 
 JPG_QUALITY = 95
 _PNG_COMPRESSION = 3
@@ -321,3 +329,42 @@ def encode_picture(pixels: NDArray[np.uint8], image_format: ImageFormat) -> byte
         else [cv2.IMWRITE_PNG_COMPRESSION, _PNG_COMPRESSION, cv2.IMWRITE_PNG_STRATEGY, _PNG_STRATEGY]
     )
     return encode_image(pixels, f".{image_format}", parameters)
+
+
+def moving_map(job: ExportJob, place: int, view: int) -> NDArray[np.bool_] | None:
+    """Return a motion mask [h, w] at the resolution of the run's maps; None if the run predicted no motion."""
+    mask = job.output.dynamic(job.instants[place], job.views[view].name)
+    return None if mask is None else job.geometry[view].mapped(mask.astype(np.uint8), place) > 0
+
+
+def exported_unit(job: ExportJob) -> str:
+    """Return the length of one exported unit: "metre", "0.01 metre" or "arbitrary"."""
+    unit, scale = job.output.run.unit, job.world.scale
+    return unit if scale == 1.0 or unit == "arbitrary" else f"{1 / scale:.9g} {unit}"
+
+
+_LOST_PX = 0.5
+"""Offsets of the principal point below this are not worth a remark."""
+
+
+def opengl_poses(job: ExportJob) -> NDArray[np.float64]:
+    """Return poses [T, V, 4, 4] from OpenGL cameras to the exported world."""
+    poses: NDArray[np.float64] = job.camera_to_world * np.array([1.0, -1.0, -1.0, 1.0]) + 0.0  # no -0
+    return poses
+
+
+def vertical_fov(job: ExportJob) -> NDArray[np.float64]:
+    """Return the vertical field of view [T, V] in radians, of cameras with a centred principal point."""
+    heights = np.array([size[0] for size in job.sizes])
+    angles: NDArray[np.float64] = 2 * np.arctan(heights / (2 * job.intrinsics[..., 1, 1]))
+    return angles
+
+
+def lost_offsets(job: ExportJob) -> tuple[str, ...]:
+    """Return a remark on the views whose principal point is off the centre, for formats that assume it centred."""
+    centers = np.array([size[::-1] for size in job.sizes]) / 2
+    offsets = np.linalg.norm(job.intrinsics[..., :2, 2] - centers, axis=-1).max(axis=0)
+    views = [f"{view.name} {px:.1f} px" for view, px in zip(job.views, offsets, strict=True) if px > _LOST_PX]
+    if not views:
+        return ()
+    return (f"{job.format.name} has no principal point; pictures are off their camera by: {listed(views, 4)}",)

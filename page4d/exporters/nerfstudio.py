@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from page4d.choices import ImageFormat, PointLayer
-from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture
-from page4d.exporters.opengl import opengl_poses
+from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture, opengl_poses
 from page4d.formats.ply import PointCloud, encode_header
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json

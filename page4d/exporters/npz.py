@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from page4d.conventions import DESCRIPTION
 from page4d.errors import UsageError
-from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.maps import exported_unit, moving_map
+from page4d.exporters.job import ExportJob, Written, exported_unit, moving_map
 from page4d.formats.tracks import Tracks
 from page4d.io.atomic import real_path
 from page4d.io.folders import new_file

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.choices import UpAxis
-from page4d.exporters.world import turn_up
+from page4d.exporters.pictures import turn_up
 from page4d.geometry.rotation import quaternion_from_matrix
 from page4d.viewer.content import ViewerContent
 

@@ -212,9 +212,9 @@ def _export(
     run: Path, names: str, folder: Path, settings: dict[str, Any], *, overwrite: bool, dry_run: bool, quiet: bool
 ) -> Iterator[Report]:
     """Write the exports one after the other, or only plan them."""
-    from page4d.exporters.estimate import check_room, estimate
     from page4d.exporters.export import MEMORY_HINT, export_record, plan_exports, run_export
     from page4d.exporters.job import Written
+    from page4d.exporters.plan import check_room, estimate
     from page4d.io.limits import limits_named
 
     with limits_named(MEMORY_HINT):

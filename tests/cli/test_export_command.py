@@ -19,9 +19,8 @@ from typing import Any
 
 import pytest
 
-from page4d.exporters.export import plan_exports
+from page4d.exporters.export import RECORD_NAME, plan_exports
 from page4d.exporters.formats import FORMATS, PictureUse
-from page4d.exporters.record import RECORD_NAME
 from page4d.formats.ply import encode_header
 from page4d_cli.commands import doctor
 from tests.export.capture import Capture, make_capture
@@ -348,7 +347,7 @@ class TestFolders:
         tmp_path.chmod(0o700)
 
     def test_a_disk_without_room_is_found_before_anything_is_written(self, export, tmp_path, monkeypatch) -> None:
-        monkeypatch.setattr("page4d.exporters.estimate.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+        monkeypatch.setattr("page4d.exporters.plan.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
         ended = export("splat", to=tmp_path / "new" / "dir")
         assert ended.code == 5
         assert "the export needs about" in ended.err

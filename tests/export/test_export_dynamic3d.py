@@ -15,7 +15,7 @@ from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.exporters import plan
 from page4d.exporters.export import Exported
-from page4d.exporters.pinhole import PictureGeometry, plan_pictures
+from page4d.exporters.pictures import PictureGeometry, plan_pictures
 from page4d.formats.ply import write_ply
 from tests.export.capture import THRESHOLD, Capture, make_capture, project, read_rgb
 from tests.export.trainer_shots import (

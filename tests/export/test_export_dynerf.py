@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from page4d.choices import Pinhole
 from page4d.errors import InputError, UsageError
 from page4d.exporters.export import Exported, run_export
-from page4d.exporters.pinhole import plan_pictures
+from page4d.exporters.pictures import plan_pictures
 from page4d.exporters.trainers.views import reading_order
 from tests.export.capture import THRESHOLD, Capture, project, read_rgb
 from tests.export.cropped_shots import by_instant, planned, worst_cropped_error

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from page4d.choices import PointLayer
-from page4d.exporters.estimate import estimate
 from page4d.exporters.export import Exported, export
 from page4d.exporters.formats import FORMATS
-from page4d.exporters.plan import plan_job
+from page4d.exporters.plan import estimate, plan_job
 from page4d.exporters.points import CloudReader, PointFilter
 from page4d.formats.ply import PointCloud
 from page4d.options import ExportSettings

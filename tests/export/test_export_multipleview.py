@@ -10,7 +10,7 @@ import pytest
 from page4d.choices import Pinhole
 from page4d.errors import InputError, UsageError
 from page4d.exporters.export import Exported, run_export
-from page4d.exporters.pinhole import plan_pictures
+from page4d.exporters.pictures import plan_pictures
 from tests.export.capture import THRESHOLD, Capture, read_rgb
 from tests.export.cropped_shots import by_instant, planned, worst_cropped_error
 from tests.export.trainer_shots import Shot, export_one, mistakes, next_instant, read_cloud

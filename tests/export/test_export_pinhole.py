@@ -5,7 +5,7 @@ import pytest
 
 from page4d.choices import Pinhole
 from page4d.errors import UsageError
-from page4d.exporters.pinhole import PictureGeometry, plan_pictures
+from page4d.exporters.pictures import PictureGeometry, plan_pictures
 
 SIZES = ((120, 160), (120, 160), (120, 160), (90, 160))
 FOCALS = ((150.0, 152.0), (120.0, 118.0), (200.0, 205.0), (130.0, 131.0))

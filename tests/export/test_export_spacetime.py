@@ -12,7 +12,7 @@ import pytest
 from page4d.choices import Pinhole
 from page4d.errors import InputError, UsageError
 from page4d.exporters.export import Exported, run_export
-from page4d.exporters.pinhole import plan_pictures
+from page4d.exporters.pictures import plan_pictures
 from tests.export.capture import THRESHOLD, Capture, read_rgb
 from tests.export.cropped_shots import planned, worst_cropped_error
 from tests.export.trainer_shots import Points, Shot, export_one, files_of, mistakes, next_instant

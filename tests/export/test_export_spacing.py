@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from page4d.exporters.spacing import point_spacing
+from page4d.exporters.points import point_spacing
 
 
 def grid(side: int, step: float) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from page4d.exporters.transfer import linear_from_srgb
+from page4d.exporters.pictures import linear_from_srgb
 
 
 def test_known_values() -> None:

@@ -17,9 +17,8 @@ from page4d.exporters.export import export
 from page4d.exporters.formats import find_format
 from page4d.exporters.job import ExportJob
 from page4d.exporters.plan import plan_job
-from page4d.exporters.spacing import point_spacing
-from page4d.exporters.usd import write
-from page4d.exporters.usd.cameras import prim_names
+from page4d.exporters.points import point_spacing
+from page4d.exporters.usd import prim_names, write
 from page4d.options import ExportSettings
 from tests.export.capture import Capture, make_capture, project
 

@@ -16,8 +16,7 @@ from itertools import groupby
 from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
-from page4d.exporters.trainers.views import reading_order, sorted_names
+from page4d.exporters.trainers.views import DepthBounds, encode_poses_bounds, reading_order, sorted_names
 from page4d.formats.ply import encode_trainer_ply
 from page4d.formats.video import VideoFile
 from page4d.io.atomic import real_path

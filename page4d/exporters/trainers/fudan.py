@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat
-from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.opengl import opengl_poses
+from page4d.exporters.job import ExportJob, Written, opengl_poses
 from page4d.exporters.points import ModelPoints
 from page4d.exporters.trainers.views import repeated_view, split_views
 from page4d.formats.ply import encode_trainer_ply, read_ply_header

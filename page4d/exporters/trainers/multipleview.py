@@ -16,7 +16,7 @@ import shlex
 from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
+from page4d.exporters.trainers.views import DepthBounds, encode_poses_bounds
 from page4d.formats.colmap import Camera, Image, Model, Points3D, make_poses, write_model
 from page4d.formats.ply import PointCloud, encode_trainer_ply
 from page4d.io.atomic import real_path

@@ -18,8 +18,7 @@ import shlex
 from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.trainers.poses_bounds import DepthBounds, encode_poses_bounds
-from page4d.exporters.trainers.views import check_views, reading_order, sorted_names
+from page4d.exporters.trainers.views import DepthBounds, check_views, encode_poses_bounds, reading_order, sorted_names
 from page4d.formats.colmap import Camera, Image, Model, Points3D, make_poses, write_model
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
