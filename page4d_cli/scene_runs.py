@@ -15,8 +15,7 @@ from page4d_cli.progress_display import observed_run
 from page4d_cli.run_report import report_batch, report_plan, report_run
 
 if TYPE_CHECKING:
-    from page4d.batch.jobs import SceneJob, SceneOutcome
-    from page4d.batch.process import Watch
+    from page4d.batch.jobs import SceneJob, SceneOutcome, Watch
     from page4d.output.record import RunRecord
     from page4d.run.chunk_source import OpenChunks
     from page4d.run.predictor import Predictor
@@ -55,7 +54,7 @@ def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | No
         if distributed is None:
             record = run_scene(request, job, observer)
         else:
-            from page4d.batch.ray_cluster import cluster_chunks
+            from page4d.batch.ray import cluster_chunks
             from page4d.batch.ray_connection import joined_cluster, parse_distributed
 
             with joined_cluster(parse_distributed(distributed), observer.notice) as ray:
@@ -158,11 +157,11 @@ def _outcomes(
     request: Request, jobs: list["SceneJob"], show: Show, distributed: str | None
 ) -> Iterator["SceneOutcome"]:
     if distributed is None:
-        from page4d.batch.process import in_a_process
+        from page4d.batch.jobs import in_a_process
 
         yield from in_a_process(jobs, partial(_until_stopped, request), _watch(jobs, show))
         return
-    from page4d.batch.ray_cluster import on_cluster
+    from page4d.batch.ray import on_cluster
     from page4d.batch.ray_connection import joined_cluster, parse_distributed
 
     with joined_cluster(

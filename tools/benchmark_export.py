@@ -30,7 +30,7 @@ def run_export():
 def run_page():
     from page4d.viewer.content import viewer_content
     from page4d.viewer.recording import record_page
-    from page4d.viewer.thumbnails import Thumbnails
+    from page4d.viewer.scene import Thumbnails
     output = open_output(out)
     content = viewer_content(output, ExportSettings(), is_page=True)
     page = record_page(content, Thumbnails(content, output.pictures(scene)))

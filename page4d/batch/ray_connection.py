@@ -1,5 +1,7 @@
 """Connection to a Ray cluster: an existing one, or one of this machine that only its user can reach.
 
+Processes that a library started and did not end.
+
 Ray executes what its ports receive. A cluster that this module starts listens on loopback addresses only, requires a
 random token, and keeps its sockets and logs in a folder of mode 0700 that is removed with it.
 """
@@ -17,17 +19,60 @@ import socket
 import stat
 import sys
 import tempfile
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page4d.batch.descendants import ended_if_it_fails
 from page4d.errors import CapabilityError, InterruptedRunError, Stopped, UsageError
 from page4d.installation import install_command
 from page4d.scene.records import Level, Notice
 from page4d.signals import deferred_signals
+
+_SECONDS = 5.0
+"""Time in which killed processes must end."""
+
+
+@contextmanager
+def ended_if_it_fails() -> Iterator[None]:
+    """Kill the processes that the body started, and theirs, if it raises. Without /proc nothing is killed."""
+    before = descendants()
+    try:
+        yield
+    except BaseException:
+        until = time.monotonic() + _SECONDS
+        while (started := descendants() - before) and time.monotonic() < until:
+            for process in started:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):  # not a child of this process, or already reaped
+                    os.waitpid(process, os.WNOHANG)
+            time.sleep(0.02)
+        raise
+
+
+def descendants(process: int | None = None) -> set[int]:
+    """Return the children of a process, by default of this one, their children, and so on; needs /proc."""
+    children = defaultdict(list)
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # The name in parentheses may contain anything; state and parent follow. Source: proc(5).
+            state, parent = status.read_text(errors="replace").rpartition(")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue  # it has ended
+        if state != "Z":
+            children[int(parent)].append(int(status.parent.name))
+    found: set[int] = set()
+    waiting = [os.getpid() if process is None else process]
+    while waiting:
+        for child in children[waiting.pop()]:
+            found.add(child)
+            waiting.append(child)
+    return found
+
 
 Notify = Callable[[Notice], None]
 

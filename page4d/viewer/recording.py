@@ -10,18 +10,20 @@ from page4d.formats.ply import PointCloud
 from page4d.io.atomic import check_file, real_path
 from page4d.output.reader import Output
 from page4d.viewer.content import ViewerContent
-from page4d.viewer.motion import (
+from page4d.viewer.scene import (
     MAX_SEGMENTS,
     MAX_TRACKS,
     TRAIL,
+    CameraNodes,
+    Thumbnails,
+    add_cloud,
     add_segments,
     default_steps,
+    prepare_scene,
     track_segments,
     velocity_segments,
 )
-from page4d.viewer.nodes import CameraNodes, add_cloud, prepare_scene
 from page4d.viewer.server import start_server, stop_server
-from page4d.viewer.thumbnails import Thumbnails
 
 Progress = Callable[[int, int], None]
 

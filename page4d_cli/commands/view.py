@@ -15,7 +15,7 @@ from page4d_cli.progress_display import count, displayed_progress
 
 if TYPE_CHECKING:
     from page4d.viewer.content import ViewerContent
-    from page4d.viewer.thumbnails import Thumbnails
+    from page4d.viewer.scene import Thumbnails
 
 SERVER = "Live viewer"
 PAGE = "HTML page"
@@ -81,7 +81,7 @@ def view(
     from page4d.output.reader import open_output
     from page4d.viewer.content import viewer_content
     from page4d.viewer.recording import check_page_file
-    from page4d.viewer.thumbnails import Thumbnails
+    from page4d.viewer.scene import Thumbnails
 
     output = open_output(out)
     if html is not None:
@@ -131,7 +131,7 @@ def _serve(
     content: "ViewerContent", thumbnails: "Thumbnails | None", port: int | None, *, opens_browser: bool, quiet: bool
 ) -> None:
     """Run the viewer until a signal ends it."""
-    from page4d.viewer.live import DEFAULT_PORT, live_viewer
+    from page4d.viewer.server import DEFAULT_PORT, live_viewer
 
     wanted = DEFAULT_PORT if port is None else port
     with live_viewer(content, thumbnails, wanted) as viewer:

@@ -16,11 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from page4d.batch import ray_cluster
-from page4d.batch.descendants import descendants
+from page4d.batch import ray as ray_cluster
 from page4d.batch.jobs import SceneJob
-from page4d.batch.ray_cluster import WorkerResources
-from page4d.batch.ray_connection import local_cluster
+from page4d.batch.ray import WorkerResources
+from page4d.batch.ray_connection import descendants, local_cluster
 from page4d.errors import InterruptedRunError
 from page4d_cli.app import run
 from page4d_cli.interrupts import stops_cleanly

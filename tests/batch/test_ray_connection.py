@@ -14,8 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from page4d.batch import ray_connection
-from page4d.batch.descendants import descendants, ended_if_it_fails
-from page4d.batch.ray_connection import joined_cluster, parse_distributed
+from page4d.batch.ray_connection import descendants, ended_if_it_fails, joined_cluster, parse_distributed
 from page4d.errors import CapabilityError, UsageError
 from page4d.installation import install_command
 from page4d.signals import deferred_signals

@@ -9,8 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from page4d.batch.jobs import BatchRecord, SceneJob, SceneStatus, not_begun, outcome_of, scene_jobs
-from page4d.batch.process import in_a_process
+from page4d.batch.jobs import BatchRecord, SceneJob, SceneStatus, in_a_process, not_begun, outcome_of, scene_jobs
 from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.scene.records import Notice
 

@@ -157,7 +157,7 @@ def test_an_interrupt_ends_the_viewer(folder):
 )
 @pytest.mark.usefixtures("viser")
 def test_a_browser_opens_where_there_is_a_display(cli, folder, monkeypatch, display, options, opens):
-    from page4d.viewer.live import LiveViewer
+    from page4d.viewer.server import LiveViewer
 
     opened: list[str] = []
     monkeypatch.setattr(sys, "platform", "linux")

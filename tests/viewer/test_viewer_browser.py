@@ -16,10 +16,9 @@ from page4d.geometry.rotation import matrix_from_quaternion
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.viewer.content import ViewerContent, viewer_content
-from page4d.viewer.live import live_viewer
 from page4d.viewer.recording import record_page
-from page4d.viewer.rig import frustum_depth
-from page4d.viewer.thumbnails import Thumbnails
+from page4d.viewer.scene import Thumbnails, frustum_depth
+from page4d.viewer.server import live_viewer
 
 pytest.importorskip("viser")
 playwright = pytest.importorskip("playwright.sync_api")

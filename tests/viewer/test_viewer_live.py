@@ -15,12 +15,9 @@ from page4d.errors import InputError
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.viewer.content import viewer_content
-from page4d.viewer.live import LiveViewer, live_viewer
-from page4d.viewer.look_through import LookThrough
-from page4d.viewer.resident import ResidentClouds
-from page4d.viewer.rig import frustum
-from page4d.viewer.server import start_server, stop_server
-from page4d.viewer.thumbnails import Thumbnails
+from page4d.viewer.panel import LookThrough
+from page4d.viewer.scene import ResidentClouds, Thumbnails, frustum
+from page4d.viewer.server import LiveViewer, live_viewer, start_server, stop_server
 
 viser = pytest.importorskip("viser")
 

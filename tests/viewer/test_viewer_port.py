@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from page4d.errors import CapabilityError
-from page4d.viewer.port import HOST, LAST_PORT, free_port
+from page4d.viewer.server import HOST, LAST_PORT, free_port
 
 
 def test_the_next_free_port_is_taken():

@@ -18,8 +18,7 @@ from page4d.output.record import SceneRecord
 from page4d.viewer import recording
 from page4d.viewer.content import viewer_content
 from page4d.viewer.recording import check_size, estimated_bytes, record_page
-from page4d.viewer.rig import first_viewpoint, frustum, quaternion
-from page4d.viewer.thumbnails import Thumbnails
+from page4d.viewer.scene import Thumbnails, first_viewpoint, frustum, quaternion
 
 pytest.importorskip("viser")
 msgpack = pytest.importorskip("msgpack")

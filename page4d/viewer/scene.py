@@ -1,0 +1,539 @@
+"""Clouds and frusta as nodes of viser's scene.
+
+Frusta of the cameras, and the point from which a scene is first seen. Velocities and tracks as line segments of
+viser's scene. Clouds in the browser: all instants if there is room for them, else the shown one and the next ones.
+Small pictures of all instants and views, compressed, for the frusta.
+"""
+
+import colorsys
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from page4d.choices import PointLayer, UpAxis
+from page4d.exporters.pictures import turn_up
+from page4d.formats.maps import encode_image
+from page4d.formats.ply import PointCloud
+from page4d.formats.tracks import Tracks
+from page4d.geometry.rotation import quaternion_from_matrix
+from page4d.output.pictures import Pictures
+from page4d.plotting.canvas import view_color
+from page4d.viewer.content import PointChoice, SortedCloud, ViewerContent
+
+if TYPE_CHECKING:
+    from viser import (
+        CameraFrustumHandle,
+        LineSegmentsHandle,
+        PointCloudHandle,
+        SceneApi,
+        SceneNodeHandle,
+        ViserServer,
+    )
+
+Vector = tuple[float, float, float]
+
+_FRUSTUM_SHARE = 0.06
+"""Depth of a frustum as a share of the scene's diagonal."""
+
+_FRUSTUM_REACH = 0.15
+"""Largest depth of a frustum as a share of the cameras' distance from the scene."""
+
+_BACK, _RISE = 1.4, 0.3
+"""The first viewpoint, in distances of the cameras from the scene: how far back, and how far above them."""
+
+_COMMON_SIDE = 0.3
+"""Least length of the mean of the cameras' horizontal offsets, as a share of their mean length."""
+
+_LEAST_TILT = 0.2
+"""Least horizontal distance of the first viewpoint: straight down, the browser cannot keep the up direction."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frustum:
+    """The field of view of a camera: `fov` is vertical in radians, `aspect` the tangents' ratio of width to height.
+
+    The principal point is not represented: a frustum is symmetric.
+    """
+
+    fov: float
+    aspect: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Viewpoint:
+    """A camera of the viewer in the run's world, the point that it orbits, and its clipping planes."""
+
+    position: Vector
+    look_at: Vector
+    near: float
+    far: float
+
+
+def frustum(intrinsics: NDArray[np.float64], size: tuple[int, int]) -> Frustum:
+    """Return the frustum of a camera with intrinsics [3, 3] and pictures of (height, width)."""
+    height, width = size
+    tangent_x, tangent_y = width / (2 * intrinsics[0, 0]), height / (2 * intrinsics[1, 1])
+    return Frustum(fov=2 * math.atan(tangent_y), aspect=float(tangent_x / tangent_y))
+
+
+def quaternion(pose: NDArray[np.float64]) -> tuple[float, float, float, float]:
+    """Return the rotation of a pose [4, 4] as a unit quaternion (wxyz)."""
+    w, x, y, z = quaternion_from_matrix(torch.from_numpy(pose[:3, :3].copy())).tolist()
+    return w, x, y, z
+
+
+def vector(values: NDArray[np.float64]) -> Vector:
+    """Return a vector [3] as numbers of Python."""
+    x, y, z = values.tolist()
+    return x, y, z
+
+
+def up_vector(up: UpAxis) -> Vector:
+    """Return the unit vector of an axis."""
+    return vector(turn_up(UpAxis.Y, up)[:, 1])
+
+
+def frustum_depth(content: ViewerContent) -> float:
+    """Return the depth at which pictures of frusta lie: a share of the scene.
+
+    It is less if cameras are close together, or close to what they see.
+    """
+    centers = content.camera_to_world[0, :, :3, 3]
+    depth = min(_FRUSTUM_SHARE * content.diagonal, _FRUSTUM_REACH * _distance(content))
+    if len(centers) > 1:
+        distances = np.linalg.norm(centers[:, None] - centers[None], axis=-1)
+        nearest = np.median(np.where(np.eye(len(centers), dtype=bool), np.inf, distances).min(axis=1))
+        depth = min(depth, max(0.5 * float(nearest), 0.2 * depth))
+    return depth
+
+
+def first_viewpoint(content: ViewerContent) -> Viewpoint:
+    """Return a viewpoint behind and above the cameras, at their mean height, towards the scene."""
+    target, up, distance = _target(content), np.array(up_vector(content.up)), _distance(content)
+    offsets = content.camera_to_world[0, :, :3, 3] - target
+    heights = offsets @ up
+    level = offsets - heights[:, None] * up
+    radius = max(float(np.linalg.norm(level, axis=1).mean()), _LEAST_TILT * distance)
+    toward = radius * _side(level, up, content.camera_to_world[0, 0], distance) + heights.mean() * up
+    position = target + distance * (_BACK * toward / np.linalg.norm(toward) + _RISE * up)
+    return Viewpoint(
+        position=vector(position),
+        look_at=vector(target),
+        near=min(content.diagonal / 1000, distance / 100),
+        far=max(content.diagonal, distance) * 100,
+    )
+
+
+def _target(content: ViewerContent) -> NDArray[np.float64]:
+    """Return the median [3] of the points."""
+    target: NDArray[np.float64] = content.center + np.median(content.middle_points.astype(np.float64), axis=0)
+    return target
+
+
+def _distance(content: ViewerContent) -> float:
+    """Return the mean distance of the cameras from the median of the points."""
+    offsets = content.camera_to_world[0, :, :3, 3] - _target(content)
+    return float(np.linalg.norm(offsets, axis=1).mean()) or content.diagonal
+
+
+def _side(
+    level: NDArray[np.float64], up: NDArray[np.float64], pose: NDArray[np.float64], distance: float
+) -> NDArray[np.float64]:
+    """Return a horizontal unit vector [3] to the side of the cameras, from their horizontal offsets [V, 3].
+
+    Cameras all around the scene have no common side: then the first one counts, with its pose [4, 4]. If it is right
+    above the scene, its side is that of the lower edge of its picture.
+    """
+    side, radius = level.mean(axis=0), np.linalg.norm(level, axis=1).mean()
+    if np.linalg.norm(side) < _COMMON_SIDE * radius:
+        side = level[0]
+    if np.linalg.norm(side) < _LEAST_TILT / 10 * distance:
+        side = pose[:3, 1] if abs(pose[:3, 2] @ up) > 0.9 else -pose[:3, 2]
+        side = side - (side @ up) * up
+    unit: NDArray[np.float64] = side / np.linalg.norm(side)
+    return unit
+
+
+LONG_SIDE = 160
+"""Long side of a small picture in pixels."""
+
+JPEG_QUALITY = 80
+
+
+class Thumbnails:
+    """Small pictures by place and view, as far as they have been read; for several threads."""
+
+    def __init__(self, content: ViewerContent, pictures: Pictures) -> None:
+        self._content = content
+        self._pictures = pictures
+        self._encoded: dict[tuple[int, int], bytes] = {}
+
+    @property
+    def total(self) -> int:
+        """Number of pictures."""
+        return self._content.num_times * len(self._content.views)
+
+    def read(self) -> Iterator[int]:
+        """Read all pictures, view by view; yield the number of pictures so far after each.
+
+        Raises:
+            InputError: if a frame cannot be decoded.
+        """
+        for number, view in enumerate(self._content.views):
+            for place, pixels in enumerate(self._pictures.read(view.name, self._content.instants)):
+                self._encoded[place, number] = _encoded(shrunk(pixels))
+                yield len(self._encoded)
+
+    def has(self, place: int, view: int) -> bool:
+        """Return whether a picture has been read; views are counted among the shown ones."""
+        return (place, view) in self._encoded
+
+    def get(self, place: int, view: int) -> NDArray[np.uint8] | None:
+        """Return a picture [h, w, 3]; None if it has not been read."""
+        encoded = self._encoded.get((place, view))
+        if encoded is None:
+            return None
+        decoded = cv2.imdecode(np.frombuffer(encoded, dtype=np.uint8), cv2.IMREAD_COLOR)
+        return np.ascontiguousarray(np.asarray(decoded, dtype=np.uint8)[..., ::-1])
+
+
+def shrunk(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Resize a picture [H, W, 3] to the long side of small ones."""
+    height, width = pixels.shape[:2]
+    scale = min(LONG_SIDE / max(height, width), 1.0)
+    size = (max(round(width * scale), 1), max(round(height * scale), 1))
+    return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
+
+
+def _encoded(pixels: NDArray[np.uint8]) -> bytes:
+    return encode_image(pixels, ".jpg", [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+
+
+def prepare_scene(server: "ViserServer", content: ViewerContent) -> None:
+    """Set the up direction and the first viewpoint."""
+    viewpoint = first_viewpoint(content)
+    server.scene.set_up_direction(up_vector(content.up))
+    server.initial_camera.position = viewpoint.position
+    server.initial_camera.look_at = viewpoint.look_at
+    server.initial_camera.near = viewpoint.near
+    server.initial_camera.far = viewpoint.far
+
+
+def add_cloud(
+    scene: "SceneApi",
+    name: str,
+    content: ViewerContent,
+    points: tuple[NDArray[np.float32], NDArray[np.uint8]],
+    *,
+    size: float,
+    visible: bool = True,
+) -> "PointCloudHandle":
+    """Add or replace a cloud: positions [N, 3] relative to the centre of the content, and colours [N, 3]."""
+    xyz, rgb = points
+    return scene.add_point_cloud(
+        name,
+        xyz,
+        rgb,
+        point_size=size,
+        point_shape="circle",
+        point_shading="flat",
+        precision=content.precision,
+        position=vector(content.center),
+        visible=visible,
+    )
+
+
+def set_visible(node: "SceneNodeHandle", visible: bool) -> None:
+    """Show or hide a node; nothing is sent if that changes nothing."""
+    if node.visible != visible:
+        node.visible = visible
+
+
+class CameraNodes:
+    """The frusta of all views, with pictures where there are any."""
+
+    def __init__(self, scene: "SceneApi", content: ViewerContent, thumbnails: Thumbnails | None) -> None:
+        self._content = content
+        self._thumbnails = thumbnails
+        self._place = 0
+        depth = frustum_depth(content)
+        self.handles: list[CameraFrustumHandle] = []
+        for number, view in enumerate(content.views):
+            shape = frustum(content.intrinsics[0, number], view.size)
+            pose = content.camera_to_world[0, number]
+            handle = scene.add_camera_frustum(
+                f"/cameras/{view.label}",
+                shape.fov,
+                shape.aspect,
+                thickness=0.02 * depth,
+                color=view_color(view.index),
+                format="jpeg",
+                jpeg_quality=JPEG_QUALITY,
+                wxyz=quaternion(pose),
+                position=vector(pose[:3, 3]),
+                image=None if thumbnails is None else thumbnails.get(0, number),
+            )
+            handle.scale = depth / handle.compute_canonical_frustum_size()[2]
+            self.handles.append(handle)
+
+    def show(self, place: int) -> None:
+        """Move the frusta to an instant, and show its pictures."""
+        for number, (handle, view) in enumerate(zip(self.handles, self._content.views, strict=True)):
+            pose, before = (self._content.camera_to_world[index, number] for index in (place, self._place))
+            matrix, matrix_before = (self._content.intrinsics[index, number] for index in (place, self._place))
+            if not np.array_equal(pose, before):
+                handle.wxyz, handle.position = quaternion(pose), vector(pose[:3, 3])
+            if not np.array_equal(matrix, matrix_before):
+                shape = frustum(matrix, view.size)
+                handle.fov, handle.aspect = shape.fov, shape.aspect
+            if self._thumbnails is not None:
+                handle.image = self._thumbnails.get(place, number)
+        self._place = place
+
+
+MAX_SEGMENTS = 400
+"""Velocities of an instant that are shown; more of them cover what moves."""
+
+MAX_TRACKS = 400
+
+MOST_STEPS = 20.0
+"""Largest number of steps between instants during which a point moves along its segment."""
+
+_SHARE = 0.04
+"""Length of the segments of fast points in diagonals of the scene, from which the default number of steps follows."""
+
+_FAST_PERCENTILE = 90
+
+TRAIL = 10
+"""Steps of a track that are shown behind its point."""
+
+_TAIL, _HEAD = (120, 0, 60), (255, 160, 0)
+"""Colours of a velocity at the point, and where it moves to."""
+
+_THICKNESS = 0.75
+"""Of a segment, in distances between points."""
+
+_GOLDEN_RATIO = 0.618034
+_OLDEST = 0.25
+"""Brightness of the end of a trail."""
+
+
+class Segments(NamedTuple):
+    """Line segments [N, 2, 3] relative to the centre of the content, and the colours [N, 2, 3] of their ends."""
+
+    points: NDArray[np.float32]
+    colors: NDArray[np.uint8]
+
+
+def default_steps(content: ViewerContent) -> float:
+    """Return the steps, a multiple of 0.5, after which fast points of the middle instant have gone a visible way."""
+    place = content.num_times // 2
+    cloud = content.moving_points(place) if content.has_layers else content.points(place)
+    speed = np.zeros(0) if cloud.velocity is None else np.linalg.norm(cloud.velocity, axis=1)
+    speed = speed[speed > 0]
+    if not len(speed):
+        return 1.0
+    steps = _SHARE * content.diagonal * content.frame_rate / float(np.percentile(speed, _FAST_PERCENTILE))
+    return float(np.clip(round(2 * steps) / 2, 0.5, MOST_STEPS))
+
+
+def velocity_segments(cloud: PointCloud, choice: PointChoice, seconds: float, limit: int = MAX_SEGMENTS) -> Segments:
+    """Return the path of moving points during some seconds at their velocity, of at most `limit` points."""
+    if cloud.velocity is None or choice.layer is PointLayer.STATIC:
+        return Segments(np.zeros((0, 2, 3), np.float32), np.zeros((0, 2, 3), np.uint8))
+    shown = (cloud.velocity != 0).any(axis=1) & np.isin(cloud.view, choice.views)
+    shown &= cloud.confidence >= np.float32(choice.min_confidence)
+    if choice.layer is PointLayer.MOVING:
+        shown &= cloud.dynamic != 0
+    chosen = np.flatnonzero(shown)
+    if len(chosen) > limit:
+        chosen = np.sort(np.random.default_rng(0).choice(chosen, limit, replace=False))
+    start = cloud.xyz[chosen]
+    points = np.stack([start, start + np.float32(seconds) * cloud.velocity[chosen]], axis=1)
+    colors = np.broadcast_to(np.array([_TAIL, _HEAD], np.uint8), points.shape)
+    return Segments(points, np.ascontiguousarray(colors))
+
+
+def track_segments(tracks: Tracks, place: int, limit: int = MAX_TRACKS, trail: int = TRAIL) -> Segments:
+    """Return the last steps of the tracks that exist at an instant, darker the older they are.
+
+    Every track has a hue of its own, the same at all instants.
+    """
+    step = max(-(-tracks.num_tracks // limit), 1)
+    coords, ids = tracks.coords[max(place - trail, 0) : place + 1, ::step], tracks.ids[::step]
+    hues = (ids * _GOLDEN_RATIO) % 1.0
+    colors = np.array([colorsys.hsv_to_rgb(hue, 0.75, 1.0) for hue in hues]).reshape(-1, 3) * 255
+    number = len(coords)
+    brightness = np.linspace(1.0 - (1.0 - _OLDEST) * (number - 1) / trail, 1.0, number)
+    ends = np.stack([coords[:-1], coords[1:]], axis=2)
+    shades = brightness[:, None, None] * colors
+    kept = np.isfinite(ends).all(axis=(2, 3)) & np.isfinite(coords[-1]).all(axis=-1)
+    of_ends = np.stack([shades[:-1], shades[1:]], axis=2)
+    return Segments(ends[kept].astype(np.float32), np.rint(of_ends[kept]).astype(np.uint8))
+
+
+def add_segments(
+    scene: "SceneApi", name: str, content: ViewerContent, segments: Segments, *, visible: bool = True
+) -> "LineSegmentsHandle":
+    """Add or replace line segments; a node without any is hidden."""
+    points, colors = segments
+    if len(points) == 0:
+        points, colors, visible = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 3), np.uint8), False
+    thickness = _THICKNESS * content.point_size
+    return scene.add_line_segments(
+        name, points, colors, thickness=thickness, position=vector(content.center), visible=visible
+    )
+
+
+class MotionNodes:
+    """The velocities and tracks of the shown instant; each is sent when something about it changes."""
+
+    def __init__(self, scene: "SceneApi", content: ViewerContent) -> None:
+        self._scene = scene
+        self._content = content
+        self._nodes: dict[str, tuple[object, LineSegmentsHandle, int]] = {}
+
+    def show(self, place: int, cloud: PointCloud, choice: PointChoice, steps: float, *, tracks: bool) -> None:
+        """Show the velocities of a cloud during some steps (0: none), and the tracks."""
+        if self._content.has_velocity:
+            seconds = steps / self._content.frame_rate
+            self._show(
+                "/velocities", steps > 0, (place, choice, steps), lambda: velocity_segments(cloud, choice, seconds)
+            )
+        if (followed := self._content.tracks) is not None:
+            self._show("/tracks", tracks, place, lambda: track_segments(followed, place))
+
+    def num_shown(self, name: str) -> int:
+        """Return the number of visible segments of a node."""
+        _, handle, number = self._nodes.get(name, (None, None, 0))
+        return number if handle is not None and handle.visible else 0
+
+    def _show(self, name: str, visible: bool, state: object, segments: Callable[[], Segments]) -> None:
+        known = self._nodes.get(name)
+        if visible and (known is None or known[0] != state):
+            made = segments()
+            self._nodes[name] = known = state, add_segments(self._scene, name, self._content, made), len(made.points)
+        if known is not None:
+            set_visible(known[1], visible and known[2] > 0)
+
+
+RESIDENT_POINTS = 5_000_000
+"""Points that stay in the browser."""
+
+_LEAST = 3
+"""Instants that stay in the browser even if there is no room for them: the shown one and the next two."""
+
+
+class ResidentClouds:
+    """The nodes of clouds, by place; each is sent when it is first needed, or when its choice of points changes.
+
+    Of a run with layers, points that never move are one node of their own while all views are chosen; points of one
+    view alone would have holes there, and come from the merged clouds.
+    """
+
+    def __init__(self, scene: "SceneApi", content: ViewerContent, max_points: int = RESIDENT_POINTS) -> None:
+        self._scene = scene
+        self._content = content
+        self._max_points = max_points
+        self._clouds: OrderedDict[int, SortedCloud] = OrderedDict()
+        self._nodes: dict[int, tuple[PointCloudHandle, PointChoice, int]] = {}
+        self._static_cloud: SortedCloud | None = None
+        self._static_node: tuple[PointCloudHandle, PointChoice, int] | None = None
+        self._place = 0
+        self._choice = content.choice
+        self._size = content.point_size
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Instants in the browser."""
+        return tuple(sorted(self._nodes))
+
+    @property
+    def capacity(self) -> int:
+        """Number of instants for which there is room."""
+        room, most = self._max_points, max(*self._content.num_points, 1)
+        if self._is_layered(self._choice):
+            static, moving = self._content.num_layer_points
+            room, most = max(room - static, 0), max(*moving, 1)
+        return min(max(room // most, _LEAST), self._content.num_times)
+
+    def show(self, place: int, choice: PointChoice, size: float) -> int:
+        """Show an instant instead of the one before, with points of a width; return the number of points."""
+        if self._is_layered(choice) != self._is_layered(self._choice):
+            self._clouds.clear()  # the others are sent again, as their choice is another one
+        self._choice, self._size = choice, size
+        handle, number = self._sent(place)
+        if handle.point_size != size:
+            handle.point_size = size
+        if place != self._place and self._place in self._nodes:
+            set_visible(self._nodes[self._place][0], False)
+        set_visible(handle, True)
+        self._place = place
+        self._evict()
+        return number + self._show_static()
+
+    def cloud(self, place: int) -> PointCloud:
+        """Return the cloud of an instant that is in the browser, in order of falling confidence."""
+        return self._clouds[place].cloud
+
+    def prepare_next(self) -> bool:
+        """Send one of the next instants, invisible; return False if all of them are there."""
+        for ahead in range(1, self.capacity):
+            place = (self._place + ahead) % self._content.num_times
+            if place not in self._nodes or self._nodes[place][1] != self._choice:
+                self._sent(place)
+                self._evict()
+                return True
+        return False
+
+    def _is_layered(self, choice: PointChoice) -> bool:
+        return self._content.has_layers and set(choice.views) == set(self._content.choice.views)
+
+    def _show_static(self) -> int:
+        """Show or hide the points that never move; return their number."""
+        if not self._is_layered(self._choice):
+            if self._static_node is not None:
+                set_visible(self._static_node[0], False)
+            return 0
+        if self._static_cloud is None:
+            self._static_cloud = SortedCloud(self._content.static_points())
+        if self._static_node is None or self._static_node[1] != self._choice:
+            points = self._static_cloud.select(self._choice)
+            handle = add_cloud(self._scene, "/points/static", self._content, points, size=self._size)
+            self._static_node = (handle, self._choice, len(points[0]))
+        handle, _, number = self._static_node
+        if handle.point_size != self._size:
+            handle.point_size = self._size
+        set_visible(handle, True)
+        return number
+
+    def _sent(self, place: int) -> "tuple[PointCloudHandle, int]":
+        """Return the node of an instant and its number of points, sent if it is missing or out of date."""
+        cloud = self._clouds.get(place)
+        if cloud is None:
+            read = self._content.moving_points if self._is_layered(self._choice) else self._content.points
+            cloud = self._clouds[place] = SortedCloud(read(place))
+        self._clouds.move_to_end(place)
+        if place not in self._nodes or self._nodes[place][1] != self._choice:
+            points = cloud.select(self._choice)
+            name = f"/points/{self._content.instants[place]:06d}"
+            is_visible = place == self._place and place in self._nodes
+            handle = add_cloud(self._scene, name, self._content, points, size=self._size, visible=is_visible)
+            self._nodes[place] = (handle, self._choice, len(points[0]))
+        handle, _, number = self._nodes[place]
+        return handle, number
+
+    def _evict(self) -> None:
+        """Remove the instants that were needed longest ago."""
+        while len(self._nodes) > self.capacity:
+            others = [place for place in self._nodes if place not in self._clouds]  # of another choice of views
+            oldest = next(place for place in (*others, *self._clouds) if place != self._place)
+            self._clouds.pop(oldest, None)
+            self._nodes.pop(oldest)[0].remove()
