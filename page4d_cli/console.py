@@ -1,18 +1,25 @@
-"""Console output: messages and progress on stderr, results on stdout."""
+"""Console output: messages and progress on stderr, results on stdout.
+
+SIGINT, SIGTERM and SIGHUP: a run stops between two files and exits with 128 + the number of the signal.
+"""
 
 import io
 import os
 import re
 import sys
 import unicodedata
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
+
+from page4d.errors import InterruptedRunError, Stopped
+from page4d.signals import handled
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from page4d.scene.records import Notice
-
 
 _COLUMNS = 80
 """Width of a terminal that does not report it."""
@@ -192,3 +199,49 @@ def human_size(num_bytes: float) -> str:
 def print_text(text: str) -> None:
     """Print a line of a result."""
     sys.stdout.write(visible(text) + "\n")
+
+
+class StopRequest:
+    """The number of the first signal that was received, or None."""
+
+    number: int | None = None
+
+
+@contextmanager
+def raising_stop(request: StopRequest) -> Iterator[None]:
+    """Turn the first signal into `Stopped`, and record it: a library may replace the exception."""
+
+    def stop(number: int) -> None:
+        request.number = number
+        raise Stopped(number)
+
+    with handled(stop):
+        yield
+
+
+@contextmanager
+def stops_cleanly() -> Iterator[None]:
+    """Turn the first signal into `Stopped` in the body, and that into `InterruptedRunError`.
+
+    An error that a library raised in its place is turned into `InterruptedRunError` too.
+    """
+    request = StopRequest()
+    try:
+        with raising_stop(request):
+            yield
+    except (Stopped, Exception) as error:
+        if request.number is None or isinstance(error, InterruptedRunError):
+            raise
+        raise InterruptedRunError("interrupted", "", request.number) from error
+
+
+@contextmanager
+def recorded_stop() -> Iterator[StopRequest]:
+    """Record the first signal for a run that polls for it."""
+    request = StopRequest()
+
+    def record(number: int) -> None:
+        request.number = number
+
+    with handled(record):
+        yield request

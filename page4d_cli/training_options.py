@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from page4d_cli import console, options
-from page4d_cli.interrupts import recorded_stop
-from page4d_cli.training_display import observed_training
+from page4d_cli.console import recorded_stop
+from page4d_cli.progress import observed_training
 
 if TYPE_CHECKING:
     from page4d.lab.training.logs import TrainObserver

@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 import page4d
-from page4d_cli.command_line import app
+from page4d_cli.app import app
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"

@@ -8,8 +8,7 @@ import typer
 from page4d.errors import UsageError, shortened
 from page4d.options import NetworkOptions
 from page4d_cli import console, options
-from page4d_cli.fetching import fetched_weights
-from page4d_cli.progress_display import count, displayed_progress
+from page4d_cli.progress import count, displayed_progress, fetched_weights
 from page4d_cli.tables import Column, print_table
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ import typer
 from page4d.choices import Precision, Recipe, Target
 from page4d_cli import console, options
 from page4d_cli import view_time_options as view_time
-from page4d_cli.interrupts import stops_cleanly
-from page4d_cli.progress_display import displayed_progress, sizes
+from page4d_cli.console import stops_cleanly
+from page4d_cli.progress import displayed_progress, sizes
 from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from page4d.weights.conversion.convert import PlannedConversion
     from page4d.weights.families.table import Settings
-    from page4d_cli.progress_display import ProgressDisplay
+    from page4d_cli.progress import ProgressDisplay
 
 
 class SwitchOption(StrEnum):

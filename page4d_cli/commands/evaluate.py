@@ -9,7 +9,7 @@ from page4d.choices import DepthAlignment
 from page4d.errors import counted
 from page4d.options import EvaluationSettings
 from page4d_cli import console, options
-from page4d_cli.progress_display import count, displayed_progress
+from page4d_cli.progress import count, displayed_progress
 from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from page4d.choices import ImageFormat, Pinhole, PointLayer, UpAxis
 from page4d.errors import UsageError, shortened
 from page4d.options import ExportSettings
 from page4d_cli import options
-from page4d_cli.export_report import Report, list_formats, report_exports
-from page4d_cli.interrupts import stops_cleanly
-from page4d_cli.progress_display import count, displayed_progress
+from page4d_cli.console import stops_cleanly
+from page4d_cli.progress import count, displayed_progress
+from page4d_cli.reports import Report, list_formats, report_exports
 
 POINTS = "Points"
 PICTURES = "Pictures"

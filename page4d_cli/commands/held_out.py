@@ -7,7 +7,7 @@ import typer
 from page4d.choices import Precision, SceneFamily
 from page4d.errors import counted
 from page4d_cli import console, options
-from page4d_cli.fetching import fetched_weights
+from page4d_cli.progress import fetched_weights
 from page4d_cli.tables import Column, print_table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 
 from page4d.options import SceneOptions
 from page4d_cli import console, options
-from page4d_cli.progress_display import observed_run
+from page4d_cli.progress import observed_run
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def inspect_scene(
         return
     _print(opened, rows)
     if record is not None:
-        from page4d_cli.check_report import report_check
+        from page4d_cli.reports import report_check
 
         console.print_text("")
         report_check(record)

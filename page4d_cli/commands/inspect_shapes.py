@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d_cli import console, options
-from page4d_cli.fetching import fetched_weights
+from page4d_cli.progress import fetched_weights
 from page4d_cli.tables import Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:

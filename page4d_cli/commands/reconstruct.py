@@ -1,7 +1,14 @@
-"""`page4d reconstruct`: from scenes to point clouds, depth maps and camera trajectories."""
+"""`page4d reconstruct`: from scenes to point clouds, depth maps and camera trajectories.
 
+Execution of `page4d reconstruct`: one scene, its plan, or a batch, in this process or on a cluster.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,8 +32,217 @@ from page4d.options import (
     parse_memory,
 )
 from page4d_cli import console, options
-from page4d_cli.interrupts import stops_cleanly
-from page4d_cli.scene_runs import Request, Show, plan_scene, run_batch, run_one
+from page4d_cli.console import stops_cleanly
+from page4d_cli.progress import observed_run
+from page4d_cli.reports import report_batch, report_plan, report_run
+
+if TYPE_CHECKING:
+    from page4d.batch.jobs import SceneJob, SceneOutcome, Watch
+    from page4d.output.record import RunRecord
+    from page4d.run.chunk_source import OpenChunks
+    from page4d.run.predictor import Predictor
+    from page4d.run.progress import Observer
+    from page4d.scene.records import Scene
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Options of a run, the same for all scenes of a batch; it can be sent to other processes."""
+
+    scene: SceneOptions
+    network: NetworkOptions
+    settings: ReconstructSettings
+    existing: ExistingOutput
+
+    def predictor(self, scene: "Scene") -> "Predictor":
+        """Build the predictor of a scene."""
+        from page4d.run.predictor import predictor_for
+
+        return predictor_for(scene, self.network, self.settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show:
+    """What is printed."""
+
+    as_json: bool
+    verbosity: console.Verbosity
+
+
+def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | None) -> None:
+    """Reconstruct a scene, with its chunks on a cluster if one is named, and print the result."""
+    _fetch_weights(request, [job], show)
+    with observed_run(show.verbosity) as observer:
+        if distributed is None:
+            record = run_scene(request, job, observer)
+        else:
+            from page4d.batch.ray import cluster_chunks
+            from page4d.batch.ray_connection import joined_cluster, parse_distributed
+
+            with joined_cluster(parse_distributed(distributed), observer.notice) as ray:
+                record = run_scene(request, job, observer, partial(cluster_chunks, ray, request.predictor))
+    if show.as_json:
+        console.print_json({"out": str(job.out), **record.model_dump(mode="json")})
+    elif not show.verbosity.quiet:
+        report_run(record, job.out)
+
+
+def run_scene(
+    request: Request, job: "SceneJob", observer: "Observer", open_chunks: "OpenChunks | None" = None
+) -> "RunRecord":
+    """Reconstruct a scene and return the content of its `run.json`."""
+    from page4d.installation import preload_open3d
+
+    _check_target(request, job)
+    preload_open3d()  # while torch and the network load
+    from page4d.rig.opening import open_scene
+    from page4d.run.chunk_source import local_chunks
+    from page4d.run.reconstruct import reconstruct
+
+    scene = open_scene(job.scene, request.scene, progress=observer.progress)
+    return reconstruct(
+        scene,
+        request.predictor(scene),
+        out=job.out,
+        existing=request.existing,
+        observer=observer,
+        open_chunks=open_chunks or local_chunks,
+    )
+
+
+def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
+    """Print the plan of a run."""
+    from page4d.installation import preload_open3d
+
+    _fetch_weights(request, [job], show)
+    preload_open3d()  # while torch and the network load
+    from page4d.rig.opening import open_scene
+    from page4d.run.plan import plan_run
+
+    with observed_run(show.verbosity, "plan") as observer:
+        scene = open_scene(job.scene, request.scene, progress=observer.progress)
+    notify = partial(console.print_notice, verbosity=show.verbosity)
+    plan = plan_run(scene, request.predictor(scene), notify)
+    for notice in (*scene.notices, *plan.notices):
+        notify(notice)
+    report_plan(plan, job.out, as_json=show.as_json)
+
+
+def run_batch(
+    request: Request, jobs: list["SceneJob"], root: Path, show: Show, distributed: str | None, *, dry_run: bool
+) -> None:
+    """Reconstruct scenes one after another, or in parallel on a cluster, and print their outcomes.
+
+    Raises:
+        BatchError: if a scene failed.
+        InterruptedRunError: if a signal ended the batch.
+    """
+    from page4d.batch.jobs import BatchRecord, SceneStatus, not_begun
+    from page4d.errors import BatchError, InterruptedRunError
+    from page4d.io.atomic import check_folder
+
+    if dry_run:
+        for job in jobs:
+            plan_scene(request, job, show)
+        return
+    check_folder(root)
+    _fetch_weights(request, [], show)
+    ended = {job.name: not_begun(job) for job in jobs}
+    record, stopped = BatchRecord(scenes=list(ended.values())), None
+    try:
+        with stops_cleanly():
+            for outcome in _outcomes(request, jobs, show, distributed):
+                ended[Path(outcome.out).name] = outcome
+                record = BatchRecord(scenes=list(ended.values()))
+                record.write(root)
+                if outcome.status is SceneStatus.FAILED:
+                    console.print_error(f"{Path(outcome.scene).name}: {outcome.error}", outcome.hint)
+    except InterruptedRunError as error:
+        stopped = error
+    if show.as_json:
+        console.print_json({"out": str(root), **record.model_dump(mode="json")})
+    elif not show.verbosity.quiet:
+        report_batch(record)
+    if stopped is not None:
+        done = f"{len(jobs) - record.num_failed} of {len(jobs)} scenes"
+        raise InterruptedRunError(
+            f"interrupted after {done}", "continue with --resume", stopped.exit_code - 128
+        ) from stopped
+    if record.num_failed:
+        raise BatchError(
+            f"{record.num_failed} of {len(jobs)} scenes failed",
+            f"see '{root / 'batch.json'}'; --resume tries them again",
+        )
+
+
+def _outcomes(
+    request: Request, jobs: list["SceneJob"], show: Show, distributed: str | None
+) -> Iterator["SceneOutcome"]:
+    if distributed is None:
+        from page4d.batch.jobs import in_a_process
+
+        yield from in_a_process(jobs, partial(_until_stopped, request), _watch(jobs, show))
+        return
+    from page4d.batch.ray import on_cluster
+    from page4d.batch.ray_connection import joined_cluster, parse_distributed
+
+    with joined_cluster(
+        parse_distributed(distributed), partial(console.print_notice, verbosity=show.verbosity)
+    ) as ray:
+        device = request.network.device
+        gpu = device.startswith("cuda") or (device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
+        for number, outcome in enumerate(on_cluster(ray, jobs, partial(run_scene, request), gpu=gpu), start=1):
+            _print_step(f"[{number}/{len(jobs)}] {Path(outcome.scene).name}: {outcome.status}", show)
+            yield outcome
+
+
+def _watch(jobs: list["SceneJob"], show: Show) -> "Watch":
+    @contextmanager
+    def watch(job: "SceneJob") -> Iterator["Observer"]:
+        _print_step(f"[{jobs.index(job) + 1}/{len(jobs)}] {job.scene}", show)
+        with observed_run(show.verbosity) as observer:
+            yield observer
+
+    return watch
+
+
+def _print_step(text: str, show: Show) -> None:
+    from page4d.scene.records import Level, Notice
+
+    console.print_notice(Notice(text, Level.STEP), show.verbosity)
+
+
+def _until_stopped(request: Request, job: "SceneJob", observer: "Observer") -> "RunRecord":
+    """Reconstruct a scene; a signal stops it between two files."""
+    with stops_cleanly():
+        return run_scene(request, job, observer)
+
+
+def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None:
+    """Fetch and convert named weights, and the pose model, after what would refuse the run at once."""
+    for job in jobs:
+        _check_target(request, job)
+        if not job.scene.is_dir():
+            return  # opening the scene reports it
+    network = request.network
+    if network.weights is not None:
+        from page4d_cli.progress import fetched_weights
+
+        fetched_weights(network.weights, network.sha256, show.verbosity)
+    if request.settings.register is Registration.PEOPLE:
+        from page4d_cli.progress import fetched_pose_model
+
+        fetched_pose_model(show.verbosity)
+
+
+def _check_target(request: Request, job: "SceneJob") -> None:
+    from page4d.errors import UsageError
+    from page4d.io.atomic import real_path
+    from page4d.run.reconstruct import check_target
+
+    if real_path(job.out) == real_path(job.scene):
+        raise UsageError(f"--out '{job.out}' is the scene itself", "give another folder, such as one below it")
+    check_target(job.out, request.existing)
 
 
 def reconstruct(

@@ -8,8 +8,8 @@ import typer
 from page4d.choices import CalibrationFormat, Registration
 from page4d.options import RegisterSettings, SceneOptions
 from page4d_cli import console, options
-from page4d_cli.interrupts import stops_cleanly
-from page4d_cli.progress_display import observed_run
+from page4d_cli.console import stops_cleanly
+from page4d_cli.progress import observed_run
 
 
 def register(
@@ -89,8 +89,8 @@ def register(
     from page4d.rig.opening import open_scene
     from page4d.run.registration import placed_cameras, registration_notices, state_of
     from page4d.run.registration import register as register_rig
-    from page4d_cli.fetching import fetched_pose_model
-    from page4d_cli.registration_report import report_registration
+    from page4d_cli.progress import fetched_pose_model
+    from page4d_cli.reports import report_registration
 
     chosen = choose_format(out, file_format)
     check_calibration_target(out, chosen, overwrite=overwrite)

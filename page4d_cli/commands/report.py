@@ -7,7 +7,7 @@ import typer
 
 from page4d.errors import counted
 from page4d_cli import console, options
-from page4d_cli.progress_display import count, displayed_progress
+from page4d_cli.progress import count, displayed_progress
 from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import typer
 from page4d.choices import SceneFamily, Subject
 from page4d.errors import counted
 from page4d_cli import console, options
-from page4d_cli.progress_display import count, displayed_progress
+from page4d_cli.progress import count, displayed_progress
 
 RIG = "Cameras"
 WORLD = "World"

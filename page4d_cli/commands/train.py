@@ -8,7 +8,7 @@ import typer
 from page4d.errors import counted
 from page4d_cli import console, options
 from page4d_cli import training_options as training
-from page4d_cli.fetching import fetched_weights
+from page4d_cli.progress import fetched_weights
 
 if TYPE_CHECKING:
     from page4d.lab.training.config import TrainConfig

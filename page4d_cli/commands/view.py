@@ -10,8 +10,8 @@ import typer
 
 from page4d.errors import UsageError, counted
 from page4d_cli import console, options
-from page4d_cli.interrupts import stops_cleanly
-from page4d_cli.progress_display import count, displayed_progress
+from page4d_cli.console import stops_cleanly
+from page4d_cli.progress import count, displayed_progress
 
 if TYPE_CHECKING:
     from page4d.viewer.content import ViewerContent

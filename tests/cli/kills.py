@@ -18,7 +18,7 @@ import torch
 
 import page4d.run.reconstruct
 import page4d.scene.open  # noqa: F401
-import page4d_cli.command_line  # noqa: F401
+import page4d_cli.app  # noqa: F401
 from page4d_cli.app import run
 
 

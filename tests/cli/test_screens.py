@@ -37,9 +37,21 @@ from page4d.run.cost import Cost, Extent
 from page4d.scene.records import Level, Notice
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.store import save_network
-from page4d_cli import console, export_report, options, progress_display, run_report, tables
-from page4d_cli.app import run
-from page4d_cli.command_line import app
+from page4d_cli import (
+    console,
+    options,
+    tables,
+)
+from page4d_cli import (
+    progress as progress_display,
+)
+from page4d_cli import (
+    reports as export_report,
+)
+from page4d_cli import (
+    reports as run_report,
+)
+from page4d_cli.app import app, run
 from page4d_cli.commands import benchmark, doctor, evaluate, held_out, report
 from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table

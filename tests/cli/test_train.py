@@ -11,7 +11,7 @@ from page4d.lab.training.config import TRAINING_PRESETS, TrainConfig
 from page4d.networks.encoders.vit import ViTConfig
 from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.weights.loading import load_network
-from page4d_cli import training_display
+from page4d_cli import progress as training_display
 
 RUN = ("--preset", "tiny", "--device", "cpu", "--threads", "1")
 

@@ -5,8 +5,7 @@ import re
 import pytest
 from rich.cells import cell_len
 
-from page4d_cli.app import run
-from page4d_cli.command_line import app
+from page4d_cli.app import app, run
 
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
 

@@ -8,7 +8,7 @@ import os, signal, threading
 import numpy as np
 from page4d.errors import Stopped
 from page4d.exporters.splat import splat_radii
-from page4d_cli.interrupts import StopRequest, raising_stop
+from page4d_cli.console import StopRequest, raising_stop
 
 xyz = np.random.default_rng(0).random((40000, 3)).astype(np.float32)
 stopped = 0

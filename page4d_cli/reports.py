@@ -1,0 +1,458 @@
+"""Printed reports of `page4d reconstruct`: a plan, a result, or the outcomes of a batch.
+
+Report of the check of a calibration: the fit of every pair of cameras, and faults with their correction. Tables of a
+registration: pairs of views with their evidence, and the camera of every view. Printed reports of `page4d export`:
+the table of formats, what was written, and what would be.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from page4d.errors import counted
+from page4d.exporters.formats import FORMATS, Budget, Format, PictureUse
+from page4d.installation import install_command, is_installed
+from page4d_cli import console
+from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
+
+if TYPE_CHECKING:
+    from page4d.batch.jobs import BatchRecord
+    from page4d.exporters.export import ExportRecord
+    from page4d.output.record import (
+        AgreementRecord,
+        CalibrationCheckRecord,
+        PairRecord,
+        PlacedRecord,
+        RegistrationRecord,
+        RunRecord,
+    )
+    from page4d.run.plan import RunPlan
+    from page4d.run.time import TimeForecast
+
+
+def report_check(record: "CalibrationCheckRecord") -> None:
+    """Print the score of every pair of calibrated cameras, and what is wrong."""
+    if record.pairs:
+        columns = [Column("pair"), Column("score", right=True), Column("instants", right=True), Column("fits people")]
+        rows = [
+            ("-".join(pair.views), f"{pair.score:.2f}", str(pair.num_instants), "yes" if pair.fits else "no")
+            for pair in record.pairs
+        ]
+        print_table(columns, rows, "calibration and people")
+    fields = [("fault:", finding.text) for finding in record.findings]
+    fields += [("clock:", text) for text in record.clocks]
+    if not record.is_checked:
+        fields.append(("not checked:", record.reason))
+    else:
+        fields += [("not checked:", f"{view}: too few people together with other views") for view in record.unchecked]
+        if not fields:
+            fields.append(("check:", "no fault of the calibration is found"))
+    print_fields(fields)
+
+
+def report_registration(record: "RegistrationRecord", *, in_run: bool = True) -> None:
+    """Print why pairs of views are accepted or not, and how every camera is placed."""
+    numbers = [Column(title, right=True) for title in ("score", "control", "jackknife", "residual", "instants")]
+    pairs = [_pair(pair) for pair in record.pairs]
+    columns = [Column("pair"), Column("evidence"), *numbers, Column("accepted", wraps=True)]
+    print_table(columns, pairs, "pairs of views")
+    columns = [
+        *(
+            Column("view"),
+            Column("camera"),
+            Column("focal length", right=True),
+            Column("of"),
+            Column("residual", True),
+        ),
+        Column("reason", wraps=True),
+    ]
+    cameras = [_camera(camera, in_run=in_run) for camera in record.cameras]
+    print_table(columns, cameras, "cameras" if in_run else "cameras from evidence")
+
+
+def _pair(pair: "PairRecord") -> Row:
+    return (
+        "-".join(pair.views),
+        pair.evidence,
+        f"{pair.score:.2f}" if pair.evidence == "people" else f"{pair.score:.0f}",
+        "" if pair.control is None else f"{pair.control:.2f}",
+        "" if pair.jackknife_deg is None else f"{pair.jackknife_deg:.1f} deg",
+        "" if pair.residual_px is None else f"{pair.residual_px:.1f} px",
+        str(pair.num_instants),
+        "yes" if pair.accepted else f"no: {pair.reason}",
+    )
+
+
+def _camera(camera: "PlacedRecord", *, in_run: bool) -> Row:
+    verdict = "placed" if camera.placed else "not placed"
+    if in_run:
+        verdict = "evidence" if camera.source == "evidence" else "network"
+    spread = "" if camera.focal_std is None else f" +-{100 * camera.focal_std:.0f} %"
+    return (
+        camera.view,
+        verdict,
+        f"{camera.focal:.0f} px{spread}",
+        "estimated" if camera.focal_source == "unknown" else camera.focal_source,
+        "" if camera.residual_px is None else f"{camera.residual_px:.1f} px",
+        camera.reason,
+    )
+
+
+_SECONDS, _LONG_S, _MINUTES = 100.0, 600.0, 6000.0
+"""Times up to here are shown in seconds, in tenths of minutes, and in minutes; longer ones in hours."""
+
+_STAGES = {
+    "check": "check",
+    "decode": "decoding",
+    "network": "network",
+    "refine": "refinement",
+    "clean": "fusion",
+    "detail": "fine depth",
+    "motion": "motion",
+    "write": "writing",
+    "preview": "previews",
+}
+
+
+def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
+    """Print the plan of a run."""
+    from page4d.run.time import forecast_time
+
+    scene, network = plan.scene, plan.predictor.record
+    sizes = [[width, height] for height, width in (transform.canvas_size for transform in plan.transforms)]
+    are_one = all(size == sizes[0] for size in sizes)
+    peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
+    time = forecast_time(plan)
+    if as_json:
+        console.print_json(
+            {
+                "out": str(out),
+                "network": network.name,
+                "num_times": scene.num_times,
+                "views": list(scene.view_names),
+                "network_size": sizes[0] if are_one else None,
+                "network_sizes": sizes,
+                "map_sizes": [list(transform.map_size[::-1]) for transform in plan.map_transforms],
+                "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
+                "predicted_peak_memory_bytes": peak,
+                "memory_bytes": plan.memory_limit.num_bytes,
+                "predicted_seconds": {
+                    **{stage: round(seconds, 3) for stage, seconds in time.seconds.items()},
+                    "total": round(time.total, 3),
+                },
+                "bytes_on_disk": plan.bytes_on_disk,
+                "will_register": plan.will_register,
+                "will_check": plan.will_check,
+                "registration_seconds": {stage.name: round(stage.seconds, 1) for stage in plan.registration_stages},
+            }
+        )
+        return
+    lengths = sorted({chunk.length for chunk in plan.chunks})
+    span = f"{lengths[0]} to {lengths[-1]} instants" if len(lengths) > 1 else counted(lengths[0], "instant")
+    texts = [f"{width}x{height}" for width, height in sizes]
+    limit = plan.memory_limit
+    allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'available'}"
+    fields = [
+        ("scene", f"{scene.name}: {counted(scene.num_times, 'instant')} of {', '.join(scene.view_names)}"),
+        ("network", ", ".join(filter(None, (network.name, network.notice)))),
+        ("images", f"{texts[0] if are_one else ', '.join(texts)} px"),
+        *_detail(plan),
+        ("chunks", f"{len(plan.chunks)} of {span}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
+        ("memory", f"peak about {console.human_size(peak)} ({plan.forecast.device}), {allowed}"),
+    ]
+    if plan.will_register:
+        evidence = {"auto": "people and texture"}.get(plan.settings.register, plan.settings.register)
+        fields.append(("cameras", f"registered from {evidence} before the network, else the network's"))
+        stages = [f"{stage.name} {stage.seconds:.0f} s" for stage in plan.registration_stages]
+        memory = console.human_size(max(stage.num_bytes for stage in plan.registration_stages))
+        fields.append(("", f"at most about {', '.join(stages)}; {memory} of memory"))
+    if plan.will_check:
+        fields.append(("check", "the calibration is compared with camera motion and people before the network"))
+    fields.append(("time", _time(time)))
+    print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
+
+
+def _time(time: "TimeForecast") -> str:
+    """Return the expected time of a run and of its stages, and where the rates are from."""
+    parts = ", ".join(f"{_STAGES[stage]} {_span(seconds)}" for stage, seconds in time.seconds.items() if seconds > 0)
+    source = "no run was measured yet" if time.measured is None else f"as in the run of {time.measured.date[:10]}"
+    overlapping = f" ({parts}; stages overlap)" if parts else ""
+    return f"about {_span(time.total)}, {source}{overlapping}"
+
+
+def _span(seconds: float) -> str:
+    """Format a time in the unit that suits it."""
+    if seconds < _LONG_S:
+        return f"{seconds:.0f} s" if seconds < _SECONDS else f"{seconds / 60:.1f} min"
+    return f"{seconds / 60:.0f} min" if seconds < _MINUTES else f"{seconds / 3600:.1f} h"
+
+
+def _detail(plan: "RunPlan") -> list[tuple[str, str]]:
+    """Return the size of depth and clouds, if it is not the network's, and what it costs."""
+    if plan.fine_transforms is None:
+        return []
+    sizes = [f"{width}x{height}" for height, width in (transform.map_size for transform in plan.map_transforms)]
+    shown = sizes[0] if len(set(sizes)) == 1 else ", ".join(sizes)
+    pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in plan.map_transforms)
+    return [("depth", f"{shown} px, {pixels:,} pixels per instant (--depth-size)")]
+
+
+def _lengths(record: "RunRecord") -> str:
+    if record.unit != "metre":
+        return "in an arbitrary unit"
+    return "metres, estimated by the network" if record.scale_source == "network" else "metres"
+
+
+def report_run(record: "RunRecord", out: Path) -> None:
+    """Print a summary of a result."""
+    seconds, metric = record.timings["total"], record.unit == "metre"
+    fields = [
+        ("result", f"{record.scene.name} -> {out}"),
+        ("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s"),
+        ("views", ", ".join(view.name for view in record.views)),
+        ("network", " - ".join(part for part in (record.network.name, record.network.notice) if part)),
+    ]
+    if record.rig is not None:
+        moving = ", ".join(view.view for view in record.rig.views if not view.is_static)
+        verdicts = {"static": "static, one per view", "moving": "moving", "mixed": f"static except {moving}"}
+        fields.append(("cameras", verdicts[record.rig.cameras]))
+    registration = record.registration
+    if registration is not None and registration.pairs and not registration.num_placed:
+        reason = f"{registration.cameras[0].view}: {registration.cameras[0].reason}"
+        fields.append(("registered", f"none, the cameras are the network's ({reason}); {registration.advice}"))
+    fields += [
+        ("lengths", _lengths(record)),
+        ("points", f"{record.counts.points:,}"),
+    ]
+    if record.chunks[1:]:
+        seams = [chunk.seam.residual for chunk in record.chunks if chunk.seam is not None]
+        known = [residual for residual in seams if residual is not None]
+        worst = f"largest median residual {max(known):.3g}{' m' if metric else ''}" if known else "no common pixels"
+        fields.append(("seams", f"{len(seams)}, {worst}"))
+    peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
+    preview, clouds = out / "preview" / "contact_sheet.png", out / "points"
+    print_fields(
+        [
+            *fields,
+            ("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s"),
+            ("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}"),
+            ("preview", str(preview)) if record.settings["preview"] else ("clouds", str(clouds)),
+        ]
+    )
+    if registration is not None and registration.num_placed:
+        console.print_text("")
+        report_registration(registration)
+    if record.calibration_check is not None and record.calibration_check.is_checked:
+        console.print_text("")
+        report_check(record.calibration_check)
+    if record.calibration_residuals is not None:
+        if registration is None:
+            console.print_text("")
+        cameras = "calibration" if registration is None else "registration"
+        _report_agreement(record.calibration_residuals, "m" if metric else "units", cameras)
+
+
+def _report_agreement(agreement: "AgreementRecord", unit: str, known: str = "calibration") -> None:
+    """Print the residuals between the network's cameras and the calibrated or registered ones."""
+    is_checked = known == "calibration"  # cameras from evidence are more certain than predicted ones
+    headings = ("rotation", f"centre [{unit}]", "share of rig", "focal length")
+    rows = [
+        (
+            camera.view + ("  <- differs" if is_checked and camera.view == agreement.at_fault else ""),
+            f"{camera.rotation_deg:.2f} deg",
+            f"{camera.distance:.3f}",
+            "" if camera.share is None else f"{100 * camera.share:.1f} %",
+            f"{camera.focal_percent:+.1f} %",
+        )
+        for camera in agreement.cameras
+    ]
+    columns = [Column("view"), *(Column(heading, right=True) for heading in headings)]
+    print_table(columns, rows, f"residuals between the network's cameras and the {known}")
+
+
+_COLORS = {"complete": "green", "failed": "red", "interrupted": "yellow"}
+
+
+def report_batch(record: "BatchRecord") -> None:
+    """Print the outcomes of the scenes of a batch."""
+    numbers = ("instants", "views", "points", "seconds", "warnings")
+    columns = [Column("scene"), Column("status"), *(Column(name, right=True) for name in numbers)]
+    rows: list[Row] = []
+    for scene in record.scenes:
+        counts = (scene.num_times, scene.num_views, scene.num_points)
+        status = scene.status + (f" ({scene.exit_code})" if scene.exit_code else "")
+        rows.append(
+            (
+                Path(scene.scene).name,
+                Cell(status, _COLORS.get(scene.status, "dim")),
+                *("" if number is None else f"{number:,}" for number in counts),
+                f"{scene.seconds:.1f}" if scene.seconds else "",
+                str(len(scene.warnings) or ""),
+                scene.error or scene.out,
+            )
+        )
+    print_table([*columns, Column("result or error", wraps=True)], rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """An export, or the plan of one: its folder, `export.json`, and the next command."""
+
+    folder: Path
+    record: "ExportRecord"
+    next_step: str = ""
+    is_plan: bool = False
+
+
+def list_formats(*, as_json: bool) -> None:
+    """Print all formats, and the commands that install what is missing."""
+    if as_json:
+        console.print_json([_described(format) for format in FORMATS.values()])
+        return
+    columns = (
+        Column("format"),
+        Column("readers, and content", wraps=True),
+        Column("pictures"),
+        Column("points"),
+        Column("extra"),
+    )
+    print_table(columns, [_row(format) for format in FORMATS.values()])
+    missing = {format.extra for format in FORMATS.values() if format.extra and not is_installed(format.extra)}
+    print_fields(
+        [
+            ("pictures", "needed: give --scene; optional: give --scene or --no-images"),
+            ("points", "default of --max-points, for all instants together or for each"),
+            *((f"extra {extra}", install_command(extra)) for extra in sorted(missing)),
+        ]
+    )
+
+
+def _row(format: Format) -> Row:
+    extra = "" if not format.extra else format.extra if is_installed(format.extra) else f"{format.extra}: missing"
+    return (
+        format.name,
+        f"{format.used_by}: {format.title}",
+        Cell("-" if format.pictures is PictureUse.NONE else format.pictures.value),
+        _budget(format),
+        Cell(extra, "yellow" if "missing" in extra else "green"),
+    )
+
+
+def _budget(format: Format) -> str:
+    if not format.point_bytes:
+        return "-"
+    if not format.max_points:
+        return "all"
+    return f"{format.max_points:,}" + ("/instant" if format.budget is Budget.INSTANT else "")
+
+
+def _described(format: Format) -> dict[str, Any]:
+    return {
+        "name": format.name,
+        "title": format.title,
+        "used_by": format.used_by,
+        "pictures": format.pictures.value,
+        "max_points": format.max_points if format.point_bytes else None,
+        "budget": format.budget.value if format.point_bytes else None,
+        "extra": format.extra or None,
+        "installed": not format.extra or is_installed(format.extra),
+        "install": install_command(format.extra) if format.extra else None,
+        "static_rig": format.static_rig,
+        "min_instants": format.min_instants,
+        "max_instants": format.max_instants,
+        "max_views": format.max_views,
+        "image_format": None if format.pictures is PictureUse.NONE else format.image_format.value,
+        "pinhole": None if format.pictures is PictureUse.NONE else format.pinhole.value,
+        "options": sorted(format.options),
+    }
+
+
+def report_exports(reports: Sequence[Report], *, as_json: bool) -> None:
+    """Print what was or would be written, and how to use it."""
+    if as_json:
+        console.print_json(
+            [
+                {
+                    "folder": str(report.folder),
+                    "dry_run": report.is_plan,
+                    "next_step": report.next_step,
+                    **report.record.document(),
+                }
+                for report in reports
+            ]
+        )
+        return
+    for number, report in enumerate(reports):
+        if number:
+            console.print_text("")
+        _print(report)
+
+
+def _print(report: Report) -> None:
+    record, about = report.record, "about " if report.is_plan else ""
+    print_fields(
+        [
+            ("format", f"{record.format}: {FORMATS[record.format].title}"),
+            ("folder", str(report.folder)),
+            ("files", f"{about}{record.files:,}, {console.human_size(record.bytes)}"),
+            *_content(record, about),
+            *_world(record),
+            *(("held out", ", ".join(record.held_out)) for _ in record.held_out[:1]),
+            *(("remark", remark) for remark in record.remarks),
+        ]
+    )
+    if any(view.cropped or view.empty for view in record.views):
+        console.print_text("")
+        _print_shares(record)
+    elif report.next_step:
+        console.print_text("")
+    if report.next_step:
+        console.print_text("next step")
+        for line in report.next_step.splitlines():  # not wrapped, so that it can be copied
+            console.print_text(line)
+
+
+def _content(record: "ExportRecord", about: str) -> Iterator[tuple[str, str]]:
+    """Yield the lines of instants, views, pictures and points."""
+    first, last = record.instants[0], record.instants[-1]
+    if first is last:
+        yield "instants", f"1, at {first.seconds:.3f} s"
+    else:
+        rate = f"{record.frame_rate:.4g} per second" if record.regular else "at irregular steps"
+        yield "instants", f"{len(record.instants)}, {first.seconds:.3f} to {last.seconds:.3f} s, {rate}"
+    yield "views", ", ".join(view.name for view in record.views)
+    sizes = list(dict.fromkeys(view.picture_size for view in record.views if view.picture_size is not None))
+    if sizes:
+        texts = ", ".join(f"{width}x{height}" for width, height in sizes)
+        yield "pictures", f"{texts} px, pinhole: {record.pinhole}"
+    if FORMATS[record.format].point_bytes:
+        cut = f"; {counted(record.cut_points, 'outlier')} left out" if record.cut_points else ""
+        yield "points", f"{about}{record.points:,}{cut}"
+
+
+def _world(record: "ExportRecord") -> Iterator[tuple[str, str]]:
+    """Yield the lines of axes and lengths."""
+    yield "world", f"{record.exported_up} up, {_transform(record.world_from_run)}"
+    yield "", f"{record.up} is up in the run: {record.up_found}"
+    if record.unit == "metre":
+        yield "lengths", "in metres" if record.scale == 1.0 else f"in metres, multiplied by {record.scale:g}"
+    else:
+        yield "lengths", f"in an arbitrary unit; 1 unit of the run is {record.scale:g} in the export"
+
+
+def _transform(matrix: Sequence[Sequence[float]]) -> str:
+    """Describe a change of axes, such as "(x, y, z) of the run is (x, -y, -z)"."""
+    written = []
+    for row in matrix[:3]:
+        column = max(range(3), key=lambda index: abs(row[index]))
+        written.append(("-" if row[column] < 0 else "") + "xyz"[column])
+    axes = f"({', '.join(written)})"
+    return "axes of the run" if axes == "(x, y, z)" else f"(x, y, z) of the run is {axes}"
+
+
+def _print_shares(record: "ExportRecord") -> None:
+    """Print how much of each view's pictures the change of intrinsics cut off or left empty."""
+    columns = [Column("view"), Column("cropped", right=True), Column("empty", right=True)]
+    rows = [(view.name, f"{100 * view.cropped:.1f} %", f"{100 * view.empty:.1f} %") for view in record.views]
+    print_table(columns, rows, "pictures warped to other intrinsics")
