@@ -1,23 +1,37 @@
-"""Errors and notices for the user: message, hint and exit code; and the form of counts and lists in messages."""
+"""Errors and notices for the user: message, hint and exit code; and the form of counts and lists in messages.
 
+A message names an option by its field: "⟨mesh_voxel=0.1⟩ without ⟨mesh⟩". Python shows "mesh_voxel=0.1 without mesh";
+the command line and the files of an output have the options of the command line (`page4d.options.in_options`).
+"""
+
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
 
+OPTION = re.compile(r"⟨(\w+)(?:=([^⟩]*))?⟩")
+"""An option in a message: its field, and its value if there is one; a placeholder of a value is in capitals."""
+
+_BARE = re.compile(r"True|False|[A-Z]+(?:\.json)?|[-+0-9.e]+|'.*'", re.DOTALL)
+
 
 class Page4DError(Exception):
     """A failure with one line on what was found and one line on what to do about it.
 
-    The command line prints the two lines without a traceback and exits with `exit_code`.
+    `message` and `hint` name options as Python does; `marked_message` and `marked_hint`, of which other messages are
+    made, have them in brackets. `option` is the field at fault, by default the first one in the message. The command
+    line prints the two lines without a traceback and exits with `exit_code`.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+    def __init__(self, message: str, hint: str = "", option: str | None = None) -> None:
+        self.message, self.hint = in_python(message), in_python(hint)
+        self.marked_message, self.marked_hint = message, hint
+        found = OPTION.search(message)
+        self.option = option or (found[1] if found else None)
+        super().__init__(self.message)
 
 
 class ShapeError(Page4DError, ValueError):
@@ -90,6 +104,22 @@ class Stopped(BaseException):
         self.exit_code = 128 + number
 
 
+def in_python(text: str) -> str:
+    """Write the options in a message as keywords of Python."""
+    return OPTION.sub(_keyword, text)
+
+
+def _keyword(option: re.Match[str]) -> str:
+    field, value = option.groups()
+    if value is None:
+        return field
+    if span := re.fullmatch(r"(-?\d+):(-?\d+)", value):
+        value = f"{'range' if field == 'instants' else ''}({span[1]}, {span[2]})"
+    elif not _BARE.fullmatch(value):
+        value = repr(value.split(",") if field in ("views", "hold_out") else value)
+    return f"{field}={value}"
+
+
 def counted(number: int, noun: str) -> str:
     """Format a count with its noun for a message: "1 frame", "2 frames"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
@@ -118,7 +148,12 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Notice:
-    """A message to the user that does not stop the run."""
+    """A message to the user that does not stop the run; options are marked as in errors."""
 
-    text: str
+    marked_text: str
     level: Level = Level.WARNING
+
+    @property
+    def text(self) -> str:
+        """The message, with options named as in Python."""
+        return in_python(self.marked_text)

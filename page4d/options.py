@@ -30,7 +30,7 @@ from page4d.choices import (
     UpAxis,
 )
 from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE
-from page4d.errors import UsageError, shortened
+from page4d.errors import OPTION, UsageError, listed, shortened
 from page4d.io.atomic import parse_pin, parse_sha256
 from page4d.io.json_records import config_record
 
@@ -60,7 +60,7 @@ def parse_memory(text: str) -> int | None:
     match = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?) ?(" + "|".join(_MEMORY_UNITS) + ")", text)
     if match is None or float(match[1]) == 0:
         raise UsageError(
-            f"--memory {shortened(text)} is not an amount of memory",
+            f"⟨memory_bytes={shortened(text)}⟩ is not an amount of memory",
             f"give auto or such as 20GB ({', '.join(_MEMORY_UNITS)})",
         )
     return int(float(match[1]) * _MEMORY_UNITS[match[2]])
@@ -101,7 +101,7 @@ class SceneOptions:
 
     def __post_init__(self) -> None:
         if self.calibration_unit is not None and self.calibration is None:
-            raise UsageError("--calibration-unit without --calibration", "pass the calibration file too")
+            raise UsageError("⟨calibration_unit⟩ without ⟨calibration⟩", "pass the calibration file too")
 
     def check_resize(self, intrinsics: Path | None = None) -> None:
         """Refuse `calibration_resize` without a calibration, or a file of lenses, that it could apply to.
@@ -110,7 +110,7 @@ class SceneOptions:
             UsageError: if there is none.
         """
         if self.calibration_resize is not None and self.calibration is None and intrinsics is None:
-            raise UsageError("--calib-resize without --calibration", "pass the calibration file too")
+            raise UsageError("⟨calibration_resize⟩ without ⟨calibration⟩", "pass the calibration file too")
 
 
 @config_record("network options")
@@ -130,7 +130,7 @@ class NetworkOptions:
 
     def __post_init__(self) -> None:
         if self.weights is not None and self.untrained:
-            raise UsageError("--weights and --untrained contradict each other", "give one of them")
+            raise UsageError("⟨weights⟩ and ⟨untrained⟩ contradict each other", "give one of them")
         parse_pin(self.weights, self.sha256)
 
 
@@ -178,7 +178,7 @@ class RegisterSettings:
 
 def _check_lenses(focal: str | None, intrinsics: Path | None) -> None:
     if focal is not None and intrinsics is not None:
-        raise UsageError("--focal and --intrinsics contradict each other", "give one of them")
+        raise UsageError("⟨focal⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
 
 
 @config_record("settings")
@@ -234,23 +234,23 @@ class ReconstructSettings:
     def __post_init__(self) -> None:
         if self.long_side is not None and self.preprocess is not Preprocess.NATIVE:
             raise UsageError(
-                f"--size {self.long_side} with --preprocess {self.preprocess}, which has a fixed size",
+                f"⟨long_side={self.long_side}⟩ with ⟨preprocess={self.preprocess}⟩, which has a fixed size",
                 "give one of them",
             )
         if self.chunk is not None and self.overlap > self.chunk // 2:
             raise UsageError(
-                f"--chunk {self.chunk} with --overlap {self.overlap}", "give a chunk of at least twice the overlap"
+                f"⟨chunk={self.chunk}⟩ with ⟨overlap={self.overlap}⟩", "give a chunk of at least twice the overlap"
             )
         if self.mesh_voxel > 0 and not self.mesh:
-            raise UsageError(f"--mesh-voxel {self.mesh_voxel:g} without --mesh", "pass --mesh too")
+            raise UsageError(f"⟨mesh_voxel={self.mesh_voxel:g}⟩ without ⟨mesh⟩", "pass ⟨mesh=True⟩ too")
         if self.tracks2d is not None and not self.motion:
-            raise UsageError("--tracks2d without --motion", "pass --motion too")
+            raise UsageError("⟨tracks2d⟩ without ⟨motion⟩", "pass ⟨motion=True⟩ too")
         if self.tracks and not self.motion:
-            raise UsageError(f"--tracks {self.tracks} without --motion", "pass --motion too")
+            raise UsageError(f"⟨tracks={self.tracks}⟩ without ⟨motion⟩", "pass ⟨motion=True⟩ too")
         _check_lenses(self.focal, self.intrinsics)
         lens = "focal" if self.focal is not None else "intrinsics" if self.intrinsics is not None else None
         if lens is not None and self.register in (Registration.NETWORK, Registration.OFF):
-            raise UsageError(f"--{lens} with --register {self.register}", "leave one of them out")
+            raise UsageError(f"⟨{lens}⟩ with ⟨register={self.register}⟩", "leave one of them out")
 
     @property
     def registration(self) -> RegisterSettings:
@@ -289,6 +289,11 @@ OPTION_NAMES = {
     "source": "points-from",
     "edge_angle_deg": "edge-angle",
     "voxel_size": "voxel",
+    "target": "to",
+    "folder": "to",
+    "published_as": "as",
+    "scalars": "set",
+    "configs": "config",
 }
 """Names of command-line options that differ from their field's; elsewhere dashes replace underscores."""
 
@@ -296,6 +301,19 @@ OPTION_NAMES = {
 def option_name(field: str) -> str:
     """Return the command-line option of a settings field, without dashes in front."""
     return OPTION_NAMES.get(field, field.replace("_", "-"))
+
+
+def in_options(text: str) -> str:
+    """Write the options in a message as the command line, and the files of an output, name them."""
+    return OPTION.sub(_as_option, text)
+
+
+def _as_option(option: re.Match[str]) -> str:
+    field, value = option.groups()
+    if field == "existing":
+        return f"--{value}"
+    name = f"--{'no-' if value == 'False' else ''}{option_name(field)}"
+    return name if value in (None, "True", "False") else f"{name} {value}"
 
 
 def describe_settings(scene: SceneOptions, settings: ReconstructSettings) -> dict[str, JsonValue]:
@@ -347,11 +365,32 @@ class ExportSettings:
     def __post_init__(self) -> None:
         if self.pinhole_focal is not None and self.pinhole not in (None, Pinhole.COMMON):
             raise UsageError(
-                f"--pinhole-focal with --pinhole {self.pinhole}",
-                "give --pinhole common, or leave the focal length out",
+                f"⟨pinhole_focal⟩ with ⟨pinhole={self.pinhole}⟩",
+                "give ⟨pinhole=common⟩, or leave the focal length out",
             )
         if not self.images and self.scene is not None:
-            raise UsageError("--scene and --no-images contradict each other", "give one of them")
+            raise UsageError("⟨scene⟩ and ⟨images=False⟩ contradict each other", "give one of them")
+
+
+def settings_from(options: dict[str, Any]) -> ExportSettings:
+    """Return settings from keywords; a name is a list of one view, and `instants` may be a range.
+
+    Raises:
+        UsageError: if there is no such option, or a value is not valid.
+    """
+    known = {field.name for field in fields(ExportSettings)}
+    if unknown := sorted(options.keys() - known):
+        raise UsageError(f"no option of an export is called '{unknown[0]}'", f"give {listed(sorted(known), 40)}")
+    given = dict(options)
+    for name in ("views", "hold_out"):
+        if isinstance(given.get(name), str):
+            given[name] = (given[name],)
+    instants = given.get("instants")
+    if isinstance(instants, range):
+        given["instants"] = (instants.start, instants.stop, instants.step)
+    elif isinstance(instants, list):  # of indices, in other functions
+        raise UsageError("instants is a list", "give a range, or (start, stop, step)")
+    return ExportSettings(**given)
 
 
 DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)

@@ -17,7 +17,7 @@ from typing import Any
 import typer
 
 import page4d
-from page4d.errors import Stopped, UsageError, shortened
+from page4d.errors import Page4DError, Stopped, UsageError, shortened
 from page4d_cli import console
 from page4d_cli.commands.benchmark import benchmark
 from page4d_cli.commands.convert_weights import convert_weights
@@ -94,15 +94,21 @@ def _describe(error: BaseException, stop: StopRequest, arguments: Sequence[str])
 
         known = known_error(error)
         if isinstance(known, InterruptedRunError):
-            return known.message, known.hint, known.exit_code
+            return _in_options(known)
         if isinstance(error, KeyboardInterrupt | Stopped) or stop.number is not None:
             # Also where a library has replaced the exception of the signal by its own.
             return "interrupted", "", 128 + (stop.number or signal.SIGINT)
-        return _describe_bug(error, arguments) if known is None else (known.message, known.hint, known.exit_code)
+        return _describe_bug(error, arguments) if known is None else _in_options(known)
     except MemoryError:
         return _NO_MEMORY
     except (ImportError, OSError) as failure:  # no module can be loaded any more
         return f"cannot start: {failure}", "raise the limits of this process, such as 'ulimit -n'", 6
+
+
+def _in_options(error: Page4DError) -> Failure:
+    from page4d.options import in_options
+
+    return in_options(error.marked_message), in_options(error.marked_hint), error.exit_code
 
 
 def _describe_bug(error: BaseException, arguments: Sequence[str]) -> Failure:

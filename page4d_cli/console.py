@@ -170,14 +170,16 @@ def print_error(message: str, hint: str) -> None:
 
 def print_notice(notice: "Notice", verbosity: Verbosity, target: "Console | None" = None) -> None:
     """Print a notice: warnings always, long steps unless `quiet`, and all others if `verbose`."""
+    from page4d.options import in_options
     from page4d.scene.records import Level
 
+    text = in_options(notice.marked_text)
     if notice.level is Level.WARNING:
-        print_message(notice.text, "warning: ", "yellow", target)
+        print_message(text, "warning: ", "yellow", target)
     elif notice.level is Level.STEP and not verbosity.quiet:
-        print_message(notice.text, target=target)
+        print_message(text, target=target)
     elif verbosity.verbose and not verbosity.quiet:
-        print_message(notice.text, "info: ", target=target)
+        print_message(text, "info: ", target=target)
 
 
 def print_json(value: Any) -> None:

@@ -77,6 +77,21 @@ def comments_of(code: str) -> Iterator[Text]:
             yield Text(first, " ".join(lines[number] for number in range(first, line + 1)))
 
 
+OTHER_PROGRAMS = "colmap.py nerfstudio.py trainers/ installation.py page.py synthetic/ people.py".split()
+"""Files with command lines of other programs, CSS, or the command that writes a capture again."""
+
+
+def test_texts_of_the_library_name_options_by_their_fields() -> None:
+    programs = "|".join([*(f"page4d {name}" for name, _ in commands()), "ray", "torchrun", r"\w+\.py", r"\{\} train"])
+    command = re.compile(rf"(?<!\w)(?:{programs})(?: [\w'{{}}./-]+)* --[a-z][^;:)]*")
+    found = []
+    for path in (ROOT / "page4d").rglob("*.py"):
+        if not any(f"/{part}" in str(path) for part in OTHER_PROGRAMS):
+            texts = (command.sub("", text.text) for text in strings_of(path.read_text()))
+            found += [f"{path}: write ⟨field⟩ in: {text}" for text in texts if re.search(r"(?<!\w)--[a-z]", text)]
+    assert not found, "\n".join(found)
+
+
 def commands() -> list[tuple[str, Any]]:
     """Return all commands with their names, the program itself included."""
     program: Any = typer.main.get_command(app)

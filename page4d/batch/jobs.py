@@ -22,15 +22,17 @@ from threading import Lock
 from pydantic import Field
 
 import page4d
-from page4d.errors import InterruptedRunError, Stopped, UsageError, listed
+from page4d.errors import InterruptedRunError, Page4DError, Stopped, UsageError, listed
 from page4d.io.atomic import real_path, write_bytes_atomic
 from page4d.io.json_records import FileModel, format_json, readable
 from page4d.io.limits import known_error
+from page4d.options import in_options
 from page4d.output.record import RunRecord
 from page4d.run.progress import Observer
 from page4d.scene.records import Notice
 
 BATCH_FILE = "batch.json"
+LESS_MEMORY = "try a smaller ⟨memory_bytes⟩, ⟨chunk⟩ or ⟨long_side⟩; ⟨existing=resume⟩ continues the scene"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +65,14 @@ def scene_jobs(scenes: Sequence[Path], root: Path) -> list[SceneJob]:
         if len(same) > 1:
             folders = listed([f"'{scene}'" for scene in same])
             raise UsageError(
-                f"{len(same)} scenes are called '{name}': {folders}", "run them separately, with different --out"
+                f"{len(same)} scenes are called '{name}': {folders}", "run them separately, with different ⟨out⟩"
             )
         if not name:
             raise UsageError(f"'{same[0]}' has no name", "give a folder below it")
     jobs = [SceneJob(scene=same[0], out=root / name) for name, same in by_name.items()]
     for job in jobs:
         if real_path(job.out) == real_path(job.scene):
-            raise UsageError(f"the output folder of '{job.scene}' is the scene itself", "give another --out")
+            raise UsageError(f"the output folder of '{job.scene}' is the scene itself", "give another ⟨out⟩")
     return jobs
 
 
@@ -148,13 +150,18 @@ def outcome_of(job: SceneJob, work: Work, observer: Observer) -> SceneOutcome:
     return outcome.model_copy(update={"seconds": seconds, **changes})
 
 
+def described(error: Page4DError) -> dict[str, object]:
+    """Return the texts of an error as `batch.json` records them."""
+    return {"error": in_options(error.marked_message), "hint": in_options(error.marked_hint)}
+
+
 def _failure(error: Exception) -> dict[str, object]:
     """Return the fields of an outcome that describe an error."""
     known = known_error(error)
     if known is not None:
         stopped = isinstance(known, InterruptedRunError)
         status = SceneStatus.INTERRUPTED if stopped else SceneStatus.FAILED
-        return {"status": status, "exit_code": known.exit_code, "error": known.message, "hint": known.hint}
+        return {"status": status, "exit_code": known.exit_code, **described(known)}
     return {
         "status": SceneStatus.FAILED,
         "exit_code": 1,
@@ -250,7 +257,7 @@ class SceneProcess:
                 "status": SceneStatus.FAILED,
                 "exit_code": 128 - code if code < 0 else code,
                 "error": f"the process was ended by {name}{likely}",
-                "hint": "try a smaller --memory, --chunk or --size; --resume continues the scene",
+                "hint": in_options(LESS_MEMORY),
             }
         )
 
@@ -281,7 +288,9 @@ class _Sender:
             with self._lock:
                 self._connection.send(message)
         except OSError:
-            raise InterruptedRunError("the process of the batch has ended", "continue with --resume") from None
+            raise InterruptedRunError(
+                "the process of the batch has ended", "continue with ⟨existing=resume⟩"
+            ) from None
 
 
 def _serve(connection: Connection, work: Work) -> None:

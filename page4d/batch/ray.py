@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from page4d.batch.jobs import SceneJob, SceneOutcome, SceneStatus, Work, not_begun, outcome_of
+from page4d.batch.jobs import LESS_MEMORY, SceneJob, SceneOutcome, SceneStatus, Work, described, not_begun, outcome_of
 from page4d.batch.ray_connection import first_line
 from page4d.choices import Preprocess
 from page4d.errors import CapabilityError, InputError
@@ -124,7 +124,7 @@ def _run_job(job: SceneJob, work: Work, environment: _Environment) -> SceneOutco
 def _lost(job: SceneJob, error: Exception) -> SceneOutcome:
     """Return the outcome of a job whose workers died."""
     found = _lost_workers(error)
-    changes = {"status": SceneStatus.FAILED, "exit_code": found.exit_code, "error": found.message, "hint": found.hint}
+    changes = {"status": SceneStatus.FAILED, "exit_code": found.exit_code, **described(found)}
     return not_begun(job).model_copy(update=changes)
 
 
@@ -132,7 +132,7 @@ def _lost_workers(error: Exception) -> CapabilityError:
     """Return what to report after the last repetition of work whose workers died."""
     return CapabilityError(
         f"workers of the cluster died {_RETRIES + 1} times, possibly out of memory: {first_line(error)}",
-        "try a smaller --memory, --chunk or --size; --resume continues the scene",
+        LESS_MEMORY,
     )
 
 

@@ -98,7 +98,7 @@ _SETTINGS_FRAME = 4
 
 
 def parse_distributed(text: str) -> str:
-    """Parse `--distributed ray[://HOST:PORT]` into an address, which is empty for the cluster of this machine.
+    """Parse `ray[://HOST:PORT]` into an address, which is empty for the cluster of this machine.
 
     Raises:
         UsageError: if it is anything else.
@@ -107,7 +107,7 @@ def parse_distributed(text: str) -> str:
         return ""
     found = re.fullmatch(r"ray://(?:\[[0-9a-fA-F:.]+\]|[\w.-]+):([0-9]{1,5})", text, re.ASCII)
     if found is None or not 0 < int(found[1]) < 65536:
-        raise UsageError(f"--distributed '{text}' is not a Ray cluster", "give ray or ray://HOST:PORT")
+        raise UsageError(f"⟨distributed='{text}'⟩ is not a Ray cluster", "give ray or ray://HOST:PORT")
     return text
 
 
@@ -125,7 +125,7 @@ def joined_cluster(address: str, notify: Notify) -> Iterator[Any]:
     if connected is not None and connected.is_initialized():
         yield connected
         return
-    existing = _Existing(address, "--distributed") if address else _named_cluster(notify)
+    existing = _Existing(address, "⟨distributed⟩") if address else _named_cluster(notify)
     with _joined(existing, notify) if existing else local_cluster() as ray:
         yield ray
 
@@ -143,7 +143,7 @@ def local_cluster(num_cpus: int | None = None) -> Iterator[Any]:
         ray = _imported()
         _check_restricted(ray)
         options = {"address": "local", "include_dashboard": False, "num_cpus": num_cpus, "_temp_dir": f"{folder}/r"}
-        with _initialized(ray, options, "no Ray cluster on this machine", "run without --distributed ray"):
+        with _initialized(ray, options, "no Ray cluster on this machine", "run without ⟨distributed=ray⟩"):
             yield ray
 
 
@@ -164,7 +164,7 @@ class _Existing:
         """
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         hint = "start it with `ray start --head`, or correct the address"
-        if self.named_by != "--distributed":
+        if self.named_by != "⟨distributed⟩":
             hint += "; RAY_ADDRESS=local starts a cluster for this run"
         if not (host and port.isdecimal() and 0 < int(port) < 65536):
             raise CapabilityError(f"{self.named_by}: '{self.address}' is not the address of a Ray cluster", hint)
@@ -256,7 +256,7 @@ def _imported() -> Any:
         return importlib.import_module("ray")
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "ray"
-        found = "--distributed ray needs Ray" if missing else f"Ray cannot be imported: {first_line(error)}"
+        found = "⟨distributed=ray⟩ needs Ray" if missing else f"Ray cannot be imported: {first_line(error)}"
         raise CapabilityError(found, f"install it: {install_command('ray')}") from error
 
 

@@ -173,10 +173,10 @@ def _recorded_fps(path: Path) -> float | None:
         content = parse_json(read_text(path))
         fps = content["options"]["fps"]
     except (DocumentError, KeyError, TypeError) as error:
-        raise InputError(f"'{path}' has no options.fps", "restore it, or remove it and pass --fps") from error
+        raise InputError(f"'{path}' has no options.fps", "restore it, or remove it and pass ⟨fps⟩") from error
     if isinstance(fps, bool) or not isinstance(fps, int | float) or not 0 < fps <= MAX_FPS:
         raise InputError(
-            f"'{path}': options.fps is {shortened(repr(fps))}", "restore it, or remove it and pass --fps"
+            f"'{path}': options.fps is {shortened(repr(fps))}", "restore it, or remove it and pass ⟨fps⟩"
         )
     return float(fps)
 
@@ -338,7 +338,7 @@ def compare(
     for view in views:
         _check_aspect(output, view)
     if not comparison.instants:
-        raise InputError(_no_common_instant(comparison), "check --fps, the frame rate of the truth")
+        raise InputError(_no_common_instant(comparison), "check ⟨fps⟩, the frame rate of the truth")
     return comparison
 
 

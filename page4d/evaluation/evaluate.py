@@ -14,7 +14,7 @@ from page4d.evaluation.depth import fit_alignments, report_confidence, report_de
 from page4d.evaluation.motion import has_velocities, report_motion, report_tracks
 from page4d.evaluation.points import default_threshold, report_points
 from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
-from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings
+from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings, in_options
 
 _PASSES = 4
 """Number of passes over the frames: alignments, depth errors, points and masks; velocities are another."""
@@ -86,7 +86,7 @@ def _default_alignments(comparison: Comparison) -> tuple[DepthAlignment, ...]:
 def notes(comparison: Comparison, evaluation: Evaluation) -> tuple[str, ...]:
     """Return all notes that apply to an evaluation."""
     return (
-        *comparison.truth.notices,
+        *map(in_options, comparison.truth.notices),
         *_run_notes(comparison),
         *_match_notes(comparison, evaluation),
         *_depth_notes(comparison, evaluation),

@@ -192,7 +192,9 @@ def check_plots(folder: Path, *, overwrite: bool) -> None:
     check_folder(folder)
     existing = [name for name in FILES if (folder / name).exists()]
     if existing and not overwrite:
-        raise OutputError(f"'{folder / existing[0]}' already exists", "choose another folder, or pass --overwrite")
+        raise OutputError(
+            f"'{folder / existing[0]}' already exists", "choose another folder, or pass ⟨overwrite=True⟩"
+        )
 
 
 def draw_plots(comparison: Comparison, evaluation: Evaluation) -> dict[str, Picture]:

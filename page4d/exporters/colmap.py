@@ -104,7 +104,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         if job.is_static_rig:
             write_json(folder / "rig_config.json", rig_config(job))
         if job.num_times > 1 and points.cloud.dynamic.any():
-            remarks.append("moving points of all instants are in one model; --per-instant separates them")
+            remarks.append("moving points of all instants are in one model; ⟨per_instant=True⟩ separates them")
     if job.pictures is None:
         remarks.append("no pictures were written: image names are those that they would have")
     else:

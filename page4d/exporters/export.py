@@ -15,14 +15,13 @@ import page4d
 from page4d.errors import UsageError, counted, listed
 from page4d.exporters.formats import Format, PictureUse, find_format
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.keywords import named_as_keywords, settings_from
 from page4d.exporters.plan import check_options, plan_job
 from page4d.installation import require_extra
 from page4d.io.atomic import file_sha256, real_path
 from page4d.io.folders import check_replaceable, staged_folder, write_json
 from page4d.io.json_records import FileModel, read_model
 from page4d.io.limits import limits_named
-from page4d.options import ExportSettings
+from page4d.options import ExportSettings, in_options, settings_from
 from page4d.output.pictures import Pictures, open_pictures
 from page4d.output.reader import Output, open_output
 
@@ -88,7 +87,7 @@ class ExportRecord(FileModel):
 
 Progress = Callable[[int, int], None]
 
-MEMORY_HINT = "export fewer points (--max-points), smaller pictures (--image-size), or one format at a time"
+MEMORY_HINT = "export fewer points (⟨max_points⟩), smaller pictures (⟨image_size⟩), or one format at a time"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,9 +153,8 @@ def export(
         OutputError: if the folder cannot be written.
         CapabilityError: if a format needs a package that is not installed.
     """
-    with named_as_keywords():
-        jobs = plan_exports(output, formats, folder, overwrite=overwrite, **options)
-        return [run_export(job, target, progress, overwrite=overwrite) for job, target in jobs]
+    jobs = plan_exports(output, formats, folder, overwrite=overwrite, **options)
+    return [run_export(job, target, progress, overwrite=overwrite) for job, target in jobs]
 
 
 def plan_exports(
@@ -204,7 +202,7 @@ def check_target(output: Output, scene: Path | None, target: Path, *, overwrite:
         if path.is_relative_to(source) or source.is_relative_to(path):
             raise UsageError(f"'{target}' and the scene '{scene}' overlap", "use a folder outside the scene")
     if target.is_dir() and target.samefile(Path()):  # it is replaced: its users would be in a deleted folder
-        raise UsageError(f"'{target}' is the working folder", "give a new folder in it, such as --to export")
+        raise UsageError(f"'{target}' is the working folder", "give a new folder in it, such as ⟨folder=export⟩")
     check_replaceable(target, RECORD_NAME, overwrite=overwrite)
     _check_nothing_added(target)
     for folder in path.parents:
@@ -237,7 +235,7 @@ def _pictures(output: Output, settings: ExportSettings, chosen: Sequence[Format]
     if settings.scene is None:
         if names := needing or optional:
             files = listed([view.file for view in output.run.views], 3)
-            hint = f"give --scene FOLDER with {files}" + ("" if needing else ", or --no-images")
+            hint = f"give ⟨scene=FOLDER⟩ with {files}" + ("" if needing else ", or ⟨images=False⟩")
             raise UsageError(f"{names[0]} needs the pictures", hint)
         return None
     return open_pictures(output, settings.scene)
@@ -260,7 +258,7 @@ def run_export(
         record = export_record(job, written, len(files), sum(path.stat().st_size for path in files))
         write_json(staged / RECORD_NAME, record.document())
     steps.finish()
-    return Exported(folder=folder, record=record, next_step=job.format.next_step(job, folder))
+    return Exported(folder=folder, record=record, next_step=in_options(job.format.next_step(job, folder)))
 
 
 class _Steps:
@@ -301,7 +299,7 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
         unit=run.unit,
         scale=job.world.scale,
         up=job.world.up.value,
-        up_found=job.up_found,
+        up_found=in_options(job.up_found),
         exported_up=job.world.exported_up.value,
         world_from_run=job.world.matrix.tolist(),
         regular=job.is_regular,
@@ -325,7 +323,7 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
         held_out=list(written.held_out),
         points=written.num_points,
         cut_points=job.clouds.num_cut if job.clouds is not None else 0,
-        remarks=remarks,
+        remarks=list(map(in_options, remarks)),
         files=num_files,
         bytes=num_bytes,
     )

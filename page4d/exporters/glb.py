@@ -83,7 +83,7 @@ def next_step(job: ExportJob, folder: Path) -> str:
         "Blender: File > Import > glTF 2.0",
     ]
     if job.num_times == 1 and job.output.num_times > 1:
-        lines.append(f"It shows instant {job.instants[0]}; --animated writes all")
+        lines.append(f"It shows instant {job.instants[0]}; ⟨animated=True⟩ writes all")
     return "\n".join(lines)
 
 
@@ -111,7 +111,7 @@ def _check_size(job: ExportJob, num_points: int) -> None:
     if (size := job.format.point_bytes * num_points) > _available(job):
         raise UsageError(
             f"glb would have {size / 2**30:.1f} GiB, and its readers take at most 4 GiB",
-            "give --max-points or --instants, or use usd",
+            "give ⟨max_points⟩ or ⟨instants⟩, or use usd",
         )
 
 

@@ -59,11 +59,11 @@ def write(job: ExportJob, folder: Path) -> Written:
 def _remarks(dataset: "_Dataset", *, is_split: bool) -> Iterator[str]:
     job = dataset.job
     if not is_split:
-        yield "nerfstudio keeps a tenth of the pictures for evaluation; --hold-out chooses views"
+        yield "nerfstudio keeps a tenth of the pictures for evaluation; ⟨hold_out⟩ chooses views"
     if not job.settings.per_instant and job.num_times > 1:
-        yield "nerfstudio ignores time: all instants are one static scene; --per-instant separates them"
+        yield "nerfstudio ignores time: all instants are one static scene; ⟨per_instant=True⟩ separates them"
     if dataset.has_masks and job.settings.only is not PointLayer.STATIC:
-        yield "masks leave out what moves, points.ply does not; --only static leaves out its points too"
+        yield "masks leave out what moves, points.ply does not; ⟨only=static⟩ leaves out its points too"
 
 
 def next_step(job: ExportJob, folder: Path) -> str:

@@ -56,7 +56,7 @@ def check(job: ExportJob) -> None:
     taken = [view.label for view in job.views if f"tracks_{view.label}" in labels]
     if taken and job.output.has_tracks:
         raise UsageError(
-            f"the tracks of '{taken[0]}' would have the file of another view", "export it alone (--views)"
+            f"the tracks of '{taken[0]}' would have the file of another view", "export it alone (⟨views⟩)"
         )
 
 

@@ -152,7 +152,7 @@ def _check_focal(focal: float | None, size: Size) -> None:
     smallest, largest = max(size) / _FOCAL_RANGE, max(size) * _FOCAL_RANGE
     if focal is not None and not smallest <= focal <= largest:
         raise UsageError(
-            f"--pinhole-focal {focal:g} does not suit pictures of {size[1]}x{size[0]} px",
+            f"⟨pinhole_focal={focal:g}⟩ does not suit pictures of {size[1]}x{size[0]} px",
             f"give {smallest:g} to {largest:g}, or leave it out",
         )
 
@@ -164,7 +164,7 @@ def _resized(size: Size, long_side: int | None) -> Size:
     result = (round(size[0] * factor), round(size[1] * factor))
     if min(result) < 1:
         raise UsageError(
-            f"a picture of {size[1]}x{size[0]} px has no pixels left at --image-size {long_side}", "enlarge it"
+            f"a picture of {size[1]}x{size[0]} px has no pixels left at ⟨image_size={long_side}⟩", "enlarge it"
         )
     return result
 
@@ -180,7 +180,7 @@ def _smallest_focal(size: Size, intrinsics: NDArray[np.float64], target: Size) -
     extents = _extents(size, intrinsics)
     across, down = float(extents[:, :2].min()), float(extents[:, 2:].min())
     if min(across, down) <= 0:
-        raise UsageError("the optical axis of a view lies outside its picture", "use --pinhole keep, or leave it out")
+        raise UsageError("the optical axis of a view lies outside its picture", "use ⟨pinhole=keep⟩, or leave it out")
     return max(target[1] / 2 / across, target[0] / 2 / down)
 
 
@@ -191,7 +191,7 @@ def _centered(size: Size, intrinsics: NDArray[np.float64], long_side: int | None
     down = float(np.minimum(intrinsics[:, 1, 2], height - intrinsics[:, 1, 2]).min())
     kept = (math.floor(2 * down + 1e-6), math.floor(2 * across + 1e-6))
     if min(kept) < 1:
-        raise UsageError("the optical axis of a view lies outside its picture", "use --pinhole keep, or leave it out")
+        raise UsageError("the optical axis of a view lies outside its picture", "use ⟨pinhole=keep⟩, or leave it out")
     matrices = intrinsics.copy()
     matrices[:, 0, 2], matrices[:, 1, 2] = kept[1] / 2, kept[0] / 2
     target = _resized(kept, long_side)
@@ -310,7 +310,7 @@ def choose_up(up: UpAxis, world_to_camera: NDArray[np.float64], *, is_calibrated
     best = max(cosines, key=cosines.__getitem__)
     angle = float(np.degrees(np.arccos(np.clip(cosines[best], -1.0, 1.0))))
     how = f"the mean upward axis of the cameras is {angle:.0f} degrees off it"
-    return best, how if angle <= SNAP_DEG else f"{how}, which is far: give --up if it is wrong"
+    return best, how if angle <= SNAP_DEG else f"{how}, which is far: give ⟨up⟩ if it is wrong"
 
 
 def _table() -> NDArray[np.float32]:

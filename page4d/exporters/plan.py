@@ -28,7 +28,6 @@ from page4d.output.pictures import Pictures
 from page4d.output.reader import Output
 
 _POINT_OPTIONS = frozenset({"max_points", "voxel", "min_confidence", "only", "seed"})
-_OPTION_NAMES = {"images": "no-images"}
 _DEFAULTS = ExportSettings()
 _NEAREST_PERCENTILE = 0.1
 
@@ -43,16 +42,16 @@ def check_options(chosen: Sequence[Format], settings: ExportSettings) -> None:
     taken = frozenset[str]().union(*(options_of(format) for format in chosen))
     for name in sorted(limited - taken):
         if getattr(settings, name) != getattr(_DEFAULTS, name):
-            option = _OPTION_NAMES.get(name, name.replace("_", "-"))
+            option = "⟨images=False⟩" if name == "images" else f"⟨{name}⟩"
             takers = [format.name for format in FORMATS.values() if name in options_of(format)]
             names = listed([format.name for format in chosen])
             raise UsageError(
-                f"{names} takes no --{option}", f"leave it out; these formats take it: {listed(takers, 20)}"
+                f"{names} takes no {option}", f"leave it out; these formats take it: {listed(takers, 20)}"
             )
     warps = any((settings.pinhole or format.pinhole) is Pinhole.COMMON for format in chosen)
     if settings.pinhole_focal is not None and not warps:
         raise UsageError(
-            "--pinhole-focal without --pinhole common", "give --pinhole common, or leave the focal length out"
+            "⟨pinhole_focal⟩ without ⟨pinhole=common⟩", "give ⟨pinhole=common⟩, or leave the focal length out"
         )
 
 
@@ -97,7 +96,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         focal=settings.pinhole_focal,
     )
     if format.same_size and len({one.size for one in geometry}) > 1:
-        raise UsageError(f"{format.name} needs pictures of one size", "give --pinhole common")
+        raise UsageError(f"{format.name} needs pictures of one size", "give ⟨pinhole=common⟩")
     all_poses = output.cameras.world_to_camera.numpy()
     up, up_found = choose_up(settings.up, all_poses, is_calibrated=is_calibrated(output))
     clouds = None
@@ -143,14 +142,14 @@ def is_calibrated(output: Output) -> bool:
 def choose_views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
     """Return the views that settings select."""
     names = output.view_names
-    for option, given in (("--views", settings.views or ()), ("--hold-out", settings.hold_out)):
+    for option, given in (("views", settings.views or ()), ("hold_out", settings.hold_out)):
         if unknown := [name for name in given if name not in names]:
-            raise UsageError(f"{option}: no view is called '{unknown[0]}'", f"the views are {listed(names)}")
+            raise UsageError(f"⟨{option}⟩: no view is called '{unknown[0]}'", f"the views are {listed(names)}")
     chosen = [name for name in names if settings.views is None or name in settings.views]
     if missing := [name for name in settings.hold_out if name not in chosen]:
-        raise UsageError(f"--hold-out {missing[0]} is not among the exported views", "add it to --views")
+        raise UsageError(f"⟨hold_out={missing[0]}⟩ is not among the exported views", "add it to ⟨views⟩")
     if len(settings.hold_out) and len(chosen) == len(set(settings.hold_out)):
-        raise UsageError("--hold-out leaves no view for training", "hold out fewer views")
+        raise UsageError("⟨hold_out⟩ leaves no view for training", "hold out fewer views")
     return tuple(
         ExportView(
             name=name,
@@ -168,10 +167,10 @@ def choose_instants(output: Output, settings: ExportSettings) -> tuple[int, ...]
     number = output.num_times
     for value in (start, stop if stop is None or stop < 0 else stop - 1):
         if value is not None and not -number <= value < number:
-            raise UsageError(f"--instants: no instant {value}", f"the run has instants 0 to {number - 1}")
+            raise UsageError(f"⟨instants⟩: no instant {value}", f"the run has instants 0 to {number - 1}")
     chosen = tuple(range(number)[start:stop:step])
     if not chosen:
-        raise UsageError("--instants leaves no instant", f"the run has instants 0 to {number - 1}")
+        raise UsageError("⟨instants⟩ leaves no instant", f"the run has instants 0 to {number - 1}")
     return chosen
 
 
@@ -186,7 +185,7 @@ def _check_limits(
     """Refuse a run that readers of the format cannot represent."""
     if format.needs_velocity and not output.has_velocity:
         raise InputError(
-            f"{format.name} needs velocities, and this run has none", "reconstruct the scene again with --motion"
+            f"{format.name} needs velocities, and this run has none", "reconstruct the scene again with ⟨motion=True⟩"
         )
     moves = not ((poses == poses[:1]).all() and (intrinsics == intrinsics[:1]).all())
     if format.static_rig and moves:
@@ -205,7 +204,7 @@ def _check_limits(
     if format.max_instants is not None and number > format.max_instants:
         raise InputError(
             f"{format.name} takes at most {format.max_instants} instants; this export has {number}",
-            f"choose some, such as --instants 0:{format.max_instants}",
+            f"choose some, such as ⟨instants=0:{format.max_instants}⟩",
         )
     if len(views) < format.min_views:
         found = f"{format.name} needs at least {counted(format.min_views, 'view')}; this export has {len(views)}"
@@ -213,7 +212,7 @@ def _check_limits(
     if format.max_views is not None and len(views) > format.max_views:
         raise InputError(
             f"{format.name} takes at most {format.max_views} views; this export has {len(views)}",
-            "choose some with --views",
+            "choose some with ⟨views⟩",
         )
 
 
@@ -332,7 +331,7 @@ def check_room(folder: Path, num_bytes: int) -> None:
     if num_bytes > free:
         raise OutputError(
             f"the export needs about {_amount(num_bytes)} in '{folder}', {_amount(free)} free",
-            "free space, use --max-points or --instants, or another folder",
+            "free space, use ⟨max_points⟩ or ⟨instants⟩, or another folder",
         )
 
 

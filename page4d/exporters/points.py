@@ -345,7 +345,7 @@ class CloudReader:
         selection = self._selection
         if selection.min_confidence > self._highest:
             return UsageError(
-                f"no point is left with --min-confidence {selection.min_confidence:g} (highest: {self._highest:.2f})",
+                f"no point is left with ⟨min_confidence={selection.min_confidence:g}⟩ (highest: {self._highest:.2f})",
                 "lower it",
             )
         kind = "" if selection.only is PointLayer.ALL else f"{selection.only} "

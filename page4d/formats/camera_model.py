@@ -236,7 +236,7 @@ class CalibratedCamera:
         try:
             check_lens(self.intrinsics, self.image_size, self.distortion)
         except InputError as error:
-            raise InputError(f"camera {shortened(self.name)}: {error.message}", error.hint) from None
+            raise InputError(f"camera {shortened(self.name)}: {error.marked_message}", error.marked_hint) from None
 
     def _check_intrinsics(self) -> None:
         shape = tuple(self.intrinsics.shape)

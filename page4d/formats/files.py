@@ -19,7 +19,7 @@ from page4d.io.limits import is_exhausted
 
 DEFAULT_MAX_MEGAPIXELS = 64.0
 
-RESTORE = "restore it, and continue with --resume"
+RESTORE = "restore it, and continue with ⟨existing=resume⟩"
 """Hint for an input file that changed during a run."""
 
 
@@ -83,8 +83,9 @@ def check_pixels(name: str, width: int, height: int, max_megapixels: float) -> N
     megapixels = width * height / 1e6
     if megapixels > max_megapixels:
         raise InputError(
-            f"{name} is {width}x{height} ({megapixels:.0f} Mpx); the limit is {max_megapixels:g} Mpx (--max-pixels)",
-            "raise --max-pixels if the file is genuine",
+            f"{name} is {width}x{height} ({megapixels:.0f} Mpx); the limit is {max_megapixels:g} Mpx "
+            "(⟨max_megapixels⟩)",
+            "raise ⟨max_megapixels⟩ if the file is genuine",
         )
 
 
@@ -115,7 +116,7 @@ def check_exists(path: Path) -> None:
         exists = False
     if not exists:
         raise InputError(
-            f"calibration '{shortened(str(path), 200)}' does not exist", "check the path, or omit --calibration"
+            f"calibration '{shortened(str(path), 200)}' does not exist", "check the path, or omit ⟨calibration⟩"
         )
 
 
@@ -180,8 +181,8 @@ def error_context(label: str, camera: str) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if error.message.startswith(f"{label}: "):
+        if error.marked_message.startswith(f"{label}: "):
             raise
         name = f"camera {shortened(camera)}: "
-        prefix = "" if error.message.startswith(name) else name
-        raise InputError(f"{label}: {prefix}{error.message}", error.hint) from None
+        prefix = "" if error.marked_message.startswith(name) else name
+        raise InputError(f"{label}: {prefix}{error.marked_message}", error.marked_hint) from None

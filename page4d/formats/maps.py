@@ -151,7 +151,7 @@ _MAX_PNG_PIXELS = 1 << 28
 
 
 def read_png(
-    path: Path, kind: type[np.generic], size: tuple[int, ...], hint: str = "run page4d again with --resume"
+    path: Path, kind: type[np.generic], size: tuple[int, ...], hint: str = "run page4d again with ⟨existing=resume⟩"
 ) -> NDArray[Any]:
     """Read a PNG of the given number type and (height, width), or (height, width, 3) as RGB.
 

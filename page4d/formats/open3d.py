@@ -98,7 +98,7 @@ def remove_outliers(cloud: PointCloud) -> PointCloud:
     Raises:
         CapabilityError: if Open3D cannot be loaded.
     """
-    open3d = require_open3d("--outliers")
+    open3d = require_open3d("⟨outliers⟩")
     if cloud.num_points <= OUTLIER_NEIGHBOURS:
         return cloud
     points = open3d.t.geometry.PointCloud(open3d.core.Tensor(cloud.xyz))
@@ -114,7 +114,7 @@ def estimate_normals(cloud: PointCloud, camera_centers: NDArray[np.float64]) -> 
     Raises:
         CapabilityError: if Open3D cannot be loaded.
     """
-    open3d = require_open3d("--normals")
+    open3d = require_open3d("⟨normals⟩")
     to_camera = camera_centers[cloud.view] - cloud.xyz
     to_camera /= np.linalg.norm(to_camera, axis=1, keepdims=True).clip(1e-12)
     normals = to_camera
@@ -139,7 +139,7 @@ def fuse_mesh(views: Iterable[DepthView], voxel_size: float) -> Mesh:
     Raises:
         CapabilityError: if Open3D cannot be loaded.
     """
-    open3d = require_open3d("--mesh")
+    open3d = require_open3d("⟨mesh⟩")
     core, image = open3d.core, open3d.t.geometry.Image
     grid = open3d.t.geometry.VoxelBlockGrid(
         attr_names=("tsdf", "weight", "color"),

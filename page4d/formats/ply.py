@@ -206,7 +206,7 @@ def read_ply_header(path: Path) -> PlyHeader:
         with path.open("rb") as file:
             start = file.read(_LONGEST_HEADER)
     except FileNotFoundError as error:
-        raise InputError(f"'{path}' is missing", "run page4d again with --resume") from error
+        raise InputError(f"'{path}' is missing", "run page4d again with ⟨existing=resume⟩") from error
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}", "check the file") from error
     text, end, _ = start.partition(b"end_header\n")
@@ -246,7 +246,9 @@ def read_ply(path: Path) -> PointCloud:
     layout = _layout(header.properties)
     expected, found = header.num_bytes + header.num_points * layout.itemsize, path.stat().st_size
     if found != expected:
-        raise InputError(f"'{path}' is incomplete: {found} bytes of {expected}", "run page4d again with --resume")
+        raise InputError(
+            f"'{path}' is incomplete: {found} bytes of {expected}", "run page4d again with ⟨existing=resume⟩"
+        )
     vertices = np.fromfile(path, dtype=layout, count=header.num_points, offset=header.num_bytes)
 
     def vectors(names: Sequence[str], kind: type[np.generic]) -> NDArray[Any]:

@@ -100,7 +100,7 @@ def read_calibration(path: Path, unit: str | None = None) -> Calibration:
         UsageError: if `unit` is unknown or contradicts the file.
     """
     if unit is not None and unit not in METRES_PER_UNIT:
-        raise UsageError(f"--calibration-unit {unit}", f"choose from {', '.join(METRES_PER_UNIT)}")
+        raise UsageError(f"⟨calibration_unit={unit}⟩", f"choose from {', '.join(METRES_PER_UNIT)}")
     check_exists(path)
     format_, found = _find_in_folder(path) if path.is_dir() else (_format_of_file(path), path)
     calibration = replace(format_.read(found), format=format_.name)
@@ -188,8 +188,8 @@ def _in_metres(calibration: Calibration, unit: str) -> Calibration:
     if calibration.file_unit is not None:
         if unit != calibration.file_unit:
             raise UsageError(
-                f"--calibration-unit {unit}, but '{calibration.path.name}' is in {calibration.file_unit}",
-                "omit --calibration-unit",
+                f"⟨calibration_unit={unit}⟩, but '{calibration.path.name}' is in {calibration.file_unit}",
+                "omit ⟨calibration_unit⟩",
             )
         return calibration
     cameras = tuple(_scaled(camera, METRES_PER_UNIT[unit]) for camera in calibration.cameras)
@@ -213,5 +213,5 @@ def _distance_notice(calibration: Calibration) -> str | None:
         return None
     return (
         f"cameras of {calibration.path.name} are up to {distance:.0f} m apart; "
-        "if the file is in millimetres, pass --calibration-unit mm"
+        "if the file is in millimetres, pass ⟨calibration_unit=mm⟩"
     )

@@ -113,6 +113,6 @@ def read_tracks(path: Path) -> Tracks:
         with np.load(path, allow_pickle=False) as arrays:
             return Tracks(**{field.name: arrays[field.name] for field in fields(Tracks)})
     except FileNotFoundError as error:
-        raise InputError(f"'{path}' is missing", "run page4d again with --resume") from error
+        raise InputError(f"'{path}' is missing", "run page4d again with ⟨existing=resume⟩") from error
     except (OSError, ValueError, KeyError, zipfile.BadZipFile, ShapeError) as error:
         raise InputError(f"'{path}' does not hold tracks: {error}", "give a file that page4d wrote") from error

@@ -37,7 +37,7 @@ def choose_format(path: Path, given: CalibrationFormat | None) -> CalibrationFor
     by_suffix = {".json": CalibrationFormat.PAGE4D, ".toml": CalibrationFormat.ANIPOSE, "": CalibrationFormat.COLMAP}
     chosen = given or by_suffix.get(path.suffix.lower())
     if chosen is None:
-        raise UsageError(f"'{path}' has no suffix of a calibration", "use .json or .toml, or pass --format")
+        raise UsageError(f"'{path}' has no suffix of a calibration", "use .json or .toml, or pass ⟨format⟩")
     return chosen
 
 
@@ -53,7 +53,7 @@ def check_calibration_target(path: Path, file_format: CalibrationFormat, *, over
         return
     check_file(path)
     if path.exists() and not overwrite:
-        raise UsageError(f"'{path}' exists", "use --overwrite or another name")
+        raise UsageError(f"'{path}' exists", "use ⟨overwrite=True⟩ or another name")
 
 
 def write_calibration(
@@ -136,7 +136,7 @@ def _colmap(calibration: Calibration) -> tuple[bytes, bytes, bytes]:
     cameras, images = [count], [count]
     for number, camera in enumerate(calibration.cameras, start=1):
         if float(camera.intrinsics[0, 1]) != 0:
-            raise UsageError(f"{camera.name} has a skew, which COLMAP's cameras lack", "use --format page4d")
+            raise UsageError(f"{camera.name} has a skew, which COLMAP's cameras lack", "use ⟨format=page4d⟩")
         (height, width), (model, coefficients) = _size(camera), _colmap_model(camera)
         (fx, _, cx), (_, fy, cy), _ = camera.intrinsics.tolist()
         parameters = (fx, fy, cx, cy, *coefficients)

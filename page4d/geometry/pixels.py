@@ -62,7 +62,7 @@ class PixelTransform:
             raise UsageError(
                 f"content {width}x{height} at ({self.left}, {self.top}) does not fit a canvas of "
                 f"{canvas_width}x{canvas_height}",
-                "use a larger --size",
+                "use a larger ⟨long_side⟩",
             )
 
     @property
@@ -155,7 +155,8 @@ def fit_views(original_sizes: list[tuple[int, int]], long_side: int, multiple: i
         content = (round(height * factor), round(width * factor))
         if min(content) < 1:
             raise UsageError(
-                f"an image of {width}x{height} px has no pixels left at --size {long_side}", "use a larger --size"
+                f"an image of {width}x{height} px has no pixels left at ⟨long_side={long_side}⟩",
+                "use a larger ⟨long_side⟩",
             )
         contents.append(content)
     canvas = tuple(-(-max(sides) // multiple) * multiple for sides in zip(*contents, strict=True))
@@ -210,8 +211,8 @@ def place_views(
     height, width = transforms[0].canvas_size
     if height % multiple or width % multiple:
         raise UsageError(
-            f"--preprocess {preprocess} gives images of {width}x{height} px, but patches are {multiple} px",
-            "use --preprocess native",
+            f"⟨preprocess={preprocess}⟩ gives images of {width}x{height} px, but patches are {multiple} px",
+            "use ⟨preprocess=native⟩",
         )
     return transforms
 
@@ -228,7 +229,7 @@ def vggt_size(original: Size, *, crop: bool) -> Size:
         content = (VGGT_SIDE, round(width * (VGGT_SIDE / height) / _PATCH) * _PATCH)
     if min(content) < 1:
         raise UsageError(
-            f"an image of {width}x{height} px has no pixels left at {VGGT_SIDE} px", "use --preprocess native"
+            f"an image of {width}x{height} px has no pixels left at {VGGT_SIDE} px", "use ⟨preprocess=native⟩"
         )
     return content
 
@@ -293,7 +294,7 @@ def da3_sizes(original: Size, long_side: int = DA3_SIDE) -> tuple[Size, Size]:
     if min(height, width) < _PATCH:
         raise UsageError(
             f"an image of {original[1]}x{original[0]} px has no patch left at {long_side} px",
-            "use --preprocess native",
+            "use ⟨preprocess=native⟩",
         )
     return bounded, (height, width)
 

@@ -44,7 +44,7 @@ def parse_pin(weights: str | Path | None, sha256: str | None) -> str | None:
     if sha256 is None:
         return None
     if weights is None:
-        raise UsageError("--sha256 without weights", "give the weights file that it belongs to")
+        raise UsageError("⟨sha256⟩ without weights", "give the weights file that it belongs to")
     return parse_sha256(sha256)
 
 
@@ -120,11 +120,6 @@ def _lacks_inodes(folder: Path) -> bool:
     except OSError:
         return False
     return disk.f_files > 0 and disk.f_favail == 0
-
-
-def with_resume(hint: str) -> str:
-    """Complete the hint of an `output_error` for a command that has `--resume`."""
-    return hint.replace(", then repeat", ", then repeat with --resume")
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
@@ -256,12 +251,14 @@ def check_folder(folder: Path) -> None:
     _check_place(folder, folder)
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, *, overwrite: bool = True) -> None:
     """Refuse an output file that cannot be created or replaced, without creating it.
 
     Raises:
-        OutputError: naming the reason.
+        OutputError: naming the reason, which is that the file exists if `overwrite` is False.
     """
+    if not overwrite and (path.exists() or path.is_symlink()) and not path.is_dir():
+        raise OutputError(f"'{path}' already exists", "choose another name, or pass ⟨overwrite=True⟩")
     try:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "a folder is in the way")

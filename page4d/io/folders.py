@@ -74,7 +74,7 @@ def check_replaceable(folder: Path, record_name: str, *, overwrite: bool) -> Non
     if not is_occupied(folder):
         return
     if not overwrite:
-        raise UsageError(f"'{folder}' is not empty", "use --overwrite or another folder")
+        raise UsageError(f"'{folder}' is not empty", "use ⟨overwrite=True⟩ or another folder")
     if not (folder / record_name).is_file():
         raise UsageError(f"'{folder}' holds files that page4d did not write", "use another folder, or move them")
 
@@ -99,7 +99,7 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
         with _errors_named(target):
             _sync(staged)
             if is_occupied(target) and not replace:
-                raise UsageError(f"'{target}' is not empty any more", "use --overwrite or another folder")
+                raise UsageError(f"'{target}' is not empty any more", "use ⟨overwrite=True⟩ or another folder")
             with deferred_signals():
                 _move(staged, target)
     finally:

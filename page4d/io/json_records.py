@@ -206,7 +206,7 @@ def _usage_error(error: ValidationError, name: str, values: dict[str, Any]) -> U
     found = "is missing" if first["type"] == "missing" else f"is {_shown(first['input'])}"
     rules = [_rule(other["msg"]) for other in errors if _place(other, values) == place]
     hint = " or ".join(dict.fromkeys(rules)).replace(" or it must be", " or")
-    return UsageError(f"{name}: {place} {found}", hint)
+    return UsageError(f"{name}: {place} {found}", hint, place.split(".")[0])
 
 
 def _shown(value: object) -> str:

@@ -65,7 +65,7 @@ def limit_error(error: BaseException) -> Page4DError | None:
             )
         if is_memory_error(each) and not _is_due_to_input(error, each):
             text = f"out of memory: {each}" if _is_failed_allocation(each) else "out of memory"
-            return MemoryBudgetError(text.rstrip(": "), "try a smaller --size, --chunk or --fps")
+            return MemoryBudgetError(text.rstrip(": "), "try a smaller ⟨long_side⟩, ⟨chunk⟩ or ⟨fps⟩")
         if isinstance(error, OutputError):
             continue  # its message has the reason; EAGAIN is the lock of another process
         if number == errno.EAGAIN or _contains_any(each, _NO_THREADS):
@@ -104,7 +104,7 @@ def limits_named(memory_hint: str | None = None) -> Iterator[None]:
         if known is None:
             raise
         if memory_hint is not None and isinstance(known, MemoryBudgetError):
-            known.hint = memory_hint
+            known = MemoryBudgetError(known.marked_message, memory_hint)
         raise known from error
 
 

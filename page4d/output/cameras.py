@@ -107,7 +107,7 @@ def check_finite(predictions: Predictions, error: type[Page4DError] = OutputErro
         name, seconds = predictions.view_names[view], float(predictions.times[index])
         raise error(
             f"the camera of view '{name}' at {seconds:.3f} s is not finite",
-            "repeat with --precision fp32; if that does not help, the weights do not suit these videos",
+            "repeat with ⟨precision=fp32⟩; if that does not help, the weights do not suit these videos",
         )
 
 

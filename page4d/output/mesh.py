@@ -57,14 +57,14 @@ def check_voxel_size(predictions: Predictions, voxel_size: float, num_bytes: int
     median = _median_footprint(predictions)
     if median > MAX_VOXELS_PER_FOOTPRINT * voxel_size:
         raise UsageError(
-            f"--mesh-voxel {voxel_size:.3g} is too small for images whose pixels are {median:.3g} wide in the scene",
-            f"use --mesh-voxel {FOOTPRINTS_PER_VOXEL * median:.2g}, or a larger --size",
+            f"⟨mesh_voxel={voxel_size:.3g}⟩ is too small for images whose pixels are {median:.3g} wide in the scene",
+            f"use ⟨mesh_voxel={FOOTPRINTS_PER_VOXEL * median:.2g}⟩, or a larger ⟨long_side⟩",
         )
     width = median * max(predictions.depth.shape[-2:])
     if 0 < width < _MIN_VOXELS_ACROSS * voxel_size:
         raise UsageError(
-            f"--mesh-voxel {voxel_size:.3g} is too large for images that are {width:.3g} wide in the scene",
-            f"use --mesh-voxel {FOOTPRINTS_PER_VOXEL * median:.2g}",
+            f"⟨mesh_voxel={voxel_size:.3g}⟩ is too large for images that are {width:.3g} wide in the scene",
+            f"use ⟨mesh_voxel={FOOTPRINTS_PER_VOXEL * median:.2g}⟩",
         )
     in_voxels = pixel_footprints(predictions) / voxel_size
     counted = predictions.valid.cpu() & (predictions.depth.cpu() > 0) & (in_voxels <= MAX_VOXELS_PER_FOOTPRINT)
@@ -73,9 +73,9 @@ def check_voxel_size(predictions: Predictions, voxel_size: float, num_bytes: int
     if expected > num_bytes:
         coarser = voxel_size * (expected / num_bytes) ** 0.5
         raise UsageError(
-            f"--mesh with voxels of {voxel_size:.3g} needs about {expected / 1e9:.1f} GB, "
+            f"⟨mesh⟩ with voxels of {voxel_size:.3g} needs about {expected / 1e9:.1f} GB, "
             f"{num_bytes / 1e9:.1f} GB are available",
-            f"use --mesh-voxel {coarser:.2g}",
+            f"use ⟨mesh_voxel={coarser:.2g}⟩",
         )
 
 

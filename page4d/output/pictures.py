@@ -115,7 +115,7 @@ def _recorded_settings(output: Output) -> tuple[SceneOptions, Preprocess]:
         preprocess = ReconstructSettings(preprocess=recorded.get("preprocess", Preprocess.NATIVE)).preprocess
         return SceneOptions(**found), preprocess
     except UsageError as error:
-        raise InputError(f"run.json: {error.message}", "restore the file, or run page4d again") from error
+        raise InputError(f"run.json: {error.marked_message}", "restore the file, or run page4d again") from error
 
 
 def _candidates(folder: Path, records: Sequence[ViewRecord]) -> tuple[Candidate, ...]:
@@ -172,7 +172,9 @@ def _paired_again(
             max_frames=options.max_frames,
         )
     except UsageError as error:
-        raise InputError(f"the times of the videos are not those of the run: {error.message}", _HINT) from error
+        raise InputError(
+            f"the times of the videos are not those of the run: {error.marked_message}", _HINT
+        ) from error
     if len(timeline.times) != len(expected):
         found = f"the videos have {counted(len(timeline.times), 'instant')} with its settings"
         raise InputError(f"{found}, the run has {len(expected)}", _HINT)
@@ -198,7 +200,7 @@ def _distorted_camera(output: Output, view: str) -> ViewCamera | None:
     else:
         raise InputError(
             f"run.json lacks the intrinsics with which the lens distortion of {view} was removed (a run of version "
-            f"{output.run.page4d} with --poses {output.run.settings.get('poses')})",
+            f"{output.run.page4d} with ⟨poses={output.run.settings.get('poses')}⟩)",
             "run page4d again",
         )
     poses = output.cameras.world_to_camera[:, index]

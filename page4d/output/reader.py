@@ -89,7 +89,7 @@ class Output:
 
     @property
     def has_velocity(self) -> bool:
-        """Whether the run measured velocities (`--motion`)."""
+        """Whether the run measured velocities (`motion`)."""
         return self.run.motion is not None
 
     def velocity(self, time_index: int, view: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -102,13 +102,13 @@ class Output:
         """
         index = instant_index(self, time_index)
         if self.run.motion is None:
-            raise UsageError(f"'{self.layout.folder}' has no velocities", "run page4d again with --motion")
+            raise UsageError(f"'{self.layout.folder}' has no velocities", "run page4d again with ⟨motion=True⟩")
         paths = self.layout.motion(index, view), self.layout.motion_sigma(index, view)
         return read_velocity(*paths, self.map_size(view), self.run.motion.motion_step)
 
     @property
     def has_tracks(self) -> bool:
-        """Whether the run followed points (`--tracks`)."""
+        """Whether the run followed points (`tracks`)."""
         return self.run.motion is not None and self.run.motion.tracks is not None
 
     def tracks(self) -> Tracks:
@@ -118,7 +118,7 @@ class Output:
             UsageError: if the run followed no points.
         """
         if not self.has_tracks:
-            raise UsageError(f"'{self.layout.folder}' has no tracks", "run page4d again with --tracks")
+            raise UsageError(f"'{self.layout.folder}' has no tracks", "run page4d again with ⟨tracks⟩")
         return read_tracks(self.layout.tracks)
 
     def points(self, time_index: int) -> PointCloud:
@@ -127,7 +127,7 @@ class Output:
 
     @property
     def has_layers(self) -> bool:
-        """Whether the run wrote what does not move once for all instants (`--layers`)."""
+        """Whether the run wrote what does not move once for all instants (`layers`)."""
         return self.run.layers is not None
 
     def static_points(self) -> PointCloud:
@@ -142,7 +142,7 @@ class Output:
         if not self.has_layers:
             raise UsageError(
                 f"'{self.layout.folder}' has no static points of all instants",
-                "run page4d again with --layers, or select the points of an instant that do not move",
+                "run page4d again with ⟨layers=True⟩, or select the points of an instant that do not move",
             )
         return read_ply(self.layout.static_points)
 
@@ -332,7 +332,7 @@ def _read_finished_run(folder: Path, allow_incomplete: bool) -> RunRecord:
         raise InputError(f"'{folder}' holds no result: run.json is missing", "give the output folder of a page4d run")
     run = read_run(layout)
     if run.status == "incomplete" and not allow_incomplete:
-        raise InputError(f"the run in '{folder}' is incomplete", "finish it with --resume")
+        raise InputError(f"the run in '{folder}' is incomplete", "finish it with ⟨existing=resume⟩")
     return run
 
 

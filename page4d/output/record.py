@@ -334,7 +334,7 @@ class InstantMotion(FileModel):
 
 
 class MotionRecord(FileModel):
-    """Velocities and tracks of a run (`--motion`): how they were measured and are stored, and how many are known.
+    """Velocities and tracks of a run (`motion`): how they were measured and are stored, and how many are known.
 
     `motion_step` is the velocity of one PNG level, in units of depth per second. `differences` is, per instant,
     whether the velocity is a central difference, a forward or backward one (the first and last instants), or unknown.

@@ -4,10 +4,11 @@ The measurements of a whole result: means over views and pairs, and what the run
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, inf, log10
 
 from page4d.errors import listed
+from page4d.options import in_options
 from page4d.output.record import DomainRecord, RunRecord
 from page4d.quality.measure import Measurements, mean_of
 from page4d.quality.record import Grade, Overall, PairQuality, Reason
@@ -73,7 +74,8 @@ def grade(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> Gra
     letter = next(letter for letter, limit in LETTERS.items() if expected <= limit)
     if any(fault.factor is None for fault in faults) and letter < "D":
         letter = "D"
-    reasons = [*faults, *_measured_reasons(overall, pairs, run, factors)]
+    found = [*faults, *_measured_reasons(overall, pairs, run, factors)]
+    reasons = [replace(reason, change=in_options(reason.change)) for reason in found]
     reasons.sort(key=lambda reason: -(reason.factor or inf))
     return Grade(
         letter=letter,
@@ -87,7 +89,7 @@ def _faults(overall: Overall, run: RunRecord) -> Iterator[Reason]:
     """Yield what the run itself recorded to be wrong."""
     if not run.network.trained and run.settings.get("depth") is None:
         yield Reason(
-            found="the network is not trained: its depth is noise", change="leave out --untrained", factor=inf
+            found="the network is not trained: its depth is noise", change="leave out ⟨untrained⟩", factor=inf
         )
     check = run.calibration_check
     if check is not None and run.settings.get("poses") == "input":
@@ -99,20 +101,20 @@ def _faults(overall: Overall, run: RunRecord) -> Iterator[Reason]:
         if missing:
             yield Reason(
                 found=f"evidence does not place {listed(missing)}: the network's cameras are used there",
-                change=run.registration.advice or "calibrate the rig and pass --calibration",
+                change=run.registration.advice or "calibrate the rig and pass ⟨calibration⟩",
                 factor=_SEAM_FACTOR,
             )
     if overall.seam is not None and overall.seam > _MAX_SEAM:
         yield Reason(
             found=f"neighbouring chunks differ by {overall.seam:.1%} of the depth",
-            change="give a larger --chunk and --overlap",
+            change="give a larger ⟨chunk⟩ and ⟨overlap⟩",
             factor=_SEAM_FACTOR,
         )
     if overall.flicker is not None and overall.flicker > _FLICKER:
         fused = run.settings.get("fuse", True)
         yield Reason(
             found=f"the depth of static pixels varies by {overall.flicker:.1%} over time",
-            change="give a larger --chunk" if fused else "leave out --no-fuse",
+            change="give a larger ⟨chunk⟩" if fused else "leave out ⟨fuse=False⟩",
             factor=_WORTH_NAMING,
         )
 
@@ -162,7 +164,7 @@ def _measured_reasons(
     if factors["predicted_cameras"] > _WORTH_NAMING:
         yield Reason(
             found="the cameras are predicted: nothing independent confirms them",
-            change="calibrate the rig and pass --calibration, or try --register",
+            change="calibrate the rig and pass ⟨calibration⟩, or try ⟨register⟩",
             factor=factors["predicted_cameras"],
         )
 
@@ -183,7 +185,7 @@ def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecor
     """Return what to do about cameras and depth that do not fit the pictures."""
     network = _network_change(run)
     if not overall.are_cameras_given:
-        return f"pass --calibration, or --register people or texture{f'; or {network}' if network else ''}"
+        return f"pass ⟨calibration⟩, or ⟨register=people⟩ or texture{f'; or {network}' if network else ''}"
     check = run.calibration_check
     is_supported = check is not None and check.is_checked and all(pair.fits for pair in check.pairs)
     bad = outlier_views(pairs)
@@ -198,13 +200,13 @@ def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecor
 def _depth_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> str:
     """Return what to do about depth that does not agree."""
     if not run.settings.get("fuse", True):
-        return "leave out --no-fuse"
+        return "leave out ⟨fuse=False⟩"
     return _network_change(run) or _camera_change(overall, pairs, run)
 
 
 def _network_change(run: RunRecord) -> str:
     """Return the advice to use another network than the bundled one, empty if another one was used."""
-    return "use a network for real footage: --weights da3-base" if run.network.notice else ""
+    return "use a network for real footage: ⟨weights=da3-base⟩" if run.network.notice else ""
 
 
 def overall_quality(measured: Measurements, run: RunRecord) -> Overall:

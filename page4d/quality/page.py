@@ -16,8 +16,9 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import OutputError, counted
-from page4d.io.atomic import WrittenFile, check_file, write_bytes_atomic
+from page4d.errors import counted
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.options import in_options
 from page4d.output.reader import Output, open_output
 from page4d.plotting.canvas import DEPTH_MAP, ERROR_MAP, NO_VALUE, Color, colored
 from page4d.quality.grade import grade, overall_quality
@@ -69,9 +70,8 @@ def _limitations(output: Output, scene: Path | str | None) -> tuple[str, ...]:
     """Return what limits the report."""
     found = []
     if scene is None:
-        found.append(
-            "without --scene, pictures are not compared: cameras that are wrong but consistent are not noticed"
-        )
+        text = "without ⟨scene⟩, pictures are not compared: cameras that are wrong but consistent are not noticed"
+        found.append(in_options(text))
     else:
         found.extend(output.pictures(scene).remarks)
     if len(output.view_names) == 1:
@@ -120,17 +120,6 @@ img { display: block; }
 
 Markup = str
 """Escaped HTML."""
-
-
-def check_page(file: Path, *, overwrite: bool) -> None:
-    """Refuse a file that cannot be written, or that exists unless `overwrite` is given.
-
-    Raises:
-        OutputError: in these cases.
-    """
-    if (file.exists() or file.is_symlink()) and not file.is_dir() and not overwrite:
-        raise OutputError(f"'{file}' already exists", "choose another name, or pass --overwrite")
-    check_file(file)
 
 
 def write_page(inspection: Inspection, file: Path) -> WrittenFile:

@@ -13,6 +13,7 @@ from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 
 from page4d.errors import InputError
+from page4d.options import in_options
 from page4d.scene.records import FrameSource, Image, Notice, Scene, View
 from page4d.scene.video import VideoSource
 
@@ -321,7 +322,7 @@ def measure_camera_motion(scene: Scene, progress: Callable[[int, int], None] | N
             instants = choose_pictures(view)
             pictures = read_pictures(view.source, [view.indices[instant] for instant in instants])
         except InputError as error:
-            found.append(ViewMotion(view=view.name, is_static=None, reason=error.message))
+            found.append(ViewMotion(view=view.name, is_static=None, reason=in_options(error.marked_message)))
         else:
             found.append(measure_motion(view.name, pictures, scene.times[list(instants)]))
         if progress is not None:

@@ -1,4 +1,4 @@
-"""Intrinsics of the views before registration: from a calibration, `--focal`, EXIF, or a start value."""
+"""Intrinsics of the views before registration: from a calibration, `focal`, EXIF, or a start value."""
 
 import math
 import re
@@ -33,9 +33,9 @@ def lenses_of(
     """Return the lens of every view.
 
     Of these, the first that is given for a view counts: the calibration file `intrinsics`, whose poses are not used;
-    `focal` (`--focal`: "1450" px or "26mm" for all views, "cam01=1450,cam02=26mm" for some); the scene's own
-    calibration; EXIF or the metadata of a video; the start value `START_FOCAL`. Without a calibration the principal
-    point is the centre of the image. `resize` (`--calib-resize`) fits a calibration file for another image size.
+    `focal` ("1450" px or "26mm" for all views, "cam01=1450,cam02=26mm" for some); the scene's own calibration; EXIF
+    or the metadata of a video; the start value `START_FOCAL`. Without a calibration the principal point is the centre
+    of the image. `resize` fits a calibration file for another image size.
 
     Raises:
         UsageError: if `focal` cannot be read, names a view that does not exist, or no lens has this focal length.
@@ -71,7 +71,7 @@ def _centred(focal: float, size: tuple[int, int], source: FocalSource) -> Lens:
 
 
 def _calibrated(scene: Scene, file: Path, resize: CalibrationResize | None) -> tuple[Lens, ...]:
-    """Return the lenses of a calibration file, fitted to the views by the rules of `--calib-resize`."""
+    """Return the lenses of a calibration file, fitted to the views by the rules of `calibration_resize`."""
     calibration = read_lenses(file)
     names = scene.view_names
     # Cameras without a video are accepted: the file may be that of a larger rig.
@@ -96,7 +96,7 @@ def _calibrated(scene: Scene, file: Path, resize: CalibrationResize | None) -> t
 
 @dataclass(frozen=True)
 class _Focal:
-    """A value of `--focal`: pixels or millimetres of 35 mm film."""
+    """A value of `focal`: pixels or millimetres of 35 mm film."""
 
     text: str
     number: float
@@ -110,7 +110,7 @@ class _Focal:
         try:
             check_lens(torch.from_numpy(lens.intrinsics), size, None)
         except InputError as error:
-            raise UsageError(f"--focal {self.text}: {view.name}: {error.message}", _FORM) from None
+            raise UsageError(f"⟨focal={self.text}⟩: {view.name}: {error.marked_message}", _FORM) from None
         return focal
 
 
@@ -119,18 +119,18 @@ def _parse(text: str, names: tuple[str, ...]) -> dict[str, _Focal]:
     parts = [part.strip() for part in text.split(",")]
     if "=" not in text:
         if len(parts) > 1:
-            raise UsageError(f"--focal {text}: {len(parts)} values without names of views", _FORM)
+            raise UsageError(f"⟨focal={text}⟩: {len(parts)} values without names of views", _FORM)
         value = _value(text, parts[0])
         return dict.fromkeys(names, value)
     found: dict[str, _Focal] = {}
     for part in parts:
         name, equals, value_text = (piece.strip() for piece in part.rpartition("="))
         if not equals:
-            raise UsageError(f"--focal {text}: '{part}' has no name of a view", _FORM)
+            raise UsageError(f"⟨focal={text}⟩: '{part}' has no name of a view", _FORM)
         if name not in names:
-            raise UsageError(f"--focal {text}: there is no view {name}", f"the views are {listed(names)}")
+            raise UsageError(f"⟨focal={text}⟩: there is no view {name}", f"the views are {listed(names)}")
         if name in found:
-            raise UsageError(f"--focal {text}: {name} is given twice", _FORM)
+            raise UsageError(f"⟨focal={text}⟩: {name} is given twice", _FORM)
         found[name] = _value(text, value_text)
     return found
 
@@ -139,5 +139,5 @@ def _value(text: str, part: str) -> _Focal:
     match = _VALUE.fullmatch(part)
     number = float(match["number"]) if match else math.nan
     if match is None or not 0 < number < math.inf:
-        raise UsageError(f"--focal {text}: '{part}' is not a focal length", _FORM)
+        raise UsageError(f"⟨focal={text}⟩: '{part}' is not a focal length", _FORM)
     return _Focal(text, number, is_equivalent=(match["unit"] or "").lower() == "mm")

@@ -82,8 +82,8 @@ def check_pose_model() -> None:
         WeightsError: if it was not fetched.
     """
     if not is_fetched():
-        hint = f"run '{FETCH_COMMAND}', or pass --sync FILE or --sync none"
-        raise WeightsError("--sync people: the model of body keypoints was not fetched", hint)
+        hint = f"run '{FETCH_COMMAND}', or pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
+        raise WeightsError("⟨sync=people⟩: the model of body keypoints was not fetched", hint)
 
 
 def synchronise_by_people(scene: Scene, calibration: Path | None, progress: StageProgress) -> Synchronisation:

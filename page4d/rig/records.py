@@ -29,7 +29,7 @@ class FocalSource(StrEnum):
     """A calibration file whose poses are not used."""
 
     OPTION = "option"
-    """`--focal`."""
+    """`focal`."""
 
     EXIF = "exif"
     UNKNOWN = "unknown"

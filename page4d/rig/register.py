@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from page4d.choices import Registration
 from page4d.errors import Notice
-from page4d.options import RegisterSettings
+from page4d.options import RegisterSettings, in_options
 from page4d.rig.adjust import Adjustment, Tracks, adjust, merge_tracks
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, connected_parts, place
 from page4d.rig.instants import choose_instants
@@ -223,9 +223,9 @@ class Assembly:
             return
         uncertain = self.adjustment.focal_std
         if uncertain is not None and uncertain > _FOCAL_LIMIT:
-            self.notes.append(f"the focal length is uncertain by {uncertain:.0%}: give --focal or --intrinsics")
+            self.notes.append(f"the focal length is uncertain by {uncertain:.0%}: give ⟨focal⟩ or ⟨intrinsics⟩")
         if uncertain is not None and not any(pair.evidence is Evidence.PEOPLE for pair in self.placement.pairs):
-            self.notes.append(f"{_ONE_FOCAL}; cameras are wrong if they differ: give --focal or --intrinsics")
+            self.notes.append(f"{_ONE_FOCAL}; cameras are wrong if they differ: give ⟨focal⟩ or ⟨intrinsics⟩")
         residuals = {view: self._residual(view) for view in self.placement.views}
         relative = {
             view: residual / self.lenses[view].focal for view, residual in residuals.items() if residual is not None
@@ -243,8 +243,8 @@ class Assembly:
             return
         views = self.placement.views
         if len(views) == 2 and any(not self.lenses[view].is_known for view in views):
-            for view in views:
-                self.reasons[view] = "two views do not determine an unknown focal length (--focal, --intrinsics)"
+            reason = "two views do not determine an unknown focal length (⟨focal⟩, ⟨intrinsics⟩)"
+            self.reasons |= dict.fromkeys(views, in_options(reason))
             return
         tracks = merge_tracks(self.placement.pairs, self.num_instants)
         instant = tracks.instant[tracks.point]
@@ -413,7 +413,7 @@ def register_rig(
         pairs=tuple(assembly.pairs.values()),
         num_instants=len(instants),
         person_height=assembly.person_height,
-        notes=(*notes, *assembly.notes),
+        notes=(*notes, *map(in_options, assembly.notes)),
         seconds=seconds,
     )
 

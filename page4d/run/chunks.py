@@ -41,7 +41,7 @@ def plan_chunks(num_times: int, length: int, overlap: int, start: int = 0) -> tu
         return (Chunk(start, num_times, overlap if start else 0),)
     if overlap >= length:
         raise UsageError(
-            f"an overlap of {overlap} leaves nothing new in chunks of {length}", "make --overlap smaller than --chunk"
+            f"an overlap of {overlap} leaves nothing new in chunks of {length}", "make ⟨overlap⟩ smaller than ⟨chunk⟩"
         )
     count = -(-(total - overlap) // (length - overlap))
     if (total - overlap) // count >= overlap:
@@ -72,8 +72,8 @@ def choose_length(
     )
     if limit.is_strict:
         raise MemoryBudgetError(
-            f"{frames} need {needed}, --memory allows {limit.num_bytes / 1e9:.2f} GB",
-            f"give more memory{', a smaller --chunk' if requested else ''}, a smaller --size, or fewer --views",
+            f"{frames} need {needed}, ⟨memory_bytes⟩ allows {limit.num_bytes / 1e9:.2f} GB",
+            f"give more memory{', a smaller ⟨chunk⟩' if requested else ''}, a smaller ⟨long_side⟩, or fewer ⟨views⟩",
         )
     text = f"{frames} need {needed}, {limit.num_bytes / 1e9:.2f} GB is available: memory may run out"
     return requested or shortest, [Notice(text)]

@@ -217,8 +217,8 @@ def plan_run(
     chunks = plan_chunks(scene.num_times, length, settings.overlap)
     if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed and not is_pending:
         raise UsageError(
-            f"--overlap 0 leaves {len(chunks)} chunks without shared instants to align them by",
-            "give an overlap, or one chunk for all, or the rig's cameras with --calibration",
+            f"⟨overlap=0⟩ leaves {len(chunks)} chunks without shared instants to align them by",
+            "give an overlap, or one chunk for all, or the rig's cameras with ⟨calibration⟩",
         )
     return RunPlan(
         scene=scene,
@@ -324,10 +324,10 @@ def _preprocess_notices(
         stretch = max(transform.scale) / min(transform.scale)
         if transform.share_cut > 0:
             loss = f"crops {transform.share_cut:.1%} of {view.name}: its maps are 0 there"
-            notices.append(Notice(f"--preprocess {preprocess} {loss}"))
+            notices.append(Notice(f"⟨preprocess={preprocess}⟩ {loss}"))
         if stretch > _VISIBLE_STRETCH:
             shape = f"stretches {view.name} by {stretch:.2f} along one side"
-            notices.append(Notice(f"--preprocess {preprocess} {shape}"))
+            notices.append(Notice(f"⟨preprocess={preprocess}⟩ {shape}"))
     return tuple(notices)
 
 
@@ -342,20 +342,20 @@ def _motion_notices(scene: Scene, predictor: Predictor, chunks: tuple[Chunk, ...
 def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor, *, is_pending: bool) -> None:
     """Refuse settings that would fail only when the first chunk is written."""
     for option, is_set in (
-        ("--outliers", settings.points.outliers),
-        ("--normals", settings.points.normals),
-        ("--mesh", settings.mesh),
+        ("⟨outliers⟩", settings.points.outliers),
+        ("⟨normals⟩", settings.points.normals),
+        ("⟨mesh⟩", settings.mesh),
     ):
         if is_set:
             require_open3d(option)
     if settings.points.source is PointSource.POINTS and not predictor.predicts_points:
-        raise UsageError("--points-from points, but only depth is predicted here", "use --points-from depth")
+        raise UsageError("⟨source=points⟩, but only depth is predicted here", "use ⟨source=depth⟩")
     if isinstance(predictor, NetworkPredictor) and predictor.uses_rig_cameras and not is_pending:
         _check_rig(scene, settings, predictor)
     if scene.num_views > MAX_VIEWS:
         raise UsageError(
             f"{scene.num_views} views; a point cloud has at most {MAX_VIEWS}",
-            "select some with --views, or split the rig",
+            "select some with ⟨views⟩, or split the rig",
         )
 
 
@@ -364,7 +364,7 @@ def _check_rig(scene: Scene, settings: ReconstructSettings, predictor: NetworkPr
     if not is_calibrated(scene):
         raise UsageError("this network predicts depth and no cameras", CAMERAS_HINT)
     if settings.poses is Poses.PREDICTED:
-        raise UsageError("--poses predicted with a network that predicts no cameras", "leave it out")
+        raise UsageError("⟨poses=predicted⟩ with a network that predicts no cameras", "leave it out")
     is_alone = all(view.camera is not None and view.camera.world_to_camera.ndim == 2 for view in scene.views[:1])
     if scene.num_views == 1 and is_alone:
         return
@@ -376,7 +376,7 @@ def _check_rig(scene: Scene, settings: ReconstructSettings, predictor: NetworkPr
     if scene.scale is not Scale.METRIC:
         raise UsageError(
             "this network predicts depth in metres, the unit of the calibration is unknown",
-            "pass --calibration-unit, or a length with --scale-from",
+            "pass ⟨calibration_unit⟩, or a length with ⟨scale_from⟩",
         )
 
 

@@ -24,7 +24,7 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.ood import OODLimits, measure_ood
 from page4d.networks.output import NetworkOutput, RigOutput, has_both, is_sky
 from page4d.networks.presets import PRESETS
-from page4d.options import NetworkOptions, ReconstructSettings
+from page4d.options import NetworkOptions, ReconstructSettings, in_options
 from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.scene.records import FrameBatch, Scene
@@ -38,7 +38,7 @@ from page4d.weights.loading import (
     load_network,
 )
 
-CAMERAS_HINT = "pass --calibration, register the rig with --register, or use a network that predicts cameras"
+CAMERAS_HINT = "pass ⟨calibration⟩, register the rig with ⟨register⟩, or use a network that predicts cameras"
 
 
 def views_of(maps: Float[Tensor, "B T V *C H W"], batch: FrameBatch) -> list[Tensor]:
@@ -328,10 +328,10 @@ class MeasuredDepth:
 
     def __post_init__(self) -> None:
         if any(view.camera is None for view in self.scene.views):
-            raise UsageError("measured depth needs the cameras of all views", "pass --calibration")
+            raise UsageError("measured depth needs the cameras of all views", "pass ⟨calibration⟩")
         without = [view.name for view in self.scene.views if view.depth is None]
         if without:
-            raise InputError(f"no measured depth for {listed(without)}", "leave them out with --views")
+            raise InputError(f"no measured depth for {listed(without)}", "leave them out with ⟨views⟩")
 
     def with_settings(self, settings: ReconstructSettings) -> "MeasuredDepth":
         """Return the predictor under other settings."""
@@ -404,7 +404,7 @@ def predictor_for(scene: Scene, options: NetworkOptions, settings: ReconstructSe
     predictor = network_predictor(options, settings)
     if predictor.network.config.known_geometry is None:
         raise UsageError(
-            "--depth with a network that takes no depth", "leave one of them out, or use a network that takes depth"
+            "⟨depth⟩ with a network that takes no depth", "leave one of them out, or use a network that takes depth"
         )
     return predictor
 
@@ -446,7 +446,7 @@ def _trained(options: NetworkOptions, device: torch.device, precision: torch.dty
             licence=loaded.info.licence,
             commercial=loaded.info.commercial if found.commercial is None else found.commercial,
             source=found.source,
-            notice=BUNDLED_NOTICE if is_bundled else "",
+            notice=in_options(BUNDLED_NOTICE) if is_bundled else "",
         ),
         ood_limits=None if limits is None else OODLimits.from_json(limits),
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from page4d.options import in_options
 from page4d.scene.records import Level, Notice
 
 
@@ -47,8 +48,9 @@ class Journal:
 
     def notice(self, notice: Notice) -> None:
         """Forward a notice; a warning is collected once."""
-        if notice.level is Level.WARNING and notice.text not in self.warnings:
-            self.warnings.append(notice.text)
+        text = in_options(notice.marked_text)
+        if notice.level is Level.WARNING and text not in self.warnings:
+            self.warnings.append(text)
         self._observer.notice(notice)
 
     def progress(self, done: int, total: int, stage: str = "") -> None:

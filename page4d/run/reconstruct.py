@@ -27,6 +27,7 @@ from page4d.run.state import CONTRACT_NAMES, StateFolder, earlier_registration, 
 from page4d.run.state_records import RegistrationState
 from page4d.scene.identity import files_of
 from page4d.scene.records import Notice, Scene
+from page4d.weights.loading import BUNDLED_NAME, BUNDLED_NOTICE
 
 
 def check_target(out: Path, existing: ExistingOutput) -> None:
@@ -40,7 +41,9 @@ def check_target(out: Path, existing: ExistingOutput) -> None:
     if not is_occupied(out):
         return
     if existing is ExistingOutput.REFUSE:
-        raise UsageError(f"'{out}' already holds a result", "use --resume, --overwrite or another folder")
+        raise UsageError(
+            f"'{out}' already holds a result", "use ⟨existing=resume⟩, ⟨existing=overwrite⟩ or another folder"
+        )
     if existing is ExistingOutput.OVERWRITE and not (out / "state" / "run.json").is_file():
         raise UsageError(f"'{out}' holds files that page4d did not write", "use another folder, or move them")
 
@@ -56,7 +59,7 @@ def check_inputs_outside(scene: Scene, out: Path) -> None:
     read = [path for source in (*(view.source for view in scene.views), *sidecars) for path in files_of(source)]
     for path in (*read, *scene.other_files):
         if any(real_path(path).is_relative_to(folder) for folder in own):
-            raise UsageError(f"the output would overwrite the input '{path}'", "use another folder for --out")
+            raise UsageError(f"the output would overwrite the input '{path}'", "use another folder for ⟨out⟩")
 
 
 @limits_named()
@@ -114,8 +117,8 @@ def reconstruct(
         raise UsageError(f"{', '.join(of_network)} with a predictor", "pass them to build_predictor")
     else:
         predictor = predictor.with_settings(replace(settings or predictor.settings, **of_run))
-    if predictor.record.notice:
-        observer.notice(Notice(predictor.record.notice))
+    if notice := BUNDLED_NOTICE if predictor.record.name == BUNDLED_NAME else predictor.record.notice:
+        observer.notice(Notice(notice))
     check_inputs_outside(scene, out)
     journal = Journal(observer)
     registration = _registration(scene, predictor.settings, out, existing, journal)

@@ -17,7 +17,7 @@ from page4d.errors import CapabilityError, InputError, UsageError, WeightsError,
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
-from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions
+from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options
 from page4d.output.record import (
     CalibrationCheckRecord,
     FindingRecord,
@@ -65,7 +65,7 @@ def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
     reason = _obstacle(scene, settings)
     lens = "focal" if settings.focal is not None else "intrinsics" if settings.intrinsics is not None else None
     if reason is not None and (is_explicit or lens is not None):
-        option = f"--register {settings.register}" if is_explicit else f"--{lens}"
+        option = f"⟨register={settings.register}⟩" if is_explicit else f"⟨{lens}⟩"
         raise UsageError(f"{option} {reason}", "leave one of them out" if "with" in reason else "leave it out")
     wanted = is_explicit or (settings.register is Registration.AUTO and settings.poses is Poses.INPUT)
     return reason is None and wanted
@@ -78,7 +78,7 @@ def _obstacle(scene: Scene, settings: ReconstructSettings) -> str | None:
     if scene.num_views < 2:
         return "for a single view"
     if settings.camera_motion is CameraMotion.MOVING:
-        return "with --cameras moving"
+        return "with ⟨camera_motion=moving⟩"
     return None
 
 
@@ -98,8 +98,8 @@ def register_for_run(
     state = state.model_copy(update={"motions": [replace(motion, view=readable(motion.view)) for motion in motions]})
     if found.num_placed < 2 and settings.register in EXPLICIT:
         raise InputError(
-            f"--register {settings.register} places no camera: {reasons(found)}",
-            "try --register auto, give --focal, more instants or a --calibration",
+            f"⟨register={settings.register}⟩ places no camera: {reasons(found)}",
+            "try ⟨register=auto⟩, give ⟨focal⟩, more instants or a ⟨calibration⟩",
         )
     for notice in registration_notices(state.record):
         notify(notice)
@@ -215,8 +215,8 @@ def state_of(found: RigRegistration, asked: Registration, *, uses_parts: bool = 
 def _advice(asked: Registration) -> str:
     """Return what to try for views that are not placed."""
     if asked is not Registration.TEXTURE and not is_fetched():
-        return f"try '{FETCH_PEOPLE}', or give --calibration"
-    return "give --calibration, or --focal"
+        return in_options(f"try '{FETCH_PEOPLE}', or give ⟨calibration⟩")
+    return in_options("give ⟨calibration⟩, or ⟨focal⟩")
 
 
 def _pair_record(pair: PairPose, found: RigRegistration) -> PairRecord:
@@ -309,11 +309,11 @@ def metres_of_people(scene: Scene, length: KnownLength | None, state: Registrati
         return None
     if state is None:
         raise UsageError(
-            "--scale-from person=... without registration from people", "give a distance between two cameras"
+            "⟨scale_from=person=...⟩ without registration from people", "give a distance between two cameras"
         )
     if state.record.metres_per_unit is None or not state.record.is_used:
         raise InputError(
-            f"--scale-from person=...: people place {state.record.num_placed} of {scene.num_views} cameras",
+            f"⟨scale_from=person=...⟩: people place {state.record.num_placed} of {scene.num_views} cameras",
             "give a distance between two cameras, or leave it out",
         )
     return state.record.metres_per_unit
@@ -376,7 +376,7 @@ def placed_cameras(found: RigRegistration) -> Calibration:
     """
     if found.num_placed < 2:
         raise InputError(
-            f"evidence places no camera: {reasons(found)}", "give --focal, more instants, or film people in all views"
+            f"evidence places no camera: {reasons(found)}", "give ⟨focal⟩, more instants, or film people in all views"
         )
     factor = torch.ones(4, 4, dtype=torch.float64)
     factor[:3, 3] = found.metres_per_unit or 1.0
@@ -414,7 +414,7 @@ def check_for_run(
     try:
         found = check_scene(scene, progress)
     except (CapabilityError, InputError) as error:
-        notify(Notice(f"the calibration is not checked: {error.message} ({error.hint})"))
+        notify(Notice(f"the calibration is not checked: {error.marked_message} ({error.marked_hint})"))
         return None
     record = None if found is None else record_of(found)
     for notice in () if record is None else check_notices(scene, record):

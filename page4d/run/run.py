@@ -30,7 +30,7 @@ from page4d.errors import (
 from page4d.formats.maps import choose_depth_scale
 from page4d.formats.tracks import write_tracks
 from page4d.geometry.transforms import Sim3
-from page4d.io.atomic import WrittenFile, with_resume, write_bytes_atomic
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.networks.conditioning import Memory
 from page4d.output.cameras import capture_cameras, check_finite, join_cameras
 from page4d.output.instant import (
@@ -188,11 +188,12 @@ class Run:
                 raise
             raise self._out_of_memory() from error
         except OutputError as error:
-            raise OutputError(error.message, with_resume(error.hint)) from error
+            hint = error.marked_hint.replace(", then repeat", ", then repeat with ⟨existing=resume⟩")
+            raise OutputError(error.marked_message, hint) from error
         except (InterruptedRunError, Stopped) as error:
             raise InterruptedRunError(
                 f"interrupted after {self._num_done} of {counted(self.scene.num_times, 'instant')}",
-                "continue with --resume",
+                "continue with ⟨existing=resume⟩",
                 error.exit_code - 128,
             ) from error
 
@@ -322,7 +323,7 @@ class Run:
                         del chunk
         except OutputError as error:
             raise OutputError(
-                f"{error.message} (after {self._num_done} of {counted(total, 'instant')})", error.hint
+                f"{error.marked_message} (after {self._num_done} of {counted(total, 'instant')})", error.marked_hint
             ) from error
 
     def _predict_background(self) -> None:
@@ -424,10 +425,10 @@ class Run:
     def _out_of_memory(self, length: int | None = None) -> MemoryBudgetError:
         side = self.plan.long_side
         even = "" if length is None else f" even with {counted(length, 'instant')} per chunk"
-        native = "" if self.settings.preprocess is Preprocess.NATIVE else "--preprocess native "
+        native = "" if self.settings.preprocess is Preprocess.NATIVE else "⟨preprocess=native⟩ "
         return MemoryBudgetError(
             f"out of memory{even} at {side} px",
-            f"try {native}--size {max(side * 3 // 4, 14)}, a smaller --overlap, or fewer --views",
+            f"try {native}⟨long_side={max(side * 3 // 4, 14)}⟩, a smaller ⟨overlap⟩, or fewer ⟨views⟩",
         )
 
     def _stitch_and_write(

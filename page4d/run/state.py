@@ -95,8 +95,8 @@ class StateFolder:
         try:
             return read_sealed(path, RunState)
         except InputError as error:
-            hint = "use another folder, or --overwrite to replace the result"
-            raise UsageError(error.message, hint) from error
+            hint = "use another folder, or ⟨existing=overwrite⟩ to replace the result"
+            raise UsageError(error.marked_message, hint) from error
 
     def write_chunk(self, index: int, chunk: FinishedChunk, files: Sequence[FileRecord]) -> None:
         """Record a finished chunk, after all its files."""
@@ -132,7 +132,9 @@ class StateFolder:
         try:
             return load(path.read_bytes())
         except (SafetensorError, OSError) as error:
-            raise UsageError(f"'{path}' is damaged: {error}", "repeat with --resume, or use --overwrite") from error
+            raise UsageError(
+                f"'{path}' is damaged: {error}", "repeat with ⟨existing=resume⟩, or use ⟨existing=overwrite⟩"
+            ) from error
 
     def write_tracks(self, index: int, tensors: Mapping[str, Tensor]) -> WrittenFile:
         """Write the tracks of a chunk, from which a resumed run continues them."""
@@ -148,7 +150,9 @@ class StateFolder:
         try:
             return load(path.read_bytes())
         except (SafetensorError, OSError) as error:
-            raise UsageError(f"'{path}' is damaged: {error}", "repeat with --resume, or use --overwrite") from error
+            raise UsageError(
+                f"'{path}' is damaged: {error}", "repeat with ⟨existing=resume⟩, or use ⟨existing=overwrite⟩"
+            ) from error
 
     def write_background(self, background: Background) -> WrittenFile:
         """Write the background of the static cameras, in the unit of the predictor."""
@@ -164,7 +168,7 @@ class StateFolder:
             return None
         path = self._layout.state(_BACKGROUND_NAME)
         if not self._is_unchanged(state.background[0]):
-            raise UsageError(f"'{path}' is missing or was changed", "use --overwrite to start again")
+            raise UsageError(f"'{path}' is missing or was changed", "use ⟨existing=overwrite⟩ to start again")
         return Background(**load(path.read_bytes()))
 
     def finished_chunks(
@@ -234,7 +238,9 @@ class StateFolder:
             for name, num_bytes in chunk.files.items():
                 path = self._layout.folder / name
                 if not path.is_file() or path.stat().st_size != num_bytes:
-                    raise OutputError(f"'{path}' was removed or changed during the run", "repeat with --resume")
+                    raise OutputError(
+                        f"'{path}' was removed or changed during the run", "repeat with ⟨existing=resume⟩"
+                    )
 
     def _chunk_records(self) -> list[Path]:
         found = self._layout.state("run.json").parent.glob("chunk_*.json")
@@ -339,7 +345,7 @@ def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
     if needed_bytes > free:
         raise OutputError(
             f"need about {_amount(needed_bytes)} in '{folder}', {_amount(free)} free",
-            "free space, use --voxel or --max-points, or another folder",
+            "free space, use ⟨voxel_size⟩ or ⟨max_points⟩, or another folder",
         )
 
 
@@ -363,7 +369,7 @@ def _read(path: Path, model: type[Model]) -> Model:
     try:
         return read_model(path, model)
     except InputError as error:
-        raise UsageError(error.message, "use another folder, or delete this one") from error
+        raise UsageError(error.marked_message, "use another folder, or delete this one") from error
 
 
 _EDGE_BYTES = 1 << 20
@@ -406,7 +412,7 @@ def _refuse(folder: Path, differs: list[str]) -> None:
         copied = "; copies of inputs must keep their times, as with `cp -a`" if "inputs" in differs else ""
         raise UsageError(
             f"'{folder}' holds results of another run (differs: {', '.join(differs)})",
-            f"use --overwrite to replace them, or another folder{copied}",
+            f"use ⟨existing=overwrite⟩ to replace them, or another folder{copied}",
         )
 
 

@@ -89,8 +89,8 @@ def check_seams(chunks: Sequence[ChunkRecord], long_side: int) -> None:
         start, seam = misfits[0]
         raise InputError(
             f"chunks do not fit together at instant {start}: {_describe_seam(seam)}",
-            "give a larger --chunk and --overlap, or the rig's cameras with --calibration; "
-            "--resume without --strict-seams continues with a warning",
+            "give a larger ⟨chunk⟩ and ⟨overlap⟩, or the rig's cameras with ⟨calibration⟩; "
+            "⟨existing=resume⟩ without ⟨strict_seams⟩ continues with a warning",
         )
 
 
@@ -115,17 +115,19 @@ def _describe_seam(seam: SeamRecord) -> str:
 
 
 def rig_notice(rig: RigRecord) -> Notice:
-    """Report which cameras are static; a `--cameras` that contradicts the measurement is a warning."""
+    """Report which cameras are static; a `camera_motion` that contradicts the measurement is a warning."""
     moving = [view for view in rig.views if not view.still]
     if rig.asked == "static" and moving:
         worst = max(moving, key=lambda view: (view.evidence == "pixels", view.displacement_px or 0.0, view.motion_px))
-        return Notice(f"--cameras static, but {_motion_of(worst, rig)}; try --cameras auto or moving")
+        return Notice(f"⟨camera_motion=static⟩, but {_motion_of(worst, rig)}; try ⟨camera_motion=auto⟩ or moving")
     still = [view for view in rig.views if view.still and view.evidence == "pixels"]
     if rig.asked == "moving" and still:
         names = ", ".join(view.view for view in still)
         verb, share = ("does" if len(still) == 1 else "do"), min(view.still_share or 0.0 for view in still)
         text = f"{names} {verb} not move (at least {share:.0%} of the corners stay)"
-        return Notice(f"--cameras moving, but {text}; try --cameras auto, which gives static views one camera")
+        return Notice(
+            f"⟨camera_motion=moving⟩, but {text}; try ⟨camera_motion=auto⟩, which gives static views one camera"
+        )
     worst = max(rig.views, key=lambda view: (not view.still, view.motion_px))
     verdict = {"static": "static, one camera per view", "moving": "moving"}.get(rig.cameras)
     if verdict is None:
@@ -159,7 +161,9 @@ def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], lon
         return None
     motion, view, start = max(fits)
     count = f"chunks do not fit static cameras ({len(misfits)} of {len(chunks)})"
-    return Notice(f"{count}; the worst, from instant {start}: {view} is off by {motion:.1f} px; try --cameras moving")
+    return Notice(
+        f"{count}; the worst, from instant {start}: {view} is off by {motion:.1f} px; try ⟨camera_motion=moving⟩"
+    )
 
 
 def scale_notice(world: World) -> Notice | None:
@@ -246,7 +250,7 @@ def no_points_notice(num_points: int, points: PointOptions) -> Notice | None:
     """Warn of clouds without any point."""
     if num_points:
         return None
-    filters = f"--min-confidence {points.min_confidence:g} and --edge-angle {points.edge_angle_deg:g}"
+    filters = f"⟨min_confidence={points.min_confidence:g}⟩ and ⟨edge_angle_deg={points.edge_angle_deg:g}⟩"
     return Notice(f"all point clouds are empty: no pixel has depth and passes {filters}")
 
 
@@ -300,15 +304,15 @@ def motion_notices(
     notices = []
     if moving and alone > MAX_ONE_VIEW * moving:
         notices.append(
-            f"--motion: {alone / moving:.0%} of the moving pixels were measured by one view alone: motion along its "
+            f"⟨motion⟩: {alone / moving:.0%} of the moving pixels were measured by one view alone: motion along its "
             "rays is unknown there (motion_sigma is at least the speed); views overlap little, or depth is wrong"
         )
     if unknown:
-        notices.append(f"--motion: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
+        notices.append(f"⟨motion⟩: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
     if clipped:
-        notices.append(f"--motion: {clipped} velocities beyond the 16 bits of their maps were clipped")
+        notices.append(f"⟨motion⟩: {clipped} velocities beyond the 16 bits of their maps were clipped")
     if is_demonstration:
-        notices.append("--motion: an error of depth is one of motion, and depth is that of the demonstration network")
+        notices.append("⟨motion⟩: an error of depth is one of motion, and depth is that of the demonstration network")
     return tuple(Notice(text) for text in notices)
 
 

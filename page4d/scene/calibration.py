@@ -50,13 +50,13 @@ def match_cameras(
         if len(cameras) != len(view_names):
             raise InputError(
                 f"{file} has {len(cameras)} cameras, {len(view_names)} views are used",
-                "pair by name, or select one view per camera with --views",
+                "pair by name, or select one view per camera with ⟨views⟩",
             )
         return cameras
     by_name = {composed(camera.name): camera for camera in cameras}
     without_video = [name for name in by_name if name not in all_names]
     without_camera = [name for name in view_names if name not in by_name]
-    hint = "rename the videos, or pass --calibration-match order"
+    hint = "rename the videos, or pass ⟨calibration_match=order⟩"
     if without_camera and len(without_video) == len(cameras):
         raise InputError(
             f"{file} and the videos have no name in common: the cameras are {listed(by_name)}, "
@@ -69,7 +69,7 @@ def match_cameras(
         calibrated = ",".join(both) if len(both) <= _MAX_NAMES_IN_HINT else "NAME,NAME,..."
         raise InputError(
             f"{count}; missing video for {listed(without_video)}",
-            f"add the videos, or select the views by name: --views {calibrated}",
+            f"add the videos, or select the views by name: ⟨views={calibrated}⟩",
         )
     if without_camera:
         raise InputError(f"{file} has no camera for {listed(without_camera)}", hint)
@@ -121,8 +121,8 @@ def check_sizes(
         )
     if differing and resize is None:
         hint = (
-            "pass --calib-resize scale if the whole image was resized, or crop-center if its edges were cut off; "
-            "or use the calibration of these videos"
+            "pass ⟨calibration_resize=scale⟩ if the whole image was resized, or crop-center if its edges were cut "
+            "off; or use the calibration of these videos"
         )
         raise InputError(listed(differing, separator="; "), hint)
     return differing
@@ -141,7 +141,7 @@ def _doubts(
     try:
         texts += check_rig([camera.name for camera in cameras], [lens.world_to_camera for lens in placed])
     except InputError as error:
-        raise InputError(f"{file.name}: {error.message}", error.hint) from None
+        raise InputError(f"{file.name}: {error.marked_message}", error.marked_hint) from None
     return tuple(Notice(f"{file.name}: {text}") for text in texts)
 
 
@@ -190,7 +190,7 @@ def _poses_by_name(
         count = f"{len(missing)} of {len(stems)} frames, first {missing[0]}"
         raise InputError(
             f"{file.name}: camera {camera.name} has no pose for {count}",
-            "select frames with poses by --frames and --stride",
+            "select frames with poses by ⟨frames⟩ and ⟨stride⟩",
         )
     return camera.world_to_camera[[pose_of[stem] for stem in stems]]
 
@@ -215,7 +215,7 @@ def _interpolate(
         raise InputError(
             f"{file.name}: camera {camera.name} has poses for {known[0]:.3f}-{known[-1]:.3f} s, the scene needs "
             f"{times[0]:.3f}-{times[-1]:.3f} s",
-            "shorten the scene with --frames",
+            "shorten the scene with ⟨frames⟩",
         )
     if len(known) == 1:
         return camera.world_to_camera[[0] * len(times)]

@@ -102,7 +102,7 @@ def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
                 raise
             raise InputError(
                 f"the audio track of {path.name} cannot be decoded: {error.strerror}",
-                "use --sync FILE or --sync none",
+                "use ⟨sync=FILE⟩ or ⟨sync=none⟩",
             ) from error
     # Damaged floating-point audio has values that are not finite: they count as silence.
     samples = np.nan_to_num(np.concatenate(parts).astype(np.float64) if parts else np.zeros(0), posinf=0, neginf=0)
@@ -124,11 +124,11 @@ BY_PEOPLE = "people"
 """Mode whose clocks are determined before a scene is opened, with body keypoints (`page4d.rig.opening`)."""
 
 MODES = ("auto", "none", "audio", "timecode", BY_PEOPLE)
-"""Values of `--sync` other than a file."""
+"""Values of `sync` other than a file."""
 
 _DAY_S = 86_400.0
 _EXAMPLE = 'write {"views": {"cam01": {"offset_s": 0.25}}}'
-_NO_SYNC_HINT = "pass --sync FILE or --sync none"
+_NO_SYNC_HINT = "pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +182,7 @@ def synchronise(
             notices=_file_notices(file, names, clocks),
         )
     if mode == BY_PEOPLE:
-        raise UsageError("--sync people does not apply here", "pass --sync FILE, or another mode")
+        raise UsageError("⟨sync=people⟩ does not apply here", "pass ⟨sync=FILE⟩, or another mode")
     if mode == "audio":
         return _by_audio(names, sources)
     codes = [getattr(source, "timecode", None) for source in sources]
@@ -206,7 +206,7 @@ def _shifted_notices(sources: Sequence[FrameSource], starts: Sequence[float]) ->
     if not shifted:
         return ()
     found = ", ".join(f"{folder.label} begins with {folder.files[0].name}" for folder in (folders[0], shifted[0]))
-    return (Notice(f"{found}: equal numbers are paired; pass --sync none to pair the first images"),)
+    return (Notice(f"{found}: equal numbers are paired; pass ⟨sync=none⟩ to pair the first images"),)
 
 
 def _file_notices(file: Path, names: Sequence[str], clocks: dict[str, Clock]) -> tuple[Notice, ...]:
@@ -283,7 +283,7 @@ def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchroni
             raise InputError(f"{source.label} has no audio track", _NO_SYNC_HINT)
         if not source.is_timed:
             raise InputError(
-                f"{source.label} has no time stamps, which audio synchronization requires", "pass --sync FILE"
+                f"{source.label} has no time stamps, which audio synchronization requires", "pass ⟨sync=FILE⟩"
             )
         videos.append(source)
     clocks, notices = [Clock()], []

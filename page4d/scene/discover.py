@@ -20,7 +20,7 @@ from page4d.scene.video import VIDEO_SUFFIXES
 
 _SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
 RESERVED_FOLDERS = {
-    "masks": "masks, read with --masks",
+    "masks": "masks, read with ⟨masks⟩",
     "truth": "ground truth",
     "sparse": "a COLMAP calibration",
     **dict.fromkeys(_SYSTEM_FOLDERS, "a folder of the operating system"),
@@ -84,7 +84,7 @@ def discover(folder: Path) -> Discovery:
                 else:
                     ignored.append(Notice(f"ignored {entry.name}: {sync_file.name} is used", Level.INFO))
             elif (notice := _reason_to_ignore(entry)) is not None:
-                ignored.append(Notice(f"ignored {entry.name}: {notice.text}", notice.level))
+                ignored.append(Notice(f"ignored {entry.name}: {notice.marked_text}", notice.level))
             else:
                 candidates.append(Candidate(name=composed(entry.name if entry.is_dir() else entry.stem), path=entry))
         if not candidates:
@@ -113,7 +113,7 @@ def select_views(
         if wanted > len(candidates):
             count = counted(len(candidates), "video")
             raise InputError(
-                f"--views {wanted}, but '{folder}' has {count}: {files}", f"pass --views {len(candidates)}"
+                f"⟨views={wanted}⟩, but '{folder}' has {count}: {files}", f"pass ⟨views={len(candidates)}⟩"
             )
         unused = [candidate.path.name for candidate in candidates[wanted:]]
         used = listed([candidate.path.name for candidate in candidates[:wanted]])
@@ -124,11 +124,11 @@ def select_views(
     for name in names:
         if name not in by_name:
             raise UsageError(
-                f"--views: no view is called '{shortened(name)}', the views are {listed(by_name)}",
+                f"⟨views⟩: no view is called '{shortened(name)}', the views are {listed(by_name)}",
                 "give names of views, without suffix",
             )
     if len(set(names)) < len(names):
-        raise UsageError(f"--views contains a view twice: {listed(names)}", "give each view once")
+        raise UsageError(f"⟨views⟩ contains a view twice: {listed(names)}", "give each view once")
     return tuple(by_name[name] for name in names), ()
 
 
@@ -143,7 +143,7 @@ def _chapter_notices(candidates: Sequence[Candidate]) -> list[Notice]:
         if match := re.fullmatch(r"(G[HX])\d\d(\d{4})", candidate.name):
             chapters.setdefault("".join(match.groups()), []).append(candidate.path.name)
     return [
-        Notice(f"{listed(names)} are chapters of one recording by their names: join them, or select one by --views")
+        Notice(f"{listed(names)} are chapters of one recording by their names: join them, or select one by ⟨views⟩")
         for names in chapters.values()
         if len(names) > 1
     ]
@@ -181,7 +181,7 @@ def _reason_to_ignore(entry: Path) -> Notice | None:
             return Notice(f"a folder of {counted(videos, 'video')}; to use it, give it as the scene")
         return Notice("a folder without images", Level.WARNING if has_video_suffix else Level.INFO)
     if is_calibration_name(entry):
-        return Notice(f"possibly a calibration; pass --calibration '{entry}' to use it")
+        return Notice(f"possibly a calibration; pass ⟨calibration='{entry}'⟩ to use it")
     if has_video_suffix:
         return None
     if entry.suffix.lower() in _UNFINISHED_SUFFIXES and Path(entry.stem).suffix.lower() in VIDEO_SUFFIXES:

@@ -101,7 +101,7 @@ def open_sources(
     if folders:
         sequences = [source.label for source in folders if len(source.files) > 1]
         if options.image_fps is None and sequences:
-            text = f"{listed(sequences)}: images have no time stamps; assuming 30 fps (--image-fps)"
+            text = f"{listed(sequences)}: images have no time stamps; assuming 30 fps (⟨image_fps⟩)"
             notices.append(Notice(text))
         numbered = time_by_number(folders)
         if numbered is None:
@@ -162,7 +162,7 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
 
 def _is_about(notice: Notice, calibration: Path) -> bool:
     """Return True if a notice reports the calibration in use as ignored."""
-    return notice.text.startswith(f"ignored {calibration.name}:")
+    return notice.marked_text.startswith(f"ignored {calibration.name}:")
 
 
 def _scale_notice(cameras: tuple[ViewCamera, ...], scale: Scale) -> tuple[Notice, ...]:
@@ -171,7 +171,7 @@ def _scale_notice(cameras: tuple[ViewCamera, ...], scale: Scale) -> tuple[Notice
     if undistorted:
         notices.append(Notice(f"{undistorted} of {len(cameras)} views are undistorted on load", Level.INFO))
     if scale is Scale.ARBITRARY:
-        notices.append(Notice("the unit of the calibration is unknown; pass --calibration-unit for a metric result"))
+        notices.append(Notice("the unit of the calibration is unknown; pass ⟨calibration_unit⟩ for a metric result"))
     return tuple(notices)
 
 

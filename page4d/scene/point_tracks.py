@@ -43,11 +43,11 @@ def read_point_tracks(folder: Path, scene: Scene) -> tuple[PointTracks | None, .
     Source: the README files of google-deepmind/tapnet and facebookresearch/co-tracker.
     """
     if not folder.is_dir():
-        raise InputError(f"--tracks2d '{folder}' is not a folder", "give the folder of the files VIEW.npz")
+        raise InputError(f"⟨tracks2d='{folder}'⟩ is not a folder", "give the folder of the files VIEW.npz")
     found = tuple(_read_view(folder / f"{view.name}.npz", view, scene.num_times) for view in scene.views)
     if all(tracks is None for tracks in found):
         names = listed([f"{view.name}.npz" for view in scene.views])
-        raise InputError(f"--tracks2d '{folder}' has no file of any view", f"name the files {names}")
+        raise InputError(f"⟨tracks2d='{folder}'⟩ has no file of any view", f"name the files {names}")
     return found
 
 

@@ -63,7 +63,7 @@ def check_masks(scene: Scene) -> tuple[Notice, ...]:
     if meaning is not MaskMeaning.DYNAMIC and _is_true_everywhere([view.mask for view in scene.views], leaves_none):
         white = "ignores white" if meaning is MaskMeaning.IGNORE else "keeps only white"
         raise InputError(
-            "the masks leave no pixel of any frame", f"--mask-meaning {meaning} {white} pixels: check the masks"
+            "the masks leave no pixel of any frame", f"⟨mask_meaning={meaning}⟩ {white} pixels: check the masks"
         )
     has_effect = any(sample.num_marked for sample in samples.values())
     return tuple(notice for name, sample in samples.items() for notice in sample.notices(name, meaning, has_effect))
@@ -112,7 +112,7 @@ class _MaskSample:
             yield Notice(f"{text} {self.limit}", Level.WARNING if is_suspicious else Level.INFO)
         elif self.num_full == self.num_masks:
             yield Notice(
-                f"{checked}: every pixel is marked, {_IF_ALL_ARE_MARKED[meaning]} (--mask-meaning {meaning})"
+                f"{checked}: every pixel is marked, {_IF_ALL_ARE_MARKED[meaning]} (⟨mask_meaning={meaning}⟩)"
             )
         elif self.gray_share > _MAX_GRAY_SHARE:
             yield Notice(
@@ -129,7 +129,7 @@ def check_depth(scene: Scene) -> tuple[Notice, ...]:
     if _is_true_everywhere([view.depth for view in scene.views], lambda depth: not _has_reading(depth)):
         raise InputError(
             f"no depth map has a reading: all values are 0 or {DEEPEST_LEVEL}",
-            "write depth as 16-bit levels, 0 where unknown; --depth-levels states the levels per unit",
+            "write depth as 16-bit levels, 0 where unknown; ⟨depth_levels⟩ states the levels per unit",
         )
     return tuple(notice for view in scene.views for notice in _depth_notices(scene, view))
 
@@ -151,7 +151,7 @@ def _depth_notices(scene: Scene, view: View) -> Iterator[Notice]:
     median = float(np.median(levels)) / scene.depth_levels
     nearest, farthest = _PLAUSIBLE_DEPTH_M
     if scene.scale is Scale.METRIC and not nearest <= median <= farthest:
-        yield Notice(f"the median depth of {view.name} is {median:.4g} m: check --depth-levels")
+        yield Notice(f"the median depth of {view.name} is {median:.4g} m: check ⟨depth_levels⟩")
 
 
 def _is_true_everywhere(paired: Sequence[PairedFrames | None], condition: Callable[[Image], bool]) -> bool:

@@ -46,7 +46,7 @@ def find_sidecars(
             f"no {kind} in '{folder}' for {listed(missing)}", f"name them {missing[0]}/ or {missing[0]}.mp4"
         )
     notices = [
-        Notice(f"{kind}: {notice.text}", notice.level)
+        Notice(f"{kind}: {notice.marked_text}", notice.level)
         for frames in paired
         if frames is not None
         for notice in notices_of(frames.frames)
@@ -131,7 +131,7 @@ def _pair_by_time(kind: str, video: FrameSource, view: View) -> tuple[int, ...]:
     if unpaired.any():
         raise InputError(
             f"{kind}: {video.label} has no frame for {int(unpaired.sum())} of {len(times)} instants of {view.name}",
-            "provide it for the whole video, or shorten the scene with --frames",
+            "provide it for the whole video, or shorten the scene with ⟨frames⟩",
         )
     return tuple(int(index) for index in nearest)
 
@@ -160,7 +160,7 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
 
 
 def _check_numbers(kind: str, images: ImageFolderSource, view: View) -> None:
-    """Refuse images that are numbered from 1: with --frames, each would silently belong to the frame before.
+    """Refuse images that are numbered from 1: with `frames`, each would silently belong to the frame before.
 
     Raises:
         InputError: also if images without numbers are not as many as the frames.

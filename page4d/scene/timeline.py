@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.scene.records import Level, Notice
 
-_CLOCK_HINT = "correct the clocks (--sync FILE), or pass --sync none"
+_CLOCK_HINT = "correct the clocks (⟨sync=FILE⟩), or pass ⟨sync=none⟩"
 DEFAULT_MAX_FRAMES = 100_000
 PAIRING_SLACK = 1.02
 """Tolerance factor on half a frame period, for rounded time stamps."""
@@ -173,11 +173,11 @@ def _check_length(count: int, frames: tuple[int | None, int | None], max_frames:
     """Check the number of instants before they are allocated."""
     if count == 0:
         start, stop = ("" if end is None else end for end in frames)
-        raise UsageError(f"--frames {start}:{stop} selects nothing", "give a range within the common span")
+        raise UsageError(f"⟨frames={start}:{stop}⟩ selects nothing", "give a range within the common span")
     limit = max_frames or DEFAULT_MAX_FRAMES
     if count > limit:
         raise UsageError(
-            f"{count:,} frames; the limit is {limit:,}", "give --stride, --fps or --frames, or raise --max-frames"
+            f"{count:,} frames; the limit is {limit:,}", "give ⟨stride⟩, ⟨fps⟩ or ⟨frames⟩, or raise ⟨max_frames⟩"
         )
 
 
@@ -191,7 +191,7 @@ def _rate_notices(names: Sequence[str], timings: Sequence[Timing], slowest: int,
     if fps is not None:
         slower = [name for name, rate in zip(names, rates, strict=True) if 0 < rate < fps / 1.02]
         if slower:
-            notices.append(Notice(f"--fps {fps:g} exceeds the frame rate of {listed(slower)}: frames are repeated"))
+            notices.append(Notice(f"⟨fps={fps:g}⟩ exceeds the frame rate of {listed(slower)}: frames are repeated"))
     elif known and max(known) > 1.02 * min(known):
         faster = [rate for rate in known if rate > 1.02 * rates[slowest]]
         others = listed([f"{rate:.4g}" for rate in sorted(set(faster))])

@@ -230,7 +230,7 @@ def open_container(path: Path) -> Iterator[Any]:
             raise
         check_regular_file(path)  # it may have been removed since
         raise InputError(
-            f"{path.name} {_describe_content(path)}", "give a video file, or exclude it with --views"
+            f"{path.name} {_describe_content(path)}", "give a video file, or exclude it with ⟨views⟩"
         ) from error
     with container:
         try:
@@ -293,9 +293,9 @@ def video_stream(container: Any, path: Path) -> Any:
     if not streams or streams[0].codec_context is None:
         stated = stated_size(path, container.format.name)
         if stated is not None and stated > path.stat().st_size:
-            raise InputError(f"{path.name} {_INCOMPLETE}", "give a video file, or exclude it with --views")
+            raise InputError(f"{path.name} {_INCOMPLETE}", "give a video file, or exclude it with ⟨views⟩")
     if not streams:
-        raise InputError(f"{path.name} has no video stream", "give a video file, or exclude it with --views")
+        raise InputError(f"{path.name} has no video stream", "give a video file, or exclude it with ⟨views⟩")
     stream = streams[0]
     if stream.codec_context is None or not stream.codec_context.is_decoder:
         raise InputError(
@@ -393,7 +393,7 @@ def damage_error(path: Path) -> InputError:
     num_intact = int(scan.intact.sum())
     if num_intact == 0:
         return no_intact_frame_error(path)
-    hint = f"pass --allow-damaged to use the {counted(num_intact, 'intact frame')}"
+    hint = f"pass ⟨allow_damaged=True⟩ to use the {counted(num_intact, 'intact frame')}"
     if scan.bad_packets == 0 or scan.ends_early:
         total = f" of {scan.expected}" if scan.expected > num_intact else ""
         return InputError(f"{path.name} ends early, after frame {num_intact - 1}{total}", hint)
@@ -405,7 +405,7 @@ def damage_error(path: Path) -> InputError:
 def no_intact_frame_error(path: Path) -> InputError:
     """Return the error for a video without any intact frame."""
     check_memory(path)
-    return InputError(f"{path.name} has no intact frame", "record or copy it again, or exclude it with --views")
+    return InputError(f"{path.name} has no intact frame", "record or copy it again, or exclude it with ⟨views⟩")
 
 
 VIDEO_SUFFIXES = frozenset(

@@ -46,11 +46,9 @@ def check_page_file(output: Output, file: Path, *, overwrite: bool) -> None:
     """
     if real_path(file).is_relative_to(real_path(output.layout.folder)):
         raise UsageError(f"'{file}' is in the folder of the run", "choose a file outside it")
-    if not file.is_dir() and (file.exists() or file.is_symlink()) and not overwrite:
-        raise OutputError(f"'{file}' already exists", "choose another name, or pass --overwrite")
     if file.exists() and not file.is_dir() and not file.is_file():
         raise OutputError(f"cannot write to '{file}': it is not a file", "choose another name")
-    check_file(file)
+    check_file(file, overwrite=overwrite)
 
 
 def estimated_bytes(content: ViewerContent, *, with_pictures: bool) -> int:
@@ -73,7 +71,7 @@ def check_size(content: ViewerContent, *, with_pictures: bool) -> None:
         raise UsageError(
             f"the page would have about {size / 1e6:,.0f} MB with {content.num_sent:,} points; browsers open "
             f"pages of up to {MAX_PAGE_BYTES / 1e6:.0f} MB",
-            "give a smaller --max-points, or fewer --instants",
+            "give a smaller ⟨max_points⟩, or fewer ⟨instants⟩",
         )
 
 

@@ -50,7 +50,7 @@ def free_port(wanted: int) -> int:
                 reason = "in use" if error.errno == errno.EADDRINUSE else (error.strerror or str(error))
                 continue
             return int(probe.getsockname()[1])
-    raise CapabilityError(f"no port from {wanted} on is free: {reason}", "give another --port, such as 8080")
+    raise CapabilityError(f"no port from {wanted} on is free: {reason}", "give another ⟨port⟩, such as 8080")
 
 
 _OWN_ORIGIN = re.compile(r"http://(127\.0\.0\.1|localhost)(:[0-9]+)?")

@@ -27,7 +27,7 @@ class CatalogueEntry:
     """A public checkpoint."""
 
     name: str
-    """What `--weights` takes."""
+    """What `weights` takes."""
 
     family: str
     """Value of `page4d.weights.families.family.Family`."""
@@ -363,7 +363,7 @@ _ENTRIES = (
 )
 
 CATALOGUE: Mapping[str, CatalogueEntry] = {entry.name: entry for entry in _ENTRIES}
-"""All public checkpoints by the name that `--weights` takes."""
+"""All public checkpoints by the name that `weights` takes."""
 
 
 def find_entry(name: str) -> CatalogueEntry:

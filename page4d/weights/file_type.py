@@ -15,8 +15,8 @@ WHAT_WEIGHTS_ARE = (
     "checkpoints of PyTorch too"
 )
 WHERE_WEIGHTS_ARE = (
-    "check the path; 'page4d weights list' shows the public checkpoints that are fetched by name, such as --weights "
-    "da3-base"
+    "check the path; 'page4d weights list' shows the public checkpoints that are fetched by name, such as "
+    "⟨weights=da3-base⟩"
 )
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".pkl")
 _OF_WEIGHTS = (".safetensors", *PICKLE_SUFFIXES)

@@ -30,7 +30,7 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
-BUNDLED_NOTICE = "a demonstration, trained on synthetic scenes alone: for real footage pass --weights da3-base"
+BUNDLED_NOTICE = "a demonstration, trained on synthetic scenes alone: for real footage pass ⟨weights=da3-base⟩"
 """Notice shown whenever the bundled network is used."""
 
 BUNDLED_NAME = "mv-demo 1.1"
@@ -168,13 +168,13 @@ def fill_encoder(network: ViewTimeNetwork, path: Path, name: str) -> WeightsInfo
     if loaded.config.kind != own.kind:
         raise WeightsError(
             f"'{path}' is a {loaded.config.kind}, and {name} has a {own.kind}",
-            "give --model a network with this encoder, as a JSON file",
+            "give ⟨model⟩ a network with this encoder, as a JSON file",
         )
     if differences:
         raise WeightsError(
             f"'{path}' has {', '.join(f'{key} {theirs}' for key, theirs, _ in differences)} where {name} has "
             + ", ".join(f"{ours}" for _, _, ours in differences),
-            "give --model a network with this encoder, as a JSON file",
+            "give ⟨model⟩ a network with this encoder, as a JSON file",
         )
     tensors = loaded.encoder.state_dict()
     encoder = network.get_submodule("encoder")
@@ -196,7 +196,7 @@ def choose_device(name: str | torch.device = "auto") -> torch.device:
     except RuntimeError as error:
         raise UsageError(f"no device is called '{name}'", "give auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise CapabilityError(f"no CUDA device is available (torch {torch.__version__})", "use --device cpu")
+        raise CapabilityError(f"no CUDA device is available (torch {torch.__version__})", "use ⟨device=cpu⟩")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise CapabilityError(f"there is no {name}: {torch.cuda.device_count()} CUDA devices", "use another index")
     if device.type not in ("cpu", "cuda"):
@@ -242,7 +242,7 @@ def bundled_weights() -> Path:
     if not _BUNDLED_FILE.is_file():
         raise WeightsError(
             f"the bundled weights are missing: '{_BUNDLED_FILE}'",
-            "reinstall page4d, pass --weights FILE, or --untrained to test without trained weights",
+            "reinstall page4d, pass ⟨weights=FILE⟩, or ⟨untrained=True⟩ to test without trained weights",
         )
     return _BUNDLED_FILE
 
@@ -279,7 +279,7 @@ def _converted(path: Path, name: str, tensor: Tensor, dtype: torch.dtype, *, cop
         raise WeightsError(f"'{path}': tensor '{name}' holds values that are not finite", FETCH_AGAIN)
     converted = tensor.to(dtype, copy=copied)
     if not is_finite(converted):
-        raise WeightsError(f"'{path}': tensor '{name}' exceeds the range of {dtype}", "pass --precision bf16 or fp32")
+        raise WeightsError(f"'{path}': tensor '{name}' exceeds the range of {dtype}", "pass ⟨precision=bf16⟩ or fp32")
     return converted
 
 

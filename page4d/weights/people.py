@@ -19,7 +19,7 @@ NAME = "people"
 
 TITLE = "MediaPipe Pose (BlazePose, full): person detector and 33 body landmarks"
 LICENCE = "Apache-2.0"
-PURPOSE = "--register people, --sync people and checks of calibrations; not a network for --weights"
+PURPOSE = "⟨register=people⟩, ⟨sync=people⟩ and checks of calibrations; not a network for ⟨weights⟩"
 WHEEL = "mediapipe==0.10.21"
 WHEEL_BYTES = 35_622_638
 NUM_BYTES = 9_399_558

@@ -1,4 +1,4 @@
-"""The weights file that `--weights` stands for: given, or fetched from the hub and converted, once.
+"""The weights file that `weights` stands for: given, or fetched from the hub and converted, once.
 
 Published checkpoints as page4d files, converted once and kept in page4d's cache. The converted files in page4d's
 cache, named by family, sources and options, and version of the conversion. What is known about weights without
@@ -131,7 +131,8 @@ def _plan(source: Path, settings: ConvertSettings) -> PlannedConversion:
         conversion = plan_conversion([source], settings)
     except UsageError as error:
         raise UsageError(
-            error.message, f"convert it first: page4d convert-weights '{source}' --out FILE; {error.hint}"
+            error.marked_message,
+            f"convert it first: page4d convert-weights '{source}' --out FILE; {error.marked_hint}",
         ) from error
     if conversion.recipe is None:
         raise WeightsError(f"'{source}' holds an encoder, not a whole network", "give the weights of a network")
@@ -327,7 +328,7 @@ def _known_digest(path: Path) -> str:
 def _check_given(name: str, found: str, expected: str | None) -> None:
     """Refuse a file of another digest than the user gave."""
     if expected is not None and found != expected:
-        raise WeightsError(f"{name} {describe_mismatch(found, expected)}", "--sha256 is that of the published file")
+        raise WeightsError(f"{name} {describe_mismatch(found, expected)}", "⟨sha256⟩ is that of the published file")
 
 
 class Presence(StrEnum):

@@ -282,7 +282,7 @@ def _about(
     try:
         record = read_config(config)
     except UsageError as error:
-        raise WeightsError(f"'{path}': {error.message}", error.hint) from error
+        raise WeightsError(f"'{path}': {error.marked_message}", error.marked_hint) from error
     info = WeightsInfo(
         path=path,
         licence=described["licence"],

@@ -220,7 +220,7 @@ def _write_report(path: Path, document: dict[str, Any]) -> None:
     try:
         write_bytes_atomic(path, (json.dumps(document, indent=1) + "\n").encode())
     except OutputError as error:
-        raise OutputError(error.message, "the weights file itself is complete") from error
+        raise OutputError(error.marked_message, "the weights file itself is complete") from error
 
 
 def _adding(progress: "ProgressDisplay", total: int) -> "Callable[[int], None]":

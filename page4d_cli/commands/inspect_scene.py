@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from page4d.options import SceneOptions
+from page4d.options import SceneOptions, in_options
 from page4d_cli import console, options
 from page4d_cli.progress import observed_run
 from page4d_cli.tables import Cell, Column, print_fields, print_table
@@ -138,7 +138,9 @@ def _document(scene: "Scene", rows: list[dict[str, Any]]) -> dict[str, Any]:
         "synchronisation": scene.synchronisation,
         "calibration": scene.calibration,
         "scale": scene.scale.value,
-        "notices": [{"level": notice.level.value, "text": notice.text} for notice in scene.notices],
+        "notices": [
+            {"level": notice.level.value, "text": in_options(notice.marked_text)} for notice in scene.notices
+        ],
     }
 
 
@@ -159,7 +161,7 @@ def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
         ("scale", scene.scale.value),
     ]
     notices = sorted(scene.notices, key=lambda notice: notice.level is not Level.WARNING)
-    print_fields([*fields, *((f"{notice.level.value}:", notice.text) for notice in notices)])
+    print_fields([*fields, *((f"{notice.level.value}:", in_options(notice.marked_text)) for notice in notices)])
 
 
 def _cells(row: dict[str, Any]) -> "Row":

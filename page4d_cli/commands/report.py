@@ -43,10 +43,11 @@ def report(
 
     Compares the depth of all views with each other, over time, and with the pictures; --json has all numbers.
     """
-    from page4d.quality.page import check_page, inspect, write_page
+    from page4d.io.atomic import check_file
+    from page4d.quality.page import inspect, write_page
 
     if html is not None:
-        check_page(html, overwrite=overwrite)
+        check_file(html, overwrite=overwrite)
     with displayed_progress("report", count("instant"), quiet=quiet) as progress:
         inspection = inspect(out, scene, progress.update)
     if html is not None:

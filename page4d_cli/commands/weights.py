@@ -182,6 +182,7 @@ def _get_pose_model(wheel: Path | None, sha256: str | None, *, as_json: bool, qu
 
 def _show_pose_model(*, as_json: bool) -> None:
     """Print what is known about the pose model."""
+    from page4d.options import in_options
     from page4d.rig.people.model import SHA256, is_fetched, model_folder
     from page4d.weights import people
 
@@ -199,7 +200,7 @@ def _show_pose_model(*, as_json: bool) -> None:
                 "source",
                 f"the wheel {people.WHEEL} ({console.human_size(people.WHEEL_BYTES)}), of which two files are kept",
             ),
-            ("good for", people.PURPOSE),
+            ("good for", in_options(people.PURPOSE)),
             ("here", "no" if here is None else str(here)),
             ("use", people.COMMAND if here is None else "page4d register SCENE --out cameras.json"),
         ]

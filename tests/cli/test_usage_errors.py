@@ -1,11 +1,17 @@
-"""Command lines that cannot be parsed, and help on narrow terminals."""
+"""Command lines that cannot be parsed, options in errors of Python and the command line, help on narrow terminals."""
 
+import pickle
 import re
+import shutil
 
 import pytest
 from rich.cells import cell_len
 
+import page4d
+from page4d.errors import in_python
+from page4d.options import in_options
 from page4d_cli.app import app, run
+from tests.export.capture import make_capture
 
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
 
@@ -40,6 +46,86 @@ def test_usage_errors_have_two_short_lines_and_code_2(line, message, hint, cli) 
     assert first.startswith(f"error: {message}")
     assert second.startswith(f"hint:  {hint}")
     assert max(len(first), len(second)) < 250
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """A scene, its run, a damaged ground truth, and a folder for outputs."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    capture = make_capture(folder, size=(30, 40))
+    truth = folder / "truth"
+    truth.mkdir()
+    shutil.copy(capture.folder / "cameras.json", truth)
+    (truth / "capture.json").write_text("{}")
+    return {"scene": capture.scene, "result": capture.folder, "truth": truth, "new": folder / "new"}
+
+
+MISTAKES = """\
+mesh_voxel: reconstruct(scene, out=new, mesh_voxel=0.1)
+    reconstruct {scene} --out {new} --mesh-voxel 0.1
+mesh_voxel=0.1 without mesh; pass mesh=True too
+--mesh-voxel 0.1 without --mesh; pass --mesh too
+
+None: reconstruct(scene, out=result)
+    reconstruct {scene} --out {result}
+'{result}' already holds a result; use existing='resume', existing='overwrite' or another folder
+'{result}' already holds a result; use --resume, --overwrite or another folder
+
+calibration_unit: open_scene(scene, calibration_unit='mm')
+    inspect-scene {scene} --calibration-unit mm
+calibration_unit without calibration; pass the calibration file too
+--calibration-unit without --calibration; pass the calibration file too
+
+views: open_scene(scene, views=9)
+    inspect-scene {scene} --views 9
+views=9, but '{scene}' has 4 videos: cam01, cam02, cam03, cam04; pass views=4
+--views 9, but '{scene}' has 4 videos: cam01, cam02, cam03, cam04; pass --views 4
+
+focal: register(scene, focal='cam9=50')
+    register {scene} --out {new}.json --focal cam9=50
+focal='cam9=50': there is no view cam9; the views are cam01, cam02, cam03, cam04
+--focal cam9=50: there is no view cam9; the views are cam01, cam02, cam03, cam04
+
+None: evaluate(result, truth)
+    evaluate {result} {truth}
+'{truth}/capture.json' has no options.fps; restore it, or remove it and pass fps
+'{truth}/capture.json' has no options.fps; restore it, or remove it and pass --fps
+
+None: export(result, 'colmap', new)
+    export {result} --format colmap --to {new}
+colmap needs the pictures; give scene=FOLDER with cam01, cam02, cam03, ... (4 in all), or images=False
+colmap needs the pictures; give --scene FOLDER with cam01, cam02, cam03, ... (4 in all), or --no-images
+
+text: export(result, 'npz', new, text=True)
+    export {result} --format npz --to {new} --text
+npz takes no text; leave it out; these formats take it: colmap
+npz takes no --text; leave it out; these formats take it: colmap
+"""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.split("\n\n"), ids=lambda text: text.split("(")[0])
+def test_python_and_the_command_line_name_options_as_they_take_them(mistake, places, cli) -> None:
+    call, line, python, command = mistake.format(**places).splitlines()
+    option, call = call.split(": ")
+    with pytest.raises(page4d.Page4DError) as caught:
+        eval(f"page4d.{call}", {"page4d": page4d, **places})
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):
+        assert (f"{error}; {error.hint}", str(error.option), error.args) == (python, option, (error.message,))
+    assert "; ".join(part[7:] for part in cli(*line.split()).err.splitlines()[-2:]) == command
+
+
+@pytest.mark.parametrize(
+    ("marked", "keyword", "words"),
+    [
+        ("⟨instants=0:300⟩ ⟨frames=2:4⟩", "instants=range(0, 300) frames=(2, 4)", "--instants 0:300 --frames 2:4"),
+        ("⟨views=a,b⟩ ⟨hold_out=a⟩", "views=['a', 'b'] hold_out=['a']", "--views a,b --hold-out a"),
+        ("⟨refine=False⟩ ⟨motion=True⟩", "refine=False motion=True", "--no-refine --motion"),
+        ("⟨weights=FILE⟩ ⟨sync=none⟩", "weights=FILE sync='none'", "--weights FILE --sync none"),
+    ],
+)
+def test_values_of_options_in_messages(marked, keyword, words) -> None:
+    assert (in_python(marked), in_options(marked)) == (keyword, words)
+    assert (in_python(keyword), in_options(words)) == (keyword, words)
 
 
 def test_a_control_character_in_an_option_is_escaped(cli) -> None:

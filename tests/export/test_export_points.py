@@ -167,7 +167,7 @@ def test_filters_select_views_confidence_and_motion() -> None:
 
 
 def test_filters_that_leave_no_point_name_the_highest_confidence() -> None:
-    with pytest.raises(UsageError, match=r"--min-confidence 0.95 \(highest: 0.90\)"):
+    with pytest.raises(UsageError, match=r"min_confidence=0.95 \(highest: 0.90\)"):
         reader(FakeRun(), min_confidence=0.95)
     with pytest.raises(UsageError, match="no points"):
         reader(FakeRun(), views=(3,))

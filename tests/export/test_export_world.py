@@ -78,7 +78,7 @@ def test_a_tilted_world_is_reported() -> None:
     axis, how = choose_up(UpAxis.AUTO, poses_with_up(tilted), is_calibrated=True)
     assert axis is UpAxis.Z
     assert "40 degrees" in how
-    assert "--up" in how
+    assert "⟨up⟩" in how
 
 
 def test_a_given_axis_is_taken() -> None:

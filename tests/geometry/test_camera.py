@@ -149,7 +149,7 @@ def test_views_fit_a_shared_canvas_without_cropping(
 ) -> None:
     vanishes = any(round(min(size) * long_side / max(size)) < 1 for size in sizes)
     if vanishes:
-        with pytest.raises(UsageError, match="has no pixels left at --size"):
+        with pytest.raises(UsageError, match="has no pixels left at long_side"):
             fit_views(sizes, long_side, multiple)
         return
     placed = fit_views(sizes, long_side, multiple)

@@ -1,4 +1,4 @@
-"""Runs with --depth-size: maps and clouds at the pixels of the videos, static parts steady, resumable."""
+"""Runs with depth_size: maps and clouds at the pixels of the videos, static parts steady, resumable."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -214,8 +214,8 @@ def test_the_plan_counts_memory_disk_and_time_of_fine_pixels() -> None:
 @pytest.mark.parametrize(
     ("settings", "found"),
     [
-        (replace(AUTO, depth_size=20), "--depth-size 20 is below the network's 42 px"),
-        (replace(AUTO, depth_size=80, points=PointOptions(source=PointSource.POINTS)), "--points-from points"),
+        (replace(AUTO, depth_size=20), "depth_size=20 is below the network's 42 px"),
+        (replace(AUTO, depth_size=80, points=PointOptions(source=PointSource.POINTS)), "source='points'"),
     ],
     ids=["too small", "point head"],
 )
@@ -230,4 +230,4 @@ def test_measured_depth_keeps_its_pixels() -> None:
     scene = replace(CAPTURE.scene(), views=views)
     with pytest.raises(Page4DError) as error:
         plan_run(scene, MeasuredDepth(scene, replace(AUTO, depth_size=80)))
-    assert "--depth-size with measured depth" in error.value.message
+    assert "depth_size with measured depth" in error.value.message

@@ -1,4 +1,4 @@
-"""Runs with `--motion` and `--tracks`: velocity maps, velocities of clouds, tracks, resumable."""
+"""Runs with `motion` and `tracks`: velocity maps, velocities of clouds, tracks, resumable."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -163,7 +163,7 @@ def test_a_scene_without_motion_to_measure_is_refused() -> None:
         plan(replace(CAPTURE, num_times=1), chunk=None)
     with pytest.raises(UsageError, match="images of 16x12 px in view cam01"):
         plan(CAPTURE, motion_size=16)
-    with pytest.raises(UsageError, match="--tracks 200 without --motion"):
+    with pytest.raises(UsageError, match="tracks=200 without motion"):
         plan(CAPTURE, motion=False)
 
 
@@ -197,7 +197,7 @@ def test_2d_tracks_are_lifted_along_their_objects(tmp_path: Path) -> None:
             place = project(transform_points(camera[t].world_to_camera, found), camera[t].intrinsics)[0][0]
             lateral.append(float((place - pixels[own, t]).norm()))
     assert np.median(lateral) < 0.3  # on the ray of its 2D track
-    with pytest.raises(UsageError, match="--tracks2d without --motion"):
+    with pytest.raises(UsageError, match="tracks2d without motion"):
         replace(SETTINGS, motion=False, tracks=0, tracks2d=tmp_path)
 
 

@@ -173,7 +173,7 @@ def test_the_sky_has_no_depth(single_image: NetworkPredictor) -> None:
     ("scene", "poses", "message"),
     [
         (uncalibrated(ALONE.scene()), Poses.INPUT, "predicts depth and no cameras"),
-        (ALONE.scene(), Poses.PREDICTED, "--poses predicted with a network that predicts no cameras"),
+        (ALONE.scene(), Poses.PREDICTED, "poses='predicted' with a network that predicts no cameras"),
         (CAPTURE.scene(), Poses.INPUT, "depth of every image in a unit of its own"),
     ],
 )

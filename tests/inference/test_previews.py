@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from page4d.options import in_options
 from page4d.output.record import UNTRAINED_NOTICE, NetworkRecord
 from page4d.run.domain import Domain
 from page4d.run.summary import banner
@@ -12,8 +13,8 @@ from page4d.weights.loading import BUNDLED_NOTICE
 
 BUNDLED = NetworkRecord(name="mv-demo", trained=True, notice=BUNDLED_NOTICE)
 DOMAIN = Domain(ratios={"doubt": 1.5})
-UNLIKE = DOMAIN.notices()[0].text
-SUGGESTS = DOMAIN.notices(CATALOGUE["da3-small"])[0].text
+UNLIKE = in_options(DOMAIN.notices()[0].marked_text)
+SUGGESTS = in_options(DOMAIN.notices(CATALOGUE["da3-small"])[0].marked_text)
 
 
 @pytest.mark.parametrize(

@@ -96,5 +96,5 @@ def test_depth_with_a_network_that_takes_none_is_refused() -> None:
     frames = PairedFrames(frames=view.source, indices=view.indices)
     with_depth = replace(scene, views=(replace(view, depth=frames), *scene.views[1:]))
     options = NetworkOptions(untrained=True, preset="mv-tiny")
-    with pytest.raises(UsageError, match="--depth with a network that takes no depth"):
+    with pytest.raises(UsageError, match="depth with a network that takes no depth"):
         predictor_for(with_depth, options, ReconstructSettings())

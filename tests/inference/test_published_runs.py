@@ -129,11 +129,11 @@ def test_a_stretched_view_is_reported() -> None:
     both = replace(scene, views=(tall, wide))
     predictor = WallOnCanvas(CAPTURE, settings=ReconstructSettings(preprocess=Preprocess.PI3))
     (notice,) = plan_run(both, predictor).notices
-    assert notice.text == "--preprocess pi3 stretches b by 2.74 along one side"
+    assert notice.text == "preprocess='pi3' stretches b by 2.74 along one side"
 
 
 def test_a_size_with_published_preprocessing_is_refused() -> None:
-    with pytest.raises(UsageError, match="--size 300 with --preprocess pi3"):
+    with pytest.raises(UsageError, match="long_side=300 with preprocess='pi3'"):
         ReconstructSettings(long_side=300, preprocess=Preprocess.PI3)
 
 

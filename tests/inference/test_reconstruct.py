@@ -271,7 +271,7 @@ def test_a_run_that_never_fits_in_memory_is_refused_with_a_smaller_size(tmp_path
     settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
     with pytest.raises(MemoryBudgetError, match="out of memory even with") as failure:
         reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, fails_above(0)), out=tmp_path / "out", settings=settings)
-    assert "--size" in failure.value.hint
+    assert "long_side" in failure.value.hint
     assert failure.value.exit_code == 7
 
 
@@ -340,9 +340,9 @@ def test_a_machine_without_open3d_finishes_with_the_same_content(tmp_path: Path,
 @pytest.mark.parametrize(
     ("option", "settings"),
     [
-        ("--mesh", replace(SETTINGS, mesh=True)),
-        ("--normals", replace(SETTINGS, points=PointOptions(normals=True))),
-        ("--outliers", replace(SETTINGS, points=PointOptions(outliers=True))),
+        ("mesh", replace(SETTINGS, mesh=True)),
+        ("normals", replace(SETTINGS, points=PointOptions(normals=True))),
+        ("outliers", replace(SETTINGS, points=PointOptions(outliers=True))),
     ],
 )
 def test_options_that_need_open3d_are_refused_before_any_output(
@@ -370,14 +370,9 @@ def test_meshes_are_resumed_with_the_same_bytes_and_overwritten(tmp_path: Path):
     assert open_output(whole).run.mesh_voxel_size is None
 
 
-def test_a_voxel_size_without_a_mesh_is_refused():
-    with pytest.raises(UsageError, match=r"--mesh-voxel 0\.1 without --mesh"):
-        ReconstructSettings(mesh_voxel=0.1)
-
-
 @pytest.mark.usefixtures("open3d")
 def test_voxels_that_are_too_small_end_a_run_before_the_first_instant(tmp_path: Path):
     settings = replace(SETTINGS, mesh=True, mesh_voxel=1e-4)
-    with pytest.raises(UsageError, match=r"--mesh-voxel 0\.0001 is too small for images"):
+    with pytest.raises(UsageError, match=r"mesh_voxel=0\.0001 is too small for images"):
         reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=settings), out=tmp_path / "out")
     assert not (tmp_path / "out" / "points").exists()

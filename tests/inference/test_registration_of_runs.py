@@ -155,7 +155,7 @@ def test_a_rig_that_is_not_placed_is_the_networks_without_a_warning(fake: FakeRe
 
 def test_requested_evidence_that_places_nothing_is_an_error(fake: FakeRegistration, tmp_path: Path) -> None:
     fake.placed = set()
-    with pytest.raises(InputError, match="--register people places no camera"):
+    with pytest.raises(InputError, match="register='people' places no camera"):
         run(tmp_path / "out", register=Registration.PEOPLE)
     assert not (tmp_path / "out").exists()
 
@@ -194,9 +194,9 @@ def test_predicted_poses_are_not_registered(fake: FakeRegistration, tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "scene", "found"),
     [
-        ({"register": "people"}, CAPTURE.scene(), "--register people with a calibration"),
-        ({"focal": "50"}, CAPTURE.scene(), "--focal with a calibration"),
-        ({"register": "texture", "camera_motion": CameraMotion.MOVING}, None, "with --cameras moving"),
+        ({"register": "people"}, CAPTURE.scene(), "register='people' with a calibration"),
+        ({"focal": "50"}, CAPTURE.scene(), "focal with a calibration"),
+        ({"register": "texture", "camera_motion": CameraMotion.MOVING}, None, "with camera_motion='moving'"),
     ],
 )
 def test_registration_where_it_cannot_apply_is_refused(

@@ -175,7 +175,7 @@ def test_an_edit_is_refused_or_repaired(name: str, out: Path, whole: dict[str, b
     if name in REFUSED:
         with pytest.raises(UsageError, match=r"state/run\.json' is not as page4d writes it") as refused:
             run(out)
-        assert "--overwrite" in refused.value.hint
+        assert "existing='overwrite'" in refused.value.hint
     else:
         run(out)
         assert contents(out) == whole
@@ -388,7 +388,7 @@ def test_files_that_vanish_during_a_run_are_no_complete_result(name: str, tmp_pa
 
     with pytest.raises(OutputError, match="was removed or changed during the run") as refused:
         run(out, ExistingOutput.REFUSE, disturb=disturb)
-    assert "--resume" in refused.value.hint
+    assert "existing='resume'" in refused.value.hint
     run(out)
     assert contents(out) == whole
 

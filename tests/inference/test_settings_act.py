@@ -360,7 +360,7 @@ def test_options_that_do_not_apply_are_refused(tmp_path: Path) -> None:
         (lambda: page4d.reconstruct(scene, predictor, out=tmp_path, chunks=3), "no option is called 'chunks'"),
         (lambda: page4d.reconstruct(scene, predictor, out=tmp_path, views=1), "views with a scene that is open"),
         (lambda: page4d.reconstruct(scene, predictor, out=tmp_path, device="cpu"), "device with a predictor"),
-        (lambda: page4d.reconstruct(scene, out=tmp_path, chunk=2, overlap=2), "--chunk 2 with --overlap 2"),
+        (lambda: page4d.reconstruct(scene, out=tmp_path, chunk=2, overlap=2), "chunk=2 with overlap=2"),
         (lambda: page4d.build_predictor("net.safetensors", untrained=True), "contradict each other"),
     ):
         with pytest.raises(UsageError, match=message):

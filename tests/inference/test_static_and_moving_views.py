@@ -88,7 +88,7 @@ def test_registered_cameras_are_kept_and_define_the_world() -> None:
 
 @pytest.mark.parametrize(
     ("requested", "text"),
-    [("static", "--cameras static, but cam02"), ("moving", "--cameras moving, but cam01, cam03")],
+    [("static", "camera_motion='static', but cam02"), ("moving", "camera_motion='moving', but cam01, cam03")],
 )
 def test_both_directions_of_a_wrong_option_are_named(requested: str, text: str) -> None:
     found = aligner(CameraMotion(requested))

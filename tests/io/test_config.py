@@ -69,7 +69,7 @@ def test_a_violation_in_a_union_or_a_nested_record_names_its_field(values: dict,
     with pytest.raises(UsageError) as raised:
         Outer(**values)
     assert raised.value.message == message
-    assert raised.value.hint.startswith(hint)
+    assert (raised.value.hint.startswith(hint), raised.value.option) == (True, next(iter(values)))
 
 
 def test_values_are_coerced_and_records_are_frozen_and_picklable() -> None:

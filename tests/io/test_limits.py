@@ -42,9 +42,9 @@ CASES = [
     (ImportError("libx.so: cannot open shared object file: Too many open files"), CapabilityError, "open files", ""),
     (system(errno.EAGAIN), CapabilityError, "no more threads", "ulimit -u"),
     (RuntimeError("can't start new thread"), CapabilityError, "no more threads", "ulimit -u"),
-    (system(errno.ENOMEM), MemoryBudgetError, "out of memory", "--size"),
-    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryBudgetError, "out of memory", "--size"),
-    (ImportError("x.so: failed to map segment from shared object"), MemoryBudgetError, "out of memory", "--size"),
+    (system(errno.ENOMEM), MemoryBudgetError, "out of memory", "long_side"),
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory"), MemoryBudgetError, "out of memory", "long_side"),
+    (ImportError("x.so: failed to map segment from shared object"), MemoryBudgetError, "out of memory", "long_side"),
 ]
 
 

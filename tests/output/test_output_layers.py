@@ -188,7 +188,7 @@ def test_moving_points_of_a_run_without_layers_are_those_of_its_merged_clouds(tm
     assert rows(plain.moving_points(1)) == rows(layered.moving_points(1))
     with pytest.raises(UsageError, match="no static points of all instants") as caught:
         plain.static_points()
-    assert "--layers" in caught.value.hint
+    assert "layers" in caught.value.hint
 
 
 def test_a_missing_layer_is_an_error(tmp_path: Path) -> None:

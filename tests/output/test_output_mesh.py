@@ -126,17 +126,17 @@ def test_surfaces_too_far_for_the_voxels_are_left_out(capture: Predictions) -> N
 def test_voxels_that_would_fill_the_memory_are_refused_with_a_size_that_fits(capture: Predictions) -> None:
     check_voxel_size(capture, VOXEL, 10**9)
     with pytest.raises(
-        UsageError, match=r"--mesh with voxels of 0\.04 needs about .* GB, 0\.0 GB are available"
+        UsageError, match=r"mesh with voxels of 0\.04 needs about .* GB, 0\.0 GB are available"
     ) as caught:
         check_voxel_size(capture, VOXEL, 10**6)
-    size = float(caught.value.hint.removeprefix("use --mesh-voxel "))
+    size = float(caught.value.hint.removeprefix("use mesh_voxel="))
     check_voxel_size(capture, size * 1.05, 10**6)
 
 
 def test_voxels_as_large_as_the_scene_are_refused(capture: Predictions) -> None:
     with pytest.raises(UsageError, match="is too large for images that are") as caught:
         check_voxel_size(capture, 1e9, 10**9)
-    suggested = float(caught.value.hint.removeprefix("use --mesh-voxel "))
+    suggested = float(caught.value.hint.removeprefix("use mesh_voxel="))
     check_voxel_size(capture, suggested, 10**12)
 
 
@@ -145,5 +145,5 @@ def test_voxels_that_are_too_small_for_the_images_are_refused(capture: Predictio
     check_voxel_size(capture, width, 10**9)
     with pytest.raises(UsageError, match="is too small for images whose pixels are") as caught:
         check_voxel_size(capture, width / 3, 10**12)
-    hint, _ = caught.value.hint.removeprefix("use --mesh-voxel ").split(",")
+    hint, _ = caught.value.hint.removeprefix("use mesh_voxel=").split(",")
     check_voxel_size(capture, float(hint), 10**9)

@@ -189,7 +189,7 @@ def test_folders_without_a_complete_run_are_refused(tmp_path: Path, capture: Pre
     export(tmp_path, capture.at_times(0, 1), status="incomplete")
     with pytest.raises(InputError, match="is incomplete") as caught:
         open_output(tmp_path)
-    assert "--resume" in caught.value.hint
+    assert "existing='resume'" in caught.value.hint
     partial = open_output(tmp_path, allow_incomplete=True)
     partial.layout.depth(0, NAMES[0]).unlink()
     with pytest.raises(InputError, match=r"frame_000000\.png' is missing"):

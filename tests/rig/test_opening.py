@@ -1,4 +1,4 @@
-"""`--sync people`: clocks from people, from the sign of the offset to the instants of the scene."""
+"""`sync='people'`: clocks from people, from the sign of the offset to the instants of the scene."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_without_people_or_model_there_is_one_error(
     assert "page4d weights get people" in error.value.hint
     assert run(["inspect-scene", str(videos), "--sync", "people"]) == 4
     assert len(capsys.readouterr().err.strip().splitlines()) == 2
-    with pytest.raises(UsageError, match="--sync people"):
+    with pytest.raises(UsageError, match="sync='people'"):
         open_folder(videos, sync="people")
 
 

@@ -1,4 +1,4 @@
-"""Lenses of views come from a calibration without its poses, from --focal, from EXIF, or from a start value."""
+"""Lenses of views come from a calibration without its poses, from focal, from EXIF, or from a start value."""
 
 import json
 from pathlib import Path
@@ -151,7 +151,7 @@ def test_the_sizes_of_a_calibration_must_be_those_of_the_views(tmp_path: Path) -
     file = write_rig(tmp_path / "cameras.json", scene.view_names, (2 * HEIGHT, 2 * WIDTH))
     with pytest.raises(InputError, match="calibration is for 128x96") as error:
         lenses_of(scene, intrinsics=file)
-    assert "--calib-resize" in error.value.hint
+    assert "calibration_resize" in error.value.hint
     assert lenses_of(scene, intrinsics=file, resize=CalibrationResize.SCALE)[0].intrinsics[0, 0] == 35.0
     turned = write_rig(tmp_path / "turned.json", scene.view_names, (WIDTH, HEIGHT))
     with pytest.raises(InputError, match="calibration is for 48x64"):

@@ -69,7 +69,7 @@ def test_implausible_camera_distances_are_reported(tmp_path: Path) -> None:
     assert calibration.notices == (
         (
             f"cameras of Calib.toml are up to {distance:.0f} m apart; "
-            "if the file is in millimetres, pass --calibration-unit mm"
+            "if the file is in millimetres, pass ⟨calibration_unit=mm⟩"
         ),
     )
 
@@ -79,7 +79,7 @@ def test_a_unit_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
     assert read_calibration(path, "mm").scale is Scale.METRIC
     with pytest.raises(UsageError, match="is in mm"):
         read_calibration(path, "m")
-    with pytest.raises(UsageError, match="--calibration-unit inch"):
+    with pytest.raises(UsageError, match="calibration_unit='inch'"):
         read_calibration(path, "inch")
 
 

@@ -50,10 +50,10 @@ def test_other_entries_are_ignored_with_a_reason(tmp_path: Path) -> None:
     found = ignored(tmp_path)
     assert found["ignored .cam2.mp4: hidden"] is Level.INFO
     assert found["ignored notes.txt: not a video"] is Level.INFO
-    assert found["ignored masks: masks, read with --masks"] is Level.INFO
+    assert found["ignored masks: masks, read with masks"] is Level.INFO
     assert found["ignored empty: a folder without images"] is Level.INFO
     assert found["ignored c.mp4: a folder without images"] is Level.WARNING
-    reason = f"possibly a calibration; pass --calibration '{tmp_path / 'Calib.toml'}' to use it"
+    reason = f"possibly a calibration; pass calibration='{tmp_path / 'Calib.toml'}' to use it"
     assert found[f"ignored Calib.toml: {reason}"] is Level.WARNING
     assert any(text.startswith("ignored cameras.txt: possibly a calibration") for text in found)
     assert discover(tmp_path).sync_file == tmp_path / "sync.json"
@@ -81,7 +81,7 @@ def test_views_are_selected_by_number_or_name(tmp_path: Path) -> None:
     assert [view.name for view in named] == ["cam3", "cam1"]
     with pytest.raises(UsageError, match="no view is called 'cam9', the views are cam1, cam2, cam3, cam4"):
         select_views(candidates, ("cam9",), tmp_path)
-    with pytest.raises(UsageError, match="--views contains a view twice"):
+    with pytest.raises(UsageError, match="views contains a view twice"):
         select_views(candidates, ("cam1", "cam1"), tmp_path)
     with pytest.raises(InputError, match="has 4 videos"):
         select_views(candidates, 5, tmp_path)
@@ -243,7 +243,7 @@ def test_a_folder_of_images_that_are_not_read_is_a_warning(tmp_path: Path) -> No
 def test_chapters_of_one_recording_are_a_warning(tmp_path: Path) -> None:
     touch(tmp_path, "GX010123.MP4", "GX020123.MP4", "GX010124.MP4", "cam1.mp4")
     text = (
-        "GX010123.MP4, GX020123.MP4 are chapters of one recording by their names: join them, or select one by --views"
+        "GX010123.MP4, GX020123.MP4 are chapters of one recording by their names: join them, or select one by views"
     )
     assert ignored(tmp_path) == {text: Level.WARNING}
 

@@ -115,7 +115,7 @@ def test_single_photos_have_no_rate(tmp_path: Path) -> None:
 
 def test_an_assumed_image_rate_is_reported(tmp_path: Path) -> None:
     numbered(tmp_path / "a", list(range(4)))
-    assert "a/: images have no time stamps; assuming 30 fps (--image-fps)" in texts(open_scene(tmp_path))
+    assert "a/: images have no time stamps; assuming 30 fps (image_fps)" in texts(open_scene(tmp_path))
     assert "assuming" not in texts(open_scene(tmp_path, image_fps=30))
 
 
@@ -263,7 +263,7 @@ def test_sixteen_bit_images_of_few_bits_are_reported(bits: int, is_reported: boo
 def test_numbers_from_0_and_from_1_are_reported(tmp_path: Path) -> None:
     for name, first in (("a", 0), ("b", 1)):
         write_images(tmp_path / name, {f"{n + first}.png": counter_clip([n])[0] for n in range(3)})
-    text = "a/ begins with 0.png, b/ begins with 1.png: equal numbers are paired; pass --sync none to pair the first"
+    text = "a/ begins with 0.png, b/ begins with 1.png: equal numbers are paired; pass sync='none' to pair the first"
     scene = open_scene(tmp_path)
     assert [view.indices for view in scene.views] == [(1, 2), (0, 1)]
     assert any(notice.text.startswith(text) for notice in scene.notices)

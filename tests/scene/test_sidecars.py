@@ -270,7 +270,7 @@ def warnings_of(scene: Scene) -> list[str]:
 def test_masks_that_leave_no_pixel_are_refused(meaning: MaskMeaning, value: int, rig: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the masks leave no pixel of any frame") as failed:
         with_masks(rig, tmp_path / "m", FLAT[value], FLAT[value], meaning)
-    assert (failed.value.exit_code, f"--mask-meaning {meaning}" in failed.value.hint) == (3, True)
+    assert (failed.value.exit_code, f"mask_meaning='{meaning}'" in failed.value.hint) == (3, True)
 
 
 def test_one_pixel_left_in_one_frame_that_is_not_sampled_suffices(rig: Path, tmp_path: Path) -> None:
@@ -286,9 +286,9 @@ def test_one_pixel_left_in_one_frame_that_is_not_sampled_suffices(rig: Path, tmp
 @pytest.mark.parametrize(
     ("meaning", "value", "text"),
     [
-        (MaskMeaning.IGNORE, 255, "every pixel is marked, everything is left out (--mask-meaning ignore)"),
-        (MaskMeaning.DYNAMIC, 255, "every pixel is marked, everything moves (--mask-meaning dynamic)"),
-        (MaskMeaning.KEEP, 255, "every pixel is marked, nothing is left out (--mask-meaning keep)"),
+        (MaskMeaning.IGNORE, 255, "every pixel is marked, everything is left out (mask_meaning='ignore')"),
+        (MaskMeaning.DYNAMIC, 255, "every pixel is marked, everything moves (mask_meaning='dynamic')"),
+        (MaskMeaning.KEEP, 255, "every pixel is marked, nothing is left out (mask_meaning='keep')"),
         (MaskMeaning.IGNORE, 1, "no pixel is marked; the brightest value is 1, marked are those above 127"),
         (MaskMeaning.KEEP, 0, "no pixel is marked; the brightest value is 0, marked are those above 127"),
     ],
@@ -342,7 +342,7 @@ def test_depth_without_a_reading_is_refused_in_all_views_and_reported_in_one(
 
 
 def test_images_numbered_from_1_are_refused_for_any_frames(rig: Path, tmp_path: Path) -> None:
-    """With --frames 1: each mask would silently belong to the frame before."""
+    """With frames=1: each mask would silently belong to the frame before."""
     for name in ("a", "b"):
         write_images(tmp_path / "m" / name, {f"{n + 1:03}.png": np.eye(48, 64) > 0 for n in range(12)})
     for frames in ((None, None), (2, None), (2, 5)):

@@ -161,7 +161,7 @@ def test_different_rates_are_reported_once() -> None:
     assert timeline.notices[0].text == "slow is 30 fps, others 60; pairing by time, every 2nd frame"
     assert timeline.indices[1] == tuple(range(0, 60, 2))
     repeated = build_timeline(["slow", "fast"], [np.arange(30) / 30, np.arange(60) / 60], fps=60)
-    assert repeated.notices[0].text == "--fps 60 exceeds the frame rate of slow: frames are repeated"
+    assert repeated.notices[0].text == "fps=60 exceeds the frame rate of slow: frames are repeated"
     assert len(repeated.times) == 59
 
 

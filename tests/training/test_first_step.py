@@ -73,6 +73,6 @@ def test_a_diverged_run_ends_with_an_error_and_without_weights(
     request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=samples))
     with pytest.raises(UsageError, match="the training diverged: ") as caught:
         train(request, SilentObserver(), lambda: None)
-    assert "lower --learning-rate" in caught.value.hint
+    assert "lower learning_rate" in caught.value.hint
     assert not (tmp_path / "run" / "weights.safetensors").exists()
     assert not (tmp_path / "run" / "checkpoint.pt").exists()

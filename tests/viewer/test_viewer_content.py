@@ -96,9 +96,9 @@ def test_instants_and_views(capture):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"views": ("cam9",)}, "--views: no view is called 'cam9'"),
-        ({"instants": (9, None, 1)}, "--instants: no instant 9"),
-        ({"instants": (2, 2, 1)}, "--instants leaves no instant"),
+        ({"views": ("cam9",)}, "views: no view is called 'cam9'"),
+        ({"instants": (9, None, 1)}, "instants: no instant 9"),
+        ({"instants": (2, 2, 1)}, "instants leaves no instant"),
     ],
 )
 def test_there_must_be_such_views_and_instants(capture, options, message):

@@ -323,7 +323,7 @@ def test_a_failure_is_raised_where_the_viewer_is_awaited(content, monkeypatch):
 
         def sampled(self, place: int, limit: int):
             if place == 2:
-                raise InputError("'frame_000002.ply' is missing", "run page4d again with --resume")
+                raise InputError("'frame_000002.ply' is missing", "run page4d again with existing='resume'")
             return content.clouds.sampled(place, limit)
 
     broken = replace(content, clouds=Broken(), instants=(0, 1, 2, 3))

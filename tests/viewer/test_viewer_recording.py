@@ -163,7 +163,7 @@ def test_the_size_is_estimated(page, content, monkeypatch):
     monkeypatch.setattr(recording, "MAX_PAGE_BYTES", 900_000)
     with pytest.raises(UsageError, match="the page would have about 1 MB with") as caught:
         check_size(content, with_pictures=False)
-    assert caught.value.hint == "give a smaller --max-points, or fewer --instants"
+    assert caught.value.hint == "give a smaller max_points, or fewer instants"
 
 
 def test_viser_must_be_new_enough(content, monkeypatch):

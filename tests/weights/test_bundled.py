@@ -85,7 +85,7 @@ def test_a_missing_file_is_reported(monkeypatch, tmp_path):
     monkeypatch.setattr("page4d.weights.loading._BUNDLED_FILE", tmp_path / "lost.safetensors")
     with pytest.raises(WeightsError, match="the bundled weights are missing") as caught:
         bundled_weights()
-    assert "--weights FILE" in caught.value.hint
+    assert "weights=FILE" in caught.value.hint
 
 
 def test_known_cameras_change_the_prediction(network, truths):

@@ -184,7 +184,7 @@ def test_sources_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
         plan_conversion([source, other.save(tmp_path)], both)
     with pytest.raises(WeightsError, match="holds weights of VGGT, recipe three-stage takes Pi3 and PAGE-4D"):
         plan_conversion([source, tmp_path / "pi3_c.safetensors"], replace(both, recipe=Recipe.THREE_STAGE))
-    with pytest.raises(UsageError, match="--config describes pi3"):
+    with pytest.raises(UsageError, match="configs describes pi3"):
         plan_conversion([source], both)
     with pytest.raises(UsageError, match="recipe three-stage lacks the weights of PAGE-4D"):
         plan_conversion(

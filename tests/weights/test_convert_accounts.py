@@ -155,8 +155,8 @@ def test_the_released_mask_head_acts_from_the_layer_of_its_training() -> None:
 def test_page4d_requires_the_mask_option() -> None:
     with pytest.raises(UsageError, match="does not record whether it runs with its mask") as caught:
         account(Recipe.PAGE4D, OWN, None, manifest("page4d"))
-    assert "--mask on" in caught.value.hint
-    with pytest.raises(UsageError, match="--mask applies to PAGE-4D"):
+    assert "mask='on'" in caught.value.hint
+    with pytest.raises(UsageError, match="mask applies to PAGE-4D"):
         account(Recipe.VGGT, OWN, True, manifest("vggt"))
 
 
@@ -222,7 +222,7 @@ def test_an_invalid_configuration_is_refused(text: str, message: str, tmp_path) 
     path.write_text(text)
     with pytest.raises(UsageError, match=message):
         read_settings(path)
-    with pytest.raises(UsageError, match="cannot read --config"):
+    with pytest.raises(UsageError, match="cannot read configs"):
         read_settings(tmp_path / "nowhere.json")
 
 
@@ -239,8 +239,8 @@ def test_sizes_that_are_not_published_need_a_configuration() -> None:
     specs = {name: spec for name, spec in manifest("vggt").items() if ".frame_blocks.23." not in name}
     with pytest.raises(UsageError, match="has depth 23 where the published VGGT has 24") as caught:
         read_network(Family.VGGT, specs, "x", {})
-    assert "--config" in caught.value.hint
-    with pytest.raises(WeightsError, match="has depth 23 where its --config has 24"):
+    assert "configs" in caught.value.hint
+    with pytest.raises(WeightsError, match="has depth 23 where its configs has 24"):
         read_network(Family.VGGT, specs, "x", {"vggt": PUBLISHED["vggt"]})
 
 

@@ -125,7 +125,7 @@ def test_a_configuration_must_fit_the_text_head(tmp_path: Path) -> None:
     given = checkpoint("vggt_omega_c")
     weights = {name: value for name, value in given.weights.items() if not name.startswith("text_")}
     torch.save(weights, tmp_path / "omega.pt")
-    with pytest.raises(WeightsError, match="has text_head 0 where its --config has 1"):
+    with pytest.raises(WeightsError, match="has text_head 0 where its configs has 1"):
         plan_conversion([tmp_path / "omega.pt"], ConvertSettings(configs=given.configs))
 
 

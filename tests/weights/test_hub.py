@@ -395,7 +395,7 @@ class TestRefusals:
         with pytest.raises(WeightsError, match=r"127\.0\.0\.1:1 is unreachable") as caught:
             find_weights("pi3")
         assert f"http://127.0.0.1:1/{PI3.repository}/resolve/main/{PI3.file}" in caught.value.hint
-        assert "--weights FILE" in caught.value.hint
+        assert "weights=FILE" in caught.value.hint
 
     def test_a_silent_hub_is_given_up(self, own, monkeypatch) -> None:
         monkeypatch.setattr(connection, "MAX_SILENCE_S", 0.2)
@@ -515,7 +515,7 @@ class TestConversions:
         with pytest.raises(UsageError, match="does not record whether it runs with its mask") as caught:
             find_weights(small.save(tmp_path))
         assert "page4d convert-weights" in caught.value.hint
-        assert "--mask on" in caught.value.hint
+        assert "mask='on'" in caught.value.hint
 
     def test_files_and_the_bundled_network_need_no_request(self, own, tmp_path) -> None:
         assert find_weights(tmp_path / "own.safetensors") == FoundWeights(path=tmp_path / "own.safetensors")

@@ -66,8 +66,8 @@ def test_the_network_follows_from_the_option_the_record_or_the_path(
         ("plain", None, "is vggt-one or vggt-two: their tensors have the same names"),
         ("vggt-one-or-vggt-two", None, "is vggt-one or vggt-two"),
         ("a/b/c/d/vggt-one/e/f/g/h", "vggt-", "is vggt-one or vggt-two"),
-        ("plain", "two", "--as two: no published VGGT has this name"),
-        ("plain", "", "--as : no published VGGT has this name"),
+        ("plain", "two", "published_as='two': no published VGGT has this name"),
+        ("plain", "", "published_as='': no published VGGT has this name"),
     ],
 )
 @pytest.mark.usefixtures("twins")
@@ -218,7 +218,7 @@ def test_a_conversion_records_which_network_it_is_and_its_licence(
 def test_mono_or_metric_is_asked_for() -> None:
     with pytest.raises(UsageError, match="'x' is da3mono-large or da3metric-large") as caught:
         read("da3metric_large", {}, "da3/model.safetensors")
-    assert caught.value.hint == "pass --as da3mono-large or --as da3metric-large"
+    assert caught.value.hint == "pass published_as='da3mono-large' or published_as='da3metric-large'"
     with pytest.raises(UsageError, match=r"has encoder\.\w+ \d+ where the published da3-base"):
         read("da3_small", {}, given="da3-base")
 

@@ -257,7 +257,7 @@ def test_a_file_can_be_pinned_by_its_hash(saved: Path) -> None:
     for path, given, message in (
         (saved, digest[:-1], "is not a SHA-256"),
         (saved, "x" * 64, "is not a SHA-256"),
-        (None, digest, "--sha256 without weights"),
+        (None, digest, "sha256 without weights"),
     ):
         with pytest.raises(UsageError, match=message):
             page4d.load(path, sha256=given)

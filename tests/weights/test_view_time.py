@@ -219,17 +219,17 @@ def test_a_single_view_equals_vggt_only_with_full_attention(convert, vggt: ViewT
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"time_weights": TimeWeights.GLOBAL, "time_encoding": TimeEncoding.ROPE}, "--time-encoding needs attention"),
-        ({"time_weights": TimeWeights.GLOBAL, "epipolar": True}, "--epipolar needs attention"),
-        ({"sparse_layers": (2,)}, "--sparse-layers without --sparse"),
+        ({"time_weights": TimeWeights.GLOBAL, "time_encoding": TimeEncoding.ROPE}, "time_encoding needs attention"),
+        ({"time_weights": TimeWeights.GLOBAL, "epipolar": True}, "epipolar needs attention"),
+        ({"sparse_layers": (2,)}, "sparse_layers without sparse"),
         ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (4,)}, r"a layer outside 0\.\.3"),
         ({"sparse": SparseStrategy.MEMORY, "sparse_layers": (0,)}, "sparse attention in layer 0, mask from 1"),
-        ({"scalars": {"gamma": 1.0}}, "--set gamma: unknown scalar"),
-        ({"scalars": {"sparse_gate": 1.0}}, "--set sparse_gate: this network does not have"),
-        ({"scalars": {"time_gate": 1.0}}, "--set time_gate: this network does not have"),
-        ({"scalars": {"lambda_geo": -5.0}}, "--set lambda_geo=-5"),
-        ({"scalars": {"alpha": float("nan")}}, "--set alpha=nan"),
-        ({"sparse": SparseStrategy.DILATED, "scalars": {"lambda_kpt": 7.0}}, "--set lambda_kpt=7"),
+        ({"scalars": {"gamma": 1.0}}, "scalars='gamma': unknown scalar"),
+        ({"scalars": {"sparse_gate": 1.0}}, "scalars='sparse_gate': this network does not have"),
+        ({"scalars": {"time_gate": 1.0}}, "scalars='time_gate': this network does not have"),
+        ({"scalars": {"lambda_geo": -5.0}}, "scalars='lambda_geo=-5'"),
+        ({"scalars": {"alpha": float("nan")}}, "scalars='alpha=nan'"),
+        ({"sparse": SparseStrategy.DILATED, "scalars": {"lambda_kpt": 7.0}}, "scalars='lambda_kpt=7'"),
     ],
     ids=str,
 )
@@ -241,7 +241,7 @@ def test_contradictory_options_are_refused(options: dict, message: str, convert)
 
 def test_pi3_has_a_single_stream(convert) -> None:
     assert convert("pi3_c").network.config.mask.streams is Streams.SINGLE
-    with pytest.raises(UsageError, match="--streams dual: the heads of Pi3 and Pi3X read a single stream"):
+    with pytest.raises(UsageError, match="streams='dual': the heads of Pi3 and Pi3X read a single stream"):
         convert("pi3_c", streams=Streams.DUAL)
 
 
@@ -270,7 +270,7 @@ def test_three_stage_supports_all_options_at_once(convert) -> None:
 def test_networks_with_other_steps_cannot_become_the_view_time_network(preset: str, reason: str) -> None:
     with pytest.raises(UsageError, match=f"cannot become the view x time network: .*{reason}") as caught:
         view_time_network(PRESETS[preset], MaskHeadKind.CONV, ViewTimeOptions())
-    assert caught.value.hint == "leave --to page4d-mv out"
+    assert caught.value.hint == "leave target='page4d-mv' out"
 
 
 def test_pi3x_becomes_the_view_time_network_with_its_metric_scale(tmp_path: Path) -> None:

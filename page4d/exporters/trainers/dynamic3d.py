@@ -112,7 +112,7 @@ def _remarks(job: ExportJob, cloud: PointCloud, moving: NDArray[np.bool_]) -> li
     if not any(view.held_out for view in job.views):
         remarks.append(repeated_view(job, "test_meta.json"))
     if job.settings.scale is None and job.world.scale != 1.0:
-        kept = "; --scale 1 keeps metres" if job.output.run.unit == "metre" else ""
+        kept = "; ⟨scale=1⟩ keeps metres" if job.output.run.unit == "metre" else ""
         remarks.append(
             f"scaled by {job.world.scale:g}: the trainer cuts away what is nearer than {_NEAR_PLANE:g}{kept}"
         )

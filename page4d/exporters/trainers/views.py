@@ -45,7 +45,7 @@ def reading_order(job: ExportJob) -> list[int]:
     """
     _, held_out = split_views(job)
     if len(held_out) > 1:
-        raise UsageError(f"{job.format.name} holds out one view, not {len(held_out)}", "give one --hold-out")
+        raise UsageError(f"{job.format.name} holds out one view, not {len(held_out)}", "give one ⟨hold_out⟩")
     first = held_out[0] if held_out else 0
     return [first, *(number for number in range(len(job.views)) if number != first)]
 

@@ -105,7 +105,7 @@ def with_encoder(config: PretrainConfig, encoder: EncoderConfig) -> PretrainConf
     """
     if not isinstance(encoder, ViTConfig):
         raise UsageError(
-            f"{config.method.kind} trains a ViT, and the encoder is a {encoder.kind}", "give --encoder a ViT"
+            f"{config.method.kind} trains a ViT, and the encoder is a {encoder.kind}", "give ⟨encoder⟩ a ViT"
         )
     bare = replace(encoder, num_classes=None)
     side = min(encoder.image_size, encoder.image_width or encoder.image_size)

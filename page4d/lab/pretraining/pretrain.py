@@ -43,6 +43,7 @@ from page4d.lab.training.validation import draw_losses
 from page4d.networks.encoders.vit import ViTConfig
 from page4d.networks.profile.meta import meta_run, on_meta_device
 from page4d.networks.profile.table import Profile, ProfileBuilder, ProfileStage
+from page4d.options import in_options
 from page4d.weights.store import TensorSpec, save_tensors
 
 
@@ -192,7 +193,7 @@ def _check_memory(config: PretrainConfig, device: torch.device) -> None:
     else:
         small = {"small_crops": crops.num_small, "small_side": crops.small_size}
         profile = profile_dino(config.method, batch=batch, size=size, **small)
-    hint = "use a smaller --batch, --size or --encoder"
+    hint = "use a smaller ⟨batch⟩, ⟨size⟩ or ⟨encoder⟩"
     check_memory(2 * profile.weight_bytes, profile.activation_bytes, device, hint)
 
 
@@ -239,8 +240,8 @@ def read_checkpoint(path: Path) -> PretrainCheckpoint:
     return read_checkpoint_file(path, FORMAT, parse, "give the folder of a run of page4d pretrain")
 
 
-_BUDGET_OPTIONS = "--steps or --until-seconds"
-_MEMORY_HINT = "use a smaller --batch, or a smaller encoder"
+_BUDGET_OPTIONS = "⟨steps⟩ or ⟨until_seconds⟩"
+_MEMORY_HINT = "use a smaller ⟨batch⟩, or a smaller encoder"
 _CURVES = {
     "mae": {"total": "squared error of masked patches"},
     "dino": {
@@ -272,11 +273,11 @@ class PretrainRequest(RunRequest):
         if self.resume and self.config is not None:
             raise UsageError("a run that is resumed keeps its configuration", "leave the scenes and settings out")
         if not self.resume and (self.config is None or not self.config.scenes):
-            raise UsageError("a new run without a scene", "give folders of videos, or --resume")
+            raise UsageError("a new run without a scene", "give folders of videos, or ⟨resume=True⟩")
         if not self.resume and self.steps is None and self.seconds is None:
             raise UsageError("a run without an end", f"pass {_BUDGET_OPTIONS}")
         if self.steps is not None and not 0 < self.steps <= MAX_SAMPLES:
-            raise UsageError(f"a run of {self.steps:g} steps", f"give --steps from 1 to {MAX_SAMPLES:,}")
+            raise UsageError(f"a run of {self.steps:g} steps", f"give ⟨steps⟩ from 1 to {MAX_SAMPLES:,}")
         if self.seconds is not None:
             Budget(seconds=self.seconds)
 
@@ -394,10 +395,11 @@ def _warn_of_collapse(metrics: Sequence[Mapping[str, Any]], observer: TrainObser
     steps = [line["losses"] for line in metrics if line["kind"] == "step"]
     information = steps[-1].get("teacher_information") if steps else None
     if information is not None and information < _MIN_INFORMATION:
-        observer.message(
+        text = (
             f"the teacher has collapsed: its classes carry {information:.2f} nats of information about the image; "
-            "try a lower --learning-rate, a larger --batch, more varied footage or --method mae"
+            "try a lower ⟨learning_rate⟩, a larger ⟨batch⟩, more varied footage or ⟨method=mae⟩"
         )
+        observer.message(in_options(text))
 
 
 def _start(request: PretrainRequest, session: Session) -> tuple[PretrainState, Budget]:

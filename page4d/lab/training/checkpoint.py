@@ -110,7 +110,9 @@ def write_checkpoint_file(
     except OSError as error:
         raise output_error(error, path) from error
     except RuntimeError as error:  # torch's error for a full disk
-        raise OutputError(f"cannot write to '{path}': {error}", "free space, then repeat with --resume") from error
+        raise OutputError(
+            f"cannot write to '{path}': {error}", "free space, then repeat with ⟨resume=True⟩"
+        ) from error
 
 
 def _check_position(position: Position) -> None:

@@ -315,7 +315,7 @@ def _received(loader: "DataLoader[_Rendered]") -> Iterator[_Rendered]:
                 raise
             raise CapabilityError(
                 "a process that renders batches was ended, perhaps because memory ran out",
-                "use fewer --workers, then continue with --resume",
+                "use fewer ⟨workers⟩, then continue with ⟨resume=True⟩",
             ) from error
         yield rendered
 

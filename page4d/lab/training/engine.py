@@ -286,7 +286,7 @@ class Loop(ABC, Generic[State, Step, Batch]):
         if not is_finished(state.position, context.budget):
             raise InterruptedRunError(
                 f"interrupted after step {state.position.step}, which is saved in '{context.folder.checkpoint}'",
-                "continue with --resume",
+                "continue with ⟨resume=True⟩",
                 context.stop() or 15,
             )
         self._validate(finished=True)
@@ -362,9 +362,11 @@ class Loop(ABC, Generic[State, Step, Batch]):
 
     def _diverged(self, found: str) -> UsageError:
         checkpoint = self._context.folder.checkpoint
-        hint = "start again with a lower --learning-rate"
+        hint = "start again with a lower ⟨learning_rate⟩"
         if checkpoint.is_file():
-            hint = f"continue from '{checkpoint}' with --resume, --config and a lower learning rate, or start again"
+            hint = (
+                f"continue from '{checkpoint}' with ⟨resume=True⟩, ⟨config⟩ and a lower learning rate, or start again"
+            )
         return UsageError(f"the training diverged: {found}", hint)
 
     def _report(self, step: Step) -> None:
@@ -508,7 +510,7 @@ def open_session(request: RunRequest, observer: TrainObserver, stop: Callable[[]
         if group.is_main:
             stack.enter_context(claim_output(folder.path))
         if folder.checkpoint.exists() and not request.resume:
-            raise UsageError(f"'{folder.path}' holds a run already", "pass --resume, or choose another folder")
+            raise UsageError(f"'{folder.path}' holds a run already", "pass ⟨resume=True⟩, or choose another folder")
         yield Session(
             folder=folder,
             device=device,

@@ -57,13 +57,13 @@ class Budget:
 
     def __post_init__(self) -> None:
         if self.seconds is None and self.samples is None:
-            raise UsageError("a run without an end", "pass --until-seconds or --until-samples")
+            raise UsageError("a run without an end", "pass ⟨until_seconds⟩ or ⟨until_samples⟩")
         if self.seconds is not None and not 0 < self.seconds <= MAX_SECONDS:
             raise UsageError(
-                f"a run of {self.seconds:g} seconds", f"give --until-seconds above 0 and up to {MAX_SECONDS:g}"
+                f"a run of {self.seconds:g} seconds", f"give ⟨until_seconds⟩ above 0 and up to {MAX_SECONDS:g}"
             )
         if self.samples is not None and not 0 < self.samples <= MAX_SAMPLES:
-            raise UsageError(f"a run of {self.samples:g} samples", f"give --until-samples from 1 to {MAX_SAMPLES:,}")
+            raise UsageError(f"a run of {self.samples:g} samples", f"give ⟨until_samples⟩ from 1 to {MAX_SAMPLES:,}")
 
 
 @dataclass(frozen=True, kw_only=True)

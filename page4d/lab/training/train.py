@@ -129,7 +129,7 @@ def _find_matches(
     return network.find_matches(images)
 
 
-_BUDGET_OPTIONS = "--until-seconds or --until-samples"
+_BUDGET_OPTIONS = "⟨until_seconds⟩ or ⟨until_samples⟩"
 _MEMORY_HINT = "use fewer images_per_batch with more accumulation, or checkpoint_blocks, in the configuration"
 
 _MIN_WORKERS = 4
@@ -162,15 +162,15 @@ class TrainRequest(RunRequest):
         continues = self.resume or self.branch is not None
         parse_pin(self.weights, self.sha256)
         if self.resume and self.branch is not None:
-            raise UsageError("--resume and --branch contradict each other", "give one of them")
+            raise UsageError("⟨resume=True⟩ and ⟨branch⟩ contradict each other", "give one of them")
         if self.weights is not None and continues:
-            raise UsageError("--weights starts a run, but one is to be continued", "leave --weights out")
+            raise UsageError("⟨weights⟩ starts a run, but one is to be continued", "leave ⟨weights⟩ out")
         if self.encoder_weights is not None and self.weights is not None:
-            raise UsageError("--weights brings its own encoder", "leave --encoder-weights out")
+            raise UsageError("⟨weights⟩ brings its own encoder", "leave ⟨encoder_weights⟩ out")
         if self.encoder_weights is not None and continues:
-            raise UsageError("--encoder-weights start a run, but one is to be continued", "leave them out")
+            raise UsageError("⟨encoder_weights⟩ start a run, but one is to be continued", "leave them out")
         if self.decay_only and self.branch is None:
-            raise UsageError("--decay-only without a run to branch off", "pass --branch RUN")
+            raise UsageError("⟨decay_only⟩ without a run to branch off", "pass ⟨branch=RUN⟩")
         if self.config is None and not continues:
             raise UsageError("a new run without a configuration", "give a preset or a configuration")
         if self.budget is None and not self.resume:
@@ -321,7 +321,7 @@ def _check_workers(workers: int) -> None:
     most = max(_MIN_WORKERS, 2 * (os.cpu_count() or 1))
     if workers > most:
         raise UsageError(
-            f"{workers} workers on a machine with {os.cpu_count()} CPU cores", f"give --workers up to {most}"
+            f"{workers} workers on a machine with {os.cpu_count()} CPU cores", f"give ⟨workers⟩ up to {most}"
         )
 
 

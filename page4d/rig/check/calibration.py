@@ -17,6 +17,7 @@ from itertools import combinations, permutations
 import numpy as np
 
 from page4d.errors import counted, listed
+from page4d.options import in_options
 from page4d.rig.check.camera_refit import mean_score, refit_pose, refit_rotation
 from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
 from page4d.rig.people.pairs import PairTracks, RigCamera, camera_score, estimate_pair, pair_tracks, relative_pose
@@ -27,7 +28,9 @@ _SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
 
 _OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
 
-_LENS_FIX = "use the calibration of these videos; if its file states the calibrated image size, pass --calib-resize"
+_LENS_FIX = (
+    "use the calibration of these videos; if its file states the calibrated image size, pass ⟨calibration_resize={}⟩"
+)
 _POSE_FIX = "convert the poses to world-to-camera with the axes of OpenCV (x right, y down, z forward)"
 
 
@@ -51,7 +54,7 @@ def _other_lenses(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
         Hypothesis(
             _with_lenses(cameras, _centered),
             "the principal points are those of a larger image, whose edges were cut off",
-            f"{_LENS_FIX} crop-center",
+            _LENS_FIX.format("crop-center"),
         )
     ]
     for scale in _SCALES:
@@ -61,7 +64,7 @@ def _other_lenses(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
         focal = f"the focal lengths are too {sense} by a factor of about {max(scale, 1 / scale):.2g}"
         for center, what in ((scale, size), (1.0, focal)):
             moved = _with_lenses(cameras, partial(_scaled, focal=scale, center=center))
-            found.append(Hypothesis(moved, what, f"{_LENS_FIX} scale", scale))
+            found.append(Hypothesis(moved, what, _LENS_FIX.format("scale"), scale))
     return found
 
 
@@ -328,7 +331,7 @@ def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> Finding:
         what += f": that of {check.names[right[0]]}, which fits the people in the other views"
         fix = f"correct the pose of {listed(wrong, separator=' and ')} in the calibration"
     else:
-        fix = "correct the calibration, or leave one of the views out with --views"
+        fix = in_options("correct the calibration, or leave one of the views out with ⟨views⟩")
     return Finding(fault=Fault.DUPLICATE, views=names, certainty=Certainty.CERTAIN, what=what, fix=fix)
 
 
@@ -456,7 +459,7 @@ def _moved_finding(check: _Check, refit: _Refit) -> Finding | None:
         views=(name,),
         certainty=_certainty(refit.given, refit.better),
         what=what,
-        fix=f"calibrate {name} again, or leave its pose out (--poses predicted)",
+        fix=in_options(f"calibrate {name} again, or leave its pose out (⟨poses=predicted⟩)"),
         score=refit.given,
         better_score=refit.better,
         angle_deg=angle,
@@ -480,7 +483,7 @@ def _common_mistake(check: _Check) -> Finding | None:
         views=check.names,
         certainty=Certainty.LIKELY if len(check.pairs) < 3 else Certainty.CERTAIN,
         what=f"{best.what}: the people fit with a score of {better:.2f} instead of {given:.2f} after correction",
-        fix=best.fix,
+        fix=in_options(best.fix),
         score=given,
         better_score=better,
     )

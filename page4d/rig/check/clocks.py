@@ -198,7 +198,7 @@ MIN_WEAK_COMMON = 85
 """Score of a view below which it needs this many common instants: with 80, the offset of such a view can be wrong by
 3 to 7 instants in all its pairs."""
 
-_HINT = "pass --sync FILE or --sync none, or leave the view out (--views)"
+_HINT = "pass ⟨sync=FILE⟩ or ⟨sync=none⟩, or leave the view out (⟨views⟩)"
 
 
 class PairCurve:

@@ -148,7 +148,7 @@ class Cleaner:
             self._min_views = 0
             text = (
                 f"another view confirms only {share:.0%} of the depth: views overlap little, or cameras or depth are "
-                "wrong; the clouds keep all points (--min-views 2 for confirmed ones)"
+                "wrong; the clouds keep all points (⟨min_views=2⟩ for confirmed ones)"
             )
             journal.notice(Notice(text))
         else:
@@ -202,10 +202,10 @@ def no_layers_notice(first: Predictions, views: Sequence[int], num_times: int) -
     if first.dynamic is None:
         alone = num_times == 1
         reason = "one instant has no motion" if alone else "there are no motion masks, as the network predicts none"
-        return Notice(f"--layers: {reason}; only merged clouds are written")
+        return Notice(f"⟨layers⟩: {reason}; only merged clouds are written")
     if not views:
         return Notice(
-            "--layers: no camera stands still, so that no background is known; only merged clouds are written"
+            "⟨layers⟩: no camera stands still, so that no background is known; only merged clouds are written"
         )
     return None
 

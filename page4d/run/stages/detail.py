@@ -56,7 +56,8 @@ def detail_transforms(
     if side is not None and side < max(max(transform.map_size) for transform in network):
         wide = max(max(transform.map_size) for transform in network)
         raise UsageError(
-            f"--depth-size {side} is below the network's {wide} px", f"pass --size {side}, or a larger --depth-size"
+            f"⟨depth_size={side}⟩ is below the network's {wide} px",
+            f"pass ⟨long_side={side}⟩, or a larger ⟨depth_size⟩",
         )
     return found
 
@@ -69,11 +70,11 @@ def _is_useful(settings: ReconstructSettings, predictor: Predictor, *, has_camer
 
 def _check(settings: ReconstructSettings, predictor: Predictor) -> None:
     if isinstance(predictor, MeasuredDepth):
-        raise UsageError("--depth-size with measured depth, which keeps its pixels", "pass --size for another one")
-    if settings.points.source is PointSource.POINTS:
         raise UsageError(
-            "--depth-size with --points-from points, which have the network's pixels", "use --points-from depth"
+            "⟨depth_size⟩ with measured depth, which keeps its pixels", "pass ⟨long_side⟩ for another one"
         )
+    if settings.points.source is PointSource.POINTS:
+        raise UsageError("⟨depth_size⟩ with ⟨source=points⟩, which have the network's pixels", "use ⟨source=depth⟩")
 
 
 def _placed(scene: Scene, long_side: int | None) -> tuple[PixelTransform, ...]:

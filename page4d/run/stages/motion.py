@@ -186,10 +186,10 @@ def motion_transforms(scene: Scene, settings: ReconstructSettings) -> tuple[Pixe
     if not settings.motion:
         return None
     if scene.num_times < 2:
-        raise UsageError("--motion with 1 instant, which has no motion", "give at least two instants")
+        raise UsageError("⟨motion⟩ with 1 instant, which has no motion", "give at least two instants")
     if not any(near_steps(scene.times)):
         raise UsageError(
-            f"--motion: every step between instants exceeds {MAX_GAP:g} times the median step",
+            f"⟨motion⟩: every step between instants exceeds {MAX_GAP:g} times the median step",
             "select denser instants",
         )
     placed: list[PixelTransform] = []
@@ -199,8 +199,8 @@ def motion_transforms(scene: Scene, settings: ReconstructSettings) -> tuple[Pixe
         height, width = placed[-1].content_size
         if min(height, width) < MIN_SIDE:
             raise UsageError(
-                f"--motion with images of {width}x{height} px in view {view.name}",
-                f"give videos, or a --motion-size, of at least {MIN_SIDE} px along both sides",
+                f"⟨motion⟩ with images of {width}x{height} px in view {view.name}",
+                f"give videos, or a ⟨motion_size⟩, of at least {MIN_SIDE} px along both sides",
             )
     return tuple(placed)
 
@@ -261,7 +261,7 @@ class MotionEstimator:
     def instant(
         self, index: int, instant: Predictions, before: Cameras | None, after: Cameras | None
     ) -> tuple[Predictions, InstantMotion | None]:
-        """Return an instant [1, 1, V, h, w] with velocities, and its record; the instant itself without `--motion`.
+        """Return an instant [1, 1, V, h, w] with velocities, and its record; the instant itself without `motion`.
 
         `before` and `after` are the cameras [V] of the neighbouring instants at the pixels of the original images;
         None where they are unknown.

@@ -93,7 +93,7 @@ def stitch(
         if chunk.stop < num_times and final < chunk.overlap:
             raise UsageError(
                 f"chunks of {chunk.length} instants with an overlap of {overlap}",
-                "make --chunk at least twice --overlap",
+                "make ⟨chunk⟩ at least twice ⟨overlap⟩",
             )
         held = predictions.at_times(final, predictions.num_times).clone()
         stitched = StitchedChunk(

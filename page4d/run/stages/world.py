@@ -65,7 +65,7 @@ KnownLength = KnownDistance | KnownHeight
 
 
 def known_length(scene: Scene, text: str | None) -> KnownLength | None:
-    """Parse `--scale-from`, such as `cam01-cam02=1.25m` or `person=1.75m`.
+    """Parse `scale_from`, such as `cam01-cam02=1.25m` or `person=1.75m`.
 
     Raises:
         UsageError: if it is not of that form, names a view that does not exist, or contradicts a metric calibration.
@@ -74,7 +74,7 @@ def known_length(scene: Scene, text: str | None) -> KnownLength | None:
         return None
     match = re.fullmatch(r"(?P<subject>.+)=\s*(?P<number>[^\s=]+?)\s*(?P<unit>mm|cm|m|ft)", text.strip())
     if match is None:
-        raise UsageError(f"--scale-from '{text}' is not a pair of views and a distance", _FORM)
+        raise UsageError(f"⟨scale_from='{text}'⟩ is not a pair of views and a distance", _FORM)
     subject = match["subject"].strip()
     pair = None if subject == "person" else _pair(subject, scene.view_names)
     metres = _metres(match["number"], match["unit"])
@@ -90,10 +90,10 @@ def _metres(number: str, unit: str) -> float:
     try:
         metres = float(number) * METRES[unit]
     except ValueError:
-        raise UsageError(f"--scale-from: '{number}' is not a number", _FORM) from None
+        raise UsageError(f"⟨scale_from⟩: '{number}' is not a number", _FORM) from None
     if not _MIN_METRES <= metres <= _MAX_METRES:
         raise UsageError(
-            f"--scale-from: a distance of {shortened(number)} {unit}",
+            f"⟨scale_from⟩: a distance of {shortened(number)} {unit}",
             f"give a distance of {_MIN_METRES:g} m to {_MAX_METRES:,.0f} m",
         )
     return metres
@@ -104,9 +104,9 @@ def _pair(text: str, names: tuple[str, ...]) -> tuple[str, str]:
     cuts = [(text[:place], text[place + 1 :]) for place, character in enumerate(text) if character == "-"]
     pairs = [(first, second) for first, second in cuts if first in names and second in names]
     if len(pairs) != 1:
-        raise UsageError(f"--scale-from names '{text}', the views are {listed(names)}", _FORM)
+        raise UsageError(f"⟨scale_from⟩ names '{text}', the views are {listed(names)}", _FORM)
     if pairs[0][0] == pairs[0][1]:
-        raise UsageError(f"--scale-from names '{pairs[0][0]}' twice", "name two views")
+        raise UsageError(f"⟨scale_from⟩ names '{pairs[0][0]}' twice", "name two views")
     return pairs[0]
 
 
@@ -129,9 +129,9 @@ def _check_calibration(scene: Scene, known: KnownDistance) -> None:
     found = _calibrated_distance(scene, known)
     if abs(found - known.metres) > TOLERANCE * known.metres:
         raise UsageError(
-            f"--scale-from: {known.first} and {known.second} are {known.metres:.4g} m apart, "
+            f"⟨scale_from⟩: {known.first} and {known.second} are {known.metres:.4g} m apart, "
             f"but {found:.4g} m in {scene.calibration}",
-            "leave it out, or correct the calibration or its --calibration-unit",
+            "leave it out, or correct the calibration or its ⟨calibration_unit⟩",
         )
 
 
@@ -166,7 +166,7 @@ def metres_per_rig_unit(found: RigRegistration, known: KnownLength) -> float | N
     """
     if isinstance(known, KnownHeight):
         if found.person_height is None:
-            raise InputError("--scale-from person=...: no standing people are registered", _FORM)
+            raise InputError("⟨scale_from=person=...⟩: no standing people are registered", _FORM)
         return known.metres / found.person_height
     poses = {view.name: view.world_to_camera for view in found.views}
     first, second = poses[known.first], poses[known.second]
@@ -199,7 +199,7 @@ def measure_distance(predictions: Predictions, known: KnownDistance) -> Distance
     if float(predicted) <= (_MIN_BASELINE * float(depth.median()) if depth.numel() else 0.0):
         raise InputError(
             f"the predicted cameras of {known.first} and {known.second} coincide, so their distance gives no scale",
-            "name two views farther apart with --scale-from",
+            "name two views farther apart with ⟨scale_from⟩",
         )
     return DistanceRecord(
         views=(known.first, known.second),

@@ -139,7 +139,7 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
         sources[family] = source
     unused = sorted(set(settings.configs) - {family.value for family in sources})
     if unused:
-        raise UsageError(f"--config describes {unused[0]}, but no source is of this network", "leave it out")
+        raise UsageError(f"⟨configs⟩ describes {unused[0]}, but no source is of this network", "leave it out")
     found = {
         family: read_network(
             family,
@@ -289,7 +289,7 @@ def _check_families(recipe: Recipe, sources: Mapping[Family, TensorSource]) -> N
         if family not in needed:
             raise WeightsError(
                 f"'{source.path}' holds weights of {FAMILIES[family].title}, recipe {recipe} takes {titles(needed)}",
-                "leave --recipe out, or give the weights that it takes",
+                "leave ⟨recipe⟩ out, or give the weights that it takes",
             )
     missing = [family for family in needed if family not in sources]
     if missing:
@@ -306,22 +306,22 @@ def check_output(out: Path, conversion: PlannedConversion | None = None, *, over
         OutputError: if the file exists, its folder is missing or the disk is too full.
     """
     if out.suffix != ".safetensors":
-        raise UsageError(f"--out '{out}' does not end in .safetensors", "give it that ending")
+        raise UsageError(f"⟨out='{out}'⟩ does not end in .safetensors", "give it that ending")
     if not out.parent.is_dir():
         raise OutputError(f"folder '{out.parent}' does not exist", "create it first")
     if out.is_dir() or (out.exists() and not overwrite):
-        raise OutputError(f"'{out}' already exists", "choose another name, or pass --overwrite")
+        raise OutputError(f"'{out}' already exists", "choose another name, or pass ⟨overwrite=True⟩")
     check_file(out)
     if conversion is None:
         return
     for source in conversion.sources.values():
         if any(out.exists() and out.samefile(file) for file in source.files):
-            raise UsageError(f"--out '{out}' is one of the sources", "choose another name")
+            raise UsageError(f"⟨out='{out}'⟩ is one of the sources", "choose another name")
     free = shutil.disk_usage(out.parent).free
     if free < conversion.num_bytes:
         raise OutputError(
             f"'{out}' needs {conversion.num_bytes / 1e9:.2f} GB, its disk has {free / 1e9:.2f} GB free",
-            "free some space, choose another disk, or pass --dtype bf16",
+            "free some space, choose another disk, or pass ⟨dtype=bf16⟩",
         )
 
 
@@ -380,7 +380,7 @@ def _cast(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
     if is_finite(cast):
         return cast
     largest = float(_finite(tensor, name).abs().max())
-    raise WeightsError(f"tensor '{name}' reaches {largest:g}, which {dtype} cannot hold", "pass --dtype bf16")
+    raise WeightsError(f"tensor '{name}' reaches {largest:g}, which {dtype} cannot hold", "pass ⟨dtype=bf16⟩")
 
 
 def _finite(tensor: Tensor, name: str) -> Tensor:

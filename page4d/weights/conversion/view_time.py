@@ -29,6 +29,7 @@ from page4d.networks.config_parts import (
 from page4d.networks.encoders.build import EncoderConfig
 from page4d.networks.heads.motion import DynamicMask
 from page4d.networks.layers.block import INIT_STD
+from page4d.options import in_options
 from page4d.weights.conversion.accounting import Copy, Exemption, SourceStage
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES, PublishedNetwork, encoder_stage, network_stage
@@ -67,16 +68,18 @@ def view_time_network(
     """
     reason = _why_not(published)
     if reason is not None:
-        raise UsageError(f"this network cannot become the view x time network: {reason}", "leave --to page4d-mv out")
+        raise UsageError(
+            f"this network cannot become the view x time network: {reason}", "leave ⟨target=page4d-mv⟩ out"
+        )
     mask = _mask(published, head, options, first_masked)
     schedule = FRAME_CROSS if options.time_weights is TimeWeights.GLOBAL else TIME_VIEW
     if schedule is FRAME_CROSS and options.time_encoding is not TimeEncoding.NONE:
         raise UsageError(
-            "--time-encoding needs attention along time only, which --time-weights global does not have", _EITHER
+            "⟨time_encoding⟩ needs attention along time only, which ⟨time_weights=global⟩ does not have", _EITHER
         )
     if schedule is FRAME_CROSS and options.epipolar:
         raise UsageError(
-            "--epipolar needs attention across the views of an instant, which --time-weights global does not have",
+            "⟨epipolar⟩ needs attention across the views of an instant, which ⟨time_weights=global⟩ does not have",
             _EITHER,
         )
     return replace(
@@ -132,7 +135,7 @@ def _mask(published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions
     streams = options.streams or (Streams.SINGLE if single_stream else Streams.DUAL)
     if single_stream and streams is Streams.DUAL:
         raise UsageError(
-            "--streams dual: the heads of Pi3 and Pi3X read a single stream",
+            "⟨streams=dual⟩: the heads of Pi3 and Pi3X read a single stream",
             "leave it out, or use recipe three-stage",
         )
     first = published.depth // 3 if start is None else start
@@ -144,7 +147,7 @@ def _mask(published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions
 def _sparse(published: NetworkConfig, mask: MaskConfig, options: ViewTimeOptions) -> SparseConfig | None:
     if options.sparse is None:
         if options.sparse_layers is not None:
-            raise UsageError("--sparse-layers without --sparse", "pass --sparse landmark, dilated or memory")
+            raise UsageError("⟨sparse_layers⟩ without ⟨sparse⟩", "pass ⟨sparse=landmark⟩, dilated or memory")
         return None
     layers = options.sparse_layers
     if layers is None:
@@ -170,7 +173,7 @@ class Scalar:
 
 
 _FUSION = "the view x time network"
-_SPARSE = "--sparse"
+_SPARSE = "⟨sparse⟩"
 
 SCALARS: dict[str, Scalar] = {
     **{
@@ -183,7 +186,7 @@ SCALARS: dict[str, Scalar] = {
     },
     "lambda_kpt": Scalar(group="lambda_kpt", pattern=r"aggregator\.sparse\.lambda_kpt", part=_SPARSE),
     "sparse_gate": Scalar(group="sparse_gate", pattern=r"aggregator\.sparse\.layers\.\d+\.gate", part=_SPARSE),
-    "time_gate": Scalar(group="time_gate", pattern=r"aggregator\.time\.gates", part="--time-encoding"),
+    "time_gate": Scalar(group="time_gate", pattern=r"aggregator\.time\.gates", part="⟨time_encoding⟩"),
 }
 """Scalars by their command line name. At the default values the network computes what its checkpoint computes."""
 
@@ -215,10 +218,12 @@ class NewTensors:
         names = list(names)
         for known, value in self.values.items():
             if known not in SCALARS:
-                raise UsageError(f"--set {known}: unknown scalar", f"choose from {', '.join(SCALARS)}")
+                raise UsageError(f"⟨scalars={known}⟩: unknown scalar", f"choose from {', '.join(SCALARS)}")
             scalar = SCALARS[known]
             if not any(re.fullmatch(scalar.pattern, name) for name in names):
-                raise UsageError(f"--set {known}: this network does not have this scalar", f"it needs {scalar.part}")
+                raise UsageError(
+                    f"⟨scalars={known}⟩: this network does not have this scalar", f"it needs {scalar.part}"
+                )
             limit = math.inf
             if config.mask is not None and scalar.group == "lambda":
                 limit = config.mask.lambda_limit
@@ -226,7 +231,7 @@ class NewTensors:
                 limit = config.sparse.lambda_limit
             if not abs(value) <= limit:
                 raise UsageError(
-                    f"--set {known}={value:g} is out of range", f"give a number from -{limit:g} to {limit:g}"
+                    f"⟨scalars={known}={value:g}⟩ is out of range", f"give a number from -{limit:g} to {limit:g}"
                 )
 
     def tensors(self, config: NetworkConfig, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -257,7 +262,9 @@ RECIPE_SOURCES: dict[Recipe, tuple[Family, ...]] = {
 }
 """Sources of each recipe, in the order in which they are read."""
 
-_MASK_UNUSED = Exemption(rule="mask head: not used (--mask off)", pattern=r"aggregator\.spatial_mask_head\..*")
+_MASK_UNUSED = Exemption(
+    rule=in_options("mask head: not used (⟨mask=off⟩)"), pattern=r"aggregator\.spatial_mask_head\..*"
+)
 _MASK_SCALARS = Exemption(
     rule="aggregator.dynamic.head",
     pattern=r"aggregator\.spatial_mask_head\.(alpha_logit|tau_logit)",
@@ -301,11 +308,13 @@ def network_blueprint(
         WeightsError: if the sources do not fit each other.
     """
     if mask is not None and Family.PAGE4D not in RECIPE_SOURCES[recipe]:
-        raise UsageError(f"--mask applies to PAGE-4D; recipe {recipe} has no mask", "leave it out")
+        raise UsageError(f"⟨mask⟩ applies to PAGE-4D; recipe {recipe} has no mask", "leave it out")
     if recipe is Recipe.THREE_STAGE and target is not Target.PAGE4D_MV:
-        raise UsageError("recipe three-stage makes the view x time network only", "pass --to page4d-mv")
+        raise UsageError("recipe three-stage makes the view x time network only", "pass ⟨target=page4d-mv⟩")
     if options is not None and target is not Target.PAGE4D_MV:
-        raise UsageError("options of the view x time network are given without --to page4d-mv", "pass --to page4d-mv")
+        raise UsageError(
+            "options of the view x time network are given without ⟨target=page4d-mv⟩", "pass ⟨target=page4d-mv⟩"
+        )
     options = options or ViewTimeOptions()
     if recipe is Recipe.THREE_STAGE:
         return _three_stage(found[Family.PI3], found[Family.PAGE4D], options, mask=mask is not False)
@@ -335,12 +344,12 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options:
     if kind is MaskHeadKind.CKPT150 and target is Target.OWN:
         raise WeightsError(
             "this PAGE-4D checkpoint has the mask head of an older variant (checkpoint_150), not of the release",
-            "pass --to page4d-mv, which supports that mask head",
+            "pass ⟨target=page4d-mv⟩, which supports that mask head",
         )
     if mask is None:
         raise UsageError(
             "a PAGE-4D checkpoint does not record whether it runs with its mask",
-            "pass --mask on for checkpoint_mask.pt, --mask off for checkpoint_nomask.pt",
+            "pass ⟨mask=on⟩ for checkpoint_mask.pt, ⟨mask=off⟩ for checkpoint_nomask.pt",
         )
     exemptions = (_MASK_SCALARS if mask else _MASK_UNUSED,)
     if target is Target.OWN:
@@ -431,7 +440,7 @@ def _release_mask(found: PublishedNetwork) -> MaskConfig:
     settings = found.settings.mask
     if settings.mask_after_frame_block[0] != settings.layers_masked[0] - 1:
         raise UsageError(
-            f"--config: the mask is predicted after frame block {settings.mask_after_frame_block[0]} "
+            f"⟨configs⟩: the mask is predicted after frame block {settings.mask_after_frame_block[0]} "
             f"and acts from layer {settings.layers_masked[0]}",
             "page4d predicts it one layer before the first masked layer",
         )

@@ -199,7 +199,7 @@ def read_da3(specs: Specs, settings: DA3Settings, prefix: str = PREFIX) -> Netwo
     own, start = settings.encoder, settings.encoder.alt_start
     if any(index % 2 == 0 or not start <= index < own.depth for index in own.out_layers):
         raise UsageError(
-            f"--config: {own.depth} blocks that are read after {own.out_layers}",
+            f"⟨configs⟩: {own.depth} blocks that are read after {own.out_layers}",
             "heads read odd blocks from alt_start on",
         )
     encoder = _encoder(specs, settings, prefix)

@@ -68,7 +68,7 @@ def candidates_of(names: Sequence[str], identity: Identity, title: str) -> list[
     found = [name for name in names if wanted and _letters(name).startswith(wanted)]
     if not found:
         known = f"known: {', '.join(names)}" if names else "leave it out"
-        raise UsageError(f"--as {identity.given}: no published {title} has this name", known)
+        raise UsageError(f"⟨published_as={identity.given}⟩: no published {title} has this name", known)
     return [name for name in found if _letters(name) == wanted] or found
 
 
@@ -84,7 +84,7 @@ def name_of(names: Sequence[str], identity: Identity, where: str) -> str:
             return found[0]
     raise UsageError(
         f"'{where}' is {' or '.join(names)}: their tensors have the same names and shapes",
-        f"pass --as {names[0]} or --as {names[-1]}",
+        f"pass ⟨published_as={names[0]}⟩ or ⟨published_as={names[-1]}⟩",
     )
 
 

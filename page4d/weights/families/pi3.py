@@ -283,7 +283,7 @@ def _known_geometry(specs: Specs, settings: Pi3XSettings) -> KnownGeometryConfig
     encoder, injection = read_dinov2(specs, _DEPTH_ENCODER, settings.encoder), settings.pose_inject
     if any(block % 2 == 0 for block in injection.after_blocks):
         raise UsageError(
-            f"--config: pose_inject.after_blocks {list(injection.after_blocks)} are not all odd",
+            f"⟨configs⟩: pose_inject.after_blocks {list(injection.after_blocks)} are not all odd",
             "page4d injects poses after blocks that attend across images, which have odd numbers",
         )
     return KnownGeometryConfig(

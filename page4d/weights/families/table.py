@@ -211,7 +211,7 @@ def recognize(names: Iterable[str], where: str, metadata: Mapping[str, str] | No
         return any(name.startswith(prefix) for name in names)
 
     if found("aggregator.blocks."):
-        raise WeightsError(f"'{where}' is already a page4d network", "use it directly, with --weights")
+        raise WeightsError(f"'{where}' is already a page4d network", "use it directly, with ⟨weights⟩")
     for family, data in FAMILIES.items():
         if data.present and all(map(found, data.present)) and not any(map(found, data.absent)):
             return family
@@ -303,10 +303,10 @@ def read_network(
         if given is None:
             raise UsageError(
                 f"'{where}' has {key} {found[key]} where the published {best} has {number}",
-                "describe it with --config FILE.json: tensor shapes do not determine its heads and layers",
+                "describe it with ⟨configs=FILE.json⟩: tensor shapes do not determine its heads and layers",
             )
         raise WeightsError(
-            f"'{where}' has {key} {found[key]} where its --config has {number}", "give the matching configuration"
+            f"'{where}' has {key} {found[key]} where its ⟨configs⟩ has {number}", "give the matching configuration"
         )
     fitting = [name for name, different in differences.items() if not different]
     name = name_of(fitting, identity, where) if len(fitting) > 1 else best
@@ -359,10 +359,10 @@ def read_settings(path: Path) -> Settings:
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES).decode("utf-8", "replace")
     except OSError as error:
-        raise UsageError(f"cannot read --config '{path}': {error.strerror}", "give a JSON file") from error
+        raise UsageError(f"cannot read ⟨configs='{path}'⟩: {error.strerror}", "give a JSON file") from error
     return config_from_json(
         _ADAPTER,
         text,
-        f"--config '{path}': network",
+        f"⟨configs='{path}'⟩: network",
         'give the constructor arguments of the network as JSON, such as {"model": "vggt", "num_heads": 16, ...}',
     )

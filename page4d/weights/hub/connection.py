@@ -208,7 +208,7 @@ class Connection:
         """Return how to get the file without network."""
         where = f"{self.page}/resolve/{self.reference.revision or 'main'}/{self.reference.file}"
         what = where if self.reference.file else f"the weights of {self.page}"
-        return f"get {what} on another machine and pass the file: --weights FILE"
+        return f"get {what} on another machine and pass the file: ⟨weights=FILE⟩"
 
 
 def _without_login(address: str) -> str:

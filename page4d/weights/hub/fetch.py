@@ -341,7 +341,7 @@ def _announced(connection: Connection, remote: dict[str, RemoteFile], name: str,
         try:
             check_file_name(name, connection.reference.name)
         except UsageError as error:  # the repository has it, the user did not give it
-            raise WeightsError(error.message, "do not use this repository") from error
+            raise WeightsError(error.marked_message, "do not use this repository") from error
     if name not in remote:
         raise WeightsError(
             f"weights '{connection.reference.name}': {connection.reference.repository} has no file '{name}'",

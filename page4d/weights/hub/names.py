@@ -1,4 +1,4 @@
-"""What `--weights` takes: the name of a public checkpoint, a file of the hub, or a file of this machine."""
+"""What `weights` takes: the name of a public checkpoint, a file of the hub, or a file of this machine."""
 
 import re
 from dataclasses import dataclass
