@@ -5,11 +5,14 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from page4d.choices import Recipe, Target
 from page4d.networks.config import NetworkConfig
-from page4d.weights.conversion.accounting import KeyMap, Rule, build_account, target_name
-from page4d.weights.conversion.convert import tensor_shapes
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.weights.conversion.accounting import Account, KeyMap, Rule, target_name
+from page4d.weights.conversion.convert import account_for, tensor_shapes
+from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.shapes import NetworkSettings
-from page4d.weights.families.table import network_stage, read_network, recognize
+from page4d.weights.families.table import read_network, recognize
 from page4d.weights.families.vggt import VGGT
 from page4d.weights.store import TensorSpec
 
@@ -23,9 +26,6 @@ def _in_time_and_view(rule: Rule) -> Rule:
 VGGT_TO_TIME_VIEW: KeyMap = tuple(map(_in_time_and_view, VGGT))
 """The public VGGT checkpoint, for the schedule time, view; exact for one instant."""
 
-PAGE4D_WITHOUT_MASK: KeyMap = (Rule(pattern=r"aggregator\.spatial_mask_head\..*", target=None), *VGGT)
-"""The public PAGE-4D checkpoint that runs without its mask."""
-
 
 def rename(tensors: Mapping[str, Tensor], rules: KeyMap) -> dict[str, Tensor]:
     """Return the tensors under their page4d names."""
@@ -38,18 +38,37 @@ def rename(tensors: Mapping[str, Tensor], rules: KeyMap) -> dict[str, Tensor]:
     return renamed
 
 
-def converted(
-    tensors: Mapping[str, Tensor], settings: NetworkSettings | None = None
-) -> tuple[NetworkConfig, dict[str, Tensor]]:
-    """Return the configuration and the tensors of a published network as its conversion does, in memory."""
+def accounted(
+    tensors: Mapping[str, Tensor], settings: NetworkSettings | None = None, mask: bool | None = None
+) -> tuple[NetworkConfig, Account]:
+    """Return the configuration of a published network, and the account of its tensors."""
     specs = {name: TensorSpec(shape=tuple(tensor.shape), dtype=tensor.dtype) for name, tensor in tensors.items()}
     family = recognize(specs, "tensors")
-    config = read_network(family, specs, "tensors", {} if settings is None else {family.value: settings}).config
-    stage = network_stage(family, config, config.schedule)
-    account = build_account([(stage, specs)], tensor_shapes(config), {}, {})
+    found = read_network(family, specs, "tensors", {} if settings is None else {family.value: settings})
+    blueprint = network_blueprint(Recipe(family), Target.OWN, {family: found}, mask)
+    return blueprint.config, account_for(blueprint, [specs], tensor_shapes(blueprint.config))
+
+
+def converted(
+    tensors: Mapping[str, Tensor], settings: NetworkSettings | None = None, mask: bool | None = None
+) -> tuple[NetworkConfig, dict[str, Tensor]]:
+    """Return the configuration and the tensors of a published network as its conversion does, in memory."""
+    config, account = accounted(tensors, settings, mask)
     rows = account.targets()
     state = {name: tensors[row.source] for name, row in rows.items() if row.source is not None}
     for name, adapt in account.adaptations.items():
         companion = rows[name].companion
         state[name] = adapt(state[name], *([] if companion is None else [tensors[companion]]))
     return config, state
+
+
+def converted_network(
+    tensors: Mapping[str, Tensor], settings: NetworkSettings | None = None, mask: bool | None = None
+) -> ViewTimeNetwork:
+    """Return a published network with its weights, in evaluation and without gradients."""
+    config, state = converted(tensors, settings, mask)
+    network = build_network(config).eval().requires_grad_(False)
+    new = {name: value for name, value in network.state_dict().items() if name not in state}
+    assert new.keys() == ({"aggregator.dynamic.alpha", "aggregator.dynamic.beta"} if mask else set())
+    network.load_state_dict(state | new)
+    return network

@@ -10,9 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from page4d.networks.config import FRAME_GLOBAL, NetworkConfig, Schedule
-from page4d.networks.config_parts import CameraHeadConfig, DPTHeadConfig, FrameHeadConfig
-from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.config import NetworkConfig
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.presets import PRESETS
 from tests.models.small_networks import randomized_network
@@ -46,60 +44,6 @@ def assert_golden(ours: Tensor, reference: Tensor) -> None:
     assert excess.max() <= 1, f"{excess.max():.2f} times the tolerance"
 
 
-def recorded_config(meta: dict, schedule: Schedule) -> NetworkConfig:
-    """Return the configuration of a fixture of the VGGT family, without a mask."""
-    encoder, camera, dense = meta["encoder"], meta["camera_head"], meta["dpt_head"]
-    head = DPTHeadConfig(
-        layers=tuple(dense["intermediate_layer_idx"]),
-        features=dense["features"],
-        out_channels=tuple(dense["out_channels"]),
-        hidden=dense["output_conv2_hidden"],
-    )
-    return NetworkConfig(
-        encoder=DinoV2Config(
-            image_size=encoder["img_size"],
-            patch_size=encoder["patch_size"],
-            embed_dim=encoder["embed_dim"],
-            depth=encoder["depth"],
-            num_heads=encoder["num_heads"],
-        ),
-        depth=meta["depth"],
-        num_heads=meta["num_heads"],
-        schedule=schedule,
-        camera_head=CameraHeadConfig(trunk_depth=camera["trunk_depth"], num_heads=camera["num_heads"]),
-        depth_head=head,
-        point_head=head,
-    )
-
-
-def recorded_pi3_config(meta: dict) -> NetworkConfig:
-    """Return the configuration of a Pi3 fixture."""
-    encoder, decoder, heads = meta["encoder"], meta["decoder"], meta["heads"]
-    return NetworkConfig(
-        encoder=DinoV2Config(
-            image_size=encoder["img_size"],
-            embed_dim=encoder["embed_dim"],
-            depth=encoder["depth"],
-            num_heads=encoder["num_heads"],
-        ),
-        depth=decoder["depth"] // 2,
-        num_heads=decoder["num_heads"],
-        schedule=FRAME_GLOBAL,
-        norm_eps=decoder["block_norm_eps"],
-        num_registers=meta["num_register_tokens"],
-        token_slots=1,
-        camera_token=False,
-        frame_head=FrameHeadConfig(
-            dim=heads["dec_embed_dim"],
-            num_heads=heads["dec_num_heads"],
-            depth=heads["depth"],
-            point_dim=heads["point_out"],
-            camera_dim=heads["camera_out"],
-            norm_eps=heads["block_norm_eps"],
-        ),
-    )
-
-
 @pytest.fixture(autouse=True)
 def _few_threads():
     before = torch.get_num_threads()
@@ -129,13 +73,3 @@ def golden() -> Callable[[str], Golden]:
 @pytest.fixture(scope="session")
 def agrees() -> Callable[[Tensor, Tensor], None]:
     return assert_golden
-
-
-@pytest.fixture(scope="session")
-def config_of() -> Callable[[dict, Schedule], NetworkConfig]:
-    return recorded_config
-
-
-@pytest.fixture(scope="session")
-def pi3_config_of() -> Callable[[dict], NetworkConfig]:
-    return recorded_pi3_config

@@ -20,13 +20,13 @@ from page4d.networks.presets import PRESETS
 from page4d.run.cost import Extent, features
 from page4d.weights import load_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.families.da3 import DA3MonoSettings, DA3NestedSettings, DA3Settings
+from page4d.weights.families.da3 import DA3NestedSettings, DA3Settings
 from page4d.weights.families.table import recognize
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.keymaps import converted
 from tests.models.small_networks import SMALL_DA3, SMALL_DA3_METRIC, SMALL_DA3_NESTED, randomized_network
-from tests.models.test_da3_mono_golden import encoder
 from tests.models.test_every_option import assert_half_precision_is_close, assert_same, inputs, numbers
+from tests.models.test_recorded_tensors import mono_settings
 from tests.weights.checkpoints import checkpoint
 
 Parts = tuple[ViewTimeNetwork, ViewTimeNetwork, ViewTimeNetwork]
@@ -155,7 +155,7 @@ class Source:
 def source(golden: Callable) -> Source:
     """Return one of recorded checkpoints of its two networks."""
     recorded, single = checkpoint("da3_b"), golden("da3mono_b")
-    metric = DA3MonoSettings(model="da3-mono", encoder=encoder(single.meta), metric_focal=300.0)
+    metric = mono_settings(single.meta, metric_focal=300.0)
     assert isinstance(recorded.settings, DA3Settings)
     networks = {"model.da3.": recorded.weights, "model.da3_metric.": single.part("weights/")}
     _, expected = converted(recorded.weights, recorded.settings)

@@ -1,5 +1,6 @@
 """Depth Anything 3: symmetries of its inputs, batches, memory limits, precision and gradients."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -163,6 +164,14 @@ def test_cameras_are_scaled_by_the_lower_median_distance() -> None:
     torch.testing.assert_close(found[0, 0], moves)
     found = camera_centers(scale_cameras(world_to_camera[None, :3:2, None])).norm(dim=-1)
     torch.testing.assert_close(found[0, :, 0], torch.tensor([0.0, 90]).double())
+
+
+@pytest.mark.parametrize("cameras", ["extrinsics", "extrinsics_still"])
+def test_known_cameras_of_a_batch_are_scaled_together(golden: Callable, agrees: Callable, cameras: str) -> None:
+    """Also cameras that hardly move; all scenes of a batch have one unit of length."""
+    recorded = golden("da3_ops").tensors
+    scaled = scale_cameras(recorded[f"input/{cameras}"].double().unsqueeze(1))
+    agrees(scaled[:, 0].float(), recorded[f"output/{cameras}_normalised"])
 
 
 def test_the_camera_head_returns_the_inverse_of_what_its_layers_predict() -> None:

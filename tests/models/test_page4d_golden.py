@@ -1,4 +1,4 @@
-"""PAGE-4D reproduces recorded numbers of the public network; without its mask it equals VGGT."""
+"""PAGE-4D without its mask equals VGGT; its mask biases special tokens."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,16 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.networks.config import FRAME_GLOBAL, Step
+from page4d.networks.config import Step
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.networks.tokens import ReleaseBias, Stream
-from page4d.weights.families.vggt import PAGE4D, VGGT
-from tests.keymaps import PAGE4D_WITHOUT_MASK, rename
+from page4d.weights.families.vggt import VGGTSettings
+from tests.keymaps import converted, converted_network
 
 MASK = PRESETS["page4d-mask"].mask
 PARTS = ("pose_encoding", "depth", "depth_confidence", "points", "points_confidence")
-RECORDED = ("pose_enc", "extrinsics", "intrinsics", "depth", "depth_conf", "world_points", "world_points_conf")
 
 
 @dataclass(frozen=True)
@@ -25,6 +24,7 @@ class Case:
 
     masked: ViewTimeNetwork
     plain: ViewTimeNetwork
+    vggt: ViewTimeNetwork
     tensors: dict[str, Tensor]
 
     @property
@@ -33,40 +33,13 @@ class Case:
 
 
 @pytest.fixture(scope="module", params=["a", "b"])
-def case(request: pytest.FixtureRequest, golden: Callable, config_of: Callable) -> Case:
+def case(request: pytest.FixtureRequest, golden: Callable) -> Case:
     loaded = golden(f"page4d_{request.param}")
-    plain_config = config_of(loaded.meta, FRAME_GLOBAL)
-    mask = replace(MASK, layers=tuple(loaded.meta["mask"]["layers_masked"]))
+    settings = VGGTSettings.model_validate(loaded.meta)
     weights = loaded.part("weights/")
-    masked = build_network(replace(plain_config, mask=mask)).eval().requires_grad_(False)
-    ours = rename(weights, PAGE4D)
-    new = {name: value for name, value in masked.state_dict().items() if name not in ours}
-    assert set(new) == {"aggregator.dynamic.alpha", "aggregator.dynamic.beta"}
-    masked.load_state_dict({**ours, **new})
-    plain = build_network(plain_config).eval().requires_grad_(False)
-    plain.load_state_dict(rename(weights, PAGE4D_WITHOUT_MASK))
-    return Case(masked, plain, loaded.tensors)
-
-
-@pytest.mark.parametrize("axis", ["views", "times"])
-@pytest.mark.parametrize("mask", [True, False], ids=["mask", "no mask"])
-def test_whole_forward(case: Case, agrees: Callable, axis: str, mask: bool) -> None:
-    """Cameras, depth, points and confidences, with the mask and without it."""
-    where = 1 if axis == "views" else 2
-    out = (case.masked if mask else case.plain)(case.tensors["input/images"].unsqueeze(where))
-    recorded = {name: case.tensors[f"output{'' if mask else '_nomask'}/{name}"] for name in RECORDED}
-    ours = {
-        "pose_enc": out.pose_encoding,
-        "extrinsics": out.world_to_camera[..., :3, :].float(),
-        "intrinsics": out.intrinsics.float(),
-        "depth": out.depth[..., None],
-        "depth_conf": out.depth_confidence,
-        "world_points": out.points,
-        "world_points_conf": out.points_confidence,
-    }
-    for name, reference in recorded.items():
-        agrees(ours[name].squeeze(where), reference)
-    assert (out.dynamic is None) == (not mask)
+    masked, plain = (converted_network(weights, settings, mask=mask) for mask in (True, False))
+    of_vggt = {name: value for name, value in weights.items() if "spatial_mask_head" not in name}
+    return Case(masked, plain, converted_network(of_vggt, settings), loaded.tensors)
 
 
 def test_without_the_mask_page4d_equals_vggt(case: Case) -> None:
@@ -75,14 +48,7 @@ def test_without_the_mask_page4d_equals_vggt(case: Case) -> None:
     zeroed.load_state_dict(case.masked.state_dict())
     for parameter in zeroed.aggregator.dynamic.head.last.parameters():
         parameter.zero_()
-    vggt = build_network(case.plain.config).eval().requires_grad_(False)
-    weights = {
-        name.removeprefix("weights/"): value
-        for name, value in case.tensors.items()
-        if name.startswith("weights/") and "spatial_mask_head" not in name
-    }
-    vggt.load_state_dict(rename(weights, VGGT))
-    expected = vggt(case.images)
+    expected = case.vggt(case.images)
     for network in (case.plain, zeroed):
         out = network(case.images)
         assert all(torch.equal(getattr(out, name), getattr(expected, name)) for name in PARTS)
@@ -117,11 +83,11 @@ def test_the_mask_biases_special_tokens_only(case: Case) -> None:
     assert (masked[1] - plain[1])[:, :, special:].abs().max() > 1e-2
 
 
-def test_a_mask_head_of_zeros_leaves_vggt_unchanged(golden: Callable, config_of: Callable, agrees: Callable) -> None:
+def test_a_mask_head_of_zeros_leaves_vggt_unchanged(golden: Callable, agrees: Callable) -> None:
     loaded = golden("vggt_c")
-    config = replace(config_of(loaded.meta, FRAME_GLOBAL), mask=replace(MASK, layers=(1, 2)))
-    network = build_network(config).eval().requires_grad_(False)
-    network.load_state_dict(network.state_dict() | rename(loaded.part("weights/"), VGGT))
+    config, state = converted(loaded.part("weights/"), VGGTSettings.model_validate(loaded.meta))
+    network = build_network(replace(config, mask=replace(MASK, layers=(1, 2)))).eval().requires_grad_(False)
+    network.load_state_dict(network.state_dict() | state)
     out = network(loaded.tensors["input/images"].unsqueeze(1))
     agrees(out.depth[:, 0, ..., None], loaded.tensors["output/depth"])
     agrees(out.pose_encoding[:, 0], loaded.tensors["output/pose_enc"])

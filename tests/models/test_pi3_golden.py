@@ -1,8 +1,7 @@
-"""Pi3 reproduces recorded numbers: trunk, decoders, points, confidence and poses."""
+"""Pi3 and Pi3X: symmetries, intrinsics that are fitted to points, gradients."""
 
-import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,95 +11,24 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras, fit_intrinsics, move_pixel_center, world_points
 from page4d.geometry.rotation import rotation_defect
-from page4d.geometry.transforms import invert_rigid
 from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import FrameHeadConfig
-from page4d.networks.layers.attention import rotary_tables
-from page4d.networks.layers.execution import ForwardLimits
-from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
-from page4d.networks.tokens import token_positions
-from page4d.weights.families.pi3 import PI3
-from tests.keymaps import rename
-from tests.models.naive_twin import run_trunk
 from tests.models.small_networks import without_gradient
+from tests.models.test_recorded_tensors import read_run
 
 INSIDE = Path(__file__).parents[1] / "golden"
 
 
-@dataclass(frozen=True)
-class Case:
-    """A network with recorded weights, images and outputs."""
-
-    network: ViewTimeNetwork
-    images: Tensor
-    mid: dict[str, Tensor]
-    output: dict[str, Tensor]
-    grid: tuple[int, int]
-
-
-@pytest.fixture(scope="module", params=["c", "a", "b"])
-def case(request: pytest.FixtureRequest, golden: Callable, pi3_config_of: Callable) -> Case:
-    loaded = golden(f"pi3_{request.param}")
-    network = build_network(pi3_config_of(loaded.meta)).eval()
-    network.load_state_dict(rename(loaded.part("weights/"), PI3))
-    images = loaded.tensors["input/images"]
-    grid = (images.shape[-2] // 14, images.shape[-1] // 14)
-    return Case(network.requires_grad_(False), images, loaded.part("mid/"), loaded.part("output/"), grid)
-
-
-def test_the_preset_equals_the_public_network(pi3_config_of: Callable) -> None:
-    recorded = json.loads((INSIDE / "config_full_pi3.json").read_text())
-    assert pi3_config_of(recorded) == PRESETS["pi3"]
-
-
-def test_tokens_and_first_blocks(case: Case, agrees: Callable) -> None:
-    batch, frames = case.images.shape[:2]
-    trunk = case.network.aggregator
-    special = trunk.special(batch, 1, frames).flatten(0, 2)
-    agrees(torch.cat([special, case.mid["patch_tokens"]], dim=1), case.mid["tokens_in"])
-    head_dim = trunk.config.encoder.embed_dim // trunk.config.num_heads
-    tables = rotary_tables(token_positions(case.grid, 5), head_dim)
-    first = trunk.blocks["frame"][0](case.mid["tokens_in"], tables)
-    agrees(first, case.mid["decoder_block_0"].reshape(first.shape))
-    second = trunk.blocks["global"][0](first.reshape(batch, -1, first.shape[-1]), tables.repeat(frames))
-    agrees(second, case.mid["decoder_block_1"].reshape(second.shape))
-
-
-def test_trunk(case: Case, agrees: Callable) -> None:
-    batch, frames = case.images.shape[:2]
-    patches = case.mid["patch_tokens"].unflatten(0, (batch, 1, frames))
-    (level,) = run_trunk(case.network.aggregator, patches, case.grid).levels.values()
-    agrees(level.flatten(0, 2), case.mid["decoder_out"])
-
-
-def test_frame_head(case: Case, agrees: Callable) -> None:
-    head = case.network.frame_head
-    out = head(case.mid["decoder_out"], case.grid)
-    shape = case.output["local_points"].shape
-    agrees(out.local_points, case.output["local_points"].flatten(0, 1))
-    agrees(out.confidence_logit.reshape(shape[:-1]), case.output["conf"].reshape(shape[:-1]))
-    agrees(out.camera_to_world.float(), case.output["camera_poses"].flatten(0, 1))
-    assert rotation_defect(out.camera_to_world[..., :3, :3]).max() < 1e-14
-
-
-@pytest.mark.parametrize("where", [1, 2], ids=["views", "times"])
-def test_whole_forward(case: Case, agrees: Callable, where: int) -> None:
-    out = case.network(case.images.unsqueeze(where), limits=ForwardLimits(max_images=2))
-    agrees(out.points.squeeze(where), case.output["points"])
-    agrees(out.local_points.squeeze(where), case.output["local_points"])
-    agrees(out.depth.squeeze(where), case.output["local_points"][..., 2])
-    agrees(invert_rigid(out.world_to_camera).squeeze(where).float(), case.output["camera_poses"])
-    certainty = 1 - 1 / out.depth_confidence.squeeze(where)
-    agrees(certainty, case.output["conf"].reshape(certainty.shape).sigmoid())
-    assert torch.equal(out.depth_confidence, out.points_confidence)
-    assert out.pose_encoding is None
-    assert out.dynamic is None
-
-
-def test_the_order_of_images_does_not_matter(case: Case) -> None:
-    images = case.images.unsqueeze(1)
-    one, other = case.network(images), case.network(images.flip(2))
+@pytest.mark.parametrize("family", ["pi3", "pi3x"])
+@pytest.mark.parametrize("case", ["c", "a", "b"])
+def test_the_order_of_images_does_not_matter(golden: Callable, family: str, case: str) -> None:
+    run = read_run(golden, family, case, "")
+    images = run.images.unsqueeze(1)
+    one, other = run.network(images), run.network(images.flip(2))
+    torch.testing.assert_close(one.metric_scale, other.metric_scale, rtol=1e-5, atol=0)
+    assert rotation_defect(one.camera_to_world[..., :3, :3]).max() < 1e-14
     torch.testing.assert_close(one.world_to_camera.flip(2), other.world_to_camera, rtol=0, atol=1e-4)
     torch.testing.assert_close(one.depth.flip(2), other.depth, rtol=1e-4, atol=1e-4)
 

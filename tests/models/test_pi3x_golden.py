@@ -1,18 +1,14 @@
-"""Pi3X reproduces recorded numbers: images alone, and with known intrinsics, poses and depth.
-
-`pi3x_c` in tests/golden lacks most recorded intermediates and the rays, `pi3x_ops` the conditioning on ray maps.
-"""
+"""Pi3X: masks, symmetries, and recorded numbers of its parts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from page4d.geometry.transforms import invert_rigid
-from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
+from page4d.networks.conditioning import Conditioning
 from page4d.networks.inputs.known_geometry import (
     CameraFrames,
     depth_channels,
@@ -21,86 +17,24 @@ from page4d.networks.inputs.known_geometry import (
     resize_depth,
 )
 from page4d.networks.layers.attention import attend, grid_positions, rotary_tables
-from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
-from page4d.networks.network import ViewTimeNetwork, build_network
-from page4d.networks.output import NetworkOutput
+from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
-from page4d.weights.families.pi3 import PI3X, PI3X_READER, Pi3XSettings
-from page4d.weights.store import TensorSpec
+from page4d.weights.families.pi3 import PI3X, PI3X_READER
 from tests.keymaps import rename
+from tests.models.test_recorded_tensors import Run, read_run
 from tests.weights.checkpoints import manifest
 
 CONDITIONING = ("depth_encoder.", "depth_emb", "ray_embed.", "pose_inject_blk.")
-RUNS = ["", "_rays", "_posed", "_depth", "_partial"]
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network with recorded weights, inputs, intermediates and outputs."""
-
-    network: ViewTimeNetwork
-    tensors: dict[str, Tensor]
-
-    def part(self, prefix: str) -> dict[str, Tensor]:
-        """Return the tensors of a run; skip the test if the case lacks it."""
-        found = {name.removeprefix(prefix): value for name, value in self.tensors.items() if name.startswith(prefix)}
-        if not found:
-            pytest.skip(f"no {prefix} is recorded")
-        return found
-
-    def conditioning(self, run: str, where: int) -> Conditioning:
-        """Return the conditioning of a run; `where` is the axis of T or V that has one entry."""
-        given = {name: value.unsqueeze(where) for name, value in self.part("input/").items()}
-        poses = {"world_to_camera": invert_rigid(given["poses"].double()), "intrinsics": given["intrinsics"]}
-        masks = {"known_intrinsics": "mask_ray", "known_poses": "mask_pose", "known_depths": "mask_depth"}
-        depths = {"depths": given["depths"]}
-        return Conditioning(
-            **{
-                "": {},
-                "_rays": {"intrinsics": given["intrinsics"]},
-                "_posed": poses,
-                "_depth": {"intrinsics": given["intrinsics"], **depths},
-                "_partial": {**poses, **depths, **{ours: given[theirs] for ours, theirs in masks.items()}},
-            }[run]
-        )
 
 
 @pytest.fixture(scope="module", params=["c", "a", "b"])
-def case(request: pytest.FixtureRequest, golden: Callable) -> Case:
-    loaded = golden(f"pi3x_{request.param}")
-    weights = loaded.part("weights/")
-    specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in weights.items()}
-    network = build_network(PI3X_READER.build(specs, Pi3XSettings(**loaded.meta))).eval()
-    network.load_state_dict(rename(weights, PI3X))
-    return Case(network.requires_grad_(False), loaded.tensors)
+def case(request: pytest.FixtureRequest, golden: Callable) -> Run:
+    return read_run(golden, "pi3x", request.param, "_partial")
 
 
-def assert_agrees(out: NetworkOutput, recorded: dict[str, Tensor], where: int, agrees: Callable) -> None:
-    """Compare the outputs with recorded ones; `where` is the axis of T or V that has one entry."""
-    agrees(out.metric_scale, recorded["metric"])
-    agrees(out.points.squeeze(where), recorded["points"])
-    agrees(out.local_points.squeeze(where), recorded["local_points"])
-    agrees(out.depth.squeeze(where), recorded["local_points"][..., 2])
-    agrees(out.confidence_logits.squeeze(where)[..., None], recorded["conf"])
-    agrees(out.camera_to_world.squeeze(where).float(), recorded["camera_poses"])
-    if "rays" in recorded:
-        agrees(functional.normalize(out.local_points.squeeze(where), dim=-1), recorded["rays"])
-
-
-@pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("where", [1, 2], ids=["views", "times"])
-def test_outputs(case: Case, agrees: Callable, run: str, where: int) -> None:
-    recorded = case.part(f"output{run}/")
-    limits = NO_LIMITS if where == 1 else ForwardLimits(max_images=2, max_tokens=20, max_queries=7)
-    images = case.tensors["input/images"].unsqueeze(where)
-    out = case.network(images, conditioning=case.conditioning(run, where), limits=limits)
-    assert_agrees(out, recorded, where, agrees)
-    assert torch.equal(out.depth_confidence, out.points_confidence)
-
-
-def test_masks_without_known_images_add_nothing(case: Case) -> None:
+def test_masks_without_known_images_add_nothing(case: Run) -> None:
     """Also a single known pose in a sequence: poses are relative."""
-    images, given = case.tensors["input/images"].unsqueeze(1), case.conditioning("_partial", 1)
+    images, given = case.images.unsqueeze(1), case.conditioning(1)
     plain = case.network(images)
     for known in (False, True):
         masks = {name: torch.zeros(images.shape[:3], dtype=torch.bool) for name in vars(given) if "known" in name}
@@ -110,86 +44,14 @@ def test_masks_without_known_images_add_nothing(case: Case) -> None:
         assert torch.equal(out.metric_scale, plain.metric_scale)
 
 
-def test_the_world_of_known_poses_does_not_matter(case: Case, agrees: Callable) -> None:
-    images, given = case.tensors["input/images"].unsqueeze(1), case.conditioning("_partial", 1)
+def test_the_world_of_known_poses_does_not_matter(case: Run, agrees: Callable) -> None:
+    images, given = case.images.unsqueeze(1), case.conditioning(1)
     moved = given.world_to_camera @ torch.linalg.inv(given.world_to_camera[:1, :1, 1:2])
     one, other = (
         case.network(images, conditioning=Conditioning(**vars(given) | {"world_to_camera": poses}))
         for poses in (given.world_to_camera, moved)
     )
     agrees(other.points, one.points)
-
-
-def test_the_order_of_images_does_not_matter(case: Case) -> None:
-    images = case.tensors["input/images"].unsqueeze(1)
-    one, other = case.network(images), case.network(images.flip(2))
-    torch.testing.assert_close(one.metric_scale, other.metric_scale, rtol=1e-5, atol=0)
-    torch.testing.assert_close(one.world_to_camera.flip(2), other.world_to_camera, rtol=0, atol=1e-4)
-    torch.testing.assert_close(one.depth.flip(2), other.depth, rtol=1e-4, atol=1e-4)
-
-
-class Recorder:
-    """The tensors that enter and leave the parts of a network."""
-
-    def __init__(self, case: Case, run: str) -> None:
-        self.inside: dict[str, Tensor] = {}
-        self.outside: dict[str, Tensor] = {}
-        hooks = [
-            part.register_forward_hook(lambda _, given, made, name=name: self._keep(name, given, made))
-            for name, part in case.network.named_modules()
-        ]
-        conditioning = NO_CONDITIONING if run == "" else case.conditioning(run, 1)
-        case.network(case.tensors["input/images"].unsqueeze(1), conditioning=conditioning)
-        for hook in hooks:
-            hook.remove()
-
-    def _keep(self, name: str, given: tuple, made: object) -> None:
-        self.inside[name], self.outside[name] = given[0] if given else None, made
-
-
-@pytest.mark.parametrize("run", RUNS)
-def test_intermediates(case: Case, agrees: Callable, run: str) -> None:
-    recorded = case.part(f"mid{run}/")
-    tensors = Recorder(case, run)
-    into, out_of = tensors.inside, tensors.outside
-    stage = "frame_head.point_out.stages.0"
-    found: dict[str, Callable[[], Tensor]] = {
-        "patch_tokens": lambda: out_of["encoder"].tokens,
-        "conditioned_tokens": lambda: into["aggregator"][0],
-        "decoder_block_1": lambda: out_of["aggregator.blocks.global.0"],
-        "decoder_block_2_in": lambda: into["aggregator.blocks.frame.1"],
-        "decoder_out": lambda: into["frame_head"],
-        "point_hidden": lambda: out_of["frame_head.point_decoder"],
-        "conf_hidden": lambda: out_of["frame_head.confidence_decoder"],
-        "camera_hidden": lambda: out_of["frame_head.camera_decoder"],
-        "metric_hidden": lambda: out_of["metric_head.project_out"],
-        "point_head_up_0": lambda: out_of[f"{stage}.1"],
-        "point_head_res_0": lambda: out_of[f"{stage}.2"],
-        "point_head_8x": lambda: out_of["frame_head.point_out.stages.2"],
-        "point_head_z_raw": lambda: out_of["frame_head.point_out.outputs.1"],
-        "ray_map": lambda: into["known_geometry.rays"],
-        "ray_tokens": lambda: out_of["known_geometry.rays"],
-        "depth_encoder_in": lambda: into["known_geometry.depth_encoder"],
-        "depth_encoder_out": lambda: out_of["known_geometry.depth_encoder"].tokens,
-        "pose_inject_0": lambda: out_of["aggregator.pose_injection.blocks.0"],
-        "poses_normalised": lambda: normalized_poses(case.conditioning(run, 1)),
-    }
-    recorded.pop("positions", None)
-    if "pose_inject_0" in recorded:  # the recorded block fills images without a known pose as well
-        known = case.conditioning(run, 1).known_poses
-        shape = recorded["pose_inject_0"].shape
-        chosen = torch.ones(shape[:2], dtype=torch.bool)
-        if known is not None:
-            chosen = known.flatten(1).repeat_interleave(shape[1] // known[0].numel(), dim=1)
-        agrees(found.pop("pose_inject_0")()[chosen], recorded.pop("pose_inject_0")[chosen])
-    for name, expected in recorded.items():
-        agrees(found[name]().reshape(expected.shape), expected)
-
-
-def normalized_poses(given: Conditioning) -> Tensor:
-    """Return camera-to-world poses as they enter the pose injection."""
-    depths = None if given.depths is None else [given.depths]
-    return invert_rigid(length_unit(replace(given, depths=depths)).poses.world_to_camera).float()
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,8 @@ from checkpoints import checkpoint
 from torch import Tensor
 
 from page4d.errors import UsageError, WeightsError
-from page4d.weights.conversion.accounting import SourceStage, build_account
+from page4d.networks.presets import PRESETS
+from page4d.weights.conversion.accounting import SourceStage, build_account, target_name
 from page4d.weights.conversion.convert import tensor_shapes
 from page4d.weights.families.da3 import DA3Settings, da3_exemptions, da3_keys, read_da3
 from page4d.weights.store import TensorSpec
@@ -80,6 +81,16 @@ def test_blocks_after_the_last_that_is_read_are_dropped(weights: Mapping[str, Te
     config, state = converted(weights, settings)
     assert found[0] == config
     assert found[1].keys() == state.keys()
+
+
+@pytest.mark.parametrize(("preset", "start"), [("da3-small", 4), ("da3-large", 8), ("da3-giant", 13)])
+def test_odd_blocks_attend_across_views(preset: str, start: int) -> None:
+    """From the first block of the trunk on, which is even or odd."""
+    keys = da3_keys(PRESETS[preset])
+    for block in range(start, start + 4):
+        name = target_name(f"model.backbone.pretrained.blocks.{block}.norm1.weight", keys)
+        step = "global" if block % 2 else "frame"
+        assert name == f"aggregator.blocks.{step}.{(block - start + start % 2) // 2}.norm1.weight"
 
 
 def test_the_nested_checkpoint_has_the_same_names_after_another_prefix(
