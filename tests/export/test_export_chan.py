@@ -95,11 +95,3 @@ def test_a_camera_that_faces_straight_down_or_up(tilt: float) -> None:
     x, y, z = zxy_angles(rotations.as_matrix())[0]
     back = Rotation.from_euler("zxy", [z, x, y], degrees=True)
     np.testing.assert_allclose(back.as_matrix(), rotations.as_matrix()[0], atol=1e-9)
-
-
-def test_same_bytes_again(moving_capture: Capture, tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        export(moving_capture.folder, "chan", tmp_path / name)
-    first, second = ((tmp_path / name / "cam03.chan").read_bytes() for name in ("first", "second"))
-    assert first == second
-    assert b"-0 " not in first

@@ -1,7 +1,6 @@
 """The Neural 3D Video form of 4DGaussians, read as its loader does."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,21 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from page4d.choices import Pinhole
-from page4d.errors import InputError, UsageError
-from page4d.exporters.export import Exported, run_export
-from page4d.exporters.pictures import plan_pictures
+from page4d.errors import UsageError
+from page4d.exporters.export import Exported
 from page4d.exporters.trainers.views import reading_order
 from tests.export.capture import THRESHOLD, Capture, project, read_rgb
-from tests.export.cropped_shots import by_instant, planned, worst_cropped_error
-from tests.export.trainer_shots import Shot, export_one, files_of, mistakes, read_cloud
+from tests.export.trainer_shots import (
+    Shot,
+    assert_colors,
+    by_instant,
+    export_one,
+    export_uncropped,
+    files_of,
+    planned,
+    read_cloud,
+    worst_error,
+)
 
 NAME = "4dgaussians-dynerf"
 SIZE = (1014, 1352)
@@ -56,10 +62,13 @@ def load_shots(folder: Path, rows: NDArray[np.float64] | None = None) -> tuple[l
     return shots, times
 
 
-def error_of(capture: Capture, folder: Path, shots: list[Shot], *, moving: bool = False) -> float:
+def points_of(capture: Capture, folder: Path) -> dict[str, Any]:
     cloud, _ = read_cloud(folder / "points3D_downsample2.ply")
-    points = by_instant(capture, cloud).__getitem__
-    return worst_cropped_error(planned(capture, NAME, **OPTIONS), capture, shots, points, moving=moving)
+    return {"points_of": by_instant(capture, cloud).__getitem__, "job": planned(capture, NAME, **OPTIONS)}
+
+
+def error_of(capture: Capture, folder: Path, rows: NDArray[np.float64] | None = None) -> float:
+    return worst_error(capture, load_shots(folder, rows)[0], **points_of(capture, folder))
 
 
 def test_colors(exported: Exported, capture: Capture):
@@ -69,14 +78,7 @@ def test_colors(exported: Exported, capture: Capture):
     assert [instant.time for instant in exported.record.instants] == times["cam00"]
     poses = capture.world_to_camera[0, list(VIEWS)]
     np.testing.assert_allclose([shot.world_to_camera for shot in shots[::2]], poses, atol=1e-12)
-    assert error_of(capture, folder, shots) < THRESHOLD
-    assert error_of(capture, folder, shots, moving=True) < THRESHOLD
-    wrong = mistakes(shots)
-    for name in ("axes", "order of views"):
-        assert error_of(capture, folder, wrong[name]) > THRESHOLD, name
-    pictures = {(shot.view, shot.instant): shot.picture for shot in shots}
-    late = [replace(shot, picture=pictures[shot.view, 2]) for shot in shots if shot.instant == 0]
-    assert error_of(capture, folder, late, moving=True) > THRESHOLD
+    assert_colors(capture, shots, wrong=("axes", "order of views"), **points_of(capture, folder))
 
 
 def test_colors_show_columns_and_rows_in_a_wrong_order(exported: Exported, capture: Capture):
@@ -87,16 +89,12 @@ def test_colors_show_columns_and_rows_in_a_wrong_order(exported: Exported, captu
         [columns[..., 1:2], columns[..., :1], -columns[..., 2:3], columns[..., 3:]], axis=2
     ).reshape(-1, 15)
     for wrong in (opencv, rows[::-1]):
-        assert error_of(capture, exported.folder, load_shots(exported.folder, wrong)[0]) > THRESHOLD
+        assert error_of(capture, exported.folder, wrong) > THRESHOLD
 
 
 def test_colors_show_pictures_of_other_focal_lengths(capture: Capture, tmp_path: Path):
-    job = planned(capture, NAME, **OPTIONS)
-    sizes = [geometry.source_size for geometry in job.geometry]
-    sources = np.stack([geometry.source_intrinsics for geometry in job.geometry], axis=1)
-    kept = replace(job, geometry=plan_pictures(sizes, sources, Pinhole.KEEP))
-    exported = run_export(kept, tmp_path / "room")
-    assert error_of(capture, exported.folder, load_shots(exported.folder)[0]) > THRESHOLD
+    exported = export_uncropped(capture, NAME, tmp_path / "room", **OPTIONS)
+    assert error_of(capture, exported.folder) > THRESHOLD
 
 
 def test_rows_of_poses_bounds(exported: Exported):
@@ -158,9 +156,3 @@ def test_the_first_view_is_held_out_by_default(capture: Capture):
     assert reading_order(planned(capture, NAME, hold_out=("cam03",))) == [2, 0, 1, 3]
     with pytest.raises(UsageError, match="holds out one view"):
         reading_order(planned(capture, NAME, hold_out=("cam01", "cam03")))
-
-
-def test_needs_three_views(capture: Capture, tmp_path: Path):
-    with pytest.raises(InputError, match="needs at least 3 views; this export has 2"):
-        export_one(capture, NAME, tmp_path / "room", views=("cam01", "cam02"))
-    assert not (tmp_path / "room").exists()

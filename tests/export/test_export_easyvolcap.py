@@ -14,14 +14,7 @@ from page4d.errors import InputError
 from page4d.exporters.export import Exported
 from page4d.formats.read import read_calibration
 from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, make_capture, read_rgb
-from tests.export.trainer_shots import (
-    Shot,
-    export_one,
-    mistakes,
-    next_instant,
-    read_cloud,
-    worst_error,
-)
+from tests.export.trainer_shots import Shot, assert_colors, export_one, read_cloud, worst_error
 
 NAME = "easyvolcap"
 LABELS = ("cam01", "cam02", "cam03", "cam04")
@@ -108,11 +101,7 @@ def test_colors(moves: bool, request: pytest.FixtureRequest):
     assert [(shot.view, shot.instant) for shot in shots] == [(view, t) for view in range(4) for t in range(4)]
     clouds = [read_cloud(folder / "vhulls" / f"{instant:06d}.ply")[0] for instant in range(4)]
     limit = EXACT_THRESHOLD if moves else THRESHOLD / 2  # PNG, or JPEG
-    assert worst_error(capture, shots, clouds.__getitem__) < limit
-    assert worst_error(capture, shots, clouds.__getitem__, moving=True) < THRESHOLD
-    for name, wrong in mistakes(shots).items():
-        assert worst_error(capture, wrong, clouds.__getitem__) > THRESHOLD, name
-    assert worst_error(capture, next_instant(shots), clouds.__getitem__, moving=True) > THRESHOLD
+    assert_colors(capture, shots, clouds.__getitem__, (limit, THRESHOLD))
     if moves:
         shift = np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
         shifted = [replace(shot, intrinsics=shot.intrinsics - shift) for shot in shots]

@@ -11,16 +11,7 @@ from page4d.exporters.points import ModelPoints
 from page4d.exporters.trainers.fudan import point_times
 from page4d.formats.ply import PointCloud
 from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, read_rgb
-from tests.export.trainer_shots import (
-    Points,
-    Shot,
-    export_one,
-    files_of,
-    mistakes,
-    next_instant,
-    read_cloud,
-    worst_error,
-)
+from tests.export.trainer_shots import Points, Shot, assert_colors, export_one, files_of, read_cloud
 
 NAME = "fudan-4dgs"
 
@@ -66,11 +57,7 @@ def test_colors(moves: bool, request: pytest.FixtureRequest, tmp_path: Path):
         atol=1e-12,
     )
     clouds = [points_at(folder, capture.times, instant) for instant in range(4)]
-    assert worst_error(capture, shots, clouds.__getitem__) < EXACT_THRESHOLD
-    assert worst_error(capture, shots, clouds.__getitem__, moving=True) < THRESHOLD / 2
-    for name, wrong in mistakes(shots).items():
-        assert worst_error(capture, wrong, clouds.__getitem__) > THRESHOLD, name
-    assert worst_error(capture, next_instant(shots), clouds.__getitem__, moving=True) > THRESHOLD
+    assert_colors(capture, shots, clouds.__getitem__, (EXACT_THRESHOLD, THRESHOLD / 2))
 
 
 def test_times_of_points(exported: Exported, capture: Capture):

@@ -14,7 +14,7 @@ from page4d.formats.ply import PointCloud
 from page4d.options import ExportSettings
 from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, make_capture
 from tests.export.test_export_fudan import load_shots, points_at
-from tests.export.trainer_shots import export_one, files_of, mistakes, read_cloud, worst_error
+from tests.export.trainer_shots import assert_colors, export_one, files_of, read_cloud
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +65,7 @@ def test_trainers_get_static_points_at_all_times(layered: Capture, tmp_path: Pat
     folder = export_one(layered, "fudan-4dgs", tmp_path / "room", max_points=0).folder
     shots = load_shots(folder, "train")
     clouds = [points_at(folder, layered.times, instant) for instant in range(4)]
-    assert worst_error(layered, shots, clouds.__getitem__) < EXACT_THRESHOLD
-    assert worst_error(layered, shots, clouds.__getitem__, moving=True) < THRESHOLD / 2
-    for name, wrong in mistakes(shots).items():
-        assert worst_error(layered, wrong, clouds.__getitem__) > THRESHOLD, name
+    assert_colors(layered, shots, clouds.__getitem__, (EXACT_THRESHOLD, THRESHOLD / 2))
     static = layered.output.static_points().num_points
     moving = [layered.output.moving_points(instant).num_points for instant in range(4)]
     for instant, cloud in enumerate(clouds):

@@ -1,19 +1,24 @@
 """The MultipleView form of 4DGaussians, read as its loader does."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pycolmap
 import pytest
 
-from page4d.choices import Pinhole
-from page4d.errors import InputError, UsageError
-from page4d.exporters.export import Exported, run_export
-from page4d.exporters.pictures import plan_pictures
+from page4d.exporters.export import Exported
 from tests.export.capture import THRESHOLD, Capture, read_rgb
-from tests.export.cropped_shots import by_instant, planned, worst_cropped_error
-from tests.export.trainer_shots import Shot, export_one, mistakes, next_instant, read_cloud
+from tests.export.trainer_shots import (
+    Shot,
+    assert_colors,
+    by_instant,
+    export_one,
+    export_uncropped,
+    planned,
+    read_cloud,
+    worst_error,
+)
 
 NAME = "4dgaussians"
 CLOUD = "points3D_multipleview.ply"
@@ -49,10 +54,9 @@ def load_shots(folder: Path) -> tuple[list[Shot], list[float]]:
     return shots, [instant / number for instant in range(number)]
 
 
-def error_of(capture: Capture, folder: Path, shots: list[Shot], *, moving: bool = False) -> float:
+def points_of(capture: Capture, folder: Path) -> dict[str, Any]:
     cloud, _ = read_cloud(folder / CLOUD)
-    points = by_instant(capture, cloud).__getitem__
-    return worst_cropped_error(planned(capture, NAME), capture, shots, points, moving=moving)
+    return {"points_of": by_instant(capture, cloud).__getitem__, "job": planned(capture, NAME)}
 
 
 def test_colors(exported: Exported, capture: Capture):
@@ -62,23 +66,14 @@ def test_colors(exported: Exported, capture: Capture):
     assert [(shot.view, shot.instant) for shot in shots] == [(view, t) for view in range(4) for t in range(4)]
     poses = capture.world_to_camera[0]
     np.testing.assert_allclose([shot.world_to_camera for shot in shots[::4]], poses, atol=1e-12)
-    assert error_of(capture, folder, shots) < THRESHOLD
-    assert error_of(capture, folder, shots, moving=True) < THRESHOLD
-    wrong = mistakes(shots)
-    for name in ("axes", "order of views"):
-        assert error_of(capture, folder, wrong[name]) > THRESHOLD, name
-    assert error_of(capture, folder, next_instant(shots), moving=True) > THRESHOLD
+    assert_colors(capture, shots, wrong=("axes", "order of views"), **points_of(capture, folder))
 
 
 def test_colors_show_pictures_of_other_focal_lengths(capture: Capture, tmp_path: Path):
-    job = planned(capture, NAME)
-    sizes = [geometry.source_size for geometry in job.geometry]
-    sources = np.stack([geometry.source_intrinsics for geometry in job.geometry], axis=1)
-    kept = replace(job, geometry=plan_pictures(sizes, sources, Pinhole.KEEP))
-    exported = run_export(kept, tmp_path / "room")
+    folder = export_uncropped(capture, NAME, tmp_path / "room").folder
+    shots, points = load_shots(folder)[0], points_of(capture, folder)
     for view in range(4):
-        shots = [shot for shot in load_shots(exported.folder)[0] if shot.view == view]
-        assert error_of(capture, exported.folder, shots) > THRESHOLD, view
+        assert worst_error(capture, [shot for shot in shots if shot.view == view], **points) > THRESHOLD, view
 
 
 def test_model_and_rows_agree(exported: Exported, capture: Capture):
@@ -130,13 +125,3 @@ def test_held_out_instants_are_named_as_in_the_run(capture: Capture, tmp_path: P
     exported = export_one(capture, NAME, tmp_path / "room", instants=(1, None, 2), image_size=80)
     assert exported.record.held_out == ["instant 1", "instant 3"]
     assert [(found.instant, found.time) for found in exported.record.instants] == [(1, 0.0), (3, 0.5)]
-
-
-def test_refuses_what_the_loader_cannot_read(capture: Capture, moving_capture: Capture, tmp_path: Path):
-    for option in ({"image_format": "png"}, {"pinhole": "keep"}, {"hold_out": ("cam01",)}):
-        with pytest.raises(UsageError, match="4dgaussians takes no"):
-            export_one(capture, NAME, tmp_path / "room", **option)
-    with pytest.raises(InputError, match="cameras of this run move"):
-        export_one(moving_capture, NAME, tmp_path / "room")
-    with pytest.raises(InputError, match="needs at least 2 views"):
-        export_one(capture, NAME, tmp_path / "room", views=("cam01",))

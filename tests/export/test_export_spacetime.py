@@ -2,20 +2,25 @@
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pycolmap
 import pytest
 
-from page4d.choices import Pinhole
-from page4d.errors import InputError, UsageError
-from page4d.exporters.export import Exported, run_export
-from page4d.exporters.pictures import plan_pictures
+from page4d.exporters.export import Exported
 from tests.export.capture import THRESHOLD, Capture, read_rgb
-from tests.export.cropped_shots import planned, worst_cropped_error
-from tests.export.trainer_shots import Points, Shot, export_one, files_of, mistakes, next_instant
+from tests.export.trainer_shots import (
+    Points,
+    Shot,
+    assert_colors,
+    export_one,
+    export_uncropped,
+    files_of,
+    planned,
+    worst_error,
+)
 
 NAME = "spacetime"
 VIEWS = (2, 0, 1, 3)
@@ -61,9 +66,9 @@ def load_points(command: str, instant: int) -> Points:
     return np.array([point.xyz for point in points]), np.array([point.color for point in points], dtype=np.uint8)
 
 
-def error_of(capture: Capture, command: str, shots: list[Shot], *, moving: bool = False) -> float:
+def points_of(capture: Capture, command: str) -> dict[str, Any]:
     clouds = [load_points(command, instant) for instant in range(4)]
-    return worst_cropped_error(planned(capture, NAME), capture, shots, clouds.__getitem__, moving=moving)
+    return {"points_of": clouds.__getitem__, "job": planned(capture, NAME)}
 
 
 def test_colors(exported: Exported, capture: Capture):
@@ -72,20 +77,13 @@ def test_colors(exported: Exported, capture: Capture):
     assert [instant.time for instant in exported.record.instants] == times == [0.0, 0.25, 0.5, 0.75]
     poses = capture.world_to_camera[0, list(VIEWS)]
     np.testing.assert_allclose([shot.world_to_camera for shot in shots[::4]], poses, atol=1e-12)
-    assert error_of(capture, command, shots) < THRESHOLD
-    assert error_of(capture, command, shots, moving=True) < THRESHOLD
-    wrong = mistakes(shots)
-    for name in ("axes", "order of views", "focal length of the first camera"):
-        assert error_of(capture, command, wrong[name]) > THRESHOLD, name
-    assert error_of(capture, command, next_instant(shots), moving=True) > THRESHOLD
+    wrong = ("axes", "order of views", "focal length of the first camera")
+    assert_colors(capture, shots, wrong=wrong, **points_of(capture, command))
 
 
 def test_colors_show_pictures_that_are_not_centred(capture: Capture, tmp_path: Path):
-    job = planned(capture, NAME, hold_out=("cam03",))
-    sizes = [geometry.source_size for geometry in job.geometry]
-    sources = np.stack([geometry.source_intrinsics for geometry in job.geometry], axis=1)
-    exported = run_export(replace(job, geometry=plan_pictures(sizes, sources, Pinhole.KEEP)), tmp_path / "room")
-    assert error_of(capture, exported.next_step, load_shots(exported.next_step)[0]) > THRESHOLD
+    command = export_uncropped(capture, NAME, tmp_path / "room", hold_out=("cam03",)).next_step
+    assert worst_error(capture, load_shots(command)[0], **points_of(capture, command)) > THRESHOLD
 
 
 def test_rows_of_poses_bounds(exported: Exported, capture: Capture):
@@ -133,17 +131,6 @@ def test_two_views_are_all_for_training(capture: Capture, tmp_path: Path):
     model = pycolmap.Reconstruction(str(source / "sparse" / "0"))
     assert sorted(image.name for image in model.images.values()) == ["cam00.jpg", "cam01.jpg"]
     assert sorted(path.name for path in (source / "images").iterdir()) == ["cam00.jpg", "cam01.jpg"]
-
-
-def test_refuses_what_the_trainer_cannot_use(capture: Capture, moving_capture: Capture, tmp_path: Path):
-    with pytest.raises(UsageError, match="spacetime takes no pinhole"):
-        export_one(capture, NAME, tmp_path / "room", pinhole="keep")
-    with pytest.raises(InputError, match="cameras of this run move"):
-        export_one(moving_capture, NAME, tmp_path / "room")
-    with pytest.raises(InputError, match="needs at least 2 views"):
-        export_one(capture, NAME, tmp_path / "room", views=("cam01",))
-    with pytest.raises(InputError, match="needs at least 3 views"):
-        export_one(capture, NAME, tmp_path / "room", views=("cam01", "cam02"), hold_out=("cam01",))
 
 
 def test_a_folder_of_that_name_above_is_named(capture: Capture):

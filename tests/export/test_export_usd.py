@@ -255,15 +255,6 @@ def test_names_of_prims() -> None:
     assert prim_names(names) == ["cam01", "_1", "a_b", "a_b_2", "a_b_3", "a_b_2_2", "K_che", "_", "__2"]
 
 
-def test_a_second_split_export_has_the_same_bytes(moving_capture: Capture, tmp_path: Path) -> None:
-    for name in ("first", "second"):
-        export(moving_capture.folder, "usd", tmp_path / name, split=True)
-    files = [path.relative_to(tmp_path / "first") for path in sorted((tmp_path / "first").rglob("*.*"))]
-    assert len(files) == 7
-    for file in files:
-        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes(), file
-
-
 @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
 def test_the_validators_of_usd_find_nothing(moving_capture: Capture, tmp_path: Path, split: bool) -> None:
     validation = pytest.importorskip("pxr.UsdValidation")

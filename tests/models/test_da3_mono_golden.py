@@ -11,14 +11,12 @@ from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.networks.conditioning import Conditioning
-from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import CameraHeadConfig
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import farthest_depth, fill_sky
 from page4d.networks.presets import PRESETS
-from page4d.networks.profile.network import profile_network
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.keymaps import converted_network
 from tests.models.test_recorded_tensors import mono_settings
@@ -75,14 +73,6 @@ def test_half_precision_and_gradients(network: ViewTimeNetwork, images: Tensor) 
     assert [name for name, value in trained.named_parameters() if value.grad is None] == []
 
 
-def test_stages_of_the_profile_cover_all_parameters(network: ViewTimeNetwork) -> None:
-    config = network.config
-    profile = profile_network(config, times=2, views=3, size=(42, 56))
-    assert sum(stage.parameters for stage in profile.stages) == sum(map(torch.numel, network.parameters()))
-    assert {stage.part for stage in profile.stages} == {"encoding", "heads"}
-    assert profile.stages[-1].name == "sky"
-
-
 def test_sky_is_filled_only_with_enough_pixels_of_both_kinds() -> None:
     depth = torch.arange(1.0, 25.0).reshape(1, 1, 2, 3, 4)
     sky = torch.zeros(1, 1, 2, 3, 4)
@@ -119,7 +109,6 @@ def test_without_a_trunk_only_levels_are_read(changes: dict, words: str) -> None
         replace(PRESETS["da3-mono"], **changes)
 
 
-def test_configurations_are_read_again() -> None:
-    assert NetworkConfig.from_json(PRESETS["da3-metric"].to_json()) == PRESETS["da3-metric"]
+def test_levels_beyond_the_encoder_are_refused() -> None:
     with pytest.raises(UsageError, match="levels"):
         DinoV2Config(levels=(0, 24))

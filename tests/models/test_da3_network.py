@@ -112,11 +112,9 @@ def test_the_ray_map_can_be_left_out(network: ViewTimeNetwork, images: Tensor) -
     assert torch.equal(out.depth, whole.depth)
 
 
-def test_half_precision_is_close(images: Tensor, cameras: Conditioning) -> None:
-    for given in (NO_CONDITIONING, cameras):
-        network = randomized_network(SMALL_DA3).float()
-        parts = {name: value for name, value in vars(given).items() if value is not None}
-        assert_half_precision_is_close(network, {"images": images.float(), **parts})
+def test_half_precision_with_known_cameras_is_close(images: Tensor, cameras: Conditioning) -> None:
+    parts = {name: value for name, value in vars(cameras).items() if value is not None}
+    assert_half_precision_is_close(randomized_network(SMALL_DA3).float(), {"images": images.float(), **parts})
 
 
 def test_cameras_and_the_reference_view_are_in_full_precision(images: Tensor, cameras: Conditioning) -> None:

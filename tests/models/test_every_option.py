@@ -29,7 +29,16 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
 from page4d.weights.loading import HalfPrecisionNetwork
-from tests.models.small_networks import SMALL_PI3X, demo_like, without_gradient
+from tests.models.small_networks import (
+    OMEGA_LIKE,
+    SMALL_DA3,
+    SMALL_DA3_MONO,
+    SMALL_DA3_NESTED,
+    SMALL_PI3X,
+    demo_like,
+    randomized_network,
+    without_gradient,
+)
 
 TINY = PRESETS["mv-tiny"]
 MASK = TINY.mask
@@ -69,10 +78,18 @@ OPTIONS = {
 }
 
 
+NETWORKS = {name: replace(TINY, **changes) for name, changes in OPTIONS.items()} | {
+    "vggt-omega": OMEGA_LIKE,
+    "da3": replace(SMALL_DA3, camera_encoder=None),
+    "da3-nested": replace(SMALL_DA3_NESTED, camera_encoder=None),
+    "da3-mono": SMALL_DA3_MONO,
+}
+
+
 def opened(network: ViewTimeNetwork) -> ViewTimeNetwork:
     """Open gates and weights that start at zero, and shift fields of view away from the clipping at 0."""
     with torch.no_grad():
-        if network.camera_head is not None:
+        if hasattr(network.camera_head, "pose_branch"):
             network.camera_head.pose_branch.fc2.bias[7:] += 2
         for name, parameter in network.named_parameters():
             if "lambda_" in name or name.endswith((".gate", ".gates")):
@@ -123,13 +140,14 @@ def assert_same(ours: NetworkOutput, theirs: dict[str, Tensor], tolerance: float
         torch.testing.assert_close(value / scale, theirs[name] / scale, rtol=0, atol=tolerance, msg=name)
 
 
-@pytest.mark.parametrize("option", list(OPTIONS))
-def test_scenes_of_a_batch_are_independent(randomized: Callable, option: str) -> None:
-    network = opened(randomized(**OPTIONS[option]))
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_scenes_of_a_batch_are_independent(name: str) -> None:
+    network = opened(randomized_network(NETWORKS[name]))
     given = inputs(network.config)
     together = predict(network, given)
-    shape = (BATCH, TIMES, VIEWS, 14 * GRID[0], 14 * GRID[1])
-    assert together.depth.shape == together.points.shape[:-1] == shape
+    shape = (BATCH, TIMES, VIEWS, *given["images"].shape[-2:])
+    assert together.depth.shape == shape
+    assert together.points is None or together.points.shape == (*shape, 3)
     alone = predict(network, {name: value[1:] for name, value in given.items()})
     assert_same(alone, {name: value[1:] for name, value in numbers(together).items()}, 1e-11)
 
@@ -151,9 +169,9 @@ def assert_half_precision_is_close(network: ViewTimeNetwork, given: dict) -> Non
     assert all(parameter.grad.isfinite().all() for parameter in network.parameters() if parameter.grad is not None)
 
 
-@pytest.mark.parametrize("option", list(OPTIONS))
-def test_half_precision_is_close(randomized: Callable, option: str) -> None:
-    network = opened(randomized(**OPTIONS[option])).float()
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_half_precision_is_close(name: str) -> None:
+    network = opened(randomized_network(NETWORKS[name])).float()
     assert_half_precision_is_close(network, inputs(network.config, dtype=torch.float32))
 
 

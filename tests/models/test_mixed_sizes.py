@@ -19,7 +19,14 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.networks.presets import PRESETS
 from tests.models.small_networks import EXPLICIT_INPUTS as CONFIG
-from tests.models.small_networks import SMALL_DA3, SMALL_DA3_NESTED, SMALL_PI3X, fill_zeros, without_gradient
+from tests.models.small_networks import (
+    OMEGA_LIKE,
+    SMALL_DA3,
+    SMALL_DA3_NESTED,
+    SMALL_PI3X,
+    fill_zeros,
+    without_gradient,
+)
 
 PLAIN = replace(CONFIG, matches=None, known_cameras=False)
 CONFIGS = {
@@ -52,6 +59,7 @@ CONFIGS = {
     "Depth Anything 3, cameras known": SMALL_DA3,
     "Depth Anything 3, nested": SMALL_DA3_NESTED,
     "Depth Anything 3": replace(SMALL_DA3, camera_encoder=None),
+    "VGGT-Omega": OMEGA_LIKE,
 }
 TIMES = 2
 RIG = ((24, 16), (16, 24), (16, 24), (8, 16))

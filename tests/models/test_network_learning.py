@@ -8,17 +8,24 @@ import torch
 from torch import Tensor
 
 from page4d.networks.config import NetworkConfig
-from page4d.networks.config_parts import MaskConfig, MaskFusion, Streams
+from page4d.networks.config_parts import FrameHeadConfig, MaskConfig, MaskFusion, Streams
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from tests.models.small_networks import without_gradient
 
 MASK = PRESETS["mv-tiny"].mask
+FRAME_HEAD = FrameHeadConfig(dim=32, depth=1, num_heads=2, point_dim=16, camera_dim=16)
 VARIANTS = {
-    "dual": MASK,
-    "single": replace(MASK, streams=Streams.SINGLE),
-    "gated": replace(MASK, fusion=MaskFusion.GATED),
-    "own-blocks": replace(MASK, own_blocks=True),
+    "dual": {"mask": MASK},
+    "single": {"mask": replace(MASK, streams=Streams.SINGLE)},
+    "gated": {"mask": replace(MASK, fusion=MaskFusion.GATED)},
+    "own-blocks": {"mask": replace(MASK, own_blocks=True)},
+    "frame-head": {
+        **dict.fromkeys(("camera_head", "depth_head", "point_head", "mask")),
+        "frame_head": FRAME_HEAD,
+        "camera_token": False,
+        "token_slots": 1,
+    },
 }
 
 
@@ -29,21 +36,24 @@ def capture(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
 
 
 def task_loss(network: ViewTimeNetwork, images: Tensor, external: Tensor | None) -> Tensor:
-    out = network(images, external)
-    losses = [pose.square().mean() for pose in out.pose_encoding_iterations]
-    losses += [out.depth.log().square().mean(), out.depth_confidence.log().mean()]
+    out = network(images, None if network.config.mask is None else external)
+    losses = [pose.square().mean() for pose in out.pose_encoding_iterations or (out.world_to_camera[..., :3, :],)]
+    if out.local_points is None:  # depth of a frame head is positive where it is trained
+        losses.append(out.depth.log().square().mean())
+    losses.append(out.depth_confidence.log().mean())
     losses += [out.points.abs().mean(), out.points_confidence.log().mean()]
     return torch.stack(losses).sum()
 
 
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_every_parameter_gets_a_gradient(randomized: Callable, variant: str) -> None:
-    network = randomized(mask=VARIANTS[variant])
+    network = randomized(**VARIANTS[variant])
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if "lambda_" in name:
                 parameter.fill_(0.5)
-        network.camera_head.pose_branch.fc2.bias[7:] += 5  # a clipped field of view has no gradient
+        if network.camera_head is not None:
+            network.camera_head.pose_branch.fc2.bias[7:] += 5  # a clipped field of view has no gradient
     task_loss(network, *capture()).backward()
     unused = without_gradient(network)
     if variant == "own-blocks":  # copies replace the trunk's blocks of the masked layers
@@ -55,7 +65,7 @@ def test_every_parameter_gets_a_gradient(randomized: Callable, variant: str) -> 
 
 @pytest.mark.parametrize("variant", ["dual", "single"])
 def test_at_zero_lambda_only_lambda_gets_a_gradient_from_the_mask(randomized: Callable, variant: str) -> None:
-    network = randomized(mask=VARIANTS[variant])
+    network = randomized(**VARIANTS[variant])
     task_loss(network, *capture()).backward()
     lambdas = dict(network.aggregator.mask_bias.named_parameters())
     assert len(lambdas) == 4
@@ -86,7 +96,7 @@ def test_a_mask_loss_trains_the_mask_head(tiny: NetworkConfig) -> None:
 @pytest.mark.parametrize("variant", list(VARIANTS))
 def test_a_step_lowers_the_loss(tiny: NetworkConfig, variant: str) -> None:
     torch.manual_seed(0)
-    network = build_network(replace(tiny, mask=VARIANTS[variant]))
+    network = build_network(replace(tiny, **VARIANTS[variant]))
     inputs = capture(torch.float32)
     optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
     before = task_loss(network, *inputs)
@@ -110,11 +120,16 @@ def test_equal_seeds_give_equal_networks(tiny: NetworkConfig) -> None:
     assert not torch.equal(states[0]["encoder.pos_embed"], states[2]["encoder.pos_embed"])
 
 
-def test_an_untrained_network_predicts_valid_cameras(tiny: NetworkConfig) -> None:
+@pytest.mark.parametrize("variant", ["dual", "frame-head"])
+def test_an_untrained_network_predicts_valid_cameras(tiny: NetworkConfig, variant: str) -> None:
     torch.manual_seed(0)
-    out = build_network(tiny)(capture(torch.float32)[0])
-    assert (out.pose_encoding[..., 3:7].norm(dim=-1) - 1).abs().max() < 0.2
-    assert ((out.pose_encoding[..., 7:] > 0.5) & (out.pose_encoding[..., 7:] < 2)).all()
+    out = build_network(replace(tiny, **VARIANTS[variant]))(capture(torch.float32)[0])
+    assert (out.world_to_camera[..., :3, :3] - torch.eye(3, dtype=torch.float64)).abs().max() < 0.3
+    assert (out.intrinsics.diagonal(dim1=-2, dim2=-1) > 0).all()
+    assert out.intrinsics.isfinite().all()
+    if out.pose_encoding is not None:
+        assert (out.pose_encoding[..., 3:7].norm(dim=-1) - 1).abs().max() < 0.2
+        assert ((out.pose_encoding[..., 7:] > 0.5) & (out.pose_encoding[..., 7:] < 2)).all()
 
 
 def test_heads_stay_in_float32_under_autocast(tiny: NetworkConfig) -> None:

@@ -1,21 +1,14 @@
 """Pi3 and Pi3X: symmetries, intrinsics that are fitted to points, gradients."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
 
 from page4d.geometry.camera import Cameras, fit_intrinsics, move_pixel_center, world_points
 from page4d.geometry.rotation import rotation_defect
-from page4d.networks.config import NetworkConfig
-from page4d.networks.config_parts import FrameHeadConfig
-from page4d.networks.network import build_network
-from page4d.networks.presets import PRESETS
-from tests.models.small_networks import without_gradient
 from tests.models.test_recorded_tensors import read_run
 
 INSIDE = Path(__file__).parents[1] / "golden"
@@ -65,48 +58,3 @@ def test_degenerate_points_get_the_default_focal_length(factor: float) -> None:
     expected = torch.tensor([[42.0, 0, 21], [0, 42, 14], [0, 0, 1]])
     for centered in (False, True):
         assert torch.equal(fit_intrinsics(points, centered=centered), expected)
-
-
-@pytest.fixture
-def small() -> NetworkConfig:
-    head = FrameHeadConfig(dim=32, depth=1, num_heads=2, point_dim=16, camera_dim=16)
-    changes = {"camera_head": None, "depth_head": None, "point_head": None, "mask": None}
-    return replace(PRESETS["mv-tiny"], **changes, camera_token=False, token_slots=1, frame_head=head)
-
-
-def test_every_parameter_gets_a_gradient(randomized: Callable, small: NetworkConfig) -> None:
-    """Also with the schedule time, view: the head is independent of it."""
-    fields = {name: getattr(small, name) for name in ("camera_token", "token_slots", "frame_head")}
-    parts = ("camera_head", "depth_head", "point_head", "mask")
-    network = randomized(**fields, **dict.fromkeys(parts))
-    out = network(torch.rand(1, 2, 2, 3, 28, 42, dtype=torch.float64))
-    loss = out.points.square().mean() + out.depth_confidence.mean() + out.world_to_camera[..., :3, :].sum()
-    loss.backward()
-    assert without_gradient(network) == []
-
-
-def test_a_step_lowers_the_loss(small: NetworkConfig) -> None:
-    torch.manual_seed(0)
-    network = build_network(small)
-    images = torch.rand(1, 2, 2, 3, 28, 42)
-    optimizer = torch.optim.SGD(network.parameters(), lr=1e-3)
-
-    def loss() -> Tensor:
-        out = network(images)
-        return (out.points - 1).square().mean() + out.depth_confidence.mean()
-
-    before = loss()
-    before.backward()
-    optimizer.step()
-    assert loss() < before
-
-
-def test_an_untrained_network_predicts_valid_cameras(small: NetworkConfig) -> None:
-    torch.manual_seed(0)
-    out = build_network(small)(torch.rand(1, 2, 2, 3, 28, 42))
-    identity = torch.eye(3, dtype=torch.float64)
-    assert (out.world_to_camera[..., :3, :3] - identity).abs().max() < 0.3
-    assert (out.intrinsics.diagonal(dim1=-2, dim2=-1) > 0).all()
-    assert out.intrinsics.isfinite().all()
-    assert out.depth.shape == (1, 2, 2, 28, 42)
-    assert out.world_to_camera.dtype is torch.float64

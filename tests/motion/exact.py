@@ -1,5 +1,7 @@
 """Views of a synthetic rig with exact depth and exact optical flow."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -8,6 +10,7 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.motion.flow import FlowView, ViewFlow
 
 
+@cache
 def exact_views(
     capture: SyntheticCapture, source: int, target: int
 ) -> tuple[list[FlowView], list[Tensor], list[Tensor]]:

@@ -118,13 +118,16 @@ def profile(config: NetworkConfig, limits: ForwardLimits = NO_LIMITS) -> Profile
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
-def test_peak_memory_equals_that_of_a_run(name: str) -> None:
-    """Within 1%; as measured it was equal to the byte."""
+def test_shapes_and_peak_memory_equal_those_of_a_run(name: str) -> None:
+    """Memory within 1%; as measured it was equal to the byte."""
     network = with_open_gates(NETWORKS[name])
-    for limits in (NO_LIMITS, LIMITS) if name in ("two streams", "vggt", "pi3", "pi3x") else (NO_LIMITS,):
-        with LiveBytes() as counted:
+    for limits in (LIMITS, NO_LIMITS) if name in ("two streams", "vggt", "pi3", "pi3x") else (NO_LIMITS,):
+        with LiveBytes() as counted, _Shapes() as shapes:
             run(network, limits)
         assert profile(network.config, limits).computed_bytes == pytest.approx(counted.peak, rel=0.01)
+    for stage in profile(network.config).stages:
+        if stage.name not in FUSED:
+            assert squeezed(stage.shape) in shapes.seen, (stage.name, stage.shape)
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
@@ -187,16 +190,6 @@ class _Shapes(TorchDispatchMode):
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(side for side in shape if side != 1)
-
-
-@pytest.mark.parametrize("name", list(NETWORKS))
-def test_every_stage_has_the_shape_of_a_tensor_of_a_run(name: str) -> None:
-    network = with_open_gates(NETWORKS[name])
-    with _Shapes() as shapes:
-        run(network)
-    for stage in profile(network.config).stages:
-        if stage.name not in FUSED:
-            assert squeezed(stage.shape) in shapes.seen, (stage.name, stage.shape)
 
 
 def test_limits_lower_the_memory_peak_only() -> None:

@@ -1,4 +1,4 @@
-"""A process with two rendering workers: prints their process numbers, reads more steps after a second, and sleeps.
+"""A process with a rendering worker: prints its process number, reads more steps after a second, and sleeps.
 
 python fed_parent.py
 """
@@ -15,11 +15,11 @@ from page4d.lab.training.schedule import Position
 
 if __name__ == "__main__":
     steps = (plan_step(TINY, Position(step=number, samples=number)) for number in itertools.count())
-    feed = feed_batches([SyntheticSource(0)], steps, range(1), torch.device("cpu"), 2)
-    next(feed), next(feed)  # one step of each worker: both have started
+    feed = feed_batches([SyntheticSource(0)], steps, range(1), torch.device("cpu"), 1)
+    next(feed)  # the worker has started
     print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
     time.sleep(1)
-    for _ in range(8):
+    for _ in range(4):
         next(feed)
     print("more steps", flush=True)
     time.sleep(600)

@@ -157,14 +157,12 @@ def test_a_worker_that_is_killed_is_no_internal_error():
 
 def test_workers_ignore_interrupts_and_end_with_their_parent():
     parent = subprocess.Popen([sys.executable, Path(__file__).with_name("fed_parent.py")], stdout=subprocess.PIPE)
-    workers = [int(number) for number in parent.stdout.readline().split()]
-    assert len(workers) == 2
-    for worker in workers:
-        os.kill(worker, signal.SIGINT)
+    worker = int(parent.stdout.readline())
+    os.kill(worker, signal.SIGINT)
     assert parent.stdout.readline() == b"more steps\n"
     parent.kill()
     parent.wait()
     until = time.monotonic() + 60
-    while alive := [worker for worker in workers if Path(f"/proc/{worker}").exists()]:
-        assert time.monotonic() < until, alive
+    while Path(f"/proc/{worker}").exists():
+        assert time.monotonic() < until
         time.sleep(0.1)
