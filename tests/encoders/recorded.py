@@ -1,4 +1,4 @@
-"""Recorded outputs of public encoders, and the key maps of their parameters."""
+"""Recordings of public networks and encoders, and the key maps of public encoders."""
 
 import json
 import re
@@ -11,8 +11,8 @@ from torch import Tensor
 
 from page4d.networks.encoders.vit import PatchEmbedding, Pooling, ViTConfig
 
-INSIDE = Path(__file__).parents[1] / "golden" / "encoders"
-SHARED = Path(__file__).parents[3] / "shared" / "golden" / "encoders"
+INSIDE = Path(__file__).parents[1] / "golden"
+SHARED = Path(__file__).parents[3] / "shared" / "golden"
 
 
 VIT_RULES = (
@@ -51,15 +51,16 @@ class Recorded:
         return self.meta["config"]
 
 
-def load_recorded(name: str) -> Recorded:
-    folder = INSIDE if (INSIDE / f"{name}.safetensors").exists() else SHARED
-    if not (folder / f"{name}.safetensors").exists():
-        pytest.skip(f"{name} is not in tests/golden/encoders nor in {SHARED}")
+def load_recorded(name: str, kind: str = "encoders") -> Recorded:
+    """Load a recording, or skip the test; those of networks are of the kind "."."""
+    folder = next((own for own in (INSIDE / kind, SHARED / kind) if (own / f"{name}.safetensors").exists()), None)
+    if folder is None:
+        pytest.skip(f"{name} is not in tests/golden nor in {SHARED}")
     return Recorded(load_file(folder / f"{name}.safetensors"), json.loads((folder / f"{name}.json").read_text()))
 
 
 def assert_recorded(ours: Tensor, reference: Tensor) -> None:
-    """Compare within the tolerance of the recordings; rounding errors reach at most 0.13 of it."""
+    """Compare within the tolerance: rounding reaches 0.3 of it, the smallest known mistake 4.7 times it."""
     assert ours.shape == reference.shape
     excess = (ours - reference).abs() / (1e-4 + 1e-4 * reference.abs())
     assert excess.max() <= 1, f"{excess.max():.2f} times the tolerance"

@@ -1,11 +1,20 @@
-"""Presets have the published numbers of parameters."""
+"""Claims of all encoders: numbers of parameters, independent images, gradients, refused configurations."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from page4d.networks.encoders.build import ENCODER_PRESETS, build_encoder, without_head
+from page4d.errors import UsageError
+from page4d.networks.encoders.build import ENCODER_PRESETS, EncoderConfig, build_encoder, without_head
+from page4d.networks.encoders.dino import DinoV2Config, DinoV3Config
+from page4d.networks.encoders.navit import NaViTConfig
+from page4d.networks.encoders.stem import StemConfig
+from page4d.networks.encoders.swin import SwinConfig
+from page4d.networks.encoders.twins import TwinsConfig
 from page4d.networks.encoders.vit import PatchEmbedding, ViTConfig
+from page4d.networks.layers.block import FeedForwardKind
 
 PUBLISHED = {
     "vit-s16": 22_050_664,
@@ -19,6 +28,52 @@ PUBLISHED = {
     "twins-svt-s": 24_060_776,
 }
 ROUNDED = {"twins-svt-b": 56.07e6, "twins-svt-l": 99.27e6}
+
+DINOV2 = DinoV2Config(image_size=56, embed_dim=16, depth=2, num_heads=2, num_registers=3)
+STEM = StemConfig(image_size=64, embed_dim=16, fine_dim=4, depth=1, num_heads=2)
+VIT = ViTConfig(image_size=28, patch_size=14, embed_dim=16, depth=2, num_heads=2)
+ENCODERS: dict[str, EncoderConfig] = {
+    "dinov2": DINOV2,
+    "dinov2, swiglu": replace(DINOV2, feed_forward=FeedForwardKind.SWIGLU),
+    "dinov3": DinoV3Config(image_size=28, patch_size=14, embed_dim=16, depth=2, num_heads=2, num_registers=3),
+    "stem": STEM,
+    "vit": VIT,
+}
+"""Those of tests/models/test_encoders_in_networks.py are compared there."""
+
+SIZE = (56, 112)
+INVALID: list[tuple[EncoderConfig, dict[str, list]]] = [
+    (VIT, {"image_size": [30], "embed_dim": [15], "num_classes": [0], "depth": [-1], "drop_path": [1.0]}),
+    (VIT, {"patch_width": [4], "num_heads": [0]}),
+    (
+        SwinConfig(image_size=32, first_patch=2, dim=8, depths=(2, 2), num_heads=(2, 4), window=4),
+        {
+            "depths": [(2,)],
+            "num_heads": [(3, 4)],
+            "level": [2],
+            "window": [0],
+            "image_size": [33],
+            "drop_path": [-0.1],
+        },
+    ),
+    (
+        TwinsConfig(
+            image_size=32,
+            patches=(2, 2),
+            dims=(8, 16),
+            depths=(2, 4),
+            num_heads=(2, 4),
+            windows=(4, 3),
+            reductions=(4, 2),
+        ),
+        {"dims": [(8,)], "num_heads": [(3, 4)], "level": [5], "position_kernel": [2], "windows": [(0, 3)]},
+    ),
+    (
+        NaViTConfig(image_size=64, patch_size=8, embed_dim=32, depth=1, num_heads=2),
+        {"image_size": [60], "token_dropout": [1.0], "max_tokens": [0], "depth": [-1], "num_classes": [0]},
+    ),
+    (STEM, {"image_size": [60, 0], "embed_dim": [18], "fine_dim": [0], "depth": [-1]}),
+]
 
 
 def count(module: nn.Module) -> int:
@@ -63,3 +118,36 @@ def test_encoders_of_networks_have_no_head(name: str) -> None:
     assert config.num_classes is None
     assert config.patch_size == 16
     assert built(config).head is None
+
+
+@pytest.mark.parametrize("name", list(ENCODERS))
+def test_images_are_encoded_independently_and_every_parameter_gets_a_gradient(name: str) -> None:
+    encoder = build_encoder(ENCODERS[name]).double().eval()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.add_(0.2 * torch.randn_like(parameter))
+    images = torch.rand(3, 3, *SIZE, dtype=torch.float64)
+    together = encoder(images)
+    patch = ENCODERS[name].patch_size
+    assert together.grid == (SIZE[0] // patch, SIZE[1] // patch)
+    assert together.tokens.shape == (3, together.grid[0] * together.grid[1], ENCODERS[name].embed_dim)
+    outputs = [value for value in (together.tokens, together.fine) if value is not None]
+    for index in range(3):
+        alone = encoder(images[index : index + 1])
+        torch.testing.assert_close(alone.tokens[0], together.tokens[index], rtol=0, atol=1e-11)
+        if together.fine is not None:
+            torch.testing.assert_close(alone.fine[0], together.fine[index], rtol=0, atol=1e-11)
+    sum(value.square().sum() for value in outputs).backward()
+    assert [name for name, value in encoder.named_parameters() if value.grad is None or not value.grad.any()] == []
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "value"),
+    [(config, name, value) for config, changes in INVALID for name, values in changes.items() for value in values],
+    ids=lambda value: str(value) if isinstance(value, str) else type(value).__name__,
+)
+def test_invalid_configurations_are_refused(config: EncoderConfig, name: str, value: object) -> None:
+    build_encoder(config)
+    with pytest.raises(UsageError) as caught:
+        replace(config, **{name: value})
+    assert caught.value.hint

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.errors import ShapeError, UsageError
+from page4d.errors import ShapeError
 from page4d.networks.encoders.twins import PositionGenerator, SubSampledAttention, Twins, TwinsConfig, TwinsDesign
 from page4d.networks.layers.window import WindowAttention
 from page4d.weights.families.encoders import TWINS_TIMM
@@ -221,13 +221,3 @@ def test_tokens_are_those_of_the_configured_level(level: int | None) -> None:
 def test_sizes_that_are_not_multiples_of_the_patch_size_are_refused() -> None:
     with pytest.raises(ShapeError, match="patches of 4 px"):
         Twins(SMALL)(torch.rand(1, 3, 18, 16))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"dims": (8,)}, {"num_heads": (3, 4)}, {"level": 5}, {"position_kernel": 2}, {"windows": (0, 3)}],
-)
-def test_invalid_configurations_are_refused(change: dict) -> None:
-    with pytest.raises(UsageError) as caught:
-        TwinsConfig(**{**vars(SMALL), **change})
-    assert caught.value.hint

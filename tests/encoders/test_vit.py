@@ -128,15 +128,6 @@ def test_stochastic_depth_rates_grow_with_depth_and_act_in_training_only() -> No
     assert torch.equal(network.eval()(images).tokens, network(images).tokens)
 
 
-def test_images_of_another_size_are_encoded_independently() -> None:
-    network = ViT(SMALL).double().eval()
-    images = torch.randn(3, 3, 16, 40, dtype=torch.float64)
-    together = network(images)
-    assert together.grid == (2, 5)
-    assert together.tokens.shape == (3, 10, 64)
-    torch.testing.assert_close(network(images[1:2]).tokens, together.tokens[1:2], rtol=0, atol=1e-12)
-
-
 def test_without_classes_there_is_no_head() -> None:
     network = ViT(ViTConfig(image_size=16, patch_size=8, embed_dim=8, depth=1, num_heads=2))
     assert not any(isinstance(part, nn.Linear) and part.out_features == 10 for part in network.modules())
@@ -144,21 +135,3 @@ def test_without_classes_there_is_no_head() -> None:
         network.classify(torch.rand(1, 3, 16, 16))
     with pytest.raises(ShapeError, match="patches of 8 px"):
         network(torch.rand(1, 3, 16, 20))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"image_size": 30},
-        {"embed_dim": 66},
-        {"num_classes": 0},
-        {"depth": -1},
-        {"drop_path": 1.0},
-        {"patch_width": 4},
-        {"num_heads": 0},
-    ],
-)
-def test_invalid_configurations_are_refused(change: dict) -> None:
-    with pytest.raises(UsageError) as caught:
-        ViTConfig(**{**vars(SMALL), **change})
-    assert caught.value.hint

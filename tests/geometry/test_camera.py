@@ -142,7 +142,7 @@ SIDES = st.integers(1, 4000)
 RIGS = st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=5)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None)
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(sizes=RIGS, long_side=st.integers(14, 800), multiple=st.sampled_from([1, 14, 16]))
 def test_views_fit_a_shared_canvas_without_cropping(
     sizes: list[tuple[int, int]], long_side: int, multiple: int

@@ -81,6 +81,7 @@ def test_jacobians_equal_those_of_autograd():
     )
     rows = problem.project(parameters, ALL).jacobians()  # B N G 17 2 P
     source, target, depths_of = rows[:, :, :, :8], rows[:, :, :, 8:16], rows[:, :, :, 7]
+    image, pixel = 1, 7
 
     def residual(step: Tensor, log_factor: Tensor) -> Tensor:
         turn = matrix_from_rotation_vector(step[..., :3])
@@ -94,19 +95,18 @@ def test_jacobians_equal_those_of_autograd():
                 errors=parameters.errors,
             ),
             ALL,
-        ).residual
+        ).residual[0, image, :, :, pixel]
 
     zero = torch.full((1, NUM_IMAGES, 8), 1e-13).double(), torch.zeros_like(depth)
     by_camera, by_depth = torch.autograd.functional.jacobian(residual, zero)
-    by_camera, by_depth = by_camera[..., 0, :, :], by_depth[..., 0, :, :]
-    image, pixel = 1, 7
+    by_camera, by_depth = by_camera[..., 0, :, :], by_depth[..., 0, :, :]  # G 2 N 8, G 2 N P
     for place, other in enumerate(TARGETS[image].tolist()):
-        found = by_camera[0, image, place, :, pixel]
+        found = by_camera[place]
         of_source, of_target = (part[0, image, place, ..., pixel].T for part in (source, target))
         torch.testing.assert_close(of_source, found[:, image], atol=1e-6, rtol=1e-6)
         torch.testing.assert_close(of_target, found[:, other], atol=1e-6, rtol=1e-6)
         assert found[:, [one for one in range(NUM_IMAGES) if one not in (image, other)]].abs().max() == 0
-        depths = by_depth[0, image, place, :, pixel]
+        depths = by_depth[place]
         torch.testing.assert_close(depths_of[0, image, place, :, pixel], depths[:, image, pixel])
 
 

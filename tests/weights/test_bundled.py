@@ -26,7 +26,7 @@ from page4d.weights.loading import bundled_weights
 from page4d.weights.store import describe_weights
 
 CPU = torch.device("cpu")
-REQUEST = HeldOutScenes(scenes=8, times=2, views=4, image_size=(64, 80), families=(SceneFamily.ARC,))
+REQUEST = HeldOutScenes(scenes=4, times=2, views=4, image_size=(64, 80), families=(SceneFamily.ARC,))
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_noise_is_out_of_distribution_and_training_scenes_are_not(network, truth
     limits = OODLimits.from_json(describe_weights(bundled_weights())[1].metadata["domain"])
     scenes = [truth.images[scene : scene + 1] for truth in truths for scene in range(len(truth.images))]
     flagged = [images for images in scenes if limits.exceeded(measure_ood(RigOutput.of(network(images))))]
-    assert len(flagged) <= 2
+    assert len(flagged) <= 1
     torch.manual_seed(0)
     assert limits.exceeded(measure_ood(RigOutput.of(network(torch.rand(1, 2, 4, 3, 64, 80)))))
 
