@@ -256,11 +256,14 @@ def test_names_of_prims() -> None:
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
-def test_the_validators_of_usd_find_nothing(moving_capture: Capture, tmp_path: Path, split: bool) -> None:
+@pytest.mark.parametrize("name", ["moving_capture", "fast_capture"])
+def test_the_validators_of_usd_find_nothing(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, split: bool
+) -> None:
     validation = pytest.importorskip("pxr.UsdValidation")
     from pxr import Tf, Usd
 
-    export(moving_capture.folder, "usd", tmp_path / "usd", split=split)
+    export(request.getfixturevalue(name).folder, "usd", tmp_path / "usd", split=split)
     try:
         validators = validation.ValidationRegistry().GetOrLoadAllValidators()
     except Tf.ErrorException:

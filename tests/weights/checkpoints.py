@@ -8,16 +8,14 @@ from functools import cache
 from itertools import product
 from pathlib import Path
 
-import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from page4d.weights.families.table import Settings, read_settings
 from page4d.weights.store import TensorSpec
-
-INSIDE = Path(__file__).parents[1] / "golden"
-SHARED = Path(__file__).parents[3] / "shared" / "golden"
+from tests.encoders.recorded import INSIDE, SHARED, load_recorded
+from tests.models.test_recorded_tensors import OUTPUTS
 
 
 @dataclass(frozen=True)
@@ -59,13 +57,10 @@ class Checkpoint:
 
 
 def checkpoint(name: str) -> Checkpoint:
-    folder = INSIDE if (INSIDE / f"{name}.safetensors").exists() else SHARED
-    path = folder / f"{name}.safetensors"
-    if not path.exists():
-        pytest.skip(f"{name} is not in tests/golden nor in {SHARED}")
-    tensors = load_file(path)
-    weights = {key.removeprefix("weights/"): value for key, value in tensors.items() if key.startswith("weights/")}
-    return Checkpoint(name, read_settings(folder / f"{name}.json"), weights, tensors["input/images"], tensors)
+    recorded = load_recorded(name, ".")
+    folder = INSIDE if (INSIDE / f"{name}.json").exists() else SHARED
+    settings = read_settings(folder / f"{name}.json")
+    return Checkpoint(name, settings, recorded.part("weights/"), recorded["input/images"], recorded.tensors)
 
 
 @cache
@@ -145,3 +140,18 @@ def empty_checkpoint(folder: Path, named: Mapping[str, Sequence[int]]) -> Path:
 def close(ours: Tensor, reference: Tensor) -> bool:
     """Compare within the tolerance of the recordings."""
     return bool(((ours - reference).abs() <= 1e-4 + 1e-4 * reference.abs()).all())
+
+
+def assert_golden(
+    network: torch.nn.Module, given: Checkpoint, run: str = "output", axes: Sequence[int] = (1, 2)
+) -> None:
+    """Compare all recorded outputs of images that are views of one instant (axis 1), or instants of one view (2)."""
+    recorded = {
+        name.partition("/")[2]: tensor for name, tensor in given.tensors.items() if name.startswith(f"{run}/")
+    }
+    assert recorded
+    for axis in axes:
+        with torch.no_grad():
+            out = network(given.images.unsqueeze(axis))
+        for name, reference in recorded.items():
+            assert close(OUTPUTS[name](out).reshape(reference.shape), reference), (name, axis)

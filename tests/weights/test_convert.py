@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import Checkpoint, checkpoint, close, page4d_and_pi3
+from checkpoints import Checkpoint, assert_golden, checkpoint, page4d_and_pi3
 from safetensors import safe_open
 from safetensors.torch import save
 
@@ -32,19 +32,6 @@ def converted(source: Path, given: Checkpoint, out: Path, **settings: object):
     return load_network(out)
 
 
-def outputs(network: torch.nn.Module, images: torch.Tensor, axis: int = 2):
-    """Predict from images [B, S, 3, H, W] that are instants (axis 2) or views (axis 1)."""
-    with torch.no_grad():
-        return network(images.unsqueeze(axis))
-
-
-def assert_golden(out, given: Checkpoint, axis: int, prefix: str = "output/") -> None:
-    assert close(out.pose_encoding.squeeze(axis), given.tensors[f"{prefix}pose_enc"])
-    assert close(out.depth.squeeze(axis)[..., None], given.tensors[f"{prefix}depth"])
-    assert close(out.points.squeeze(axis), given.tensors[f"{prefix}world_points"])
-    assert close(out.depth_confidence.squeeze(axis), given.tensors[f"{prefix}depth_conf"])
-
-
 @pytest.mark.parametrize("form", ["safetensors", "shards", "folder", "pickle", "legacy pickle", "training pickle"])
 def test_every_file_format_gives_the_golden_outputs_of_vggt(form: str, tmp_path: Path) -> None:
     given = checkpoint("vggt_c")
@@ -60,26 +47,24 @@ def test_every_file_format_gives_the_golden_outputs_of_vggt(form: str, tmp_path:
         source = given.save_pickle(tmp_path, steps=3, args=argparse.Namespace(lr=0.1))
     else:
         source = given.save_pickle(tmp_path, zipped=form == "pickle")
-    loaded = converted(source, given, tmp_path / "out.safetensors")
-    assert_golden(outputs(loaded.network, given.images, 1), given, 1)
+    assert_golden(converted(source, given, tmp_path / "out.safetensors").network, given, axes=[1])
 
 
 @pytest.mark.parametrize(
-    ("name", "mask", "target", "prefix"),
+    ("mask", "target", "run"),
     [
-        ("page4d_a", True, Target.OWN, "output/"),
-        ("page4d_b", True, Target.OWN, "output/"),
-        ("page4d_a", False, Target.OWN, "output_nomask/"),
-        ("page4d_a", False, Target.PAGE4D_MV, "output_nomask/"),
-        ("page4d_a", True, Target.PAGE4D_MV, "output_nomask/"),
+        (True, Target.OWN, "output"),
+        (False, Target.OWN, "output_nomask"),
+        (False, Target.PAGE4D_MV, "output_nomask"),
+        (True, Target.PAGE4D_MV, "output_nomask"),
     ],
 )
-def test_page4d_with_and_without_its_mask(name: str, mask: bool, target: Target, prefix: str, tmp_path: Path) -> None:
+def test_page4d_with_and_without_its_mask(mask: bool, target: Target, run: str, tmp_path: Path) -> None:
     """In the view x time network the mask acts through lambda, which starts at 0."""
-    given = checkpoint(name)
+    given = checkpoint("page4d_a")
     source = given.save_pickle(tmp_path, epoch=1)
     loaded = converted(source, given, tmp_path / "out.safetensors", mask=mask, target=target)
-    assert_golden(outputs(loaded.network, given.images, 1), given, 1, prefix)
+    assert_golden(loaded.network, given, run, axes=[1])
 
 
 def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path: Path) -> None:
@@ -99,7 +84,8 @@ def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path: Path) -
     assert torch.equal(registers[:, 0], registers[:, 1])
     assert float(state["aggregator.dynamic.alpha"]) == 0
     assert not any(float(value) for name, value in state.items() if "lambda" in name)
-    assert torch.isfinite(outputs(loaded.network, lower.images).depth).all()
+    with torch.no_grad():
+        assert loaded.network(lower.images.unsqueeze(2)).depth.isfinite().all()
     assert "Pi3" in loaded.info.licence
     assert "VGGT" in loaded.info.licence
     assert loaded.info.commercial is None, "of a structure that the user describes"

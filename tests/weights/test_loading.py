@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import Checkpoint, checkpoint, close, page4d_and_pi3
+from checkpoints import Checkpoint, assert_golden, checkpoint, close, page4d_and_pi3
 from torch import nn
 
 import page4d
@@ -28,42 +28,14 @@ def converted(given: Checkpoint, folder: Path, **settings: object) -> Path:
 
 
 @pytest.mark.parametrize("target", list(Target))
-@pytest.mark.parametrize("name", ["vggt_c", "vggt_a", "vggt_b", "page4d_c"])
-def test_golden_outputs_of_vggt(name: str, target: Target, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["vggt_c", "vggt_a", "vggt_b", "page4d_c", "pi3_c", "pi3_a", "pi3_b", "pi3x_c"])
+def test_golden_outputs(name: str, target: Target, tmp_path: Path) -> None:
     """With images as views of one instant or as instants of one view; PAGE-4D without its mask is VGGT."""
     given = page4d_and_pi3()[0] if name == "page4d_c" else checkpoint(name)
     mask = False if name == "page4d_c" else None
     network = page4d.load(converted(given, tmp_path, target=target, mask=mask), "cpu")
-    named = {
-        "pose_encoding": "pose_enc",
-        "intrinsics": "intrinsics",
-        "depth_confidence": "depth_conf",
-        "points": "world_points",
-        "points_confidence": "world_points_conf",
-    }
-    for axis in (1, 2):
-        out = network(given.images.unsqueeze(axis))
-        for ours, theirs in named.items():
-            assert close(getattr(out, ours).squeeze(axis), given.tensors[f"output/{theirs}"]), ours
-        assert close(out.depth.squeeze(axis)[..., None], given.tensors["output/depth"])
-        assert close(out.world_to_camera.squeeze(axis)[..., :3, :], given.tensors["output/extrinsics"])
-        assert (out.dynamic is None) == (target is Target.OWN)
-
-
-@pytest.mark.parametrize("target", list(Target))
-@pytest.mark.parametrize("name", ["pi3_c", "pi3_a", "pi3_b", "pi3x_c"])
-def test_golden_outputs_of_pi3(name: str, target: Target, tmp_path: Path) -> None:
-    given = checkpoint(name)
-    network = page4d.load(converted(given, tmp_path, target=target), device="cpu")
-    for axis in (1, 2):
-        out = network(given.images.unsqueeze(axis))
-        assert close(out.points.squeeze(axis), given.tensors["output/points"])
-        assert close(out.local_points.squeeze(axis), given.tensors["output/local_points"])
-        assert close(out.confidence_logits.squeeze(axis)[..., None], given.tensors["output/conf"])
-        assert close(out.camera_to_world.squeeze(axis), given.tensors["output/camera_poses"])
-        assert torch.equal(out.depth, out.local_points[..., 2])
-        product = out.world_to_camera @ out.camera_to_world
-        torch.testing.assert_close(product, torch.eye(4).double().expand_as(product))
+    assert_golden(network, given)
+    assert (network.config.mask is None) == (target is Target.OWN)
 
 
 @pytest.mark.parametrize("name", ["vggt_c", "pi3_c", "pi3x_c"])
