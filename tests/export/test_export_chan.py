@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from page4d.exporters.chan import zxy_angles
-from page4d.exporters.export import export
+from page4d.exporters.export import Exported, export
 from tests.export.capture import THRESHOLD, Capture, color_error
 
 FLIP = np.diag([1.0, -1.0, -1.0, 1.0])
@@ -29,10 +29,14 @@ def read(path: Path) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np
     return rows[:, 0].astype(int), poses, rows[:, 7]
 
 
-def test_cameras_come_back(moving_capture: Capture, tmp_path: Path) -> None:
-    done = export(moving_capture.folder, "chan", tmp_path / "chan")[0]
+@pytest.fixture(scope="module")
+def done(moving_capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    return export(moving_capture.folder, "chan", tmp_path_factory.mktemp("exported") / "chan")[0]
+
+
+def test_cameras_come_back(moving_capture: Capture, done: Exported) -> None:
     for view, name in enumerate(moving_capture.output.view_names):
-        frames, poses, fov = read(tmp_path / "chan" / f"{name}.chan")
+        frames, poses, fov = read(done.folder / f"{name}.chan")
         np.testing.assert_array_equal(frames, range(4))
         w2c = np.linalg.inv(FLIP @ poses @ FLIP)
         np.testing.assert_allclose(w2c, moving_capture.world_to_camera[:, view], atol=1e-9)
@@ -43,13 +47,12 @@ def test_cameras_come_back(moving_capture: Capture, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("view", range(4))
-def test_cameras_see_the_points_in_their_colours(moving_capture: Capture, tmp_path: Path, view: int) -> None:
-    export(moving_capture.folder, "chan", tmp_path / "chan")
+def test_cameras_see_the_points_in_their_colours(moving_capture: Capture, done: Exported, view: int) -> None:
     cloud, picture = moving_capture.output.points(2), moving_capture.picture(2, view)
     seen = cloud.view == view
 
     def error(place: int, source: int, back: NDArray[np.float64]) -> float:
-        _, poses, fov = read(tmp_path / "chan" / f"cam0{source + 1}.chan")
+        _, poses, fov = read(done.folder / f"cam0{source + 1}.chan")
         intrinsics = moving_capture.intrinsics[2, view].copy()  # principal point and pixel aspect are not in the file
         intrinsics[:2, :2] *= 60 / math.tan(math.radians(fov[place]) / 2) / intrinsics[1, 1]
         y_up = cloud.xyz[seen] * np.float32([1, -1, -1])

@@ -18,11 +18,15 @@ def archive(folder: Path, view: str) -> dict[str, NDArray[Any]]:
         return dict(data)
 
 
-def test_arrays_are_those_of_the_run(moving_capture: Capture, tmp_path: Path) -> None:
-    export(moving_capture.folder, "npz", tmp_path / "npz")
+@pytest.fixture(scope="module")
+def exported(moving_capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return export(moving_capture.folder, "npz", tmp_path_factory.mktemp("exported") / "npz")[0].folder
+
+
+def test_arrays_are_those_of_the_run(moving_capture: Capture, exported: Path) -> None:
     output = moving_capture.output
     for view, name in enumerate(output.view_names):
-        data = archive(tmp_path / "npz", name)
+        data = archive(exported, name)
         assert data["depth"].dtype == data["conf"].dtype == np.float32
         assert data["dynamic"].dtype == bool
         assert (data["depth"] > 0).all()
@@ -40,10 +44,9 @@ def test_arrays_are_those_of_the_run(moving_capture: Capture, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("view", range(4))
-def test_depth_and_cameras_fit_the_pictures(moving_capture: Capture, tmp_path: Path, view: int) -> None:
-    export(moving_capture.folder, "npz", tmp_path / "npz")
-    data = archive(tmp_path / "npz", f"cam0{view + 1}")
-    other = archive(tmp_path / "npz", f"cam0{(view + 1) % 4 + 1}")
+def test_depth_and_cameras_fit_the_pictures(moving_capture: Capture, exported: Path, view: int) -> None:
+    data = archive(exported, f"cam0{view + 1}")
+    other = archive(exported, f"cam0{(view + 1) % 4 + 1}")
     depth, place = data["depth"][1], 1
     rows, columns = np.indices(depth.shape) + 0.5
     rays = np.stack([columns, rows, np.ones_like(rows)], axis=-1) @ np.linalg.inv(data["intrinsics"][place]).T
