@@ -11,7 +11,7 @@ import re
 import resource
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -315,29 +315,41 @@ def _try_to_write(folder: Path) -> None:
             probe.unlink()
 
 
-def remove_stale_parts(folder: Path) -> tuple[Path, ...]:
+def remove_stale_parts(folder: Path, subfolders: Iterable[str] = ()) -> tuple[Path, ...]:
     """Delete the partial files of a killed run; call this only while the folder is locked.
 
-    Only the subfolders of the output format are searched, without following links: another run may write below this
-    folder.
+    Only the folder and `subfolders`, patterns of `Path.glob`, are searched, without following links: another run may
+    write below this folder. Subfolders that this empties go, too.
     """
-    places = [folder, *(folder / name for name in ("cameras", "points", "mesh", "preview", "state"))]
-    maps = [folder / name for name in ("depth", "confidence", "dynamic")]
-    places += [view for place in maps if not place.is_symlink() for view in sorted(place.glob("*"))]
-    stale = []
-    for place in places:
-        if (place.is_symlink() and place != folder) or not place.is_dir():
-            continue
-        for path in sorted(place.iterdir()):
-            if _PART.match(path.name) and path.is_file() and not path.is_symlink():
-                path.unlink()
-                stale.append(path)
+    root = real_path(folder)
+    found = [place for pattern in subfolders if pattern for place in sorted(folder.glob(pattern)) if place.is_dir()]
+    places = [place for place in found if real_path(place) == root / place.relative_to(folder)]
+    stale = [path for place in [folder, *places] for path in sorted(place.iterdir()) if _is_part(path)]
+    delete_files(stale, folder)
     return tuple(stale)
 
 
+def delete_files(paths: Iterable[Path], folder: Path) -> None:
+    """Delete those files below `folder` that exist, and the folders of all below it that are empty then."""
+    parents = set()
+    for path in paths:
+        parents.update(path.relative_to(folder).parents)
+        if path.is_file() or path.is_symlink():
+            path.unlink()
+    for place in sorted((folder / parent for parent in parents if parent.name), reverse=True):
+        if place.is_dir() and not place.is_symlink() and not any(place.iterdir()):
+            place.rmdir()
+
+
+def _is_part(path: Path) -> bool:
+    return bool(_PART.match(path.name)) and path.is_file() and not path.is_symlink()
+
+
 @contextmanager
-def claim_output(folder: Path) -> Iterator[Path]:
+def claim_output(folder: Path, subfolders: Iterable[str] = ()) -> Iterator[Path]:
     """Create the folder, check that it is writable, and lock it against other page4d processes while the body runs.
+
+    Partial files of a killed run are deleted, also in `subfolders` (patterns of `Path.glob`).
 
     The lock belongs to the open file, so a killed process leaves the folder unlocked. On file systems without locks
     the folder is used unlocked.
@@ -353,19 +365,19 @@ def claim_output(folder: Path) -> Iterator[Path]:
     except OSError as error:
         raise output_error(error, folder) from error
     try:
-        _hold(lock, folder)
+        _hold(lock, folder, subfolders)
         yield folder
         os.ftruncate(lock, 0)
     finally:
         os.close(lock)
 
 
-def _hold(lock: int, folder: Path) -> None:
+def _hold(lock: int, folder: Path, subfolders: Iterable[str]) -> None:
     try:
         _lock_or_refuse(lock, folder)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        remove_stale_parts(folder)
+        remove_stale_parts(folder, subfolders)
         _try_to_write(folder)
     except OSError as error:
         raise output_error(error, folder) from error

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,19 +15,65 @@ LONGEST_NAME = 64
 SAFE_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,63}$"
 """Pattern of a cleaned view name; a leading dot would hide the file, a leading dash would read as an option."""
 
-
-_VIEW = SAFE_NAME.strip("^$")
-_OWN_FILE = re.compile(
-    rf"(run|cameras)\.json|cameras/{_VIEW}\.(tum|open3d\.json)|(points|mesh)/((moving/)?frame_[0-9]{{6,}}|static)\.ply"
-    rf"|(depth|confidence|dynamic|motion|motion_sigma)/{_VIEW}/frame_[0-9]{{6,}}\.png|tracks/tracks\.npz"
-    r"|preview/(contact_sheet\.png|cloud\.png|orbit\.mp4)"
-    r"|state/(run\.json|chunk_[0-9]{5,}\.json|((memory|tracks)_[0-9]{5,}|background)\.safetensors)"
-)
+VIEW, FRAME = "{view}", "frame_{index:06d}"
+"""Parts of patterns: the file name of a view, and of an instant: zero-padded with a shared prefix, so that viewers
+import an animation."""
 
 
-def is_own_file(name: str) -> bool:
-    """Return whether page4d writes a file of this name, relative to the output folder."""
-    return _OWN_FILE.fullmatch(name) is not None
+@dataclass(frozen=True)
+class OutputFile:
+    """A kind of output file, by the pattern of its name below the output folder.
+
+    Subclasses are attributes of `OutputLayout`: the path, or a function of view and index that returns it.
+    """
+
+    pattern: str
+
+    @property
+    def top(self) -> str:
+        """First part of the pattern, a name in the output folder itself."""
+        return self.pattern.partition("/")[0]
+
+    @property
+    def glob(self) -> str:
+        """The pattern for `Path.glob`."""
+        return re.sub(r"\{.*?\}", "*", self.pattern)
+
+    @property
+    def expression(self) -> str:
+        """Regular expression of the names."""
+        expression = re.sub(r"\\\{index:0(.)d\\\}", r"[0-9]{\1,}", re.escape(self.pattern))
+        return expression.replace(re.escape(VIEW), SAFE_NAME.strip("^$"))
+
+    def names(self, file_names: Sequence[str], num_times: int) -> list[str]:
+        """Name all files of a run with these file names of views; a chunk has at least one instant of its own."""
+        views = file_names if VIEW in self.pattern else ("",)
+        indices = range(num_times if "{index" in self.pattern else 1)
+        return [self.pattern.format(view=view, index=index) for view in views for index in indices]
+
+
+class _Once(OutputFile):
+    def __get__(self, layout: "OutputLayout", _: object) -> Path:
+        return layout.path(self.pattern)
+
+
+class _PerView(OutputFile):
+    def __get__(self, layout: "OutputLayout", _: object) -> Callable[[str], Path]:
+        return lambda view: layout.path(self.pattern.format(view=layout.file_name(view)))
+
+
+class _PerIndex(OutputFile):
+    """One for every instant, or every chunk."""
+
+    def __get__(self, layout: "OutputLayout", _: object) -> Callable[[int], Path]:
+        return lambda index: layout.path(self.pattern.format(index=index))
+
+
+class _PerFrame(OutputFile):
+    """One for every instant and view."""
+
+    def __get__(self, layout: "OutputLayout", _: object) -> Callable[[int, str], Path]:
+        return lambda index, view: layout.path(self.pattern.format(index=index, view=layout.file_name(view)))
 
 
 def safe_names(names: Sequence[str]) -> tuple[str, ...]:
@@ -57,14 +103,40 @@ def _clean(name: str) -> str:
 
 @dataclass(frozen=True)
 class OutputLayout:
-    """Paths of all output files below `folder`; methods take the true names of views.
+    """Paths of all output files below `folder`: one row per kind of file; functions take the true names of views.
 
-    `file_names` are the cleaned names, made from `view_names` unless a record of an earlier run gives them.
+    Writing, cleaning, overwriting, resuming and the protection of input files follow these rows. `file_names` are the
+    cleaned names, made from `view_names` unless a record of an earlier run gives them.
     """
 
     folder: Path
     view_names: tuple[str, ...]
     file_names: tuple[str, ...] = ()
+
+    run = _Once("run.json")
+    cameras = _Once("cameras.json")
+    tum = _PerView(f"cameras/{VIEW}.tum")
+    open3d_trajectory = _PerView(f"cameras/{VIEW}.open3d.json")
+    points = _PerIndex(f"points/{FRAME}.ply")
+    static_points = _Once("points/static.ply")
+    moving_points = _PerIndex(f"points/moving/{FRAME}.ply")
+    mesh = _PerIndex(f"mesh/{FRAME}.ply")
+    static_mesh = _Once("mesh/static.ply")
+    moving_mesh = _PerIndex(f"mesh/moving/{FRAME}.ply")
+    depth = _PerFrame(f"depth/{VIEW}/{FRAME}.png")
+    confidence = _PerFrame(f"confidence/{VIEW}/{FRAME}.png")
+    dynamic = _PerFrame(f"dynamic/{VIEW}/{FRAME}.png")
+    motion = _PerFrame(f"motion/{VIEW}/{FRAME}.png")
+    motion_sigma = _PerFrame(f"motion_sigma/{VIEW}/{FRAME}.png")
+    tracks = _Once("tracks/tracks.npz")
+    contact_sheet = _Once("preview/contact_sheet.png")
+    cloud_preview = _Once("preview/cloud.png")
+    orbit = _Once("preview/orbit.mp4")
+    run_state = _Once("state/run.json")
+    chunk_state = _PerIndex("state/chunk_{index:05d}.json")
+    chunk_memory = _PerIndex("state/memory_{index:05d}.safetensors")
+    chunk_tracks = _PerIndex("state/tracks_{index:05d}.safetensors")
+    background = _Once("state/background.safetensors")
 
     def __post_init__(self) -> None:
         if len(set(self.view_names)) != len(self.view_names):
@@ -85,95 +157,35 @@ class OutputLayout:
             raise UsageError(f"no view is called '{view}'", f"the views are {listed(self.view_names)}")
         return self.file_names[self.view_names.index(view)]
 
-    @property
-    def run(self) -> Path:
-        """Record of the run: settings, conventions, views, times, diagnostics."""
-        return self.path("run.json")
-
-    @property
-    def cameras(self) -> Path:
-        """Cameras of every view and instant."""
-        return self.path("cameras.json")
-
-    def tum(self, view: str) -> Path:
-        """Trajectory of a view in the TUM format."""
-        return self.path("cameras", f"{self.file_name(view)}.tum")
-
-    def open3d_trajectory(self, view: str) -> Path:
-        """Trajectory of a view in Open3D's format."""
-        return self.path("cameras", f"{self.file_name(view)}.open3d.json")
-
-    def points(self, index: int) -> Path:
-        """Merged point cloud of an instant."""
-        return self.path("points", f"{frame_name(index)}.ply")
-
-    @property
-    def static_points(self) -> Path:
-        """Point cloud of what does not move, once for all instants."""
-        return self.path("points", "static.ply")
-
-    def moving_points(self, index: int) -> Path:
-        """Point cloud of what moves at an instant."""
-        return self.path("points", "moving", f"{frame_name(index)}.ply")
-
-    def mesh(self, index: int) -> Path:
-        """Mesh of an instant."""
-        return self.path("mesh", f"{frame_name(index)}.ply")
-
-    @property
-    def static_mesh(self) -> Path:
-        """Mesh of what does not move, once for all instants."""
-        return self.path("mesh", "static.ply")
-
-    def moving_mesh(self, index: int) -> Path:
-        """Mesh of what moves at an instant."""
-        return self.path("mesh", "moving", f"{frame_name(index)}.ply")
-
-    def depth(self, index: int, view: str) -> Path:
-        """Depth map of a frame."""
-        return self.path("depth", self.file_name(view), f"{frame_name(index)}.png")
-
-    def confidence(self, index: int, view: str) -> Path:
-        """Confidence map of a frame."""
-        return self.path("confidence", self.file_name(view), f"{frame_name(index)}.png")
-
-    def dynamic(self, index: int, view: str) -> Path:
-        """Motion mask of a frame."""
-        return self.path("dynamic", self.file_name(view), f"{frame_name(index)}.png")
-
-    def motion(self, index: int, view: str) -> Path:
-        """Velocity map of a frame."""
-        return self.path("motion", self.file_name(view), f"{frame_name(index)}.png")
-
-    def motion_sigma(self, index: int, view: str) -> Path:
-        """Standard deviations of the velocities of a frame."""
-        return self.path("motion_sigma", self.file_name(view), f"{frame_name(index)}.png")
-
-    @property
-    def tracks(self) -> Path:
-        """Trajectories of points."""
-        return self.path("tracks", "tracks.npz")
-
-    def preview(self, name: str) -> Path:
-        """Preview picture or video, by its file name."""
-        return self.path("preview", name)
-
-    def state(self, name: str) -> Path:
-        """Record from which a run is resumed, by its file name."""
-        return self.path("state", name)
-
-    def path(self, *parts: str) -> Path:
-        """Join parts below the folder; a link at the last part itself is not followed.
+    def path(self, name: str) -> Path:
+        """Return the path of a name below the folder; a link at its last part is not followed.
 
         Raises:
             OutputError: if a link or a part would lead outside the folder.
         """
-        path = self.folder.joinpath(*parts)
+        path = self.folder / name
         if path.name in ("", "..") or not real_path(path.parent).is_relative_to(real_path(self.folder)):
             raise OutputError(f"'{path}' leads outside '{self.folder}'", "remove the link, or choose another folder")
         return path
 
 
+OUTPUT_FILES = {kind: row for kind, row in vars(OutputLayout).items() if isinstance(row, OutputFile)}
+"""All kinds of output files."""
+
+OUTPUT_NAMES = tuple(dict.fromkeys(row.top for row in OUTPUT_FILES.values()))
+"""Names of the files and folders in an output folder."""
+
+OUTPUT_FOLDERS = tuple(dict.fromkeys(row.glob.rpartition("/")[0] for row in OUTPUT_FILES.values()))
+"""Patterns of the folders with output files, for `Path.glob`; the first is empty, the output folder itself."""
+
+_OWN_FILE = re.compile("|".join(row.expression for row in OUTPUT_FILES.values()))
+
+
+def is_own_file(name: str) -> bool:
+    """Return whether page4d writes a file of this name, relative to the output folder."""
+    return _OWN_FILE.fullmatch(name) is not None
+
+
 def frame_name(index: int) -> str:
-    """Return the name of an instant: zero-padded with a shared prefix, so that viewers import an animation."""
-    return f"frame_{index:06d}"
+    """Return the name of an instant."""
+    return FRAME.format(index=index)

@@ -26,7 +26,7 @@ from page4d.geometry.camera import resize_intrinsics, unproject
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.installation import require_extra
 from page4d.output.cameras import CaptureCameras, read_cameras_json
-from page4d.output.layout import OutputLayout
+from page4d.output.layout import OUTPUT_FILES, OutputLayout
 from page4d.output.record import RunRecord, ViewRecord, read_run
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Output:
     @property
     def has_motion(self) -> bool:
         """Whether the run predicted motion masks."""
-        return self.layout.path("dynamic").is_dir()
+        return self.layout.path(OUTPUT_FILES["dynamic"].top).is_dir()
 
     def depth(self, time_index: int, view: str) -> NDArray[np.float32]:
         """Read a depth map [H, W] in units of the scene, 0 where there is none."""

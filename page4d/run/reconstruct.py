@@ -13,7 +13,7 @@ from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder, claim_output, real_path
 from page4d.io.limits import limits_named
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, split_options
-from page4d.output.layout import OutputLayout
+from page4d.output.layout import OUTPUT_FOLDERS, OUTPUT_NAMES, OutputLayout
 from page4d.output.record import RunRecord
 from page4d.rig.opening import open_scene
 from page4d.run.chunk_source import OpenChunks, local_chunks
@@ -23,7 +23,7 @@ from page4d.run.progress import Journal, Observer, SilentObserver
 from page4d.run.registration import check_for_run, register_for_run, will_register
 from page4d.run.run import Run
 from page4d.run.stages.world import known_length
-from page4d.run.state import CONTRACT_NAMES, StateFolder, earlier_registration, is_occupied
+from page4d.run.state import StateFolder, earlier_registration, is_occupied
 from page4d.run.state_records import RegistrationState
 from page4d.scene.identity import files_of
 from page4d.scene.records import Notice, Scene
@@ -54,7 +54,7 @@ def check_inputs_outside(scene: Scene, out: Path) -> None:
     Raises:
         UsageError: naming the first such file.
     """
-    own = [real_path(out / name) for name in CONTRACT_NAMES]
+    own = [real_path(out / name) for name in OUTPUT_NAMES]
     sidecars = [paired.frames for view in scene.views for paired in (view.mask, view.depth) if paired is not None]
     read = [path for source in (*(view.source for view in scene.views), *sidecars) for path in files_of(source)]
     for path in (*read, *scene.other_files):
@@ -124,7 +124,7 @@ def reconstruct(
     registration = _registration(scene, predictor.settings, out, existing, journal)
     plan = plan_run(scene, predictor, observer.notice, registration)
     plan = _with_check(plan, out, existing, journal)
-    with claim_output(out) as folder:
+    with claim_output(out, OUTPUT_FOLDERS) as folder:
         check_target(folder, existing)  # again: another process may have finished it meanwhile
         return Run(plan, folder, journal, open_chunks).execute(existing)
 

@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, JsonValue
@@ -20,11 +20,11 @@ import page4d
 from page4d.conventions import Scale
 from page4d.errors import InputError, OutputError, UsageError
 from page4d.formats.files import reading_again
-from page4d.io.atomic import WrittenFile, file_sha256, write_bytes_atomic
+from page4d.io.atomic import WrittenFile, delete_files, file_sha256, write_bytes_atomic
 from page4d.io.json_records import FileModel, Model, read_model, read_sealed, readable, write_sealed
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings, describe_settings, option_name
-from page4d.output.layout import OutputLayout, is_own_file
+from page4d.output.layout import OUTPUT_FILES, OUTPUT_NAMES, OutputLayout, is_own_file
 from page4d.output.record import RunRecord, read_run
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES
@@ -41,27 +41,6 @@ from page4d.scene.identity import files_of
 from page4d.scene.image_file import image_name
 from page4d.scene.records import Scene
 from page4d.stereo.background import Background
-
-CONTRACT_NAMES = (
-    "run.json",
-    "cameras.json",
-    "cameras",
-    "points",
-    "mesh",
-    "depth",
-    "confidence",
-    "dynamic",
-    "motion",
-    "motion_sigma",
-    "tracks",
-    "preview",
-    "state",
-)
-"""Names of files and folders in the output contract."""
-
-_BACKGROUND_NAME = "background.safetensors"
-
-PREVIEW_NAMES = ("contact_sheet.png", "cloud.png", "orbit.mp4")
 
 _Listed = Annotated[OwnFile, BeforeValidator(lambda file: file.get("name") if isinstance(file, dict) else file)]
 
@@ -81,7 +60,7 @@ class StateFolder:
 
     def write_run(self, state: RunState) -> None:
         """Record the run atomically."""
-        write_sealed(self._layout.state("run.json"), state)
+        write_sealed(self._layout.run_state, state)
 
     def read_run(self) -> RunState | None:
         """Return the recorded run, or None if there is none.
@@ -89,7 +68,7 @@ class StateFolder:
         Raises:
             UsageError: if the record was changed, or is of an older version.
         """
-        path = self._layout.state("run.json")
+        path = self._layout.run_state
         if not path.is_file():
             return None
         try:
@@ -113,12 +92,12 @@ class StateFolder:
             clipped_velocities=chunk.clipped_velocities,
             motion=list(chunk.motion),
         )
-        write_sealed(self._layout.state(_chunk_name(index)), state)
+        write_sealed(self._layout.chunk_state(index), state)
 
     def write_memory(self, index: int, memory: Memory) -> WrittenFile:
         """Write the memory that the network passes on after a chunk."""
         tensors = {name: tokens.contiguous() for name, tokens in memory.items()}
-        return write_bytes_atomic(self._layout.state(_memory_name(index)), save(tensors))
+        return write_bytes_atomic(self._layout.chunk_memory(index), save(tensors))
 
     def read_memory(self, index: int, chunk: FinishedChunk) -> Memory | None:
         """Return the memory after a finished chunk, or None if it has none.
@@ -126,7 +105,7 @@ class StateFolder:
         Raises:
             UsageError: if the file is damaged.
         """
-        path = self._layout.state(_memory_name(index))
+        path = self._layout.chunk_memory(index)
         if f"state/{path.name}" not in chunk.files:
             return None
         try:
@@ -138,7 +117,7 @@ class StateFolder:
 
     def write_tracks(self, index: int, tensors: Mapping[str, Tensor]) -> WrittenFile:
         """Write the tracks of a chunk, from which a resumed run continues them."""
-        return write_bytes_atomic(self._layout.state(_tracks_name(index)), save(dict(tensors)))
+        return write_bytes_atomic(self._layout.chunk_tracks(index), save(dict(tensors)))
 
     def read_tracks(self, index: int) -> dict[str, Tensor]:
         """Return the tracks of a finished chunk.
@@ -146,7 +125,7 @@ class StateFolder:
         Raises:
             UsageError: if the file is missing or damaged.
         """
-        path = self._layout.state(_tracks_name(index))
+        path = self._layout.chunk_tracks(index)
         try:
             return load(path.read_bytes())
         except (SafetensorError, OSError) as error:
@@ -156,7 +135,7 @@ class StateFolder:
 
     def write_background(self, background: Background) -> WrittenFile:
         """Write the background of the static cameras, in the unit of the predictor."""
-        return write_bytes_atomic(self._layout.state(_BACKGROUND_NAME), save(background.tensors()))
+        return write_bytes_atomic(self._layout.background, save(background.tensors()))
 
     def read_background(self, state: CleaningState) -> Background | None:
         """Return the recorded background; None if there is none.
@@ -166,7 +145,7 @@ class StateFolder:
         """
         if not state.background:
             return None
-        path = self._layout.state(_BACKGROUND_NAME)
+        path = self._layout.background
         if not self._is_unchanged(state.background[0]):
             raise UsageError(f"'{path}' is missing or was changed", "use ⟨existing=overwrite⟩ to start again")
         return Background(**load(path.read_bytes()))
@@ -208,7 +187,7 @@ class StateFolder:
 
     def _read_chunk(self, index: int) -> ChunkState | None:
         """Return the record of a chunk; None if it is missing or was changed, so that the chunk is repeated."""
-        path = self._layout.state(_chunk_name(index))
+        path = self._layout.chunk_state(index)
         try:
             return read_sealed(path, ChunkState) if path.is_file() else None
         except InputError:
@@ -217,7 +196,7 @@ class StateFolder:
     def delete_chunks_from(self, index: int) -> None:
         """Delete the records of chunks of an abandoned plan."""
         for path in self._chunk_records():
-            if path.name >= _chunk_name(index):
+            if path.name >= self._layout.chunk_state(index).name:
                 path.unlink()
 
     def is_complete(self, run: RunState) -> bool:
@@ -243,11 +222,11 @@ class StateFolder:
                     )
 
     def _chunk_records(self) -> list[Path]:
-        found = self._layout.state("run.json").parent.glob("chunk_*.json")
+        found = self._layout.folder.glob(OUTPUT_FILES["chunk_state"].glob)
         return sorted(path for path in found if is_own_file(f"state/{path.name}") and path.is_file())
 
     def _is_unchanged(self, file: FileRecord) -> bool:
-        path = self._layout.path(*PurePosixPath(file.name).parts)
+        path = self._layout.path(file.name)
         if path.is_symlink() or not path.is_file() or path.stat().st_size != file.num_bytes:
             return False
         return file_sha256(path) == file.sha256
@@ -259,7 +238,7 @@ class StateFolder:
             UsageError: if a record is damaged, or names a file that page4d does not write.
         """
         names = ["run.json", *self._planned_files()]
-        for path in [self._layout.state("run.json"), *self._chunk_records()]:
+        for path in [self._layout.run_state, *self._chunk_records()]:
             listing = _read(path, _Listing)
             names += [*listing.files, *listing.other_files, f"state/{path.name}"]
         return list(dict.fromkeys(names))
@@ -275,35 +254,15 @@ class StateFolder:
         Raises:
             OutputError: if a link leads out of the folder; then nothing is deleted.
         """
-        names = [PurePosixPath(name) for name in self.listed_files()]
-        for path in [self._layout.path(*name.parts) for name in names]:
-            if path.is_file() or path.is_symlink():
-                path.unlink()
-        parents = {parent for name in names for parent in name.parents if parent.name}
-        for parent in sorted(parents, reverse=True):
-            folder = self._layout.path(*parent.parts)
-            if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-                folder.rmdir()
+        delete_files([self._layout.path(name) for name in self.listed_files()], self._layout.folder)
 
     def _planned_files(self) -> list[str]:
         """Name the files of all instants of the run in the folder: the last chunk may be half written."""
-        root = self._layout.folder
         if not self._layout.run.is_file():
             return []
         earlier = _read(self._layout.run, RunRecord)
-        layout = OutputLayout(
-            root, tuple(view.name for view in earlier.views), tuple(view.safe_name for view in earlier.views)
-        )
-        maps = (layout.depth, layout.confidence, layout.dynamic)
-        paths = [layout.cameras, layout.static_points, layout.static_mesh]
-        paths += [layout.preview(name) for name in PREVIEW_NAMES]
-        paths += [path(view) for path in (layout.tum, layout.open3d_trajectory) for view in layout.view_names]
-        clouds = (layout.points, layout.moving_points, layout.mesh, layout.moving_mesh)
-        paths += [path(index) for path in clouds for index in range(len(earlier.times))]
-        paths += [
-            path(index, view) for path in maps for view in layout.view_names for index in range(len(earlier.times))
-        ]
-        return [path.relative_to(root).as_posix() for path in paths]
+        views = [view.safe_name for view in earlier.views]
+        return [name for row in OUTPUT_FILES.values() for name in row.names(views, len(earlier.times))]
 
 
 def is_occupied(folder: Path) -> bool:
@@ -311,7 +270,7 @@ def is_occupied(folder: Path) -> bool:
 
     The records of a run that ended before it wrote its first file do not count, nor do empty folders.
     """
-    held = {name for name in CONTRACT_NAMES if _holds_anything(folder / name)}
+    held = {name for name in OUTPUT_NAMES if _holds_anything(folder / name)}
     return bool(held - {"run.json", "state"}) or (bool(held) and not _has_only_begun(folder))
 
 
@@ -351,18 +310,6 @@ def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
 
 def _amount(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
-
-
-def _chunk_name(index: int) -> str:
-    return f"chunk_{index:05d}.json"
-
-
-def _tracks_name(index: int) -> str:
-    return f"tracks_{index:05d}.safetensors"
-
-
-def _memory_name(index: int) -> str:
-    return f"memory_{index:05d}.safetensors"
 
 
 def _read(path: Path, model: type[Model]) -> Model:

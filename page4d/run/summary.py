@@ -57,7 +57,6 @@ from page4d.run.predictor import PRECISION_NAMES, is_conditioned
 from page4d.run.progress import Journal
 from page4d.run.stages.stitch import has_depth
 from page4d.run.stages.world import TOLERANCE, World
-from page4d.run.state import PREVIEW_NAMES
 from page4d.run.state_records import FinishedChunk, RunState
 from page4d.scene.batches import open_batches
 from page4d.scene.records import Level, Notice, Scene
@@ -527,11 +526,11 @@ def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
     sheet = contact_sheet(frames, output.run.scale, notice)
     middle = instants[len(instants) // 2]
     cloud = cloud_views(output.points(middle), output.cameras, middle, notice)
-    sheet_path, cloud_path, orbit_path = map(output.layout.preview, PREVIEW_NAMES)
+    layout = output.layout
     return [
-        write_png(sheet_path, sheet),
-        write_png(cloud_path, cloud),
-        write_bytes_atomic(orbit_path, orbit_video(output, notice)),
+        write_png(layout.contact_sheet, sheet),
+        write_png(layout.cloud_preview, cloud),
+        write_bytes_atomic(layout.orbit, orbit_video(output, notice)),
     ]
 
 

@@ -152,18 +152,6 @@ def test_static_points_are_written_once(finished: Path, monkeypatch: pytest.Monk
     assert files_of(tmp_path / "out") == files_of(finished)
 
 
-def test_overwriting_removes_layers_and_keeps_other_files(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(InterruptedRunError):
-        run(out, observer=StopAt(1))  # half written: no record lists the files yet
-    assert (out / "points" / "static.ply").is_file()
-    (out / "points" / "notes.txt").write_text("notes")
-    run(out, ExistingOutput.OVERWRITE, layers=False)
-    assert not (out / "points" / "static.ply").exists()
-    assert not (out / "points" / "moving").exists()
-    assert (out / "points" / "notes.txt").read_text() == "notes"
-
-
 def test_a_run_with_layers_is_not_continued_without_them(finished: Path) -> None:
     with pytest.raises(Exception, match="differs: layers"):
         run(finished, ExistingOutput.RESUME, layers=False)
@@ -200,10 +188,10 @@ def test_with_layers_the_static_surface_is_written_once_and_the_moving_one_at_ev
     ]
     run(tmp_path / "whole", mesh=True)
     assert files_of(out) == files_of(tmp_path / "whole")
-    run(out, ExistingOutput.OVERWRITE, mesh=True, layers=False)
-    assert sorted(str(path.relative_to(out / "mesh")) for path in (out / "mesh").rglob("*")) == [
-        f"frame_{index:06d}.ply" for index in range(5)
-    ]
+    run(tmp_path / "plain", mesh=True, layers=False)
+    assert sorted(
+        str(path.relative_to(tmp_path / "plain/mesh")) for path in (tmp_path / "plain/mesh").rglob("*")
+    ) == [f"frame_{index:06d}.ply" for index in range(5)]
 
 
 def test_the_plan_counts_layers() -> None:

@@ -20,10 +20,11 @@ from truth import TruthPredictor
 
 from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, OutputError, Page4DError, UsageError, WeightsError
+from page4d.io.atomic import part_name
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
-from page4d.output.layout import OutputLayout, is_own_file
+from page4d.output.layout import OUTPUT_FILES, OutputLayout, is_own_file
 from page4d.output.reader import open_output
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
@@ -333,6 +334,23 @@ def test_overwriting_leaves_the_folder_above_alone(tmp_path: Path, complete: Pat
     StateFolder(OutputLayout(out, ())).remove_listed_files()
     assert list(out.iterdir()) == []
     assert out.is_dir()
+
+
+def test_overwriting_leaves_no_file_of_any_kind_of_a_run_that_was_cut_off(stopped: Path, tmp_path: Path) -> None:
+    """Neither complete files that no record lists, nor partial ones, nor empty folders."""
+    out, new = Path(shutil.copytree(stopped, tmp_path / "out")), tmp_path / "new"
+    layout = OutputLayout(out, CAPTURE.scene().view_names)
+    for kind, row in OUTPUT_FILES.items():
+        for path in map(layout.path, row.names(layout.file_names, CAPTURE.num_times)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part_name(path).write_bytes(b"half")
+            if kind != "chunk_state" and not path.exists():
+                path.write_bytes(b"whole")
+    shorter = replace(CAPTURE, num_views=1, num_times=2)
+    for folder, existing in ((out, ExistingOutput.OVERWRITE), (new, ExistingOutput.REFUSE)):
+        reconstruct(shorter.scene(), Remembering(shorter), out=folder, settings=SETTINGS, existing=existing)
+    assert contents(out) == contents(new)
+    assert all(any(path.iterdir()) for path in out.rglob("*") if path.is_dir())
 
 
 class TestNothingWritten:

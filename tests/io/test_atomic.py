@@ -152,8 +152,9 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path) -> None:
     for name in kept:
         (tmp_path / name).write_bytes(b"")
     (tmp_path / ".link.0123abcd.part").symlink_to(tmp_path / "notes.part")
-    assert remove_stale_parts(tmp_path) == (stale,)
+    assert remove_stale_parts(tmp_path, ["", "depth/*", "points"]) == (stale,)
     assert files_below(tmp_path) == sorted([*kept, ".link.0123abcd.part"])
+    assert not stale.parent.exists()
 
 
 def test_claiming_a_folder_makes_it_and_clears_leftovers(tmp_path: Path) -> None:
@@ -301,7 +302,7 @@ def test_leftovers_behind_a_link_are_kept(tmp_path: Path) -> None:
     kept = outside / "cam01" / ".frame_000000.png.0123abcd.part"
     kept.write_bytes(b"other")
     (out / "depth").symlink_to(outside)
-    assert remove_stale_parts(out) == ()
+    assert remove_stale_parts(out, ["depth/*"]) == ()
     assert kept.exists()
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import OutputError, UsageError
-from page4d.output.layout import SAFE_NAME, OutputLayout, is_own_file, safe_names
+from page4d.output.layout import OUTPUT_FILES, SAFE_NAME, OutputLayout, is_own_file, safe_names
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=100)
 HOSTILE = st.sampled_from(["", ".", "..", "../../x", "/etc/passwd", "a/b", "-rf", "a\nb", "a\0b", "con", "é" * 90])
@@ -27,12 +27,24 @@ def test_any_view_names_have_distinct_safe_file_names(names: list[str]) -> None:
 @given(names=st.lists(ANY_TEXT | HOSTILE, min_size=1, max_size=6, unique=True))
 def test_every_path_stays_inside_the_folder(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.getbasetemp()
-    layout = OutputLayout(folder, tuple(names))
-    for view in names:
-        paths = [layout.tum(view), layout.open3d_trajectory(view), layout.depth(3, view), layout.confidence(3, view)]
-        for path in [*paths, layout.dynamic(3, view), layout.points(3), layout.run, layout.cameras]:
-            assert path.resolve().is_relative_to(folder.resolve())
-            assert path != folder
+    for path in paths_of(OutputLayout(folder, tuple(names)), 3):
+        assert path.resolve().is_relative_to(folder.resolve())
+        assert path != folder
+
+
+def paths_of(layout: OutputLayout, index: int) -> list[Path]:
+    """Return the paths of every kind, per view at one index."""
+    found = []
+    for kind in OUTPUT_FILES:
+        path = getattr(layout, kind)
+        if isinstance(path, Path):
+            found.append(path)
+        elif "{view}" not in OUTPUT_FILES[kind].pattern:
+            found.append(path(index))
+        else:
+            before = (index,) if "{index" in OUTPUT_FILES[kind].pattern else ()
+            found += [path(*before, view) for view in layout.view_names]
+    return found
 
 
 def test_safe_names_are_kept_and_collisions_are_numbered() -> None:
@@ -50,23 +62,27 @@ def test_safe_names_are_kept_and_collisions_are_numbered() -> None:
     assert long[1].endswith("_2")
 
 
-def test_paths_follow_the_output_contract(tmp_path: Path) -> None:
+def test_paths_follow_the_table_and_the_docs_describe_them(tmp_path: Path) -> None:
     layout = OutputLayout(tmp_path, ("a b", "c"))
-    paths = [
-        *(layout.run, layout.cameras, layout.tum("a b"), layout.open3d_trajectory("c"), layout.points(0)),
-        *(layout.depth(1, "a b"), layout.confidence(12, "c"), layout.dynamic(1234567, "c")),
-        *(layout.preview("contact_sheet.png"), layout.state("chunk_00000.json")),
-        *(layout.static_points, layout.moving_points(2), layout.static_mesh, layout.moving_mesh(2)),
-    ]
-    assert [str(path.relative_to(tmp_path)) for path in paths] == [
-        *("run.json", "cameras.json", "cameras/a_b.tum", "cameras/c.open3d.json", "points/frame_000000.ply"),
-        *("depth/a_b/frame_000001.png", "confidence/c/frame_000012.png", "dynamic/c/frame_1234567.png"),
-        *("preview/contact_sheet.png", "state/chunk_00000.json"),
-        *("points/static.ply", "points/moving/frame_000002.ply", "mesh/static.ply", "mesh/moving/frame_000002.ply"),
-    ]
-    assert all(is_own_file(path.relative_to(tmp_path).as_posix()) for path in paths)
-    assert not is_own_file("points/moving/static.ply")
-    assert not is_own_file("points/moving")
+    names = [path.relative_to(tmp_path).as_posix() for path in paths_of(layout, 1234567)]
+    assert {*names} >= {
+        "run.json",
+        "cameras/a_b.tum",
+        "points/moving/frame_1234567.ply",
+        "dynamic/c/frame_1234567.png",
+    }
+    assert all(is_own_file(name) for name in names)
+    assert not any(
+        is_own_file(name) for name in ("points/moving/static.ply", "points/moving", "depth/frame_000000.png")
+    )
+    planned = [name for row in OUTPUT_FILES.values() for name in row.names(layout.file_names, 2)]
+    assert {path.relative_to(tmp_path).as_posix() for index in (0, 1) for path in paths_of(layout, index)} == {
+        *planned
+    }
+    assert len(planned) == len({*planned})
+    docs = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    described = re.findall(r"^(\S+)  ", docs.partition("## Output folder")[2].split("```")[1], re.MULTILINE)
+    assert described == [row.pattern.format(view="<view>", index=0) for row in OUTPUT_FILES.values()]
 
 
 def test_a_symbolic_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
@@ -78,7 +94,7 @@ def test_a_symbolic_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="leads outside"):
         layout.depth(0, "cam")
     with pytest.raises(OutputError, match="leads outside"):
-        layout.preview("../../x")
+        layout.path("preview/../../x")
 
 
 def test_equal_names_and_unknown_views_are_refused(tmp_path: Path) -> None:
