@@ -13,7 +13,7 @@ from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError
 from page4d.formats.build import FileSchema, Matrix3, Matrix4, Side, make_camera
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
-from page4d.formats.files import check_count, error_context, read_json, unreadable, validated
+from page4d.formats.files import check_count, error_context, unreadable, validated
 from page4d.geometry.distortion import Distortion, LensModel
 
 _PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -66,13 +66,12 @@ class _Output(FileSchema):
     times: list[float] = Field(default=[])
 
 
-def read_page4d_json(path: Path) -> Calibration:
-    """Read `cameras.json`: the output of a page4d run, or a plain ground truth.
+def read_page4d_json(path: Path, content: dict[str, object]) -> Calibration:
+    """Read the content of a `cameras.json`: the output of a page4d run, or a plain ground truth.
 
     Raises:
-        InputError: if the file is neither or is damaged, or a camera is invalid.
+        InputError: if it is neither, or a camera is invalid.
     """
-    content = read_json(path)
     if "views" in content:
         return _read_output(path, validated(_Output, content, path.name))
     if "cameras" in content:

@@ -33,7 +33,7 @@ from page4d.formats.build import (
     pinhole,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
-from page4d.formats.files import MAX_IMAGES, check_count, error_context, read_json, unreadable, validated
+from page4d.formats.files import MAX_IMAGES, check_count, error_context, validated
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.transforms import invert_rigid, rigid
 
@@ -79,18 +79,15 @@ class _Transforms(FileSchema):
     applied_scale: Annotated[float, Field(gt=0)] = 1.0
 
 
-def read_nerfstudio(path: Path) -> Calibration:
-    """Read a `transforms.json`; its scale is arbitrary.
+def read_nerfstudio(path: Path, content: dict[str, object]) -> Calibration:
+    """Read the content of a `transforms.json`; its scale is arbitrary.
 
     `group_images` groups frames into views. Frames in one folder with different `time` values are those of one moving
     camera.
 
     Raises:
-        InputError: if the file is damaged or a camera is invalid.
+        InputError: if the content or a camera is invalid.
     """
-    content = read_json(path)
-    if "frames" not in content:
-        raise unreadable(path, "it has no key 'frames'")
     transforms = validated(_Transforms, content, path.name)
     check_count(path, len(transforms.frames), "images", MAX_IMAGES)
     shared = {key: value for key, value in content.items() if key in _Intrinsics.model_fields}

@@ -4,7 +4,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -27,11 +29,12 @@ class CalibrationFormat:
     """A calibration format: how its files are recognized, and its reader.
 
     `file_names` are patterns of lower-case file names. JSON files are recognized by one of the `json_keys` instead,
-    files with other names by `signature` at their beginning. `is_folder` recognizes a format that spans a folder.
+    and their reader takes the parsed content, too; files with other names are recognized by `signature` at their
+    beginning. `is_folder` recognizes a format that spans a folder.
     """
 
     name: str
-    read: Callable[[Path], Calibration]
+    read: Callable[..., Calibration]
     file_names: tuple[str, ...]
     is_folder: Callable[[Path], bool] | None = None
     json_keys: frozenset[str] = frozenset()
@@ -101,13 +104,9 @@ def read_calibration(path: Path, unit: str | None = None) -> Calibration:
     """
     if unit is not None and unit not in METRES_PER_UNIT:
         raise UsageError(f"⟨calibration_unit={unit}⟩", f"choose from {', '.join(METRES_PER_UNIT)}")
-    check_exists(path)
-    format_, found = _find_in_folder(path) if path.is_dir() else (_format_of_file(path), path)
-    calibration = replace(format_.read(found), format=format_.name)
-    if unit is not None:
-        return _in_metres(calibration, unit)
-    notice = _distance_notice(calibration)
-    return calibration if notice is None else replace(calibration, notices=(*calibration.notices, notice))
+    found = _find(path)
+    calibration = replace(found.read(), format=found.name)
+    return _with_distance_notice(calibration) if unit is None else _in_metres(calibration, unit)
 
 
 def read_lenses(path: Path) -> Calibration:
@@ -116,11 +115,10 @@ def read_lenses(path: Path) -> Calibration:
     Raises:
         InputError: if the file is missing, damaged or of an unknown format, or contains an invalid camera.
     """
-    check_exists(path)
-    format_, found = _find_in_folder(path) if path.is_dir() else (_format_of_file(path), path)
-    if format_.read is read_opencv_yaml:
-        return replace(read_opencv_yaml(found, needs_poses=False), format=format_.name)
-    return read_calibration(path)
+    found = _find(path)
+    if found.read.func is read_opencv_yaml:
+        return replace(found.read(needs_poses=False), format=found.name)
+    return _with_distance_notice(replace(found.read(), format=found.name))
 
 
 def is_calibration_name(path: Path) -> bool:
@@ -128,13 +126,30 @@ def is_calibration_name(path: Path) -> bool:
     return _format_of_name(path) is not None
 
 
-def _find_in_folder(folder: Path) -> tuple[CalibrationFormat, Path]:
+class _Found(NamedTuple):
+    """The format of a calibration, and its reader with the arguments."""
+
+    name: str
+    read: partial[Calibration]
+
+
+def _find(path: Path) -> _Found:
+    check_exists(path)
+    if path.is_dir():
+        return _find_in_folder(path)
+    if path.name.lower().endswith(".json"):
+        return _find_json(path)
+    row = _format_of_name(path)
+    return _find_by_content(path) if row is None else _Found(row.name, partial(row.read, path))
+
+
+def _find_in_folder(folder: Path) -> _Found:
     for row in FORMATS:
         if row.is_folder is not None and row.is_folder(folder):
-            return row, folder
+            return _Found(row.name, partial(row.read, folder))
     for name in (name for row in FORMATS if row.json_keys for name in row.file_names):
         if (folder / name).is_file():
-            return _format_of_json(folder / name), folder / name
+            return _find_json(folder / name)
     try:
         files = sorted(path for path in folder.iterdir() if _is_single_file(_format_of_name(path)))
     except OSError as error:
@@ -144,17 +159,11 @@ def _find_in_folder(folder: Path) -> tuple[CalibrationFormat, Path]:
         raise unreadable(folder, f"it contains {len(files)} calibrations ({names}); pass one of them")
     if not files:
         raise unreadable(folder, "it contains no calibration file")
-    return _format_of_file(files[0]), files[0]
+    return _find(files[0])
 
 
 def _is_single_file(format_: CalibrationFormat | None) -> bool:
     return format_ is not None and format_.is_folder is None and not format_.json_keys
-
-
-def _format_of_file(path: Path) -> CalibrationFormat:
-    if path.name.lower().endswith(".json"):
-        return _format_of_json(path)
-    return _format_of_name(path) or _format_of_content(path)
 
 
 def _format_of_name(path: Path) -> CalibrationFormat | None:
@@ -162,24 +171,24 @@ def _format_of_name(path: Path) -> CalibrationFormat | None:
     return next((row for row in FORMATS if any(fnmatchcase(name, pattern) for pattern in row.file_names)), None)
 
 
-def _format_of_json(path: Path) -> CalibrationFormat:
-    keys = read_json(path).keys()
+def _find_json(path: Path) -> _Found:
+    content = read_json(path)
     for row in FORMATS:
-        if row.json_keys & keys:
-            return row
+        if row.json_keys & content.keys():
+            return _Found(row.name, partial(row.read, path, content))
     expected = [f"'{key}'" for row in FORMATS for key in sorted(row.json_keys)]
     raise unreadable(path, f"it has none of the keys {', '.join(expected)}")
 
 
-def _format_of_content(path: Path) -> CalibrationFormat:
+def _find_by_content(path: Path) -> _Found:
     start = read_bytes(path).removeprefix(_BYTE_ORDER_MARK)[:_SIGNATURE_BYTES].lstrip()
     if not start:
         raise unreadable(path, "it is empty")
     if start.startswith(b"{"):
-        return _format_of_json(path)
+        return _find_json(path)
     for row in FORMATS:
         if row.signature is not None and row.signature.match(start):
-            return row
+            return _Found(row.name, partial(row.read, path))
     raise unreadable(path, "neither its name nor its content matches a supported format")
 
 
@@ -202,16 +211,17 @@ def _scaled(camera: CalibratedCamera, factor: float) -> CalibratedCamera:
     return replace(camera, world_to_camera=camera.world_to_camera * scale)
 
 
-def _distance_notice(calibration: Calibration) -> str | None:
-    """Return a warning if cameras in assumed metres are implausibly far apart."""
+def _with_distance_notice(calibration: Calibration) -> Calibration:
+    """Add a warning if cameras in assumed metres are implausibly far apart."""
     if calibration.scale is not Scale.METRIC or calibration.file_unit is not None:
-        return None
+        return calibration
     starts = [camera_centers(camera.world_to_camera).reshape(-1, 3)[0] for camera in calibration.cameras]
     centers = torch.stack(starts[:MAX_CAMERAS_COMPARED])
     distance = float(torch.cdist(centers, centers).max())
     if distance <= SUSPICIOUS_DISTANCE_M:
-        return None
-    return (
+        return calibration
+    notice = (
         f"cameras of {calibration.path.name} are up to {distance:.0f} m apart; "
         "if the file is in millimetres, pass ⟨calibration_unit=mm⟩"
     )
+    return replace(calibration, notices=(*calibration.notices, notice))

@@ -1,6 +1,8 @@
 """One rig in every format has the same pixels, sizes, names and unit; independent libraries agree."""
 
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 import cv2
 import numpy as np
@@ -12,8 +14,9 @@ from scipy.spatial.transform import Rotation
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
-from page4d.formats.read import read_calibration
+from page4d.formats.read import read_calibration, read_lenses
 from page4d.geometry.distortion import LensModel
+from page4d.io import documents
 
 SAME_PIXEL = 1e-9
 POINTS = np.random.default_rng(3).uniform(-0.7, 0.7, size=(200, 3))
@@ -35,6 +38,15 @@ def test_one_rig_has_the_same_pixels_in_every_format(name: str, tmp_path: Path) 
         assert camera.distortion.model is LensModel.BROWN_CONRADY
         np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
         np.testing.assert_allclose(read_pixels(camera, POINTS), true.pixels(POINTS), atol=SAME_PIXEL)
+
+
+@pytest.mark.parametrize("read", [read_calibration, read_lenses])
+@pytest.mark.parametrize("name", ["nerfstudio", "truth", "output"])
+def test_json_is_parsed_once(name: str, read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = WRITERS[name](tmp_path, make_rig())
+    with patch.object(documents, "parse_json", wraps=documents.parse_json) as parse:
+        read(path)
+    assert parse.call_count == 1
 
 
 @pytest.mark.parametrize("name", FISHEYE_FORMATS)
