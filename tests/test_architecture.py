@@ -8,17 +8,17 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = {
-    "page4d_cli": 8,
-    "page4d.batch": 7,
-    "page4d.lab": 7,
-    "page4d.run": 6,
+    "page4d_cli": 9,
+    "page4d.batch": 8,
+    "page4d.lab": 8,
+    "page4d.run": 7,
     "page4d.viewer": 6,
+    "page4d.weights": 6,
     "page4d.evaluation": 5,
     "page4d.exporters": 5,
     "page4d.quality": 5,
-    "page4d.weights": 5,
+    "page4d.rig": 5,
     "page4d.output": 4,
-    "page4d.rig": 4,
     "page4d.stereo": 4,
     "page4d.scene": 3,
     "page4d.formats": 2,

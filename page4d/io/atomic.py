@@ -331,7 +331,7 @@ def remove_stale_parts(folder: Path, subfolders: Iterable[str] = ()) -> tuple[Pa
 
 def delete_files(paths: Iterable[Path], folder: Path) -> None:
     """Delete those files below `folder` that exist, and the folders of all below it that are empty then."""
-    parents = set()
+    parents: set[Path] = set()
     for path in paths:
         parents.update(path.relative_to(folder).parents)
         if path.is_file() or path.is_symlink():

@@ -1,7 +1,7 @@
 """`run.json`: settings, inputs and conventions of a run. Sizes are [width, height].
 
 Diagnostics in `run.json`: seams between chunks, camera motion, and residuals of a calibration. Registration in
-`run.json`: the pairs of views with their evidence, and the camera of every view. Check of a calibration in
+`run.json`: the pairs of views with their evidence, and the camera of every view. Check of a calibration, as in
 `run.json`: the fit of every pair of cameras, and the faults that were found. Records of velocities and tracks: of a
 run, and of each instant.
 """
@@ -253,9 +253,13 @@ class RegistrationRecord(FileModel):
 
 _Score = Annotated[float, Field(ge=0.0, le=1.0)]
 
+Certainty = Literal["certain", "likely"]
+Fault = Literal["swapped", "turned", "displaced", "duplicate", "convention", "contradicted"]
+"""Kind of a finding; `convention` is another image size, focal length or convention of all cameras."""
+
 
 class PairFitRecord(FileModel):
-    """How well two calibrated cameras fit the people at `num_instants` common instants."""
+    """How well two calibrated cameras fit the people at `num_instants` common instants, and whether they fit."""
 
     views: tuple[Name, Name]
     score: _Score
@@ -270,9 +274,9 @@ class FindingRecord(FileModel):
     faults that the calibration alone shows. `angle_deg` is the turn of a camera.
     """
 
-    fault: Literal["swapped", "turned", "displaced", "duplicate", "convention", "contradicted"]
-    views: list[Name]
-    certainty: Literal["certain", "likely"]
+    fault: Fault
+    views: tuple[Name, ...]
+    certainty: Certainty
     what: str
     fix: str
     score: _Score | None = None
@@ -292,10 +296,10 @@ class CalibrationCheckRecord(FileModel):
     the clocks. `pose_model` is the SHA-256 of the model that found the keypoints, `seconds` are those of the stages.
     """
 
-    pairs: list[PairFitRecord] = Field(default_factory=list)
-    findings: list[FindingRecord] = Field(default_factory=list)
-    unchecked: list[Name] = Field(default_factory=list)
-    clocks: list[str] = Field(default_factory=list)
+    pairs: tuple[PairFitRecord, ...] = ()
+    findings: tuple[FindingRecord, ...] = ()
+    unchecked: tuple[Name, ...] = ()
+    clocks: tuple[str, ...] = ()
     reason: str = ""
     num_instants: Count = 0
     pose_model: Sha256 | None = None

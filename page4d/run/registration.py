@@ -7,7 +7,7 @@ calibration against camera motion and people, as a stage of a run before the net
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -18,14 +18,7 @@ from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
 from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options
-from page4d.output.record import (
-    CalibrationCheckRecord,
-    FindingRecord,
-    PairFitRecord,
-    PairRecord,
-    PlacedRecord,
-    RegistrationRecord,
-)
+from page4d.output.record import CalibrationCheckRecord, PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices, measure_camera_motion
 from page4d.rig.check.scene import check_scene
 from page4d.rig.instants import with_all_instants
@@ -38,9 +31,6 @@ from page4d.run.progress import Observer, SilentObserver
 from page4d.run.stages.world import KnownDistance, KnownHeight, KnownLength, known_length, metres_per_rig_unit
 from page4d.run.state_records import RegisteredCameraState, RegistrationState
 from page4d.scene.records import Level, Notice, Scene
-
-if TYPE_CHECKING:
-    from page4d.rig.check.scene import SceneCheck
 
 Notify = Callable[[Notice], None]
 
@@ -412,46 +402,13 @@ def check_for_run(
     for notice in calibrated_motion_notices(scene, motions):
         notify(notice)
     try:
-        found = check_scene(scene, progress)
+        record = check_scene(scene, progress)
     except (CapabilityError, InputError) as error:
         notify(Notice(f"the calibration is not checked: {error.marked_message} ({error.marked_hint})"))
         return None
-    record = None if found is None else record_of(found)
     for notice in () if record is None else check_notices(scene, record):
         notify(notice)
     return record
-
-
-def record_of(check: "SceneCheck") -> CalibrationCheckRecord:
-    """Return the record of a check."""
-    report = check.report
-    return CalibrationCheckRecord(
-        pairs=[
-            PairFitRecord(
-                views=(pair.first, pair.second), score=pair.score, num_instants=pair.num_instants, fits=pair.fits
-            )
-            for pair in report.pairs
-        ],
-        findings=[
-            FindingRecord(
-                fault=finding.fault.value,
-                views=list(finding.views),
-                certainty=finding.certainty.value,
-                what=finding.what,
-                fix=finding.fix,
-                score=finding.score,
-                better_score=finding.better_score,
-                angle_deg=finding.angle_deg,
-            )
-            for finding in report.findings
-        ],
-        unchecked=list(report.unchecked),
-        clocks=list(check.clocks),
-        reason=report.reason,
-        num_instants=check.num_instants,
-        pose_model=model_sha256() if check.num_instants else None,
-        seconds={stage: round(seconds, 3) for stage, seconds in check.seconds.items()},
-    )
 
 
 def check_notices(scene: Scene, record: CalibrationCheckRecord) -> tuple[Notice, ...]:

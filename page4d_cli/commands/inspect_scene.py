@@ -95,7 +95,6 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
     from page4d.errors import UsageError
     from page4d.rig.camera_motion import measure_camera_motion
     from page4d.rig.check.scene import calibrated_cameras, check_scene
-    from page4d.run.registration import record_of
 
     if calibrated_cameras(scene) is None:
         raise UsageError("--check of a single or a moving camera", "it compares two or more static cameras")
@@ -104,9 +103,9 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
             scene, lambda done, total: observer.progress(done, total, "checking: camera motion")
         )
         moving = [motion.view for motion in motions if motion.is_static is False]
-        found = check_scene(scene, observer.progress)
-    assert found is not None
-    return record_of(found), moving
+        record = check_scene(scene, observer.progress)
+    assert record is not None
+    return record, moving
 
 
 def _row(view: "View") -> dict[str, Any]:

@@ -9,12 +9,17 @@ import pytest
 from page4d.choices import ExistingOutput
 from page4d.errors import CapabilityError, InterruptedRunError
 from page4d.output.reader import open_output
-from page4d.output.record import AgreementRecord, CalibrationCheckRecord, CameraResidualRecord, PairFitRecord
+from page4d.output.record import (
+    AgreementRecord,
+    CalibrationCheckRecord,
+    CameraResidualRecord,
+    FindingRecord,
+    PairFitRecord,
+)
 from page4d.rig import camera_motion
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.check import scene as scene_check
-from page4d.rig.check.calibration import CalibrationReport, Certainty, Fault, Finding, PairCheck
-from page4d.rig.check.scene import SceneCheck
+from page4d.rig.records import ViewPeople
 from page4d.run import registration as people_check
 from page4d.run.reconstruct import reconstruct
 from page4d.run.summary import calibration_notice
@@ -25,19 +30,18 @@ from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of
 from tests.inference.test_settings_act import rig
 from tests.inference.truth import TruthPredictor
 
-FINDING = Finding(
-    fault=Fault.SWAPPED,
+FINDING = FindingRecord(
+    fault="swapped",
     views=("cam01", "cam02"),
-    certainty=Certainty.CERTAIN,
+    certainty="certain",
     what="cam01 and cam02 are swapped",
     fix="rename the cameras in the calibration, or the videos",
     score=0.1,
     better_score=0.7,
 )
-PAIR = PairCheck(first="cam01", second="cam02", score=0.1, num_instants=30)
-FOUND = SceneCheck(
-    report=CalibrationReport(findings=(FINDING,), pairs=(PAIR,)), clocks=("cam02: late",), num_instants=40
-)
+PAIR = PairFitRecord(views=("cam01", "cam02"), score=0.1, num_instants=30, fits=False)
+FITS = PAIR.model_copy(update={"score": 0.8, "fits": True})
+FOUND = CalibrationCheckRecord(findings=(FINDING,), pairs=(PAIR,), clocks=("cam02: late",), num_instants=40)
 
 
 CHECK_SCENE = scene_check.check_scene
@@ -48,9 +52,9 @@ class FakeCheck:
 
     def __init__(self) -> None:
         self.calls = 0
-        self.found: SceneCheck | Exception = FOUND
+        self.found: CalibrationCheckRecord | Exception = FOUND
 
-    def __call__(self, scene: Scene, progress) -> SceneCheck:
+    def __call__(self, scene: Scene, progress) -> CalibrationCheckRecord:
         del scene
         self.calls += 1
         progress(1, 2, "checking: keypoints")
@@ -64,7 +68,6 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     found = FakeCheck()
     for module in (people_check, scene_check):
         monkeypatch.setattr(module, "check_scene", found)
-    monkeypatch.setattr(people_check, "model_sha256", lambda: "0" * 64)
     moving = ViewMotion(view="cam02", is_static=False)
     monkeypatch.setattr(camera_motion, "measure_camera_motion", lambda *_: (moving,))
     monkeypatch.setattr(people_check, "measure_camera_motion", lambda *_: (moving,))
@@ -86,8 +89,7 @@ def result(out: Path, existing=ExistingOutput.REFUSE, observer=None, scene: Scen
 def test_faults_are_warnings_and_recorded(tmp_path: Path) -> None:
     record = result(tmp_path / "out")
     assert record.calibration_check is not None
-    assert record.calibration_check.findings[0].views == ["cam01", "cam02"]
-    assert record.calibration_check.pose_model is not None
+    assert record.calibration_check.findings[0].views == ("cam01", "cam02")
     assert open_output(tmp_path / "out").run.calibration_check == record.calibration_check
     assert any("cam01 and cam02 are swapped (certain); rename" in text for text in record.warnings)
     assert "cam02: late" in record.warnings
@@ -127,6 +129,17 @@ def test_motion_and_equal_cameras_are_named_without_the_pose_model(
     assert any(text.startswith("cam02 moves, but its calibration has one pose") for text in record.warnings)
 
 
+def test_the_check_records_the_pose_model_and_its_instants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene_check, "is_fetched", lambda: True)
+    monkeypatch.setattr(scene_check, "model_sha256", lambda: "0" * 64)
+    nobody = (ViewPeople(tracklets=()),) * CAPTURE.num_views
+    monkeypatch.setattr(scene_check, "detect_people", lambda *_: nobody)
+    record = CHECK_SCENE(replace(CAPTURE, num_times=16).scene())
+    assert (record.pose_model, record.num_instants) == ("0" * 64, 16)
+    assert record.seconds.keys() == {"keypoints", "cameras", "clocks"}
+    assert "12 or more" in record.reason
+
+
 def test_a_check_that_fails_is_a_warning(tmp_path: Path, fake: FakeCheck) -> None:
     fake.found = CapabilityError("no runner", "install it")
     record = result(tmp_path / "out")
@@ -135,8 +148,7 @@ def test_a_check_that_fails_is_a_warning(tmp_path: Path, fake: FakeCheck) -> Non
 
 
 def test_a_fit_is_no_warning() -> None:
-    fits = CalibrationReport(findings=(), pairs=(replace(PAIR, score=0.8),), unchecked=("cam03",))
-    record = people_check.record_of(SceneCheck(report=fits, num_instants=5))
+    record = CalibrationCheckRecord(pairs=(FITS,), unchecked=("cam03",), num_instants=5)
     (notice,) = people_check.check_notices(CAPTURE.scene(), record)
     assert notice.level is Level.INFO
     assert "0.80" in notice.text
@@ -146,11 +158,8 @@ def test_a_fit_is_no_warning() -> None:
 def test_the_network_is_a_weaker_witness_than_people() -> None:
     camera = CameraResidualRecord(view="cam01", rotation_deg=9.0, distance=0.2, share=0.1, focal_percent=0.0)
     agreement, scene = AgreementRecord(cameras=[camera], at_fault="cam01"), CAPTURE.scene()
-    fits = CalibrationCheckRecord(
-        pairs=[PairFitRecord(views=("cam01", "cam02"), score=0.8, num_instants=30, fits=True)]
-    )
-    assert calibration_notice(scene, agreement, fits) is None
-    assert calibration_notice(scene, agreement, people_check.record_of(FOUND)) is None
+    assert calibration_notice(scene, agreement, CalibrationCheckRecord(pairs=(FITS,))) is None
+    assert calibration_notice(scene, agreement, FOUND) is None
     plain = calibration_notice(scene, agreement, CalibrationCheckRecord(reason="no people"))
     conditioned = calibration_notice(scene, agreement, is_conditioned=True)
     assert plain is not None
@@ -179,6 +188,6 @@ def test_inspect_scene_prints_pairs_faults_and_motion(
     assert document["check"]["findings"][0]["fault"] == "swapped"
     assert document["moving_views"] == ["cam02"]
     reason = "the model was not fetched ('page4d weights get people')"
-    fake.found = SceneCheck(report=CalibrationReport(findings=(), pairs=(), reason=reason))
+    fake.found = CalibrationCheckRecord(reason=reason)
     assert run([*words, "--calibration", "rig.json"]) == 0
     assert "page4d weights get people" in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """Comparison of a calibration with body keypoints, which are found without its poses.
 
-Mistakes that concern all cameras of a calibration: another image size, focal length or convention of poses. Result of
-the check of a calibration: scores of pairs of cameras, and faults with their correction.
+Mistakes that concern all cameras of a calibration: another image size, focal length or convention of poses.
 
 Faults are named by hypotheses: another assignment of cameras to views, another pose of one camera, another image
 size. A hypothesis is reported only if it fits much better than the calibration, and the pairs that it does not change
@@ -10,7 +9,6 @@ fit.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import partial
 from itertools import combinations, permutations
 
@@ -18,6 +16,7 @@ import numpy as np
 
 from page4d.errors import counted, listed
 from page4d.options import in_options
+from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
 from page4d.rig.check.camera_refit import mean_score, refit_pose, refit_rotation
 from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
 from page4d.rig.people.pairs import PairTracks, RigCamera, camera_score, estimate_pair, pair_tracks, relative_pose
@@ -109,80 +108,6 @@ def _other_conventions(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
 MIN_FIT = 0.5
 """Score from which a pair fits."""
 
-
-class Certainty(StrEnum):
-    """How strong the evidence for a finding is."""
-
-    CERTAIN = "certain"
-    LIKELY = "likely"
-
-
-class Fault(StrEnum):
-    """Kind of a finding."""
-
-    SWAPPED = "swapped"
-    TURNED = "turned"
-    DISPLACED = "displaced"
-    DUPLICATE = "duplicate"
-    CONVENTION = "convention"
-    """Another image size, focal length or convention of all cameras."""
-
-    CONTRADICTED = "contradicted"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finding:
-    """A fault of a calibration: what is wrong, and how to correct it.
-
-    `score` is that of the calibration on the pairs concerned, `better_score` that of the correction; None for faults
-    that the calibration alone shows. `angle_deg` is the turn of a camera.
-    """
-
-    fault: Fault
-    views: tuple[str, ...]
-    certainty: Certainty
-    what: str
-    fix: str
-    score: float | None = None
-    better_score: float | None = None
-    angle_deg: float | None = None
-
-    @property
-    def text(self) -> str:
-        """One line."""
-        return f"{self.what} ({self.certainty}); {self.fix}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PairCheck:
-    """How well a pair of calibrated cameras fits keypoints of `num_instants` common instants; score in [0, 1]."""
-
-    first: str
-    second: str
-    score: float
-    num_instants: int
-
-    @property
-    def fits(self) -> bool:
-        """Whether the keypoints support the calibration of the pair."""
-        return self.score >= MIN_FIT
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationReport:
-    """Result of a check. `unchecked` are views without evidence, `reason` states why nothing could be checked."""
-
-    findings: tuple[Finding, ...]
-    pairs: tuple[PairCheck, ...]
-    unchecked: tuple[str, ...] = ()
-    reason: str = ""
-
-    @property
-    def is_checked(self) -> bool:
-        """Whether any pair could be compared."""
-        return bool(self.pairs)
-
-
 FIT_TOLERANCE = 0.02
 """Sampson error, in units of the focal length, at which a joint no longer supports a calibration. Right calibrations
 score 0.62 to 0.83 on a rig of people, swapped cameras at most 0.39; at 0.009 bias of the keypoints hides this."""
@@ -265,33 +190,32 @@ def check_calibration(
     cameras: Sequence[RigCamera],
     people: Sequence[ViewPeople],
     progress: Callable[[int, int], None] | None = None,
-) -> CalibrationReport:
+) -> CalibrationCheckRecord:
     """Compare calibrated static cameras with body keypoints in undistorted original pixels of the same lenses.
 
     `progress` receives the number of views that are done, and of all.
     """
     check = _Check(names, cameras, people)
-    duplicates = find_duplicates(cameras)
+    findings = [_duplicate_finding(check, views) for views in find_duplicates(cameras)]
+    if not findings and min(check.given.values(), default=1.0) < _GOOD_FIT:
+        finding = (
+            _exchanged(check) or _common_mistake(check) or _moved_camera(check, progress) or _contradicted(check)
+        )
+        findings = [] if finding is None else [finding]
     seen = {view for pair in check.pairs for view in pair}
-    report = CalibrationReport(
-        findings=tuple(_duplicate_finding(check, views) for views in duplicates),
+    return CalibrationCheckRecord(
         pairs=tuple(
-            PairCheck(
-                first=names[i], second=names[j], score=check.given[i, j], num_instants=check.tracks[i, j].num_instants
+            PairFitRecord(
+                views=(names[i], names[j]),
+                score=check.given[i, j],
+                num_instants=check.tracks[i, j].num_instants,
+                fits=check.given[i, j] >= MIN_FIT,
             )
             for i, j in check.pairs
         ),
+        findings=tuple(findings),
         unchecked=tuple(name for view, name in enumerate(names) if view not in seen),
         reason="" if check.pairs else f"no two views show people at {MIN_COMMON} or more common instants",
-    )
-    if report.findings or min(check.given.values(), default=1.0) >= _GOOD_FIT:
-        return report
-    finding = _exchanged(check) or _common_mistake(check) or _moved_camera(check, progress) or _contradicted(check)
-    return CalibrationReport(
-        findings=() if finding is None else (finding,),
-        pairs=report.pairs,
-        unchecked=report.unchecked,
-        reason=report.reason,
     )
 
 
@@ -316,7 +240,7 @@ def find_duplicates(cameras: Sequence[RigCamera]) -> list[tuple[int, ...]]:
     return [tuple(group) for group in groups if len(group) > 1]
 
 
-def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> Finding:
+def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> FindingRecord:
     """Name the cameras at one pose, and the one whose pairs with all other cameras do not fit."""
     names = tuple(check.names[view] for view in views)
     fits = {}
@@ -332,7 +256,7 @@ def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> Finding:
         fix = f"correct the pose of {listed(wrong, separator=' and ')} in the calibration"
     else:
         fix = in_options("correct the calibration, or leave one of the views out with ⟨views⟩")
-    return Finding(fault=Fault.DUPLICATE, views=names, certainty=Certainty.CERTAIN, what=what, fix=fix)
+    return FindingRecord(fault="duplicate", views=names, certainty="certain", what=what, fix=fix)
 
 
 def _is_better(given: float, better: float) -> bool:
@@ -340,10 +264,10 @@ def _is_better(given: float, better: float) -> bool:
 
 
 def _certainty(given: float, better: float) -> Certainty:
-    return Certainty.CERTAIN if given <= CERTAIN_SHARE * better else Certainty.LIKELY
+    return "certain" if given <= CERTAIN_SHARE * better else "likely"
 
 
-def _exchanged(check: _Check) -> Finding | None:
+def _exchanged(check: _Check) -> FindingRecord | None:
     """Find the exchange of two or three cameras that fits best."""
     number = len(check.names)
     orders = [dict(zip(pair, pair[::-1], strict=True)) for pair in combinations(range(number), 2)]
@@ -374,10 +298,10 @@ def _exchanged(check: _Check) -> Finding | None:
     else:
         renames = listed([f"{check.names[a]} has the camera of {check.names[b]}" for b, a in sorted(order.items())])
         what = f"{listed(names, separator=' and ')} are exchanged: {renames}; {figures} if this is undone"
-    return Finding(
-        fault=Fault.SWAPPED,
+    return FindingRecord(
+        fault="swapped",
         views=names,
-        certainty=_certainty(given, better) if len(touched) > 1 else Certainty.LIKELY,
+        certainty=_certainty(given, better) if len(touched) > 1 else "likely",
         what=what,
         fix="rename the cameras in the calibration, or the videos",
         score=given,
@@ -398,7 +322,7 @@ class _Refit:
     is_turn: bool
 
 
-def _moved_camera(check: _Check, progress: Callable[[int, int], None] | None) -> Finding | None:
+def _moved_camera(check: _Check, progress: Callable[[int, int], None] | None) -> FindingRecord | None:
     """Find the camera that fits the others at another pose."""
     refits = []
     for view in range(len(check.names)):
@@ -440,7 +364,7 @@ def _refit(check: _Check, view: int) -> _Refit | None:
     )
 
 
-def _moved_finding(check: _Check, refit: _Refit) -> Finding | None:
+def _moved_finding(check: _Check, refit: _Refit) -> FindingRecord | None:
     given, name = check.cameras[refit.view], check.names[refit.view]
     angle = rotation_angle_deg(given.rotation, refit.camera.rotation)
     shift = float(np.linalg.norm(given.center - refit.camera.center))
@@ -454,8 +378,8 @@ def _moved_finding(check: _Check, refit: _Refit) -> Finding | None:
         what = f"{name} is {where}: {figures} at the corrected pose"
     else:
         what = f"{name} is turned by {angle:.0f} degrees: {figures} once it is turned back"
-    return Finding(
-        fault=Fault.DISPLACED if displaced else Fault.TURNED,
+    return FindingRecord(
+        fault="displaced" if displaced else "turned",
         views=(name,),
         certainty=_certainty(refit.given, refit.better),
         what=what,
@@ -466,7 +390,7 @@ def _moved_finding(check: _Check, refit: _Refit) -> Finding | None:
     )
 
 
-def _common_mistake(check: _Check) -> Finding | None:
+def _common_mistake(check: _Check) -> FindingRecord | None:
     """Find another image size, focal length or convention that fits far better for all cameras."""
     given = check.mean_given(check.pairs)
     if len(check.pairs) < 2:
@@ -478,10 +402,10 @@ def _common_mistake(check: _Check) -> Finding | None:
     better, best = max(results, key=lambda result: result[0])
     if given > CERTAIN_SHARE * better or not _is_better(given, better):
         return None
-    return Finding(
-        fault=Fault.CONVENTION,
+    return FindingRecord(
+        fault="convention",
         views=check.names,
-        certainty=Certainty.LIKELY if len(check.pairs) < 3 else Certainty.CERTAIN,
+        certainty="likely" if len(check.pairs) < 3 else "certain",
         what=f"{best.what}: the people fit with a score of {better:.2f} instead of {given:.2f} after correction",
         fix=in_options(best.fix),
         score=given,
@@ -489,7 +413,7 @@ def _common_mistake(check: _Check) -> Finding | None:
     )
 
 
-def _contradicted(check: _Check) -> Finding | None:
+def _contradicted(check: _Check) -> FindingRecord | None:
     """Report pairs that do not fit although the people determine another relative pose of them well."""
     wrong = []
     for pair in check.pairs:
@@ -503,10 +427,10 @@ def _contradicted(check: _Check) -> Finding | None:
     given = check.mean_given([pair for pair, _ in wrong])
     better = float(np.mean([score for _, score in wrong]))
     pairs = listed([f"{check.names[i]}-{check.names[j]}" for (i, j), _ in wrong], 6)
-    return Finding(
-        fault=Fault.CONTRADICTED,
+    return FindingRecord(
+        fault="contradicted",
         views=tuple(check.names[view] for view in views),
-        certainty=Certainty.LIKELY,
+        certainty="likely",
         what=f"{len(wrong)} of {counted(len(check.pairs), 'pair')} of cameras do not fit the people: {pairs} "
         f"(score {given:.2f}, {better:.2f} at other poses)",
         fix="check that the calibration belongs to these videos and that the clocks are right; "

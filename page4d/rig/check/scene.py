@@ -5,16 +5,17 @@ Cameras of a calibrated scene, as the check of a calibration takes them.
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from page4d.rig.check.calibration import MIN_COMMON, CalibrationReport, check_calibration
+from page4d.output.record import CalibrationCheckRecord
+from page4d.rig.check.calibration import MIN_COMMON, check_calibration
 from page4d.rig.check.clocks import check_clocks
 from page4d.rig.instants import choose_instants
 from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
-from page4d.rig.people.model import is_fetched
+from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.people.pairs import RigCamera
 from page4d.rig.records import FocalSource, Lens, ViewPeople
 from page4d.scene.records import Scene
@@ -43,17 +44,9 @@ StageProgress = Callable[[int, int, str], None]
 """Receives the steps done of a stage, all its steps, and its name."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SceneCheck:
-    """What people show of a calibration; `clocks` are warnings, `num_instants` were searched for people."""
-
-    report: CalibrationReport
-    clocks: tuple[str, ...] = ()
-    num_instants: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-
-
-def check_scene(scene: Scene, progress: StageProgress = lambda _done, _total, _stage: None) -> SceneCheck | None:
+def check_scene(
+    scene: Scene, progress: StageProgress = lambda _done, _total, _stage: None
+) -> CalibrationCheckRecord | None:
     """Compare static calibrated cameras, and the clocks of their views, with body keypoints.
 
     Without the pose model, or with too few instants, only the calibration itself is checked. None for a scene without
@@ -72,12 +65,12 @@ def check_scene(scene: Scene, progress: StageProgress = lambda _done, _total, _s
         reason = f"too few instants to compare people: {len(instants)}, need {MIN_COMMON}"
     if reason:
         nobody = (ViewPeople(tracklets=()),) * scene.num_views
-        return SceneCheck(report=replace(check_calibration(scene.view_names, cameras, nobody), reason=reason))
+        return check_calibration(scene.view_names, cameras, nobody).model_copy(update={"reason": reason})
     lenses = [camera.lens for camera in cameras]
     begin = time.perf_counter()
     people = detect_people(scene, instants, lenses, partial(_report, progress, "checking: keypoints"))
     detected = time.perf_counter()
-    report = check_calibration(scene.view_names, cameras, people, partial(_report, progress, "checking: cameras"))
+    record = check_calibration(scene.view_names, cameras, people, partial(_report, progress, "checking: cameras"))
     compared = time.perf_counter()
     clocks = check_sampled_clocks(scene, instants, people, lenses)
     seconds = {
@@ -85,7 +78,13 @@ def check_scene(scene: Scene, progress: StageProgress = lambda _done, _total, _s
         "cameras": compared - detected,
         "clocks": time.perf_counter() - compared,
     }
-    return SceneCheck(report=report, clocks=clocks, num_instants=len(instants), seconds=seconds)
+    changes = {
+        "clocks": clocks,
+        "num_instants": len(instants),
+        "pose_model": model_sha256(),
+        "seconds": {stage: round(duration, 3) for stage, duration in seconds.items()},
+    }
+    return record.model_copy(update=changes)
 
 
 def check_sampled_clocks(
