@@ -70,7 +70,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["HubServer"
     """A hub on this machine, empty caches, and no other host that can be reached."""
     from huggingface_hub import constants
 
-    from page4d.weights.hub import transfer
     from tests.weights.hub_server import refuse_other_hosts, running_hub
 
     for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
@@ -79,8 +78,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["HubServer"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(transfer, "_PAUSE_S", 0.01)
     with running_hub() as server:
         monkeypatch.setattr(constants, "ENDPOINT", server.address)
+        template = server.address + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
         refuse_other_hosts(monkeypatch, server.server_port)
         yield server

@@ -22,7 +22,7 @@ from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.weights.file_type import FETCH_AGAIN
-from page4d.weights.hub.fetch import FetchObserver
+from page4d.weights.hub import FetchObserver
 from page4d.weights.resolve import FoundWeights, find_weights
 from page4d.weights.store import WeightsInfo, damaged, describe_encoder, describe_weights, is_finite
 

@@ -11,8 +11,7 @@ from page4d.errors import CapabilityError, Level, Notice, WeightsError, shortene
 from page4d.io.atomic import describe_mismatch, write_bytes_atomic
 from page4d.io.folders import check_space, locked
 from page4d.rig.people.model import DETECTOR, LANDMARKS, SHA256, is_fetched, model_files, model_folder
-from page4d.weights.hub.connection import is_offline
-from page4d.weights.hub.fetch import FetchObserver, SilentFetch
+from page4d.weights.hub import FetchObserver, SilentFetch, is_offline
 
 NAME = "people"
 """Name of the pose model in `page4d weights`."""

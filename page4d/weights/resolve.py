@@ -25,9 +25,17 @@ from page4d.io.json_records import FileModel, Sha256, format_json, read_model
 from page4d.output.record import WeightsSourceRecord
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.file_type import SETTINGS_FILE, first_bytes
-from page4d.weights.hub.fetch import FetchObserver, HubFiles, SilentFetch, fetch, is_fetched, verify
-from page4d.weights.hub.names import INDEX_SUFFIX, HubReference, licence_line, parse_weights
-from page4d.weights.hub.pins import Pin, read_pin, weights_cache, write_pin
+from page4d.weights.hub import FetchObserver, HubFiles, SilentFetch, fetch, is_fetched, verify
+from page4d.weights.names import (
+    INDEX_SUFFIX,
+    HubReference,
+    Pin,
+    licence_line,
+    parse_weights,
+    read_pin,
+    weights_cache,
+    write_pin,
+)
 from page4d.weights.store import FORMAT_VERSION, describe_weights, is_page4d
 
 SUFFIX = ".safetensors"

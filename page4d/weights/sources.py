@@ -21,6 +21,7 @@ from page4d.errors import WeightsError, shortened
 from page4d.io.atomic import file_sha256
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
+from page4d.weights.names import INDEX_SUFFIX
 from page4d.weights.store import DTYPES_BY_CODE, MAX_CHARS, TensorSpec, damaged
 
 _WRAPPERS = ("model", "state_dict")
@@ -28,7 +29,6 @@ _WRAPPERS = ("model", "state_dict")
 
 _WRAPPED = "module."
 
-_INDEX_SUFFIX = ".safetensors.index.json"
 _MAX_INDEX_BYTES = 64 * 2**20
 _NO_CODE = "page4d does not run code from files: get the weights as .safetensors, or saved as tensors only"
 
@@ -107,13 +107,13 @@ def _open_safetensors(path: Path) -> TensorSource:
 
 
 def _open_folder(path: Path) -> TensorSource:
-    indices = sorted(path.glob(f"*{_INDEX_SUFFIX}"))
+    indices = sorted(path.glob(f"*{INDEX_SUFFIX}"))
     if not indices:
         single = sorted(path.glob("*.safetensors"))
         if len(single) == 1:
             return open_source(single[0])
         raise WeightsError(
-            f"folder '{path}' has no {_INDEX_SUFFIX[1:]} and {len(single)} .safetensors files",
+            f"folder '{path}' has no {INDEX_SUFFIX[1:]} and {len(single)} .safetensors files",
             "give the weights file itself, or a folder with the index of its shards",
         )
     if len(indices) > 1:

@@ -19,7 +19,7 @@ from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig, encoder_from_json
 from page4d.networks.network import ViewTimeNetwork
 from page4d.weights.file_type import FETCH_AGAIN, WHAT_WEIGHTS_ARE, first_bytes, is_pickle, is_safetensors
-from page4d.weights.hub.pins import weights_cache
+from page4d.weights.names import weights_cache
 
 _CODES: dict[torch.dtype, str] = {
     torch.float64: "F64",

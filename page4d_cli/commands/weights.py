@@ -26,7 +26,7 @@ POSE_MODEL = "people"
 def list_weights(as_json: options.Json = False) -> None:
     """List the public checkpoints that --weights takes by name; nothing is fetched."""
     from page4d.weights.catalogue import CATALOGUE
-    from page4d.weights.hub.names import reference_of
+    from page4d.weights.names import reference_of
     from page4d.weights.resolve import presence
 
     rows = [(entry, *presence(reference_of(entry))) for entry in CATALOGUE.values()]
@@ -94,7 +94,7 @@ def get_weights(
     from page4d.errors import UsageError
     from page4d.io.atomic import parse_pin
     from page4d.weights.file_type import first_bytes
-    from page4d.weights.hub.names import parse_weights
+    from page4d.weights.names import parse_weights
     from page4d.weights.store import describe_weights
     from page4d_cli.progress import fetched_weights
 
@@ -142,7 +142,7 @@ def show_weights(
 ) -> None:
     """Describe a public checkpoint, or a weights file: licence, sources, size and settings; nothing is fetched."""
     from page4d.errors import UsageError
-    from page4d.weights.hub.names import parse_weights
+    from page4d.weights.names import parse_weights
     from page4d.weights.resolve import presence, summarize
 
     if weights == POSE_MODEL:
@@ -220,14 +220,14 @@ def _document(entry: "CatalogueEntry", state: str, path: Path | None) -> dict[st
 
 
 def _licence(entry: "CatalogueEntry | None") -> list[tuple[str, str]]:
-    from page4d.weights.hub.names import licence_line
+    from page4d.weights.names import licence_line
 
     return [] if entry is None else [("licence", licence_line(entry))]
 
 
 def _print_entry(entry: "CatalogueEntry", state: str, path: Path | None) -> None:
     """Print what the catalogue has on a checkpoint."""
-    from page4d.weights.hub.names import reference_of
+    from page4d.weights.names import reference_of
 
     abilities = {
         "predicts cameras": entry.predicts_cameras,

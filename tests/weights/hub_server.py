@@ -1,4 +1,4 @@
-"""A server on 127.0.0.1 with the interface of the hub: files by range, redirects, refusals, failures."""
+"""A server on 127.0.0.1 with the interface of the hub: files by range, refusals, failures."""
 
 import hashlib
 import json
@@ -27,13 +27,17 @@ class Repository:
     announced: dict[str, bytes] = field(default_factory=dict)
     """Content whose digest is stated in place of that of the file."""
 
-    def sibling(self, name: str) -> dict[str, object]:
+    def digest(self, name: str) -> str:
+        """The digest that is stated of a file."""
         content = self.announced.get(name, self.files[name])
-        blob = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-        stated: dict[str, object] = {"rfilename": name, "size": len(content), "blobId": blob}
-        if name not in self.small:
-            stated["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
-        return stated
+        if name in self.small:
+            return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
+        return hashlib.sha256(content).hexdigest()
+
+    def sibling(self, name: str) -> dict[str, object]:
+        size, digest = len(self.announced.get(name, self.files[name])), self.digest(name)
+        lfs = None if name in self.small else {"sha256": digest, "size": size, "pointerSize": 134}
+        return {"rfilename": name, "size": size, "blobId": "0" * 40, "lfs": lfs}
 
 
 class HubServer(ThreadingHTTPServer):
@@ -46,7 +50,7 @@ class HubServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories = {}
         self.requests: list[tuple[str, str | None]] = []
-        """Path and range of every request."""
+        """Path and range of every request; paths of HEAD begin with that word."""
 
         self.agents: set[str] = set()
         self.break_after: int | None = None
@@ -67,7 +71,7 @@ class HubServer(ThreadingHTTPServer):
 
     def ranges(self) -> list[str | None]:
         """The ranges of the requests for content."""
-        return [given for path, given in self.requests if path.startswith("/content/")]
+        return [given for path, given in self.requests if path.startswith("/") and "/resolve/" in path]
 
     def handle_error(self, *_: object) -> None:
         """Ignore clients that left."""
@@ -77,9 +81,15 @@ class _Handler(BaseHTTPRequestHandler):
     server: HubServer
     protocol_version = "HTTP/1.1"
 
+    def do_HEAD(self) -> None:
+        self._respond("HEAD ")
+
     def do_GET(self) -> None:
+        self._respond("")
+
+    def _respond(self, method: str) -> None:
         path = unquote(urlsplit(self.path).path)
-        self.server.requests.append((path, self.headers.get("range")))
+        self.server.requests.append((method + path, self.headers.get("range")))
         self.server.agents.add(self.headers.get("user-agent", ""))
         if self.server.silent.is_set():
             self.server.ended.wait(30)
@@ -87,8 +97,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.status is not None:
             self._refuse(self.server.status, "")
             return
-        kind = path.split("/")[1]
-        {"api": self._describe, "content": self._send}.get(kind, self._redirect)(path.removeprefix("/datasets"))
+        (self._describe if path.startswith("/api/") else self._send)(path.removeprefix("/datasets"))
 
     def log_message(self, *_: object) -> None:
         pass
@@ -105,25 +114,24 @@ class _Handler(BaseHTTPRequestHandler):
             text = json.dumps({"id": f"{owner}/{name}", "sha": repository.commit, "siblings": siblings, "kind": kind})
             self._answer(200, text.encode(), {"content-type": "application/json"})
 
-    def _redirect(self, path: str) -> None:
+    def _send(self, path: str) -> None:
         owner, name, _, commit, file = path[1:].split("/", 4)
         repository = self.server.repositories[f"{owner}/{name}"]
         assert commit == repository.commit
         if repository.gated and self.headers.get("authorization") != f"Bearer {TOKEN}":
             self._refuse(401, "GatedRepo")
-        elif file not in repository.files:
+            return
+        if file not in repository.files:
             self._refuse(404, "EntryNotFound")
-        else:
-            self._answer(302, b"", {"location": f"{self.server.address}/content/{owner}/{name}/{file}"})
-
-    def _send(self, path: str) -> None:
-        _, _, owner, name, file = path.split("/", 4)
-        content = self.server.repositories[f"{owner}/{name}"].files[file]
+            return
+        content = repository.files[file]
         given = self.headers.get("range")
         begin = int(given.removeprefix("bytes=").removesuffix("-")) if given else 0
-        headers = {"content-range": f"bytes {begin}-{len(content) - 1}/{len(content)}"} if given else {}
+        headers = {"x-repo-commit": commit, "etag": f'"{repository.digest(file)}"'}
+        if given:
+            headers["content-range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
         rest = content[begin:]
-        if self.server.break_after is not None and self.server.breaks > 0:
+        if self.server.break_after is not None and self.server.breaks > 0 and self.command == "GET":
             self.server.breaks -= 1
             self._head(206 if given else 200, len(rest), headers)
             self.wfile.write(rest[: self.server.break_after])
@@ -137,7 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self._head(status, len(content), headers)
-        self.wfile.write(content)
+        if self.command == "GET":
+            self.wfile.write(content)
 
     def _head(self, status: int, length: int, headers: dict[str, str]) -> None:
         self.send_response(status)

@@ -10,7 +10,7 @@ import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.io.folders import cache_folder
 from page4d.weights.file_type import first_bytes
-from page4d.weights.hub.names import parse_weights
+from page4d.weights.names import parse_weights
 from page4d.weights.resolve import find_weights
 
 

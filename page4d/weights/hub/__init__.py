@@ -1,1 +1,0 @@
-"""Files of the Hugging Face hub: references by name, bounded requests, verified transfers and pins."""
