@@ -137,10 +137,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
                 "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
                 "predicted_peak_memory_bytes": peak,
                 "memory_bytes": plan.memory_limit.num_bytes,
-                "predicted_seconds": {
-                    **{stage: round(seconds, 3) for stage, seconds in time.seconds.items()},
-                    "total": round(time.total, 3),
-                },
+                "predicted_seconds": None if time is None else _rounded(time),
                 "bytes_on_disk": plan.bytes_on_disk,
                 "will_register": plan.will_register,
                 "will_check": plan.will_check,
@@ -169,16 +166,25 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         fields.append(("", f"at most about {', '.join(stages)}; {memory} of memory"))
     if plan.will_check:
         fields.append(("check", "the calibration is compared with camera motion and people before the network"))
-    fields.append(("time", _time(time)))
+    if time is None:
+        work = plan.forecast.network_tflop([chunk.length for chunk in plan.chunks])
+        known = f" (network: {work:.3g} TFLOP)" if work else ""
+        fields.append(("time", f"unknown until a first run of this network on this machine{known}"))
+    else:
+        fields.append(("time", _time(time)))
     print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
 
 
+def _rounded(time: "TimeForecast") -> dict[str, float]:
+    stages = {stage: round(seconds, 3) for stage, seconds in time.seconds.items()}
+    return {**stages, "total": round(time.total, 3)}
+
+
 def _time(time: "TimeForecast") -> str:
-    """Return the expected time of a run and of its stages, and where the rates are from."""
+    """Return the expected time of a run and of its stages, and the run whose rates it is from."""
     parts = ", ".join(f"{_STAGES[stage]} {_span(seconds)}" for stage, seconds in time.seconds.items() if seconds > 0)
-    source = "no run was measured yet" if time.measured is None else f"as in the run of {time.measured.date[:10]}"
     overlapping = f" ({parts}; stages overlap)" if parts else ""
-    return f"about {_span(time.total)}, {source}{overlapping}"
+    return f"about {_span(time.total)}, as in the run of {time.measured.date[:10]}{overlapping}"
 
 
 def _span(seconds: float) -> str:

@@ -1,98 +1,30 @@
 """Memory: out-of-memory errors, used and available bytes, and the forecast of a run's peak.
 
-Memory of a network's forward pass, from a run on the meta device, and its time: a linear model, measured once.
-Measurements of this machine that forecasts use: kept in the cache, with the occasion on which they were made.
+Memory and FLOPs of a network's forward pass, from a run on the meta device, and what a real one takes.
 """
 
-import hashlib
 import os
-import platform
 import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import numpy as np
 import torch
-from pydantic import NonNegativeFloat
 
-from page4d.choices import FullAttention
-from page4d.errors import InputError, OutputError
-from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
-from page4d.io.atomic import write_bytes_atomic
-from page4d.io.folders import cache_folder
-from page4d.io.json_records import FileModel, format_json, read_model
 from page4d.io.limits import is_memory_error
-from page4d.networks.config import NetworkConfig, Step
-from page4d.networks.layers.block import patch_grid
+from page4d.networks.config import NetworkConfig
 from page4d.networks.limits import default_limits
 from page4d.networks.profile.meta import LiveBytes
-from page4d.networks.profile.network import computed_bytes
-from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor
-from page4d.scene.records import FrameBatch, Level, Notice
+from page4d.networks.profile.network import forward_cost
+from page4d.scene.records import FrameBatch
 from page4d.weights.catalogue import CatalogueEntry, choose_checkpoint
-
-_PREFIX = "measured_"
-
-
-class Occasion(FileModel):
-    """When something was measured, and the load of the machine then: processes that ran in the last minute."""
-
-    date: str
-    load: NonNegativeFloat
-
-
-class KeptMeasurement(FileModel):
-    """A file of the cache; `subject` identifies what was measured, `at` when."""
-
-    subject: dict[str, str]
-    at: Occasion
-
-
-KeptT = TypeVar("KeptT", bound=KeptMeasurement)
-
-
-def occasion() -> Occasion:
-    """Return the date and the load of now."""
-    return Occasion(date=datetime.now().astimezone().isoformat(timespec="seconds"), load=round(os.getloadavg()[0], 2))
-
-
-def read_measurement(kind: type[KeptT], subject: Mapping[str, str]) -> KeptT | None:
-    """Return what is kept of a subject; None if nothing is, or nothing that can be read."""
-    try:
-        found = read_model(_path(kind, subject), kind)
-    except (InputError, OSError):
-        return None
-    return found if found.subject == subject else None
-
-
-def write_measurement(found: KeptMeasurement) -> None:
-    """Keep a measurement; without write access it is made again."""
-    try:
-        text = format_json(found.model_dump(mode="json")) + "\n"
-        write_bytes_atomic(_path(type(found), found.subject), text.encode())
-    except OutputError:
-        return
-
-
-def forget_measurements() -> None:
-    """Delete all measurements, so that the next forecast measures again."""
-    for path in cache_folder().glob(f"{_PREFIX}*.json"):
-        path.unlink(missing_ok=True)
-
-
-def _path(kind: type[KeptMeasurement], subject: Mapping[str, str]) -> Path:
-    digest = hashlib.sha256(repr(dict(subject)).encode()).hexdigest()[:16]
-    return cache_folder() / f"{_PREFIX}{kind.__name__.removeprefix('Measured').lower()}_{digest}.json"
-
 
 _PIPELINE_BYTES = 210
 """Bytes per pixel of a chunk besides the network: its frames and those decoded ahead, its predictions, and the
@@ -125,14 +57,6 @@ _RETAINED_SHARE = 0.57
 
 _CUDA_WORKSPACE = 1.1
 """Memory on a GPU relative to that of all tensors, for workspaces of kernels: assumed, not measured."""
-
-_PROBES = ((1, 2, 4), (2, 2, 4), (1, 3, 8), (1, 2, 16), (1, 2, 28), (1, 16, 16))
-"""Instants, views and patches per side of the measured forward passes, in increasing size; the last for attention
-across many views."""
-
-MIN_PROBES = 3
-MAX_PROBE_S = 6.0
-"""Probes beyond the minimum number are skipped if they would take longer."""
 
 _COUNTING_OVERHEAD_S = 0.2
 """Passes faster than this are timed separately, as counting bytes slows them down."""
@@ -167,29 +91,10 @@ class Extent:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeInputs:
-    """Inputs besides images that a run has; they may activate parts of a network."""
-
-    masks: bool = False
-    cameras: bool = False
-    depth: bool = False
-
-
-IMAGES_ALONE = ProbeInputs()
-
-
-class Coefficients(FileModel):
-    """Seconds of a forward pass per unit of each of its `features`."""
-
-    seconds: tuple[float, float, float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class NetworkCost:
-    """The cost model of one network on one device."""
+    """The cost of one network on one device, by the size of a forward pass."""
 
     config: NetworkConfig
-    coefficients: Coefficients
     device: torch.device
 
     def num_bytes(self, extent: Extent) -> int:
@@ -197,57 +102,20 @@ class NetworkCost:
 
         In half precision the layers at the peak, those of the heads, compute in float32, too.
         """
-        found = _computed_bytes(self.config, self.device, extent.times, extent.view_sizes)
+        found, _ = _forward_cost(self.config, self.device, extent.times, extent.view_sizes)
         return int(found * (_CUDA_WORKSPACE if self.device.type == "cuda" else 1))
 
-    def seconds(self, extent: Extent) -> float:
-        """Return the approximate time of a forward pass."""
-        return float(np.dot(self.coefficients.seconds, features(self.config, extent)))
+    def tflop(self, extent: Extent) -> float:
+        """Return the operations of a forward pass in 1e12; a multiply-add counts as two."""
+        return _forward_cost(self.config, self.device, extent.times, extent.view_sizes)[1] / 1e12
 
 
 @lru_cache(maxsize=64)
-def _computed_bytes(
+def _forward_cost(
     config: NetworkConfig, device: torch.device, times: int, sizes: tuple[tuple[int, int], ...]
-) -> int:
+) -> tuple[int, int]:
     limits = default_limits(config, sizes, device)
-    return computed_bytes(config, times=times, sizes=sizes, limits=limits)
-
-
-def features(config: NetworkConfig, extent: Extent) -> tuple[float, float, float, float]:
-    """Return the features of the model of time: 1, pixels, token pairs within images, and in the largest attention.
-
-    Tokens in the trunk, kept layers and the maps of the heads are proportional to the pixels. A network without a
-    trunk has pairs within images only, register layers have pairs of special tokens. A metric network adds its pairs.
-    """
-    grids = [patch_grid(height, width, config.patch_size) for height, width in extent.view_sizes]
-    special = config.num_registers + config.camera_token
-    tokens = [rows * columns + special for rows, columns in grids]
-    times, full = extent.times, config.full_attention
-    if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and extent.views == 1):
-        times, tokens = 1, times * tokens
-    within = times * sum(count**2 for count in tokens)
-    across = [special] * len(tokens) if len(config.register_layers) == config.depth else tokens
-    pairs = {
-        Step.FRAME: within,
-        Step.TIME: times**2 * sum(count**2 for count in tokens),
-        Step.VIEW: times * sum(across) ** 2,
-    }
-    steps = config.schedule if config.depth else ()
-    largest = max([pairs.get(step, (times * sum(across)) ** 2) for step in steps], default=within)
-    if config.metric_network is not None:
-        within += int(features(config.metric_network, extent)[2])
-    return 1.0, float(extent.num_pixels), float(within), float(largest)
-
-
-def fit(rows: Sequence[tuple[float, ...]], measured: Sequence[float]) -> tuple[float, float, float, float]:
-    """Fit non-negative coefficients to measurements by least squares of relative errors."""
-    from scipy.optimize import nnls
-
-    design, values = np.array(rows), np.array(measured)
-    scales = design.max(axis=0)
-    found = nnls(design / scales / values[:, None], np.ones(len(values)))[0] / scales
-    first, second, third, fourth = (float(value) for value in found)
-    return first, second, third, fourth
+    return forward_cost(config, times=times, sizes=sizes, limits=limits)
 
 
 def process_bytes(
@@ -276,77 +144,15 @@ class Cost(NamedTuple):
     seconds: float
 
 
-class MeasuredCost(KeptMeasurement):
-    """The coefficients of a network on a device."""
-
-    coefficients: Coefficients
-
-
-def network_cost(
-    predictor: NetworkPredictor,
-    sha256: str | None,
-    *,
-    inputs: ProbeInputs = IMAGES_ALONE,
-    notify: Callable[[Notice], None] = lambda _: None,
-) -> NetworkCost:
-    """Return the cost model of a network on its device, from the cache or measured now, with a notice.
-
-    `sha256` is that of its weights; a network without a file is identified by its configuration.
-    """
-    config = predictor.network.config
-    subject = {
-        "device": device_name(predictor.device),
-        "network": sha256 or hashlib.sha256(config.to_json().encode()).hexdigest(),
-        "precision": PRECISION_NAMES[predictor.precision],
-        "inputs": ", ".join(["images", *(name for name, is_given in vars(inputs).items() if is_given)]),
-        "torch": torch.__version__,
-    }
-    found = read_measurement(MeasuredCost, subject)
-    if found is None:
-        text = f"measuring the time of the network on this device, once (cached in '{cache_folder()}')"
-        notify(Notice(text, Level.STEP))
-        at = occasion()
-        found = MeasuredCost(subject=subject, at=at, coefficients=measure(predictor, inputs))
-        write_measurement(found)
-    return NetworkCost(config=config, coefficients=found.coefficients, device=predictor.device)
-
-
-def measure(predictor: NetworkPredictor, inputs: ProbeInputs = IMAGES_ALONE) -> Coefficients:
-    """Run a few short forward passes of increasing size and fit the cost model."""
-    rows: list[tuple[float, ...]] = []
-    seconds: list[float] = []
-    for number, (times, views, patches) in enumerate(_PROBES):
-        side = patches * predictor.multiple
-        extent = Extent(times=times, views=views, size=(side, side))
-        row = features(predictor.network.config, extent)
-        if number >= MIN_PROBES and seconds[-1] * row[1] / rows[-1][1] > MAX_PROBE_S:
-            break
-        run = partial(predictor.run, probe_batch(extent, inputs))
-        if number == 0:
-            run()  # warm-up, such as the choice of kernels
-        rows.append(row)
-        seconds.append(_quiet_seconds_of(predictor.device, run))
-    return Coefficients(seconds=fit(rows, seconds))
-
-
-def probe_batch(extent: Extent, inputs: ProbeInputs = IMAGES_ALONE) -> FrameBatch:
-    """Return frames of noise from parallel cameras in a row."""
-    height, width = extent.size
+def noise_batch(extent: Extent) -> FrameBatch:
+    """Return frames of noise."""
     leading = (1, extent.times, extent.views)
-    poses = torch.eye(4, dtype=torch.float64).repeat(*leading, 1, 1)
-    poses[..., 0, 3] = torch.arange(extent.views)
-    focal = float(max(extent.size))
-    intrinsics = torch.tensor([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]], dtype=torch.float64)
-    rig = Cameras(world_to_camera=poses, intrinsics=intrinsics.expand(*leading, 3, 3), image_size=extent.size)
     return FrameBatch(
         times=torch.arange(extent.times, dtype=torch.float64) / 30,
         view_names=tuple(f"view{number}" for number in range(extent.views)),
         pixel_transforms=fit_views([extent.size] * extent.views, max(extent.size), 1),
         images=torch.rand(*leading, 3, *extent.size),
         valid=torch.ones(*leading, *extent.size, dtype=torch.bool),
-        dynamic=torch.rand(*leading, *extent.size) if inputs.masks else None,
-        depth=1 + torch.rand(*leading, *extent.size) if inputs.depth else None,
-        cameras=rig if inputs.cameras else None,
     )
 
 
@@ -374,23 +180,6 @@ def _seconds_of(device: torch.device, work: Callable[[], object]) -> float:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter() - begin
-
-
-def _quiet_seconds_of(device: torch.device, work: Callable[[], object]) -> float:
-    """Return about the seconds that a call takes on a machine without other load.
-
-    On the CPU they are at most the CPU seconds of the process: where other programs run, it takes longer.
-    """
-    begin = time.process_time()
-    seconds = _seconds_of(device, work)
-    return min(seconds, time.process_time() - begin) if device.type == "cpu" else seconds
-
-
-def device_name(device: torch.device) -> str:
-    """Return what the time of a computation on a device depends on."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"{platform.node()} {platform.machine()}, {torch.get_num_threads()} threads"
 
 
 _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
@@ -495,7 +284,7 @@ def _free_in_container() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Predicted memory and time of chunks, in addition to `used_bytes` in use before.
+    """Predicted memory and work of chunks, in addition to `used_bytes` in use before.
 
     `size` is (height, width) in network pixels, `own_sizes` are those of views that differ; `source_pixels` is the
     sum over one frame of every video. Without `cost` no network runs. A `mesh` is fused for every instant; `preview`
@@ -559,9 +348,9 @@ class Forecast:
             return 0
         return int(self.fine_pixels * _FINE_BYTES) + _DETAIL_BYTES + self.source_pixels * DECODER_BYTES
 
-    def network_seconds(self, lengths: Sequence[int]) -> float:
-        """Return the approximate run time of the network for chunks of these lengths."""
-        return 0.0 if self.cost is None else sum(self.cost.seconds(self._extent(length)) for length in lengths)
+    def network_tflop(self, lengths: Sequence[int]) -> float:
+        """Return the operations of the network for chunks of these lengths, in 1e12."""
+        return 0.0 if self.cost is None else sum(self.cost.tflop(self._extent(length)) for length in lengths)
 
     def _extent(self, length: int) -> Extent:
         return Extent(times=length, views=self.views, size=self.size, own_sizes=self.own_sizes)

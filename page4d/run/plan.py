@@ -3,7 +3,6 @@
 Forecast of registration: seconds and memory of its stages, before a frame is decoded.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -24,7 +23,7 @@ from page4d.rig.graph import choose_pairs
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.run.chunks import Chunk, choose_length, plan_chunks
-from page4d.run.cost import Forecast, MemoryLimit, ProbeInputs, network_cost, usable_bytes, used_bytes
+from page4d.run.cost import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, NetworkPredictor, Predictor
 from page4d.run.registration import metres_of_people, registered_scene, will_check, will_register
 from page4d.run.stages.detail import detail_transforms
@@ -166,10 +165,9 @@ class RunPlan:
 def plan_run(
     scene: Scene,
     predictor: Predictor,
-    notify: Callable[[Notice], None] = lambda _: None,
     registration: RegistrationState | None = None,
 ) -> RunPlan:
-    """Plan a run under the predictor's settings; `notify` receives a notice if measuring the network takes a while.
+    """Plan a run under the predictor's settings.
 
     Without a `registration`, a rig that the run will register is planned as one without cameras.
 
@@ -208,7 +206,7 @@ def plan_run(
         static_bytes = points * point_bytes + pixels * _MESH_BYTES * settings.mesh
         instant_points = 2 * points  # all may move
     checks = registration is None and will_check(scene, settings)
-    forecast = replace(_forecast(scene, transforms, fine, flow, predictor, notify), people=checks or is_pending)
+    forecast = replace(_forecast(scene, transforms, fine, flow, predictor), people=checks or is_pending)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
@@ -285,24 +283,17 @@ def _forecast(
     fine: tuple[PixelTransform, ...] | None,
     flow: tuple[PixelTransform, ...] | None,
     predictor: Predictor,
-    notify: Callable[[Notice], None],
 ) -> Forecast:
-    """Forecast memory and time; a network is measured the first time that it runs on a device."""
+    """Forecast memory and work."""
     load_open3d()  # part of the memory in use before the run
-    used = used_bytes(predictor.device)  # before a measurement, which enlarges the process once
-    cost = None
-    if isinstance(predictor, NetworkPredictor):
-        masks = any(view.mask is not None for view in scene.views) and scene.mask_meaning is MaskMeaning.DYNAMIC
-        cameras = predictor.is_conditioned_on_cameras and all(view.camera is not None for view in scene.views)
-        depth = predictor.network.config.known_geometry is not None and any(view.depth for view in scene.views)
-        inputs = ProbeInputs(masks=masks, cameras=cameras, depth=depth)
-        cost = network_cost(predictor, predictor.record.sha256, inputs=inputs, notify=notify)
+    device = predictor.device
+    config = predictor.network.config if isinstance(predictor, NetworkPredictor) else None
     return Forecast(
         views=scene.num_views,
         size=shared_canvas(transforms),
-        device=predictor.device,
-        used_bytes=used,
-        cost=cost,
+        device=device,
+        used_bytes=used_bytes(device),
+        cost=None if config is None else NetworkCost(config=config, device=device),
         own_sizes=tuple(transform.canvas_size for transform in transforms),
         source_pixels=sum(_source_pixels(view) for view in scene.views),
         mesh=predictor.settings.mesh,

@@ -122,7 +122,7 @@ def reconstruct(
     check_inputs_outside(scene, out)
     journal = Journal(observer)
     registration = _registration(scene, predictor.settings, out, existing, journal)
-    plan = plan_run(scene, predictor, observer.notice, registration)
+    plan = plan_run(scene, predictor, registration)
     plan = _with_check(plan, out, existing, journal)
     with claim_output(out, OUTPUT_FOLDERS) as folder:
         check_target(folder, existing)  # again: another process may have finished it meanwhile

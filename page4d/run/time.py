@@ -1,16 +1,24 @@
 """Times of the stages of a run: the rates that earlier runs measured on this machine, and the forecast from them."""
 
+import hashlib
 import math
+import os
+import platform
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import NonNegativeFloat, PositiveFloat
 
-from page4d.io.json_records import FileModel
-from page4d.run.cost import KeptMeasurement, Occasion, device_name, occasion, read_measurement, write_measurement
-from page4d.run.predictor import NetworkPredictor, Predictor
+from page4d.errors import InputError, OutputError
+from page4d.io.atomic import write_bytes_atomic
+from page4d.io.folders import cache_folder
+from page4d.io.json_records import FileModel, format_json, read_model
+from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor, Predictor
 from page4d.stereo.views import MAX_NEIGHBOURS
 
 if TYPE_CHECKING:
@@ -28,12 +36,12 @@ STAGES = ("check", "decode", "network", "refine", "clean", "detail", "motion", "
 class StageRates(FileModel):
     """Seconds per unit of work, as earlier runs took; the defaults were measured on one core at 128x96 px.
 
-    `network` and `detail` are factors on their own forecasts; `refine` and `clean` are seconds per pixel of the
-    network and neighbouring view, `motion` seconds per pixel whose flow is measured, `write` seconds per pixel of a
-    map, `preview` and `check` (of a calibration) seconds.
+    `network` are seconds per TFLOP, `detail` is a factor on its own forecast; `refine` and `clean` are seconds per
+    pixel of the network and neighbouring view, `motion` seconds per pixel whose flow is measured, `write` seconds per
+    pixel of a map, `preview` and `check` (of a calibration) seconds.
     """
 
-    network: PositiveFloat = 1.0
+    network: PositiveFloat = 13.0
     refine: PositiveFloat = 3e-6
     clean: PositiveFloat = 2e-6
     detail: PositiveFloat = 1.0
@@ -43,9 +51,18 @@ class StageRates(FileModel):
     check: PositiveFloat = 4.0
 
 
-class MeasuredRates(KeptMeasurement):
-    """The rates of a network on a machine; `at` is the run that measured them last."""
+class Occasion(FileModel):
+    """When something was measured, and the load of the machine then: processes that ran in the last minute."""
 
+    date: str
+    load: NonNegativeFloat
+
+
+class MeasuredRates(FileModel):
+    """The rates of a network on a machine, kept in the cache; `at` is the run that measured them last."""
+
+    subject: dict[str, str]
+    at: Occasion
     rates: StageRates
 
 
@@ -59,13 +76,15 @@ class TimeForecast:
 
     seconds: Mapping[str, float]
     total: float
-    measured: Occasion | None = None
+    measured: Occasion
 
 
-def forecast_time(plan: "RunPlan") -> TimeForecast:
-    """Forecast the time of a run from the rates of earlier ones."""
+def forecast_time(plan: "RunPlan") -> TimeForecast | None:
+    """Forecast the time of a run from the rates of earlier ones; None before a first run of its network."""
     found = _read(plan.predictor)
-    rates = StageRates() if found is None else found.rates
+    if found is None:
+        return None
+    rates = found.rates
     lengths = [chunk.length for chunk in plan.chunks]
     once = [max(lengths)] if len(lengths) > 1 and plan.settings.fuse else []  # the background
     work, before = _work(plan, lengths), _work(plan, once)
@@ -78,7 +97,7 @@ def forecast_time(plan: "RunPlan") -> TimeForecast:
     return TimeForecast(
         seconds={name: seconds[name] + background.get(name, 0.0) for name in STAGES},
         total=both + sum(background.values()) + seconds["preview"] + seconds["check"],
-        measured=None if found is None else found.at,
+        measured=found.at,
     )
 
 
@@ -99,7 +118,11 @@ def record_rates(plan: "RunPlan", seconds: Mapping[str, float]) -> None:
     if "detail" in measured:
         measured["detail"] = math.sqrt(measured["detail"] * earlier.detail)
     rates = earlier.model_copy(update=measured)
-    write_measurement(MeasuredRates(subject=_subject(plan.predictor), at=occasion(), rates=rates))
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    at = Occasion(date=now, load=round(os.getloadavg()[0], 2))
+    kept = MeasuredRates(subject=_subject(plan.predictor), at=at, rates=rates)
+    with suppress(OutputError):  # without write access the next run measures again
+        write_bytes_atomic(_path(kept.subject), (format_json(kept.model_dump(mode="json")) + "\n").encode())
 
 
 def _seconds(rates: StageRates, stage: str, work: Mapping[str, float]) -> float:
@@ -116,7 +139,7 @@ def _work(plan: "RunPlan", lengths: Sequence[int]) -> dict[str, float]:
     refines = isinstance(plan.predictor, NetworkPredictor) and plan.predictor.network.config.matches is not None
     return {
         "decode": instants * forecast.source_pixels * _DECODE_S,
-        "network": forecast.network_seconds(lengths),
+        "network": forecast.network_tflop(lengths),
         "refine": float(instants * pairs) if refines and settings.refine else 0.0,
         "clean": float(plan.scene.num_times * pairs) if settings.fuse else 0.0,
         "detail": forecast.detail_seconds(),
@@ -128,14 +151,28 @@ def _work(plan: "RunPlan", lengths: Sequence[int]) -> dict[str, float]:
 
 
 def _read(predictor: Predictor) -> MeasuredRates | None:
-    return read_measurement(MeasuredRates, _subject(predictor))
+    """Return what is kept of a predictor; None if nothing is, or nothing that can be read."""
+    subject = _subject(predictor)
+    try:
+        found = read_model(_path(subject), MeasuredRates)
+    except (InputError, OSError):
+        return None
+    return found if found.subject == subject else None
+
+
+def _path(subject: Mapping[str, str]) -> Path:
+    digest = hashlib.sha256(repr(dict(subject)).encode()).hexdigest()[:16]
+    return cache_folder() / f"measured_rates_{digest}.json"
 
 
 def _subject(predictor: Predictor) -> dict[str, str]:
     """Return what the rates depend on."""
-    record = predictor.record
+    record, device = predictor.record, predictor.device
+    machine = f"{platform.node()} {platform.machine()}, {torch.get_num_threads()} threads"
+    is_network = isinstance(predictor, NetworkPredictor)
     return {
-        "device": device_name(predictor.device),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else machine,
+        "precision": PRECISION_NAMES[predictor.precision] if is_network else "",
         "network": record.sha256 or record.preset or record.name,
         "torch": torch.__version__,
     }

@@ -54,14 +54,12 @@ def benchmark(
     All combinations of instants, views and image sizes are measured. Memory is that of a forward pass without the
     weights: on a GPU as counted by its allocator, elsewhere all tensors.
     """
-    from functools import partial
-
     import torch
 
     from page4d.formats.maps import write_png
     from page4d.io.atomic import check_file, parse_pin
     from page4d.lab.benchmark import draw_grid, measure_grid
-    from page4d.run.cost import Extent, network_cost
+    from page4d.run.cost import Extent
     from page4d.run.predictor import build_predictor
 
     if plot is not None:
@@ -79,11 +77,10 @@ def benchmark(
         for size in _sizes(size, predictor.default_long_side or 0, predictor.multiple)
         for time, view in grid
     ]
-    cost = network_cost(predictor, network.sha256, notify=partial(console.print_notice, verbosity=verbosity))
     found: list[Measurement] = []
     with displayed_progress("benchmark", count("measurement"), quiet=quiet) as progress:
         progress.update(0, len(extents))
-        for measurement in measure_grid(predictor, cost, extents, refine=refine):
+        for measurement in measure_grid(predictor, extents, refine=refine):
             found.append(measurement)
             progress.update(len(found), len(extents))
     name = (network.source.name if network.source else network.weights) or network.preset or network.name
@@ -124,8 +121,8 @@ def _document(measurement: "Measurement") -> dict[str, Any]:
         "times": extent.times,
         "views": extent.views,
         "size": [extent.size[1], extent.size[0]],
-        "predicted_bytes": measurement.predicted.num_bytes,
-        "predicted_seconds": measurement.predicted.seconds,
+        "tflop": measurement.tflop,
+        "predicted_bytes": measurement.predicted_bytes,
         "bytes": None if actual is None else actual.num_bytes,
         "seconds": None if actual is None else actual.seconds,
         "images_per_second": measurement.images_per_second,
@@ -134,22 +131,22 @@ def _document(measurement: "Measurement") -> dict[str, Any]:
 
 
 def _print(found: "list[Measurement]", title: str, *, refine: bool) -> None:
-    headings = ["views", "instants", "time", "predicted\ntime", "images/s", "memory", "predicted\nmemory"]
+    headings = ["views", "instants", "time", "TFLOP/s", "images/s", "memory", "predicted\nmemory"]
     if refine:
         headings += ["refine-\nment", "us per\npixel"]
     rows = []
     for measurement in found:
-        extent, actual, predicted = measurement.extent, measurement.actual, measurement.predicted
+        extent, actual = measurement.extent, measurement.actual
         rows.append(
             (
                 f"{extent.size[1]}x{extent.size[0]}",
                 str(extent.views),
                 str(extent.times),
                 "-" if actual is None else f"{actual.seconds:.3g} s",
-                f"{predicted.seconds:.3g} s",
+                "-" if actual is None else f"{measurement.tflop / actual.seconds:.3g}",
                 "-" if actual is None else f"{measurement.images_per_second:.3g}",
                 "out of memory" if actual is None else console.human_size(actual.num_bytes),
-                console.human_size(predicted.num_bytes),
+                console.human_size(measurement.predicted_bytes),
                 *(_refinement(measurement) if refine else ()),
             )
         )

@@ -122,7 +122,7 @@ def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
     with observed_run(show.verbosity, "plan") as observer:
         scene = open_scene(job.scene, request.scene, progress=observer.progress)
     notify = partial(console.print_notice, verbosity=show.verbosity)
-    plan = plan_run(scene, request.predictor(scene), notify)
+    plan = plan_run(scene, request.predictor(scene))
     for notice in (*scene.notices, *plan.notices):
         notify(notice)
     report_plan(plan, job.out, as_json=show.as_json)
@@ -531,14 +531,6 @@ def reconstruct(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the plan and exit.", rich_help_panel=options.OUTPUT)
     ] = False,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Measure the time of the network again, and forget the times of earlier runs.",
-            rich_help_panel=options.OUTPUT,
-        ),
-    ] = False,
     batch: Annotated[
         bool,
         typer.Option(
@@ -563,7 +555,6 @@ def reconstruct(
     """Reconstruct folders of synchronized videos: points, depth and cameras for every instant."""
     from page4d.batch.jobs import SceneJob, scene_jobs
     from page4d.errors import UsageError
-    from page4d.run.cost import forget_measurements
 
     if overwrite and resume:
         raise UsageError("--overwrite and --resume contradict each other", "give one of them")
@@ -637,8 +628,6 @@ def reconstruct(
             ExistingOutput.OVERWRITE if overwrite else ExistingOutput.RESUME if resume else ExistingOutput.REFUSE
         ),
     )
-    if measure:
-        forget_measurements()
     show = Show(as_json=as_json, verbosity=console.Verbosity(quiet=quiet, verbose=verbose))
     with stops_cleanly():
         if len(scenes) > 1 or batch:

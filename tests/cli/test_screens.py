@@ -397,9 +397,11 @@ class TestGoldenScreens:
     def test_golden_benchmark(self, width, screen, capsys) -> None:
         screen(width)
         extents = [Extent(times=times, views=4, size=(64, 96)) for times in (1, 16)]
-        found = [Measurement(extent=extents[0], predicted=Cost(5e6, 0.1), actual=Cost(4e6, 0.125), refinement=0.5)]
-        found += [Measurement(extent=extents[1], predicted=Cost(5e9, 1.5), actual=None)]
-        benchmark._print(found, "mv-demo on cpu", refine=True)
+        first = Measurement(
+            extent=extents[0], tflop=0.02, predicted_bytes=5e6, actual=Cost(4e6, 0.125), refinement=0.5
+        )
+        second = Measurement(extent=extents[1], tflop=0.3, predicted_bytes=5e9, actual=None)
+        benchmark._print([first, second], "mv-demo on cpu", refine=True)
         self.check("benchmark", width, capsys.readouterr().out)
 
     def test_golden_held_out(self, width, screen, capsys) -> None:

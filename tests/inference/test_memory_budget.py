@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.choices import ExistingOutput, FullAttention
+from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
-from page4d.networks.config import TIME_VIEW
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import parse_memory
@@ -20,13 +18,10 @@ from page4d.run import cost as memory_budget
 from page4d.run import cost as network_cost
 from page4d.run.chunks import MAX_DEFAULT_LENGTH, choose_length
 from page4d.run.cost import (
-    Coefficients,
     Extent,
     Forecast,
     MemoryLimit,
     NetworkCost,
-    features,
-    fit,
     fitting_checkpoint,
     process_bytes,
     total_bytes,
@@ -35,11 +30,9 @@ from page4d.run.cost import (
 )
 from page4d.run.predictor import CPU, NetworkPredictor
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.records import Notice
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt
 from tests.inference.truth import TruthPredictor
-from tests.models.small_networks import OMEGA_LIKE
 
 TINY = PRESETS["mv-tiny"]
 
@@ -48,37 +41,6 @@ TINY = PRESETS["mv-tiny"]
 def predictor() -> NetworkPredictor:
     torch.manual_seed(0)
     return NetworkPredictor(network=build_network(TINY).eval(), device=CPU)
-
-
-def test_a_fit_recovers_the_coefficients_and_none_is_negative():
-    extents = [
-        Extent(times=times + 1, views=views + 1, size=(14 * side + 14, 28))
-        for times, views, side in np.ndindex(4, 3, 3)
-    ]
-    rows = [features(TINY, extent) for extent in extents]
-    truth = (5e4, 120.0, 0.0, 3.0)
-    found = fit(rows, [float(np.dot(truth, row)) for row in rows])
-    np.testing.assert_allclose(found, truth, rtol=1e-6, atol=1e-6)
-    noisy = [float(np.dot(truth, row)) * (1 + 0.1 * (-1) ** place) for place, row in enumerate(rows)]
-    fitted = fit(rows, noisy)
-    assert min(fitted) >= 0
-    assert all(abs(np.dot(fitted, row) / value - 1) < 0.15 for row, value in zip(rows, noisy, strict=True))
-
-
-def test_pairs_of_tokens_are_those_of_the_steps_of_a_network():
-    extent = Extent(times=2, views=3, size=(16, 32))
-    patches = 2 * 4
-    base = replace(OMEGA_LIKE, register_layers=())
-    tokens = patches + base.num_registers + 1
-    within = 6 * tokens**2
-    assert features(base, extent)[2:] == (within, (6 * tokens) ** 2)
-    assert features(OMEGA_LIKE, extent) == features(base, extent)
-    all_special = features(replace(OMEGA_LIKE, register_layers=tuple(range(OMEGA_LIKE.depth))), extent)
-    assert all_special[2:] == (within, within)  # 324 pairs of special tokens are fewer
-    joint = features(replace(base, full_attention=FullAttention.ALWAYS, schedule=TIME_VIEW), extent)
-    assert joint[2:] == (within, (6 * tokens) ** 2)
-    alone = replace(PRESETS["da3-mono"], encoder=replace(PRESETS["da3-mono"].encoder, patch_size=8, image_size=16))
-    assert features(alone, extent) == (1, 6 * 16 * 32, 6 * patches**2, 6 * patches**2)
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
@@ -92,28 +54,10 @@ def test_the_memory_of_a_pass_is_predicted(name: str, precision: torch.dtype, mo
     predictor = NetworkPredictor(network=network, device=CPU, precision=precision)
     side = config.patch_size * (56 // config.patch_size)
     extent = Extent(times=3, views=2, size=(2 * side, side))
-    batch = network_cost.probe_batch(extent)
-    cost = NetworkCost(config=config, coefficients=Coefficients(seconds=(1, 0, 0, 0)), device=CPU)
+    batch = network_cost.noise_batch(extent)
+    cost = NetworkCost(config=config, device=CPU)
     counted = batch.images.nbytes + network_cost.cost_of(CPU, lambda: predictor.run(batch)).num_bytes
     assert abs(cost.num_bytes(extent) / counted - 1) < 0.15
-
-
-def test_measurements_are_cached_for_each_network(
-    predictor: NetworkPredictor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    notices: list[Notice] = []
-    first = network_cost.network_cost(predictor, "ab" * 32, notify=notices.append)
-    assert "on this device, once" in notices[0].text
-    monkeypatch.setattr(network_cost, "measure", lambda *_, **__: pytest.fail("measured again"))
-    assert network_cost.network_cost(predictor, "ab" * 32, notify=notices.append) == first
-    assert len(notices) == 1
-    with pytest.raises(pytest.fail.Exception, match="measured again"):
-        network_cost.network_cost(predictor, "cd" * 32)
-    for file in (tmp_path / "page4d").iterdir():
-        file.write_text("{")
-    with pytest.raises(pytest.fail.Exception, match="measured again"):
-        network_cost.network_cost(predictor, "ab" * 32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,8 +72,7 @@ class PerPixel(NetworkCost):
 
 
 def forecast(per_pixel: float) -> Forecast:
-    coefficients, device = Coefficients(seconds=(1, 0, 0, 0)), torch.device("cuda")
-    cost = PerPixel(config=TINY, coefficients=coefficients, device=device, per_pixel=per_pixel)
+    cost = PerPixel(config=TINY, device=torch.device("cuda"), per_pixel=per_pixel)
     return Forecast(views=2, size=(140, 140), device=torch.device("cuda"), used_bytes=1000, cost=cost)
 
 
@@ -194,8 +137,3 @@ def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:
     code = "from page4d.run.cost import peak_bytes; import torch; print(peak_bytes(torch.device('cpu')))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert 1 << 26 < int(done.stdout) < len(ballast)
-
-
-def test_waiting_for_other_programs_does_not_count_as_time_of_the_network() -> None:
-    seconds = network_cost._quiet_seconds_of(torch.device("cpu"), lambda: time.sleep(0.3))
-    assert seconds < 0.1

@@ -16,7 +16,6 @@ from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metric
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import SKY_THRESHOLD
-from page4d.run.cost import Extent, features
 from page4d.weights import load_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.da3 import DA3NestedSettings, DA3Settings
@@ -129,12 +128,6 @@ def test_the_configuration_is_read_as_it_was_written() -> None:
 def test_contradicting_options_are_refused(changes: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         replace(SMALL_DA3_NESTED, **changes)
-
-
-def test_the_cost_model_counts_the_tokens_of_both_networks() -> None:
-    extent = Extent(times=2, views=3, size=(16, 24))
-    anyview, metric, nested = (features(config, extent) for config in (SMALL_DA3, SMALL_DA3_METRIC, SMALL_DA3_NESTED))
-    assert nested == (1.0, anyview[1], anyview[2] + metric[2], anyview[3])
 
 
 @dataclass(frozen=True)

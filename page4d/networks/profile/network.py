@@ -94,10 +94,10 @@ def profile_network(
     return builder.profile(network_stages(builder))
 
 
-def computed_bytes(
+def forward_cost(
     config: NetworkConfig, *, times: int, sizes: Sequence[tuple[int, int]], limits: ForwardLimits = NO_LIMITS
-) -> int:
-    """Return the peak memory of the inputs of a network and of all that is computed from them, in float32.
+) -> tuple[int, int]:
+    """Return the peak memory in float32 of a network's inputs and all that is computed from them, and its FLOPs.
 
     `sizes` are the (height, width) of every view. There are no masks and no ray map; cameras, depth and keypoints are
     given to networks that use them, if all views have one size.
@@ -111,7 +111,7 @@ def computed_bytes(
             images = torch.empty(1, times, len(sizes), 3, *sizes[0])
             conditioning = _conditioning(config, images, patch_grid(*sizes[0], config.patch_size))
             network(images, conditioning=conditioning, limits=limits)
-    return run.peak_bytes
+    return run.peak_bytes, sum(run.flops.values())
 
 
 def _network_on_meta(config: NetworkConfig) -> ViewTimeNetwork:
