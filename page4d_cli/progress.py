@@ -1,4 +1,4 @@
-"""Progress on stderr: a line that is updated on a terminal, few plain lines elsewhere.
+"""Progress on stderr: a line of `rich.progress` on a terminal, few plain lines elsewhere.
 
 Progress of a training run: a status line on a terminal, a line at intervals elsewhere. Weights named on the command
 line: fetched and converted once, with their licence, sizes and progress on stderr.
@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 from page4d_cli import console
 
 if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.console import Console, RenderableType
     from rich.live import Live
-    from rich.spinner import Spinner
-    from rich.text import Text
+    from rich.progress import Progress
 
     from page4d.lab.training.logs import Evaluation, StepReport
     from page4d.scene.records import Notice
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
 _INTERVAL_S = 15.0
 """Seconds between plain lines."""
 
-_BAR_COLUMNS = (10, 40)
-"""Smallest and largest width of the bar."""
+_BAR_COLUMNS = 40
+_LABEL_COLUMNS, _BAR_FROM_COLUMNS = 40, 60
+"""Widths of a terminal from which the label and the bar are shown; the amount and the times are always."""
 
 
 class Pace:
@@ -83,104 +83,75 @@ class ProgressDisplay:
     def __init__(self, label: str, amount: Callable[[int, int], str], *, quiet: bool, on_terminal: bool) -> None:
         self._label = label
         self._amount = amount
-        self._quiet = quiet
-        self._on_terminal = on_terminal
+        self._is_plain = not quiet and not on_terminal
         self._pace = Pace()
         self._printed_at = 0.0
-        self._live: Live | None = None
         self._stage = ""
+        self._line: Progress | None = None
+        self._line = self._started() if on_terminal and not quiet else None
 
     def show_stage(self, text: str) -> None:
         """Show a stage before the work, in place of the amount, which is not known yet."""
         self._stage = text
-        if not self._quiet and not self._on_terminal:
-            self._print_line()
+        self._print_line()
 
     def update(self, done: int, total: int) -> None:
         """Show the work done so far."""
         self._stage = ""
         self._pace.update(done, total)
-        if self._quiet:
-            return
-        if not self._on_terminal:
-            self._print_line()
-
-    def open(self) -> None:
-        """Show the line on a terminal, at first without an amount of work."""
-        if self._on_terminal and not self._quiet:
-            self._live = self._started()
+        if self._line is not None:
+            self._line.update(self._line.task_ids[0], completed=done, total=total)
+        self._print_line()
 
     @property
     def console(self) -> "Console | None":
         """The console for messages above the line, while it is shown."""
-        return None if self._live is None else self._live.console
+        return None if self._line is None else self._line.console
 
     def close(self) -> None:
         """Leave the final state on the screen, or nothing if nothing was done."""
-        if self._live is not None:
-            live, self._live = self._live, None
-            live.transient = self._pace.total == 0
-            live.stop()
+        if self._line is not None:
+            line, self._line = self._line, None
+            line.live.transient = self._pace.total == 0
+            line.stop()
 
-    def _started(self) -> "Live":
-        from rich.live import Live
+    def _started(self) -> "Progress":
+        """Show the line, at first without an amount of work."""
+        from rich.progress import BarColumn, Progress, RenderableColumn, SpinnerColumn
+        from rich.table import Column
 
-        live = Live(_Line(self), console=console.error_console(), refresh_per_second=8)
-        live.start()
-        return live
+        terminal = console.error_console()
+        spinner = SpinnerColumn("line" if terminal.options.ascii_only else "dots", "cyan")
+        label = [self._label] if terminal.width >= _LABEL_COLUMNS else []
+        bar = BarColumn(None, "dim", "cyan", "cyan", table_column=Column(max_width=_BAR_COLUMNS))
+        bars = [bar] if terminal.width >= _BAR_FROM_COLUMNS else []
+        rest = RenderableColumn(self, table_column=Column(no_wrap=True, overflow="crop"))
+        line = Progress(spinner, *label, *bars, rest, console=terminal, refresh_per_second=8)
+        line.add_task("", total=None)
+        line.start()
+        return line
 
     def _print_line(self) -> None:
-        """Print a plain line at the end of the work, and before at intervals."""
+        """Without a terminal print a line at the end of the work, and before at intervals."""
         elapsed, is_done = self._pace.elapsed, not self._stage and self._pace.done == self._pace.total
-        if is_done or elapsed - self._printed_at >= _INTERVAL_S:
+        if self._is_plain and (is_done or elapsed - self._printed_at >= _INTERVAL_S):
             self._printed_at = elapsed
-            console.print_message(f"{self._label}: {', '.join(self.parts())}")
+            console.print_message(f"{self._label}: {', '.join(self._parts())}")
 
-    def parts(self) -> list[str]:
-        """Return the texts after the bar: the amount, elapsed and remaining time."""
-        if self._pace.total == 0:
-            return [part for part in (self._stage, duration(self._pace.elapsed)) if part]
-        left = self._pace.left
-        ending = self._live is not None and self._pace.done == self._pace.total
-        rest = "finishing" if ending else "" if left is None or left == 0 else f"{duration(left)} left"
-        return [
-            part
-            for part in (self._amount(self._pace.done, self._pace.total), duration(self._pace.elapsed), rest)
-            if part
-        ]
-
-    def line(self, width: int, spinner: "Text", *, ascii_only: bool) -> "Text":
-        """Compose the line from the parts that fit: spinner, label, bar, amount and times."""
+    def __rich__(self) -> "RenderableType":
+        """Return the texts of the line after the bar."""
         from rich.text import Text
 
-        tail = "  ".join(self.parts())
-        head = f"{self._label}  " if len(tail) + len(self._label) + 4 <= width else ""
-        lowest, highest = _BAR_COLUMNS
-        room = min(width - len(tail) - len(head) - 5, highest) if self._pace.total else 0
-        line = Text(no_wrap=True, overflow="crop").append(spinner).append(f" {head}")
-        if room >= lowest:
-            full = round(room * self._pace.done / max(self._pace.total, 1))
-            line.append(("#" if ascii_only else "━") * full, style="cyan")
-            line.append(("-" if ascii_only else "─") * (room - full) + "  ", style="dim")
-        return line.append(tail)
+        return Text("  ".join(self._parts()))
 
-
-class _Line:
-    """Renders the line of a display for the present width of the terminal."""
-
-    def __init__(self, display: ProgressDisplay) -> None:
-        self._display = display
-        self._spinner: Spinner | None = None
-
-    def __rich_console__(self, terminal: "Console", options: "ConsoleOptions") -> "RenderResult":
-        from rich.spinner import Spinner
-        from rich.text import Text
-
-        if self._spinner is None:
-            self._spinner = Spinner("line" if options.ascii_only else "dots", style="cyan")
-        frame = self._spinner.render(terminal.get_time()) if self._display.console else Text(" ")
-        assert isinstance(frame, Text)
-        yield self._display.line(options.max_width, frame, ascii_only=options.ascii_only)
+    def _parts(self) -> list[str]:
+        """Return the amount, elapsed and remaining time."""
+        pace = self._pace
+        if pace.total == 0:
+            return list(filter(None, (self._stage, duration(pace.elapsed))))
+        is_ending = self._line is not None and pace.done == pace.total
+        rest = "finishing" if is_ending else f"{duration(pace.left)} left" if pace.left else ""
+        return list(filter(None, (self._amount(pace.done, pace.total), duration(pace.elapsed), rest)))
 
 
 class ProgressObserver:
@@ -208,7 +179,6 @@ def displayed_progress(
 ) -> Iterator[ProgressDisplay]:
     """Show progress on stderr while the body runs."""
     display = ProgressDisplay(label, amount, quiet=quiet, on_terminal=console.has_live_lines())
-    display.open()
     try:
         yield display
     finally:
