@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.geometry.rotation import interpolate_rotation, matrix_from_rotation_vector, skew
+from page4d.geometry.rotation import interpolate_rotation
 
 
 def rigid(
@@ -47,30 +47,6 @@ def camera_centers(world_to_camera: Float[Tensor, "*batch 4 4"]) -> Float[Tensor
     """Return the position of each camera in the world."""
     rotation, translation = world_to_camera[..., :3, :3], world_to_camera[..., :3, 3:]
     return -(rotation.transpose(-1, -2) @ translation)[..., 0]
-
-
-def se3_exp(twist: Float[Tensor, "*batch 6"]) -> Float[Tensor, "*batch 4 4"]:
-    """Map a twist (translation part, then rotation vector) to a rigid transform.
-
-    Source: Barfoot, State Estimation for Robotics (2017), eqs. 7.85 and 7.95.
-    """
-    vector = twist[..., 3:]
-    first, second = _left_jacobian_terms(vector.square().sum(-1)[..., None, None])
-    cross = skew(vector)
-    jacobian = torch.eye(3, dtype=twist.dtype, device=twist.device) + first * cross + second * cross @ cross
-    return rigid(matrix_from_rotation_vector(vector), (jacobian @ twist[..., :3, None])[..., 0])
-
-
-def _left_jacobian_terms(squared: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (1 - cos a) / a^2 and (a - sin a) / a^3 for a^2 = `squared`, by their Taylor series near 0."""
-    small = squared < 1e-4
-    safe = torch.where(small, torch.ones_like(squared), squared)
-    angle = safe.sqrt()
-    first = torch.where(small, 0.5 - squared / 24 + squared**2 / 720, 2 * torch.sin(angle / 2) ** 2 / safe)
-    second = torch.where(
-        small, 1 / 6 - squared / 120 + squared**2 / 5040, (angle - torch.sin(angle)) / (safe * angle)
-    )
-    return first, second
 
 
 def interpolate_rigid(

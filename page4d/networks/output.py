@@ -186,12 +186,3 @@ def has_both(in_sky: Bool[Tensor, "*pixels"]) -> bool:
 def quantile(values: Float[Tensor, " N"], share: float) -> Float[Tensor, ""]:
     """Return a quantile; of every n-th value above 16.8 million, where the public code draws 100,000 at random."""
     return torch.quantile(values[:: -(-len(values) // _MAX_PIXELS)].float(), share).to(values)
-
-
-def fill_sky(depth: Float[Tensor, "B T V H W"], sky: Float[Tensor, "B T V H W"]) -> Float[Tensor, "B T V H W"]:
-    """Set the depth of the sky to the 0.99 quantile of the rest, over all images of a scene."""
-    filled = []
-    for own, in_sky in zip(depth, is_sky(sky), strict=True):
-        farthest = farthest_depth(own, in_sky)
-        filled.append(own if farthest is None else torch.where(in_sky, farthest, own))
-    return torch.stack(filled)

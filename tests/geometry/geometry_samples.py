@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from page4d.geometry.rotation import matrix_from_quaternion
+from page4d.geometry.rotation import matrix_from_quaternion, skew
 from page4d.geometry.transforms import Sim3, rigid
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 2e-5}
@@ -71,3 +71,11 @@ def intrinsics(*batch: int, seed: int, skew: float = 3.0, dtype: torch.dtype = t
     matrix[..., 0, 1] = skew * noise[..., 4]
     matrix[..., 2, 2] = 1
     return matrix.to(dtype)
+
+
+def se3_exp(twist: Tensor) -> Tensor:
+    """Return the rigid transform of a twist (translation part, then rotation vector), as a matrix exponential."""
+    generators = twist.new_zeros(*twist.shape[:-1], 4, 4)
+    generators[..., :3, :3] = skew(twist[..., 3:])
+    generators[..., :3, 3] = twist[..., :3]
+    return torch.linalg.matrix_exp(generators)

@@ -8,22 +8,13 @@ from geometry_samples import (
     close,
     intrinsics,
     normal,
-    rotation_vectors,
     rotations,
     similarities,
     transforms,
 )
 
 from page4d.geometry.camera import project
-from page4d.geometry.transforms import (
-    Sim3,
-    camera_centers,
-    interpolate_rigid,
-    invert_rigid,
-    rigid,
-    se3_exp,
-    transform_points,
-)
+from page4d.geometry.transforms import Sim3, camera_centers, interpolate_rigid, invert_rigid, rigid, transform_points
 
 EYE4 = torch.eye(4, dtype=torch.float64)
 
@@ -60,30 +51,6 @@ def test_camera_centers_map_to_the_origin() -> None:
     given = transforms(6, seed=10)
     close(transform_points(given, camera_centers(given)[:, None])[:, 0], torch.zeros(6, 3, dtype=torch.float64))
     close(camera_centers(given), invert_rigid(given)[..., :3, 3])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_se3_exp_agrees_with_the_matrix_exponential(dtype: torch.dtype) -> None:
-    vectors = rotation_vectors(dtype=dtype)
-    twists = torch.cat([normal(len(vectors), 3, seed=12, dtype=dtype), vectors], dim=-1)
-    generators = torch.zeros(len(twists), 4, 4, dtype=torch.float64)
-    x, y, z = twists[:, 3:].double().unbind(-1)
-    generators[:, 0, 1], generators[:, 0, 2], generators[:, 1, 2] = -z, y, -x
-    generators[:, 1, 0], generators[:, 2, 0], generators[:, 2, 1] = z, -y, x
-    generators[:, :3, 3] = twists[:, :3]
-    close(se3_exp(twists), torch.linalg.matrix_exp(generators).to(dtype))
-
-
-def test_se3_exp_of_one_axis_is_additive() -> None:
-    twist = normal(8, 6, seed=13)
-    close(se3_exp(0.3 * twist) @ se3_exp(0.7 * twist), se3_exp(twist))
-    close(se3_exp(-twist), invert_rigid(se3_exp(twist)))
-
-
-@pytest.mark.parametrize("size", [0.0, 1e-6, 0.0099, 0.0101, 1.0])
-def test_gradients_of_se3_exp_are_correct(size: float) -> None:
-    twist = (size * normal(6, seed=14)).requires_grad_()
-    assert torch.autograd.gradcheck(se3_exp, (twist,))
 
 
 def test_interpolated_camera_centers_lie_on_a_straight_line() -> None:

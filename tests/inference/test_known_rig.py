@@ -8,7 +8,7 @@ import torch
 from page4d.choices import Poses, SceneFamily
 from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras, camera_rays
-from page4d.geometry.transforms import invert_rigid, se3_exp, transform_points
+from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture, sample_truth
 from page4d.networks.conditioning import Conditioning
 from page4d.networks.output import RigOutput
@@ -17,6 +17,7 @@ from page4d.records import GroundTruth, Predictions
 from page4d.run.predictor import NetworkPredictor, build_predictor
 from page4d.run.stages.world import World
 from page4d.scene.records import FrameBatch
+from tests.geometry.geometry_samples import se3_exp
 from tests.inference.truth import exact_predictions
 
 UNIT = 3.7

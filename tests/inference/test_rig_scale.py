@@ -8,10 +8,10 @@ import torch
 from page4d.choices import Poses, SceneFamily
 from page4d.geometry.alignment import agreeing_scale, disagreement_deg
 from page4d.geometry.camera import Cameras
-from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture, sample_truth
 from page4d.records import GroundTruth, Predictions
 from page4d.run.stages.world import World
+from tests.geometry.geometry_samples import se3_exp
 from tests.inference.truth import exact_predictions
 
 UNIT = 3.7

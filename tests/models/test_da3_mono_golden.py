@@ -15,7 +15,7 @@ from page4d.networks.config_parts import CameraHeadConfig
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
-from page4d.networks.output import farthest_depth, fill_sky
+from page4d.networks.output import farthest_depth
 from page4d.networks.presets import PRESETS
 from page4d.weights.loading import HalfPrecisionNetwork
 from tests.keymaps import converted_network
@@ -71,20 +71,6 @@ def test_half_precision_and_gradients(network: ViewTimeNetwork, images: Tensor) 
     out = trained(images[:1, :1])
     (out.depth.mean() + out.sky.mean()).backward()
     assert [name for name, value in trained.named_parameters() if value.grad is None] == []
-
-
-def test_sky_is_filled_only_with_enough_pixels_of_both_kinds() -> None:
-    depth = torch.arange(1.0, 25.0).reshape(1, 1, 2, 3, 4)
-    sky = torch.zeros(1, 1, 2, 3, 4)
-    sky[..., 0, :, :] = 0.3
-    filled = fill_sky(depth, sky)
-    expected = torch.quantile(depth[0, 0, 1], 0.99)
-    assert torch.equal(filled[0, 0, 1], depth[0, 0, 1])
-    assert filled[0, 0, 0].unique().tolist() == pytest.approx([float(expected)])
-    few = torch.where(depth <= 10, 1.0, 0.29)
-    assert torch.equal(fill_sky(depth, few), depth)
-    assert torch.equal(fill_sky(depth, torch.where(depth <= 14, 1.0, 0.0)), depth)
-    assert torch.equal(fill_sky(torch.cat([depth, 2 * depth]), torch.cat([sky, 0 * sky]))[1], 2 * depth[0])
 
 
 def test_the_quantile_of_many_pixels_is_that_of_every_nth(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from page4d.errors import UsageError
 from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metric
-from page4d.networks.output import NetworkOutput, fill_sky
+from page4d.networks.output import NetworkOutput
 
 
 @pytest.fixture(scope="module")
@@ -90,4 +90,3 @@ def test_a_scene_of_sky_keeps_its_unit(recorded: dict[str, Tensor]) -> None:
     aligned = align_to_metric(depth, confidence, metric, torch.ones_like(sky))
     assert torch.equal(aligned.depth, depth)
     assert aligned.scale.tolist() == [1.0]
-    assert torch.equal(fill_sky(depth, torch.ones_like(sky)), depth)

@@ -9,13 +9,7 @@ from torch import Tensor
 
 from page4d.geometry.transforms import invert_rigid
 from page4d.networks.conditioning import Conditioning
-from page4d.networks.inputs.known_geometry import (
-    CameraFrames,
-    depth_channels,
-    length_unit,
-    ray_channels,
-    resize_depth,
-)
+from page4d.networks.inputs.known_geometry import CameraFrames, depth_channels, length_unit, ray_channels
 from page4d.networks.layers.attention import attend, grid_positions, rotary_tables
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
@@ -76,11 +70,6 @@ def test_known_geometry(ops: dict[str, Tensor], agrees: Callable) -> None:
     agrees(depth_channels(depths.flatten(0, 2), length.unit.repeat_interleave(3)), expected)
     rays = ray_channels(ops["input/intrinsics"].flatten(0, 1), tuple(expected.shape[-2:]))
     agrees(rays, ops["output/ray_map"].flatten(0, 1))
-
-
-def test_depth_is_resized(ops: dict[str, Tensor]) -> None:
-    depth, expected = ops["input/depth_raw"], ops["output/depth_resized"]
-    assert torch.equal(resize_depth(depth.expand(1, 2, -1, -1), tuple(expected.shape)), expected.expand(1, 2, -1, -1))
 
 
 def test_attention_in_camera_frames(ops: dict[str, Tensor], agrees: Callable) -> None:

@@ -9,8 +9,9 @@ from torch import Tensor
 from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras, normalize_pixels, project
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
-from page4d.geometry.transforms import camera_centers, invert_rigid, rigid, se3_exp, transform_points
+from page4d.geometry.transforms import camera_centers, invert_rigid, rigid, transform_points
 from page4d.stereo.bundle_adjustment import Correspondences, NormalEquations, Parameters, Priors, adjust_bundle
+from tests.geometry.geometry_samples import se3_exp
 
 SIZE = (60, 80)
 NUM_IMAGES, NUM_PIXELS = 4, 60

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from page4d.geometry.camera import Cameras
-from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.networks.config_parts import MatchTarget
 from page4d.networks.inputs.matching import Matches
@@ -15,6 +14,7 @@ from page4d.records import GroundTruth
 from page4d.stereo.bundle_adjustment import Correspondences
 from page4d.stereo.correspondences import guided_correspondences, network_correspondences
 from page4d.stereo.views import ViewPrediction
+from tests.geometry.geometry_samples import se3_exp
 from tests.refinement.synthetic_rigs import (
     PATCH,
     filled_depth,

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from page4d.evaluation.cameras import pair_errors
 from page4d.geometry.camera import Cameras
-from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.networks.config_parts import MatchTarget
 from page4d.networks.inputs.matching import patch_centers, to_pixels
 from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 from page4d.stereo.correspondences import GuidedMatches, match_guided
+from tests.geometry.geometry_samples import se3_exp
 from tests.refinement.synthetic_rigs import (
     PATCH,
     filled_depth,

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from page4d.geometry.camera import Cameras
-from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
@@ -14,6 +13,7 @@ from page4d.stereo import refine
 from page4d.stereo.bundle_adjustment import Correspondences
 from page4d.stereo.refine import run_refinement
 from page4d.stereo.state import Agreement, held_out_patches, without_patches
+from tests.geometry.geometry_samples import se3_exp
 from tests.refinement.synthetic_rigs import FINER, PATCH, filled_depth, refined, true_matches, views_without_matches
 
 SIZE = (96, 128)

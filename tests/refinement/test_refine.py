@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.evaluation.cameras import pair_errors
-from page4d.geometry.transforms import se3_exp
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.networks.conditioning import Conditioning, ViewGroups
 from page4d.networks.inputs.matching import Matches, target_images
@@ -18,6 +17,7 @@ from page4d.records import GroundTruth
 from page4d.stereo import refine
 from page4d.stereo.refine import run_refinement
 from page4d.stereo.state import RefinementState
+from tests.geometry.geometry_samples import se3_exp
 from tests.refinement.synthetic_rigs import (
     FINER,
     KINDS,

@@ -175,21 +175,6 @@ def track_starts(capture: SyntheticCapture, frame: Frame, time: int, view: int) 
     )
 
 
-def true_tracks(capture: SyntheticCapture, limit: int = MAX_TRACKS) -> Tracks:
-    """Return exact trajectories of at most `limit` points on moving objects, with exact visibility per view.
-
-    Tracks start on a regular grid of pixels of every view at every 12th frame and continue to the last frame.
-
-    Raises:
-        UsageError: with a rolling shutter, or in a capture of one frame.
-    """
-    check_motion(capture)
-    places = [(time, view) for time in start_times(capture) for view in range(capture.num_views)]
-    return followed_tracks(
-        capture, (track_starts(capture, capture.rendered(*place), *place) for place in places), limit
-    )
-
-
 def start_times(capture: SyntheticCapture) -> range:
     """Return the frames at which tracks start; none starts at the last frame."""
     return range(0, capture.num_times - 1, TRACK_RESTART)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from page4d.conventions import PIXEL_CENTER
 from page4d.geometry.camera import normalize_pixels
@@ -102,15 +101,6 @@ def _mean_depth(depths: Sequence[Float[Tensor, "B T W _ _"]]) -> Float[Tensor, "
 
 def _is_valid(depths: Tensor) -> Tensor:
     return (depths > 0) & depths.isfinite()
-
-
-def resize_depth(depth: Float[Tensor, "*batch rows columns"], size: tuple[int, int]) -> Float[Tensor, "*batch H W"]:
-    """Resize depth maps to the network's size by the value at or before each position; 0 where it is invalid.
-
-    Source: the preprocessing of the public Pi3X code (reference facts).
-    """
-    maps = torch.where(_is_valid(depth), depth, 0).reshape(-1, 1, *depth.shape[-2:])
-    return functional.interpolate(maps, size=size, mode="nearest").reshape(*depth.shape[:-2], *size)
 
 
 def depth_channels(depths: Float[Tensor, "F H W"], unit: Float[Tensor, " F"]) -> Float[Tensor, "F 2 H W"]:
