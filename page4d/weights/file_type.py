@@ -3,8 +3,6 @@
 import re
 import stat
 import struct
-import unicodedata
-import zipfile
 from pathlib import Path
 
 from page4d.errors import WeightsError
@@ -43,43 +41,13 @@ _MAX_DIRECTORY_BYTES = 16 * 2**20
 
 _PAGE_STARTS = (b"<!doctype", b"<html")
 _POINTER_START = b"version https://git-lfs"
-_SIGNATURES: tuple[tuple[int, bytes, str], ...] = (
-    (0, b"\x89PNG\r\n", "a PNG image"),
-    (0, b"\xff\xd8\xff", "a JPEG image"),
-    (0, b"GIF8", "a GIF image"),
-    (0, b"II*\0", "a TIFF image"),
-    (0, b"MM\0*", "a TIFF image"),
-    (8, b"WEBP", "a WebP image"),
-    (8, b"AVI ", "an AVI video"),
-    (8, b"WAVE", "a WAV recording"),
-    (4, b"ftyp", "an MP4 or MOV file"),
-    (0, b"\x1aE\xdf\xa3", "an MKV or WebM video"),
-    (0, b"OggS", "an Ogg file"),
-    (0, b"%PDF", "a PDF document"),
-    (0, b"\x89HDF\r\n", "an HDF5 file"),
-    (0, b"GGUF", "a GGUF file"),
-    (0, b"\x93NUMPY", "a NumPy array"),
-    (0, b"SQLite format 3", "a database"),
-    (4, b"TFL3", "a TensorFlow Lite model"),
-    (0, b"\x7fELF", "a program"),
-    (0, b"MZ", "a program"),
-    (0, b"\x1f\x8b", "a gzip archive"),
-    (0, b"BZh", "a bzip2 archive"),
-    (0, b"\xfd7zXZ", "an xz archive"),
-    (0, b"(\xb5/\xfd", "a zstd archive"),
-    (0, b"7z\xbc\xaf", "a 7z archive"),
-    (0, b"Rar!", "a RAR archive"),
-    (257, b"ustar", "a tar archive"),
-)
-_SUFFIXES = {".onnx": "an ONNX model", ".msgpack": "a Flax checkpoint", ".pb": "a TensorFlow graph"}
-"""Formats without a signature."""
 
 
 def first_bytes(path: Path) -> bytes:
     """Return the first bytes of a file that may hold weights.
 
     Raises:
-        WeightsError: if it is missing, not a file, unreadable, empty, or of a known kind other than weights.
+        WeightsError: if it is missing, not a file, unreadable, empty, or no weights by content and suffix.
     """
     try:
         mode = path.stat().st_mode
@@ -106,9 +74,10 @@ def first_bytes(path: Path) -> bytes:
         raise WeightsError(f"'{path}' is a web page, not weights", "download the file itself, not its web page")
     if is_safetensors(start):
         _check_length(path, "header", int.from_bytes(start[:_SAFETENSORS_HEADER], "little"), _MAX_HEADER_BYTES)
-    kind = _other_kind(path, start)
-    if kind is not None:
-        raise WeightsError(f"'{path}' is {kind}, not weights", WHAT_WEIGHTS_ARE)
+    elif start.startswith(ZIP_START):
+        _check_length(path, "directory", _directory_bytes(path), _MAX_DIRECTORY_BYTES)
+    elif not start.startswith(PICKLE_STARTS) and path.suffix not in _OF_WEIGHTS:
+        raise WeightsError(f"'{path}' is not a weights file", WHAT_WEIGHTS_ARE)
     return start
 
 
@@ -126,18 +95,6 @@ def is_pickle(path: Path, start: bytes) -> bool:
 def is_safetensors(start: bytes) -> bool:
     """Return whether the first bytes are those of a safetensors file."""
     return start[_SAFETENSORS_HEADER : _SAFETENSORS_HEADER + 1] == b"{"
-
-
-def _other_kind(path: Path, start: bytes) -> str | None:
-    """Return the kind of a file that holds no weights; None if it may hold some."""
-    for offset, signature, name in _SIGNATURES:
-        if start.startswith(signature, offset) and not is_safetensors(start):
-            return name
-    if start.startswith(ZIP_START):
-        return _zip_kind(path)
-    if _is_text(start):
-        return "a JSON file" if start.lstrip().startswith((b"{", b"[")) else "a text file"
-    return None if start.startswith(PICKLE_STARTS) or is_safetensors(start) else _SUFFIXES.get(path.suffix)
 
 
 def _check_length(path: Path, what: str, num_bytes: int, most: int) -> None:
@@ -163,27 +120,3 @@ def _directory_bytes(path: Path) -> int:
         if at >= 0 and at + place + struct.calcsize(form) <= len(end):
             return int(struct.unpack_from(form, end, at + place)[0])
     return 0
-
-
-def _zip_kind(path: Path) -> str | None:
-    """Return the kind of a ZIP archive that is no checkpoint of PyTorch; None also if it is damaged."""
-    _check_length(path, "directory", _directory_bytes(path), _MAX_DIRECTORY_BYTES)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return None
-    if any(name == "data.pkl" or name.endswith("/data.pkl") for name in names):
-        return "a TorchScript program" if any(name.endswith("/constants.pkl") for name in names) else None
-    return "a NumPy archive" if any(name.endswith(".npy") for name in names) else "a ZIP archive"
-
-
-def _is_text(start: bytes) -> bool:
-    """Return whether bytes are UTF-8 text, whose last character may be cut off."""
-    try:
-        text = start.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if error.start < len(start) - 3 or error.start == 0:
-            return False
-        text = start[: error.start].decode("utf-8")
-    return not any(unicodedata.category(char) == "Cc" and char not in "\t\n\r\f" for char in text)

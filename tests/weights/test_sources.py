@@ -328,15 +328,6 @@ def test_a_dictionary_whose_keys_share_a_hash_is_refused(tmp_path: Path) -> None
         open_source(path)
 
 
-def test_a_torchscript_program_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "program.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in ("data.pkl", "code/__torch__.py", "constants.pkl"):
-            archive.writestr(f"program/{name}", b"")
-    with pytest.raises(WeightsError, match="is a TorchScript program, not weights"):
-        open_source(path)
-
-
 def test_keys_that_are_no_names_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "keys.pt"
     torch.save({1: torch.zeros(1)}, path)
