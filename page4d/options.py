@@ -1,12 +1,17 @@
-"""Options of reconstruction, registration, export and evaluation, with their defaults."""
+"""Options of reconstruction, registration, export and evaluation, with their defaults.
+
+Each field carries its option of the command line. Values that are text have the same forms in Python, in
+configuration files and on the command line.
+"""
 
 import json
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -39,14 +44,112 @@ _MEMORY_UNITS = {"MB": 10**6, "GB": 10**9, "TB": 10**12, "MiB": 2**20, "GiB": 2*
 MIN_LONG_SIDE, MAX_LONG_SIDE = 8, 65_536
 """Range of the long side of a network's images in pixels: up to 16 times that of the largest videos."""
 
+SCENE = "Scene"
+RIG = "Calibration and cameras"
+NETWORK = "Network"
+OUTPUT = "Output"
+SELECTION = "Selection"
+POINTS = "Points"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of the command line, in the annotation of the field or parameter that takes its value.
+
+    `panel` is its heading in the help, `expert` options are in the complete help only. `name` is needed where it is
+    not the field's with dashes for underscores ("no-..." for a flag that is on by default), `metavar` where the type
+    does not determine the form of the value. `also` is a second name, with its dashes. The help names other options
+    as messages do.
+    """
+
+    help: str
+    panel: str = "Options"
+    metavar: str = ""
+    name: str = ""
+    also: str = ""
+    expert: bool = False
+
+
+def text_form(parse: Callable[[str], object]) -> BeforeValidator:
+    """Return a validator that parses text and passes other values on to those of the type."""
+    return BeforeValidator(lambda value: parse(value) if isinstance(value, str) else value)
+
+
+PositiveFinite = Annotated[float, Field(gt=0, lt=math.inf)]
+FrameRate = Annotated[float, Field(gt=0, le=MAX_FPS)]
 _LongSide = Annotated[int, Field(ge=MIN_LONG_SIDE, le=MAX_LONG_SIDE)]
-_PositiveFinite = Annotated[float, Field(gt=0, lt=math.inf)]
-_FrameRate = Annotated[float, Field(gt=0, le=MAX_FPS)]
-_Seed = Annotated[NonNegativeInt, Field(lt=2**63)]
-_Focal = Annotated[str, BeforeValidator(lambda value: f"{value:g}" if isinstance(value, int | float) else value)]
+VoxelSize = Annotated[NonNegativeFloat, Field(lt=1e12)]
+Seed = Annotated[NonNegativeInt, Field(lt=2**63), Option("Random seed.", OUTPUT)]
 
 MAX_REGISTRATION_INSTANTS = 100
 """Default number of instants that registration samples: 25 suffice for a rig of four views, more add little."""
+
+
+_MAX_DIGITS = 9
+_INTEGER = re.compile(rf"[+-]?[0-9]{{1,{_MAX_DIGITS}}}")
+
+
+def parse_count(text: str) -> int:
+    """Parse a number of at most nine digits; 0 for any other text."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else 0
+
+
+def parse_range(text: str) -> list[int | None]:
+    """Parse whole numbers separated by colons, of which each may be left out; [] for any other text."""
+    parts = [part.strip() for part in text.split(":")]
+    if not all(_INTEGER.fullmatch(part) for part in parts if part):
+        return []
+    return [int(part) if part else None for part in parts]
+
+
+def parse_names(text: str) -> tuple[str, ...]:
+    """Parse `a,b` into names, each once.
+
+    Raises:
+        ValueError: if a name is empty.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not all(names):
+        raise ValueError("give names separated by commas")
+    return names
+
+
+def _parse_views(text: str) -> int | tuple[str, ...]:
+    """Parse `4` as the first four views and `a,b` as names."""
+    if _INTEGER.fullmatch(text.strip()) is None:
+        names = tuple(name.strip() for name in text.split(","))
+        if not all(names):
+            raise ValueError("give a number, or names separated by commas")
+        return names
+    if (number := int(text)) < 1:
+        raise ValueError(f"{number} is not in the range x>=1")
+    return number
+
+
+def _parse_frames(text: str) -> tuple[int | None, ...]:
+    """Parse `A:B`, `A:` or `:B`."""
+    if len(numbers := parse_range(text)) != 2:
+        raise ValueError(f"'{shortened(text)}' is not of the form A:B")
+    return tuple(numbers)
+
+
+def _parse_chunk(text: str) -> int | None:
+    """Parse a number of instants; `auto` is None."""
+    if text == "auto":
+        return None
+    if not (number := parse_count(text)):
+        raise ValueError(f"'{shortened(text)}' is neither auto nor a positive number")
+    return number
+
+
+def _parse_depth_size(text: str) -> int | DepthSize:
+    """Parse the resolution of depth: a name, or a long side in pixels."""
+    if text in list(DepthSize):
+        return DepthSize(text)
+    if not MIN_LONG_SIDE <= (number := parse_count(text)) <= MAX_LONG_SIDE:
+        names = ", ".join(DepthSize)
+        raise ValueError(f"'{shortened(text)}' is neither one of {names} nor {MIN_LONG_SIDE} to {MAX_LONG_SIDE} px")
+    return number
 
 
 def parse_memory(text: str) -> int | None:
@@ -66,9 +169,60 @@ def parse_memory(text: str) -> int | None:
     return int(float(match[1]) * _MEMORY_UNITS[match[2]])
 
 
-_Memory = Annotated[
-    Annotated[int, Field(gt=0, lt=2**63)] | None,
-    BeforeValidator(lambda value: parse_memory(value) if isinstance(value, str) else value),
+CalibResize = Annotated[
+    CalibrationResize | None,
+    Option(
+        "If videos and calibrated images differ in size. scale: the whole image was resized. crop-center: equal "
+        "margins were cut off, pixels are as large as before.",
+        RIG,
+        name="calib-resize",
+    ),
+]
+_Focal = Annotated[
+    str | None,
+    BeforeValidator(lambda value: f"{value:g}" if isinstance(value, int | float) else value),
+    Option(
+        "Focal length without a calibration, in pixels of the videos or in mm of 35 mm film; per view as VIEW=PX,... "
+        "Default: that of the files, else estimated.",
+        RIG,
+        "PX|26mm",
+    ),
+]
+_Intrinsics = Annotated[
+    Path | None, Option("Lenses from a calibration whose poses are not used.", RIG, metavar="FILE")
+]
+_ScaleFrom = Annotated[
+    str | None,
+    Option(
+        "Metric scale from the distance between the cameras of views A and B (m, cm, mm, ft), or from the height of "
+        "the people: person=1.75m.",
+        RIG,
+        "A-B=1.25m",
+    ),
+]
+WEIGHTS_METAVAR = "NAME|hf:...|FILE"
+WEIGHTS_HELP = (
+    "A name of 'page4d weights list', a file, or hf:org/name@revision:file of the Hugging Face hub (revision and "
+    "file may be left out). Fetched and converted once."
+)
+NETWORK_PRESETS = (
+    "mv-tiny, mv-small, mv-demo, mv-vit, mv-swin, mv-twins, mv-navit, mv-large, vggt, page4d, page4d-mask, pi3, "
+    "da3-small, da3-base, da3-large, da3-mono, da3-metric, da3-giant, da3-nested, vggt-omega or pi3x"
+)
+"""Names of the networks in help texts, which import no torch."""
+
+Sha256 = Annotated[
+    Annotated[str, AfterValidator(parse_sha256)] | None,
+    Option("Refuse weights whose SHA-256 is another one.", NETWORK, "HEX", expert=True),
+]
+Device = Annotated[str, Option("Device of the computation.", NETWORK, "auto|cpu|cuda|cuda:N")]
+NetworkPrecision = Annotated[
+    Precision, Option("auto: bf16 on a GPU that supports it, else fp32.", NETWORK, expert=True)
+]
+AllowDamaged = Annotated[bool, Option("Use the intact frames of damaged videos.", SCENE)]
+MaxPixels = Annotated[
+    PositiveFinite,
+    Option("Refuse frames with more megapixels.", SCENE, "MPX", name="max-pixels", expert=True),
 ]
 
 
@@ -76,28 +230,79 @@ _Memory = Annotated[
 class SceneOptions:
     """How to read a scene folder; the defaults use everything that is there.
 
-    `views` is a number (the first ones) or names. `sync` is a file or one of auto, none, audio, timecode and people.
-    `frames` is (start, stop) on the common timeline. `calibration_unit` makes a calibration of unknown unit metric.
-    `depth` is a folder of measured depth maps with `depth_levels` levels per unit of the calibration.
+    `views` is a number (the first ones) or names, `frames` is (start, stop) on the common timeline.
     """
 
-    views: PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    sync: Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)] = "auto"
-    fps: _FrameRate | None = None
-    image_fps: _FrameRate | None = None
-    stride: PositiveInt = 1
-    frames: tuple[int | None, int | None] = (None, None)
-    max_frames: PositiveInt | None = None
-    calibration: Path | None = None
-    calibration_unit: LengthUnit | None = None
-    calibration_match: CalibrationMatch = CalibrationMatch.NAME
-    calibration_resize: CalibrationResize | None = None
-    masks: Path | None = None
-    mask_meaning: MaskMeaning = MaskMeaning.DYNAMIC
-    depth: Path | None = None
-    depth_levels: _PositiveFinite = METRIC_DEPTH_SCALE
-    allow_damaged: bool = False
-    max_megapixels: _PositiveFinite = 64.0
+    views: Annotated[
+        PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None,
+        text_form(_parse_views),
+        Option("The first N views, or names (of files, without suffix) such as cam01,cam03.", SCENE, "N|NAMES"),
+    ] = None
+    sync: Annotated[
+        str,
+        BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
+        Option(
+            "Clocks of the views: a file such as sync.json, or auto, none, audio, timecode or people (with 'page4d "
+            "weights get people'). auto: sync.json, else time codes, else frame numbers, else a common start.",
+            SCENE,
+            "FILE|MODE",
+        ),
+    ] = "auto"
+    fps: Annotated[FrameRate | None, Option("Instants per second. Default: the lowest frame rate.", SCENE, "FPS")] = (
+        None
+    )
+    image_fps: Annotated[
+        FrameRate | None, Option("Frame rate of image folders. Default: 30.", SCENE, "FPS", expert=True)
+    ] = None
+    stride: Annotated[PositiveInt, Option("Use every Nth instant.", SCENE)] = 1
+    frames: Annotated[
+        tuple[int | None, int | None],
+        text_form(_parse_frames),
+        Option("Instants A to B - 1 of the timeline.", SCENE, "A:B"),
+    ] = (None, None)
+    max_frames: Annotated[
+        PositiveInt | None, Option("Refuse captures with more instants. Default: 100000.", SCENE, expert=True)
+    ] = None
+    calibration: Annotated[
+        Path | None,
+        Option(
+            "Calibration: Qualisys .qca.txt, Pose2Sim or Anipose .toml, intri.yml, transforms.json, COLMAP or "
+            "cameras.json.",
+            RIG,
+            "FILE",
+        ),
+    ] = None
+    calibration_unit: Annotated[
+        LengthUnit | None, Option("Unit of length of a calibration whose format has none.", RIG)
+    ] = None
+    calibration_match: Annotated[
+        CalibrationMatch, Option("Pair cameras and views by name or in order.", RIG, expert=True)
+    ] = CalibrationMatch.NAME
+    calibration_resize: CalibResize = None
+    masks: Annotated[Path | None, Option("Masks: <view>/*.png or <view>.mp4.", SCENE, "FOLDER")] = None
+    mask_meaning: Annotated[
+        MaskMeaning, Option("Meaning of mask pixels above half the maximum.", SCENE, expert=True)
+    ] = MaskMeaning.DYNAMIC
+    depth: Annotated[
+        Path | None,
+        Option(
+            "Measured depth, instead of the network's: <view>/*.png (16 bits) or lossless gray16 <view>.mkv. Needs "
+            "⟨calibration⟩, unless ⟨weights⟩ names a network that takes depth, such as Pi3X.",
+            SCENE,
+            "FOLDER",
+        ),
+    ] = None
+    depth_levels: Annotated[
+        PositiveFinite,
+        Option(
+            "Levels of measured depth per metre, or per unit of length if the scale is arbitrary.",
+            SCENE,
+            "X",
+            expert=True,
+        ),
+    ] = METRIC_DEPTH_SCALE
+    allow_damaged: AllowDamaged = False
+    max_megapixels: MaxPixels = 64.0
 
     def __post_init__(self) -> None:
         if self.calibration_unit is not None and self.calibration is None:
@@ -121,12 +326,19 @@ class NetworkOptions:
     once. `sha256` is the hash that the given file, or that of the hub, must have.
     """
 
-    weights: str | Path | None = None
-    sha256: Annotated[str, AfterValidator(parse_sha256)] | None = None
-    untrained: bool = False
-    preset: str = "mv-small"
-    device: str = "auto"
-    precision: Precision = Precision.AUTO
+    weights: Annotated[
+        str | Path | None,
+        Option(f"{WEIGHTS_HELP} Default: the bundled network mv-demo, for demonstrations.", NETWORK, WEIGHTS_METAVAR),
+    ] = None
+    sha256: Sha256 = None
+    untrained: Annotated[
+        bool, Option("Run a network with random weights: THE VALUES ARE NOISE.", NETWORK, expert=True)
+    ] = False
+    preset: Annotated[
+        str, Option(f"Network that ⟨untrained⟩ builds: {NETWORK_PRESETS}.", NETWORK, "NAME", expert=True)
+    ] = "mv-small"
+    device: Device = "auto"
+    precision: NetworkPrecision = Precision.AUTO
 
     def __post_init__(self) -> None:
         if self.weights is not None and self.untrained:
@@ -138,39 +350,67 @@ class NetworkOptions:
 class PointOptions:
     """Filters of a point cloud. Zero switches `voxel_size` (in units of the scene) and `max_points` off.
 
-    `edge_angle_deg`, of the slant filter, is the largest angle between a surface normal and the viewing ray; 90 keeps
-    all points. A point stays if `min_views` views see it there, its own included, and no more views see through it
-    than confirm it; 0 keeps all, None chooses by the rig. `outliers` removes points that are far from their
-    neighbours, `normals` adds surface normals; both need Open3D.
+    None of `min_views` chooses by the rig. `outliers` and `normals` need Open3D.
     """
 
-    source: PointSource = PointSource.DEPTH
-    min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
-    edges: EdgeFilter = EdgeFilter.SLANT
-    edge_angle_deg: Annotated[float, Field(ge=1, le=90)] = 85.0
-    min_views: Annotated[NonNegativeInt, Field(le=256)] | None = None
-    voxel_size: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
-    outliers: bool = False
-    normals: bool = False
-    max_points: Annotated[NonNegativeInt, Field(lt=2**31)] = 0
+    source: Annotated[
+        PointSource,
+        Option("Make point clouds from depth maps or the point head.", OUTPUT, name="points-from", expert=True),
+    ] = PointSource.DEPTH
+    min_confidence: Annotated[float, Field(ge=0, le=1), Option("Drop points below this confidence.", OUTPUT)] = 0.0
+    edges: Annotated[
+        EdgeFilter,
+        Option("Detection of flying pixels: by ⟨edge_angle_deg⟩, or as in Pi3's code.", OUTPUT, expert=True),
+    ] = EdgeFilter.SLANT
+    edge_angle_deg: Annotated[
+        float,
+        Field(ge=1, le=90),
+        Option(
+            "Drop points on surfaces seen at a larger angle from their normal (flying pixels); 90 keeps all.",
+            OUTPUT,
+            "DEG",
+            "edge-angle",
+            expert=True,
+        ),
+    ] = 85.0
+    min_views: Annotated[
+        Annotated[NonNegativeInt, Field(le=256)] | None,
+        Option(
+            "Views that must see a point where it is, its own included, and not fewer than see through it; 0 keeps "
+            "all points. Default: 2, or 1 with two views, or 0 where the views do not agree.",
+            OUTPUT,
+            expert=True,
+        ),
+    ] = None
+    voxel_size: Annotated[
+        VoxelSize, Option("Keep one point per voxel of this side length; 0 keeps all.", OUTPUT, "SIZE", "voxel")
+    ] = 0.0
+    outliers: Annotated[bool, Option("Remove statistical outliers from the clouds.", OUTPUT, expert=True)] = False
+    normals: Annotated[bool, Option("Add surface normals to the clouds.", OUTPUT)] = False
+    max_points: Annotated[
+        NonNegativeInt, Field(lt=2**31), Option("Maximum number of points per instant; 0 keeps all.", OUTPUT)
+    ] = 0
 
 
 @config_record("registration settings")
 class RegisterSettings:
-    """Settings of the registration of a rig from evidence.
+    """Settings of the registration of a rig from evidence."""
 
-    `register` is the evidence. `focal` are focal lengths: `1500` (pixels of the original images, all views),
-    `cam01=1500,cam02=1480`, or `26mm` (equivalent of 35 mm film). `intrinsics` is a calibration file whose poses are
-    not used. `scale_from` is a known length: `cam01-cam02=1.25m` or `person=1.75m`. At most `max_instants` instants
-    are sampled.
-    """
-
-    register: Registration = Registration.AUTO
-    focal: _Focal | None = None
-    intrinsics: Path | None = None
-    scale_from: str | None = None
-    max_instants: PositiveInt = MAX_REGISTRATION_INSTANTS
-    seed: _Seed = 0
+    register: Annotated[
+        Registration,
+        Option(
+            "Evidence: body keypoints of people ('page4d weights get people'), texture, or both.",
+            RIG,
+            "auto|people|texture",
+        ),
+    ] = Registration.AUTO
+    focal: _Focal = None
+    intrinsics: _Intrinsics = None
+    scale_from: _ScaleFrom = None
+    max_instants: Annotated[PositiveInt, Option("Number of instants that are sampled.", RIG)] = (
+        MAX_REGISTRATION_INSTANTS
+    )
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         _check_lenses(self.focal, self.intrinsics)
@@ -185,51 +425,141 @@ def _check_lenses(focal: str | None, intrinsics: Path | None) -> None:
 class ReconstructSettings:
     """Settings of a run apart from the scene's and the network's.
 
-    `long_side` is in network pixels; None uses the network's own size, or that of `preprocess`. `depth_size` is the
-    long side of depth maps and clouds, at most that of the videos: depth is upsampled along color edges, and refined
-    by the pictures where the cameras are known. `chunk` instants are predicted together, and neighbouring chunks
-    share `overlap` of them; None chooses the longest chunk that is useful and fits into `memory_bytes` (a number or
-    such as "20GB"), or into free memory. A resumed run keeps its plan. `poses` applies with a calibration,
-    `camera_motion` to predicted cameras. `register`, `focal` and `intrinsics` are those of `RegisterSettings`; they
-    apply without a calibration. `scale_from` is a known distance between two cameras, such as `cam01-cam02=1.25m`,
-    or the height of the people (`person=1.75m`). `check_calibration` compares the calibration of static cameras with
-    people, if the pose model was fetched. `refine` runs bundle adjustment and multi-view stereo. `fuse` gives static
-    parts of static cameras one depth from several instants, and compares the views. `layers` also writes what does
-    not move, once for all instants, and the moving points of every instant. `mesh` fuses the depth maps of each
-    instant into a mesh of voxels of `mesh_voxel` (in units of the scene; 0: from the image resolution); with
-    `layers` one mesh of what does not move, and the moving parts of each instant.
-    `motion` measures the velocity of every point, from optical flow of the videos at a long side of at most
-    `motion_size`; `tracks` follows points, at most as many at a time (0: none), and `tracks2d` lifts the 2D tracks of
-    other trackers, a folder with one file per view. With `strict_seams` a chunk that does not fit its predecessor
-    ends the run. `seed` fixes all random choices.
+    A resumed run keeps its plan. `register`, `focal` and `intrinsics` are those of `RegisterSettings`; they apply
+    without a calibration. `mesh_voxel` is in units of the scene.
     """
 
-    long_side: _LongSide | None = None
-    depth_size: _LongSide | DepthSize = DepthSize.AUTO
-    preprocess: Preprocess = Preprocess.NATIVE
-    chunk: PositiveInt | None = None
-    overlap: NonNegativeInt = 2
-    memory_bytes: _Memory = None
-    poses: Poses = Poses.INPUT
-    camera_motion: CameraMotion = CameraMotion.AUTO
-    register: Registration = Registration.AUTO
-    focal: _Focal | None = None
-    intrinsics: Path | None = None
-    scale_from: str | None = None
-    check_calibration: bool = True
-    refine: bool = True
-    fuse: bool = True
+    long_side: Annotated[
+        _LongSide | None,
+        Option("Long side of the network's images in pixels. Default: that of its training.", NETWORK, name="size"),
+    ] = None
+    depth_size: Annotated[
+        _LongSide | DepthSize,
+        text_form(_parse_depth_size),
+        Option(
+            "Long side of depth maps and clouds in pixels, or video, network (theirs), or auto: 512 with known "
+            "cameras and no ⟨long_side⟩, else network. Depth is upsampled along colour edges, and refined by the "
+            "pictures where cameras are known.",
+            OUTPUT,
+            "NAME|N",
+        ),
+    ] = DepthSize.AUTO
+    preprocess: Annotated[
+        Preprocess,
+        Option(
+            "native: ⟨long_side⟩, without cropping or stretching. Others as in the published code: VGGT at 518 px, "
+            "cropped or padded; Pi3 at 255,000 pixels per image.",
+            NETWORK,
+            expert=True,
+        ),
+    ] = Preprocess.NATIVE
+    chunk: Annotated[
+        PositiveInt | None,
+        text_form(_parse_chunk),
+        Option("Instants per chunk, predicted together; auto: 8, or fewer if memory requires it.", NETWORK, "auto|N"),
+    ] = None
+    overlap: Annotated[NonNegativeInt, Option("Instants that neighbouring chunks share.", NETWORK, expert=True)] = 2
+    memory_bytes: Annotated[
+        Annotated[int, Field(gt=0, lt=2**63)] | None,
+        text_form(parse_memory),
+        Option(
+            "Memory limit such as 20GB: of a GPU, or of the process; auto: the free memory.",
+            NETWORK,
+            "auto|SIZE",
+            "memory",
+        ),
+    ] = None
+    poses: Annotated[
+        Poses,
+        Option("Cameras of the result with a calibration: the calibrated or the predicted ones.", RIG, expert=True),
+    ] = Poses.INPUT
+    camera_motion: Annotated[
+        CameraMotion,
+        Option(
+            "Predicted cameras: one per view for the whole capture (static), or one per instant (moving); auto: "
+            "measured per view from pixels.",
+            RIG,
+            name="cameras",
+        ),
+    ] = CameraMotion.AUTO
+    register: Annotated[
+        Registration,
+        Option(
+            "Cameras without a calibration: people (with 'page4d weights get people'), texture, network (also: off), "
+            "or auto: people and texture where they determine cameras, else the network.",
+            RIG,
+            "MODE",
+        ),
+    ] = Registration.AUTO
+    focal: _Focal = None
+    intrinsics: _Intrinsics = None
+    scale_from: _ScaleFrom = None
+    check_calibration: Annotated[
+        bool,
+        Option(
+            "Compare the calibration of static cameras with people, if 'page4d weights get people' was run: swapped, "
+            "turned and duplicated cameras are warnings.",
+            RIG,
+            name="check",
+            expert=True,
+        ),
+    ] = True
+    refine: Annotated[
+        bool,
+        Option(
+            "Refine cameras and depth (bundle adjustment and multi-view stereo), if the network has matches.", RIG
+        ),
+    ] = True
+    fuse: Annotated[
+        bool,
+        Option(
+            "Give static parts of static cameras one depth from several instants, and compare the depth of all "
+            "views.",
+            RIG,
+            expert=True,
+        ),
+    ] = True
     points: PointOptions = PointOptions()
-    layers: bool = False
-    mesh: bool = False
-    mesh_voxel: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
-    motion: bool = False
-    motion_size: _LongSide = 1280
-    tracks: Annotated[NonNegativeInt, Field(le=1_000_000)] = 0
-    tracks2d: Path | None = None
-    preview: bool = True
-    strict_seams: bool = False
-    seed: _Seed = 0
+    layers: Annotated[
+        bool, Option("Also write the static points once, and the moving ones of each instant.", OUTPUT)
+    ] = False
+    mesh: Annotated[
+        bool,
+        Option(
+            "Fuse the depth maps of each instant into a mesh (TSDF); with ⟨layers⟩, static surfaces once and moving "
+            "ones of each instant.",
+            OUTPUT,
+        ),
+    ] = False
+    mesh_voxel: Annotated[
+        VoxelSize, Option("Voxel size of the mesh; 0: from the image resolution.", OUTPUT, "SIZE", expert=True)
+    ] = 0.0
+    motion: Annotated[
+        bool, Option("Measure the velocity of every point: velocity maps, and velocities in the clouds.", OUTPUT)
+    ] = False
+    motion_size: Annotated[
+        _LongSide,
+        Option("Maximum long side in pixels of the images whose optical flow is measured.", OUTPUT, expert=True),
+    ] = 1280
+    tracks: Annotated[
+        NonNegativeInt,
+        Field(le=1_000_000),
+        Option("With ⟨motion⟩, follow points through the capture, at most N at a time; 0: none.", OUTPUT),
+    ] = 0
+    tracks2d: Annotated[
+        Path | None,
+        Option(
+            "With ⟨motion⟩, lift 2D tracks of other trackers: a folder of VIEW.npz (TAPIR, TAPNext, CoTracker).",
+            OUTPUT,
+            "DIR",
+            expert=True,
+        ),
+    ] = None
+    preview: Annotated[bool, Option("Write preview pictures and a video.", OUTPUT)] = True
+    strict_seams: Annotated[
+        bool, Option("Fail, instead of warning, if neighbouring chunks do not fit together.", NETWORK, expert=True)
+    ] = False
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if self.long_side is not None and self.preprocess is not Preprocess.NATIVE:
@@ -279,28 +609,30 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
     return scene, network, run
 
 
-OPTION_NAMES = {
-    "long_side": "size",
-    "memory_bytes": "memory",
-    "camera_motion": "cameras",
-    "max_megapixels": "max-pixels",
-    "calibration_resize": "calib-resize",
-    "check_calibration": "check",
-    "source": "points-from",
-    "edge_angle_deg": "edge-angle",
-    "voxel_size": "voxel",
-    "target": "to",
-    "folder": "to",
-    "published_as": "as",
-    "scalars": "set",
-    "configs": "config",
-}
-"""Names of command-line options that differ from their field's; elsewhere dashes replace underscores."""
+_COMMAND_OPTIONS = {"target": "to", "folder": "to", "published_as": "as", "scalars": "set", "configs": "config"}
+"""Names of options in messages that are not fields of settings."""
+
+
+@cache
+def options_of(record: type) -> dict[str, Option]:
+    """Return the options of a settings record by field, with those of the records in it."""
+    found: dict[str, Option] = {}
+    for field, annotation in get_type_hints(record, include_extras=True).items():
+        if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
+            found |= options_of(annotation)
+        for option in getattr(annotation, "__metadata__", ()):
+            if isinstance(option, Option):
+                found[field] = option
+    return found
 
 
 def option_name(field: str) -> str:
     """Return the command-line option of a settings field, without dashes in front."""
-    return OPTION_NAMES.get(field, field.replace("_", "-"))
+    for record in (SceneOptions, NetworkOptions, ReconstructSettings):
+        option = options_of(record).get(field)
+        if option is not None and option.name:
+            return option.name
+    return _COMMAND_OPTIONS.get(field, field.replace("_", "-"))
 
 
 def in_options(text: str) -> str:
@@ -328,39 +660,126 @@ def describe_settings(scene: SceneOptions, settings: ReconstructSettings) -> dic
 MAX_IMAGE_SIDE = 16_384
 """A picture of this side takes 0.8 GB in memory; OpenCV warps pictures of up to 32,767 px."""
 
+PICTURES = "Pictures"
+WORLD = "World"
+SPECIAL = "Options of some formats"
+
+
+def parse_instants(text: str) -> tuple[int | None, int | None, int]:
+    """Parse `A:B:S`, of which each part may be left out, or one instant `A`, into (start, stop, step).
+
+    Raises:
+        ValueError: if the text is of another form.
+    """
+    numbers = parse_range(text)
+    if not (
+        text.strip(": ") and 1 <= len(numbers) <= 3 and (len(numbers) < 3 or numbers[2] is None or numbers[2] > 0)
+    ):
+        raise ValueError(f"'{shortened(text)}' is not of the form A:B or A:B:S with S from 1 on")
+    if len(numbers) == 1:
+        first = numbers[0] or 0
+        return first, None if first == -1 else first + 1, 1
+    return numbers[0], numbers[1], (numbers[2] if len(numbers) == 3 else None) or 1
+
+
+def _parse_scale(text: str) -> float | None:
+    """Parse a factor; `auto` is None."""
+    try:
+        return None if text == "auto" else float(text)
+    except ValueError:
+        raise ValueError(f"'{shortened(text)}' is neither auto nor a number") from None
+
+
+RunInstants = Annotated[
+    tuple[int | None, int | None, PositiveInt],
+    text_form(parse_instants),
+    Option(
+        "Every S-th of the instants A to B - 1, counted from 0; a single number is one instant.", SELECTION, "A:B:S"
+    ),
+]
+RunViews = Annotated[
+    Annotated[tuple[str, ...], Field(min_length=1)] | None,
+    text_form(parse_names),
+    Option("Views, separated by commas, such as cam01,cam03.", SELECTION, "NAMES"),
+]
+
 
 @config_record("export options")
 class ExportSettings:
     """What is exported, and how; None means what the format needs.
 
-    `scene` is the folder of the run's videos. `instants` is (start, stop, step) and `views` are names; `hold_out` are
-    views for testing. `max_points` limits the points (0: all; the scope is the format's), `voxel` (in units of the
-    run, 0: off) thins clouds. `image_size` is the long side of pictures, `pinhole_focal` the focal length of
-    `common`, both in pixels. `scale` multiplies all lengths; None chooses it for formats that need a certain size.
-    `text` writes text instead of binary files, `split` one file per instant, `animated` all instants in one file;
-    `per_instant` writes a model per instant.
+    `instants` is (start, stop, step). `max_points` has the scope of the format, `voxel` the unit of the run.
     """
 
-    scene: Path | None = None
-    instants: tuple[int | None, int | None, PositiveInt] = (None, None, 1)
-    views: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    hold_out: tuple[str, ...] = ()
-    per_instant: bool = False
-    max_points: Annotated[NonNegativeInt, Field(lt=2**31)] | None = None
-    voxel: Annotated[NonNegativeFloat, Field(lt=1e12)] = 0.0
-    min_confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
-    only: PointLayer = PointLayer.ALL
-    seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 0
-    images: bool = True
-    image_format: ImageFormat | None = None
-    image_size: Annotated[int, Field(ge=8, le=MAX_IMAGE_SIDE)] | None = None
-    pinhole: Pinhole | None = None
-    pinhole_focal: _PositiveFinite | None = None
-    up: UpAxis = UpAxis.AUTO
-    scale: Annotated[float, Field(ge=1e-9, le=1e9)] | None = None
-    text: bool = False
-    split: bool = False
-    animated: bool = False
+    scene: Annotated[
+        Path | None,
+        Option(
+            "Folder of the run's videos, for formats with pictures; those of another capture are refused.",
+            SELECTION,
+            "FOLDER",
+        ),
+    ] = None
+    instants: RunInstants = (None, None, 1)
+    views: RunViews = None
+    hold_out: Annotated[
+        tuple[str, ...],
+        text_form(parse_names),
+        Option("Views for testing instead of training.", SELECTION, "NAMES"),
+    ] = ()
+    per_instant: Annotated[bool, Option("colmap, nerfstudio: write one model per instant.", SPECIAL)] = False
+    max_points: Annotated[
+        Annotated[NonNegativeInt, Field(lt=2**31)] | None,
+        Option("Largest number of points, drawn at random from every view; 0 keeps all. Default: by format.", POINTS),
+    ] = None
+    voxel: Annotated[
+        VoxelSize,
+        Option("Keep one point per voxel of this side length, in units of the run; 0 keeps all.", POINTS, "SIZE"),
+    ] = 0.0
+    min_confidence: Annotated[float, Field(ge=0, le=1), Option("Drop points of lower confidence.", POINTS)] = 0.0
+    only: Annotated[PointLayer, Option("Static or moving points, or all.", POINTS)] = PointLayer.ALL
+    seed: Seed = 0
+    images: Annotated[bool, Option("colmap: write the model without pictures.", PICTURES, name="no-images")] = True
+    image_format: Annotated[ImageFormat | None, Option("File format of pictures. Default: by format.", PICTURES)] = (
+        None
+    )
+    image_size: Annotated[
+        Annotated[int, Field(ge=8, le=MAX_IMAGE_SIDE)] | None,
+        Option("Long side of pictures in pixels; intrinsics are those of the resized pictures.", PICTURES),
+    ] = None
+    pinhole: Annotated[
+        Pinhole | None,
+        Option(
+            "Intrinsics of the pictures, which are warped to them. keep: those of the run. centered: principal point "
+            "in the middle. common: also one focal length and size for all views. Default: by format.",
+            PICTURES,
+            "MODE",
+        ),
+    ] = None
+    pinhole_focal: Annotated[
+        PositiveFinite | None,
+        Option(
+            "Focal length of ⟨pinhole=common⟩ in pixels. Default: the smallest without empty borders.",
+            PICTURES,
+            "PX",
+            expert=True,
+        ),
+    ] = None
+    up: Annotated[
+        UpAxis,
+        Option(
+            "Axis of the run's world that points up. auto: -y if its world is that of the first camera, else the "
+            "mean upward axis of the cameras.",
+            WORLD,
+        ),
+    ] = UpAxis.AUTO
+    scale: Annotated[
+        Annotated[float, Field(ge=1e-9, le=1e9)] | None,
+        text_form(_parse_scale),
+        Option("Factor for all lengths. auto: 1, or what the format needs.", WORLD, "auto|S"),
+    ] = None
+    text: Annotated[bool, Option("colmap: write text instead of binary files.", SPECIAL)] = False
+    split: Annotated[bool, Option("usd: write one file per instant.", SPECIAL)] = False
+    animated: Annotated[bool, Option("glb: write all instants, not only the middle one.", SPECIAL)] = False
 
     def __post_init__(self) -> None:
         if self.pinhole_focal is not None and self.pinhole not in (None, Pinhole.COMMON):
@@ -396,22 +815,34 @@ def settings_from(options: dict[str, Any]) -> ExportSettings:
 DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)
 """All alignments but the published fit by gradient descent, which takes minutes on a long capture."""
 
-_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+DEPTH = "Depth"
 
 
 @config_record("evaluation")
 class EvaluationSettings:
     """Parameters of an evaluation. Confidence is evaluated under the first alignment.
 
-    `alignments` are by default all but the slow one, of which the first is metric, without any scale, where lengths
-    of result and truth are metres. True depth from `max_depth` on is ignored. `threshold` is the distance of the
-    F-score (default: 5 cm, or 1 % of the median true depth if the truth is not metric), computed from
-    `points_per_instant` random points per direction. `fps` is the frame rate of a truth that does not record it.
+    `threshold` is the distance of the F-score (default: 5 cm, or 1 % of the median true depth if the truth is not
+    metric).
     """
 
-    alignments: Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] | None = None
-    max_depth: _Positive | None = None
-    threshold: _Positive | None = None
-    points_per_instant: PositiveInt = 5_000
-    fps: Annotated[float, Field(gt=0, le=MAX_FPS)] | None = None
-    seed: int = 0
+    alignments: Annotated[
+        Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] | None,
+        Option(
+            "Depth alignment, repeatable; tables show the first. Default: all but the slow scale-shift-adam; first "
+            "metric, which is none, if the result has metres, else scale.",
+            DEPTH,
+            name="align",
+        ),
+    ] = None
+    max_depth: Annotated[
+        PositiveFinite | None, Option("Ignore pixels with a true depth of this value or more.", DEPTH)
+    ] = None
+    threshold: Annotated[
+        PositiveFinite | None, Option("Distance threshold of the F-score. Default: 5 cm.", POINTS)
+    ] = None
+    points_per_instant: Annotated[PositiveInt, Option("Random points per instant and direction.", POINTS)] = 5_000
+    fps: Annotated[
+        FrameRate | None, Option("Frame rate of a ground truth that does not record it.", SCENE, "FPS")
+    ] = None
+    seed: Seed = 0

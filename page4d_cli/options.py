@@ -1,139 +1,306 @@
-"""Options that several commands share, and parsers of their values."""
+"""Options of the commands: made from settings records and annotations, read from a configuration file, and errors."""
 
+import inspect
 import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from difflib import get_close_matches
+from enum import Enum
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
-from page4d.choices import CalibrationMatch, CalibrationResize, DepthSize, LengthUnit, MaskMeaning, Precision
 from page4d.errors import InputError, UsageError, shortened
-from page4d.options import MAX_LONG_SIDE, MIN_LONG_SIDE
+from page4d.options import Option, in_options, parse_count
 
-INPUT = "Scene"
-SELECTION = "Selection"
-RIG = "Calibration and cameras"
-NETWORK = "Network"
-OUTPUT = "Output"
-BATCH = "Several scenes, several devices"
-TERMINAL = "Terminal"
+ParserError: type[Exception] = typer.BadParameter.__mro__[2]
+"""ClickException, the base class of the parser's errors: of click, or of the copy in newer versions of typer."""
 
-_MAX_DIGITS = 9
-_INTEGER = re.compile(rf"[+-]?[0-9]{{1,{_MAX_DIGITS}}}")
+REMOVED = {
+    "held-out": (
+        "'page4d held-out' was removed: it is a tool of the repository",
+        "type 'python tools/held_out.py WEIGHTS' in a checkout of page4d",
+    ),
+    "--measure": (
+        "--measure was removed: networks are no longer timed before a run",
+        "leave it out; times are learned from finished runs",
+    ),
+}
+"""Options and commands of earlier versions, with the error that names what to type instead."""
 
-NETWORK_PRESETS = (
-    "mv-tiny, mv-small, mv-demo, mv-vit, mv-swin, mv-twins, mv-navit, mv-large, vggt, page4d, page4d-mask, pi3, "
-    "da3-small, da3-base, da3-large, da3-mono, da3-metric, da3-giant, da3-nested, vggt-omega or pi3x"
-)
-"""Names of the networks in help texts, which import no torch."""
+_LIMIT = 160
 
+GENERAL = "General"
+ALL = "page4d.help_all"
+"""Key of `typer.Context.meta` under which `--help-all` asks for the options of experts."""
 
-WEIGHTS_METAVAR = "NAME|hf:...|FILE"
-WEIGHTS_HELP = (
-    "A name of 'page4d weights list', hf:org/name@revision:file of the Hugging Face hub (revision and file may be "
-    "left out), or a file. Fetched and converted once."
-)
+_MAX_METAVAR = 32
+"""Longest list of names in front of a help text."""
 
-
-def parse_views(text: str | None) -> int | tuple[str, ...] | None:
-    """Parse `4` as the first four views and `a,b` as names."""
-    if text is None:
-        return None
-    if _INTEGER.fullmatch(text.strip()) is None:
-        names = tuple(name.strip() for name in text.split(","))
-        if not all(names):
-            raise typer.BadParameter("give a number, or names separated by commas", param_hint="'--views'")
-        return names
-    number = int(text)
-    if number < 1:
-        raise typer.BadParameter(f"{number} is not in the range x>=1", param_hint="'--views'")
-    return number
+Folder = Annotated[Path, typer.Argument(metavar="SCENE", help="Folder of synchronized videos or image folders.")]
+Run = typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")
+Json = Annotated[bool, Option("Print the result as JSON on stdout.", GENERAL, name="json")]
+Quiet = Annotated[bool, Option("Print only warnings and errors.", GENERAL, also="-q")]
+Verbose = Annotated[bool, Option("Also print informational notices.", GENERAL, also="-v")]
 
 
-def parse_frames(text: str | None) -> tuple[int | None, int | None]:
-    """Parse `A:B`, `A:` or `:B`."""
-    if text is None:
-        return None, None
-    parts = [part.strip() for part in text.split(":")]
-    if len(parts) != 2 or not all(_INTEGER.fullmatch(part) for part in parts if part):
-        raise typer.BadParameter(f"'{shortened(text)}' is not of the form A:B", param_hint="'--frames'")
-    start, stop = (int(part) if part else None for part in parts)
-    return start, stop
+@dataclass(frozen=True)
+class Without:
+    """Fields of a record that a command does not take, in the annotation of its parameter."""
+
+    fields: Collection[str]
 
 
-def parse_instants(text: str | None) -> tuple[int | None, int | None, int]:
-    """Parse `A:B:S`, of which each part may be left out, or one instant `A`, into (start, stop, step)."""
-    if text is None:
-        return None, None, 1
-    parts = [part.strip() for part in text.split(":")]
-    is_step = len(parts) < 3 or not parts[2] or parse_count(parts[2]) > 0
-    if not (any(parts) and len(parts) <= 3 and is_step and all(_INTEGER.fullmatch(part) for part in parts if part)):
-        raise typer.BadParameter(
-            f"'{shortened(text)}' is not of the form A:B or A:B:S with S from 1 on", param_hint="'--instants'"
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """Make Typer's signature of a command: an option per parameter with an `Option`, and per field of a record.
+
+    A parameter whose type is a settings record is built from the options given; the record has the defaults. Such a
+    command also takes `--config`. Parameters that Typer's own annotations describe are left as they are.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    made: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        made += _parameters(name, hints[name], parameter.default)
+    records = {name: kind for name in hints if is_dataclass(kind := _plain(hints[name]))}
+    if records:
+        made.append(
+            _eager("config", Path, _read_config, "Read options from a file; the command line wins.", "FILE.toml")
         )
-    numbers = [int(part) if part else None for part in parts]
-    if len(numbers) == 1:
-        first = numbers[0] or 0
-        return first, None if first == -1 else first + 1, 1
-    return numbers[0], numbers[1], (numbers[2] if len(numbers) == 3 else None) or 1
-
-
-def parse_names(text: str | None, option: str) -> tuple[str, ...] | None:
-    """Parse `a,b` into names, each once."""
-    if text is None:
-        return None
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if not all(names):
-        raise typer.BadParameter("give names separated by commas", param_hint=f"'{option}'")
-    return names
-
-
-def parse_chunk(text: str) -> int | None:
-    """Parse a number of instants; `auto` is None."""
-    if text == "auto":
-        return None
-    if not (number := parse_count(text)):
-        raise typer.BadParameter(f"'{shortened(text)}' is neither auto nor a positive number", param_hint="'--chunk'")
-    return number
-
-
-def parse_depth_size(text: str) -> int | DepthSize:
-    """Parse the resolution of depth: a name, or a long side in pixels."""
-    if text in list(DepthSize):
-        return DepthSize(text)
-    if (number := parse_count(text)) is None or not MIN_LONG_SIDE <= number <= MAX_LONG_SIDE:
-        names = ", ".join(DepthSize)
-        raise typer.BadParameter(
-            f"'{shortened(text)}' is neither one of {names} nor {MIN_LONG_SIDE} to {MAX_LONG_SIDE} px",
-            param_hint="'--depth-size'",
+    options = {parameter.name: parameter.annotation.__metadata__[0] for parameter in made}
+    experts = {name for name, option in options.items() if isinstance(option, Option) and option.expert}
+    if experts:
+        made.append(
+            _eager("help_all", bool, _print_all, f"Show the {len(experts)} options for experts too, and exit.")
         )
-    return number
+
+    @wraps(function)
+    def run(**values: Any) -> None:
+        given = {name: value for name, value in values.items() if value is not None and value != []}
+        for name in given:
+            if isinstance(given[name], bool) and options[name].name.startswith("no-"):
+                given[name] = not given[name]
+        built = {name: _record(record, name, given) for name, record in records.items()}
+        function(**built, **{name: given[name] for name in hints if name in given})
+
+    run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in made}
+    run.experts = experts  # type: ignore[attr-defined]
+    return run
 
 
-def parse_size(text: str, *, square: bool = False, max_side: int = 10**_MAX_DIGITS) -> tuple[int, int]:
+def _plain(annotation: Any) -> Any:
+    """Return the type in an annotation, without metadata and without None."""
+    while (kind := get_args(annotation)) and (get_origin(annotation) is Annotated or NoneType in kind):
+        rest = kind[:1] if get_origin(annotation) is Annotated else [one for one in kind if one is not NoneType]
+        if len(rest) > 1:
+            break
+        annotation = rest[0]
+    return annotation
+
+
+def _record(record: Any, place: str, given: Mapping[str, Any]) -> Any:
+    """Build a record from the options given."""
+    values = {}
+    for field, annotation in get_type_hints(record).items():
+        name = f"{place}__{field}"
+        if is_dataclass(annotation):
+            values[field] = _record(annotation, name, given)
+        elif name in given:
+            values[field] = given[name]
+    return record(**values)
+
+
+def _parameters(name: str, annotation: Any, default: Any) -> Iterator[inspect.Parameter]:
+    """Yield the parameters for Typer that stand for one of a command."""
+    metadata = getattr(annotation, "__metadata__", ())
+    if is_dataclass(record := _plain(annotation)):
+        left_out = {field for one in metadata if isinstance(one, Without) for field in one.fields}
+        hints = get_type_hints(record, include_extras=True)
+        for field in fields(record):
+            if field.name not in left_out:
+                yield from _parameters(f"{name}__{field.name}", hints[field.name], field.default)
+        return
+    option = next((one for one in metadata if isinstance(one, Option)), None)
+    if option is not None:
+        annotation = Annotated[_typer_type(annotation), option, _typer_option(name, option, annotation, default)]
+        default = default if default is inspect.Parameter.empty else None
+    yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _typer_type(annotation: Any) -> Any:
+    """Return the type that Typer converts to: text, which the field's type parses, unless the shell completes it."""
+    kind = _plain(annotation)
+    of_parts = get_args(kind)
+    if get_origin(kind) is list or (get_origin(kind) is tuple and _is_completed(of_parts[0])):
+        return list[of_parts[0]] | None  # type: ignore[valid-type]
+    return (kind if _is_completed(kind) else str) | None
+
+
+def _is_completed(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, bool | Enum | Path)
+
+
+def _typer_option(name: str, option: Option, annotation: Any, default: Any) -> Any:
+    """Return Typer's description of an option. Defaults are text of the help: None stands for an option not given."""
+    kind = _plain(annotation)
+    kind = get_args(kind)[0] if get_origin(kind) is tuple else kind
+    flag = "--" + (option.name or name.rpartition("__")[2].strip("_").replace("_", "-"))
+    text, metavar = in_options(option.help), option.metavar or {int: "N", float: "X"}.get(kind)
+    if metavar is None and issubclass(kind, Enum):
+        metavar = "|".join(kind)
+        if len(metavar) > _MAX_METAVAR:
+            text, metavar = f"{text} One of {', '.join(kind)}.", "NAME"
+    if default is True and not option.name.startswith("no-"):
+        flag += f"/--no-{flag[2:]}"
+        text += " [default: on]"
+    elif default is None and option.metavar.startswith("auto|"):
+        text += " [default: auto]"
+    elif not isinstance(default, bool | tuple | NoneType | type) and default != "":
+        text += f" [default: {default:g}]" if isinstance(default, float) else f" [default: {default}]"
+    return typer.Option(
+        flag,
+        *filter(None, [option.also]),
+        help=text,
+        metavar=metavar,
+        rich_help_panel=option.panel,
+        parser=_parser_of(annotation) if _typer_type(annotation) == str | None else None,
+    )
+
+
+def _parser_of(annotation: Any) -> Callable[[str], Any]:
+    """Return a function that parses text as a value of a type, with Typer's errors."""
+
+    def parse(text: str) -> Any:
+        try:
+            return TypeAdapter(annotation).validate_python(text)
+        except ValidationError as error:
+            raise typer.BadParameter(error.errors(include_url=False)[0]["msg"]) from error
+
+    return parse
+
+
+def _eager(
+    name: str, kind: type, callback: Callable[..., Any], help_text: str, metavar: str = ""
+) -> inspect.Parameter:
+    """Return the parameter of an option that acts before the others are read."""
+    option = typer.Option(
+        "--" + name.replace("_", "-"),
+        help=help_text,
+        metavar=metavar or None,
+        rich_help_panel=GENERAL,
+        is_eager=True,
+        callback=callback,
+    )
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _print_all(context: typer.Context, wanted: bool | None) -> None:
+    if wanted and not context.resilient_parsing:
+        context.meta[ALL] = True
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
+def _read_config(context: typer.Context, path: Path | None) -> None:
+    """Take the options of a TOML file as defaults of those of the command line.
+
+    Raises:
+        UsageError: if the file has an option that the command lacks, or a value that the option does not take.
+        InputError: if the file cannot be read.
+    """
+    if path is None or context.resilient_parsing:
+        return
+    from page4d.io.documents import DocumentError, parse_toml
+
+    try:
+        content = parse_toml(read_text(path, "give a TOML file with one option per line, such as size = 518"))
+    except DocumentError as error:
+        raise UsageError(f"'{path}' is not TOML: {error}", "write one option per line, such as size = 518") from error
+    known = {name[2:]: one for one in context.command.params for name in one.opts if name.startswith("--")}
+    for name in ("config", "help-all"):
+        known.pop(name, None)
+    for key, value in content.items():
+        name = key.replace("_", "-")
+        if name not in known:
+            similar = get_close_matches(name, known, 2)
+            suggestion = f"did you mean {' or '.join(similar)}? " if similar else ""
+            raise UsageError(
+                f"'{path}' has an unknown option '{shortened(key)}'",
+                f"{suggestion}'{context.command_path} --help' lists the options",
+            )
+        try:
+            given = _config_value(value, known[name], path.parent)
+            known[name].process_value(context, given)
+        except (ParserError, UsageError, ValueError) as error:
+            text = getattr(error, "marked_message", getattr(error, "message", str(error)))
+            message = with_value(text, error.__cause__)
+            hint = getattr(error, "marked_hint", "") or f"'{context.command_path} --help' lists the values"
+            raise UsageError(f"'{path}': {key}: {message}", hint) from error
+        context.default_map = {**(context.default_map or {}), known[name].name: given}
+
+
+def _config_value(value: object, parameter: Any, folder: Path) -> object:
+    """Return a value of a configuration file as the command line has it; paths are relative to the file's folder.
+
+    Raises:
+        ValueError: if it is of another type.
+    """
+    if isinstance(value, bool) != parameter.is_flag:
+        raise ValueError("true or false is expected" if parameter.is_flag else "true and false are not values of it")
+    if isinstance(value, bool):
+        return value
+    values = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, str | int | float) for one in values):
+        raise ValueError("text, a number or a list of them is expected")
+    forms = (parameter.metavar or "").split("|")
+    texts = [str(one) for one in values]
+    if {"FILE", "FOLDER", "DIR"}.intersection(forms):
+        texts = [str(folder / text) if len(forms) == 1 or (folder / text).exists() else text for text in texts]
+    return texts if parameter.multiple else ",".join(texts)
+
+
+def described(error: Exception, arguments: Sequence[str], commands: Collection[str]) -> UsageError:
+    """Return an error of the parser with the values at fault, and with the most similar names in the hint."""
+    message = with_value(" ".join(error.format_message().split()), error.__cause__)  # type: ignore[attr-defined]
+    unknown = re.match(r"No such (?:option|command):? '?([\w-]+)", message)
+    if unknown is not None and unknown[1] in REMOVED:
+        return UsageError(*REMOVED[unknown[1]])
+    message, similar = _split(message)
+    command = next((argument for argument in arguments if argument in commands), "")
+    listed_by = f"'page4d {command} --help' lists the options" if command else "'page4d --help' lists the commands"
+    suggestion = f"did you mean {similar}? " if similar else ""
+    return UsageError(shortened(message.rstrip("."), _LIMIT), suggestion + listed_by)
+
+
+def _split(message: str) -> tuple[str, str]:
+    """Split off the names that resemble a misspelt one."""
+    found = re.fullmatch(r"(.*?)\.? (?:\(Possible options: (.*)\)|Did you mean (.*)\?)", message)
+    return (found[1], (found[2] or found[3]).replace("'", "")) if found else (message, "")
+
+
+def with_value(message: str, cause: BaseException | None) -> str:
+    """Put the refused value into a message of pydantic, by which typer checks values."""
+    details = cause.errors() if cause is not None and hasattr(cause, "errors") else []
+    value = shortened(str(details[0].get("input"))) if details else ""
+    message = re.sub(r", unable to parse .*", "", message.replace("Value error, ", ""))
+    return message.replace("Input should", f"'{value}' should") if value else message
+
+
+def parse_size(text: str, *, square: bool = False, max_side: int = 10**9) -> tuple[int, int]:
     """Parse `WxH` into (height, width); with `square` also the long side `N` of NxN."""
     width, cross, height = text.strip().partition("x")
     sides = (width, width) if square and not cross else (height, width)
     rows, columns = map(parse_count, sides)
     if not (rows and columns and max(rows, columns) <= max_side):
         form = "WxH or N" if square else "WxH"
-        limit = f" with sides of 1 to {max_side} px" if max_side < 10**_MAX_DIGITS else ""
+        limit = f" with sides of 1 to {max_side} px" if max_side < 10**9 else ""
         raise typer.BadParameter(f"'{shortened(text)}' is not of the form {form}{limit}", param_hint="'--size'")
     return rows, columns
-
-
-def parse_count(text: str) -> int:
-    """Parse a number of at most nine digits; 0 for any other text."""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS else 0
-
-
-def parse_precision(name: str | None) -> Precision | None:
-    """Parse the name of a precision."""
-    if name is None:
-        return None
-    if name not in list(Precision):
-        raise UsageError(f"no precision is called '{name}'", "choose from auto, fp32, bf16")
-    return Precision(name)
 
 
 def read_text(path: Path, hint: str) -> str:
@@ -148,150 +315,3 @@ def read_text(path: Path, hint: str) -> str:
         return documents.read_text(path)
     except documents.DocumentError as error:
         raise InputError(f"'{path}' cannot be read: {error}", hint) from error
-
-
-Folder = Annotated[Path, typer.Argument(metavar="SCENE", help="Folder of synchronized videos or image folders.")]
-Views = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|NAMES",
-        help="The first N views, or names separated by commas (file names without suffix), such as cam01,cam03.",
-        rich_help_panel=INPUT,
-    ),
-]
-Fps = Annotated[
-    float | None,
-    typer.Option(min=0.001, help="Instants per second; default: the lowest frame rate.", rich_help_panel=INPUT),
-]
-ImageFps = Annotated[
-    float | None, typer.Option(min=0.001, help="Frame rate of image folders (default 30).", rich_help_panel=INPUT)
-]
-Stride = Annotated[int, typer.Option(min=1, help="Use every Nth instant.", rich_help_panel=INPUT)]
-Frames = Annotated[
-    str | None, typer.Option(metavar="A:B", help="Instants A to B - 1 of the timeline.", rich_help_panel=INPUT)
-]
-MaxFrames = Annotated[
-    int | None,
-    typer.Option(min=1, help="Refuse captures with more instants (default 100000).", rich_help_panel=INPUT),
-]
-Sync = Annotated[
-    str,
-    typer.Option(
-        metavar="FILE|MODE",
-        help="Clocks of the views: a file such as sync.json, or auto, none, audio, timecode or people (body "
-        "keypoints, with 'page4d weights get people'). auto: sync.json, else time codes, else frame numbers, else a "
-        "common start.",
-        rich_help_panel=INPUT,
-    ),
-]
-Masks = Annotated[
-    Path | None,
-    typer.Option(metavar="FOLDER", help="Masks: <view>/*.png or <view>.mp4.", rich_help_panel=INPUT),
-]
-MaskUse = Annotated[
-    MaskMeaning,
-    typer.Option("--mask-meaning", help="Meaning of mask pixels above half the maximum.", rich_help_panel=INPUT),
-]
-Depth = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="Measured depth: <view>/*.png (16 bits) or lossless gray16 <view>.mkv. It replaces the network and "
-        "requires --calibration, unless --weights names a network that takes depth, such as Pi3X.",
-        rich_help_panel=INPUT,
-    ),
-]
-DepthLevels = Annotated[
-    float,
-    typer.Option(
-        help="Levels of measured depth per metre, or per unit of length if the scale is arbitrary.",
-        rich_help_panel=INPUT,
-    ),
-]
-AllowDamaged = Annotated[
-    bool, typer.Option("--allow-damaged", help="Use the intact frames of damaged videos.", rich_help_panel=INPUT)
-]
-MaxPixels = Annotated[
-    float, typer.Option(metavar="MPX", help="Refuse frames with more megapixels.", rich_help_panel=INPUT)
-]
-Calibration = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="FILE",
-        help="Calibration: Qualisys .qca.txt, Pose2Sim or Anipose .toml, intri.yml, transforms.json, COLMAP or "
-        "cameras.json.",
-        rich_help_panel=RIG,
-    ),
-]
-CalibrationUnit = Annotated[
-    LengthUnit | None,
-    typer.Option(help="Unit of length of a calibration whose format has none.", rich_help_panel=RIG),
-]
-CalibrationPairing = Annotated[
-    CalibrationMatch,
-    typer.Option("--calibration-match", help="Pair cameras and views by name or in order.", rich_help_panel=RIG),
-]
-CalibResize = Annotated[
-    CalibrationResize | None,
-    typer.Option(
-        help="Relation of the videos to the calibrated images, if their sizes differ. scale: the whole image was "
-        "resized, such as 3840x2160 to 1920x1080. crop-center: equal margins were cut off, such as 1088x1920 to "
-        "1080x1920; pixels are as large as before.",
-        rich_help_panel=RIG,
-    ),
-]
-Focal = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PX|26mm",
-        help="Focal length without a calibration, in pixels of the videos or as the equivalent of 35 mm film; per "
-        "view as VIEW=PX,... Default: that of the files, else estimated.",
-        rich_help_panel=RIG,
-    ),
-]
-Intrinsics = Annotated[
-    Path | None,
-    typer.Option(metavar="FILE", help="Lenses from a calibration whose poses are not used.", rich_help_panel=RIG),
-]
-ScaleFrom = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A-B=1.25m",
-        help="Metric scale from the known distance between the cameras of views A and B (m, cm, mm, ft), or from the "
-        "height of the people: person=1.75m.",
-        rich_help_panel=RIG,
-    ),
-]
-Device = Annotated[
-    str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device of the computation.", rich_help_panel=NETWORK)
-]
-NetworkPrecision = Annotated[
-    Precision,
-    typer.Option("--precision", help="auto: bf16 on a GPU that supports it, else fp32.", rich_help_panel=NETWORK),
-]
-Sha256 = Annotated[
-    str | None,
-    typer.Option(
-        "--sha256", metavar="HEX", help="Refuse weights whose SHA-256 is another one.", rich_help_panel=NETWORK
-    ),
-]
-Run = typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")
-RunInstants = Annotated[
-    str | None,
-    typer.Option(
-        metavar="A:B:S",
-        help="Every S-th of the instants A to B - 1, counted from 0; a single number is one instant.",
-        rich_help_panel=SELECTION,
-    ),
-]
-RunViews = Annotated[
-    str | None,
-    typer.Option(metavar="NAMES", help="Views, separated by commas, such as cam01,cam03.", rich_help_panel=SELECTION),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.", rich_help_panel=TERMINAL)]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print only warnings and errors.", rich_help_panel=TERMINAL)
-]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Also print informational notices.", rich_help_panel=TERMINAL)
-]

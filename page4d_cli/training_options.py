@@ -5,9 +5,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from pydantic import Field
 
-from page4d_cli import console, options
+from page4d import choices
+from page4d.errors import UsageError
+from page4d.options import OUTPUT, Option
+from page4d_cli import console
 from page4d_cli.console import recorded_stop
 from page4d_cli.progress import observed_training
 
@@ -19,42 +22,28 @@ TRAINING = "Training"
 LENGTH = "Length"
 RUNNING = "Hardware"
 
-Out = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder of the run.", rich_help_panel=options.OUTPUT)]
-Sha256 = Annotated[
-    str | None,
-    typer.Option(
-        "--sha256",
-        metavar="HEX",
-        help="Refuse initial weights whose SHA-256 is another one.",
-        rich_help_panel=TRAINING,
-    ),
-]
-LearningRate = Annotated[
-    float | None, typer.Option(metavar="R", help="Peak learning rate.", rich_help_panel=TRAINING)
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="Random seed.", rich_help_panel=TRAINING)]
-UntilSeconds = Annotated[
-    float | None, typer.Option(metavar="S", help="Training time in seconds.", rich_help_panel=LENGTH)
-]
+Out = Annotated[Path, Option("Folder of the run.", OUTPUT, "FOLDER")]
+Sha256 = Annotated[str | None, Option("Refuse initial weights whose SHA-256 is another one.", TRAINING, "HEX")]
+LearningRate = Annotated[float | None, Option("Peak learning rate.", TRAINING, "R")]
+Seed = Annotated[int | None, Field(ge=0), Option("Random seed.", TRAINING)]
+UntilSeconds = Annotated[float | None, Option("Training time in seconds.", LENGTH, "S")]
 Resume = Annotated[
-    bool,
-    typer.Option(
-        "--resume",
-        help="Continue the run in the folder; with another length, from the checkpoint before the decay.",
-        rich_help_panel=LENGTH,
-    ),
+    bool, Option("Continue the run in the folder; with another length, from the checkpoint before the decay.", LENGTH)
 ]
-Device = Annotated[
-    str, typer.Option(metavar="auto|cpu|cuda|cuda:N", help="Device of the computation.", rich_help_panel=RUNNING)
-]
-Precision = Annotated[str | None, typer.Option(metavar="NAME", help="auto, fp32 or bf16.", rich_help_panel=RUNNING)]
-Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="Number of CPU threads.", rich_help_panel=RUNNING)]
-TensorBoard = Annotated[
-    bool, typer.Option("--tensorboard", help="Also write TensorBoard logs.", rich_help_panel=options.OUTPUT)
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the configuration and exit.", rich_help_panel=options.OUTPUT)
-]
+Device = Annotated[str, Option("Device of the computation.", RUNNING, "auto|cpu|cuda|cuda:N")]
+Precision = Annotated[str | None, Option("auto, fp32 or bf16.", RUNNING, "NAME")]
+Threads = Annotated[int | None, Field(ge=1, le=1024), Option("Number of CPU threads.", RUNNING)]
+TensorBoard = Annotated[bool, Option("Also write TensorBoard logs.", OUTPUT)]
+DryRun = Annotated[bool, Option("Print the configuration and exit.", OUTPUT)]
+
+
+def parse_precision(name: str | None) -> choices.Precision | None:
+    """Parse the name of a precision."""
+    if name is None:
+        return None
+    if name not in list(choices.Precision):
+        raise UsageError(f"no precision is called '{name}'", "choose from auto, fp32, bf16")
+    return choices.Precision(name)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import typer
 
 from page4d import choices
 from page4d.errors import shortened
-from page4d_cli.options import parse_count
+from page4d.options import Option, parse_count
 
 if TYPE_CHECKING:
     from page4d.weights.conversion.view_time import ViewTimeOptions
@@ -37,63 +37,57 @@ class SparseOption(StrEnum):
 
 Streams = Annotated[
     StreamsOption | None,
-    typer.Option(
-        help="single: one token stream. dual: one stream for cameras, one for geometry. own: dual, each with its own "
+    Option(
+        "single: one token stream. dual: one stream for cameras, one for geometry. own: dual, each with its own "
         "copies of the masked layers' blocks. Default: dual, for Pi3 single.",
-        rich_help_panel=PANEL,
+        PANEL,
+        expert=True,
     ),
 ]
 Sparse = Annotated[
     SparseOption | None,
-    typer.Option(
-        help="Add sparse attention across all images, with a gate that starts at 0. Default: none.",
-        rich_help_panel=PANEL,
+    Option(
+        "Add sparse attention across all images, with a gate that starts at 0. Default: none.", PANEL, expert=True
     ),
 ]
 SparseLayers = Annotated[
     str | None,
-    typer.Option(
-        metavar="N,N",
-        help="Layers after which it is added, counted from 0. Default: the last two.",
-        rich_help_panel=PANEL,
-    ),
+    Option("Layers after which it is added, counted from 0. Default: the last two.", PANEL, "N,N", expert=True),
 ]
 TimeEncoding = Annotated[
     choices.TimeEncoding | None,
-    typer.Option(help="Encode distances in time, with gates that start at 0. Default: none.", rich_help_panel=PANEL),
+    Option("Encode distances in time, with gates that start at 0. Default: none.", PANEL, expert=True),
 ]
 FullAttention = Annotated[
     choices.FullAttention | None,
-    typer.Option(
-        help="When all images attend to each other, as in the published network. Default: one-view, for captures of "
+    Option(
+        "When all images attend to each other, as in the published network. Default: one-view, for captures of "
         "a single camera.",
-        rich_help_panel=PANEL,
+        PANEL,
+        expert=True,
     ),
 ]
 TimeWeights = Annotated[
     choices.TimeWeights | None,
-    typer.Option(
-        help="Weights that attend along time: those of attention within one image (frame), or across all images "
+    Option(
+        "Weights that attend along time: those of attention within one image (frame), or across all images "
         "(global), which then attend to the same instant and the same view. Default: frame.",
-        rich_help_panel=PANEL,
+        PANEL,
+        expert=True,
     ),
 ]
 Epipolar = Annotated[
-    bool,
-    typer.Option(
-        "--epipolar",
-        help="In masked layers, favor attention along epipolar lines if cameras are given.",
-        rich_help_panel=PANEL,
-    ),
+    bool, Option("In masked layers, favor attention along epipolar lines if cameras are given.", PANEL, expert=True)
 ]
 Scalars = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=X",
-        help="Initial value of a learned scalar: alpha, beta (default 1), lambda_pose, lambda_geo, lambda_pose_t, "
+    Option(
+        "Initial value of a learned scalar: alpha, beta (default 1), lambda_pose, lambda_geo, lambda_pose_t, "
         "lambda_geo_t, lambda_kpt, sparse_gate, time_gate (default 0).",
-        rich_help_panel=PANEL,
+        PANEL,
+        "NAME=X",
+        name="set",
+        expert=True,
     ),
 ]
 

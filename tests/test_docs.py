@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 import page4d
-from page4d_cli.app import app
+from page4d_cli.command_line import app
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -30,7 +30,7 @@ _TOOL_OPTIONS = {
     "Ray": "head port block address generate",
     "torchrun": "nproc-per-node",
     "pip": "constraint editable",
-    "tools/ablation.py": "samples",
+    "tools/ablation.py, tools/held_out.py": "samples scenes",
     "nerfstudio": "data center-method auto-scale-poses load-3 depth-unit-scale-factor",
     "trainers of Gaussians": "port expname configs quiet eval configpath duration model source",
     "COLMAP, gsplat": "import image database data",

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 import typer
 
-from page4d_cli.app import app
+from page4d_cli.command_line import app
 
 ROOT = Path(__file__).resolve().parents[1]
 PYTHON = sorted(path for folder in ("page4d", "page4d_cli", "tools") for path in (ROOT / folder).rglob("*.py"))

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d.errors import UsageError, shortened
-from page4d.options import NetworkOptions
+from page4d.options import (
+    NETWORK_PRESETS,
+    WEIGHTS_HELP,
+    WEIGHTS_METAVAR,
+    Device,
+    NetworkOptions,
+    NetworkPrecision,
+    Option,
+    Sha256,
+    parse_count,
+)
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress, fetched_weights
 from page4d_cli.tables import Column, print_table
@@ -19,40 +29,36 @@ _MAX_IMAGES = 100_000
 """Largest number of views or instants."""
 
 
+@options.command
 def benchmark(
     weights: Annotated[
-        str | None,
-        typer.Option(metavar=options.WEIGHTS_METAVAR, help=f"{options.WEIGHTS_HELP} Default: --preset, untrained."),
+        str | None, Option(f"{WEIGHTS_HELP} Default: --preset, untrained.", metavar=WEIGHTS_METAVAR)
     ] = None,
-    sha256: options.Sha256 = None,
+    sha256: Sha256 = None,
     preset: Annotated[
-        str,
-        typer.Option(metavar="NAME", help=f"Untrained network, used without --weights: {options.NETWORK_PRESETS}."),
+        str, Option(f"Untrained network, used without --weights: {NETWORK_PRESETS}.", metavar="NAME")
     ] = "mv-demo",
-    times: Annotated[str, typer.Option(metavar="T,T,...", help="Numbers of instants.")] = "1,2,4",
-    views: Annotated[str, typer.Option(metavar="V,V,...", help="Numbers of views.")] = "2,4",
+    times: Annotated[str, Option("Numbers of instants.", metavar="T,T,...")] = "1,2,4",
+    views: Annotated[str, Option("Numbers of views.", metavar="V,V,...")] = "2,4",
     size: Annotated[
         str | None,
-        typer.Option(
-            "--size",
-            "--sizes",
+        Option(
+            "Sizes of the images in pixels; N is NxN. Default: half the network's default size.",
             metavar="WxH,N,...",
-            help="Sizes of the images in pixels; N is NxN. Default: half the network's default size.",
+            also="--sizes",
         ),
     ] = None,
-    device: options.Device = NetworkOptions.device,
-    precision: options.NetworkPrecision = NetworkOptions.precision,
-    refine: Annotated[
-        bool, typer.Option("--refine", help="Also measure refinement, on rendered views 5 degrees apart.")
-    ] = False,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a PNG chart of memory and time.")] = None,
+    device: Device = NetworkOptions.device,
+    precision: NetworkPrecision = NetworkOptions.precision,
+    refine: Annotated[bool, Option("Also measure refinement, on rendered views 5 degrees apart.")] = False,
+    plot: Annotated[Path | None, Option("Write a PNG chart of memory and time.", metavar="FILE")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure memory and time of a network and compare them with the predictions.
+    """Measure memory and time of a network.
 
-    All combinations of instants, views and image sizes are measured. Memory is that of a forward pass without the
-    weights: on a GPU as counted by its allocator, elsewhere all tensors.
+    Both are compared with the predictions. All combinations of instants, views and image sizes are measured. Memory
+    is that of a forward pass without the weights: on a GPU as counted by its allocator, elsewhere all tensors.
     """
     import torch
 
@@ -94,7 +100,7 @@ def benchmark(
 
 
 def _numbers(text: str, option: str) -> list[int]:
-    numbers = {options.parse_count(part.strip()) for part in text.split(",")}
+    numbers = {parse_count(part.strip()) for part in text.split(",")}
     if not all(1 <= number <= _MAX_IMAGES for number in numbers):
         raise typer.BadParameter(
             f"'{shortened(text)}' is not a list of numbers from 1 to {_MAX_IMAGES:,}", param_hint=f"'{option}'"

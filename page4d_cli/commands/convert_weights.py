@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d.choices import Precision, Recipe, Target
+from page4d.options import NETWORK, OUTPUT, Option
 from page4d_cli import console, options
 from page4d_cli import view_time_options as view_time
 from page4d_cli.console import stops_cleanly
@@ -36,6 +37,7 @@ class DtypeOption(StrEnum):
     BF16 = "bf16"
 
 
+@options.command
 def convert_weights(
     sources: Annotated[
         list[Path],
@@ -45,47 +47,45 @@ def convert_weights(
             ".safetensors, a folder of shards, or .pt/.bin with tensors only.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Output .safetensors file, for --weights.")],
+    out: Annotated[Path, Option("Output .safetensors file, for --weights.", metavar="FILE")],
     recipe: Annotated[
         Recipe | None,
-        typer.Option(
-            help="Default: from the sources. three-stage combines Pi3 (encoder and first layers) with PAGE-4D (last "
+        Option(
+            "Default: from the sources. three-stage combines Pi3 (encoder and first layers) with PAGE-4D (last "
             "layers and heads).",
-            rich_help_panel=options.NETWORK,
+            NETWORK,
         ),
     ] = None,
     to: Annotated[
         Target | None,
-        typer.Option(
-            help="own: the published network. page4d-mv: the same weights in the view x time network (VGGT, PAGE-4D, "
+        Option(
+            "own: the published network. page4d-mv: the same weights in the view x time network (VGGT, PAGE-4D, "
             "Pi3, Pi3X).",
-            rich_help_panel=options.NETWORK,
+            NETWORK,
         ),
     ] = None,
     mask: Annotated[
         SwitchOption | None,
-        typer.Option(
-            help="PAGE-4D only, required: whether this checkpoint runs with its mask (on for checkpoint_mask.pt, off "
+        Option(
+            "PAGE-4D only, required: whether this checkpoint runs with its mask (on for checkpoint_mask.pt, off "
             "for checkpoint_nomask.pt).",
-            rich_help_panel=options.NETWORK,
+            NETWORK,
         ),
     ] = None,
     published_as: Annotated[
         str | None,
-        typer.Option(
-            "--as",
-            metavar="NAME",
-            help="Which published network it is, where its tensors leave it open: da3mono-large or da3metric-large. "
+        Option(
+            "Which published network it is, where its tensors leave it open: da3mono-large or da3metric-large. "
             "Default: from the config.json in its folder, or the name of its file or folder.",
-            rich_help_panel=options.NETWORK,
+            NETWORK,
+            "NAME",
+            name="as",
         ),
     ] = None,
     config: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE.json",
-            help="Constructor arguments of a network whose sizes differ from the published ones.",
-            rich_help_panel=options.NETWORK,
+        Option(
+            "Constructor arguments of a network whose sizes differ from the published ones.", NETWORK, "FILE.json"
         ),
     ] = None,
     streams: view_time.Streams = None,
@@ -97,38 +97,23 @@ def convert_weights(
     epipolar: view_time.Epipolar = False,
     scalars: view_time.Scalars = None,
     dtype: Annotated[
-        DtypeOption,
-        typer.Option(help="Element type; fp16 and bf16 halve the file size.", rich_help_panel=options.OUTPUT),
+        DtypeOption, Option("Element type; fp16 and bf16 halve the file size.", OUTPUT)
     ] = DtypeOption.FP32,
     licence: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Licence to record. Default: as stated by the authors.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        str | None, Option("Licence to record. Default: as stated by the authors.", OUTPUT, "TEXT")
     ] = None,
     report: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.json",
-            help="Write the origin and destination of every tensor.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        Path | None, Option("Write the origin and destination of every tensor.", OUTPUT, "FILE.json")
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace existing files.", rich_help_panel=options.OUTPUT)
-    ] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the plan for all tensors and exit.", rich_help_panel=options.OUTPUT),
-    ] = False,
+    overwrite: Annotated[bool, Option("Replace existing files.", OUTPUT)] = False,
+    dry_run: Annotated[bool, Option("Print the plan for all tensors and exit.", OUTPUT)] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Convert checkpoints of networks, or of timm's ViT, Swin or Twins-SVT encoders, to page4d weights.
+    """Convert published checkpoints to page4d weights.
 
-    Networks are VGGT, PAGE-4D, Pi3, Pi3X, Depth Anything 3 (any-view, NESTED, MONO and METRIC) and VGGT-Omega.
+    Networks are VGGT, PAGE-4D, Pi3, Pi3X, Depth Anything 3 (any-view, NESTED, MONO and METRIC) and VGGT-Omega;
+    encoders are timm's ViT, Swin and Twins-SVT.
 
     Nothing is downloaded, and no code in the files is run.
     """

@@ -27,10 +27,11 @@ class Capability:
     needed: bool = False
 
 
+@options.command
 def doctor(as_json: options.Json = False) -> None:
-    """Check Python, libraries, video decoders and GPU, and suggest a checkpoint that fits this machine.
+    """Check libraries, decoders and GPU of this machine.
 
-    The exit code is 6 if a library that every run needs is missing.
+    Also suggests a checkpoint that fits it. The exit code is 6 if a library that every run needs is missing.
     """
     import typer
 

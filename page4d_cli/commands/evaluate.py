@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from page4d.choices import DepthAlignment
 from page4d.errors import counted
-from page4d.options import EvaluationSettings
+from page4d.options import OUTPUT, EvaluationSettings, Option
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress
 from page4d_cli.tables import Column, print_fields, print_table
@@ -27,58 +26,29 @@ if TYPE_CHECKING:
         TrackReport,
     )
 
-DEPTH = "Depth"
-POINTS = "Points"
 _BASELINE = "nothing moves"
 
 
+@options.command
 def evaluate(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")],
     truth: Annotated[
         Path,
         typer.Argument(metavar="TRUTH", help="Ground truth folder, or a capture with a subfolder truth/."),
     ],
-    align: Annotated[
-        list[DepthAlignment] | None,
-        typer.Option(
-            help="Depth alignment, repeatable; tables show the first (default: all but the slow scale-shift-adam; "
-            "first metric, which is none, if the result has metres, else scale).",
-            rich_help_panel=DEPTH,
-        ),
-    ] = None,
-    max_depth: Annotated[
-        float | None,
-        typer.Option(help="Ignore pixels with a true depth of this value or more.", rich_help_panel=DEPTH),
-    ] = None,
-    threshold: Annotated[
-        float | None,
-        typer.Option(help="Distance threshold of the F-score (default: 5 cm).", rich_help_panel=POINTS),
-    ] = None,
-    points_per_instant: Annotated[
-        int, typer.Option(min=1, help="Random points per instant and direction.", rich_help_panel=POINTS)
-    ] = EvaluationSettings.points_per_instant,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed.", rich_help_panel=POINTS)] = EvaluationSettings.seed,
-    fps: Annotated[
-        float | None,
-        typer.Option(help="Frame rate of a ground truth that does not record it.", rich_help_panel=options.INPUT),
-    ] = None,
+    settings: EvaluationSettings,
     plots: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Write plots: error maps, errors over time, top view of cameras, sparsification.",
-            rich_help_panel=options.OUTPUT,
-        ),
+        Option("Write plots: error maps, errors over time, top view of cameras, sparsification.", OUTPUT, "FOLDER"),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace existing plots.", rich_help_panel=options.OUTPUT)
-    ] = False,
+    overwrite: Annotated[bool, Option("Replace existing plots.", OUTPUT)] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Compare an output folder with the ground truth: depth, cameras, points, masks, confidence, motion and tracks.
+    """Compare a run with the ground truth.
 
-    Lengths are in the unit of the ground truth. Notes explain degenerate cases and data that was not compared.
+    Depth, cameras, points, masks, confidence, motion and tracks. Lengths are in the unit of the ground truth. Notes
+    explain degenerate cases and data that was not compared.
     """
     from page4d.evaluation.comparison import compare
     from page4d.evaluation.evaluate import measure
@@ -88,15 +58,7 @@ def evaluate(
     if plots is not None:
         check_plots(plots, overwrite=overwrite)
         check_is_no_view(plots, [truth])
-    settings = EvaluationSettings(
-        alignments=tuple(align) if align else None,
-        max_depth=max_depth,
-        threshold=threshold,
-        points_per_instant=points_per_instant,
-        fps=fps,
-        seed=seed,
-    )
-    comparison = compare(out, truth, fps=fps, max_depth=max_depth)
+    comparison = compare(out, truth, fps=settings.fps, max_depth=settings.max_depth)
     with displayed_progress("evaluate", count("instant"), quiet=quiet) as progress:
         evaluation = measure(comparison, settings, progress.update)
     written = () if plots is None else write_plots(plots, comparison, evaluation)

@@ -4,9 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from page4d.options import SceneOptions, in_options
+from page4d.options import RIG, Option, SceneOptions, in_options
 from page4d_cli import console, options
 from page4d_cli.progress import observed_run
 from page4d_cli.tables import Cell, Column, print_fields, print_table
@@ -17,56 +15,31 @@ if TYPE_CHECKING:
     from page4d_cli.tables import Row
 
 
+@options.command
 def inspect_scene(
     scene: options.Folder,
-    views: options.Views = None,
-    fps: options.Fps = None,
-    image_fps: options.ImageFps = None,
-    stride: options.Stride = SceneOptions.stride,
-    frames: options.Frames = None,
-    max_frames: options.MaxFrames = None,
-    sync: options.Sync = SceneOptions.sync,
-    masks: options.Masks = None,
-    allow_damaged: options.AllowDamaged = False,
-    max_pixels: options.MaxPixels = SceneOptions.max_megapixels,
-    calibration: options.Calibration = None,
-    calibration_unit: options.CalibrationUnit = None,
-    calibration_match: options.CalibrationPairing = SceneOptions.calibration_match,
-    calib_resize: options.CalibResize = None,
+    scene_options: Annotated[SceneOptions, options.Without(("mask_meaning", "depth", "depth_levels"))],
     check: Annotated[
         bool,
-        typer.Option(
-            "--check",
-            help="Compare the calibration of static cameras, and the clocks, with people and pixels; needs "
-            "--calibration, and 'page4d weights get people' for people.",
+        Option(
+            "Compare the calibration of static cameras, and the clocks, with people and pixels; needs --calibration, "
+            "and 'page4d weights get people' for people.",
+            RIG,
         ),
     ] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Print the views of a scene with clocks, frame rates, dropped frames and calibration, and all ignored files."""
+    """Print the views of a scene with their clocks and faults.
+
+    Frame rates, dropped frames, calibration, and all ignored files.
+    """
     from page4d.errors import UsageError
     from page4d.rig.opening import open_scene
 
-    scene_options = SceneOptions(
-        views=options.parse_views(views),
-        sync=sync,
-        fps=fps,
-        image_fps=image_fps,
-        stride=stride,
-        frames=options.parse_frames(frames),
-        max_frames=max_frames,
-        calibration=calibration,
-        calibration_unit=calibration_unit,
-        calibration_match=calibration_match,
-        calibration_resize=calib_resize,
-        masks=masks,
-        allow_damaged=allow_damaged,
-        max_megapixels=max_pixels,
-    )
     scene_options.check_resize()
-    if check and calibration is None:
+    if check and scene_options.calibration is None:
         raise UsageError("--check without --calibration", "pass the calibration that is to be checked")
-    if sync == "people":
+    if scene_options.sync == "people":
         with observed_run(console.Verbosity(), "inspect-scene") as observer:
             opened = open_scene(scene, scene_options, progress=observer.progress)
     else:

@@ -4,8 +4,9 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from pydantic import Field
 
+from page4d.options import NETWORK_PRESETS, WEIGHTS_HELP, WEIGHTS_METAVAR, Option, Sha256
 from page4d_cli import console, options
 from page4d_cli.progress import fetched_weights
 from page4d_cli.tables import Column, Row, print_fields, print_table
@@ -34,43 +35,39 @@ _MAX_IMAGES = 2**16
 _HEADINGS = ("part", "stage", "symbols", "shape", "parameters", "GFLOP", "size")
 
 
+@options.command
 def inspect_shapes(
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Network: {options.NETWORK_PRESETS}; encoder such as vit-b16, swin-t, twins-svt-s or navit; "
+        Option(
+            f"Network: {NETWORK_PRESETS}; encoder such as vit-b16, swin-t, twins-svt-s or navit; "
             "pretraining network mae or dino. Default: mv-large.",
+            metavar="NAME",
         ),
     ] = None,
     weights: Annotated[
-        str | None,
-        typer.Option(metavar=options.WEIGHTS_METAVAR, help=f"{options.WEIGHTS_HELP} Only its sizes are used."),
+        str | None, Option(f"{WEIGHTS_HELP} Only its sizes are used.", metavar=WEIGHTS_METAVAR)
     ] = None,
-    sha256: options.Sha256 = None,
+    sha256: Sha256 = None,
     times: Annotated[
         int | None,
-        typer.Option(
-            "--times", "--frames", min=1, max=_MAX_IMAGES, metavar="T", help="Number of instants. Default: 8."
-        ),
+        Field(ge=1, le=_MAX_IMAGES),
+        Option("Number of instants. Default: 8.", metavar="T", also="--frames"),
     ] = None,
     views: Annotated[
-        int | None, typer.Option(min=1, max=_MAX_IMAGES, metavar="V", help="Number of views. Default: 4.")
+        int | None, Field(ge=1, le=_MAX_IMAGES), Option("Number of views. Default: 4.", metavar="V")
     ] = None,
     size: Annotated[
         str | None,
-        typer.Option(
-            metavar="WxH|N",
-            help="Size of the images in pixels; N is NxN. Default: the nominal size of the network.",
-        ),
+        Option("Size of the images in pixels; N is NxN. Default: the nominal size of the network.", metavar="WxH|N"),
     ] = None,
     batch: Annotated[
-        int, typer.Option(min=1, max=_MAX_IMAGES, metavar="B", help="Scenes, or images of an encoder, per batch.")
+        int, Field(ge=1, le=_MAX_IMAGES), Option("Scenes, or images of an encoder, per batch.", metavar="B")
     ] = 1,
-    style: Annotated[FormatOption, typer.Option("--format", help="Output format.")] = FormatOption.TABLE,
+    style: Annotated[FormatOption, Option("Output format.", name="format")] = FormatOption.TABLE,
     as_json: options.Json = False,
 ) -> None:
-    """Print output shape, parameters and FLOPs of every stage of a network, and its peak memory.
+    """Print shapes, parameters, FLOPs and memory of a network.
 
     Only shapes are propagated: no weights are needed, nothing is computed.
     """

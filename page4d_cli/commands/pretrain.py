@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from pydantic import Field
 
 from page4d.choices import PretrainMethod
 from page4d.errors import counted
+from page4d.options import AllowDamaged, MaxPixels, Option
 from page4d_cli import console, options
 from page4d_cli import training_options as training
 
@@ -15,65 +17,55 @@ if TYPE_CHECKING:
     from page4d.networks.encoders.build import EncoderConfig
 
 
+@options.command
 def pretrain(
     out: training.Out,
     scenes: Annotated[list[Path] | None, typer.Argument(metavar="SCENE", help="Folders of videos.")] = None,
     method: Annotated[
         PretrainMethod | None,
-        typer.Option(
-            help="mae: masked autoencoder (MAE). dino: self-distillation (DINO). Default: mae.",
-            rich_help_panel=training.TRAINING,
-        ),
+        Option("mae: masked autoencoder (MAE). dino: self-distillation (DINO). Default: mae.", training.TRAINING),
     ] = None,
     encoder: Annotated[
         str | None,
-        typer.Option(
-            metavar="PRESET|FILE",
-            help="ViT preset such as vit-s16 or vit-b16, or a JSON file; default: a small ViT for CPUs.",
-            rich_help_panel=training.TRAINING,
+        Option(
+            "ViT preset such as vit-s16 or vit-b16, or a JSON file; default: a small ViT for CPUs.",
+            training.TRAINING,
+            "PRESET|FILE",
         ),
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Configuration as JSON, as --dry-run prints it.",
-            rich_help_panel=training.TRAINING,
-        ),
+        Path | None, Option("Configuration as JSON, as --dry-run prints it.", training.TRAINING, "FILE")
     ] = None,
     size: Annotated[
         int | None,
-        typer.Option(
-            min=8,
-            metavar="N",
-            help="Long side of the crops in pixels, which are NxN; default: the image size of the encoder.",
-            rich_help_panel=training.TRAINING,
+        Field(ge=8),
+        Option(
+            "Long side of the crops in pixels, which are NxN; default: the image size of the encoder.",
+            training.TRAINING,
+            "N",
         ),
     ] = None,
-    batch: Annotated[
-        int | None, typer.Option(min=1, help="Frames per batch and process.", rich_help_panel=training.TRAINING)
-    ] = None,
+    batch: Annotated[int | None, Field(ge=1), Option("Frames per batch and process.", training.TRAINING)] = None,
     learning_rate: training.LearningRate = None,
     seed: training.Seed = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of steps.", rich_help_panel=training.LENGTH)
-    ] = None,
+    steps: Annotated[int | None, Field(ge=1), Option("Number of steps.", training.LENGTH, "N")] = None,
     until_seconds: training.UntilSeconds = None,
     resume: training.Resume = False,
     device: training.Device = "auto",
     precision: training.Precision = None,
     threads: training.Threads = None,
-    allow_damaged: options.AllowDamaged = False,
-    max_pixels: options.MaxPixels = 64.0,
+    allow_damaged: AllowDamaged = False,
+    max_pixels: MaxPixels = 64.0,
     tensorboard: training.TensorBoard = False,
     dry_run: training.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Pretrain an image encoder on unlabelled footage, for train --encoder-weights.
+    """Pretrain an image encoder on unlabelled footage.
 
-    Writes encoder.safetensors, curve.png, and reconstruction.png (mae) or attention.png (dino), the attention of the
-    class token. For several devices: torchrun --nproc-per-node N -m page4d_cli pretrain ...
+    For train --encoder-weights. Writes encoder.safetensors, curve.png, and reconstruction.png (mae) or attention.png
+    (dino), the attention of the class token. For several devices: torchrun --nproc-per-node N -m page4d_cli pretrain
+    ...
     """
     import json
 
@@ -101,7 +93,7 @@ def pretrain(
         resume=resume,
         steps=steps,
         seconds=until_seconds,
-        precision=options.parse_precision(precision),
+        precision=training.parse_precision(precision),
         device=device,
         tensorboard=tensorboard,
         allow_damaged=allow_damaged,

@@ -3,88 +3,44 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from page4d.choices import CalibrationFormat, Registration
-from page4d.options import RegisterSettings, SceneOptions
+from page4d.options import OUTPUT, Option, RegisterSettings, SceneOptions
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import observed_run
 
 
+@options.command
 def register(
-    scene: options.Folder,
+    scene_folder: options.Folder,
     out: Annotated[
         Path,
-        typer.Option(
-            "--out",
-            "-o",
+        Option(
+            "Calibration to write: .json (page4d), .toml (Anipose, Pose2Sim), or a folder (COLMAP model).",
             metavar="FILE",
-            help="Calibration to write: .json (page4d), .toml (Anipose, Pose2Sim), or a folder (COLMAP model).",
+            also="-o",
+        ),
+    ],
+    settings: RegisterSettings,
+    scene_options: Annotated[
+        SceneOptions,
+        options.Without(
+            "calibration calibration_unit calibration_match masks mask_meaning depth depth_levels".split()
         ),
     ],
     file_format: Annotated[
-        CalibrationFormat | None,
-        typer.Option("--format", help="Format; default: by the name.", rich_help_panel=options.OUTPUT),
+        CalibrationFormat | None, Option("Format. Default: by the name.", OUTPUT, name="format")
     ] = None,
-    register: Annotated[
-        Registration,
-        typer.Option(
-            "--register",
-            metavar="auto|people|texture",
-            help="Evidence: body keypoints of people ('page4d weights get people'), texture, or both.",
-            rich_help_panel=options.RIG,
-        ),
-    ] = RegisterSettings.register,
-    focal: options.Focal = None,
-    intrinsics: options.Intrinsics = None,
-    calib_resize: options.CalibResize = None,
-    scale_from: options.ScaleFrom = None,
-    max_instants: Annotated[
-        int, typer.Option(min=1, help="Number of instants that are sampled.", rich_help_panel=options.RIG)
-    ] = RegisterSettings.max_instants,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed.", rich_help_panel=options.RIG)] = 0,
-    views: options.Views = None,
-    fps: options.Fps = None,
-    image_fps: options.ImageFps = None,
-    stride: options.Stride = SceneOptions.stride,
-    frames: options.Frames = None,
-    max_frames: options.MaxFrames = None,
-    sync: options.Sync = SceneOptions.sync,
-    allow_damaged: options.AllowDamaged = False,
-    max_pixels: options.MaxPixels = SceneOptions.max_megapixels,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing file.", rich_help_panel=options.OUTPUT)
-    ] = False,
+    overwrite: Annotated[bool, Option("Replace an existing file.", OUTPUT)] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
-    """Determine the cameras of a rig from people and texture, and write them as a calibration.
+    """Determine the cameras of a rig from people and texture.
 
-    Cameras that evidence does not determine are left out of the file, with a warning; fewer than two are an error.
-    The unit of length is arbitrary without --scale-from.
+    They are written as a calibration. Cameras that evidence does not determine are left out of the file, with a
+    warning; fewer than two are an error. The unit of length is arbitrary without --scale-from.
     """
-    settings = RegisterSettings(
-        register=register,
-        focal=focal,
-        intrinsics=intrinsics,
-        scale_from=scale_from,
-        max_instants=max_instants,
-        seed=seed,
-    )
-    scene_options = SceneOptions(
-        views=options.parse_views(views),
-        sync=sync,
-        fps=fps,
-        image_fps=image_fps,
-        stride=stride,
-        frames=options.parse_frames(frames),
-        max_frames=max_frames,
-        calibration_resize=calib_resize,
-        allow_damaged=allow_damaged,
-        max_megapixels=max_pixels,
-    )
     from page4d.formats.write import check_calibration_target, choose_format, write_calibration
     from page4d.rig.opening import open_scene
     from page4d.run.registration import placed_cameras, registration_notices, state_of
@@ -95,11 +51,11 @@ def register(
     chosen = choose_format(out, file_format)
     check_calibration_target(out, chosen, overwrite=overwrite)
     verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
-    if register is Registration.PEOPLE and scene.is_dir():
+    if settings.register is Registration.PEOPLE and scene_folder.is_dir():
         fetched_pose_model(verbosity)
     with stops_cleanly():
         with observed_run(verbosity, "register") as observer:
-            opened = open_scene(scene, scene_options, progress=observer.progress)
+            opened = open_scene(scene_folder, scene_options, progress=observer.progress)
             for notice in opened.notices:
                 observer.notice(notice)
             found = register_rig(opened, settings=settings, observer=observer)

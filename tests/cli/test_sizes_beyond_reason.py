@@ -23,12 +23,6 @@ DIGITS = "9" * 5000
         (("inspect-shapes", "--size", DIGITS), "sides of 1 to 16384"),
         (("inspect-shapes", "--size", "16384x0"), "sides of 1 to 16384"),
         (("inspect-shapes", "--model", "mv-demo", "--size", "16000"), "fewer or smaller images"),
-        (("held-out", "--scenes", "1000000000"), "1000000"),
-        (("held-out", "--views", "1000000"), "64"),
-        (("held-out", "--times", "-1"), "--times"),
-        (("held-out", "--size", "1000000000x8"), "is not of the form WxH"),
-        (("held-out", "--size", "100000x8"), "less than or equal to 8192"),
-        (("held-out", "--size", "4096x4096"), "pixels"),
         (("benchmark", "--views", "1,1000000000"), "from 1 to 100,000"),
         (("benchmark", "--times", DIGITS), "from 1 to 100,000"),
         (("benchmark", "--sizes", f"{DIGITS}x8"), "is not of the form WxH"),
@@ -66,8 +60,7 @@ def test_a_number_beyond_reason_is_refused_with_the_limit(
     out = tmp_path / "out"
     with bounded(seconds=10):
         assert run([word.format(out=out) for word in words]) == 2
-    # Typer wraps its messages in a box.
-    message = " ".join(capfd.readouterr().err.replace("│", " ").split())
+    message = " ".join(capfd.readouterr().err.split())
     assert named in message
     assert len(message) < 1000
     assert not out.exists()
@@ -79,7 +72,6 @@ Command = Callable[[Path, str], tuple[str, ...]]
 @pytest.mark.parametrize(
     "command",
     [
-        lambda file, pin: ("held-out", str(file), "--sha256", pin),
         lambda file, pin: ("benchmark", "--weights", str(file), "--sha256", pin),
         lambda file, pin: ("inspect-shapes", "--weights", str(file), "--sha256", pin),
         lambda file, pin: (
@@ -88,7 +80,7 @@ Command = Callable[[Path, str], tuple[str, ...]]
         ),
         lambda file, pin: ("reconstruct", "samples/room", "--out", "out", "--weights", str(file), "--sha256", pin),
     ],
-    ids=["held-out", "benchmark", "inspect-shapes", "train", "reconstruct"],
+    ids=["benchmark", "inspect-shapes", "train", "reconstruct"],
 )
 def test_row_54_weights_with_another_hash_are_refused(
     command: Command, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

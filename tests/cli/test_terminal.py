@@ -20,7 +20,7 @@ from page4d_cli import console
 from page4d_cli.commands import doctor
 
 COMMANDS = (
-    *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "pretrain", "held-out"),
+    *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "pretrain"),
     *("doctor", "convert-weights", "inspect-shapes", "benchmark"),
 )
 HEAVY = ("torch", "av", "cv2", "open3d", "scipy", "numpy")

@@ -1,9 +1,8 @@
-"""`page4d train` and `page4d held-out`: files, output and errors."""
+"""`page4d train`: files, output and errors; evaluation of its weights on held-out scenes."""
 
 import json
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +11,7 @@ from page4d.networks.encoders.vit import ViTConfig
 from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.weights.loading import load_network
 from page4d_cli import progress as training_display
+from tools import held_out
 
 RUN = ("--preset", "tiny", "--device", "cpu", "--threads", "1")
 
@@ -22,7 +22,7 @@ def trained(cli, tmp_path):
     return tmp_path / "run", ended
 
 
-def test_a_run_writes_weights_that_held_out_evaluates(trained, cli):
+def test_a_run_writes_weights_that_held_out_evaluates(trained, capsys):
     out, ended = trained
     assert ended.code == 0
     result = json.loads(ended.out)
@@ -40,17 +40,15 @@ def test_a_run_writes_weights_that_held_out_evaluates(trained, cli):
     assert list((out / "tensorboard").iterdir())
     assert TrainConfig.from_json((out / "config.json").read_text()) == TRAINING_PRESETS["tiny"]
     assert load_network(out / "weights.safetensors").info.metadata["steps"] == str(result["steps"])
-    evaluated = cli(
-        "held-out", out / "weights.safetensors", "--scenes", 2, "--families", "arc", "--size", "42x28", "--views", 2,
-        "--json", "--quiet",
-    )  # fmt: skip
-    metrics = json.loads(evaluated.out)["figures"]["arc"]
-    assert (evaluated.code, evaluated.err) == (0, "")
+    words = [str(out / "weights.safetensors"), *"--families arc --size 42x28 --scenes".split()]
+    held_out.main([*words, "2", "--views", "2", "--json"])
+    metrics = json.loads(capsys.readouterr().out)["figures"]["arc"]
     assert {"network", "constant depth, identity", "mean depth map, mean pose"} <= set(metrics)
     assert 0 < metrics["network"]["abs_rel"] < 2
-    table = cli("held-out", out / "weights.safetensors", "--scenes", 1, "--families", "arc", "--size", "42x28", "-q")
-    assert "AbsRel" in table.out
-    assert "sideways" in table.out
+    held_out.main([*words, "1"])
+    table = capsys.readouterr().out
+    assert "AbsRel" in table
+    assert "sideways" in table
 
 
 def test_a_network_is_configured_by_a_file(cli, tmp_path):
@@ -135,9 +133,3 @@ def test_a_mistake_is_reported_in_two_lines(cli, tmp_path, monkeypatch, argument
     assert found in lines[0]
     assert lines[1].startswith("hint:  ")
     assert len(lines) == 2
-
-
-def test_held_out_refuses_unknown_families(cli):
-    ended = cli("held-out", Path("weights.safetensors"), "--families", "arc,square")
-    assert ended.code == 2
-    assert "no family is called 'square'" in ended.err

@@ -1,19 +1,14 @@
-"""Command lines that cannot be parsed, options in errors of Python and the command line, help on narrow terminals."""
+"""Command lines that cannot be parsed, and options in errors of Python and the command line."""
 
 import pickle
-import re
 import shutil
 
 import pytest
-from rich.cells import cell_len
 
 import page4d
 from page4d.errors import in_python
 from page4d.options import in_options
-from page4d_cli.app import app, run
 from tests.export.capture import make_capture
-
-COMMANDS = sorted(str(command.name) for command in app.registered_commands)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +32,12 @@ COMMANDS = sorted(str(command.name) for command in app.registered_commands)
         (f"reconstruct a --out x --chunk {'9' * 5000}", "Invalid value for '--chunk'", ""),
         (f"reconstruct a --out x --views {'9' * 5000}", "", ""),
         (f"inspect-shapes --{'x' * 5000}", "No such option: --xxx", ""),
+        (
+            "reconstruct a --out x --measure",
+            "--measure was removed: networks are no longer timed",
+            "leave it out; times",
+        ),
+        ("held-out net.safetensors", "'page4d held-out' was removed: it is a tool", "type 'python tools/held_out.py"),
     ],
 )
 def test_usage_errors_have_two_short_lines_and_code_2(line, message, hint, cli) -> None:
@@ -136,20 +137,6 @@ def test_help_without_arguments_has_code_2_as_nothing_was_done(cli) -> None:
     ended = cli()
     assert (ended.code, ended.err) == (2, "")
     assert ended.out == cli("--help").out
-
-
-@pytest.mark.parametrize("command", ["", *COMMANDS, "weights", "weights get", "weights list", "weights show"])
-def test_help_is_complete_on_a_narrow_terminal(command, monkeypatch, capsys) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    assert run([*command.split(), "--help"]) == 0
-    out = capsys.readouterr().out
-    assert "╭" not in out
-    assert "…" not in out
-    assert not re.search(r"\w\.\.\.$", out, re.MULTILINE)
-    assert [line for line in out.splitlines() if cell_len(line) > 60 and not line.startswith("  --")] == []
-    monkeypatch.setenv("COLUMNS", "80")
-    assert run([*command.split(), "--help"]) == 0
-    assert "╭" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("given", ["", "0", "-5", "wide", "9" * 5000])
