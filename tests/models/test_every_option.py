@@ -195,8 +195,8 @@ def test_limits_do_not_change_the_result_in_single_precision(randomized: Callabl
     encoder = DinoV2Config(image_size=10, patch_size=2, embed_dim=32, depth=1, num_heads=2)
     changes = {**ALL_OPTIONS, "encoder": encoder, "epipolar": None, "point_head": None}
     network = opened(randomized(**changes).float())
-    given = {name: value[:1] for name, value in inputs(network.config, (28, 37), torch.float32).items()}
-    limits = ForwardLimits(max_images=3, max_tokens=2000, max_queries=500)
+    given = {name: value[:1] for name, value in inputs(network.config, (18, 24), torch.float32).items()}
+    limits = ForwardLimits(max_images=3, max_tokens=800, max_queries=200)
     assert_same(predict(network, given, limits=limits), numbers(predict(network, given)), 1e-5)
 
 
