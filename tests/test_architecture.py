@@ -1,6 +1,7 @@
 """Layers of the architecture: a module imports only from its own package or from packages on lower floors."""
 
 import ast
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -49,20 +50,31 @@ def package_of(module: str) -> str | None:
     return name if name in FLOORS else None
 
 
-def imported_modules(file: Path) -> set[str]:
-    """Return all modules that a file imports, also inside functions and for type checking."""
-    modules = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+def imported_modules(file: Path, at_run_time: bool = False) -> set[str]:
+    """Return all modules that a file imports, also inside functions and, unless `at_run_time`, for type checking."""
+    modules: set[str] = set()
+    nodes: list[ast.AST] = [ast.parse(file.read_text())]
+    for node in nodes:
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file}: relative import"
-            modules.add(node.module or "")
+            modules |= {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
+        for_types = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        nodes += [] if at_run_time and for_types else ast.iter_child_nodes(node)
     return modules
 
 
 def module_name(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_no_files_import_each_other_in_a_circle_not_even_inside_functions() -> None:
+    files = {module_name(file): imported_modules(file, at_run_time=True) for file in FILES}
+    try:
+        TopologicalSorter({name: imported & set(files) for name, imported in files.items()}).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(error.args[1][::-1]))
 
 
 @pytest.mark.parametrize("file", FILES, ids=module_name)

@@ -19,9 +19,8 @@ from page4d.geometry.camera import Cameras
 from page4d.networks.output import RigOutput
 from page4d.options import ReconstructSettings
 from page4d.run.predictor import NetworkPredictor, build_predictor
-from page4d.scene.batches import open_batches
+from page4d.scene.batches import FrameBatch, open_batches
 from page4d.scene.open import open_scene
-from page4d.scene.records import FrameBatch
 from page4d.stereo.refine import refine
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -22,7 +22,6 @@ from page4d.geometry.camera import resize_intrinsics
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.io.json_records import readable
 from page4d.options import ReconstructSettings, SceneOptions
-from page4d.output.reader import Output, PictureSize, choose_times, choose_views, picture_size
 from page4d.output.record import DistortionRecord, ViewRecord
 from page4d.scene.batches import with_background
 from page4d.scene.discover import Candidate, discover
@@ -31,6 +30,12 @@ from page4d.scene.images import resize, undistortion_map
 from page4d.scene.open import open_sources
 from page4d.scene.records import Clock, FrameSource, Scene, View, ViewCamera
 from page4d.scene.timeline import build_timeline
+
+if TYPE_CHECKING:
+    from page4d.output.reader import Output
+
+PictureSize = Literal["original", "maps"]
+"""Size of a picture: that of the video, or that of the run's maps of the view."""
 
 _SAME_TIME_S = 1e-6
 _HINT = "give the videos of the run"
@@ -45,7 +50,7 @@ class Pictures:
     `scene` has the views of the run, without masks and depth. `remarks` state what could not be checked.
     """
 
-    output: Output
+    output: "Output"
     scene: Scene
     remarks: tuple[str, ...] = ()
 
@@ -72,7 +77,7 @@ class Pictures:
                 yield (ideal >> 8).astype(np.uint8) if ideal.dtype == np.uint16 else ideal
 
 
-def open_pictures(output: Output, folder: Path | str) -> Pictures:
+def open_pictures(output: "Output", folder: Path | str) -> Pictures:
     """Open the scene of a run and check that it is the same capture.
 
     Files are compared by size and hash, frames by their times. Runs of version 0.2 recorded neither: there, the sizes
@@ -108,7 +113,20 @@ def open_pictures(output: Output, folder: Path | str) -> Pictures:
     return Pictures(output=output, scene=scene, remarks=(text,) if unchecked else ())
 
 
-def _recorded_settings(output: Output) -> tuple[SceneOptions, Preprocess]:
+def picture_size(output: "Output", view: str, size: PictureSize) -> tuple[int, int]:
+    """Return the (height, width) of a view's pictures.
+
+    Raises:
+        UsageError: if there is no such view or size.
+    """
+    output.layout.file_name(view)
+    sizes = {"original": output.cameras.image_sizes[output.view_names.index(view)], "maps": output.map_size(view)}
+    if size not in sizes:
+        raise UsageError(f"no picture size is called '{size}'", f"the sizes are {listed(sizes)}")
+    return sizes[size]
+
+
+def _recorded_settings(output: "Output") -> tuple[SceneOptions, Preprocess]:
     recorded: dict[str, Any] = output.run.settings
     found = {name: recorded[name] for name in _SETTINGS if name in recorded}
     try:
@@ -158,7 +176,7 @@ def _indices(record: ViewRecord, source: FrameSource) -> tuple[int, ...]:
 
 
 def _paired_again(
-    output: Output, sources: Sequence[FrameSource], clocks: Sequence[Clock], options: SceneOptions
+    output: "Output", sources: Sequence[FrameSource], clocks: Sequence[Clock], options: SceneOptions
 ) -> tuple[tuple[int, ...], ...]:
     """Select and pair frames as the run did, by its settings and clocks, and check that its times result."""
     expected = np.array(output.run.times)
@@ -186,7 +204,7 @@ def _paired_again(
     return timeline.indices
 
 
-def _distorted_camera(output: Output, view: str) -> ViewCamera | None:
+def _distorted_camera(output: "Output", view: str) -> ViewCamera | None:
     """Return the camera whose lens distortion the run removed from a view's pictures, None if it removed none."""
     index = output.view_names.index(view)
     record = output.run.views[index].undistorted
@@ -227,15 +245,13 @@ class OutputDataset(Dataset[dict[str, Tensor]]):
 
     def __init__(
         self,
-        output: Output,
-        scene: Path | str | None = None,
-        views: Sequence[str] | None = None,
-        times: Sequence[int] | None = None,
-        size: PictureSize = "maps",
+        output: "Output",
+        scene: Path | str | None,
+        views: tuple[str, ...],
+        times: tuple[int, ...],
+        size: PictureSize,
     ) -> None:
-        self.output = output
-        self.views = choose_views(output, views)
-        self.times = choose_times(output, times)
+        self.output, self.views, self.times = output, views, times
         self._sizes = {name: picture_size(output, name, size) for name in self.views}
         self._pictures: Pictures | None = None if scene is None else output.pictures(scene)
         # By process: a decoder cannot be used, or closed, by a worker that was forked after it was opened.

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from page4d.errors import InputError
 from page4d.options import in_options
-from page4d.scene.records import FrameSource, Image, Notice, Scene, View
+from page4d.scene.image_file import Image
+from page4d.scene.records import FrameSource, Notice, Scene, View
 from page4d.scene.video import VideoSource
 
 Picture = UInt8[NDArray[np.uint8], "H W"]

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from page4d.choices import MaskMeaning
 from page4d.rig.epipolar import normalized_points
 from page4d.rig.records import Array, Lens
+from page4d.scene.image_file import Image
 from page4d.scene.images import resize
-from page4d.scene.records import Image, Scene, View
+from page4d.scene.records import Scene, View
 from page4d.scene.sidecar_values import marked_pixels
 
 MAX_INSTANTS = 8

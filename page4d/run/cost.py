@@ -23,7 +23,7 @@ from page4d.networks.config import NetworkConfig
 from page4d.networks.limits import default_limits
 from page4d.networks.profile.meta import LiveBytes
 from page4d.networks.profile.network import forward_cost
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch
 from page4d.weights.catalogue import CatalogueEntry, choose_checkpoint
 
 _PIPELINE_BYTES = 210

@@ -27,7 +27,8 @@ from page4d.networks.presets import PRESETS
 from page4d.options import NetworkOptions, ReconstructSettings, in_options
 from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
-from page4d.scene.records import FrameBatch, Scene
+from page4d.scene.batches import FrameBatch
+from page4d.scene.records import Scene
 from page4d.stereo.refine import refinement_of
 from page4d.weights.loading import (
     BUNDLED_NAME,

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,9 +18,12 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
 from page4d.geometry.time_axis import join_times, slice_times
+from page4d.scene.image_file import Image
 from page4d.scene.images import ImageFolderSource, resample, resize, undistortion_map
-from page4d.scene.records import FrameBatch, FrameReader, FrameSource, Image, PairedFrames, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import depth_levels, marked_pixels
+
+if TYPE_CHECKING:
+    from page4d.scene.records import FrameReader, FrameSource, PairedFrames, Scene, View, ViewCamera
 
 PADDING_RGB = IMAGE_MEAN
 """Colour of the padding, so that normalized padding is zero."""
@@ -33,8 +37,30 @@ UNKNOWN_MOTION = 0.5
 """Probability of motion in a view without masks if other views have masks."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class FrameBatch:
+    """Decoded frames of T instants as network input.
+
+    `images` are RGB in [0, 1]. `valid` is False on padding, on pixels without data after undistortion and on pixels
+    excluded by masks. `dynamic` is the probability of motion from masks. `cameras` are calibrated cameras at network
+    pixels, None unless every view has one. `depth` is measured z-depth in the unit of the calibration, 0 where
+    unknown.
+
+    If the canvases of the views differ in size, each is placed at the top left of a shared canvas [H, W].
+    """
+
+    times: Float[Tensor, " T"]
+    view_names: tuple[str, ...]
+    pixel_transforms: tuple[PixelTransform, ...]
+    images: Float[Tensor, "B T V 3 H W"]
+    valid: Bool[Tensor, "B T V H W"]
+    dynamic: Float[Tensor, "B T V H W"] | None = None
+    cameras: Cameras | None = None
+    depth: Float[Tensor, "B T V H W"] | None = None
+
+
 @contextmanager
-def open_batches(scene: Scene, long_side: int, multiple: int) -> Iterator["BatchReader"]:
+def open_batches(scene: "Scene", long_side: int, multiple: int) -> Iterator["BatchReader"]:
     """Open all views for one forward pass over time, resized to `long_side` px on a canvas of `fit_views`."""
     transforms = fit_views([view.source.size for view in scene.views], long_side, multiple)
     with open_placed_batches(scene, transforms) as reader:
@@ -43,7 +69,7 @@ def open_batches(scene: Scene, long_side: int, multiple: int) -> Iterator["Batch
 
 @contextmanager
 def open_placed_batches(
-    scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess = Preprocess.NATIVE
+    scene: "Scene", transforms: tuple[PixelTransform, ...], preprocess: Preprocess = Preprocess.NATIVE
 ) -> Iterator["BatchReader"]:
     """Open all views for one forward pass over time, each placed by its transform."""
     cores = min(scene.num_views, torch.get_num_threads())
@@ -55,7 +81,9 @@ def open_placed_batches(
         yield BatchReader(scene, transforms, stack, preprocess, thread, views)
 
 
-def read_images(scene: Scene, times: Sequence[int], long_side: int, multiple: int) -> Float[Tensor, "one T V 3 H W"]:
+def read_images(
+    scene: "Scene", times: Sequence[int], long_side: int, multiple: int
+) -> Float[Tensor, "one T V 3 H W"]:
     """Decode the images of some instants, resized to `long_side` px on a canvas of `fit_views`.
 
     Raises:
@@ -79,7 +107,7 @@ class BatchReader:
 
     def __init__(
         self,
-        scene: Scene,
+        scene: "Scene",
         transforms: tuple[PixelTransform, ...],
         stack: ExitStack,
         preprocess: Preprocess,
@@ -174,7 +202,7 @@ class BatchReader:
         )
 
 
-def scene_cameras(scene: Scene, transforms: Sequence[PixelTransform], start: int, stop: int) -> Cameras | None:
+def scene_cameras(scene: "Scene", transforms: Sequence[PixelTransform], start: int, stop: int) -> Cameras | None:
     """Return the calibrated cameras [1, T, V] at network pixels, or None unless every view has one."""
     cameras = [view.camera for view in scene.views if view.camera is not None]
     if len(cameras) < scene.num_views:
@@ -197,7 +225,7 @@ def _pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
     return functional.pad(maps, (0, right, 0, below)) if below or right else maps
 
 
-def _poses(camera: ViewCamera, start: int, stop: int) -> Tensor:
+def _poses(camera: "ViewCamera", start: int, stop: int) -> Tensor:
     if camera.world_to_camera.ndim == 2:
         return camera.world_to_camera.expand(stop - start, 4, 4)
     return camera.world_to_camera[start:stop]
@@ -217,7 +245,7 @@ class _OpenView:
     """The decoders of one view, with precomputed undistortion and valid pixels."""
 
     def __init__(
-        self, stack: ExitStack, view: View, transform: PixelTransform, scene: Scene, preprocess: Preprocess
+        self, stack: ExitStack, view: "View", transform: PixelTransform, scene: "Scene", preprocess: Preprocess
     ) -> None:
         self._view = view
         self._transform = transform
@@ -255,8 +283,8 @@ class _OpenView:
 
     def _read_maps(
         self,
-        reader: FrameReader | None,
-        paired: PairedFrames | None,
+        reader: "FrameReader | None",
+        paired: "PairedFrames | None",
         convert: Callable[[Image], Image],
         start: int,
         stop: int,
@@ -303,7 +331,7 @@ class _OpenView:
         return mask
 
 
-def with_background(source: FrameSource, preprocess: Preprocess) -> FrameSource:
+def with_background(source: "FrameSource", preprocess: Preprocess) -> "FrameSource":
     """Blend transparent images with white for VGGT and VGGT-Omega.
 
     Source: their public loaders (reference facts); those of Pi3 and Depth Anything 3 ignore alpha, as page4d does.

@@ -17,13 +17,16 @@ from typing import Any, BinaryIO
 import cv2
 import imageio.v3 as iio
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from page4d.errors import InputError, Page4DError
 from page4d.formats.files import RESTORE, check_regular_file, reading_again
 from page4d.io.limits import is_exhausted
-from page4d.scene.records import Image
+
+Image = NDArray[Any]
+"""RGB pixels [H, W, 3] (masks: [H, W]) as uint8, or uint16 where the source has more than 8 bits."""
 
 _TOLERANCE = 0.02
 """Upper bound on the terms of a quarter turn that should be 0, relative to the others: about 1 degree."""

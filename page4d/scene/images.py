@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -20,13 +21,15 @@ from PIL import Image as PillowImage
 from torch import Tensor
 
 from page4d.choices import Preprocess
-from page4d.errors import InputError, counted
+from page4d.errors import InputError, Notice, counted
 from page4d.formats.files import check_pixels, natural_key
 from page4d.geometry.camera import denormalize_pixels, normalize_pixels, pixel_grid
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import DA3_SIDE, da3_sizes
-from page4d.scene.image_file import ImageHeader, check_readable, image_name, read_header, read_pixels
-from page4d.scene.records import Image, Notice, ViewCamera
+from page4d.scene.image_file import Image, ImageHeader, check_readable, image_name, read_header, read_pixels
+
+if TYPE_CHECKING:
+    from page4d.scene.records import ViewCamera
 
 _PILLOW_FILTERS = {
     Preprocess.VGGT_CROP: PillowImage.Resampling.BICUBIC,
@@ -93,7 +96,7 @@ class UndistortionMap:
         return cv2.remap(pixels, self.x, self.y, cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR)
 
 
-def undistortion_map(camera: ViewCamera | None, size: tuple[int, int]) -> UndistortionMap | None:
+def undistortion_map(camera: "ViewCamera | None", size: tuple[int, int]) -> UndistortionMap | None:
     """Compute the map for images of (height, width); None without distortion."""
     if camera is None or camera.distortion is None:
         return None
@@ -107,7 +110,7 @@ def undistortion_map(camera: ViewCamera | None, size: tuple[int, int]) -> Undist
 
 
 def _map_rows(
-    camera: ViewCamera, distortion: Distortion, rows: range, size: tuple[int, int]
+    camera: "ViewCamera", distortion: Distortion, rows: range, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return x, y (top-left pixel centre at 0, as in OpenCV) and visibility of some rows."""
     height, width = size

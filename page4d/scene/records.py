@@ -1,4 +1,4 @@
-"""Records of a scene: notices, clocks, frame sources, views, and batches of network input.
+"""Records of a scene: clocks, frame sources and views.
 
 Scenes at some of their instants.
 """
@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -19,13 +19,10 @@ from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import Level as Level
 from page4d.errors import Notice as Notice
 from page4d.errors import UsageError
-from page4d.geometry.camera import Cameras
 from page4d.geometry.distortion import Distortion
-from page4d.geometry.pixels import PixelTransform
 from page4d.options import SceneOptions
-
-Image = NDArray[Any]
-"""RGB pixels [H, W, 3] (masks: [H, W]) as uint8, or uint16 where the source has more than 8 bits."""
+from page4d.scene.batches import read_images
+from page4d.scene.image_file import Image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,31 +168,7 @@ class Scene:
             UsageError: if an instant does not exist.
             InputError: if a frame cannot be decoded.
         """
-        from page4d.scene.batches import read_images
-
         return read_images(self, range(self.num_times) if times is None else list(times), long_side, multiple)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FrameBatch:
-    """Decoded frames of T instants as network input.
-
-    `images` are RGB in [0, 1]. `valid` is False on padding, on pixels without data after undistortion and on pixels
-    excluded by masks. `dynamic` is the probability of motion from masks. `cameras` are calibrated cameras at network
-    pixels, None unless every view has one. `depth` is measured z-depth in the unit of the calibration, 0 where
-    unknown.
-
-    If the canvases of the views differ in size, each is placed at the top left of a shared canvas [H, W].
-    """
-
-    times: Float[Tensor, " T"]
-    view_names: tuple[str, ...]
-    pixel_transforms: tuple[PixelTransform, ...]
-    images: Float[Tensor, "B T V 3 H W"]
-    valid: Bool[Tensor, "B T V H W"]
-    dynamic: Float[Tensor, "B T V H W"] | None = None
-    cameras: Cameras | None = None
-    depth: Float[Tensor, "B T V H W"] | None = None
 
 
 def with_instants(scene: Scene, instants: Sequence[int]) -> Scene:

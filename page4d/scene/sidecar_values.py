@@ -2,14 +2,18 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import MaskMeaning
 from page4d.conventions import Scale
-from page4d.errors import InputError
-from page4d.scene.records import Image, Level, Notice, PairedFrames, Scene, View
+from page4d.errors import InputError, Level, Notice
+from page4d.scene.image_file import Image
+
+if TYPE_CHECKING:
+    from page4d.scene.records import PairedFrames, Scene, View
 
 DEEPEST_LEVEL = 65535
 
@@ -47,7 +51,7 @@ def _brightness(mask: Image) -> Image:
     return mask if mask.ndim == 2 else np.asarray(mask.max(axis=2))
 
 
-def check_masks(scene: Scene) -> tuple[Notice, ...]:
+def check_masks(scene: "Scene") -> tuple[Notice, ...]:
     """Sample the masks of all views and report masks without effect or without a pixel left.
 
     Raises:
@@ -85,7 +89,7 @@ class _MaskSample:
     limit: int
 
     @staticmethod
-    def of(paired: PairedFrames) -> "_MaskSample":
+    def of(paired: "PairedFrames") -> "_MaskSample":
         """Decode some masks of a view."""
         masks = [_brightness(mask) for mask in _decoded(paired, _places(paired))]
         white = int(np.iinfo(masks[0].dtype).max)
@@ -120,7 +124,7 @@ class _MaskSample:
             )
 
 
-def check_depth(scene: Scene) -> tuple[Notice, ...]:
+def check_depth(scene: "Scene") -> tuple[Notice, ...]:
     """Sample the measured depth of all views and report maps without a reading, or with implausible ones.
 
     Raises:
@@ -139,7 +143,7 @@ def _has_reading(depth: Image) -> bool:
     return bool(((levels > 0) & (levels < DEEPEST_LEVEL)).any())
 
 
-def _depth_notices(scene: Scene, view: View) -> Iterator[Notice]:
+def _depth_notices(scene: "Scene", view: "View") -> Iterator[Notice]:
     if view.depth is None:
         return
     sampled = [depth_levels(depth) for depth in _decoded(view.depth, _places(view.depth))]
@@ -154,7 +158,7 @@ def _depth_notices(scene: Scene, view: View) -> Iterator[Notice]:
         yield Notice(f"the median depth of {view.name} is {median:.4g} m: check ⟨depth_levels⟩")
 
 
-def _is_true_everywhere(paired: Sequence[PairedFrames | None], condition: Callable[[Image], bool]) -> bool:
+def _is_true_everywhere(paired: "Sequence[PairedFrames | None]", condition: Callable[[Image], bool]) -> bool:
     """Return whether a condition holds for every frame of every view; False if a view has no frames.
 
     Samples are tested first: all frames are decoded only if the condition holds for all samples.
@@ -170,12 +174,12 @@ def _is_true_everywhere(paired: Sequence[PairedFrames | None], condition: Callab
     )
 
 
-def _places(paired: PairedFrames) -> list[int]:
+def _places(paired: "PairedFrames") -> list[int]:
     """Return the instants of some frames."""
     count = min(len(paired.indices), _SAMPLED_INSTANTS)
     return [int(place) for place in np.unique(np.linspace(0, count - 1, min(count, _MAX_SAMPLES)).astype(int))]
 
 
-def _decoded(paired: PairedFrames, places: Sequence[int]) -> Iterator[Image]:
+def _decoded(paired: "PairedFrames", places: Sequence[int]) -> Iterator[Image]:
     with paired.frames.open() as reader:
         yield from reader.read([paired.indices[place] for place in places])

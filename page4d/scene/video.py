@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from page4d.errors import InputError, counted
 from page4d.formats.files import check_regular_file
 from page4d.io.limits import is_exhausted
-from page4d.scene.image_file import Orientation
-from page4d.scene.records import Image, Notice
+from page4d.scene.image_file import Image, Orientation
+from page4d.scene.records import Notice
 
 _STATE_DURATION = ("matroska", "flv", "mxf")
 """Containers whose duration is in a header; FFmpeg derives it from the last packets in most others."""

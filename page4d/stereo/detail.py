@@ -19,7 +19,7 @@ from page4d.geometry.camera import Cameras, pixel_grid, resize_intrinsics
 from page4d.geometry.pixels import PixelTransform, bounding_box, shared_canvas
 from page4d.geometry.warp import measure_agreement, sample
 from page4d.records import Predictions
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch
 from page4d.stereo.background import MAD_TO_STD, Background, sharpen_motion, weighted_median, without_specks
 from page4d.stereo.consensus import FusedBackground, recalibrated
 from page4d.stereo.edges import upsample

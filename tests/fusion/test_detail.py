@@ -12,7 +12,7 @@ from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch
 from page4d.stereo.background import estimate_background
 from page4d.stereo.consensus import FusedBackground, clean, fuse_background
 from page4d.stereo.detail import (

@@ -20,7 +20,8 @@ from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, MeasuredDepth, NetworkPredictor, PredictedChunk
 from page4d.run.progress import SilentObserver
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.records import FrameBatch, Scene
+from page4d.scene.batches import FrameBatch
+from page4d.scene.records import Scene
 from tests.inference.test_network_predictor import TINY
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=5, image_size=(60, 80), spacing_deg=14.0)

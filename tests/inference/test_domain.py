@@ -16,7 +16,7 @@ from page4d.output.record import ChunkRecord, read_run
 from page4d.run.domain import OOD_WARNING, Domain, KnownCameras, pair_rotation_error
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch
 from page4d.weights.catalogue import CATALOGUE
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, in_random_world, uncalibrated
 from tests.inference.truth import TruthPredictor

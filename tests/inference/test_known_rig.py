@@ -16,7 +16,7 @@ from page4d.options import ReconstructSettings
 from page4d.records import GroundTruth, Predictions
 from page4d.run.predictor import NetworkPredictor, build_predictor
 from page4d.run.stages.world import World
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch
 from tests.geometry.geometry_samples import se3_exp
 from tests.inference.truth import exact_predictions
 

@@ -25,8 +25,7 @@ from page4d.run.cost import Extent, NetworkCost
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.batches import open_placed_batches
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch, open_placed_batches
 from tests.inference.truth import TruthPredictor, random_similarity
 
 MULTIPLE = 4

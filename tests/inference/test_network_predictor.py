@@ -17,8 +17,7 @@ from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, times_in_frames
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.batches import open_batches
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch, open_batches
 
 CAPTURE = SyntheticCapture(seed=3, num_views=2, num_times=7, image_size=(28, 42), spacing_deg=20)
 SETTINGS = ReconstructSettings(chunk=3, overlap=1, poses=Poses.PREDICTED, preview=False)

@@ -17,8 +17,8 @@ from page4d.output.record import ChunkRecord, NetworkRecord
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.run.summary import empty_frames_notice
-from page4d.scene.batches import open_batches
-from page4d.scene.records import FrameBatch, PairedFrames, Scene
+from page4d.scene.batches import FrameBatch, open_batches
+from page4d.scene.records import PairedFrames, Scene
 
 SETTINGS = ReconstructSettings(long_side=42, preview=False, poses=Poses.INPUT)
 

@@ -23,7 +23,8 @@ from page4d.rig.records import FocalSource, Lens, RegisteredView, RigRegistratio
 from page4d.run import registration
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.records import FrameBatch, Scene
+from page4d.scene.batches import FrameBatch
+from page4d.scene.records import Scene
 from tests.inference.test_mixed_rig import CAPTURE, MixedTruth
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 

@@ -20,7 +20,7 @@ from page4d.output.reader import Output, open_output
 from page4d.run.plan import plan_run
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch
 from tests.inference.truth import TruthPredictor, exact_predictions
 
 CAPTURE = SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(40, 24))

@@ -29,7 +29,7 @@ from page4d.output.reader import open_output
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.run.state import StateFolder, check_disk, is_occupied
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch
 from tests.fuzzing import fuzz, mutated_bytes, places_of
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=5, image_size=(12, 16))

@@ -20,8 +20,8 @@ from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.run.run import BoundedQueue
 from page4d.run.state import StateFolder
-from page4d.scene.batches import BatchReader, open_batches
-from page4d.scene.records import FrameBatch, Scene, View
+from page4d.scene.batches import BatchReader, FrameBatch, open_batches
+from page4d.scene.records import Scene, View
 from tests.inference.test_reconstruct import SETTINGS, bytes_of, fails_above
 from tests.inference.truth import TruthPredictor
 

@@ -16,7 +16,7 @@ from page4d.options import ReconstructSettings
 from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.run.predictor import CPU, PredictedChunk
-from page4d.scene.records import FrameBatch
+from page4d.scene.batches import FrameBatch
 
 
 def random_similarity(seed: int, *, scale: bool = True) -> Sim3:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from page4d.choices import MaskMeaning
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.pixels import PixelTransform, fit_views
-from page4d.scene.batches import PADDING_RGB, open_batches
+from page4d.scene.batches import PADDING_RGB, FrameBatch, open_batches
 from page4d.scene.open import open_scene
-from page4d.scene.records import FrameBatch, PairedFrames, Scene, View, ViewCamera
+from page4d.scene.records import PairedFrames, Scene, View, ViewCamera
 from page4d.scene.timeline import Timeline
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from page4d.choices import Preprocess
 from page4d.formats.maps import crop_to_content
 from page4d.geometry.pixels import PixelTransform, crop_views, da3_sizes, pad_windows, place_views
-from page4d.scene.batches import open_placed_batches
+from page4d.scene.batches import FrameBatch, open_placed_batches
 from page4d.scene.images import resize_twice
 from page4d.scene.open import open_scene
-from page4d.scene.records import FrameBatch, Scene
+from page4d.scene.records import Scene
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHARED = Path(__file__).parents[3] / "shared" / "golden"

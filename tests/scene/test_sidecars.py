@@ -21,9 +21,9 @@ from PIL import Image
 
 from page4d.choices import MaskMeaning
 from page4d.errors import InputError, UsageError
-from page4d.scene.batches import open_batches
+from page4d.scene.batches import FrameBatch, open_batches
 from page4d.scene.open import open_scene
-from page4d.scene.records import FrameBatch, Level, Scene
+from page4d.scene.records import Level, Scene
 
 
 def read(scene: Scene, long_side: int = 64) -> FrameBatch:

@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from page4d.errors import InputError, Page4DError, UsageError
 from page4d.scene import video
-from page4d.scene.batches import open_batches
+from page4d.scene.batches import FrameBatch, open_batches
 from page4d.scene.clocks import correlate_audio, read_sync_file, timecode_seconds
 from page4d.scene.open import open_scene
-from page4d.scene.records import FrameBatch, Scene
+from page4d.scene.records import Scene
 
 TICK = Fraction(1, 90000)
 ROUNDING = 1e-4

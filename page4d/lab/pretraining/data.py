@@ -27,9 +27,10 @@ from page4d.formats.files import DEFAULT_MAX_MEGAPIXELS
 from page4d.io.json_records import config_record
 from page4d.networks.layers.block import normalize_images
 from page4d.networks.layers.execution import Side
+from page4d.scene.image_file import Image
 from page4d.scene.images import resize
 from page4d.scene.open import open_scene
-from page4d.scene.records import FrameSource, Image
+from page4d.scene.records import FrameSource
 
 _JITTERED, _GREY = 0.8, 0.2
 """Probabilities of jitter and of greyscale.

@@ -29,8 +29,8 @@ from page4d.networks.encoders.vit import ViT
 from page4d.networks.layers.attention import Attention
 from page4d.networks.layers.block import MixerBlock, normalize_images
 from page4d.plotting.canvas import ATTENTION_MAP, INK, NO_VALUE, blank, colored, font
+from page4d.scene.image_file import Image
 from page4d.scene.images import resize
-from page4d.scene.records import Image
 
 
 @dataclass(frozen=True, kw_only=True)

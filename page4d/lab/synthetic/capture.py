@@ -44,7 +44,8 @@ from page4d.lab.synthetic.rigs import (
 )
 from page4d.lab.synthetic.world import Snapshots, World, build_world
 from page4d.records import GroundTruth, Predictions
-from page4d.scene.records import Clock, FrameReader, Image, Scene, View, ViewCamera
+from page4d.scene.image_file import Image
+from page4d.scene.records import Clock, FrameReader, Scene, View, ViewCamera
 
 _PACKET_SIZE = 64
 
