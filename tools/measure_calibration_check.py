@@ -15,7 +15,7 @@ from scipy.spatial.transform import Rotation
 
 from page4d.rig.check.calibration import check_calibration
 from page4d.rig.check.scene import calibrated_cameras
-from page4d.rig.people.pairs import RigCamera
+from page4d.rig.records import RigCamera
 from page4d.scene.open import open_scene
 
 

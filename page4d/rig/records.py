@@ -3,8 +3,9 @@
 Rotations as numpy arrays, by the functions of `page4d.geometry.rotation`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -58,6 +59,30 @@ class Lens:
     def focal(self) -> float:
         """Focal length in pixels: the geometric mean of both axes."""
         return float(np.sqrt(self.intrinsics[0, 0] * self.intrinsics[1, 1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RigCamera:
+    """A calibrated camera of a static rig: lens and `world_to_camera` [4, 4]."""
+
+    lens: Lens
+    world_to_camera: Float[Array, "4 4"]
+
+    @property
+    def rotation(self) -> Float[Array, "3 3"]:
+        """Rotation of the world into the camera."""
+        return self.world_to_camera[:3, :3]
+
+    @cached_property
+    def center(self) -> Float[Array, " 3"]:
+        """Position in the world."""
+        return -self.rotation.T @ self.world_to_camera[:3, 3]
+
+    def placed(self, rotation: Float[Array, "3 3"], center: Float[Array, " 3"]) -> "RigCamera":
+        """Return a camera with the same lens at another pose."""
+        pose = np.eye(4)
+        pose[:3, :3], pose[:3, 3] = rotation, -rotation @ center
+        return replace(self, world_to_camera=pose)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,7 @@ from scipy.spatial.transform import Rotation
 
 from page4d.output.record import CalibrationCheckRecord
 from page4d.rig.check.calibration import check_calibration
-from page4d.rig.people.pairs import RigCamera
-from page4d.rig.records import ViewPeople
+from page4d.rig.records import RigCamera, ViewPeople
 from tests.rig.walkers import Walk, observe, ring
 
 NAMES = ("cam01", "cam02", "cam03", "cam04")

@@ -9,8 +9,7 @@ import pytest
 import page4d
 from page4d.errors import InputError, UsageError, WeightsError
 from page4d.rig import opening as people_clocks
-from page4d.rig.people.pairs import RigCamera
-from page4d.rig.records import Lens, ViewPeople
+from page4d.rig.records import Lens, RigCamera, ViewPeople
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Scene
 from page4d_cli.app import run

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.people.pairs import RigCamera
-from page4d.rig.records import FocalSource, Lens, Tracklet, ViewPeople
+from page4d.rig.records import FocalSource, Lens, RigCamera, Tracklet, ViewPeople
 
 NUM_JOINTS = 33
 FRAME_S = 1 / 30

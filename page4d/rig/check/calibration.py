@@ -18,9 +18,10 @@ from page4d.errors import counted, listed
 from page4d.options import in_options
 from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
 from page4d.rig.check.camera_refit import mean_score, refit_pose, refit_rotation
-from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
-from page4d.rig.people.pairs import PairTracks, RigCamera, camera_score, estimate_pair, pair_tracks, relative_pose
-from page4d.rig.records import Array, ViewPeople
+from page4d.rig.epipolar import direction_angle_deg, relative_pose_of, rotation_angle_deg
+from page4d.rig.people.pairs import PersonPairs, camera_score, pair_people
+from page4d.rig.people.pose import quick_people_pose
+from page4d.rig.records import Array, RigCamera, ViewPeople
 
 _SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
 """Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
@@ -160,13 +161,16 @@ class _Check:
 
     def __init__(self, names: Sequence[str], cameras: Sequence[RigCamera], people: Sequence[ViewPeople]) -> None:
         self.names, self.cameras = tuple(names), tuple(cameras)
-        both = {pair: pair_tracks(people[pair[0]], people[pair[1]]) for pair in permutations(range(len(names)), 2)}
-        self.tracks: Mapping[Pair, PairTracks] = {k: v for k, v in both.items() if v.num_instants >= MIN_COMMON}
-        self.pairs = [pair for pair in combinations(range(len(names)), 2) if pair in self.tracks]
+        both = {
+            (i, j): pair_people(people[i], people[j], (cameras[i].lens, cameras[j].lens), front_by_person=True)
+            for i, j in permutations(range(len(names)), 2)
+        }
+        self.people: Mapping[Pair, PersonPairs] = {k: v for k, v in both.items() if v.common_instants >= MIN_COMMON}
+        self.pairs = [pair for pair in combinations(range(len(names)), 2) if pair in self.people]
         self.given = {pair: self.score(pair, self.cameras) for pair in self.pairs}
 
     def score(self, pair: Pair, cameras: Sequence[RigCamera], tolerance: float = FIT_TOLERANCE) -> float:
-        return camera_score(self.tracks[pair], cameras[pair[0]], cameras[pair[1]], tolerance)
+        return camera_score(self.people[pair], cameras[pair[0]], cameras[pair[1]], tolerance)
 
     def mean_given(self, pairs: Sequence[Pair]) -> float:
         return float(np.mean([self.given[pair] for pair in pairs])) if pairs else 0.0
@@ -179,10 +183,10 @@ class _Check:
         inside = [pair for pair in self.pairs if set(pair) & set(views)]
         return inside, [pair for pair in self.pairs if pair not in inside]
 
-    def partners(self, view: int) -> dict[int, PairTracks]:
-        others = [other for other in range(len(self.names)) if (view, other) in self.tracks]
-        others.sort(key=lambda other: (-self.tracks[view, other].num_instants, other))
-        return {other: self.tracks[view, other] for other in others[:MAX_PARTNERS]}
+    def partners(self, view: int) -> dict[int, PersonPairs]:
+        others = [other for other in range(len(self.names)) if (view, other) in self.people]
+        others.sort(key=lambda other: (-self.people[view, other].common_instants, other))
+        return {other: self.people[view, other] for other in others[:MAX_PARTNERS]}
 
 
 def check_calibration(
@@ -208,7 +212,7 @@ def check_calibration(
             PairFitRecord(
                 views=(names[i], names[j]),
                 score=check.given[i, j],
-                num_instants=check.tracks[i, j].num_instants,
+                num_instants=check.people[i, j].common_instants,
                 fits=check.given[i, j] >= MIN_FIT,
             )
             for i, j in check.pairs
@@ -443,14 +447,14 @@ def _contradicted(check: _Check) -> FindingRecord | None:
 def _best_pose_score(check: _Check, pair: Pair) -> float | None:
     """Return the score of the best relative pose of a pair; None if it is near, or could be one by chance."""
     first, second = (check.cameras[view] for view in pair)
-    lenses, tracks = (first.lens, second.lens), check.tracks[pair].thinned(MAX_ESTIMATED)
-    pose, score = estimate_pair(tracks, lenses)
-    if pose is None or score < MIN_STRICT:
+    people = check.people[pair].thinned(MAX_ESTIMATED)
+    found = quick_people_pose(people)
+    if found is None or found.score < MIN_STRICT:
         return None
-    given = relative_pose(first, second)
+    given = relative_pose_of(first.world_to_camera, second.world_to_camera)
     if given is not None:
-        turn = rotation_angle_deg(pose.rotation, given.rotation)
-        if max(turn, direction_angle_deg(pose.direction, given.direction)) < MIN_CONTRADICTION_DEG:
+        turn = rotation_angle_deg(found.pose.rotation, given.rotation)
+        if max(turn, direction_angle_deg(found.pose.direction, given.direction)) < MIN_CONTRADICTION_DEG:
             return None
-    _, control = estimate_pair(tracks.shuffled(), lenses)
-    return score if score >= MIN_CONTROL_RATIO * control else None
+    control = quick_people_pose(people.shuffled())
+    return found.score if control is None or found.score >= MIN_CONTROL_RATIO * control.score else None

@@ -4,21 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.epipolar import normalized_points, sampson_errors
-from page4d.rig.people.pairs import (
-    PairTracks,
-    RigCamera,
-    assigned,
-    camera_score,
-    estimate_pair,
-    pose_scores,
-    relative_pose,
-)
-from page4d.rig.records import Array
+from page4d.rig.epipolar import relative_pose_of, sampson_errors
+from page4d.rig.people.pairs import PersonPairs, camera_score
+from page4d.rig.people.pose import quick_people_pose
+from page4d.rig.records import Array, RigCamera
 
 _WIDE = 0.06
 """Tolerance, in units of the focal length, at which starts are ranked and people are assigned: 3.4 degrees."""
@@ -34,59 +26,51 @@ _MAX_INSTANTS = 25
 
 _NUM_STARTS = 3
 
-Tracks = Mapping[int, PairTracks]
-"""Keypoints shared with other views, the view to be fitted first."""
+Shared = Mapping[int, PersonPairs]
+"""People shared with other views, the view to be fitted first."""
 
 
-def refit_rotation(view: int, cameras: Sequence[RigCamera], tracks: Tracks) -> RigCamera:
+def refit_rotation(view: int, cameras: Sequence[RigCamera], shared: Shared) -> RigCamera:
     """Turn a camera about its centre until its keypoints fit those of the other cameras best.
 
     Source: with known centres, a joint seen by another camera gives one linear equation in the rotation.
     """
-    tracks = {other: pair.thinned(_MAX_INSTANTS) for other, pair in tracks.items()}
+    shared = {other: pair.thinned(_MAX_INSTANTS) for other, pair in shared.items()}
     camera = cameras[view]
     rolls = [Rotation.from_euler("z", angle, degrees=True).as_matrix() @ camera.rotation for angle in (90, 180, 270)]
-    rotations = [camera.rotation, *rolls, _linear_rotation(view, cameras, tracks)]
-    rotations += [rotation for rotation, _ in _pair_poses(view, cameras, tracks)]
-    return _best(cameras, tracks, [camera.placed(rotation, camera.center) for rotation in rotations], False)
+    rotations = [camera.rotation, *rolls, _linear_rotation(view, cameras, shared)]
+    rotations += [rotation for rotation, _ in _pair_poses(cameras, shared).values()]
+    return _best(cameras, shared, [camera.placed(rotation, camera.center) for rotation in rotations], False)
 
 
-def refit_pose(view: int, cameras: Sequence[RigCamera], tracks: Tracks) -> RigCamera | None:
+def refit_pose(view: int, cameras: Sequence[RigCamera], shared: Shared) -> RigCamera | None:
     """Return the camera at the pose that fits two or more other cameras best; None if they do not determine it."""
-    tracks = {other: pair.thinned(_MAX_INSTANTS) for other, pair in tracks.items()}
-    poses = _pair_poses(view, cameras, tracks)
-    center = _meeting_point([(cameras[other].center, ray) for other, (_, ray) in zip(tracks, poses, strict=False)])
+    shared = {other: pair.thinned(_MAX_INSTANTS) for other, pair in shared.items()}
+    poses = _pair_poses(cameras, shared)
+    center = _meeting_point([(cameras[other].center, ray) for other, (_, ray) in poses.items()])
     if len(poses) < 2 or center is None:
         return None
-    starts = [cameras[view].placed(rotation, center) for rotation, _ in poses]
-    return _best(cameras, tracks, [cameras[view], *starts], True)
+    starts = [cameras[view].placed(rotation, center) for rotation, _ in poses.values()]
+    return _best(cameras, shared, [cameras[view], *starts], True)
 
 
-def mean_score(camera: RigCamera, cameras: Sequence[RigCamera], tracks: Tracks, tolerance: float = _NARROW) -> float:
+def mean_score(camera: RigCamera, cameras: Sequence[RigCamera], shared: Shared, tolerance: float = _NARROW) -> float:
     """Return the mean score of a camera with the others."""
-    scores = [camera_score(pair, camera, cameras[other], tolerance) for other, pair in tracks.items()]
+    scores = [camera_score(pair, camera, cameras[other], tolerance) for other, pair in shared.items()]
     return float(np.mean(scores)) if scores else 0.0
 
 
-def _best(cameras: Sequence[RigCamera], tracks: Tracks, starts: Sequence[RigCamera], free_center: bool) -> RigCamera:
-    ranked = sorted(starts, key=lambda start: -mean_score(start, cameras, tracks, _WIDE))
-    fitted = [_refined(start, cameras, tracks, free_center) for start in ranked[:_NUM_STARTS]]
-    return max(fitted, key=lambda camera: mean_score(camera, cameras, tracks))
+def _best(cameras: Sequence[RigCamera], shared: Shared, starts: Sequence[RigCamera], free_center: bool) -> RigCamera:
+    ranked = sorted(starts, key=lambda start: -mean_score(start, cameras, shared, _WIDE))
+    fitted = [_refined(start, cameras, shared, free_center) for start in ranked[:_NUM_STARTS]]
+    return max(fitted, key=lambda camera: mean_score(camera, cameras, shared))
 
 
-def _refined(camera: RigCamera, cameras: Sequence[RigCamera], tracks: Tracks, free_center: bool) -> RigCamera:
-    centers = np.stack([cameras[other].center for other in tracks])
+def _refined(camera: RigCamera, cameras: Sequence[RigCamera], shared: Shared, free_center: bool) -> RigCamera:
+    centers = np.stack([cameras[other].center for other in shared])
     unit = float(np.linalg.norm(centers - camera.center, axis=-1).mean()) or 1.0
     for scale in _SCALES:
-        rows = {other: _matched(pair, camera, cameras[other]) for other, pair in tracks.items()}
-        points = {
-            other: (
-                normalized_points(pair.first[rows[other]], camera.lens).reshape(-1, 2),
-                normalized_points(pair.second[rows[other]], cameras[other].lens).reshape(-1, 2),
-                np.sqrt(pair.weights[rows[other]]).ravel(),
-            )
-            for other, pair in tracks.items()
-        }
+        points = {other: _matched(pair, camera, cameras[other]).points() for other, pair in shared.items()}
 
         def moved(step: Array, start: RigCamera = camera) -> RigCamera:
             center = start.center + unit * step[3:] if free_center else start.center
@@ -94,10 +78,10 @@ def _refined(camera: RigCamera, cameras: Sequence[RigCamera], tracks: Tracks, fr
 
         def residuals(step: Array, points: Mapping[int, tuple[Array, Array, Array]] = points) -> Array:
             candidate, parts = moved(step), []
-            for other, (own, others, roots) in points.items():
-                pose = relative_pose(candidate, cameras[other])
+            for other, (own, others, weights) in points.items():
+                pose = relative_pose_of(candidate.world_to_camera, cameras[other].world_to_camera)
                 errors = np.ones(len(own)) if pose is None else sampson_errors(pose.essential, own, others)
-                parts.append(roots * errors)
+                parts.append(np.sqrt(weights) * errors)
             return np.concatenate(parts)
 
         solution = least_squares(
@@ -107,35 +91,32 @@ def _refined(camera: RigCamera, cameras: Sequence[RigCamera], tracks: Tracks, fr
     return camera
 
 
-def _matched(pair: PairTracks, camera: RigCamera, other: RigCamera) -> NDArray[np.bool_]:
-    """Return the rows of the same person under a pose, all rows where too few fit."""
-    pose = relative_pose(camera, other)
-    if pose is not None:
-        rows = assigned(pair, pose_scores(pair, (camera.lens, other.lens), pose, _WIDE))
-        if rows.sum() >= 0.5 * pair.num_instants:
-            return rows
-    return np.ones(len(pair.instants), bool)
+def _matched(people: PersonPairs, camera: RigCamera, other: RigCamera) -> PersonPairs:
+    """Return the pairs of the same person under a pose, all pairs where too few fit."""
+    rows, _ = people.assign(relative_pose_of(camera.world_to_camera, other.world_to_camera), _WIDE)
+    return people.subset(rows) if len(rows) >= 0.5 * people.common_instants else people
 
 
 def _pair_poses(
-    view: int, cameras: Sequence[RigCamera], tracks: Tracks
-) -> list[tuple[Float[Array, "3 3"], Float[Array, " 3"]]]:
-    """Return, from each pair, the rotation of the camera and its direction from the other camera, in the world."""
-    poses = []
-    for other, pair in tracks.items():
-        pose, _ = estimate_pair(pair, (cameras[view].lens, cameras[other].lens))
-        if pose is not None:  # x_other = rotation @ x_view + direction
-            poses.append((pose.rotation.T @ cameras[other].rotation, cameras[other].rotation.T @ pose.direction))
+    cameras: Sequence[RigCamera], shared: Shared
+) -> dict[int, tuple[Float[Array, "3 3"], Float[Array, " 3"]]]:
+    """Return the rotation of the camera, and its direction from each other camera with a pose, in the world."""
+    poses = {}
+    for other, pair in shared.items():
+        found = quick_people_pose(pair)
+        if found is not None:  # x_other = rotation @ x_view + direction
+            rotation, direction = found.pose.rotation, found.pose.direction
+            poses[other] = (rotation.T @ cameras[other].rotation, cameras[other].rotation.T @ direction)
     return poses
 
 
-def _linear_rotation(view: int, cameras: Sequence[RigCamera], tracks: Tracks) -> Float[Array, "3 3"]:
+def _linear_rotation(view: int, cameras: Sequence[RigCamera], shared: Shared) -> Float[Array, "3 3"]:
     """Solve n^T R^T x = 0 for the rotation R of the camera: n are normals of the epipolar planes of others' rays."""
     products = []
-    for other, pair in tracks.items():
+    for other, pair in shared.items():
         rows = pair.weights > np.median(pair.weights) if pair.weights.size else pair.weights > 0
-        own = _rays(normalized_points(pair.first[rows], cameras[view].lens))
-        world = _rays(normalized_points(pair.second[rows], cameras[other].lens)) @ cameras[other].rotation
+        own = _rays(pair.first[rows])
+        world = _rays(pair.second[rows]) @ cameras[other].rotation
         normals = np.cross(cameras[view].center - cameras[other].center, world)
         normals /= np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
         products.append((normals[:, :, None] * own[:, None, :]).reshape(-1, 9))

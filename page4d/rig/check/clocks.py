@@ -12,7 +12,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from page4d.errors import InputError
-from page4d.rig.people.pairs import estimate_pair, pair_tracks
+from page4d.rig.people.pairs import PersonPairs, pair_people
+from page4d.rig.people.pose import quick_people_pose
 from page4d.rig.records import Array, Lens, ViewPeople
 
 PEAK_WIDTH = 6
@@ -219,10 +220,9 @@ class PairCurve:
     def score(self, offset: int) -> float:
         """Return the score of an offset, 0 with fewer than `MIN_COMMON` common instants."""
         if offset not in self.scores:
-            tracks = pair_tracks(*self._people, offset)
-            self.common[offset] = tracks.num_instants
-            enough = tracks.num_instants >= MIN_COMMON
-            self.scores[offset] = estimate_pair(tracks.thinned(MAX_SCORED), self._lenses)[1] if enough else 0.0
+            people = pair_people(*self._people, self._lenses, shift=offset, front_by_person=True)
+            self.common[offset] = people.common_instants
+            self.scores[offset] = _best_score(people, MAX_SCORED)
         return self.scores[offset]
 
     def search(self, max_offset: int = MAX_OFFSET) -> None:
@@ -250,9 +250,8 @@ class PairCurve:
     def fine_score(self, offset: int) -> float:
         """Return the score of an offset from all common instants, 0 beyond `MAX_OFFSET`."""
         if offset not in self._fine:
-            tracks = pair_tracks(*self._people, offset)
-            enough = tracks.num_instants >= MIN_COMMON and abs(offset) <= MAX_OFFSET
-            self._fine[offset] = estimate_pair(tracks, self._lenses)[1] if enough else 0.0
+            people = pair_people(*self._people, self._lenses, shift=offset, front_by_person=True)
+            self._fine[offset] = _best_score(people) if abs(offset) <= MAX_OFFSET else 0.0
         return self._fine[offset]
 
     def vertex(self, offset: int) -> tuple[float, float]:
@@ -265,6 +264,14 @@ class PairCurve:
         if min(left, right) == 0.0 or curvature <= 0.0:
             return float(offset), 0.0
         return offset + float(np.clip(0.5 * (right - left) / curvature, -1, 1)), curvature
+
+
+def _best_score(people: PersonPairs, max_instants: int | None = None) -> float:
+    """Return the score of the best pose, 0 with fewer than `MIN_COMMON` common instants."""
+    if people.common_instants < MIN_COMMON:
+        return 0.0
+    found = quick_people_pose(people if max_instants is None else people.thinned(max_instants))
+    return 0.0 if found is None else found.score
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,9 +331,8 @@ def check_clocks(
     """
     texts = []
     for view in range(1, len(names)):
-        tracks = pair_tracks(people[0], people[view])
-        enough = tracks.num_instants >= MIN_COMMON
-        if enough and estimate_pair(tracks.thinned(MAX_SCORED), (lenses[0], lenses[view]))[1] >= GOOD_SCORE:
+        both = pair_people(people[0], people[view], (lenses[0], lenses[view]), front_by_person=True)
+        if _best_score(both, MAX_SCORED) >= GOOD_SCORE:
             continue
         found = pair_offset(people, lenses, (0, view))
         if found is None or not found.is_clear or found.given > MAX_GIVEN * found.score:

@@ -16,8 +16,7 @@ from page4d.rig.check.clocks import check_clocks
 from page4d.rig.instants import choose_instants
 from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
 from page4d.rig.people.model import is_fetched, model_sha256
-from page4d.rig.people.pairs import RigCamera
-from page4d.rig.records import FocalSource, Lens, ViewPeople
+from page4d.rig.records import FocalSource, Lens, RigCamera, ViewPeople
 from page4d.scene.records import Scene
 
 

@@ -45,6 +45,9 @@ _MAX_DOUBLES = 8
 _NUM_REFINED = 2
 """Bounds of the cost: hypotheses from pairs of tracklets and from two such pairs, and how many are refined."""
 
+_QUICK_SINGLES, _QUICK_POINTS, _QUICK_ROUNDS = 4, 500, 2
+"""Bounds of a quick estimate: hypotheses, joints of each, and rounds; a score needs the pose to a degree only."""
+
 _HYPOTHESIS_TOLERANCE = TOLERANCE / 2
 _CAUCHY_SCALE = TOLERANCE / 3
 
@@ -74,7 +77,7 @@ def register_people_pair(
     model confuses left and right over a tracklet, pose and matches use the exchanged sides; the score does not. The
     result depends only on the arguments. A pair without common people has no pose.
     """
-    people = pair_people(first, second, lenses, num_instants)
+    people = pair_people(first, second, lenses)
     known = initial if initial is not None and initial.is_accepted else None
     found = estimate_people_pose(people, seed) if known is None else _estimated_again(people, known, seed)
     common = people.common_instants
@@ -91,10 +94,10 @@ def register_people_pair(
             reason=reason,
         )
     control = _control(first, second, lenses, num_instants, seed) if known is None else known.control
-    exchanged = pair_people(first, exchange_sides(second), lenses, num_instants)
+    exchanged = pair_people(first, exchange_sides(second), lenses)
     final = _refined(resolve_sides(people, exchanged, found.pose), found.pose)
     jackknife = _jackknife_deg(final, seed)
-    matches, residual = matches_of(final.matched, final.pose, lenses, num_instants)
+    matches, residual = matches_of(final.matched, final.pose, num_instants)
     return PairPose(
         first=indices[0],
         second=indices[1],
@@ -111,25 +114,13 @@ def register_people_pair(
     )
 
 
-def pair_score(
-    first: ViewPeople, second: ViewPeople, lenses: tuple[Lens, Lens], pose: RelativePose, num_instants: int
-) -> float:
-    """Return the score in [0, 1] of a given pose, without refinement.
-
-    Bias of keypoints moves the best pose by 1 to 3 degrees, so that true poses score 0.2 to 0.5 where the best score
-    0.5 to 0.8: compare poses by `best_people_pose`, which refines a pose, and the angle by which that moves it.
-    """
-    return pair_people(first, second, lenses, num_instants).assign(pose)[1]
-
-
-def estimate_people_pose(people: PersonPairs, seed: int = 0, max_singles: int = _MAX_SINGLES) -> PeoplePose | None:
+def estimate_people_pose(people: PersonPairs, seed: int = 0) -> PeoplePose | None:
     """Return the pose with the highest score; None if no two people have enough common instants.
 
-    Hypotheses come from at most `max_singles` pairs of tracklets, each assumed to be one person, and from two such
-    pairs together.
+    Hypotheses come from pairs of tracklets, each assumed to be one person, and from two such pairs together.
     """
     singles = []
-    for rows in _tracklet_pairs(people)[:max_singles]:
+    for rows in _tracklet_pairs(people)[:_MAX_SINGLES]:
         pose = _hypothesis(people.subset(rows), seed)
         if pose is not None:
             singles.append((float(people.support(pose)[rows].sum()), rows, pose))
@@ -142,11 +133,27 @@ def estimate_people_pose(people: PersonPairs, seed: int = 0, max_singles: int = 
         if _compatible(people, rows, other)
     ]
     doubles.sort(key=lambda double: -double[0])
-    for _, rows in doubles[: min(_MAX_DOUBLES, max_singles)]:
+    for _, rows in doubles[:_MAX_DOUBLES]:
         pose = _hypothesis(people.subset(rows), seed)
         if pose is not None:
             poses.append(pose)
     return best_people_pose(people, poses)
+
+
+def quick_people_pose(people: PersonPairs, seed: int = 0) -> PeoplePose | None:
+    """Estimate the pose of a pair quickly, without a gate; None if no pose has support.
+
+    Hypotheses are those of the pairs of tracklets with the most common instants.
+    """
+    poses = []
+    for rows in sorted(rows_of_tracklets(people), key=lambda rows: -len(rows))[:_QUICK_SINGLES]:
+        first, second, _ = people.subset(rows).points()
+        pose = estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, seed, max_points=_QUICK_POINTS)
+        poses += [] if pose is None else [pose]
+    if not poses:
+        return None
+    found = _refined(people, max(poses, key=lambda pose: people.assign(pose)[1]), _QUICK_ROUNDS)
+    return found if found.score > 0 else None
 
 
 def best_people_pose(people: PersonPairs, poses: list[RelativePose]) -> PeoplePose | None:
@@ -156,10 +163,10 @@ def best_people_pose(people: PersonPairs, poses: list[RelativePose]) -> PeoplePo
     return max(refined, key=lambda found: found.score, default=None)
 
 
-def _refined(people: PersonPairs, pose: RelativePose) -> PeoplePose:
+def _refined(people: PersonPairs, pose: RelativePose, rounds: int = _ROUNDS) -> PeoplePose:
     chosen, score = people.assign(pose)
     best = PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
-    for _ in range(_ROUNDS):
+    for _ in range(rounds):
         if not len(chosen):
             break
         pose = refine_pose(pose, *people.subset(chosen).points(), scale=_CAUCHY_SCALE)
@@ -201,7 +208,7 @@ def _control(first: ViewPeople, second: ViewPeople, lenses: tuple[Lens, Lens], n
     rng = np.random.default_rng(seed)
     best = 0.0
     for _ in range(NUM_CONTROLS):
-        people = pair_people(first, second, lenses, num_instants, rng.permutation(num_instants))
+        people = pair_people(first, second, lenses, rng.permutation(num_instants))
         found = estimate_people_pose(people, seed)
         best = max(best, found.score if found is not None else 0.0)
     return best
