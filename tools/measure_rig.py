@@ -21,7 +21,14 @@ import numpy as np
 from page4d.choices import Registration
 from page4d.options import RegisterSettings
 from page4d.rig.lens import START_FOCAL
-from page4d.rig.records import FocalSource, Lens, RigRegistration, angle_deg, direction_angle_deg, project_rotation
+from page4d.rig.records import (
+    FocalSource,
+    Lens,
+    RigRegistration,
+    direction_angle_deg,
+    project_rotation,
+    rotation_angle_deg,
+)
 from page4d.rig.register import Assembly, register_rig
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
@@ -89,7 +96,7 @@ def print_pairs(found: RigRegistration, truth: list[np.ndarray]) -> None:
         error = ""
         if pair.rotation is not None and pair.direction is not None:
             true = relative(truth, pair.first, pair.second)
-            turn = float(angle_deg(pair.rotation, true[:3, :3]))
+            turn = float(rotation_angle_deg(pair.rotation, true[:3, :3]))
             bend = float(direction_angle_deg(pair.direction, true[:3, 3]))
             error = f"rotation {turn:6.2f} direction {bend:6.2f}"
         control = "" if pair.control is None else f" control {pair.control:.3g}"
@@ -105,7 +112,7 @@ def print_cameras(found: RigRegistration, truth: list[np.ndarray], scene: Scene)
     turns, bends = [], []
     for first, second in combinations(placed, 2):
         mine, true = relative(cameras, first, second), relative(truth, first, second)
-        turns.append(float(angle_deg(mine[:3, :3], true[:3, :3])))
+        turns.append(float(rotation_angle_deg(mine[:3, :3], true[:3, :3])))
         bends.append(float(direction_angle_deg(mine[:3, 3], true[:3, 3])))
         names = f"{found.views[first].name}-{found.views[second].name}"
         print(f"rig  {names} rotation {turns[-1]:6.2f} direction {bends[-1]:6.2f} degrees")

@@ -56,16 +56,6 @@ def relative_pose_of(first: Float[Array, "4 4"], second: Float[Array, "4 4"]) ->
     return RelativePose(rotation=relative[:3, :3], direction=relative[:3, 3] / length)
 
 
-def rotation_angle_deg(first: Float[Array, "3 3"], second: Float[Array, "3 3"]) -> float:
-    """Return the angle between two rotations in degrees."""
-    return float(np.degrees(Rotation.from_matrix(first.T @ second).magnitude()))
-
-
-def direction_angle_deg(first: Float[Array, " 3"], second: Float[Array, " 3"]) -> float:
-    """Return the angle between two directions in degrees."""
-    return float(np.degrees(np.arctan2(np.linalg.norm(np.cross(first, second)), first @ second)))
-
-
 def normalized_points(pixels: Float[Array, "*batch 2"], lens: Lens) -> Float[Array, "*batch 2"]:
     """Convert undistorted pixels to normalised image coordinates."""
     intrinsics = lens.intrinsics

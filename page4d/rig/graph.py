@@ -14,7 +14,15 @@ from scipy.optimize import lsq_linear
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from page4d.rig.records import Array, Lens, PairPose, angle_deg, direction_angle_deg, exp_rotation, log_rotation
+from page4d.rig.records import (
+    Array,
+    Lens,
+    PairPose,
+    direction_angle_deg,
+    exp_rotation,
+    log_rotation,
+    rotation_angle_deg,
+)
 
 _MIN_SHARED = 8
 """Points of a view that two pairs need in common for the ratio of their baselines."""
@@ -275,7 +283,7 @@ def _loops(pairs: Sequence[PairPose]) -> list[tuple[tuple[int, int, int], float]
         if len(views) == 3 and len(links) == 3:
             a, b, c = views
             turn = {link: _rotation(pairs, indices, *link) for link in ((a, b), (b, c), (a, c))}
-            found.append((indices, float(angle_deg(turn[b, c] @ turn[a, b], turn[a, c]))))
+            found.append((indices, float(rotation_angle_deg(turn[b, c] @ turn[a, b], turn[a, c]))))
     return found
 
 
@@ -352,7 +360,9 @@ def place(
         index = {view: row for row, view in enumerate(views)}
         turn = np.array(
             [
-                angle_deg(rotations[index[pair.second]] @ rotations[index[pair.first]].T, np.asarray(pair.rotation))
+                rotation_angle_deg(
+                    rotations[index[pair.second]] @ rotations[index[pair.first]].T, np.asarray(pair.rotation)
+                )
                 for pair in inside
             ]
         )

@@ -1,6 +1,6 @@
 """Records of registration: lenses, keypoints, relative poses of pairs of views with their evidence, and the rig.
 
-Rotations as numpy arrays, by the functions of `page4d.geometry.rotation`.
+Rotations as numpy arrays, by the functions of `page4d.geometry.rotation`, and angles in degrees.
 """
 
 from dataclasses import dataclass, field, replace
@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
 
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.rotation import (
     matrix_from_rotation_vector,
     nearest_rotation,
-    rotation_angle,
     rotation_vector_from_matrix,
 )
 
@@ -218,11 +218,11 @@ def log_rotation(matrix: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3"]
     return np.asarray(rotation_vector_from_matrix(torch.from_numpy(np.ascontiguousarray(matrix))))
 
 
-def angle_deg(first: Float[Array, "*batch 3 3"], second: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch"]:
+def rotation_angle_deg(
+    first: Float[Array, "*batch 3 3"], second: Float[Array, "*batch 3 3"]
+) -> Float[Array, "*batch"]:
     """Return the angle between rotations in degrees."""
-    pair = (torch.from_numpy(np.ascontiguousarray(matrix)) for matrix in (first, second))
-    angle: Array = np.degrees(np.asarray(rotation_angle(*pair)))
-    return angle
+    return np.asarray(np.degrees(Rotation.from_matrix(np.swapaxes(first, -1, -2) @ second).magnitude()))
 
 
 def project_rotation(matrix: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3 3"]:

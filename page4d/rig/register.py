@@ -30,8 +30,8 @@ from page4d.rig.records import (
     RegisteredView,
     RigRegistration,
     ViewPeople,
-    angle_deg,
     direction_angle_deg,
+    rotation_angle_deg,
 )
 from page4d.rig.texture import ViewTexture, extract_texture
 from page4d.rig.texture_pairs import register_texture_pair
@@ -174,7 +174,7 @@ class Assembly:
         if not pair.is_accepted or pair.first not in camera or pair.second not in camera:
             return pair
         relative = camera[pair.second] @ np.linalg.inv(camera[pair.first])
-        difference = float(angle_deg(relative[:3, :3], np.asarray(pair.rotation)))
+        difference = float(rotation_angle_deg(relative[:3, :3], np.asarray(pair.rotation)))
         if difference <= _TEXTURE_LIMIT_DEG:
             return pair
         return replace(pair, reason=f"{difference:.0f} degrees from the rig from people")
@@ -258,7 +258,10 @@ class Assembly:
             return
         turns = np.array(
             [
-                [float(angle_deg(a[:3, :3] @ c[:3, :3].T, b[:3, :3] @ d[:3, :3].T)) for c, d in self._both(halves)]
+                [
+                    float(rotation_angle_deg(a[:3, :3] @ c[:3, :3].T, b[:3, :3] @ d[:3, :3].T))
+                    for c, d in self._both(halves)
+                ]
                 for a, b in self._both(halves)
             ]
         )

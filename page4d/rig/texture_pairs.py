@@ -10,15 +10,13 @@ from scipy.spatial.transform import Rotation
 from page4d.rig.epipolar import (
     MIN_POINTS,
     RelativePose,
-    direction_angle_deg,
     estimate_pose,
     in_front,
     normalized_points,
     refine_pose,
-    rotation_angle_deg,
     sampson_errors,
 )
-from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches
+from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import TextureMatches, ViewTexture, match_textures
 
 TOLERANCE = 0.002
@@ -126,8 +124,8 @@ def _with_controls(
     """Add the shuffled control and the jackknife, and refuse what they refute."""
     control = _shuffled_score(matches, lenses, seed)
     halves = _half_poses(matches, lenses, seed)
-    turns = [180.0 if half is None else rotation_angle_deg(pose.rotation, half.rotation) for half in halves]
-    shifts = [180.0 if half is None else direction_angle_deg(pose.direction, half.direction) for half in halves]
+    turns = [180.0 if one is None else float(rotation_angle_deg(pose.rotation, one.rotation)) for one in halves]
+    shifts = [180.0 if one is None else float(direction_angle_deg(pose.direction, one.direction)) for one in halves]
     found = replace(found, control=float(control), jackknife_deg=float(np.median(turns)))
     if found.score < MIN_CONTROL_RATIO * control:
         reason = f"{found.score:.0f} distinct inliers of texture, shuffled matches have {control}"

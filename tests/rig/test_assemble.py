@@ -14,8 +14,8 @@ from page4d.rig.records import (
     PairPose,
     RegisteredView,
     ViewPeople,
-    angle_deg,
     exp_rotation,
+    rotation_angle_deg,
 )
 from page4d.rig.register import Assembly
 
@@ -48,7 +48,7 @@ def test_a_rig_with_an_unknown_focal_length_is_registered() -> None:
         assert one is not None
         assert other is not None
         turn = (other @ np.linalg.inv(one))[:3, :3]
-        assert float(angle_deg(turn, WORLD.relative_pose(first, second)[0])) < 4
+        assert float(rotation_angle_deg(turn, WORLD.relative_pose(first, second)[0])) < 4
 
 
 def test_a_view_without_people_is_named_and_two_unknown_views_are_refused() -> None:

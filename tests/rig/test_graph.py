@@ -16,9 +16,9 @@ from page4d.rig.records import (
     Lens,
     PairPose,
     PointMatches,
-    angle_deg,
     direction_angle_deg,
     exp_rotation,
+    rotation_angle_deg,
 )
 
 ANGLES = (0.0, 70.0, 140.0, 230.0)
@@ -74,7 +74,7 @@ def errors_deg(world: PeopleRig, views: tuple[int, ...], cameras: Array) -> tupl
     for one, other in combinations(range(len(views)), 2):
         relative = cameras[other] @ np.linalg.inv(cameras[one])
         rotation, direction = world.relative_pose(views[one], views[other])
-        turns.append(float(angle_deg(relative[:3, :3], rotation)))
+        turns.append(float(rotation_angle_deg(relative[:3, :3], rotation)))
         bends.append(float(direction_angle_deg(relative[:3, 3], direction)))
     return max(turns), max(bends)
 

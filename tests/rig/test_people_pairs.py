@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 from people_rig import SWAPPED_SIDES, Filming, PeopleRig, film_people, lens, with_instants
 
-from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
 from page4d.rig.people.pairs import TOLERANCE, exchange_sides
 from page4d.rig.people.pose import MIN_INSTANTS, register_people_pair
-from page4d.rig.records import PairPose, ViewPeople
+from page4d.rig.records import PairPose, ViewPeople, direction_angle_deg, rotation_angle_deg
 
 EXACT = Filming(angles_deg=(0.0, 65.0, 174.0), num_instants=40, seed=1)
 REAL = replace(EXACT, noise_px=2.0, bias_px=5.0)

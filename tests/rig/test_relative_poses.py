@@ -8,16 +8,14 @@ from page4d.rig.epipolar import (
     Array,
     RelativePose,
     decompose_essential,
-    direction_angle_deg,
     estimate_pose,
     in_front,
     normalized_points,
     refine_pose,
     relative_pose_of,
-    rotation_angle_deg,
     sampson_errors,
 )
-from page4d.rig.records import Lens
+from page4d.rig.records import Lens, direction_angle_deg, rotation_angle_deg
 
 
 def two_views(angle_deg: float = 70.0, num_points: int = 300, seed: int = 0) -> tuple[RelativePose, Array, Array]:

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.epipolar import direction_angle_deg, rotation_angle_deg
-from page4d.rig.records import FocalSource, Lens
+from page4d.rig.records import FocalSource, Lens, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import DESCRIPTOR_SCALE, InstantTexture, ViewTexture, choose_pairs, match_textures
 from page4d.rig.texture_pairs import register_texture_pair, support
 

@@ -18,10 +18,10 @@ from page4d.errors import counted, listed
 from page4d.options import in_options
 from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
 from page4d.rig.check.camera_refit import mean_score, refit_pose, refit_rotation
-from page4d.rig.epipolar import direction_angle_deg, relative_pose_of, rotation_angle_deg
+from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.people.pairs import PersonPairs, camera_score, pair_people
 from page4d.rig.people.pose import quick_people_pose
-from page4d.rig.records import Array, RigCamera, ViewPeople
+from page4d.rig.records import Array, RigCamera, ViewPeople, direction_angle_deg, rotation_angle_deg
 
 _SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
 """Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
@@ -370,7 +370,7 @@ def _refit(check: _Check, view: int) -> _Refit | None:
 
 def _moved_finding(check: _Check, refit: _Refit) -> FindingRecord | None:
     given, name = check.cameras[refit.view], check.names[refit.view]
-    angle = rotation_angle_deg(given.rotation, refit.camera.rotation)
+    angle = float(rotation_angle_deg(given.rotation, refit.camera.rotation))
     shift = float(np.linalg.norm(given.center - refit.camera.center))
     reach = float(np.mean([np.linalg.norm(camera.center - given.center) for camera in check.cameras]))
     figures = f"the people fit with a score of {refit.better:.2f} instead of {refit.given:.2f}"
@@ -454,7 +454,8 @@ def _best_pose_score(check: _Check, pair: Pair) -> float | None:
     given = relative_pose_of(first.world_to_camera, second.world_to_camera)
     if given is not None:
         turn = rotation_angle_deg(found.pose.rotation, given.rotation)
-        if max(turn, direction_angle_deg(found.pose.direction, given.direction)) < MIN_CONTRADICTION_DEG:
+        bend = direction_angle_deg(found.pose.direction, given.direction)
+        if max(turn, bend) < MIN_CONTRADICTION_DEG:
             return None
     control = quick_people_pose(people.shuffled())
     return found.score if control is None or found.score >= MIN_CONTROL_RATIO * control.score else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.rig.epipolar import RelativePose, estimate_pose, refine_pose, rotation_angle_deg
+from page4d.rig.epipolar import RelativePose, estimate_pose, refine_pose
 from page4d.rig.people.pairs import (
     TOLERANCE,
     PersonPairs,
@@ -15,7 +15,7 @@ from page4d.rig.people.pairs import (
     resolve_sides,
     rows_of_tracklets,
 )
-from page4d.rig.records import Evidence, Lens, PairPose, ViewPeople
+from page4d.rig.records import Evidence, Lens, PairPose, ViewPeople, rotation_angle_deg
 
 Array = NDArray[np.float64]
 
