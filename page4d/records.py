@@ -7,7 +7,7 @@ from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
-from page4d.geometry.camera import Cameras, world_points
+from page4d.geometry.camera import Cameras, has_depth, world_points
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.time_axis import clone_tensors, slice_times
 from page4d.geometry.transforms import Sim3
@@ -77,6 +77,11 @@ class Predictions:
     def num_times(self) -> int:
         """Number of instants T."""
         return self.depth.shape[1]
+
+    @property
+    def known(self) -> Bool[Tensor, "B T V H W"]:
+        """Valid pixels with a finite, positive depth."""
+        return self.valid & has_depth(self.depth)
 
     @property
     def view_sizes(self) -> tuple[tuple[int, int], ...]:

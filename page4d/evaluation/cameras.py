@@ -16,6 +16,7 @@ from page4d.evaluation.comparison import Comparison
 from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors, finite
 from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points
 from page4d.geometry.rotation import mean_rotation, rotation_angle
+from page4d.geometry.statistics import median
 from page4d.geometry.transforms import Sim3, camera_centers, invert_rigid
 from page4d.output.record import TransformRecord
 
@@ -280,7 +281,7 @@ def report_cameras(
     rig = align_rig(predicted, true, depth_scale)
     errors = [_track_errors(track, rig) for track in tracks]
     ratios = baseline_ratios(predicted, true)
-    median = float(ratios.median()) if len(ratios) else torch.nan
+    middle = float(ratios.median()) if len(ratios) else torch.nan
     instants = sorted({index for track in tracks for index in track.instants})
     report = CameraReport(
         alignment=rig.method.value,
@@ -296,8 +297,8 @@ def report_cameras(
         per_view={track.name: _summary([own]) for track, own in zip(tracks, errors, strict=True)},
         times=tuple(comparison.output.run.times[index] for index in instants),
         ate_per_time=tuple(_ate_at(index, tracks, errors) for index in instants),
-        baseline_ratio=finite(median),
-        baseline_spread=finite(float((ratios / median - 1).abs().median())) if len(ratios) else None,
+        baseline_ratio=finite(middle),
+        baseline_spread=finite(float((ratios / middle - 1).abs().median())) if len(ratios) else None,
         pairs=report_pairs(predicted, true, seed),
     )
     return report, rig
@@ -365,16 +366,12 @@ def report_pairs(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 4"]
     return PairReport(
         pairs=len(apart),
         pairs_apart=int(apart.sum()),
-        rotation_median_deg=_median(errors.rotation_deg),
-        direction_median_deg=_median(errors.direction_deg[apart]),
-        signed_direction_median_deg=_median(errors.signed_direction_deg[apart]),
+        rotation_median_deg=median(errors.rotation_deg),
+        direction_median_deg=median(errors.direction_deg[apart]),
+        signed_direction_median_deg=median(errors.signed_direction_deg[apart]),
         rra=below(errors.rotation_deg, every),
         rta=below(errors.direction_deg, apart),
         auc=area(errors.direction_deg),
         signed_rta=below(errors.signed_direction_deg, apart),
         signed_auc=area(errors.signed_direction_deg),
     )
-
-
-def _median(values: Float[Tensor, " N"]) -> float | None:
-    return float(values.median()) if len(values) else None

@@ -19,6 +19,7 @@ from page4d.geometry.rotation import (
     rotation_angle,
     rotation_vector_from_matrix,
 )
+from page4d.geometry.statistics import central_weighted_median
 from page4d.geometry.transforms import Sim3, camera_centers, rigid
 from page4d.geometry.warp import ray_warp, sample
 
@@ -248,18 +249,8 @@ def baseline_ratio(source: Float[Tensor, "K 3"], target: Float[Tensor, "K 3"]) -
     # The smaller of both lengths: a camera that is misplaced in one set does not gain weight.
     length = torch.minimum(before / before[known].median(), after / after[known].median())
     rows = [row for row in range(len(source)) if bool(known[row].any())]
-    medians = [weighted_median(ratio[row][known[row]], length[row][known[row]]) for row in rows]
+    medians = [central_weighted_median(ratio[row][known[row]], length[row][known[row]]) for row in rows]
     return torch.stack(medians).quantile(0.5).exp()
-
-
-def weighted_median(values: Float[Tensor, " K"], weights: Float[Tensor, " K"]) -> Tensor:
-    """Return the weighted median: the mean of the two middle values if the weight splits evenly between them."""
-    ordered, order = values.sort()
-    cumulative = weights[order].cumsum(0)
-    half = cumulative[-1] / 2
-    lower = int((cumulative < half).sum())
-    upper = int((cumulative <= half).sum())
-    return (ordered[lower] + ordered[min(upper, len(ordered) - 1)]) / 2
 
 
 MAX_DISAGREEMENT_DEG = 15.0

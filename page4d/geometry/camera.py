@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from page4d.conventions import PIXEL_CENTER
@@ -113,6 +113,12 @@ def project(
     """
     depth = points[..., 2]
     return denormalize_pixels(points[..., :2] / depth[..., None], intrinsics), depth
+
+
+def has_depth(depth: Float[Tensor, "*batch"]) -> Bool[Tensor, "*batch"]:
+    """Return where a depth is finite and positive."""
+    known: Tensor = depth.isfinite() & (depth > 0)
+    return known
 
 
 def unproject(

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras, camera_rays, world_points
+from page4d.geometry.camera import Cameras, camera_rays, has_depth, world_points
 
 
 class WarpedPixels(NamedTuple):
@@ -202,7 +202,7 @@ def measure_agreement(
     """
     shape = depth.shape
     frames = depth.reshape(-1, *shape[-3:])
-    flags = (known & depth.isfinite() & (depth > 0)).reshape(frames.shape)
+    flags = (known & has_depth(depth)).reshape(frames.shape)
     margin = None if spread is None else spread.reshape(frames.shape)
     own = flags if compared is None else flags & compared.reshape(frames.shape)
     flat = cameras.map(lambda matrices: matrices.reshape(-1, shape[-3], *matrices.shape[-2:]))

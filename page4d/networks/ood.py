@@ -11,6 +11,7 @@ from torch import Tensor
 
 from page4d.errors import WeightsError, listed, shortened
 from page4d.geometry.camera import Cameras, project, world_points
+from page4d.geometry.statistics import median
 from page4d.geometry.transforms import transform_points
 from page4d.io.documents import parse_json
 from page4d.networks.inputs.known_cameras import patch_directions
@@ -65,7 +66,7 @@ def _mean(parts: Sequence[Tensor]) -> float | None:
 
 def _median(parts: Sequence[Tensor | None]) -> float | None:
     known = [part.flatten() for part in parts if part is not None and part.numel()]
-    return float(torch.cat(known).median()) if known else None
+    return median(torch.cat(known)) if known else None
 
 
 def _cameras(output: NetworkOutput) -> Cameras | None:

@@ -17,6 +17,7 @@ from page4d.formats.maps import (
     write_png,
 )
 from page4d.formats.open3d import write_cloud, write_mesh
+from page4d.geometry.camera import has_depth
 from page4d.io.atomic import WrittenFile
 from page4d.options import PointOptions
 from page4d.output.cameras import CaptureCameras, write_cameras_json, write_open3d_trajectories, write_tum
@@ -148,7 +149,7 @@ def _write_depth(layout: OutputLayout, index: int, instant: Predictions, options
 def _write_confidence(layout: OutputLayout, index: int, instant: Predictions, _: InstantOptions) -> InstantFiles:
     files = []
     for view, name in enumerate(instant.view_names):
-        known = _content(instant, instant.valid, view) & _has_depth(_content(instant, instant.depth, view))
+        known = _content(instant, instant.valid, view) & has_depth(_content(instant, instant.depth, view))
         levels = quantize_confidence(_content(instant, instant.depth_confidence, view), known)
         files.append(write_png(layout.confidence(index, name), levels))
     return InstantFiles(tuple(files))
@@ -215,10 +216,6 @@ def _write_moving_mesh(
 def _content(instant: Predictions, maps: Tensor, view: int) -> Tensor:
     """Take a view's map [H, W] of the one instant without its padding."""
     return crop_to_content(maps[0, 0, view].cpu(), instant.pixel_transforms[view])
-
-
-def _has_depth(depth: Tensor) -> Tensor:
-    return torch.isfinite(depth) & (depth > 0)
 
 
 INSTANT_WRITERS: dict[str, InstantWriter] = {

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras, camera_rays, normalize_pixels, pixel_grid, project, resize_intrinsics
+from page4d.geometry.statistics import median
 from page4d.geometry.transforms import transform_points
 from page4d.geometry.warp import (
     TOLERANCE,
@@ -452,7 +453,7 @@ def _pair_quality(output: Output, key: tuple[int, int], sums: _PairSums) -> Pair
 
 def _median(parts: Sequence[Tensor]) -> float | None:
     values = torch.cat(list(parts)) if parts else torch.empty(0)
-    return float(values.median()) if len(values) >= _MIN_COMPARED else None
+    return median(values) if len(values) >= _MIN_COMPARED else None
 
 
 def _view_quality(
@@ -482,7 +483,7 @@ def _view_quality(
         confidence=sums.confidence / known,
         residual_px=median_of(pair.residual_px for pair in own),
         photo_gain=median_of(pair.photo_gain for pair in own),
-        flicker=float(deviations.median()) if len(deviations) else None,
+        flicker=median(deviations),
     )
 
 

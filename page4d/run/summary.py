@@ -55,7 +55,6 @@ from page4d.run.domain import ADVICE, OOD_WARNING
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, is_conditioned
 from page4d.run.progress import Journal
-from page4d.run.stages.stitch import has_depth
 from page4d.run.stages.world import TOLERANCE, World
 from page4d.run.state_records import FinishedChunk, RunState
 from page4d.scene.batches import open_batches
@@ -233,7 +232,7 @@ def open3d_notice(module: ModuleType | None, reason: str, hint: str) -> Notice |
 
 def count_empty_frames(predictions: Predictions) -> list[int]:
     """Return the number of frames of every view without a pixel with depth: masks or a depth sensor left none."""
-    empty = ~has_depth(predictions).any(dim=-1).any(dim=-1)
+    empty = ~predictions.known.any(dim=-1).any(dim=-1)
     return [int(count) for count in empty.sum(dim=(0, 1))]
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
+from page4d.geometry.statistics import MAD_TO_STD, weighted_median
 from page4d.records import Predictions
 
 MIN_STATIC_SHARE = 0.25
@@ -22,9 +23,6 @@ MIN_STATIC_SHARE = 0.25
 
 _MIN_WEIGHT = 1e-3
 """Added to the confidence, so that pixels of confidence 0 are fused too."""
-
-MAD_TO_STD = 1.4826
-"""Standard deviation of a normal distribution over its median absolute deviation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,17 +56,17 @@ def estimate_background(predictions: Predictions, static_views: Sequence[int]) -
     The weight of a pixel is its confidence times the probability that it is static; of a single instant everything is
     background.
     """
-    parts = [_view_background(predictions, view) for view in range(len(predictions.view_names))]
+    known = predictions.known
+    parts = [_view_background(predictions, view, known[0, :, view]) for view in range(len(predictions.view_names))]
     background = Background(**{name: torch.stack([part[name] for part in parts]) for name in parts[0]})
     for view in set(range(len(parts))) - set(static_views):
         background.known[view] = False
     return background if bool(background.known.any()) else None
 
 
-def _view_background(predictions: Predictions, view: int) -> dict[str, Tensor]:
+def _view_background(predictions: Predictions, view: int, has_depth: Bool[Tensor, "T H W"]) -> dict[str, Tensor]:
     """Return the tensors of one view's background; view by view, as medians take several times the memory."""
     depth, confidence = predictions.depth[0, :, view], predictions.depth_confidence[0, :, view].nan_to_num()
-    has_depth = predictions.valid[0, :, view] & depth.isfinite() & (depth > 0)
     if predictions.dynamic is None or predictions.num_times == 1:
         static = torch.ones_like(depth)
     else:
@@ -88,15 +86,6 @@ def _view_background(predictions: Predictions, view: int) -> dict[str, Tensor]:
         "color_std": MAD_TO_STD * weighted_median(deviation, weight),
         "known": is_static.float().mean(dim=0) >= MIN_STATIC_SHARE,
     }
-
-
-def weighted_median(values: Float[Tensor, "N *batch H W"], weight: Tensor) -> Float[Tensor, "*batch H W"]:
-    """Return the smallest value over the first axis with at least half of the weight at or below it."""
-    ordered, order = values.sort(dim=0, stable=True)
-    cumulative = weight.gather(0, order).cumsum(dim=0)
-    middle = (cumulative < cumulative[-1:] / 2).sum(dim=0, keepdim=True)
-    median: Tensor = ordered.gather(0, middle.clamp(max=len(values) - 1))[0]
-    return median
 
 
 _MIN_COLOR_STD = 0.01

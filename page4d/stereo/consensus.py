@@ -16,10 +16,11 @@ from torch.nn import functional
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.pixels import bounding_box
+from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.warp import Agreement, compared_views, measure_agreement, pixel_indices, ray_warp, sample
 from page4d.networks.layers.execution import one_thread
 from page4d.records import Predictions
-from page4d.stereo.background import MAD_TO_STD, Background, sharpen_motion
+from page4d.stereo.background import Background, sharpen_motion
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
 from page4d.stereo.views import ViewPrediction, neighbour_views
 
@@ -345,7 +346,7 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
     background, so that static parts of clouds do not change over time. Without a background, depth is unchanged. The
     confidence is recalibrated by the agreement.
     """
-    known = predictions.valid & predictions.depth.isfinite() & (predictions.depth > 0)
+    known = predictions.known
     if fused is None:
         agreement = measure_agreement(predictions.depth, known, predictions.cameras)
         confidence = recalibrated(predictions.depth_confidence.nan_to_num(), agreement)
@@ -408,13 +409,13 @@ def confirmed_share(predictions: Predictions) -> float:
     """Return the share of pixels with depth that another view confirms; 0 without any."""
     if predictions.agreement is None:
         return 0.0
-    known = predictions.valid & predictions.depth.isfinite() & (predictions.depth > 0)
+    known = predictions.known
     return float((predictions.agreement.confirmed[known] > 0).float().mean()) if bool(known.any()) else 0.0
 
 
 def scale_between(background: Background, predictions: Predictions) -> float:
     """Return the factor from the unit of a background to that of predictions: the median ratio of static depths."""
-    known = background.known & predictions.valid & predictions.depth.isfinite() & (predictions.depth > 0)
+    known = background.known & predictions.known
     if predictions.dynamic is not None:
         known = known & (predictions.dynamic <= DYNAMIC_THRESHOLD)
     if not bool(known.any()):

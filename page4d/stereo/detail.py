@@ -15,12 +15,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
-from page4d.geometry.camera import Cameras, pixel_grid, resize_intrinsics
+from page4d.geometry.camera import Cameras, has_depth, pixel_grid, resize_intrinsics
 from page4d.geometry.pixels import PixelTransform, bounding_box, shared_canvas
+from page4d.geometry.statistics import MAD_TO_STD, weighted_median
 from page4d.geometry.warp import measure_agreement, sample
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
-from page4d.stereo.background import MAD_TO_STD, Background, sharpen_motion, weighted_median, without_specks
+from page4d.stereo.background import Background, sharpen_motion, without_specks
 from page4d.stereo.consensus import FusedBackground, recalibrated
 from page4d.stereo.edges import upsample
 from page4d.stereo.sweep import sweep_around
@@ -373,7 +374,7 @@ def fine_cameras(coarse: Predictions, transforms: Sequence[PixelTransform]) -> C
 def _coarse_view(coarse: Predictions, view: int, *, is_static: bool) -> CoarseView:
     """Return a view of an instant; if a background is known, for the depth of what moves."""
     depth = coarse.depth[0, 0, view]
-    known = coarse.valid[0, 0, view] & depth.isfinite() & (depth > 0)
+    known = coarse.valid[0, 0, view] & has_depth(depth)
     weight = known.to(depth)
     if is_static and coarse.dynamic is not None:
         weight = weight * torch.where(coarse.dynamic[0, 0, view] > DYNAMIC_THRESHOLD, 1.0, _STILL)

@@ -6,8 +6,9 @@ import torch
 from page4d.conventions import Scale
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import fit_views
+from page4d.geometry.statistics import weighted_median
 from page4d.records import Predictions
-from page4d.stereo.background import estimate_background, sharpen_motion, weighted_median
+from page4d.stereo.background import estimate_background, sharpen_motion
 
 TIMES, VIEWS, HEIGHT, WIDTH = 5, 2, 16, 24
 

@@ -12,10 +12,10 @@ from page4d.geometry.alignment import (
     geometric_median,
     median_camera,
     median_rotation,
-    weighted_median,
 )
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector, mean_rotation, rotation_angle
+from page4d.geometry.statistics import central_weighted_median
 from page4d.geometry.transforms import camera_centers, rigid
 
 
@@ -102,6 +102,6 @@ def test_coincident_cameras_leave_the_scale_undetermined() -> None:
 
 def test_the_weighted_median_splits_the_weight_in_half() -> None:
     values = torch.tensor([3.0, 1.0, 2.0, 10.0])
-    assert float(weighted_median(values, torch.tensor([1.0, 1.0, 1.0, 1.0]))) == 2.5
-    assert float(weighted_median(values, torch.tensor([1.0, 5.0, 1.0, 1.0]))) == 1.0
-    assert float(weighted_median(values[:1], torch.tensor([2.0]))) == 3.0
+    assert float(central_weighted_median(values, torch.tensor([1.0, 1.0, 1.0, 1.0]))) == 2.5
+    assert float(central_weighted_median(values, torch.tensor([1.0, 5.0, 1.0, 1.0]))) == 1.0
+    assert float(central_weighted_median(values[:1], torch.tensor([2.0]))) == 3.0

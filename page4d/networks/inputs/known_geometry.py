@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from page4d.conventions import PIXEL_CENTER
-from page4d.geometry.camera import normalize_pixels
+from page4d.geometry.camera import has_depth, normalize_pixels
 from page4d.geometry.transforms import invert_rigid, scale_translations
 from page4d.networks.conditioning import Conditioning, SizeGroups, join
 from page4d.networks.config_parts import KnownGeometryConfig
@@ -88,7 +88,7 @@ def _any_depth(conditioning: Conditioning, like: Bool[Tensor, " B"]) -> Bool[Ten
 
 def _mean_depth(depths: Sequence[Float[Tensor, "B T W _ _"]]) -> Float[Tensor, " B"]:
     """Return the mean of the valid depths of each sequence, 1 if there are none."""
-    valid = [_is_valid(part) for part in depths]
+    valid = [has_depth(part) for part in depths]
     count = sum(part.flatten(1).sum(dim=1) for part in valid)
     total = sum(
         torch.where(is_valid, part, 0).flatten(1).sum(dim=1, dtype=torch.float64)
@@ -99,13 +99,9 @@ def _mean_depth(depths: Sequence[Float[Tensor, "B T W _ _"]]) -> Float[Tensor, "
     return torch.where(count > 0, total / count.clamp(min=1), 1)
 
 
-def _is_valid(depths: Tensor) -> Tensor:
-    return (depths > 0) & depths.isfinite()
-
-
 def depth_channels(depths: Float[Tensor, "F H W"], unit: Float[Tensor, " F"]) -> Float[Tensor, "F 2 H W"]:
     """Return depth in units of length, 0 where invalid, and whether it is valid."""
-    valid = _is_valid(depths)
+    valid = has_depth(depths)
     normalized = torch.where(valid, depths, 0) / (unit.to(depths)[:, None, None] + _SMALL)
     return torch.stack([normalized, valid.to(depths)], dim=1)
 

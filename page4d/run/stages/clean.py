@@ -24,7 +24,6 @@ from page4d.run.plan import RunPlan
 from page4d.run.predictor import NetworkPredictor, PredictedChunk
 from page4d.run.progress import Journal, SilentObserver
 from page4d.run.stages.static_rig import StaticRig
-from page4d.run.stages.stitch import has_depth
 from page4d.run.state_records import CleaningState
 from page4d.scene.records import Notice, Scene, with_instants
 from page4d.stereo.background import Background, estimate_background
@@ -125,8 +124,8 @@ class Cleaner:
         """Compare views only, where the user asks for points that several views see."""
         if not self._plan.settings.points.min_views:
             return predictions
-        known = predictions.valid & predictions.depth.isfinite() & (predictions.depth > 0)
-        return replace(predictions, agreement=measure_agreement(predictions.depth, known, predictions.cameras))
+        agreement = measure_agreement(predictions.depth, predictions.known, predictions.cameras)
+        return replace(predictions, agreement=agreement)
 
     def _begin(self, first: Predictions) -> None:
         """Complete the background with the unit and the cameras of the first cleaned instants."""
@@ -216,7 +215,7 @@ def first_background(first: Predictions, views: Sequence[int]) -> Predictions:
     Every pixel is that of the instant with the median depth, by confidence, among those at which it does not move.
     Other views, and pixels that always move, are not valid.
     """
-    static = has_depth(first)
+    static = first.known
     if first.dynamic is not None:
         static = static & (first.dynamic <= DYNAMIC_THRESHOLD)
     standing = torch.zeros(static.shape[2], dtype=torch.bool, device=static.device)

@@ -406,8 +406,7 @@ def _flow_of_view(
 
 
 def _known(instant: Predictions) -> Bool[Tensor, "V h w"]:
-    depth = instant.depth[0, 0]
-    return (instant.valid[0, 0] & depth.isfinite() & (depth > 0)).cpu()
+    return instant.known[0, 0].cpu()
 
 
 def _moving(instant: Predictions, view: int) -> Bool[Tensor, "h w"] | None:

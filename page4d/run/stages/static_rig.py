@@ -16,15 +16,15 @@ from page4d.geometry.alignment import (
     baseline_ratio,
     disagreement_deg,
     median_camera,
-    weighted_median,
 )
 from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.pixels import PixelTransform, shared_canvas
+from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median
 from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
 from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
-from page4d.run.stages.stitch import MAX_CORRESPONDENCES, PlacedChunk, has_depth, static_pixels
+from page4d.run.stages.stitch import MAX_CORRESPONDENCES, PlacedChunk, static_pixels
 from page4d.run.stages.world import has_baseline
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Scene
@@ -103,7 +103,7 @@ def _image_shifts(
 
 def median_depths(predictions: Predictions) -> Float[Tensor, " V"]:
     """Return the median depth of each view; that of all views where a view has none, 1 where none has."""
-    known = has_depth(predictions)
+    known = predictions.known
 
     def median(depth: Tensor, where: Tensor, otherwise: Tensor) -> Tensor:
         return depth[where].double().median() if bool(where.any()) else otherwise
@@ -354,11 +354,11 @@ def _scale_of_depth(source: Predictions, target: Predictions) -> tuple[Tensor, f
     if not bool((weights > 0).any()):
         weights = torch.ones_like(weights)
     ratio = (depths[1] / depths[0]).log()
-    median = weighted_median(ratio, weights)
+    median = central_weighted_median(ratio, weights)
     std = _robust_std(ratio - median) / _INDEPENDENT_PIXELS**0.5
     return median.exp(), max(std, _MIN_SCALE_STD), len(chosen)
 
 
 def _robust_std(residuals: Float[Tensor, " K"]) -> float:
     """Return the standard deviation of normal errors with this median absolute deviation."""
-    return 1.4826 * float(residuals.abs().median())
+    return MAD_TO_STD * float(residuals.abs().median())

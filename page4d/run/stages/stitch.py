@@ -13,6 +13,7 @@ from page4d.errors import UsageError
 from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points_robust
 from page4d.geometry.camera import Cameras, project
 from page4d.geometry.rotation import rotation_angle
+from page4d.geometry.statistics import median
 from page4d.geometry.time_axis import join_times
 from page4d.geometry.transforms import Sim3, interpolate_rigid, transform_points
 from page4d.output.record import RigFitRecord, SeamRecord
@@ -170,7 +171,7 @@ def blend(first: Predictions, second: Predictions) -> Predictions:
         has_one, has_two = (known.reshape(*known.shape, *spare) for known in (known_one, known_two))
         return torch.where(has_one & has_two, mixed(one, two), torch.where(has_two, two, one))
 
-    known_one, known_two = (has_depth(part) for part in (first, second))
+    known_one, known_two = (part.known for part in (first, second))
     steps = fade.to(first.cameras.world_to_camera.dtype)[None, :, None]
     cameras = Cameras(
         world_to_camera=interpolate_rigid(
@@ -213,28 +214,19 @@ def measure_seam(earlier: Predictions, later: Predictions, transform: Sim3, num_
     size = images[0].new_tensor(next_sizes)[:, None, None]
     visible = static & (depths[0] > 0) & (depths[1] > 0) & ((images[0] >= 0) & (images[0] <= size)).all(-1)
     return SeamRecord(
-        residual=_median(distance, static),
-        residual_share=_median(distance / earlier.depth, static),
-        residual_px=_median((images[0] - images[1]).norm(dim=-1), visible),
+        residual=median(distance[static]),
+        residual_share=median((distance / earlier.depth)[static]),
+        residual_px=median((images[0] - images[1]).norm(dim=-1)[visible]),
         rotation_deg=float(torch.rad2deg(rotation_angle(transform.rotation))),
         scale_ratio=float(transform.scale),
         num_points=num_points,
     )
 
 
-def has_depth(predictions: Predictions) -> Bool[Tensor, "B T V H W"]:
-    """Return the mask of valid pixels with a finite, positive depth."""
-    return predictions.valid & torch.isfinite(predictions.depth) & (predictions.depth > 0)
-
-
 def static_pixels(first: Predictions, second: Predictions) -> Bool[Tensor, "B T V H W"]:
     """Return the mask of pixels with depth in both chunks that move in neither."""
-    static = has_depth(first) & has_depth(second)
+    static = first.known & second.known
     for part in (first, second):
         if part.dynamic is not None:
             static = static & (part.dynamic <= _MOVING)
     return static
-
-
-def _median(values: Tensor, chosen: Bool[Tensor, "B T V H W"]) -> float | None:
-    return float(values[chosen].median()) if bool(chosen.any()) else None

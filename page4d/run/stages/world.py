@@ -23,11 +23,11 @@ from page4d.geometry.alignment import (
     disagreement_deg,
 )
 from page4d.geometry.camera import Cameras
+from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.transforms import Sim3, camera_centers
 from page4d.output.record import DistanceRecord
 from page4d.records import Predictions
 from page4d.rig.records import RigRegistration
-from page4d.run.stages.stitch import has_depth
 from page4d.scene.records import Scene, ViewCamera
 
 METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001, "ft": 0.3048}
@@ -195,7 +195,7 @@ def measure_distance(predictions: Predictions, known: KnownDistance) -> Distance
     centers = predictions.cameras.centers[0].double()
     apart: Tensor = (centers[:, first] - centers[:, second]).norm(dim=-1)
     predicted = apart.quantile(0.5)
-    depth = predictions.depth[has_depth(predictions)]
+    depth = predictions.depth[predictions.known]
     if float(predicted) <= (_MIN_BASELINE * float(depth.median()) if depth.numel() else 0.0):
         raise InputError(
             f"the predicted cameras of {known.first} and {known.second} coincide, so their distance gives no scale",
@@ -205,7 +205,7 @@ def measure_distance(predictions: Predictions, known: KnownDistance) -> Distance
         views=(known.first, known.second),
         metres=known.metres,
         predicted=float(predicted),
-        variation=1.4826 * float((apart / predicted - 1).abs().quantile(0.5)),
+        variation=MAD_TO_STD * float((apart / predicted - 1).abs().quantile(0.5)),
         num_times=predictions.num_times,
     )
 
