@@ -1,19 +1,15 @@
 """Default limits of a forward pass, from the size of the network and the memory of its device."""
 
-import os
 from collections.abc import Iterable
-from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 import torch
 
+from page4d.io.machine import total_memory
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.stem import StemConfig
 from page4d.networks.layers.block import patch_grid
 from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
-
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 _SHARE = {"cuda": 1 / 16, "cpu": 1 / 64}
 """Share of the memory of a device for what a layer allocates at once; a GPU needs large kernels to be busy."""
@@ -66,10 +62,7 @@ def device_bytes(device: torch.device) -> int:
     """Return the memory of a GPU, or of the machine or the container of this process."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError, ValueError):  # no container, or its limit is the word max
-        total = min(total, int(_CONTAINER_LIMIT.read_text()))
-    return total
+    return total_memory()
 
 
 def _bytes_at_once(device: torch.device) -> float:

@@ -3,22 +3,17 @@
 Memory and FLOPs of a network's forward pass, from a run on the meta device, and what a real one takes.
 """
 
-import os
-import re
-import resource
-import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from page4d.geometry.pixels import fit_views
 from page4d.io.limits import is_memory_error
+from page4d.io.machine import free_memory, peak_memory, total_memory, used_memory
 from page4d.networks.config import NetworkConfig
 from page4d.networks.limits import default_limits
 from page4d.networks.profile.meta import LiveBytes
@@ -203,9 +198,6 @@ _FLOW_BYTES = 420
 _FINE_BYTES = 280.0
 """Bytes per such pixel: background, pictures and maps of an instant, and the scores of a view's hypotheses."""
 
-_CONTAINER = Path("/sys/fs/cgroup")
-"""Control group of a container."""
-
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python means that memory ran out, on a GPU or on the CPU."""
@@ -213,28 +205,13 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """Return the peak of memory in use so far: the device's for a GPU, the process's otherwise.
-
-    Source: proc(5), VmHWM; on Linux, ru_maxrss of getrusage may be the peak of the parent process.
-    """
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    status = Path("/proc/self/status")
-    high_water = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.is_file() else None
-    if high_water:
-        return int(high_water[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    """Return the peak of memory in use so far: the device's for a GPU, the process's otherwise."""
+    return int(torch.cuda.max_memory_allocated(device)) if device.type == "cuda" else peak_memory()
 
 
 def used_bytes(device: torch.device) -> int:
     """Return the memory in use: by tensors on a GPU, by the process otherwise."""
-    if device.type == "cuda":
-        return int(torch.cuda.memory_allocated(device))
-    statm = Path("/proc/self/statm")
-    if statm.is_file():
-        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return peak_bytes(device)
+    return int(torch.cuda.memory_allocated(device)) if device.type == "cuda" else used_memory()
 
 
 def usable_bytes(device: torch.device) -> int:
@@ -243,43 +220,20 @@ def usable_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     else:
-        free = min(_free_in_machine(), _free_in_container())
+        free = free_memory()
     return used_bytes(device) + int(free * _AVAILABLE_SHARE[device.type])
 
 
 def total_bytes(device: torch.device) -> int:
     """Return the memory of a machine or GPU whose other programs are idle, with a reserve."""
-    if device.type == "cuda":
-        total = torch.cuda.get_device_properties(device).total_memory
-    else:
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        with suppress(OSError, ValueError):  # no container, or its limit is the word max
-            total = min(total, int((_CONTAINER / "memory.max").read_text()))
+    is_gpu = device.type == "cuda"
+    total = torch.cuda.get_device_properties(device).total_memory if is_gpu else total_memory()
     return int(total * _AVAILABLE_SHARE[device.type])
 
 
 def fitting_checkpoint(device: torch.device, *, commercial: bool) -> CatalogueEntry | None:
     """Return the preferred public checkpoint that fits a device, or None; see `choose_checkpoint`."""
     return choose_checkpoint(total_bytes(device), commercial=commercial, half=device.type == "cuda")
-
-
-def _free_in_machine() -> int:
-    table = Path("/proc/meminfo")
-    if table.is_file():
-        found = re.search(r"MemAvailable:\s+(\d+) kB", table.read_text())
-        if found:
-            return int(found[1]) * 1024
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-
-
-def _free_in_container() -> int:
-    """Return the free memory of a container's control group."""
-    try:
-        limit, used = (int((_CONTAINER / name).read_text()) for name in ("memory.max", "memory.current"))
-        cached = re.search(r"^inactive_file (\d+)$", (_CONTAINER / "memory.stat").read_text(), re.MULTILINE)
-    except (OSError, ValueError):  # no such group, or its limit is the word max
-        return sys.maxsize
-    return max(limit - used + int(cached[1] if cached else 0), 0)
 
 
 @dataclass(frozen=True, kw_only=True)

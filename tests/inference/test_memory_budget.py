@@ -14,7 +14,6 @@ from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import parse_memory
-from page4d.run import cost as memory_budget
 from page4d.run import cost as network_cost
 from page4d.run.chunks import MAX_DEFAULT_LENGTH, choose_length
 from page4d.run.cost import (
@@ -108,7 +107,7 @@ def test_usable_memory_exceeds_used_memory():
 
 
 def test_a_checkpoint_fits_the_limit_of_a_container(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(memory_budget, "_CONTAINER", tmp_path)
+    monkeypatch.setattr("page4d.io.machine._CONTAINER", tmp_path)
     (tmp_path / "memory.max").write_text("10000000000\n")
     assert total_bytes(CPU) <= 8 * 10**9
     (tmp_path / "memory.max").write_text("1000000000\n")
