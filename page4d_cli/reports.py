@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from page4d.errors import counted
-from page4d.exporters.formats import FORMATS, Budget, Format, PictureUse
+from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
 from page4d_cli import console
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
@@ -350,7 +350,7 @@ def _budget(format: Format) -> str:
         return "-"
     if not format.max_points:
         return "all"
-    return f"{format.max_points:,}" + ("/instant" if format.budget is Budget.INSTANT else "")
+    return f"{format.max_points:,}" + ("/instant" if format.budget is BudgetScope.INSTANT else "")
 
 
 def _described(format: Format) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import torch
 from page4d.choices import SceneFamily
 from page4d.lab.training.config import TRAINING_PRESETS as TRAININGS
 from page4d.lab.training.config import CurriculumStage, SampleShape, TrainedPart
-from page4d.lab.training.logs import SilentObserver
+from page4d.lab.training.logs import SilentTrainingObserver
 from page4d.lab.training.schedule import Budget
 from page4d.lab.training.train import TrainRequest, train
 from page4d.lab.training.validation import NETWORK, HeldOutScenes, evaluate, held_out_truths, network_predictors
@@ -107,7 +107,7 @@ def train_matches(out: Path, samples: int, seed: int) -> None:
         learner=TrainedPart.MATCHES,
     )
     config = replace(demo, stages=(stage,), seed=seed, workers=0, decay_fraction=0.0)
-    train(TrainRequest(out=out, config=config, budget=Budget(samples=samples)), SilentObserver(), never)
+    train(TrainRequest(out=out, config=config, budget=Budget(samples=samples)), SilentTrainingObserver(), never)
 
 
 def first_weights(config: NetworkConfig, origin: Path, parts: tuple[str, ...], seed: int, path: Path) -> None:
@@ -146,7 +146,7 @@ def train_variant(variant: Variant, out: Path, arguments: argparse.Namespace) ->
     request = TrainRequest(
         out=out / "run", config=config, weights=out / "first.safetensors", budget=Budget(samples=arguments.samples)
     )
-    return train(request, SilentObserver(), never).position.seconds
+    return train(request, SilentTrainingObserver(), never).position.seconds
 
 
 def work(name: str, arguments: argparse.Namespace) -> None:

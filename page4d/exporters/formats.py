@@ -23,7 +23,7 @@ class PictureUse(StrEnum):
     NEEDED = "needed"
 
 
-class Budget(StrEnum):
+class BudgetScope(StrEnum):
     """What the largest number of points applies to."""
 
     CAPTURE = "capture"
@@ -60,7 +60,7 @@ class Format:
     pinhole: Pinhole = Pinhole.KEEP
     image_size: tuple[int, int] | None = None
     max_points: int = 0
-    budget: Budget = Budget.CAPTURE
+    budget: BudgetScope = BudgetScope.CAPTURE
     up: str = ""
     static_rig: bool = False
     min_instants: int = 1
@@ -168,7 +168,7 @@ _FORMATS = (
         pinhole=Pinhole.CENTERED,
         point_bytes=43,
         max_points=4_000,
-        budget=Budget.INSTANT,
+        budget=BudgetScope.INSTANT,
         cuts_outliers=True,
         static_rig=True,
         min_views=2,  # the trainer draws two at a time
@@ -183,7 +183,7 @@ _FORMATS = (
         image_format=ImageFormat.JPG,
         point_bytes=56,
         max_points=100_000,
-        budget=Budget.INSTANT,
+        budget=BudgetScope.INSTANT,
         cuts_outliers=True,
         min_instants=2,
         max_views=50,
@@ -200,7 +200,7 @@ _FORMATS = (
         image_format=ImageFormat.JPG,
         point_bytes=27,
         max_points=100_000,
-        budget=Budget.INSTANT,
+        budget=BudgetScope.INSTANT,
         cuts_outliers=True,
         options=_PICTURE_OPTIONS,
     ),
@@ -224,7 +224,7 @@ _FORMATS = (
         pictures=PictureUse.NONE,
         extra="usd",
         point_bytes=30,
-        budget=Budget.INSTANT,
+        budget=BudgetScope.INSTANT,
         options=frozenset({"split"}),
     ),
     Format(
@@ -246,7 +246,7 @@ _FORMATS = (
         module="page4d.exporters.splat",
         pictures=PictureUse.NONE,
         point_bytes=68,
-        budget=Budget.INSTANT,
+        budget=BudgetScope.INSTANT,
         up="-y",
     ),
     Format(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat
 from page4d.errors import UsageError, listed
-from page4d.exporters.formats import Budget, Format
+from page4d.exporters.formats import BudgetScope, Format
 from page4d.exporters.pictures import ExportWorld, PictureGeometry, Size, scaled
 from page4d.exporters.points import CloudReader, ModelPoints, layer_limits, layer_sizes
 from page4d.formats.maps import encode_image
@@ -226,7 +226,7 @@ class ExportJob:
         If the budget is that of the capture, every instant gets an equal part of it, unless it has its own model.
         """
         limit = self.max_points
-        if limit and self.format.budget is Budget.CAPTURE and not self.settings.per_instant:
+        if limit and self.format.budget is BudgetScope.CAPTURE and not self.settings.per_instant:
             limit = max(limit // self.num_times, 1)
         cloud = self._moved(self._clouds.sampled(place, limit))
         self.advance()
@@ -243,7 +243,7 @@ class ExportJob:
     def layer_limits(self) -> tuple[int, int]:
         """Largest number of static points, and of moving ones of an instant, of a run with layers."""
         static, moving = layer_sizes(self.output, self.instants)
-        if self.format.budget is not Budget.CAPTURE or not 0 < self.max_points < static + sum(moving):
+        if self.format.budget is not BudgetScope.CAPTURE or not 0 < self.max_points < static + sum(moving):
             return layer_limits(static, max(moving), self.max_points)
         of_static, of_moving = layer_limits(static, sum(moving), self.max_points)
         return of_static, max(of_moving // self.num_times, 1)

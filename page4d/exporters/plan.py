@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat, Pinhole
 from page4d.errors import InputError, OutputError, UsageError, counted, listed
-from page4d.exporters.formats import FORMATS, Budget, Format, PictureUse
+from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pictures import choose_up, export_world, plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
@@ -352,7 +352,7 @@ def _most_points(job: ExportJob, kind: _Points) -> int:
     numbers = [read_ply_header(job.output.layout.points(instant)).num_points for instant in instants]
     if kind is _Points.MODEL:
         return min(limit, sum(numbers))
-    if kind is not _Points.FIRST and job.format.budget is Budget.CAPTURE:
+    if kind is not _Points.FIRST and job.format.budget is BudgetScope.CAPTURE:
         limit = max(limit // job.num_times, 1)
     return sum(min(limit, number) for number in numbers) + repeated
 

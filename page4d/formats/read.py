@@ -25,7 +25,7 @@ from page4d.geometry.transforms import camera_centers
 
 
 @dataclass(frozen=True, kw_only=True)
-class CalibrationFormat:
+class CalibrationReader:
     """A calibration format: how its files are recognized, and its reader.
 
     `file_names` are patterns of lower-case file names. JSON files are recognized by one of the `json_keys` instead,
@@ -42,37 +42,37 @@ class CalibrationFormat:
 
 
 FORMATS = (
-    CalibrationFormat(
+    CalibrationReader(
         name="COLMAP",
         read=read_colmap,
         file_names=("cameras.bin", "cameras.txt", "images.bin", "images.txt"),
         is_folder=lambda folder: find_colmap(folder) is not None,
     ),
-    CalibrationFormat(
+    CalibrationReader(
         name="OpenCV YAML",
         read=read_opencv_yaml,
         file_names=("*.yml", "*.yaml"),
         is_folder=has_opencv_yaml,
     ),
-    CalibrationFormat(
+    CalibrationReader(
         name="nerfstudio",
         read=read_nerfstudio,
         file_names=("transforms.json",),
         json_keys=frozenset({"frames"}),
     ),
-    CalibrationFormat(
+    CalibrationReader(
         name="cameras.json",
         read=read_page4d_json,
         file_names=("cameras.json",),
         json_keys=frozenset({"views", "cameras"}),
     ),
-    CalibrationFormat(
+    CalibrationReader(
         name="Qualisys",
         read=read_qualisys,
         file_names=("*.qca.txt", "*.qca"),
         signature=re.compile(rb"<(.*<)?calibration", re.DOTALL),
     ),
-    CalibrationFormat(
+    CalibrationReader(
         name="Pose2Sim/Anipose TOML",
         read=read_pose2sim,
         file_names=("*.toml",),
@@ -162,11 +162,11 @@ def _find_in_folder(folder: Path) -> _Found:
     return _find(files[0])
 
 
-def _is_single_file(format_: CalibrationFormat | None) -> bool:
+def _is_single_file(format_: CalibrationReader | None) -> bool:
     return format_ is not None and format_.is_folder is None and not format_.json_keys
 
 
-def _format_of_name(path: Path) -> CalibrationFormat | None:
+def _format_of_name(path: Path) -> CalibrationReader | None:
     name = path.name.lower()
     return next((row for row in FORMATS if any(fnmatchcase(name, pattern) for pattern in row.file_names)), None)
 

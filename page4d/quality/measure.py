@@ -36,7 +36,7 @@ _MIN_DEPTH = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class DepthView:
+class DepthMap:
     """The depth map of a view, 0 where there is none, with its camera [] on the pixel grid of the map."""
 
     depth: Float[Tensor, "H W"]
@@ -71,14 +71,14 @@ class PairComparison:
     residual_px: Float[Tensor, "H W"]
 
 
-def warp_into(view: DepthView, other: DepthView, factor: float = 1.0) -> WarpedPixels:
+def warp_into(view: DepthMap, other: DepthMap, factor: float = 1.0) -> WarpedPixels:
     """Project the points of a view, with depth times `factor`, into another; meaningless without depth."""
     depth = torch.where(view.known, view.depth * factor, 1.0)
     rays = camera_rays(view.camera.intrinsics, view.size)
     return ray_warp(rays, view.camera, other.camera).to(depth).at(depth, _MIN_DEPTH)
 
 
-def compare_pair(view: DepthView, other: DepthView) -> PairComparison:
+def compare_pair(view: DepthMap, other: DepthMap) -> PairComparison:
     """Compare the points of `view` with the depth map of `other`.
 
     Of the 3x3 pixels around a projection the one with the most similar depth counts. The residual is the symmetric
@@ -115,7 +115,7 @@ def compare_pair(view: DepthView, other: DepthView) -> PairComparison:
 
 
 def _residual(
-    view: DepthView, other: DepthView, warped: WarpedPixels, difference: Float[Tensor, "H W"]
+    view: DepthMap, other: DepthMap, warped: WarpedPixels, difference: Float[Tensor, "H W"]
 ) -> Float[Tensor, "H W"]:
     """Return the distance of each pixel to the projection of the surface that the other view has there."""
     surface = warped.depth.clamp(min=_MIN_DEPTH) * torch.exp(-torch.nan_to_num(difference, posinf=0.0))
@@ -156,8 +156,8 @@ class PhotoConsistency:
 
 
 def photo_consistency(
-    view: DepthView,
-    other: DepthView,
+    view: DepthMap,
+    other: DepthMap,
     pictures: tuple[Float[Tensor, "3 H W"], Float[Tensor, "3 h w"]],
     comparison: PairComparison,
 ) -> PhotoConsistency:
@@ -202,10 +202,10 @@ Step = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class ComparedFrame:
     """One view at one instant, at the size of the comparison. `moving` and `picture` are None without them."""
 
-    view: DepthView
+    view: DepthMap
     confidence: Float[Tensor, "H W"]
     moving: Bool[Tensor, "H W"] | None
     picture: Picture | None
@@ -225,7 +225,7 @@ class Example:
     """The frames of the middle instant with their verdicts, and the flicker maps, for pictures."""
 
     instant: int
-    frames: tuple[Frame, ...]
+    frames: tuple[ComparedFrame, ...]
     verdicts: tuple[Verdict, ...]
     flicker: tuple[Float[Tensor, "H W"] | None, ...]
 
@@ -300,7 +300,7 @@ def measure(output: Output, scene: str | None = None, progress: Step | None = No
     pairs: dict[tuple[int, int], _PairSums] = defaultdict(_PairSums)
     views = [_ViewSums() for _ in output.view_names]
     steady = [_is_static(output, index) and len(instants) > 1 for index in range(len(views))]
-    example: tuple[int, tuple[Frame, ...], tuple[Verdict, ...]] | None = None
+    example: tuple[int, tuple[ComparedFrame, ...], tuple[Verdict, ...]] | None = None
     for number, instant in enumerate(instants):
         shown = None if pictures is None else next(pictures)
         frames = tuple(_frame(output, instant, index, shown) for index in range(len(views)))
@@ -335,7 +335,7 @@ def _pictures(output: Output, scene: str, instants: Sequence[int]) -> Iterator[l
         yield [next(reader) for reader in readers]
 
 
-def _frame(output: Output, instant: int, index: int, pictures: list[NDArray[np.uint8]] | None) -> Frame:
+def _frame(output: Output, instant: int, index: int, pictures: list[NDArray[np.uint8]] | None) -> ComparedFrame:
     """Read a frame; large maps are sampled at every nth pixel."""
     name = output.view_names[index]
     depth = torch.from_numpy(output.depth(instant, name))
@@ -359,15 +359,15 @@ def _frame(output: Output, instant: int, index: int, pictures: list[NDArray[np.u
     if pictures is not None:
         pixels = torch.from_numpy(resize(pictures[index], size).copy())
         picture = pixels.permute(2, 0, 1).float() / 255
-    return Frame(
-        view=DepthView(depth=small, camera=camera),
+    return ComparedFrame(
+        view=DepthMap(depth=small, camera=camera),
         confidence=sampled(torch.from_numpy(output.confidence(instant, name))),
         moving=None if moving is None else sampled(torch.from_numpy(moving)),
         picture=picture,
     )
 
 
-def _compare(frames: Sequence[Frame], index: int, pairs: dict[tuple[int, int], _PairSums]) -> Verdict:
+def _compare(frames: Sequence[ComparedFrame], index: int, pairs: dict[tuple[int, int], _PairSums]) -> Verdict:
     """Compare a view with the nearest other ones, add to the sums of these pairs, and return the verdict."""
     own = frames[index]
     known = own.view.known
@@ -385,7 +385,7 @@ def _compare(frames: Sequence[Frame], index: int, pairs: dict[tuple[int, int], _
     )
 
 
-def _add_pair(sums: _PairSums, own: Frame, other: Frame, comparison: PairComparison) -> None:
+def _add_pair(sums: _PairSums, own: ComparedFrame, other: ComparedFrame, comparison: PairComparison) -> None:
     visible = comparison.visible
     sums.known += int(own.view.known.sum())
     sums.visible += int(visible.sum())
@@ -404,7 +404,7 @@ def _thinned(values: Float[Tensor, " N"]) -> Float[Tensor, " n"]:
     return values[:: max(1, -(-len(values) // _SAMPLES))].clone()
 
 
-def _add_view(sums: _ViewSums, frame: Frame, verdict: Verdict, *, is_steady: bool) -> None:
+def _add_view(sums: _ViewSums, frame: ComparedFrame, verdict: Verdict, *, is_steady: bool) -> None:
     known = frame.view.known
     sums.pixels += known.numel()
     sums.known += int(known.sum())

@@ -22,7 +22,7 @@ from page4d.options import in_options
 from page4d.output.reader import Output, open_output
 from page4d.plotting.canvas import DEPTH_MAP, ERROR_MAP, NO_VALUE, Color, colored
 from page4d.quality.grade import grade, overall_quality
-from page4d.quality.measure import MAX_INSTANTS, Example, Frame, Step, Verdict, measure
+from page4d.quality.measure import MAX_INSTANTS, ComparedFrame, Example, Step, Verdict, measure
 from page4d.quality.record import Grade, PairQuality, QualityReport, Share, ViewQuality
 
 
@@ -305,14 +305,14 @@ def _depth_range(example: Example) -> tuple[float, float]:
     return float(low), float(max(high, low * 1.01))
 
 
-def _depth_picture(frame: Frame, near: float, far: float) -> NDArray[np.uint8]:
+def _depth_picture(frame: ComparedFrame, near: float, far: float) -> NDArray[np.uint8]:
     known: Bool[Tensor, "H W"] = frame.view.known
     depth: Float[Tensor, "H W"] = torch.where(known, frame.view.depth, near)
     share = (depth / near).log() / np.log(far / near)
     return colored(share.numpy(), known.numpy(), DEPTH_MAP)
 
 
-def _verdict_picture(frame: Frame, verdict: Verdict) -> NDArray[np.uint8]:
+def _verdict_picture(frame: ComparedFrame, verdict: Verdict) -> NDArray[np.uint8]:
     """Return the agreement map, shaded by the picture if there is one."""
     picture = np.full((*frame.view.size, 3), NO_VALUE, np.float32)
     for mask, color in (

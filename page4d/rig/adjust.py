@@ -1,7 +1,7 @@
 """Robust bundle adjustment of a static rig over body keypoints and texture, with one shared unknown focal length.
 
-Triangulation of tracks. Tracks: observations of one scene point in several views, merged from the matches of accepted
-pairs of views.
+Triangulation of tracks. Observations of one scene point in several views, merged from the matches of accepted pairs
+of views.
 
 Source: Triggs et al., "Bundle adjustment - a modern synthesis", 2000: Levenberg-Marquardt with the points eliminated
 (Schur complement); robust kernels as in section 3.3.
@@ -23,7 +23,7 @@ _Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tracks:
+class Observations:
     """N observations of P scene points, ordered by point, at most one per point and view.
 
     `pixels` are undistorted original pixels, `weights` in (0, 1]. Per point, `person` is the index of the person at
@@ -49,12 +49,12 @@ class Tracks:
         people: NDArray[np.bool_] = self.joint[self.point] >= 0
         return people
 
-    def select(self, observations: Bool[NDArray[np.bool_], " N"]) -> "Tracks":
+    def select(self, observations: Bool[NDArray[np.bool_], " N"]) -> "Observations":
         """Keep some observations; points with fewer than two of them are dropped."""
         count = np.bincount(self.point[observations], minlength=self.num_points)
         kept = observations & (count >= 2)[self.point]
         points, renumbered = np.unique(self.point[kept], return_inverse=True)
-        return Tracks(
+        return Observations(
             view=self.view[kept],
             point=renumbered,
             pixels=self.pixels[kept],
@@ -65,7 +65,7 @@ class Tracks:
         )
 
 
-def merge_tracks(pairs: Sequence[PairPose], num_instants: int) -> Tracks:
+def merge_tracks(pairs: Sequence[PairPose], num_instants: int) -> Observations:
     """Merge the matches of pairs into tracks.
 
     Persons (per instant) and texture features that are matched in several pairs become one, in order of the pairs'
@@ -75,7 +75,7 @@ def merge_tracks(pairs: Sequence[PairPose], num_instants: int) -> Tracks:
     parts = [_merge(ranked, evidence, num_instants) for evidence in Evidence]
     sizes = np.cumsum([0, *(part.num_points for part in parts)])
     persons = np.cumsum([0, *(part.person.max(initial=-1) + 1 for part in parts)])
-    return Tracks(
+    return Observations(
         view=np.concatenate([part.view for part in parts]),
         point=np.concatenate([part.point + size for part, size in zip(parts, sizes[:-1], strict=True)]),
         pixels=np.concatenate([part.pixels for part in parts]),
@@ -91,7 +91,7 @@ def merge_tracks(pairs: Sequence[PairPose], num_instants: int) -> Tracks:
     )
 
 
-def _merge(pairs: Sequence[PairPose], evidence: Evidence, num_instants: int) -> Tracks:
+def _merge(pairs: Sequence[PairPose], evidence: Evidence, num_instants: int) -> Observations:
     matches = [(pair, pair.matches) for pair in pairs if pair.evidence is evidence and pair.matches is not None]
     joints = NUM_JOINTS if evidence is Evidence.PEOPLE else 1
     groups = _Groups()
@@ -112,7 +112,7 @@ def _merge(pairs: Sequence[PairPose], evidence: Evidence, num_instants: int) -> 
     empty = np.zeros(0, np.int64)
     if not sides:
         none = np.zeros(0)
-        return Tracks(
+        return Observations(
             view=empty, point=empty, pixels=np.zeros((0, 2)), weights=none, person=empty, instant=empty, joint=empty
         )
     views, ids, pixels, weights = (np.concatenate(column) for column in zip(*sides, strict=True))
@@ -128,7 +128,7 @@ def _merge(pairs: Sequence[PairPose], evidence: Evidence, num_instants: int) -> 
     instant = np.zeros(len(key), np.int64)
     instant[point] = (identity // joints) % max(num_instants, 1)
     minus = np.full(len(key), -1)
-    return Tracks(
+    return Observations(
         view=view[order],
         point=point[order],
         pixels=pixels[first][order],
@@ -179,7 +179,7 @@ so that one wrong ray of three or more does not displace the point."""
 
 
 def rays(
-    world_to_camera: Float[Array, "V 4 4"], intrinsics: Float[Array, "V 3 3"], tracks: Tracks
+    world_to_camera: Float[Array, "V 4 4"], intrinsics: Float[Array, "V 3 3"], tracks: Observations
 ) -> tuple[Float[Array, "N 3"], Float[Array, "N 3"]]:
     """Return the camera centre and the unit direction in the world of every observation."""
     rotation, translation = world_to_camera[:, :3, :3], world_to_camera[:, :3, 3:]
@@ -192,11 +192,11 @@ def rays(
 
 
 def triangulate(
-    world_to_camera: Float[Array, "V 4 4"], intrinsics: Float[Array, "V 3 3"], tracks: Tracks
+    world_to_camera: Float[Array, "V 4 4"], intrinsics: Float[Array, "V 3 3"], tracks: Observations
 ) -> tuple[Float[Array, "P 3"], Bool[NDArray[np.bool_], " P"]]:
     """Return the point nearest to the rays of each track (weighted, robust), and whether it is determined.
 
-    A point is determined if its rays are not parallel and it lies in front of its cameras. Tracks need at least one
+    A point is determined if its rays are not parallel and it lies in front of its cameras. Points need at least one
     observation per point.
     """
     if tracks.num_points == 0:
@@ -272,14 +272,14 @@ class Adjustment:
     log_focal: float
     focal_std: float | None
     points: Float[Array, "P 3"]
-    tracks: Tracks
+    tracks: Observations
     residual_px: Float[Array, " N"]
 
 
 def adjust(
     world_to_camera: Float[Array, "V 4 4"],
     intrinsics: Float[Array, "V 3 3"],
-    tracks: Tracks,
+    tracks: Observations,
     free_focal: Bool[NDArray[np.bool_], " V"],
 ) -> Adjustment | None:
     """Triangulate tracks and adjust cameras, points and one shared focal factor of the views in `free_focal`.
@@ -312,7 +312,7 @@ def adjust(
     )
 
 
-def _thinned(tracks: Tracks) -> Tracks:
+def _thinned(tracks: Observations) -> Observations:
     """Keep at most `_MAX_POINTS` points, evenly spaced."""
     if tracks.num_points <= _MAX_POINTS:
         return tracks
@@ -332,7 +332,7 @@ class _Problem:
     """Residuals, Jacobians and steps. Parameters of cameras: a motion in the camera's frame; the shared log focal."""
 
     def __init__(
-        self, tracks: Tracks, intrinsics: Float[Array, "V 3 3"], free: NDArray[np.bool_], log_focal: float
+        self, tracks: Observations, intrinsics: Float[Array, "V 3 3"], free: NDArray[np.bool_], log_focal: float
     ) -> None:
         self.tracks, self.intrinsics, self.free = tracks, intrinsics, free
         self.start_log_focal = log_focal

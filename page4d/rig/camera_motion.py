@@ -101,7 +101,7 @@ _NORMALIZING_PX = 25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Comparison:
+class PictureMotion:
     """Motion of a camera between two pictures.
 
     `share` is the share of all corners that are still. `displacement_px` is the median displacement of the corners
@@ -140,7 +140,7 @@ def find_corners(picture: Picture) -> Points:
     return np.zeros((0, 2), np.float32) if found is None else np.asarray(found, np.float32).reshape(-1, 2)
 
 
-def compare_pictures(first: Picture, second: Picture, corners: Points) -> Comparison:
+def compare_pictures(first: Picture, second: Picture, corners: Points) -> PictureMotion:
     """Compare normalized pictures [H, W] of a view; `corners` are those of the first, at least one.
 
     Still corners are searched from their place on, without a pyramid: people who cross the picture do not draw them
@@ -152,7 +152,7 @@ def compare_pictures(first: Picture, second: Picture, corners: Points) -> Compar
     spread, rest = _num_cells(corners[still], first.shape), _num_cells(corners, first.shape)
     flow, found = _track(first, second, corners, window=15, levels=3)
     distance = float(np.median(np.linalg.norm(flow[found], axis=1))) if found.sum() >= MIN_CORNERS // 4 else None
-    result = Comparison(has_moved=None, share=share, displacement_px=distance, stays=still & (shake <= SHAKE_PX))
+    result = PictureMotion(has_moved=None, share=share, displacement_px=distance, stays=still & (shake <= SHAKE_PX))
     together, motion = _common_motion(corners, flow, found & ~still)
     cells = _num_cells(corners[together], first.shape)
     number = int(together.sum())
@@ -168,7 +168,7 @@ def compare_pictures(first: Picture, second: Picture, corners: Points) -> Compar
     return result
 
 
-def compare_together(found: Sequence[Comparison], corners: Points, size: tuple[int, ...]) -> list[Comparison]:
+def compare_together(found: Sequence[PictureMotion], corners: Points, size: tuple[int, ...]) -> list[PictureMotion]:
     """Judge pictures of a view by the corners that stay in others of them too, if these fill the picture [H, W].
 
     A picture that keeps a part of them is of a camera at rest, even if people in front of the rest move together.
@@ -181,7 +181,7 @@ def compare_together(found: Sequence[Comparison], corners: Points, size: tuple[i
     if anchors.mean() < STILL_SHARE or cells < ANCHOR_SPREAD * _num_cells(corners, size):
         return list(found)
 
-    def rests(one: Comparison) -> bool:
+    def rests(one: PictureMotion) -> bool:
         hidden = one.moving_cells > _DOMINANCE * cells
         return one.stays is not None and not hidden and bool(one.stays[anchors].mean() >= KEPT_SHARE)
 
@@ -422,7 +422,7 @@ def measure_motion(name: str, pictures: Sequence[Picture], times: NDArray[np.flo
         found = [
             compare_pictures(plain[reference], plain[index], corners[reference])
             if len(corners[index]) >= MIN_CORNERS
-            else Comparison(has_moved=None)
+            else PictureMotion(has_moved=None)
             for index in others
         ]
         found = compare_together(found, corners[reference], plain[reference].shape)
@@ -447,7 +447,7 @@ def _rank(motion: ViewMotion) -> tuple[int, float]:
     return {None: 0, False: 1, True: 2}[motion.is_static], motion.share or 0.0
 
 
-def _judge(base: ViewMotion, found: Sequence[Comparison], at: float, times: NDArray[np.float64]) -> ViewMotion:
+def _judge(base: ViewMotion, found: Sequence[PictureMotion], at: float, times: NDArray[np.float64]) -> ViewMotion:
     """Judge a view by comparisons of its pictures with the one at the time `at`."""
     moved = [one for one in found if one.has_moved]
     still = [one for one in found if one.has_moved is False]

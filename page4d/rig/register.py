@@ -14,7 +14,7 @@ from jaxtyping import Float
 from page4d.choices import Registration
 from page4d.errors import Notice
 from page4d.options import RegisterSettings, in_options
-from page4d.rig.adjust import Adjustment, Tracks, adjust, merge_tracks
+from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, connected_parts, place
 from page4d.rig.instants import choose_instants
 from page4d.rig.lens import lenses_of
@@ -200,7 +200,7 @@ class Assembly:
         if len(self.placement.views) >= 2:
             self.adjustment = self._adjusted(merge_tracks(self.placement.pairs, self.num_instants))
 
-    def _adjusted(self, tracks: Tracks) -> Adjustment | None:
+    def _adjusted(self, tracks: Observations) -> Adjustment | None:
         assert self.placement is not None
         row = {view: index for index, view in enumerate(self.placement.views)}
         tracks = replace(tracks, view=np.array([row[int(view)] for view in tracks.view], np.int64))

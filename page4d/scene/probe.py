@@ -17,7 +17,7 @@ from page4d.scene.image_file import Orientation, display_matrix, orientation_of
 from page4d.scene.records import Level, Notice
 from page4d.scene.timeline import timing
 from page4d.scene.video import (
-    Extent,
+    PacketExtent,
     VideoSource,
     check_memory,
     damage_error,
@@ -171,7 +171,7 @@ def _read_header(path: Path, max_megapixels: float) -> _Header:
         context = stream.codec_context
         check_pixels(path.name, context.width, context.height, max_megapixels)
         # Only these fields are kept: the packets of a long recording would not fit into memory.
-        extent = Extent(path, container, stream)
+        extent = PacketExtent(path, container, stream)
         packets = [(p.pts, p.dts, p.is_keyframe, p.is_discard, p.is_corrupt) for p in extent.packets() if p.size]
         declared = declared_length(container, stream) - empty_frames(container, [packet[1] for packet in packets])
         shown = [(pts, dts, key) for pts, dts, key, discarded, _ in packets if not discarded]

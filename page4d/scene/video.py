@@ -51,7 +51,7 @@ _END_OF_STREAM = 4
 _TAIL_BYTES = 512
 
 
-class Extent:
+class PacketExtent:
     """The end of the packets of each stream, compared with the end that the file states."""
 
     def __init__(self, path: Path, container: Any, stream: Any) -> None:
@@ -366,7 +366,7 @@ def scan_for_damage(path: Path) -> DamageScan:
         stream = video_stream(container, path)
         start = float((stream.start_time or 0) * stream.time_base)
         declared = declared_length(container, stream)
-        extent = Extent(path, container, stream)
+        extent = PacketExtent(path, container, stream)
         for packet in extent.packets():
             if packet.size:
                 dts.append(packet.dts)

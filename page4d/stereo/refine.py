@@ -29,12 +29,12 @@ from page4d.stereo.edges import filter_edges
 from page4d.stereo.state import (
     MIN_FOCAL_SIGNIFICANCE,
     MIN_SIGNIFICANCE,
-    Agreement,
-    Evidence,
+    EvidenceLevel,
+    HeldOutFit,
     Kept,
     RefinementState,
     held_out_patches,
-    measure_agreement,
+    measure_held_out,
     predicted_depth,
     upsample_patches,
     without_patches,
@@ -169,7 +169,7 @@ def _initial_state(
     if conditioning.intrinsics is not None:
         priors, intrinsics = replace(priors, log_focal=0.0), conditioning.intrinsics
     known = conditioning.world_to_camera
-    evidence = Evidence(
+    evidence = EvidenceLevel(
         views=tuple(views),
         images=None if images is None else _of_views(images, views),
         prior_cameras=_cameras(pose, intrinsics, views),
@@ -206,13 +206,13 @@ def adjust_cameras(state: RefinementState) -> RefinementState:
         matches = _guided_correspondences(evidence, found.cameras, found.depth, reduction)
         found = adjust_bundle(cameras, depth, matches, priors, initial=found)
     held = held_out_patches(evidence.views, evidence.num_times)
-    start = measure_agreement(evidence, held, cameras, depth)
+    start = measure_held_out(evidence, held, cameras, depth)
 
-    def agreement(start_of: BundleAdjustment, priors: Priors) -> Agreement:
+    def agreement(start_of: BundleAdjustment, priors: Priors) -> HeldOutFit:
         # Continuing narrows the robust kernel to guided matches, for which the network's own are not accurate enough.
         shown, initial = without_patches(matches, held), start_of if rounds else None
         repeated = adjust_bundle(cameras, depth, shown, priors, initial=initial)
-        return measure_agreement(evidence, held, repeated.cameras, repeated.depth)
+        return measure_held_out(evidence, held, repeated.cameras, repeated.depth)
 
     free = agreement(found, priors)
     # The prior of a single view holds its focal length.
@@ -286,13 +286,13 @@ STEPS: tuple[Callable[[RefinementState], RefinementState], ...] = (
 """The refinement, in order."""
 
 
-def _rounds(evidence: Evidence) -> tuple[int, ...]:
+def _rounds(evidence: EvidenceLevel) -> tuple[int, ...]:
     """Return the reduction of the images in every round of guided matching; none without images to compare."""
     return _GUIDED_REDUCTIONS if evidence.comparable_images is not None else ()
 
 
 def _guided_correspondences(
-    evidence: Evidence, cameras: Cameras, patch_depth: Float[Tensor, "B N P"], reduction: int
+    evidence: EvidenceLevel, cameras: Cameras, patch_depth: Float[Tensor, "B N P"], reduction: int
 ) -> Correspondences:
     """Return guided matches near the projections by these cameras and depths."""
     assert evidence.images is not None

@@ -20,7 +20,7 @@ from page4d.stereo.views import ViewPrediction, neighbour_views
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class EvidenceLevel:
     """What does not change while steps run. N = T * V images.
 
     `images` are the views' images in [0, 1] if they may be compared. `prior_cameras` [B, N] and `prior_depth` of
@@ -68,7 +68,7 @@ class RefinementState:
     unit of `cameras` in that of `rig`. `kept` is None without a comparison with held-out evidence.
     """
 
-    evidence: Evidence
+    evidence: EvidenceLevel
     cameras: Cameras
     patch_depth: Float[Tensor, "B N P"]
     log_correction: tuple[Float[Tensor, "B T _ _"], ...]
@@ -140,13 +140,13 @@ class RefinementState:
         )
 
 
-def upsample_patches(evidence: Evidence, depth: Float[Tensor, "B N P"]) -> tuple[Float[Tensor, "B T _ _"], ...]:
+def upsample_patches(evidence: EvidenceLevel, depth: Float[Tensor, "B N P"]) -> tuple[Float[Tensor, "B T _ _"], ...]:
     """Return the log corrections of all pixels from the depth of patch centers, interpolated bilinearly."""
     of_views = torch.unflatten(depth / evidence.prior_depth, 1, (-1, len(evidence.views)))
     return tuple(_upsample(view, of_views[:, :, place]) for place, view in enumerate(evidence.views))
 
 
-def predicted_depth(evidence: Evidence, patch_depth: Float[Tensor, "B N P"]) -> list[Float[Tensor, "B T _ _"]]:
+def predicted_depth(evidence: EvidenceLevel, patch_depth: Float[Tensor, "B N P"]) -> list[Float[Tensor, "B T _ _"]]:
     """Return the depth of every pixel in float32: the network's, corrected to the depth of patch centers."""
     return [
         view.depth[:, :, 0].float() * correction.float().exp()
@@ -190,7 +190,7 @@ _SHARE_PER_DEVIATION = 0.06
 standard deviation per 0.06. Wrong cameras of real rigs do not reach the 0.15 that poses need."""
 
 
-class Agreement(NamedTuple):
+class HeldOutFit(NamedTuple):
     """Support of cameras and depth by held-out patches, of each scene.
 
     `significance` is in standard deviations above chance; `support` compares two results on the same patches.
@@ -199,7 +199,7 @@ class Agreement(NamedTuple):
     support: Float[Tensor, " B"]
     significance: Float[Tensor, " B"]
 
-    def is_better(self, start: "Agreement", significance: float) -> Bool[Tensor, " B"]:
+    def is_better(self, start: "HeldOutFit", significance: float) -> Bool[Tensor, " B"]:
         """Return whether these cameras are supported, and better than those at the start."""
         return (self.significance >= significance) & (self.support > start.support)
 
@@ -219,9 +219,9 @@ def without_patches(correspondences: Correspondences, held: Bool[Tensor, "N P"])
     return replace(correspondences, weight=correspondences.weight * ~held.to(correspondences.weight.device)[:, None])
 
 
-def measure_agreement(
-    evidence: Evidence, held: Bool[Tensor, "N P"], cameras: Cameras, patch_depth: Float[Tensor, "B N P"]
-) -> Agreement:
+def measure_held_out(
+    evidence: EvidenceLevel, held: Bool[Tensor, "N P"], cameras: Cameras, patch_depth: Float[Tensor, "B N P"]
+) -> HeldOutFit:
     """Return the agreement of held-out patches under cameras [B, N] and depth.
 
     It is that of the images of a rig; without images, and for a single view, that of the network's matches.
@@ -232,8 +232,8 @@ def measure_agreement(
 
 
 def _agreement_of_images(
-    evidence: Evidence, held: Bool[Tensor, "N P"], cameras: Cameras, patch_depth: Float[Tensor, "B N P"]
-) -> Agreement:
+    evidence: EvidenceLevel, held: Bool[Tensor, "N P"], cameras: Cameras, patch_depth: Float[Tensor, "B N P"]
+) -> HeldOutFit:
     """Count peaks of correlation at the predicted places, among all peaks of the search around them."""
     assert evidence.comparable_images is not None
     images, num_times = evidence.comparable_images, evidence.num_times
@@ -251,12 +251,12 @@ def _agreement_of_images(
     counted = min(num_times, _INDEPENDENT_INSTANTS) / num_times
     support = (near - _CHANCE * found) * counted
     deviation = (_CHANCE * (1 - _CHANCE) * found * counted).clamp(min=1).sqrt()
-    return Agreement(support, support / deviation)
+    return HeldOutFit(support, support / deviation)
 
 
 def _agreement_of_matches(
-    evidence: Evidence, held: Bool[Tensor, "N P"], cameras: Cameras, patch_depth: Float[Tensor, "B N P"]
-) -> Agreement:
+    evidence: EvidenceLevel, held: Bool[Tensor, "N P"], cameras: Cameras, patch_depth: Float[Tensor, "B N P"]
+) -> HeldOutFit:
     """Sum the weights of held-out matches with other images, lowered by their reprojection errors."""
     matches = evidence.matches
     problem = NormalEquations(cameras, patch_depth, matches, Priors())
@@ -270,4 +270,4 @@ def _agreement_of_matches(
         error = projected.residual.norm(dim=-2) / limit
         support += (weight[..., part] * projected.in_front / (1 + error.square())).sum(dim=(1, 2, 3))
     total = weight.sum(dim=(1, 2, 3)).clamp(min=torch.finfo(torch.float64).tiny)
-    return Agreement(support, support / total / _SHARE_PER_DEVIATION)
+    return HeldOutFit(support, support / total / _SHARE_PER_DEVIATION)

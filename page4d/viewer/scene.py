@@ -67,7 +67,7 @@ class Frustum:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Viewpoint:
+class ViewerCamera:
     """A camera of the viewer in the run's world, the point that it orbits, and its clipping planes."""
 
     position: Vector
@@ -114,7 +114,7 @@ def frustum_depth(content: ViewerContent) -> float:
     return depth
 
 
-def first_viewpoint(content: ViewerContent) -> Viewpoint:
+def first_viewpoint(content: ViewerContent) -> ViewerCamera:
     """Return a viewpoint behind and above the cameras, at their mean height, towards the scene."""
     target, up, distance = _target(content), np.array(up_vector(content.up)), _distance(content)
     offsets = content.camera_to_world[0, :, :3, 3] - target
@@ -123,7 +123,7 @@ def first_viewpoint(content: ViewerContent) -> Viewpoint:
     radius = max(float(np.linalg.norm(level, axis=1).mean()), _LEAST_TILT * distance)
     toward = radius * _side(level, up, content.camera_to_world[0, 0], distance) + heights.mean() * up
     position = target + distance * (_BACK * toward / np.linalg.norm(toward) + _RISE * up)
-    return Viewpoint(
+    return ViewerCamera(
         position=vector(position),
         look_at=vector(target),
         near=min(content.diagonal / 1000, distance / 100),

@@ -24,7 +24,7 @@ from page4d.lab.pretraining.pretrain import (
 )
 from page4d.lab.training import engine as first_step
 from page4d.lab.training.checkpoint import RunFolder
-from page4d.lab.training.logs import SilentObserver
+from page4d.lab.training.logs import SilentTrainingObserver
 from page4d.lab.training.optimizers import OptimizerConfig
 from page4d.networks.encoders.vit import Pooling, ViTConfig
 
@@ -82,7 +82,7 @@ def run_tiny(
         stack.enter_context(patch.object(first_step, "_INTERVAL_S", 0.0))
         for name in () if pictures else ("draw_losses", "draw_pictures"):
             stack.enter_context(patch(f"page4d.lab.pretraining.pretrain.{name}"))
-        return pretrain(request, SilentObserver(), stop)
+        return pretrain(request, SilentTrainingObserver(), stop)
 
 
 def stop_after(calls: int) -> Callable[[], int | None]:

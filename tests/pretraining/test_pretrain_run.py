@@ -16,7 +16,7 @@ from page4d.lab.pretraining.data import Crops
 from page4d.lab.pretraining.pretrain import Pretraining, PretrainRequest
 from page4d.lab.pretraining.tasks import DINOTask, PretrainStep, build_task, class_attention
 from page4d.lab.training.checkpoint import RunFolder
-from page4d.lab.training.logs import SilentObserver, read_metrics
+from page4d.lab.training.logs import SilentTrainingObserver, read_metrics
 from page4d.lab.training.optimizers import SINGLE_PROCESS
 from page4d.lab.training.train import train as train_network
 from page4d.networks.encoders.swin import SwinConfig
@@ -144,7 +144,7 @@ def test_a_skipped_step_leaves_teacher_and_centre_unchanged() -> None:
 @pytest.mark.parametrize(("information", "warnings"), [(0.03, 1), (1.2, 0), (None, 0)])
 def test_a_collapsed_teacher_is_reported(information, warnings, scene, tmp_path, monkeypatch) -> None:
     messages: list[str] = []
-    observer = SilentObserver()
+    observer = SilentTrainingObserver()
     monkeypatch.setattr(observer, "message", messages.append)
     config = replace(TINY_MAE, scenes=(str(scene),))
     losses = {"total": 1.0} if information is None else {"total": 1.0, "teacher_information": information}

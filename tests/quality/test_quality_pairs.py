@@ -7,12 +7,12 @@ import torch
 
 from page4d.geometry.camera import Cameras
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.quality.measure import DepthView, compare_pair
+from page4d.quality.measure import DepthMap, compare_pair
 
 CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=1, image_size=(72, 96))
 
 
-def true_view(view: int, capture: SyntheticCapture = CAPTURE) -> DepthView:
+def true_view(view: int, capture: SyntheticCapture = CAPTURE) -> DepthMap:
     cameras = capture.cameras_of(view)
     frame = capture.rendered(0, view)
     camera = Cameras(
@@ -20,16 +20,16 @@ def true_view(view: int, capture: SyntheticCapture = CAPTURE) -> DepthView:
         intrinsics=cameras.intrinsics[0].double(),
         image_size=cameras.image_size,
     )
-    return DepthView(depth=frame.depth, camera=camera)
+    return DepthMap(depth=frame.depth, camera=camera)
 
 
-def wall(distance: float, center_x: float, size: tuple[int, int] = (20, 30)) -> DepthView:
+def wall(distance: float, center_x: float, size: tuple[int, int] = (20, 30)) -> DepthMap:
     """Return a camera at (center_x, 0, 0) that sees a plane at z = `distance`; focal length 30 px."""
     pose = torch.eye(4, dtype=torch.float64)
     pose[0, 3] = -center_x
     matrix = torch.tensor([[30.0, 0, size[1] / 2], [0, 30, size[0] / 2], [0, 0, 1]], dtype=torch.float64)
     camera = Cameras(world_to_camera=pose, intrinsics=matrix, image_size=size)
-    return DepthView(depth=torch.full(size, distance), camera=camera)
+    return DepthMap(depth=torch.full(size, distance), camera=camera)
 
 
 def test_true_depth_is_confirmed_nearly_wherever_it_is_compared() -> None:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.quality.measure import DepthView, PhotoConsistency, compare_pair, photo_consistency
+from page4d.quality.measure import DepthMap, PhotoConsistency, compare_pair, photo_consistency
 from tests.quality.test_quality_pairs import CAPTURE, true_view
 
 
@@ -15,7 +15,7 @@ def pictures() -> tuple[Tensor, Tensor]:
     return CAPTURE.rendered(0, 0).image, CAPTURE.rendered(0, 1).image
 
 
-def consistency(own: DepthView, other: DepthView, shown: tuple[Tensor, Tensor] | None = None) -> PhotoConsistency:
+def consistency(own: DepthMap, other: DepthMap, shown: tuple[Tensor, Tensor] | None = None) -> PhotoConsistency:
     return photo_consistency(own, other, shown or pictures(), compare_pair(own, other))
 
 
@@ -60,7 +60,7 @@ def test_opposite_views_are_not_compared() -> None:
     back = torch.diag(torch.tensor([-1.0, 1.0, -1.0, 1.0], dtype=torch.float64))
     back[2, 3] = 4.0
     one, other = (
-        DepthView(depth=depth, camera=Cameras(world_to_camera=pose, intrinsics=matrix, image_size=size))
+        DepthMap(depth=depth, camera=Cameras(world_to_camera=pose, intrinsics=matrix, image_size=size))
         for pose in (front, back)
     )
     picture = torch.rand((3, *size), generator=torch.Generator().manual_seed(1))

@@ -12,7 +12,7 @@ from page4d.records import GroundTruth
 from page4d.stereo import refine
 from page4d.stereo.bundle_adjustment import Correspondences
 from page4d.stereo.refine import run_refinement
-from page4d.stereo.state import Agreement, held_out_patches, without_patches
+from page4d.stereo.state import HeldOutFit, held_out_patches, without_patches
 from tests.geometry.geometry_samples import se3_exp
 from tests.refinement.synthetic_rigs import FINER, PATCH, filled_depth, refined, true_matches, views_without_matches
 
@@ -70,12 +70,12 @@ def test_weak_evidence_supports_poses_but_not_focal_lengths(
 ) -> None:
     calls: list[Cameras] = []
 
-    def weak(_, __, cameras: Cameras, ___) -> Agreement:
+    def weak(_, __, cameras: Cameras, ___) -> HeldOutFit:
         calls.append(cameras)
         level = torch.full((2,), 2.7 if len(calls) > 1 else 0.0, dtype=torch.float64)
-        return Agreement(level, level)
+        return HeldOutFit(level, level)
 
-    monkeypatch.setattr(refine, "measure_agreement", weak)
+    monkeypatch.setattr(refine, "measure_held_out", weak)
     found = refined(output, images=truth.images)
     assert torch.equal(found.intrinsics, output.intrinsics)
     assert not torch.equal(found.world_to_camera, output.world_to_camera)

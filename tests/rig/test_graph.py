@@ -8,7 +8,7 @@ import pytest
 from people_rig import Filming, PeopleRig, film_people
 
 from page4d.rig import adjust as adjustment
-from page4d.rig.adjust import NUM_JOINTS, Adjustment, Tracks, adjust, merge_tracks, triangulate
+from page4d.rig.adjust import NUM_JOINTS, Adjustment, Observations, adjust, merge_tracks, triangulate
 from page4d.rig.graph import Placement, choose_links, choose_pairs, connected_parts, place
 from page4d.rig.records import (
     Array,
@@ -175,7 +175,7 @@ def test_jacobians_match_finite_differences() -> None:
 
 def test_tracks_merge_and_keep_one_person_per_view() -> None:
     world = rig()
-    tracks: Tracks = merge_tracks(all_pairs(world), world.num_instants)
+    tracks: Observations = merge_tracks(all_pairs(world), world.num_instants)
     assert tracks.num_points == 12 * NUM_JOINTS
     assert len(tracks.view) == 4 * tracks.num_points
     mixed = all_pairs(world)

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 from people_rig import PERSON_HEIGHT, Filming, film_people
 
-from page4d.rig.adjust import NUM_JOINTS, Tracks
+from page4d.rig.adjust import NUM_JOINTS, Observations
 from page4d.rig.people.height import person_height
 from page4d.rig.records import Array
 
 
-def tracks_of(joints: Array) -> tuple[Array, Tracks]:
+def tracks_of(joints: Array) -> tuple[Array, Observations]:
     """Return the points of people [I, 33, 3], each seen by two views."""
     count = joints.shape[0] * NUM_JOINTS
     person, joint = (index.ravel() for index in np.indices(joints.shape[:2]))
-    tracks = Tracks(
+    tracks = Observations(
         view=np.tile([0, 1], count),
         point=np.repeat(np.arange(count), 2),
         pixels=np.zeros((2 * count, 2)),

@@ -12,7 +12,7 @@ from page4d.rig.people.keypoints import (
     MAX_PEOPLE,
     MIN_LENGTH,
     REGION_SCALE,
-    Pose,
+    BodyPose,
     Pyramid,
     Region,
     anchors,
@@ -30,9 +30,9 @@ from page4d.rig.people.model import RawLandmarks
 from page4d.rig.records import Lens, Tracklet
 
 
-def pose_at(x: float, y: float = 0.0, scale: float = 100.0) -> Pose:
+def pose_at(x: float, y: float = 0.0, scale: float = 100.0) -> BodyPose:
     joints = np.random.default_rng(0).uniform(-scale, scale, (33, 2)) + np.array([x, y])
-    return Pose(joints, np.full(33, 0.9), 0.9, Region((x, y), REGION_SCALE * scale, 0.0))
+    return BodyPose(joints, np.full(33, 0.9), 0.9, Region((x, y), REGION_SCALE * scale, 0.0))
 
 
 def test_anchors_are_the_centres_of_all_cells() -> None:

@@ -11,7 +11,7 @@ from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.lab.synthetic.furnish import sample_world
 from page4d.lab.synthetic.render import Rendered, render
 from page4d.lab.synthetic.rigs import RigSpec, build_rig, sample_rig
-from page4d.lab.synthetic.world import Shape, World, build_world
+from page4d.lab.synthetic.world import Shape, Worlds, build_world
 
 SIZE = (24, 32)
 EXACT = 1e-9
@@ -32,7 +32,7 @@ class Setting:
         return sample_rig(self.seed, self.family, views, None, 0.5, self.subject)
 
     @property
-    def world(self) -> World:
+    def world(self) -> Worlds:
         return build_world([sample_world(self.seed, self.rig, float(self.outdoors))])
 
     def cameras(self, times: Tensor, size: tuple[int, int] = SIZE) -> Cameras:
@@ -48,13 +48,13 @@ SETTINGS = (ROOM, TABLE, GARDEN, PATIO)
 TIMES = torch.tensor([[0.3, 1.1]], dtype=torch.float64)
 
 
-def filmed(setting: Setting, times: Tensor = TIMES, **options: object) -> tuple[World, Cameras, Rendered]:
+def filmed(setting: Setting, times: Tensor = TIMES, **options: object) -> tuple[Worlds, Cameras, Rendered]:
     """Render a setting in double precision."""
     world, cameras = setting.world, setting.cameras(times)
     return world, cameras, render(world, cameras, times, **({"dtype": torch.float64} | options))
 
 
-def distance_to_surface(world: World, points: Tensor, objects: Tensor, time: Tensor) -> Tensor:
+def distance_to_surface(world: Worlds, points: Tensor, objects: Tensor, time: Tensor) -> Tensor:
     """Return the signed distance (or a lower bound) of world points from objects by implicit equations."""
     poses = world.object_to_world(time.reshape(1, 1))[0, 0]
     local = transform_points(invert_rigid(poses)[objects], points)

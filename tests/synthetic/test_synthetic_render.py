@@ -13,7 +13,7 @@ from page4d.lab.synthetic.furnish import sample_world
 from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split
 from page4d.lab.synthetic.render import render, render_rolling
 from page4d.lab.synthetic.rigs import build_rig
-from page4d.lab.synthetic.world import Lights, Shape, Snapshots, World, build_world
+from page4d.lab.synthetic.world import Lights, Shape, Snapshots, Worlds, build_world
 
 
 def kind(setting):
@@ -128,7 +128,7 @@ def test_supersampling_changes_colours_mostly_at_edges():
     assert float(changed[~edge].double().mean()) < 0.35
 
 
-def darkened(world: World) -> World:
+def darkened(world: Worlds) -> Worlds:
     """Switch off the lamp: ambient and fill light vary slowly over a surface."""
     return dataclasses.replace(world, lights=Lights(**(vars(world.lights) | {"color": 0 * world.lights.color})))
 

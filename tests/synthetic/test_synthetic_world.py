@@ -18,17 +18,17 @@ from page4d.lab.synthetic.materials import lattice_hash, noise
 from page4d.lab.synthetic.people import Activity, circling_box, flying, rolling_ball, sample_person, spinning
 from page4d.lab.synthetic.render import render
 from page4d.lab.synthetic.rigs import SPACING_DEG, RigSpec, Rng, build_rig, sample_rig
-from page4d.lab.synthetic.world import Person, Shape, World, build_world
+from page4d.lab.synthetic.world import Person, Shape, Worlds, build_world
 
 TIMES = torch.linspace(0, 9, 10, dtype=torch.float64)[None]
 
 
-def made(seed: int, family: SceneFamily = SceneFamily.ARC, outdoors: bool = False) -> tuple[RigSpec, World]:
+def made(seed: int, family: SceneFamily = SceneFamily.ARC, outdoors: bool = False) -> tuple[RigSpec, Worlds]:
     rig = sample_rig(seed, family, 1 if family is SceneFamily.SINGLE else 4, moving_probability=0.7)
     return rig, build_world([sample_world(seed, rig, float(outdoors))])
 
 
-def tensors(world: World) -> list[torch.Tensor]:
+def tensors(world: Worlds) -> list[torch.Tensor]:
     seen: list[torch.Tensor] = []
     world.map(lambda value: seen.append(value) or value)
     return seen

@@ -12,7 +12,7 @@ from page4d.errors import InterruptedRunError, UsageError
 from page4d.lab.training import train as training
 from page4d.lab.training.config import TRAINING_PRESETS
 from page4d.lab.training.engine import FirstStep
-from page4d.lab.training.logs import SilentObserver
+from page4d.lab.training.logs import SilentTrainingObserver
 from page4d.lab.training.schedule import Budget
 from page4d.lab.training.train import TrainRequest, train
 
@@ -28,7 +28,7 @@ def test_a_stop_request_ends_a_run_before_its_first_step(tmp_path: Path, monkeyp
     request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=8))
     started = time.monotonic()
     with pytest.raises(InterruptedRunError, match="before the first step") as caught:
-        train(request, SilentObserver(), lambda: signal.SIGTERM if time.monotonic() > started + 0.5 else None)
+        train(request, SilentTrainingObserver(), lambda: signal.SIGTERM if time.monotonic() > started + 0.5 else None)
     assert caught.value.exit_code == 143
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
@@ -37,7 +37,7 @@ def test_the_time_budget_ends_a_run_before_its_first_step(tmp_path: Path, monkey
     monkeypatch.setattr(training.SupervisedTraining, "_begin", lambda _: time.sleep(20))
     request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(seconds=0.5))
     with pytest.raises(UsageError, match=r"no step was complete after 0\.5 s"):
-        train(request, SilentObserver(), lambda: None)
+        train(request, SilentTrainingObserver(), lambda: None)
 
 
 def test_an_earlier_timer_continues_after_the_first_step() -> None:
@@ -72,7 +72,7 @@ def test_a_diverged_run_ends_with_an_error_and_without_weights(
     samples = 4 if spoiled == "weights" else 24
     request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=samples))
     with pytest.raises(UsageError, match="the training diverged: ") as caught:
-        train(request, SilentObserver(), lambda: None)
+        train(request, SilentTrainingObserver(), lambda: None)
     assert "lower learning_rate" in caught.value.hint
     assert not (tmp_path / "run" / "weights.safetensors").exists()
     assert not (tmp_path / "run" / "checkpoint.pt").exists()

@@ -12,7 +12,7 @@ from page4d.choices import SceneFamily
 from page4d.lab.training import engine as first_step
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.config import CurriculumStage, EvaluationConfig, FamilyConfig, SampleShape, TrainConfig
-from page4d.lab.training.logs import SilentObserver, StepReport
+from page4d.lab.training.logs import SilentTrainingObserver, StepReport
 from page4d.lab.training.optimizers import OptimizerConfig
 from page4d.lab.training.schedule import Budget
 from page4d.lab.training.state import TrainCheckpoint, read_checkpoint
@@ -52,7 +52,7 @@ def train_tiny(
     more = {"device": "cpu", "half": False, **more}
     request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
     with patch("page4d.lab.training.train.draw_curve"), patch.object(first_step, "_INTERVAL_S", 0.0):
-        return train(request, SilentObserver(), stop)
+        return train(request, SilentTrainingObserver(), stop)
 
 
 def checkpoint_of(out: Path) -> TrainCheckpoint:
@@ -80,7 +80,7 @@ def assert_equal_runs(first: Path, second: Path) -> None:
     assert replace(one.position, **clock) == replace(two.position, **clock)
 
 
-class Recorder(SilentObserver):
+class Recorder(SilentTrainingObserver):
     """Records reports and messages."""
 
     def __init__(self) -> None:

@@ -31,10 +31,10 @@ from page4d.lab.synthetic.materials import Appearance, develop, plain_appearance
 from page4d.lab.synthetic.rays import RayPackets, cull, occluded
 from page4d.lab.synthetic.render import MAX_DEPTH, SHADOW_GAP, Rendered, render, render_rolling
 from page4d.lab.synthetic.rigs import (
+    CameraRigs,
     ImageSide,
     NumTimes,
     NumViews,
-    Rig,
     RigSpec,
     Rng,
     Seed,
@@ -42,7 +42,7 @@ from page4d.lab.synthetic.rigs import (
     build_rig,
     sample_rig,
 )
-from page4d.lab.synthetic.world import Snapshots, World, build_world
+from page4d.lab.synthetic.world import Snapshots, Worlds, build_world
 from page4d.records import GroundTruth, Predictions
 from page4d.scene.image_file import Image
 from page4d.scene.records import Clock, FrameReader, Scene, View, ViewCamera
@@ -65,7 +65,7 @@ class Flow:
 
 
 def exact_flow(
-    world: World,
+    world: Worlds,
     depth: Float[Tensor, "B H W"],
     objects: Int[Tensor, "B H W"],
     cameras: tuple[Cameras, Cameras],
@@ -161,12 +161,12 @@ class SyntheticCapture:
         return sample_rig(self.seed, self.family, self.num_views, spacing, float(self.moving_cameras), self.subject)
 
     @cached_property
-    def world(self) -> World:
+    def world(self) -> Worlds:
         """The synthetic world, a batch of one."""
         return build_world([sample_world(self.seed, self._rig_spec, outdoor_probability=float(self.outdoors))])
 
     @cached_property
-    def rig(self) -> Rig:
+    def rig(self) -> CameraRigs:
         """The true camera rig, a batch of one."""
         return build_rig([self._rig_spec])
 
@@ -213,10 +213,10 @@ class SyntheticCapture:
         draw = partial(sample_appearance, [self.seed]) if self.photometric else partial(plain_appearance, 1)
         return draw(self.num_views)
 
-    def rendered(self, time: int, view: int, pixels: PixelTransform | None = None) -> "Frame":
+    def rendered(self, time: int, view: int, pixels: PixelTransform | None = None) -> "RenderedFrame":
         """Render one frame at the pixels of its video, or on the network canvas of `pixels`."""
         at, size = torch.from_numpy(self.times)[None, time : time + 1], self.view_sizes[view]
-        rig = Rig(**{name: value[:, view : view + 1] for name, value in vars(self.rig).items()})
+        rig = CameraRigs(**{name: value[:, view : view + 1] for name, value in vars(self.rig).items()})
         if pixels is not None:
             cameras = on_canvas(self.cameras_of(view)[None, time : time + 1, None], pixels)
             rendered = render(self.world, cameras, at, supersample=self.supersample)
@@ -227,7 +227,7 @@ class SyntheticCapture:
         appearance = Appearance(**{name: value[:, view : view + 1] for name, value in vars(self._appearance).items()})
         image = develop(rendered.light, appearance, [self.seed], first_frame=time, first_view=view)
         maps = {name: getattr(rendered, name)[0, 0, 0] for name in ("depth", "dynamic", "objects")}
-        return Frame(image=image[0, 0, 0], **maps)
+        return RenderedFrame(image=image[0, 0, 0], **maps)
 
     def frame(self, time: int, view: int) -> UInt8[np.ndarray, "H W 3"]:
         """Render one frame as 8-bit RGB."""
@@ -323,7 +323,7 @@ class SyntheticCapture:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frame:
+class RenderedFrame:
     """Rendered frame: RGB in [0, 1], z-depth in metres (0 in the sky), motion mask and object indices.
 
     With a rolling shutter, each row has the depth and motion of its own instant and camera pose.
@@ -421,7 +421,7 @@ class SceneRequest:
 class Sample:
     """B scenes: worlds, cameras, and the images of V views at T instants with exact ground truth."""
 
-    world: World
+    world: Worlds
     cameras: Cameras
     times: Float[Tensor, "B T"]
     rendered: Rendered

@@ -13,8 +13,8 @@ from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras
 from page4d.lab.synthetic.materials import Texture, noise, smoothstep
 from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split
-from page4d.lab.synthetic.rigs import Rig
-from page4d.lab.synthetic.world import ROOM_FACES, Lights, Shape, Snapshots, World
+from page4d.lab.synthetic.rigs import CameraRigs
+from page4d.lab.synthetic.world import ROOM_FACES, Lights, Shape, Snapshots, Worlds
 
 SHADOW_GAP = 2e-3
 """Offset in metres of shadow rays from the surface, against self-shadowing."""
@@ -36,7 +36,7 @@ class ShadingContext:
     number: Int[Tensor, " S"]
 
     @staticmethod
-    def of(world: World, snapshots: Snapshots, dtype: torch.dtype) -> "ShadingContext":
+    def of(world: Worlds, snapshots: Snapshots, dtype: torch.dtype) -> "ShadingContext":
         """Cast textures and lights to the rendering precision."""
         cast = world.map(lambda value: value.to(dtype) if value.is_floating_point() else value)
         instants = len(snapshots.shape) // len(world.shape)
@@ -198,7 +198,7 @@ class Rendered:
 
 
 def render(
-    world: World,
+    world: Worlds,
     cameras: Cameras,
     times: Float[Tensor, "B T"],
     *,
@@ -315,8 +315,8 @@ class _Rays:
 
 
 def render_rolling(
-    world: World,
-    rig: Rig,
+    world: Worlds,
+    rig: CameraRigs,
     times: Float[Tensor, "B T"],
     image_size: tuple[int, int],
     readout_s: float,

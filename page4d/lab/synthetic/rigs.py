@@ -88,7 +88,7 @@ SPACING_DEG = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rig:
+class CameraRigs:
     """V pinhole cameras in each of B worlds, in float64.
 
     The centre of camera v in metres is `center[v] + sway[v] sin(2 pi sway_hz[v] t + sway_phase[v])`. Its optical axis
@@ -239,11 +239,11 @@ def sample_rig(
     return RigSpec(volume=volume, cameras=tuple(cameras), is_in_hall=family is SceneFamily.STAGE)
 
 
-def build_rig(rigs: Sequence[RigSpec]) -> Rig:
+def build_rig(rigs: Sequence[RigSpec]) -> CameraRigs:
     """Convert the cameras of rigs with equal numbers of views to tensors."""
     names = [field.name for field in fields(CameraSpec)]
     rows = {name: [[getattr(camera, name) for camera in rig.cameras] for rig in rigs] for name in names}
-    return Rig(**{name: torch.tensor(row, dtype=torch.float64) for name, row in rows.items()})
+    return CameraRigs(**{name: torch.tensor(row, dtype=torch.float64) for name, row in rows.items()})
 
 
 def _volume(rng: Rng, family: SceneFamily, subject: Subject | None) -> CaptureVolume:

@@ -15,7 +15,7 @@ from page4d.formats.tracks import Tracks
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.transforms import invert_rigid
-from page4d.lab.synthetic.capture import Frame, SyntheticCapture, on_canvas, quantize, visible_points
+from page4d.lab.synthetic.capture import RenderedFrame, SyntheticCapture, on_canvas, quantize, visible_points
 from page4d.lab.synthetic.rigs import Rng
 from page4d.lab.synthetic.world import Snapshots
 
@@ -119,7 +119,7 @@ def true_velocity(
 
 
 def frame_velocity(
-    capture: SyntheticCapture, frame: Frame, time: int, view: int, pixels: PixelTransform | None = None
+    capture: SyntheticCapture, frame: RenderedFrame, time: int, view: int, pixels: PixelTransform | None = None
 ) -> Float[Tensor, "H W 3"]:
     """Return `true_velocity` of a frame that is already rendered."""
     points = _world_points(capture, frame, time, view, pixels)
@@ -151,7 +151,7 @@ def velocity_levels(velocity: Float[Tensor, "H W 3"], depth: Float[Tensor, "H W"
     return quantize_velocity(velocity, (depth > 0).to(velocity.dtype), TRUTH_MOTION_STEP).velocity
 
 
-def object_levels(frame: Frame) -> UInt16[np.ndarray, "H W"]:
+def object_levels(frame: RenderedFrame) -> UInt16[np.ndarray, "H W"]:
     """Return 1 + the index of every pixel's object, 0 in the sky."""
     return np.where(frame.depth.numpy() > 0, frame.objects.numpy() + 1, 0).astype(np.uint16)
 
@@ -161,7 +161,7 @@ def object_poses(capture: SyntheticCapture) -> Float[np.ndarray, "T K 4 4"]:
     return capture.world.object_to_world(torch.from_numpy(capture.times)[None])[0].numpy()
 
 
-def track_starts(capture: SyntheticCapture, frame: Frame, time: int, view: int) -> SurfacePoints:
+def track_starts(capture: SyntheticCapture, frame: RenderedFrame, time: int, view: int) -> SurfacePoints:
     """Return the points of moving objects on a regular grid of pixels of a frame."""
     half, step = TRACK_SPACING_PX // 2, TRACK_SPACING_PX
     grid = torch.zeros_like(frame.dynamic)
@@ -213,7 +213,7 @@ def followed_tracks(capture: SyntheticCapture, starts: Iterable[SurfacePoints], 
 
 
 def _world_points(
-    capture: SyntheticCapture, frame: Frame, time: int, view: int, pixels: PixelTransform | None = None
+    capture: SyntheticCapture, frame: RenderedFrame, time: int, view: int, pixels: PixelTransform | None = None
 ) -> Float[Tensor, "H W 3"]:
     """Unproject a frame in float64."""
     cameras: Cameras = capture.cameras_of(view)[time]

@@ -96,7 +96,7 @@ class Lights:
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class Worlds:
     """B worlds of N objects in metres. Object 0 is the enclosing room, seen from inside, or open ground.
 
     `half_size` holds half edge lengths of boxes, semi-axes of ellipsoids, and (radius, half length with caps, radius)
@@ -134,9 +134,9 @@ class World:
         parts = self.figures.part_to_world(times).flatten(2, 3)
         return torch.cat([self.motion.object_to_world(times), parts], dim=2)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "World":
+    def map(self, change: Callable[[Tensor], Tensor]) -> "Worlds":
         """Apply `change` to every tensor, for example to move or cast it."""
-        return World(
+        return Worlds(
             shape=change(self.shape),
             half_size=change(self.half_size),
             motion=_map_fields(self.motion, change),
@@ -172,7 +172,7 @@ class Snapshots:
     radius: Float[Tensor, "S N"]
 
     @staticmethod
-    def of(world: World, times: Float[Tensor, "B T"], dtype: torch.dtype) -> "Snapshots":
+    def of(world: Worlds, times: Float[Tensor, "B T"], dtype: torch.dtype) -> "Snapshots":
         """Evaluate worlds at `times`; S = B T."""
         poses = world.object_to_world(times).flatten(0, 1)
         shape, half = (part.repeat_interleave(times.shape[1], dim=0) for part in (world.shape, world.half_size))
@@ -292,7 +292,7 @@ _ROUND = (Part.HEAD, Part.HAIR, Part.TORSO, Part.PELVIS)
 _PARTS = tuple(int(Shape.ELLIPSOID if part in _ROUND else Shape.CAPSULE) for part in Part)
 
 
-def build_world(specs: Sequence[WorldSpec]) -> World:
+def build_world(specs: Sequence[WorldSpec]) -> Worlds:
     """Convert specs to a batch of worlds in float64; shorter lists are padded with absent objects."""
     max_objects = max(len(spec.objects) for spec in specs)
     max_people = max(len(spec.people) for spec in specs)
@@ -323,7 +323,7 @@ def build_world(specs: Sequence[WorldSpec]) -> World:
     ]
     seed = (torch.tensor([spec.seed for spec in specs])[:, None] * 131 + 7 * torch.tensor(numbers)) % 9973
     texture = _texture(materials, seed, shape, half)
-    return World(
+    return Worlds(
         shape=shape, half_size=half, motion=motion, figures=figures, texture=texture, lights=Lights(**lights)
     )
 

@@ -27,7 +27,14 @@ from page4d.errors import InterruptedRunError, MemoryBudgetError, Page4DError, U
 from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.json_records import config_to_json
 from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder
-from page4d.lab.training.logs import Log, MetricsFile, SilentObserver, StepReport, TensorBoardLog, TrainObserver
+from page4d.lab.training.logs import (
+    Log,
+    MetricsFile,
+    SilentTrainingObserver,
+    StepReport,
+    TensorBoardLog,
+    TrainObserver,
+)
 from page4d.lab.training.optimizers import ProcessGroup, clip_gradients, local_device, open_process_group, set_rate
 from page4d.lab.training.schedule import (
     Budget,
@@ -473,7 +480,7 @@ class Session:
                 precision=choose_precision(state.config.precision, self.device),
                 group=self.group,
                 logs=logs,
-                observer=self.observer if self.group.is_main else SilentObserver(),
+                observer=self.observer if self.group.is_main else SilentTrainingObserver(),
                 stop=self.stop,
                 first_step=self.first_step,
             )

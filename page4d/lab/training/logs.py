@@ -58,7 +58,7 @@ class TrainObserver(Protocol):
         ...
 
 
-class SilentObserver:
+class SilentTrainingObserver:
     """Discards all reports."""
 
     def step(self, report: StepReport) -> None:

@@ -44,14 +44,14 @@ class KnownPoses:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LengthUnit:
+class SequenceUnit:
     """The unit of length of every sequence, in which depth and translations enter the network, and the poses."""
 
     unit: Float[Tensor, " B"]
     poses: KnownPoses | None
 
 
-def length_unit(conditioning: Conditioning) -> LengthUnit:
+def length_unit(conditioning: Conditioning) -> SequenceUnit:
     """Return the unit of length, and the poses in it.
 
     The unit is the mean depth of all valid pixels, also of images whose depth is not known. Where no depth is known,
@@ -61,14 +61,14 @@ def length_unit(conditioning: Conditioning) -> LengthUnit:
     poses, depths = conditioning.world_to_camera, conditioning.depths
     unit = torch.ones(1) if depths is None else _mean_depth(list(depths))
     if poses is None:
-        return LengthUnit(unit=unit, poses=None)
+        return SequenceUnit(unit=unit, poses=None)
     poses = poses.to(torch.float64)
     relative = poses @ invert_rigid(poses[:, :1, :1])
     distance = relative[..., :3, 3].norm(dim=-1).flatten(1)
     unit = unit.to(distance).expand(len(distance))
     num_images = distance.shape[1]
     if num_images == 1:
-        return LengthUnit(unit=unit, poses=None)
+        return SequenceUnit(unit=unit, poses=None)
     baseline = distance.sum(dim=1) / (num_images - 1) / unit + _SMALL
     moves = distance.amax(dim=1) >= _STATIC * unit
     unit = torch.where(moves & ~_any_depth(conditioning, moves), unit * baseline, unit)
@@ -76,7 +76,7 @@ def length_unit(conditioning: Conditioning) -> LengthUnit:
     if known is not None:
         known = known & (known.sum(dim=(1, 2), keepdim=True) > 1)
     relative = scale_translations(relative, 1 / unit[:, None, None])
-    return LengthUnit(unit=unit, poses=KnownPoses(world_to_camera=relative, known=known))
+    return SequenceUnit(unit=unit, poses=KnownPoses(world_to_camera=relative, known=known))
 
 
 def _any_depth(conditioning: Conditioning, like: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:

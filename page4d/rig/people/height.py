@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float
 
-from page4d.rig.adjust import NUM_JOINTS, Tracks
+from page4d.rig.adjust import NUM_JOINTS, Observations
 from page4d.rig.records import Array
 
 BONES = (
@@ -30,7 +30,7 @@ _MIN_SAMPLES = 10
 """People at instants below which the height is unknown."""
 
 
-def person_height(points: Float[Array, "P 3"], tracks: Tracks) -> float | None:
+def person_height(points: Float[Array, "P 3"], tracks: Observations) -> float | None:
     """Return the median standing height over people and instants; None without enough complete people.
 
     The height at one instant is the summed length of known bones divided by their summed ratio to the height.

@@ -202,7 +202,7 @@ DUPLICATE = 0.25
 
 
 @dataclass(frozen=True)
-class Pose:
+class BodyPose:
     """Landmarks of a person in pixels of an image; `next_region` is where to search at the next instant."""
 
     joints: Float[Array, "33 2"]
@@ -218,19 +218,19 @@ class Pose:
 
 def find_poses(
     model: PoseModel, image: Pyramid, followed: Sequence[Region], detected: Sequence[Region]
-) -> list[Pose]:
+) -> list[BodyPose]:
     """Return the people in regions that follow earlier poses, and in detected regions without a followed person."""
     found = without_duplicates(_poses_in(model, image, followed))
     new = [region for region in detected if not any(_contains(pose, region) for pose in found)]
     return without_duplicates([*found, *_poses_in(model, image, new)])
 
 
-def _poses_in(model: PoseModel, image: Pyramid, regions: Sequence[Region]) -> list[Pose]:
+def _poses_in(model: PoseModel, image: Pyramid, regions: Sequence[Region]) -> list[BodyPose]:
     poses = [_pose_in(model, image, region) for region in regions]
     return [pose for pose in poses if pose is not None]
 
 
-def _pose_in(model: PoseModel, image: Pyramid, region: Region) -> Pose | None:
+def _pose_in(model: PoseModel, image: Pyramid, region: Region) -> BodyPose | None:
     """Return the mean of the poses of a crop and of its mirror image, None if one of them shows no person."""
     crop = image.crop(region, LANDMARK_SIDE)
     pose = read_pose(model.landmarks(crop), region)
@@ -240,9 +240,9 @@ def _pose_in(model: PoseModel, image: Pyramid, region: Region) -> Pose | None:
     return None if mirrored is None else _mean(pose, mirrored)
 
 
-def _mean(pose: Pose, mirrored: Pose) -> Pose:
+def _mean(pose: BodyPose, mirrored: BodyPose) -> BodyPose:
     difference = np.linalg.norm(pose.joints - mirrored.joints, axis=1) / (_AGREEMENT * pose.scale)
-    return Pose(
+    return BodyPose(
         (pose.joints + mirrored.joints) / 2,
         np.minimum(pose.visibility, mirrored.visibility) * np.exp(-difference),
         min(pose.flag, mirrored.flag),
@@ -250,12 +250,12 @@ def _mean(pose: Pose, mirrored: Pose) -> Pose:
     )
 
 
-def _contains(pose: Pose, region: Region) -> bool:
+def _contains(pose: BodyPose, region: Region) -> bool:
     """Return whether the centre of a region, a hip centre, is within half a body scale of a person's."""
     return bool(np.hypot(*np.subtract(pose.next_region.centre, region.centre)) <= pose.scale / 2)
 
 
-def read_pose(raw: RawLandmarks, region: Region, *, is_mirrored: bool = False) -> Pose | None:
+def read_pose(raw: RawLandmarks, region: Region, *, is_mirrored: bool = False) -> BodyPose | None:
     """Return the person of a region from the outputs for its crop, or for the mirror image; None if there is none."""
     if not raw.flag >= MIN_FLAG or not np.isfinite(raw.points).all():
         return None
@@ -268,7 +268,7 @@ def read_pose(raw: RawLandmarks, region: Region, *, is_mirrored: bool = False) -
     next_region = region_of(pixels[NUM_JOINTS], pixels[NUM_JOINTS + 1])
     if next_region.side <= 0:
         return None
-    return Pose(pixels[:NUM_JOINTS], visibility[:NUM_JOINTS], raw.flag, next_region)
+    return BodyPose(pixels[:NUM_JOINTS], visibility[:NUM_JOINTS], raw.flag, next_region)
 
 
 def refine(unit: Float[Array, "39 2"], heatmaps: Float[Array, "h w 39"]) -> Float[Array, "39 2"]:
@@ -292,16 +292,16 @@ def refine(unit: Float[Array, "39 2"], heatmaps: Float[Array, "h w 39"]) -> Floa
     return refined
 
 
-def without_duplicates(poses: Sequence[Pose]) -> list[Pose]:
+def without_duplicates(poses: Sequence[BodyPose]) -> list[BodyPose]:
     """Return one pose per person, that of the highest flag."""
-    kept: list[Pose] = []
+    kept: list[BodyPose] = []
     for pose in sorted(poses, key=lambda pose: -pose.flag):
         if not any(_distance(pose, other) < DUPLICATE * other.scale for other in kept):
             kept.append(pose)
     return kept
 
 
-def _distance(first: Pose, second: Pose) -> float:
+def _distance(first: BodyPose, second: BodyPose) -> float:
     return float(np.median(np.linalg.norm(first.joints - second.joints, axis=1)))
 
 
@@ -322,10 +322,10 @@ MAX_STEP = 0.5
 @dataclass
 class _Track:
     instants: list[int] = field(default_factory=list)
-    poses: list[Pose] = field(default_factory=list)
+    poses: list[BodyPose] = field(default_factory=list)
 
 
-def join_poses(poses: Sequence[Sequence[Pose]], breaks: Sequence[int] = ()) -> tuple[Tracklet, ...]:
+def join_poses(poses: Sequence[Sequence[BodyPose]], breaks: Sequence[int] = ()) -> tuple[Tracklet, ...]:
     """Join the poses of each instant with the nearest of earlier instants; no tracklet spans an instant of `breaks`.
 
     Tracklets are in the order of their first instant.
@@ -347,7 +347,7 @@ def join_poses(poses: Sequence[Sequence[Pose]], breaks: Sequence[int] = ()) -> t
     return tuple(_tracklet(track) for track in tracks if len(track.instants) >= MIN_LENGTH)
 
 
-def _step(first: Pose, second: Pose) -> float:
+def _step(first: BodyPose, second: BodyPose) -> float:
     """Return the median joint distance in body scales."""
     distance = np.linalg.norm(first.joints - second.joints, axis=1)
     return float(np.median(distance) / max(first.scale, second.scale))
@@ -376,7 +376,7 @@ Source: github.com/python/cpython, issue 106905.
 """
 
 
-def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[Pose]] | None:
+def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[BodyPose]] | None:
     """Return the poses of some frames; None if they are not in the cache or cannot be read."""
     path = _path(source, frames)
     if path is None:
@@ -394,7 +394,7 @@ def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[Pose]] |
     return [poses[end - count : end] for count, end in zip(counts, ends, strict=True)]
 
 
-def save_poses(source: FrameSource, frames: Sequence[int], poses: Sequence[Sequence[Pose]]) -> None:
+def save_poses(source: FrameSource, frames: Sequence[int], poses: Sequence[Sequence[BodyPose]]) -> None:
     """Keep the poses of some frames; a cache that cannot be written is ignored."""
     path = _path(source, frames)
     if path is None:
@@ -412,15 +412,15 @@ def save_poses(source: FrameSource, frames: Sequence[int], poses: Sequence[Seque
 _WIDTH = NUM_JOINTS * 3 + 5
 
 
-def _pack(pose: Pose) -> np.ndarray:
+def _pack(pose: BodyPose) -> np.ndarray:
     region = pose.next_region
     return np.array([*pose.joints.ravel(), *pose.visibility, pose.flag, *region.centre, region.side, region.angle])
 
 
-def _unpack(row: np.ndarray) -> Pose:
+def _unpack(row: np.ndarray) -> BodyPose:
     joints, visibility, rest = np.split(row, [2 * NUM_JOINTS, 3 * NUM_JOINTS])
     flag, x, y, side, angle = rest.tolist()
-    return Pose(joints.reshape(NUM_JOINTS, 2), visibility, flag, Region((x, y), side, angle))
+    return BodyPose(joints.reshape(NUM_JOINTS, 2), visibility, flag, Region((x, y), side, angle))
 
 
 def _path(source: FrameSource, frames: Sequence[int]) -> Path | None:
@@ -490,7 +490,7 @@ class _Counter:
                 self._progress(self._done, self._total)
 
 
-def _poses_of(view: View, instants: Sequence[int], counter: _Counter) -> list[list[Pose]]:
+def _poses_of(view: View, instants: Sequence[int], counter: _Counter) -> list[list[BodyPose]]:
     frames = [view.indices[instant] for instant in instants]
     poses = load_poses(view.source, frames)
     if poses is not None:
@@ -503,14 +503,14 @@ def _poses_of(view: View, instants: Sequence[int], counter: _Counter) -> list[li
     return poses
 
 
-def _detect(model: PoseModel, view: View, frames: Sequence[int], counter: _Counter) -> list[list[Pose]]:
+def _detect(model: PoseModel, view: View, frames: Sequence[int], counter: _Counter) -> list[list[BodyPose]]:
     """Return the poses of each frame in pixels of the source."""
     height, width = view.source.size
     factor = min(1.0, LONG_SIDE / max(height, width))
     size = (max(round(height * factor), 1), max(round(width * factor), 1))
     scale = np.array([width / size[1], height / size[0]])
-    poses: list[list[Pose]] = []
-    last: list[Pose] = []
+    poses: list[list[BodyPose]] = []
+    last: list[BodyPose] = []
     with view.source.open(size) as reader:
         for image in reader.read(frames):
             shallow = image if image.dtype == np.uint8 else (image >> 8).astype(np.uint8)
