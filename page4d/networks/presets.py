@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 from page4d.choices import FullAttention
-from page4d.geometry.pixels import DA3_SIDE
 from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
 from page4d.networks.config_parts import (
     BiasRows,
@@ -32,6 +31,7 @@ from page4d.networks.encoders.dino import DinoV2Config, DinoV3Config
 from page4d.networks.encoders.stem import StemConfig
 from page4d.networks.layers.attention import TableResampling
 from page4d.networks.layers.block import FeedForwardKind
+from page4d.networks.preprocess import DA3_SIDE
 
 _DEMO_ENCODER = StemConfig()
 

@@ -12,8 +12,9 @@ import torch
 from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess, Registration
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import UsageError
-from page4d.geometry.pixels import PixelTransform, fit_each_view, place_views, shared_canvas
+from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
 from page4d.installation import load_open3d, require_open3d
+from page4d.networks.preprocess import place_views
 from page4d.options import ReconstructSettings
 from page4d.output.mesh import check_voxel_size, choose_voxel_size
 from page4d.output.points import MAX_VIEWS

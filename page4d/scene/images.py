@@ -25,7 +25,7 @@ from page4d.errors import InputError, Notice, counted
 from page4d.formats.files import check_pixels, natural_key
 from page4d.geometry.camera import denormalize_pixels, normalize_pixels, pixel_grid
 from page4d.geometry.distortion import Distortion
-from page4d.geometry.pixels import DA3_SIDE, da3_sizes
+from page4d.geometry.pixels import fit_long_side
 from page4d.scene.image_file import Image, ImageHeader, check_readable, image_name, read_header, read_pixels
 
 if TYPE_CHECKING:
@@ -62,19 +62,19 @@ def resample(pixels: Image, size: tuple[int, int], preprocess: Preprocess) -> Im
         return resize(pixels, size)
     shallow = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
     if preprocess is Preprocess.DA3:
-        return resize_twice(shallow)
+        return resize_twice(shallow, size)
     return np.asarray(PillowImage.fromarray(shallow).resize(size[::-1], _PILLOW_FILTERS[preprocess]))
 
 
-def resize_twice(pixels: Image, long_side: int = DA3_SIDE) -> Image:
-    """Resize 8-bit RGB to both sizes of `da3_sizes` in turn.
+def resize_twice(pixels: Image, size: tuple[int, int]) -> Image:
+    """Resize 8-bit RGB to the long side of a (height, width), then to the latter.
 
     Area averaging if the long side shrinks, then if no side grows; otherwise bicubic.
 
     Source: the public Depth Anything 3 loader (reference facts).
     """
-    bounded, size = da3_sizes((pixels.shape[0], pixels.shape[1]), long_side)
-    enlarges = long_side > max(pixels.shape[:2])
+    bounded = fit_long_side((pixels.shape[0], pixels.shape[1]), max(size))
+    enlarges = max(size) > max(pixels.shape[:2])
     for wanted in (bounded, size):
         if pixels.shape[:2] != wanted:
             method = cv2.INTER_CUBIC if enlarges else cv2.INTER_AREA

@@ -12,16 +12,8 @@ from hypothesis import strategies as st
 from page4d.choices import Preprocess
 from page4d.errors import UsageError
 from page4d.geometry.camera import project
-from page4d.geometry.pixels import (
-    VGGT_SIDE,
-    PixelTransform,
-    Window,
-    budget_size,
-    da3_sizes,
-    fit_views,
-    omega_size,
-    place_views,
-)
+from page4d.geometry.pixels import PixelTransform, Window, fit_views
+from page4d.networks.preprocess import VGGT_SIDE, budget_size, da3_input_sizes, omega_size, place_views
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SIZES = json.loads((GOLDEN / "preprocess_sizes.json").read_text())["table"]
@@ -45,7 +37,7 @@ def test_sizes_and_intrinsics_of_da3_equal_the_reference(row: dict) -> None:
     width, height = row["input_wh"]
     (placed,) = place_views(Preprocess.DA3, [(height, width)], 0, 14)
     assert list(placed.canvas_size) == row["hw"]
-    assert list(da3_sizes((height, width), 280)[1]) == row["hw_280"]
+    assert list(da3_input_sizes((height, width), 280)[1]) == row["hw_280"]
     rows = [[0.9 * width, 0, 0.52 * width], [0, 0.95 * width, 0.47 * height], [0, 0, 1]]
     lens = placed.intrinsics_to_network(torch.tensor(rows, dtype=torch.float64))
     assert [lens[0, 0], lens[1, 1], lens[0, 2], lens[1, 2]] == pytest.approx(row["K"], abs=2e-4)
@@ -163,7 +155,7 @@ def test_images_without_remaining_pixels_are_refused(preprocess: Preprocess) -> 
 
 
 def test_da3_refuses_images_without_a_whole_patch() -> None:
-    assert da3_sizes((7, 504)) == ((7, 504), (14, 504))
+    assert da3_input_sizes((7, 504)) == ((7, 504), (14, 504))
     for size in ((6, 504), (20, 2000), (1, 5000)):
         with pytest.raises(UsageError, match=f"{size[1]}x{size[0]} px has no patch left at 504 px"):
             place_views(Preprocess.DA3, [size], 0, 14)

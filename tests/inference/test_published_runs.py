@@ -11,10 +11,11 @@ from torch import Tensor
 from page4d.choices import EdgeFilter, Preprocess
 from page4d.errors import UsageError
 from page4d.geometry.camera import pixel_grid, project
-from page4d.geometry.pixels import PixelTransform, place_views
+from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
+from page4d.networks.preprocess import place_views
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
 from page4d.run.plan import plan_run

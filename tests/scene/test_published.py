@@ -14,7 +14,8 @@ from torch import Tensor
 
 from page4d.choices import Preprocess
 from page4d.formats.maps import crop_to_content
-from page4d.geometry.pixels import PixelTransform, crop_views, da3_sizes, pad_windows, place_views
+from page4d.geometry.pixels import PixelTransform
+from page4d.networks.preprocess import crop_views, da3_input_sizes, pad_windows, place_views
 from page4d.scene.batches import FrameBatch, open_placed_batches
 from page4d.scene.images import resize_twice
 from page4d.scene.open import open_scene
@@ -74,8 +75,11 @@ def sha256(pixels: Tensor) -> str:
 def da3(inputs: dict[str, Tensor], names: tuple[str, ...], long_side: int) -> list[Tensor]:
     """Return the images [3, H, W] that the network sees, at another size than that of the option."""
     sizes = [(inputs[name].shape[0], inputs[name].shape[1]) for name in names]
-    placed = crop_views(sizes, [da3_sizes(size, long_side)[1] for size in sizes])
-    resized = [torch.from_numpy(resize_twice(inputs[name].numpy(), long_side)) for name in names]
+    contents = [da3_input_sizes(size, long_side)[1] for size in sizes]
+    placed = crop_views(sizes, contents)
+    resized = [
+        torch.from_numpy(resize_twice(inputs[name].numpy(), size)) for name, size in zip(names, contents, strict=True)
+    ]
     return [
         pixels[view.content_rows, view.content_columns].permute(2, 0, 1)
         for pixels, view in zip(resized, placed, strict=True)
@@ -125,7 +129,7 @@ def test_da3_images_are_resized_twice(tmp_path: Path) -> None:
     pixels = torch.randint(0, 256, (90, 601, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     batch = read(scene_of({"a": pixels}, tmp_path), Preprocess.DA3)
     assert batch.pixel_transforms[0].canvas_size == (70, 504)
-    assert torch.equal(levels(batch)[0], torch.from_numpy(resize_twice(pixels.numpy())).permute(2, 0, 1))
+    assert torch.equal(levels(batch)[0], torch.from_numpy(resize_twice(pixels.numpy(), (70, 504))).permute(2, 0, 1))
 
 
 @pytest.mark.parametrize("way", ["vggt_crop", "vggt_pad", "vggt_mixed", "pi3"])

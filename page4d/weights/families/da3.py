@@ -12,7 +12,6 @@ from torch import Tensor
 
 from page4d.choices import FullAttention
 from page4d.errors import UsageError, WeightsError
-from page4d.geometry.pixels import DA3_SIDE
 from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
 from page4d.networks.config_parts import (
     CameraEncoderConfig,
@@ -24,6 +23,7 @@ from page4d.networks.config_parts import (
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.layers.attention import TableResampling
 from page4d.networks.layers.block import FeedForwardKind
+from page4d.networks.preprocess import DA3_SIDE
 from page4d.weights.conversion.accounting import Exemption, KeyMap, Rule, dpt_rules, fusion_rules
 from page4d.weights.families.family import NetworkReader
 from page4d.weights.families.shapes import NetworkSettings, Specs, count, read_dense_head, shape_of, table_side
