@@ -17,18 +17,12 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np
+from scipy.spatial.transform import Rotation
 
 from page4d.choices import Registration
 from page4d.options import RegisterSettings
 from page4d.rig.lens import START_FOCAL
-from page4d.rig.records import (
-    FocalSource,
-    Lens,
-    RigRegistration,
-    direction_angle_deg,
-    project_rotation,
-    rotation_angle_deg,
-)
+from page4d.rig.records import FocalSource, Lens, RigRegistration, direction_angle_deg, rotation_angle_deg
 from page4d.rig.register import Assembly, register_rig
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
@@ -140,7 +134,8 @@ def centre_errors(cameras: list[np.ndarray], truth: list[np.ndarray]) -> tuple[f
     mine, true = (np.stack([-c[:3, :3].T @ c[:3, 3] for c in rig]) for rig in (cameras, truth))
     extent = max(float(np.linalg.norm(one - other)) for one, other in combinations(true, 2))
     mine, true = mine - mine.mean(0), true - true.mean(0)
-    rotation = project_rotation(sum(t[:3, :3].T @ c[:3, :3] for c, t in zip(cameras, truth, strict=True)))
+    turns = [t[:3, :3].T @ c[:3, :3] for c, t in zip(cameras, truth, strict=True)]
+    rotation = Rotation.from_matrix(turns).mean().as_matrix()
     turned = mine @ rotation.T
     scale = float((turned * true).sum() / (turned**2).sum())
     return scale, [float(error) / extent for error in np.linalg.norm(scale * turned - true, axis=-1)]

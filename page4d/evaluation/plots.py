@@ -40,9 +40,9 @@ from page4d.plotting.canvas import (
     draw_key,
     draw_scale_bar,
     drawable,
+    fitted_text,
     font,
     short_unit,
-    shortened,
     tile,
     view_color,
 )
@@ -153,7 +153,7 @@ def _pixels(camera: Orthographic, points: NDArray[np.float64]) -> list[tuple[flo
 def _draw_names(pen: ImageDraw.ImageDraw, camera: Orthographic, cameras: list[Trajectory]) -> None:
     for index, view in enumerate(cameras):
         x, y, _ = camera.to_canvas(centers_of(view.true[:1]))[0]
-        name = shortened(drawable(view.name), 13, 140)
+        name = fitted_text(drawable(view.name), 13, 140)
         place = (float(np.clip(x, 30, _PANEL[0] - 30)), float(np.clip(y + 16, 12, _PANEL[1] - 12)))
         pen.text(
             place, name, fill=view_color(index), font=font(13), anchor="mm", stroke_width=3, stroke_fill=BACKGROUND
@@ -232,7 +232,7 @@ def draw_error_maps(frames: Sequence[FramePair], fit: DepthFit, scale: Scale, ti
         pen.text((_MARGIN, y), label, fill=FAINT, font=font(14), anchor="lm")
     x = _MARGIN + _LABEL
     for frame, (true, aligned, error, counted), size in zip(shown, columns, sizes, strict=True):
-        name = shortened(drawable(frame.view.name), 13, size[0])
+        name = fitted_text(drawable(frame.view.name), 13, size[0])
         pen.text((x + size[0] / 2, _HEADING - 12), name, fill=INK, font=font(13), anchor="mm")
         span = highest - lowest
         maps = (

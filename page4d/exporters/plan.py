@@ -77,8 +77,8 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         InputError: if the run does not suit the format.
     """
     settings = settings_of(format, settings)
-    views = choose_views(output, settings)
-    instants = choose_instants(output, settings)
+    views = exported_views(output, settings)
+    instants = exported_instants(output, settings)
     if format.animated_points and not settings.animated:
         instants = (instants[len(instants) // 2],)
     indices = [view.index for view in views]
@@ -96,7 +96,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
     if format.same_size and len({one.size for one in geometry}) > 1:
         raise UsageError(f"{format.name} needs pictures of one size", "give ⟨pinhole=common⟩")
     all_poses = output.cameras.world_to_camera.numpy()
-    up, up_found = choose_up(settings.up, all_poses, is_calibrated=is_calibrated(output))
+    up, up_found = choose_up(settings.up, all_poses, is_calibrated=has_calibrated_world(output))
     clouds = None
     if format.point_bytes:
         selection = PointFilter(
@@ -132,12 +132,12 @@ def _max_points(format: Format, settings: ExportSettings) -> int:
     return format.animated_points if settings.animated else format.max_points
 
 
-def is_calibrated(output: Output) -> bool:
+def has_calibrated_world(output: Output) -> bool:
     """Return whether the world of a run is that of a calibration."""
     return output.run.scene.calibration is not None and output.run.settings.get("poses", "input") == "input"
 
 
-def choose_views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
+def exported_views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
     """Return the views that settings select."""
     names = output.view_names
     for option, given in (("views", settings.views or ()), ("hold_out", settings.hold_out)):
@@ -159,7 +159,7 @@ def choose_views(output: Output, settings: ExportSettings) -> tuple[ExportView, 
     )
 
 
-def choose_instants(output: Output, settings: ExportSettings) -> tuple[int, ...]:
+def exported_instants(output: Output, settings: ExportSettings) -> tuple[int, ...]:
     """Return the instants that settings select."""
     start, stop, step = settings.instants
     number = output.num_times

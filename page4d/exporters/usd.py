@@ -293,7 +293,7 @@ class PointWriter:
             attribute.Set(value) if code is None else attribute.Set(value, code)
 
 
-def write_static(stage: Any, job: ExportJob, ranges: ClippingRanges) -> tuple[int, float]:
+def write_static_points(stage: Any, job: ExportJob, ranges: ClippingRanges) -> tuple[int, float]:
     """Write the points that never move, of a run with layers; return their number and width, 0 without layers."""
     if not job.has_layers:
         return 0, 0.0
@@ -361,7 +361,7 @@ def write_clips(job: ExportJob, folder: Path, scene_name: str) -> Written:
     files = [f"{FOLDER}/{frame_name(instant)}.usdc" for instant in job.instants]
     ranges = ClippingRanges(job)
     stage = create_stage(folder / scene_name, job, codes)
-    number, width = write_static(stage, job, ranges)
+    number, width = write_static_points(stage, job, ranges)
     for place, cloud in enumerate(distinct_clouds(job)):
         ranges.add(cloud, place)
         clip = create_stage(folder / files[place], job, codes[place : place + 1])
@@ -431,7 +431,7 @@ def _write_single(job: ExportJob, folder: Path) -> Written:
     path = folder / SCENE_NAME
     stage = create_stage(path, job, codes)
     ranges = ClippingRanges(job)
-    number, width = write_static(stage, job, ranges)
+    number, width = write_static_points(stage, job, ranges)
     points, saved = PointWriter(stage, width, has_velocity=job.output.has_velocity), 0
     for place, cloud in enumerate(distinct_clouds(job)):
         ranges.add(cloud, place)

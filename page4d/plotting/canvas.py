@@ -101,7 +101,7 @@ def drawable(text: str) -> str:
     return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii").strip() or "?"
 
 
-def shortened(text: str, size: float, width: float) -> str:
+def fitted_text(text: str, size: float, width: float) -> str:
     """Replace the middle of a text that is wider than `width` pixels by an ellipsis."""
     if text_size(text, size)[0] <= width:
         return text

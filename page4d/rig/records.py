@@ -16,7 +16,6 @@ from scipy.spatial.transform import Rotation
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.rotation import (
     matrix_from_rotation_vector,
-    nearest_rotation,
     rotation_vector_from_matrix,
 )
 
@@ -223,11 +222,6 @@ def rotation_angle_deg(
 ) -> Float[Array, "*batch"]:
     """Return the angle between rotations in degrees."""
     return np.asarray(np.degrees(Rotation.from_matrix(np.swapaxes(first, -1, -2) @ second).magnitude()))
-
-
-def project_rotation(matrix: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3 3"]:
-    """Return the nearest rotations."""
-    return np.asarray(nearest_rotation(torch.from_numpy(np.ascontiguousarray(matrix))))
 
 
 def direction_angle_deg(first: Float[Array, "*batch 3"], second: Float[Array, "*batch 3"]) -> Float[Array, "*batch"]:

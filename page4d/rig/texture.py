@@ -142,7 +142,9 @@ def _features(pixels: Image, allowed: NDArray[np.uint8] | None, lens: Lens) -> I
     height, width = lens.image_size
     factor = np.array([width / gray.shape[1], height / gray.shape[0]])
     # OpenCV's pixel centres are integers.
-    points = undistorted((np.array([keypoint.pt for keypoint in found], dtype=np.float64) + 0.5) * factor, lens)
+    points = undistorted_pixels(
+        (np.array([keypoint.pt for keypoint in found], dtype=np.float64) + 0.5) * factor, lens
+    )
     # SIFT repeats a point for each of its orientations, which is one feature with several descriptors.
     exists = np.isfinite(points).all(axis=1)
     points, descriptors = points[exists], descriptors[exists]
@@ -152,7 +154,7 @@ def _features(pixels: Image, allowed: NDArray[np.uint8] | None, lens: Lens) -> I
     return InstantTexture(points=points, descriptors=descriptors, ids=ids.reshape(-1).astype(np.int64))
 
 
-def undistorted(pixels: Float[Array, "N 2"], lens: Lens) -> Float[Array, "N 2"]:
+def undistorted_pixels(pixels: Float[Array, "N 2"], lens: Lens) -> Float[Array, "N 2"]:
     """Return undistorted original pixels; NaN where no ray exists."""
     if lens.distortion is None:
         return pixels
@@ -193,14 +195,8 @@ def _with_ids(new: InstantTexture, known: dict[int, InstantTexture], radius_px: 
 MAX_RATIO = 0.8
 """Largest ratio of the distances to the nearest and second-nearest descriptor. Source: Lowe (2004), section 7.1."""
 
-MAX_PARTNERS = 6
-"""Views with which a view of a large rig is compared completely: 16 views then have at most 96 of 120 pairs."""
-
 _ROWS = 1024
 """Descriptors compared at once: bounds the table of similarities to 16 MB."""
-
-_SCREENED = 800
-"""Features of the cheap comparison, one twenty-fifth of the work of a complete one."""
 
 Ids = NDArray[np.int64]
 
@@ -244,32 +240,6 @@ def match_textures(first: ViewTexture, second: ViewTexture) -> TextureMatches:
         instants=instants,
         keys=keys.reshape(-1).astype(np.int64),
     )
-
-
-def choose_pairs(textures: tuple[ViewTexture, ...], max_partners: int = MAX_PARTNERS) -> tuple[tuple[int, int], ...]:
-    """Return the pairs (i < j) that are worth a complete comparison: of each view, those most similar to it.
-
-    The similarity is the number of mutual matches among a few features of one instant. All pairs of a small rig are
-    returned.
-    """
-    count = len(textures)
-    pairs = [(i, j) for i in range(count) for j in range(i + 1, count)]
-    if count <= max_partners + 1:
-        return tuple(pairs)
-    common = set.intersection(*(set(texture.features) for texture in textures))
-    if not common:
-        return ()
-    instant = sorted(common)[len(common) // 2]
-    few = [_few(texture.features[instant]) for texture in textures]
-    similarity = np.zeros((count, count), dtype=np.int64)
-    for i, j in pairs:
-        similarity[i, j] = similarity[j, i] = len(_mutual(few[i], few[j]))
-    partners = [set(np.argsort(-row, kind="stable")[:max_partners].tolist()) for row in similarity]
-    return tuple((i, j) for i, j in pairs if similarity[i, j] and (j in partners[i] or i in partners[j]))
-
-
-def _few(texture: InstantTexture) -> NDArray[np.uint8]:
-    return texture.descriptors[:_SCREENED]  # the largest, which other views repeat most often
 
 
 def _mutual(first: NDArray[np.uint8], second: NDArray[np.uint8]) -> Ids:

@@ -19,7 +19,7 @@ from page4d.scene.timeline import timing
 from page4d.scene.video import (
     PacketExtent,
     VideoSource,
-    check_memory,
+    check_decoding_memory,
     damage_error,
     declared_length,
     decode_stream,
@@ -220,7 +220,7 @@ def _without_damage(source: VideoSource) -> VideoSource:
     lost = max(scan.expected, len(source.frame_times)) - num_intact
     if lost == 0 and num_intact == len(source.frame_times) and not scan.ends_early:
         return source
-    check_memory(source.path)
+    check_decoding_memory(source.path)
     problem = "is damaged" if lost or not scan.ends_early else "ends early"
     used = "1 intact frame is used" if num_intact == 1 else f"{num_intact} intact frames are used"
     notice = Notice(f"{source.label} {problem}: {used}" + (f", {lost} left out" if lost else ""))
@@ -243,7 +243,7 @@ def _first_frame(path: Path) -> Any:
         for _, frame, _ in decode_stream(container, video_stream(container, path)):
             if frame is not None:
                 return frame
-    check_memory(path)
+    check_decoding_memory(path)
     raise InputError(f"{path.name} has no frame that can be decoded", "record or copy it again")
 
 

@@ -257,7 +257,7 @@ def memory_is_scarce() -> bool:
     return False
 
 
-def check_memory(path: Path) -> None:
+def check_decoding_memory(path: Path) -> None:
     """Check that there is memory for decoding, before a file is reported as damaged.
 
     Raises:
@@ -388,7 +388,7 @@ def scan_for_damage(path: Path) -> DamageScan:
 
 def damage_error(path: Path) -> InputError:
     """Scan a damaged video and return the error that describes the damage."""
-    check_memory(path)
+    check_decoding_memory(path)
     scan = scan_for_damage(path)
     num_intact = int(scan.intact.sum())
     if num_intact == 0:
@@ -404,7 +404,7 @@ def damage_error(path: Path) -> InputError:
 
 def no_intact_frame_error(path: Path) -> InputError:
     """Return the error for a video without any intact frame."""
-    check_memory(path)
+    check_decoding_memory(path)
     return InputError(f"{path.name} has no intact frame", "record or copy it again, or exclude it with ⟨views⟩")
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from page4d.choices import PointLayer, UpAxis
 from page4d.exporters.job import frame_rate
 from page4d.exporters.pictures import choose_up
-from page4d.exporters.plan import choose_instants, choose_views, is_calibrated
+from page4d.exporters.plan import exported_instants, exported_views, has_calibrated_world
 from page4d.exporters.points import CloudReader, PointFilter, layer_limits, layer_sizes, point_spacing
 from page4d.formats.ply import PointCloud, read_ply_header
 from page4d.formats.tracks import Tracks
@@ -241,11 +241,11 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
         UsageError: if there are no such views or instants, or they have no points.
         InputError: if a file of the run cannot be read.
     """
-    views = choose_views(output, settings)
-    instants = choose_instants(output, settings)
+    views = exported_views(output, settings)
+    instants = exported_instants(output, settings)
     indices = tuple(view.index for view in views)
     poses = output.cameras.world_to_camera.numpy()
-    up, _ = choose_up(settings.up, poses, is_calibrated=is_calibrated(output))
+    up, _ = choose_up(settings.up, poses, is_calibrated=has_calibrated_world(output))
     chosen = np.ix_(instants, indices)
     clouds = CloudReader(output, instants, PointFilter(views=indices), cuts_outliers=False, seed=settings.seed)
     return ViewerContent(

@@ -33,8 +33,8 @@ from page4d.plotting.canvas import (
     NO_VALUE,
     STILL,
     drawable,
+    fitted_text,
     round_length,
-    shortened,
     text_size,
     velocity_colors,
 )
@@ -252,8 +252,8 @@ def test_scale_bars_have_round_lengths(longest: float, expected: float) -> None:
 
 
 def test_long_names_are_shortened_in_the_middle() -> None:
-    assert shortened("cam01", 13, 100) == "cam01"
-    cut = shortened("a very long name of a camera", 13, 80)
+    assert fitted_text("cam01", 13, 100) == "cam01"
+    cut = fitted_text("a very long name of a camera", 13, 80)
     assert cut.startswith("a")
     assert "..." in cut
     assert text_size(cut, 13)[0] <= 80

@@ -20,10 +20,10 @@ from page4d.rig.people.keypoints import (
     join_poses,
     load_poses,
     read_pose,
-    refine,
+    refine_landmarks,
     region_of,
     save_poses,
-    undistorted,
+    undistorted_tracklet,
     without_duplicates,
 )
 from page4d.rig.people.model import RawLandmarks
@@ -82,7 +82,7 @@ def test_landmarks_move_to_the_centroid_of_a_high_heatmap_only() -> None:
     heatmaps[20, 31, 0] = heatmaps[20, 32, 0] = 5.0
     heatmaps[20, 31, 1] = -3.0
     unit = np.full((39, 2), 0.5) * (1, 0.625)
-    refined = refine(unit, heatmaps)
+    refined = refine_landmarks(unit, heatmaps)
     assert np.allclose(refined[0], [31.5 / 64, 20 / 64])
     assert np.array_equal(refined[1:], unit[1:])
 
@@ -130,7 +130,7 @@ def test_undistorted_joints_are_those_of_an_ideal_lens() -> None:
     lens = Lens(intrinsics=intrinsics, image_size=(480, 640), distortion=distortion)
     joints = np.random.default_rng(0).uniform(0, 480, (3, 33, 2))
     tracklet = Tracklet(instants=np.arange(3), joints=joints, visibility=np.ones((3, 33)))
-    found = undistorted(tracklet, lens)
+    found = undistorted_tracklet(tracklet, lens)
     import torch
 
     plane = torch.from_numpy((found.joints - (320, 240)) / 500)

@@ -10,7 +10,7 @@ from PIL import Image
 from page4d.choices import MaskMeaning
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.rig.lens import lenses_of
-from page4d.rig.texture import MAX_INSTANTS, extract_texture, undistorted
+from page4d.rig.texture import MAX_INSTANTS, extract_texture, undistorted_pixels
 from page4d.scene.images import probe_image_folder
 from page4d.scene.open import open_scene
 from page4d.scene.records import PairedFrames, Scene
@@ -92,7 +92,7 @@ def test_undistortion_inverts_the_lens(tmp_path: Path) -> None:
     scene = write_scene(tmp_path)
     distortion = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(0.1, 0.02, 0.001, -0.002))
     lens = replace(lenses_of(scene)[0], distortion=distortion)
-    ideal = undistorted(CENTRES, lens)
+    ideal = undistorted_pixels(CENTRES, lens)
     focal, centre = lens.focal, lens.intrinsics[:2, 2]
     again = distortion.distort(torch.from_numpy((ideal - centre) / focal)).numpy() * focal + centre
     assert np.abs(ideal - CENTRES).max() > 0.05

@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from page4d.rig.records import FocalSource, Lens, direction_angle_deg, rotation_angle_deg
-from page4d.rig.texture import DESCRIPTOR_SCALE, InstantTexture, ViewTexture, choose_pairs, match_textures
+from page4d.rig.texture import DESCRIPTOR_SCALE, InstantTexture, ViewTexture, match_textures
 from page4d.rig.texture_pairs import register_texture_pair, support
 
 SIZE = (720, 1280)
@@ -132,11 +132,3 @@ def test_views_without_texture_are_refused() -> None:
         assert len(match_textures(view, view).keys) == 0
         assert register_texture_pair(view, view, LENSES, (0, 1)).rotation is None
         assert support(view, view, LENSES, np.eye(3), np.array([1.0, 0, 0])) == (0, 0)
-
-
-def test_a_large_rig_compares_similar_views_only() -> None:
-    pairs = [make_pair(seed=seed, right=60, wrong=0).views for seed in range(6)]
-    views = tuple(view for pair in pairs for view in pair)
-    chosen = choose_pairs(views, max_partners=1)
-    assert set(chosen) == {(2 * number, 2 * number + 1) for number in range(6)}
-    assert len(choose_pairs(views[:3])) == 3

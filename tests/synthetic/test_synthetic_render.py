@@ -10,7 +10,7 @@ from scenes import EXACT, GARDEN, ROOM, SETTINGS, SIZE, TABLE, TIMES, distance_t
 from page4d.errors import ShapeError
 from page4d.geometry.camera import unproject, world_points
 from page4d.lab.synthetic.furnish import sample_world
-from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split
+from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split_packets
 from page4d.lab.synthetic.render import render, render_rolling
 from page4d.lab.synthetic.rigs import build_rig
 from page4d.lab.synthetic.world import Lights, Shape, Snapshots, Worlds, build_world
@@ -83,7 +83,7 @@ def test_culling_leaves_hits_and_occlusion_unchanged(setting):
     fast, slow = (closest_hit(snapshots, packets, some) for some in (candidates, all_candidates))
     assert all(torch.equal(a, b) for a, b in zip(fast, slow, strict=True))
     before = cull(snapshots, packets, 1.0)
-    parts, part_candidates = split(snapshots, packets, before, 4, 1.0)
+    parts, part_candidates = split_packets(snapshots, packets, before, 4, 1.0)
     dark = occluded(snapshots, packets, all_candidates, 1.0)
     assert torch.equal(occluded(snapshots, packets, before, 1.0), dark)
     assert torch.equal(occluded(snapshots, parts, part_candidates, 1.0).reshape(dark.shape), dark)

@@ -8,7 +8,7 @@ import torch
 from page4d.errors import UsageError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.transforms import transform_points
-from page4d.lab.synthetic.capture import SceneFamily, SceneRequest, sample, sample_truth
+from page4d.lab.synthetic.capture import SceneFamily, SceneRequest, sample_scenes, sample_truth
 from page4d.lab.synthetic.materials import Appearance, develop, plain_appearance, sample_appearance, tone_curve
 from page4d.lab.synthetic.render import render
 
@@ -47,7 +47,9 @@ def test_truth_is_complete():
 
 def test_depth_of_one_view_agrees_with_that_of_another():
     """Most points that project into the other image are visible there, at the projected depth."""
-    made = sample([4, 5], dataclasses.replace(SMALL, image_size=(48, 64), spacing_deg=(8, 8), outdoor_probability=0))
+    made = sample_scenes(
+        [4, 5], dataclasses.replace(SMALL, image_size=(48, 64), spacing_deg=(8, 8), outdoor_probability=0)
+    )
     truth, flow = made.truth, made.flow((0, 0), (0, 1))
     points = world_points(truth.depth, truth.cameras)[:, 0, 0]
     pixels, depth = project(
@@ -97,7 +99,7 @@ def test_photometric_variation_changes_images_only():
 
 def test_everything_is_computed_on_the_device_of_the_worlds():
     """With a different default device, a tensor created there fails to mix with the others."""
-    made = sample([2, 6], dataclasses.replace(SMALL, family=SceneFamily.RING, outdoor_probability=0.5))
+    made = sample_scenes([2, 6], dataclasses.replace(SMALL, family=SceneFamily.RING, outdoor_probability=0.5))
     look = sample_appearance([2, 6], 2)
     with torch.device("meta"):
         rendered = render(made.world, made.cameras, made.times, supersample=2)

@@ -24,7 +24,7 @@ def waiting(_: object) -> list[object]:
 
 
 def test_a_stop_request_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "open_sources", waiting)
+    monkeypatch.setattr(training, "open_training_sources", waiting)
     request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=8))
     started = time.monotonic()
     with pytest.raises(InterruptedRunError, match="before the first step") as caught:

@@ -18,7 +18,13 @@ import shlex
 from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.trainers.views import DepthBounds, check_views, encode_poses_bounds, reading_order, sorted_names
+from page4d.exporters.trainers.views import (
+    DepthBounds,
+    encode_poses_bounds,
+    reading_order,
+    require_views,
+    sorted_names,
+)
 from page4d.formats.colmap import Camera, Image, Model, Points3D, make_poses, write_model
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
@@ -50,7 +56,7 @@ def check(job: ExportJob) -> None:
         UsageError: if several views are held out.
         InputError: if there are too few views.
     """
-    check_views(job, _BATCH + any(view.held_out for view in job.views))
+    require_views(job, _BATCH + any(view.held_out for view in job.views))
     reading_order(job)
 
 

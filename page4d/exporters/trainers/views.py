@@ -15,7 +15,7 @@ from page4d.errors import InputError, UsageError, counted
 from page4d.exporters.job import ExportJob
 
 
-def check_views(job: ExportJob, least: int) -> None:
+def require_views(job: ExportJob, least: int) -> None:
     """Refuse fewer views than a trainer needs.
 
     Raises:

@@ -37,7 +37,7 @@ from page4d.lab.training.engine import (
     optimize,
 )
 from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metrics
-from page4d.lab.training.optimizers import build_optimizers, check_memory, restore_optimizers
+from page4d.lab.training.optimizers import build_optimizers, check_training_memory, restore_optimizers
 from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, begin_decay, fraction_done, rate_at
 from page4d.lab.training.validation import draw_losses
 from page4d.networks.encoders.vit import ViTConfig
@@ -194,7 +194,7 @@ def _check_memory(config: PretrainConfig, device: torch.device) -> None:
         small = {"small_crops": crops.num_small, "small_side": crops.small_size}
         profile = profile_dino(config.method, batch=batch, size=size, **small)
     hint = "use a smaller ⟨batch⟩, ⟨size⟩ or ⟨encoder⟩"
-    check_memory(2 * profile.weight_bytes, profile.activation_bytes, device, hint)
+    check_training_memory(2 * profile.weight_bytes, profile.activation_bytes, device, hint)
 
 
 def resume(checkpoint: PretrainCheckpoint, device: torch.device) -> PretrainState:

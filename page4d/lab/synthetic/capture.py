@@ -384,7 +384,7 @@ def on_canvas(cameras: Cameras, pixels: PixelTransform) -> Cameras:
     )
 
 
-__all__ = ["Sample", "SceneFamily", "SceneRequest", "sample", "sample_truth"]
+__all__ = ["Sample", "SceneFamily", "SceneRequest", "sample_scenes", "sample_truth"]
 
 
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -448,10 +448,10 @@ class Sample:
 
 def sample_truth(seeds: Sequence[int], request: SceneRequest, device: torch.device | str = "cpu") -> GroundTruth:
     """Render one scene per seed; a scene does not depend on the other seeds of the batch."""
-    return sample(seeds, request, device).truth
+    return sample_scenes(seeds, request, device).truth
 
 
-def sample(seeds: Sequence[int], request: SceneRequest, device: torch.device | str = "cpu") -> Sample:
+def sample_scenes(seeds: Sequence[int], request: SceneRequest, device: torch.device | str = "cpu") -> Sample:
     """Render one scene per seed, together with its world."""
     rigs = [
         sample_rig(seed, request.family, request.num_views, request.spacing_deg, request.moving_probability)

@@ -98,7 +98,7 @@ def cull(
     return _cull_boxes(snapshots, packets, candidates, max_distance)
 
 
-def split(
+def split_packets(
     snapshots: Snapshots, packets: RayPackets, candidates: Candidates, parts: int, max_distance: float = torch.inf
 ) -> tuple[RayPackets, Candidates]:
     """Split every packet into `parts` packets of neighbouring rays and cull their candidates again."""

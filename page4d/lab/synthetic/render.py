@@ -12,7 +12,7 @@ from torch import Tensor
 from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras
 from page4d.lab.synthetic.materials import Texture, noise, smoothstep
-from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split
+from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull, occluded, split_packets
 from page4d.lab.synthetic.rigs import CameraRigs
 from page4d.lab.synthetic.world import ROOM_FACES, Lights, Shape, Snapshots, Worlds
 
@@ -109,7 +109,7 @@ def _direct_light(
     shadow = RayPackets(instant=instant, origin=light, direction=toward)
     candidates = cull(snapshots, shadow, 1.0, lit.any(-1))
     if toward.shape[2] >= SPLIT_MIN_RAYS:
-        shadow, candidates = split(snapshots, shadow, candidates, SHADOW_PARTS, 1.0)
+        shadow, candidates = split_packets(snapshots, shadow, candidates, SHADOW_PARTS, 1.0)
     dark = occluded(snapshots, shadow, candidates, 1.0).reshape(lit.shape) & lit
     faded = facing / (1 + squared / lights["reach"][:, None].square())
     return faded * (lit & ~dark), dark

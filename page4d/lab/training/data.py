@@ -136,7 +136,7 @@ class SyntheticSource:
         return sample_truth([training_seed(self._run_seed, sample) for sample in samples], scenes, device)
 
 
-def open_sources(config: TrainConfig) -> list[Source]:
+def open_training_sources(config: TrainConfig) -> list[Source]:
     """Open the sources of a configuration, in its order.
 
     Raises:

@@ -157,7 +157,7 @@ def _is_matrix(value: Tensor) -> bool:
 FLOAT_BYTES = 4
 
 
-def check_memory(weight_bytes: int, activation_bytes: int, device: torch.device, hint: str) -> None:
+def check_training_memory(weight_bytes: int, activation_bytes: int, device: torch.device, hint: str) -> None:
     """Refuse a training that cannot fit: both numbers are lower bounds.
 
     Raises:

@@ -15,7 +15,7 @@ from page4d.io.atomic import parse_pin
 from page4d.lab.training.checkpoint import EMA, read_checkpoint_file, restored_state, write_checkpoint_file
 from page4d.lab.training.config import TrainConfig, TrainedPart
 from page4d.lab.training.losses import SceneUnit
-from page4d.lab.training.optimizers import FLOAT_BYTES, build_optimizers, check_memory, restore_optimizers
+from page4d.lab.training.optimizers import FLOAT_BYTES, build_optimizers, check_training_memory, restore_optimizers
 from page4d.lab.training.schedule import Budget, Position
 from page4d.networks.config import NetworkConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
@@ -210,7 +210,7 @@ def _check_memory(config: TrainConfig, network: NetworkConfig, device: torch.dev
         values = 3 + (per_pixel if stage.learner is TrainedPart.ALL else 0)
         largest = max(largest, stage.images_per_batch * max(map(prod, stage.sizes)) * values)
     hint = "use a smaller network, or fewer images_per_batch and smaller sizes in the configuration"
-    check_memory(4 * FLOAT_BYTES * parameters, int(FLOAT_BYTES * largest), device, hint)
+    check_training_memory(4 * FLOAT_BYTES * parameters, int(FLOAT_BYTES * largest), device, hint)
 
 
 def _missing_parts(existing: NetworkConfig, config: TrainConfig) -> dict[str, Any]:

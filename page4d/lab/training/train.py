@@ -23,7 +23,7 @@ from page4d.io.atomic import parse_pin
 from page4d.lab.training import state as states
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.config import SYNTHETIC, TrainConfig, TrainedPart
-from page4d.lab.training.data import CurriculumStep, Source, advance, feed_batches, open_sources, plan_step
+from page4d.lab.training.data import CurriculumStep, Source, advance, feed_batches, open_training_sources, plan_step
 from page4d.lab.training.engine import (
     Loop,
     LoopContext,
@@ -198,7 +198,7 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
         _check_workers(request.workers)
     with open_session(request, observer, stop) as session:
         state, budget = _start(request, session)
-        sources = open_sources(state.config)
+        sources = open_training_sources(state.config)
         with session.open_context(state, budget, _MEMORY_HINT) as context:
             SupervisedTraining(state, context, sources).train()
         if session.group.is_main:

@@ -32,7 +32,7 @@ ACTIVATIONS: dict[DenseActivation, Callable[[Tensor], Tensor]] = {
 }
 
 
-def resize(features: Float[Tensor, "F C rows columns"], size: tuple[int, int]) -> Float[Tensor, "F C H W"]:
+def resize_features(features: Float[Tensor, "F C rows columns"], size: tuple[int, int]) -> Float[Tensor, "F C H W"]:
     """Resample bilinearly with aligned corners."""
     return functional.interpolate(features, size=size, mode="bilinear", align_corners=True)
 
@@ -88,7 +88,7 @@ class Fusion(nn.Module):
         """Fuse one level with the coarser map; the coarsest level has none."""
         if self.skip_unit is not None and coarser is not None:
             level = coarser + self.skip_unit(level)
-        fused: Tensor = self.out_conv(resize(self.unit(level), size))
+        fused: Tensor = self.out_conv(resize_features(self.unit(level), size))
         return fused
 
 
@@ -245,12 +245,12 @@ class DPTHead(nn.Module):
         if self.shuffled is not None:
             raw = self.shuffled(self._positioned(merged, aspect))
         elif self.fine is not None and fine is not None:
-            merged = resize(merged, (fine.shape[-2], fine.shape[-1])) + self.fine(fine.to(merged.dtype))
+            merged = resize_features(merged, (fine.shape[-2], fine.shape[-1])) + self.fine(fine.to(merged.dtype))
             features = self.out_conv1(self._positioned(merged, aspect))
             raw = functional.pixel_shuffle(self.out_conv2(functional.relu(features)), 2)
         else:
             size = (grid[0] * self.patch_size, grid[1] * self.patch_size)
-            merged = self._positioned(resize(merged, size), aspect)
+            merged = self._positioned(resize_features(merged, size), aspect)
             raw = self.out_conv2(functional.relu(self.out_conv1(merged)))
             sky = None if self.sky is None else self.sky(merged)[:, 0]
         return DenseMaps(

@@ -31,8 +31,8 @@ from page4d.plotting.canvas import (
     blank,
     draw_scale_bar,
     drawable,
+    fitted_text,
     font,
-    shortened,
     text_size,
     view_color,
     with_banner,
@@ -209,7 +209,7 @@ def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, not
     extent = float(np.linalg.norm(np.ptp(np.concatenate([main, centers_of(world_to_camera)]), axis=0))) or 1.0
     frusta = _frusta(cameras, time_index, _FRUSTUM_SIZE * extent)
     shown = np.concatenate([main, *(frustum.corners for frustum in frusta)])
-    first, time = shortened(drawable(cameras.view_names[0]), 17, 300), float(cameras.times[time_index])
+    first, time = fitted_text(drawable(cameras.view_names[0]), 17, 300), float(cameras.times[time_index])
     titles = (f"from behind and above {first}", f"from the side of {first}")
     picture, pen = blank(3 * _MARGIN + 2 * _PANEL[0], _HEADING + _PANEL[1] + _MARGIN)
     fitted = [Orthographic.fitted(axes, shown, _PANEL, _BORDER_PX) for axes in _view_axes(world_to_camera)]
@@ -281,7 +281,7 @@ def _draw_names(pen: ImageDraw.ImageDraw, frusta: list[_Frustum], camera: Orthog
     """Write each view's name below its camera, further down where it would overlap another name."""
     taken: list[tuple[float, float, float, float]] = []
     for index, frustum in enumerate(frusta):
-        name = shortened(drawable(frustum.name), 14, 160)
+        name = fitted_text(drawable(frustum.name), 14, 160)
         width, height = text_size(name, 14)
         corners = camera.to_canvas(frustum.corners)
         x = float(np.clip(corners[:, 0].mean() - width / 2, 4, _PANEL[0] - width - 4))

@@ -26,9 +26,9 @@ from page4d.plotting.canvas import (
     colored,
     draw_key,
     drawable,
+    fitted_text,
     font,
     short_unit,
-    shortened,
     text_size,
     tile,
     velocity_colors,
@@ -158,7 +158,7 @@ def _block(frames: Sequence[FrameMaps], lowest: float, highest: float, fastest: 
         )
     x = label_width
     for frame, (tile_width, tile_height), column in zip(frames, sizes, cells, strict=True):
-        name = shortened(drawable(frame.view), 13, tile_width)
+        name = fitted_text(drawable(frame.view), 13, tile_width)
         pen.text((x + tile_width / 2, 22 + _LABEL / 2), name, fill=INK, font=font(13), anchor="mm")
         for index, label in enumerate(rows):
             cell, y = column[label], top + index * (row_height + _GAP) + (row_height - tile_height) // 2

@@ -260,7 +260,7 @@ def read_pose(raw: RawLandmarks, region: Region, *, is_mirrored: bool = False) -
     if not raw.flag >= MIN_FLAG or not np.isfinite(raw.points).all():
         return None
     points = np.asarray(raw.points, np.float64)
-    unit = refine(points[:, :2] / LANDMARK_SIDE, np.asarray(raw.heatmaps, np.float64))
+    unit = refine_landmarks(points[:, :2] / LANDMARK_SIDE, np.asarray(raw.heatmaps, np.float64))
     visibility = _sigmoid(points[:, 3])
     if is_mirrored:
         unit, visibility = np.array([1, 0]) + np.array([-1, 1]) * unit[_MIRRORED], visibility[_MIRRORED]
@@ -271,7 +271,7 @@ def read_pose(raw: RawLandmarks, region: Region, *, is_mirrored: bool = False) -
     return BodyPose(pixels[:NUM_JOINTS], visibility[:NUM_JOINTS], raw.flag, next_region)
 
 
-def refine(unit: Float[Array, "39 2"], heatmaps: Float[Array, "h w 39"]) -> Float[Array, "39 2"]:
+def refine_landmarks(unit: Float[Array, "39 2"], heatmaps: Float[Array, "h w 39"]) -> Float[Array, "39 2"]:
     """Move landmarks to the centroid of their heatmap in a window, where its peak is high."""
     height, width, _ = heatmaps.shape
     refined = unit.copy()
@@ -472,7 +472,7 @@ def detect_people(
         found = list(threads.map(lambda view: _poses_of(view, instants, counter), scene.views))
     breaks = _breaks(scene.times[list(instants)])
     return tuple(
-        ViewPeople(tracklets=tuple(undistorted(tracklet, lens) for tracklet in join_poses(poses, breaks)))
+        ViewPeople(tracklets=tuple(undistorted_tracklet(tracklet, lens) for tracklet in join_poses(poses, breaks)))
         for poses, lens in zip(found, lenses, strict=True)
     )
 
@@ -530,7 +530,7 @@ def _breaks(times: np.ndarray) -> list[int]:
     return [] if len(steps) == 0 else (np.flatnonzero(steps > _BREAK * np.median(steps)) + 1).tolist()
 
 
-def undistorted(tracklet: Tracklet, lens: Lens) -> Tracklet:
+def undistorted_tracklet(tracklet: Tracklet, lens: Lens) -> Tracklet:
     """Return a tracklet of original pixels in undistorted ones; joints without an ideal ray become invisible."""
     if lens.distortion is None or lens.distortion.is_identity:
         return tracklet
