@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "cli")]
+sys.path.insert(0, str(ROOT))
 
 STAGES = ("concurrent", "sequential")
 
@@ -81,7 +81,7 @@ def main() -> None:
         scene, out, stages = arguments.one
         print(json.dumps(run(Path(scene), Path(out), stages, options)))
         return
-    from clips import write_scene
+    from tests.cli.clips import write_scene
 
     short, long = arguments.frames
     with tempfile.TemporaryDirectory() as folder:

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "weights")]
+sys.path.insert(0, str(ROOT))
 
 import torch
-from checkpoints import manifest
 from torch import Tensor
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
@@ -27,6 +26,7 @@ from page4d.weights.catalogue import CATALOGUE, CatalogueEntry, find_entry
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES
 from page4d.weights.store import TensorSpec, write_tensors
+from tests.weights.checkpoints import manifest
 
 MANIFESTS = {
     "da3-mono": "da3metric_large",

@@ -1,6 +1,6 @@
 """Kill a command line with SIGKILL at random times and resume it, repeatedly.
 
-    python tests/cli/kills.py FOLDER KILLS SEED WORDS...
+    python -m tests.cli.kills FOLDER KILLS SEED WORDS...
 
 This process loads everything once and never starts a thread; every run is a forked child of it. Outputs are written
 to FOLDER: `whole` without a kill, `0`, `1` and so on with kills. A summary is printed as JSON.

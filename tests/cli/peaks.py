@@ -1,6 +1,6 @@
 """Run command lines in forked children of one process, and print the predicted and the measured memory of each.
 
-    python tests/cli/peaks.py WORDS... [-- WORDS...]...
+    python -m tests.cli.peaks WORDS... [-- WORDS...]...
 
 The outputs are named by --out in the words. This process loads everything once and never starts a thread.
 """
@@ -11,7 +11,8 @@ from itertools import groupby
 from pathlib import Path
 
 import torch
-from kills import begin, end
+
+from tests.cli.kills import begin, end
 
 
 def main(commands: list[list[str]]) -> None:

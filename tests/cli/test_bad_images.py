@@ -7,8 +7,9 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from clips import picture, write_image_folder
 from PIL import Image
+
+from tests.cli.clips import picture, write_image_folder
 
 Cli = Callable[..., Any]
 TIFF = b"Exif\0\0II*\0"

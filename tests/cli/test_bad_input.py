@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
-import clips
 import cv2
 import numpy as np
 import pytest
 import torch
-from clips import picture, sound_track, truncate, write_image_folder, write_scene, write_video
+
+from tests.cli import clips
+from tests.cli.clips import picture, sound_track, truncate, write_image_folder, write_scene, write_video
 
 Maker = Callable[[Path], object]
 

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clips import truncate, write_video
+
+from tests.cli.clips import truncate, write_video
 
 Cli = Callable[..., Any]
 

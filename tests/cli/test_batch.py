@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from clips import write_scene
+
+from tests.cli.clips import write_scene
 
 CHUNKS = ("--chunk", "2", "--overlap", "1")
 

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from clips import write_scene
 
 from page4d.run.predictor import NetworkPredictor
+from tests.cli.clips import write_scene
 
 
 def test_the_warning_is_printed_and_json_has_the_graded_values(

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clips import write_scene
+
+from tests.cli.clips import write_scene
 
 LONG = "x" * 5000
 

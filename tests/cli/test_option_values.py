@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import typer
-from clips import write_image_folder
 
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.ood import OODLimits
@@ -14,6 +13,7 @@ from page4d.run.reconstruct import reconstruct
 from page4d.weights.loading import load_network
 from page4d_cli.app import run
 from page4d_cli.view_time_options import view_time_options
+from tests.cli.clips import write_image_folder
 
 DIGITS = "9" * 5000
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from clips import write_scene
+
+from tests.cli.clips import write_scene
 
 UNTRAINED = ("--untrained", "--preset", "mv-tiny")
 SIZES = {"native": [70, 56], "vggt-crop": [518, 392], "vggt-pad": [518, 518], "pi3": [574, 434], "da3": [504, 378]}

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from clips import write_scene
 
 from page4d.io.json_records import config_to_json
 from page4d.lab.pretraining.config import PretrainConfig
@@ -14,6 +13,7 @@ from page4d.networks.encoders.vit import ViTConfig
 from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.weights.loading import load_encoder, load_network
 from page4d_cli import progress as training_display
+from tests.cli.clips import write_scene
 
 ENCODER = ViTConfig(image_size=28, patch_size=14, embed_dim=32, depth=1, num_heads=2)
 RUN = ("--device", "cpu", "--threads", "1", "--batch", "2")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import av
 import pytest
-from clips import write_scene
 
 from page4d.errors import InputError, InterruptedRunError
 from page4d_cli import app, console
 from page4d_cli.console import stops_cleanly
+from tests.cli.clips import write_scene
 from tests.cli.test_promises import CHUNKS, NETWORK, before_prediction, contents
 
 AT_IMPORT = """

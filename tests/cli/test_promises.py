@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from clips import write_scene
 
 from page4d.run.predictor import NetworkPredictor
 from page4d.scene import batches
+from tests.cli.clips import write_scene
 
 FRAMES = 8
 CHUNKS = ("--chunk", "2", "--overlap", "1")
@@ -198,7 +198,7 @@ class TestInterrupt:
     @pytest.mark.parametrize("kills", [8, pytest.param(40, marks=pytest.mark.slow)])
     def test_runs_killed_at_random_times_write_the_same_bytes(self, scene, tmp_path, kills):
         words = ["reconstruct", str(scene), *NETWORK, *CHUNKS, "--frames", ":6", "--quiet"]
-        command = [sys.executable, str(Path(__file__).with_name("kills.py")), str(tmp_path), str(kills), "5", *words]
+        command = [sys.executable, "-m", "tests.cli.kills", str(tmp_path), str(kills), "5", *words]
         summary = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=280).stdout)
         killed_at, num_chunks = summary["chunks_at_kills"], 5
         assert len(killed_at) == kills
@@ -229,7 +229,7 @@ def test_the_predicted_memory_is_that_of_the_run(tmp_path):
             "--quiet",
             *more,
         ]
-    command = [sys.executable, str(Path(__file__).with_name("peaks.py")), *words]
+    command = [sys.executable, "-m", "tests.cli.peaks", *words]
     for predicted, measured in json.loads(subprocess.run(command, check=True, capture_output=True).stdout):
         assert predicted == pytest.approx(measured, rel=0.2)  # allocators differ
 

@@ -16,8 +16,6 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from clips import write_scene, write_video
-from emulator import shown
 from rich.cells import cell_len
 from typer import BadParameter
 
@@ -56,6 +54,8 @@ from page4d_cli.command_line import app
 from page4d_cli.commands import benchmark, doctor, evaluate, report
 from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table
+from tests.cli.clips import write_scene, write_video
+from tests.cli.emulator import shown
 from tests.export.capture import Capture, make_capture
 from tests.quality.test_quality_grade import GOOD, pair, run_record
 from tests.weights.hub_server import Repository

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clips import write_image_folder, write_scene, write_video
 
 import page4d
 from page4d import installation as open3d_runtime
@@ -18,6 +17,7 @@ from page4d.run import cost as memory_budget
 from page4d.scene.open import open_scene
 from page4d_cli import console
 from page4d_cli.commands import doctor
+from tests.cli.clips import write_image_folder, write_scene, write_video
 
 COMMANDS = (
     *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "pretrain"),

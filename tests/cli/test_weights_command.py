@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from clips import write_scene
 from huggingface_hub import constants
 from rich.cells import cell_len
 
@@ -15,6 +14,7 @@ from page4d.output.reader import open_output
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.store import save_network
 from page4d_cli import console, tables
+from tests.cli.clips import write_scene
 from tests.weights.hub_server import COMMIT, HubServer, Repository
 
 BASE = CATALOGUE["da3-base"]

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from outputs import reconstruct_from_truth
 
 from page4d.choices import Subject
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
+from tests.evaluation.outputs import reconstruct_from_truth
 
 
 @pytest.fixture(scope="session")

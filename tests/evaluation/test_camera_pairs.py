@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
-from rigs import random_rig, random_similarity
 
 from page4d.errors import ShapeError
 from page4d.evaluation.cameras import area_under_curve, fraction_below, pair_errors
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
+from tests.evaluation.rigs import random_rig, random_similarity
 
 
 def camera(center: tuple[float, float, float], turn_deg: float = 0.0) -> torch.Tensor:

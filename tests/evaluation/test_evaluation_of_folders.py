@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from outputs import change_cameras, change_maps, copy_of, edit_json, move_world
-from rigs import disturbed, random_similarity
 
 from page4d.errors import InputError, UsageError
 from page4d.evaluation.evaluate import evaluate
 from page4d.evaluation.record import DepthErrors, Evaluation
 from page4d.evaluation.scores import DepthAlignment
 from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings
+from tests.evaluation.outputs import change_cameras, change_maps, copy_of, edit_json, move_world
+from tests.evaluation.rigs import disturbed, random_similarity
 
 SETTINGS = EvaluationSettings(points_per_instant=300)
 

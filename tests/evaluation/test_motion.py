@@ -9,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from outputs import add_motion, add_tracks, copy_of, edit_json, move_world, reconstruct_from_truth
-from rigs import random_similarity
 
 from page4d.choices import DepthAlignment, Subject
 from page4d.errors import InputError
@@ -36,6 +34,8 @@ from page4d.lab.synthetic.write import write_capture
 from page4d.options import EvaluationSettings
 from page4d.output.reader import open_output
 from page4d_cli.app import run
+from tests.evaluation.outputs import add_motion, add_tracks, copy_of, edit_json, move_world, reconstruct_from_truth
+from tests.evaluation.rigs import random_similarity
 
 SETTINGS = EvaluationSettings(points_per_instant=50, alignments=(DepthAlignment.METRIC,))
 CAPTURE = SyntheticCapture(seed=4, num_views=2, num_times=14, image_size=(96, 128), subject=Subject.PEOPLE)

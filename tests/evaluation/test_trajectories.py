@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from rigs import disturbed, random_rig, random_similarity
 
 from page4d.evaluation.cameras import (
     RigAlignment,
@@ -16,6 +15,7 @@ from page4d.evaluation.cameras import (
     root_mean_square,
 )
 from page4d.geometry.transforms import invert_rigid, rigid
+from tests.evaluation.rigs import disturbed, random_rig, random_similarity
 
 evo_metrics = pytest.importorskip("evo.core.metrics", reason="evo is the reference")
 evo_trajectory = pytest.importorskip("evo.core.trajectory", reason="evo is the reference")

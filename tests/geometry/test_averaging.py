@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from geometry_samples import close, intrinsics, normal, rotations, similarities, transforms
 from torch import Tensor
 
 from page4d.geometry.alignment import (
@@ -17,6 +16,7 @@ from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import matrix_from_rotation_vector, mean_rotation, rotation_angle
 from page4d.geometry.statistics import central_weighted_median
 from page4d.geometry.transforms import camera_centers, rigid
+from tests.geometry.geometry_samples import close, intrinsics, normal, rotations, similarities, transforms
 
 
 def noisy(truth: Tensor, count: int, seed: int, size: float = 0.01) -> Tensor:

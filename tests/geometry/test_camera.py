@@ -4,7 +4,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from geometry_samples import BATCHES, DTYPES, close, intrinsics, normal, transforms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,6 +24,7 @@ from page4d.geometry.camera import (
 )
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.geometry.transforms import transform_points
+from tests.geometry.geometry_samples import BATCHES, DTYPES, close, intrinsics, normal, transforms
 
 SIZE = (30, 40)
 

@@ -6,13 +6,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from geometry_samples import DTYPES, close, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from page4d.errors import InputError
 from page4d.geometry.distortion import Distortion, LensModel
+from tests.geometry.geometry_samples import DTYPES, close, normal
 
 BROWN = {
     "none": (0.0, 0.0, 0.0, 0.0),

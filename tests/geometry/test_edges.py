@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from geometry_samples import close
 from safetensors.torch import load_file
 from torch import Tensor
 
 from page4d.geometry.camera import unproject
 from page4d.geometry.warp import depth_edges, normal_edges, surface_normals
+from tests.geometry.geometry_samples import close
 
 LENS = torch.tensor([[60.0, 0, 20], [0, 60, 15], [0, 0, 1]], dtype=torch.float64)
 

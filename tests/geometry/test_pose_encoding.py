@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from geometry_samples import close, intrinsics, normal, transforms
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -12,6 +11,7 @@ from page4d.conventions import INTEGER_PIXEL_CENTER
 from page4d.geometry.camera import Cameras, decode_pose, encode_pose, unproject, world_points
 from page4d.geometry.rotation import matrix_from_quaternion, quaternion_from_matrix, wxyz_from_xyzw, xyzw_from_wxyz
 from page4d.geometry.transforms import invert_rigid, rigid
+from tests.geometry.geometry_samples import close, intrinsics, normal, transforms
 
 SIZE = (28, 42)
 

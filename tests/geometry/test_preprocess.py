@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from geometry_samples import close, intrinsics, normal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.pixels import PixelTransform, Window, fit_views
 from page4d.networks.preprocess import VGGT_SIDE, budget_size, da3_input_sizes, omega_size, place_views
+from tests.geometry.geometry_samples import close, intrinsics, normal
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SIZES = json.loads((GOLDEN / "preprocess_sizes.json").read_text())["table"]

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 from evo.core.geometry import umeyama_alignment
-from geometry_samples import BATCHES, DTYPES, close, normal, rotations, similarities, transforms
 from torch import Tensor
 
 from page4d.errors import InputError
 from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points, align_points_robust
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle, rotation_defect
 from page4d.geometry.transforms import Sim3, rigid
+from tests.geometry.geometry_samples import BATCHES, DTYPES, close, normal, rotations, similarities, transforms
 
 
 def same_map(found: Sim3, true: Sim3, factor: float = 1.0) -> None:

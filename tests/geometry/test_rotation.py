@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from geometry_samples import BATCHES, DTYPES, TOLERANCE, close, normal, rotation_vectors, rotations
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from page4d.geometry.rotation import (
     wxyz_from_xyzw,
     xyzw_from_wxyz,
 )
+from tests.geometry.geometry_samples import BATCHES, DTYPES, TOLERANCE, close, normal, rotation_vectors, rotations
 
 EYE = torch.eye(3, dtype=torch.float64)
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from geometry_samples import intrinsics, normal, transforms
 from torch import Tensor
 
 from page4d.geometry.camera import Cameras
 from page4d.geometry.time_axis import clone_tensors, join_times, slice_times
+from tests.geometry.geometry_samples import intrinsics, normal, transforms
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,10 @@
 
 import pytest
 import torch
-from geometry_samples import (
+
+from page4d.geometry.camera import project
+from page4d.geometry.transforms import Sim3, camera_centers, interpolate_rigid, invert_rigid, rigid, transform_points
+from tests.geometry.geometry_samples import (
     BATCHES,
     DTYPES,
     close,
@@ -12,9 +15,6 @@ from geometry_samples import (
     similarities,
     transforms,
 )
-
-from page4d.geometry.camera import project
-from page4d.geometry.transforms import Sim3, camera_centers, interpolate_rigid, invert_rigid, rigid, transform_points
 
 EYE4 = torch.eye(4, dtype=torch.float64)
 

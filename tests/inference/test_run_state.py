@@ -16,7 +16,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from truth import TruthPredictor
 
 from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, OutputError, Page4DError, UsageError, WeightsError
@@ -31,6 +30,7 @@ from page4d.run.reconstruct import reconstruct
 from page4d.run.state import StateFolder, check_disk, is_occupied
 from page4d.scene.batches import FrameBatch
 from tests.fuzzing import fuzz, mutated_bytes, places_of
+from tests.inference.truth import TruthPredictor
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=5, image_size=(12, 16))
 SETTINGS = ReconstructSettings(chunk=2, overlap=1, preview=False)

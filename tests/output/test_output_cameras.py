@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from evo.tools import file_interface
-from output_scene import NAMES, SIZES, made_capture
 
 from page4d.conventions import DESCRIPTION, Scale
 from page4d.errors import InputError, OutputError, ShapeError
@@ -18,6 +17,7 @@ from page4d.geometry.transforms import invert_rigid
 from page4d.output.cameras import CaptureCameras, capture_cameras, read_cameras_json
 from page4d.output.instant import write_capture_cameras
 from page4d.output.layout import OutputLayout
+from tests.output.output_scene import NAMES, SIZES, made_capture
 
 
 @pytest.fixture

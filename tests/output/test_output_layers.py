@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
-from output_scene import export, made_capture
 from scipy.spatial import cKDTree
 
 from page4d.choices import PointSource
@@ -24,6 +23,7 @@ from page4d.output.points import footprint_subset, merged_cloud, pixel_footprint
 from page4d.output.reader import Output, open_output
 from page4d.output.record import LayersRecord, read_run, write_run
 from page4d.records import Predictions
+from tests.output.output_scene import export, made_capture
 
 OPTIONS = InstantOptions(depth_scale=1000.0, writers=LAYER_WRITERS)
 ALL = PointOptions(edge_angle_deg=90)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from output_scene import made_capture
 
 from page4d.errors import UsageError
 from page4d.formats.open3d import Mesh, fuse_mesh
 from page4d.options import PointOptions
 from page4d.output.mesh import FOOTPRINTS_PER_VOXEL, check_voxel_size, choose_voxel_size, fused_mesh
 from page4d.records import Predictions
+from tests.output.output_scene import made_capture
 
 VOXEL = 0.04
 BALL = np.array([-0.3, 0.4, 3.2])

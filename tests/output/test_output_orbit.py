@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from output_scene import export, made_capture
 
 from page4d.formats.ply import PointCloud
 from page4d.options import PointOptions
@@ -14,6 +13,7 @@ from page4d.output.preview.cloud import FPS, NUM_FRAMES, SIZE, draw, orbit_video
 from page4d.output.reader import Output, open_output
 from page4d.plotting.canvas import BACKGROUND
 from tests.output.clouds import made_cloud
+from tests.output.output_scene import export, made_capture
 
 SCALARS = ("confidence", "view", "dynamic")
 

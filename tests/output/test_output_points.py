@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from output_scene import made_capture
 from torch import Tensor
 
 from page4d.choices import PointSource
@@ -19,6 +18,7 @@ from page4d.geometry.camera import camera_rays, project, unproject
 from page4d.geometry.transforms import transform_points
 from page4d.options import PointOptions
 from page4d.output.points import merged_cloud, random_subset, surface_mask, voxel_subset
+from tests.output.output_scene import made_capture
 
 
 def intrinsics(width: int, focal_px: float | None = None) -> Tensor:

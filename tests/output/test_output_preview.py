@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from output_scene import export, made_capture, with_velocity
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
@@ -39,6 +38,7 @@ from page4d.plotting.canvas import (
     velocity_colors,
 )
 from page4d.records import Predictions
+from tests.output.output_scene import export, made_capture, with_velocity
 
 
 def share(picture: np.ndarray, color: tuple[int, int, int]) -> float:

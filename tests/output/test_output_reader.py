@@ -8,7 +8,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from output_scene import NAMES, SIZES, export, made_capture
 from PIL import Image
 
 from page4d.conventions import Scale
@@ -23,6 +22,7 @@ from page4d.output.layout import OutputLayout
 from page4d.output.points import cloud_comments
 from page4d.output.reader import Output, open_output
 from page4d.records import Predictions
+from tests.output.output_scene import NAMES, SIZES, export, made_capture
 
 
 @pytest.fixture(scope="module")

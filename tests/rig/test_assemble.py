@@ -5,7 +5,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from people_rig import Filming, PeopleRig, film_people
 
 from page4d.rig.records import (
     Evidence,
@@ -18,6 +17,7 @@ from page4d.rig.records import (
     rotation_angle_deg,
 )
 from page4d.rig.register import Assembly
+from tests.rig.people_rig import Filming, PeopleRig, film_people
 
 WORLD = film_people(
     Filming(angles_deg=(0.0, 70.0, 140.0), num_instants=30, num_people=1, noise_px=2.0, bias_px=2.0, seed=1)

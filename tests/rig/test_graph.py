@@ -5,7 +5,6 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-from people_rig import Filming, PeopleRig, film_people
 
 from page4d.rig import adjust as adjustment
 from page4d.rig.adjust import NUM_JOINTS, Adjustment, Observations, adjust, merge_tracks, triangulate
@@ -20,6 +19,7 @@ from page4d.rig.records import (
     exp_rotation,
     rotation_angle_deg,
 )
+from tests.rig.people_rig import Filming, PeopleRig, film_people
 
 ANGLES = (0.0, 70.0, 140.0, 230.0)
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from people_rig import PERSON_HEIGHT, Filming, film_people
 
 from page4d.rig.adjust import NUM_JOINTS, Observations
 from page4d.rig.people.height import person_height
 from page4d.rig.records import Array
+from tests.rig.people_rig import PERSON_HEIGHT, Filming, film_people
 
 
 def tracks_of(joints: Array) -> tuple[Array, Observations]:

@@ -5,11 +5,11 @@ from functools import cache
 
 import numpy as np
 import pytest
-from people_rig import SWAPPED_SIDES, Filming, PeopleRig, film_people, lens, with_instants
 
 from page4d.rig.people.pairs import TOLERANCE, exchange_sides
 from page4d.rig.people.pose import MIN_INSTANTS, register_people_pair
 from page4d.rig.records import PairPose, ViewPeople, direction_angle_deg, rotation_angle_deg
+from tests.rig.people_rig import SWAPPED_SIDES, Filming, PeopleRig, film_people, lens, with_instants
 
 EXACT = Filming(angles_deg=(0.0, 65.0, 174.0), num_instants=40, seed=1)
 REAL = replace(EXACT, noise_px=2.0, bias_px=5.0)

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from people_rig import Filming, film_people
 
 from page4d.choices import Registration
 from page4d.errors import Notice
 from page4d.options import RegisterSettings
 from page4d.rig import register
+from tests.rig.people_rig import Filming, film_people
 
 WORLD = film_people(Filming(angles_deg=(0.0, 80.0), num_instants=30, noise_px=1.0, seed=1))
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from clip_writers import counter_image, write_counter_clip, write_images, write_sync
 from scipy.spatial.transform import Rotation, Slerp
 
 from page4d.choices import CalibrationResize
@@ -18,6 +17,7 @@ from page4d.geometry.transforms import transform_points
 from page4d.options import SceneOptions
 from page4d.scene.batches import open_batches, scene_cameras
 from page4d.scene.open import open_scene
+from tests.scene.clip_writers import counter_image, write_counter_clip, write_images, write_sync
 
 SIZE = (48, 64)
 INTRINSICS = [[70.0, 0.0, 31.0], [0.0, 71.0, 25.5], [0.0, 0.0, 1.0]]

@@ -7,7 +7,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from clip_writers import set_rotation, write_images, write_video
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from page4d.scene.batches import PADDING_RGB, FrameBatch, open_batches
 from page4d.scene.open import open_scene
 from page4d.scene.records import PairedFrames, Scene, View, ViewCamera
 from page4d.scene.timeline import Timeline
+from tests.scene.clip_writers import set_rotation, write_images, write_video
 
 
 def blob(size: tuple[int, int], centre: tuple[float, float], sigma: float = 4.0) -> Any:

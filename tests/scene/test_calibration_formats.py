@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from calibration_writers import make_rig, output_content, write_colmap_text, write_nerfstudio
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
@@ -16,6 +15,7 @@ from page4d.formats.build import ImageName, group_images
 from page4d.formats.files import SUPPORTED_FORMATS
 from page4d.formats.read import FORMATS, read_calibration
 from page4d.geometry.distortion import Distortion, LensModel
+from tests.scene.calibration_writers import make_rig, output_content, write_colmap_text, write_nerfstudio
 
 CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "scenes"
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from calibration_writers import WRITERS, make_rig
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from page4d.errors import Page4DError
 from page4d.formats.camera_model import Calibration
 from page4d.formats.read import read_calibration
 from tests.fuzzing import bounded, fuzz, mutated_bytes
+from tests.scene.calibration_writers import WRITERS, make_rig
 
 NAMES = ("x.qca.txt", "x.toml", "x.json", "intri.yml", "cameras.bin", "cameras.txt", "x")
 HOSTILE = (

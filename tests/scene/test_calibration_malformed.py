@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from calibration_writers import WRITERS, make_rig, output_content
 
 from page4d.errors import InputError
 from page4d.formats import files
 from page4d.formats.read import read_calibration
+from tests.scene.calibration_writers import WRITERS, make_rig, output_content
 
 GARBAGE = {
     "empty": b"",

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from calibration_writers import WRITERS, make_rig
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import Scale
@@ -16,6 +15,7 @@ from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.formats.read import read_calibration
 from page4d.scene.calibration import match_cameras
 from tests.fuzzing import bounded
+from tests.scene.calibration_writers import WRITERS, make_rig
 
 
 def test_lists_in_messages_are_bounded() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pycolmap
 import pytest
 import torch
-from calibration_writers import FISHEYE_FORMATS, WRITERS, make_rig, read_pixels, write_toml, write_yaml
 from scipy.spatial.transform import Rotation
 
 from page4d.conventions import Scale
@@ -17,6 +16,7 @@ from page4d.errors import InputError, UsageError
 from page4d.formats.read import read_calibration, read_lenses
 from page4d.geometry.distortion import LensModel
 from page4d.io import documents
+from tests.scene.calibration_writers import FISHEYE_FORMATS, WRITERS, make_rig, read_pixels, write_toml, write_yaml
 
 SAME_PIXEL = 1e-9
 POINTS = np.random.default_rng(3).uniform(-0.7, 0.7, size=(200, 3))

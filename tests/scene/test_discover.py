@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clip_writers import counter_clip, write_counter_clip, write_images, write_video
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from page4d.options import SceneOptions
 from page4d.scene.discover import discover, select_views
 from page4d.scene.open import open_scene
 from page4d.scene.records import Level
+from tests.scene.clip_writers import counter_clip, write_counter_clip, write_images, write_video
 
 
 def touch(folder: Path, *names: str) -> None:

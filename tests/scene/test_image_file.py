@@ -12,7 +12,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from clip_writers import counter_image, write_images
 from PIL import Image
 
 from page4d.errors import InputError
@@ -20,6 +19,7 @@ from page4d.scene.batches import open_batches
 from page4d.scene.image_file import read_header, read_pixels
 from page4d.scene.images import probe_image_folder
 from page4d.scene.open import open_scene
+from tests.scene.clip_writers import counter_image, write_images
 
 PICTURE = counter_image(0b101100111000)
 OTHER = Image.fromarray(PICTURE[::-1])

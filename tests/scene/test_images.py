@@ -8,7 +8,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from clip_writers import counter_clip, counter_image, read_counter, write_images
 from PIL import Image, ImageOps
 
 from page4d.errors import InputError
@@ -16,6 +15,7 @@ from page4d.scene.batches import open_batches
 from page4d.scene.images import probe_image_folder
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
+from tests.scene.clip_writers import counter_clip, counter_image, read_counter, write_images
 
 SAVED_MODES = {
     "jpg": ("RGB", "L", "CMYK", "1"),

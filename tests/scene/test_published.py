@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from clip_writers import write_video
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
@@ -20,6 +19,7 @@ from page4d.scene.batches import FrameBatch, open_placed_batches
 from page4d.scene.images import resize_twice
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
+from tests.scene.clip_writers import write_video
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SHARED = Path(__file__).parents[3] / "shared" / "golden"

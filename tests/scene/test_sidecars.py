@@ -7,7 +7,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from clip_writers import (
+from PIL import Image
+
+from page4d.choices import MaskMeaning
+from page4d.errors import InputError, UsageError
+from page4d.scene.batches import FrameBatch, open_batches
+from page4d.scene.open import open_scene
+from page4d.scene.records import Level, Scene
+from tests.scene.clip_writers import (
     Pixels,
     counter_clip,
     counter_image,
@@ -17,13 +24,6 @@ from clip_writers import (
     write_sync,
     write_video,
 )
-from PIL import Image
-
-from page4d.choices import MaskMeaning
-from page4d.errors import InputError, UsageError
-from page4d.scene.batches import FrameBatch, open_batches
-from page4d.scene.open import open_scene
-from page4d.scene.records import Level, Scene
 
 
 def read(scene: Scene, long_side: int = 64) -> FrameBatch:

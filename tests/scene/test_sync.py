@@ -8,16 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clip_writers import (
-    NTSC,
-    counter_clip,
-    read_counter,
-    set_rotation,
-    write_counter_clip,
-    write_images,
-    write_sync,
-    write_video,
-)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +17,16 @@ from page4d.scene.batches import FrameBatch, open_batches
 from page4d.scene.clocks import correlate_audio, read_sync_file, timecode_seconds
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
+from tests.scene.clip_writers import (
+    NTSC,
+    counter_clip,
+    read_counter,
+    set_rotation,
+    write_counter_clip,
+    write_images,
+    write_sync,
+    write_video,
+)
 
 TICK = Fraction(1, 90000)
 ROUNDING = 1e-4

@@ -10,7 +10,12 @@ import av
 import cv2
 import numpy as np
 import pytest
-from clip_writers import (
+
+from page4d.errors import InputError
+from page4d.scene import video
+from page4d.scene.probe import probe_video
+from page4d.scene.video import VideoSource
+from tests.scene.clip_writers import (
     BT601,
     BT709,
     FULL,
@@ -25,11 +30,6 @@ from clip_writers import (
     write_counter_clip,
     write_video,
 )
-
-from page4d.errors import InputError
-from page4d.scene import video
-from page4d.scene.probe import probe_video
-from page4d.scene.video import VideoSource
 
 B_FRAMES = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0:keyint=10:min-keyint=10:scenecut=0"}
 OPEN_GOP = {"preset": "fast", "x264-params": B_FRAMES["x264-params"] + ":open-gop=1"}

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from clip_writers import write_counter_clip
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +17,7 @@ from page4d.errors import Page4DError
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 from tests.fuzzing import fuzz
+from tests.scene.clip_writers import write_counter_clip
 
 RATED = {"b": "2000000"}
 SOUND = 0.3 * np.random.default_rng(0).standard_normal(9600)

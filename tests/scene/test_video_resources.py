@@ -14,12 +14,12 @@ import pytest
 from av.error import BlockingIOError as AgainError
 from av.error import FFmpegError, InvalidDataError
 from av.error import MemoryError as NoMemoryError
-from clip_writers import write_counter_clip, write_video
 
 from page4d.errors import InputError
 from page4d.scene import video as container
 from page4d.scene.clocks import correlate_audio
 from page4d.scene.probe import probe_video
+from tests.scene.clip_writers import write_counter_clip, write_video
 
 SWEEP = """
 import json, os, resource, sys

@@ -10,7 +10,6 @@ import av
 import numpy as np
 import pytest
 from av.stream import Disposition
-from clip_writers import counter_image, read_counter, write_counter_clip
 
 from page4d.errors import InputError
 from page4d.formats.video import VideoFile
@@ -19,6 +18,7 @@ from page4d.scene.clocks import correlate_audio
 from page4d.scene.open import open_scene
 from page4d.scene.probe import probe_video
 from page4d.scene.video import VideoSource
+from tests.scene.clip_writers import counter_image, read_counter, write_counter_clip
 
 
 def probe(path: Path) -> VideoSource:

@@ -8,11 +8,11 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-from clip_writers import write_counter_clip
 
 from page4d.errors import InputError
 from page4d.scene.probe import probe_video
 from page4d.scene.video import VideoSource
+from tests.scene.clip_writers import write_counter_clip
 
 B_FRAMES = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0:keyint=10:min-keyint=10:scenecut=0"}
 RATED = {"b": "2000000"}

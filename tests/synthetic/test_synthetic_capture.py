@@ -6,7 +6,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from scenes import distance_to_surface
 
 from page4d.choices import SceneFamily
 from page4d.conventions import Scale
@@ -15,6 +14,7 @@ from page4d.geometry.pixels import fit_views
 from page4d.geometry.time_axis import join_times
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.scene.records import FrameSource, Scene
+from tests.synthetic.scenes import distance_to_surface
 
 
 @pytest.fixture(scope="module")

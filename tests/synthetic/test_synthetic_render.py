@@ -5,7 +5,6 @@ from itertools import pairwise
 
 import pytest
 import torch
-from scenes import EXACT, GARDEN, ROOM, SETTINGS, SIZE, TABLE, TIMES, distance_to_surface, filmed
 
 from page4d.errors import ShapeError
 from page4d.geometry.camera import unproject, world_points
@@ -14,6 +13,7 @@ from page4d.lab.synthetic.rays import Candidates, RayPackets, closest_hit, cull,
 from page4d.lab.synthetic.render import render, render_rolling
 from page4d.lab.synthetic.rigs import build_rig
 from page4d.lab.synthetic.world import Lights, Shape, Snapshots, Worlds, build_world
+from tests.synthetic.scenes import EXACT, GARDEN, ROOM, SETTINGS, SIZE, TABLE, TIMES, distance_to_surface, filmed
 
 
 def kind(setting):

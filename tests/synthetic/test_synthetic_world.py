@@ -5,7 +5,6 @@ import math
 
 import pytest
 import torch
-from scenes import SIZE, distance_from_origin
 
 from page4d.choices import SceneFamily, Subject
 from page4d.errors import UsageError
@@ -19,6 +18,7 @@ from page4d.lab.synthetic.people import Activity, circling_box, flying, rolling_
 from page4d.lab.synthetic.render import render
 from page4d.lab.synthetic.rigs import SPACING_DEG, RigSpec, Rng, build_rig, sample_rig
 from page4d.lab.synthetic.world import Person, Shape, Worlds, build_world
+from tests.synthetic.scenes import SIZE, distance_from_origin
 
 TIMES = torch.linspace(0, 9, 10, dtype=torch.float64)[None]
 

@@ -1,6 +1,6 @@
 """A process with a rendering worker: prints its process number, reads more steps after a second, and sleeps.
 
-python fed_parent.py
+python -m tests.training.fed_parent
 """
 
 import itertools
@@ -8,10 +8,10 @@ import multiprocessing
 import time
 
 import torch
-from training_runs import TINY
 
 from page4d.lab.training.data import SyntheticSource, feed_batches, plan_step
 from page4d.lab.training.schedule import Position
+from tests.training.training_runs import TINY
 
 if __name__ == "__main__":
     steps = (plan_step(TINY, Position(step=number, samples=number)) for number in itertools.count())

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_runs import TINY, checkpoint_of, train_tiny
-from training_team import StoringTraining
 
 from page4d.lab.training import train as training
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.optimizers import ProcessGroup
+from tests.training.training_runs import TINY, checkpoint_of, train_tiny
+from tests.training.training_team import StoringTraining
 
 STEPS = 3
 
@@ -27,7 +27,7 @@ def parallel(tmp_path_factory) -> Path:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    command = [sys.executable, Path(__file__).with_name("training_team.py"), out, str(2 * STEPS)]
+    command = [sys.executable, "-m", "tests.training.training_team", out, str(2 * STEPS)]
     second = subprocess.Popen(command, env=os.environ | place | {"RANK": "1"}, stderr=subprocess.PIPE, text=True)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in (place | {"RANK": "0"}).items():

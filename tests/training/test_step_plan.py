@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
-from training_runs import TINY
 
 from page4d.errors import UsageError
 from page4d.lab.training.config import ConditioningProbabilities, CurriculumStage, SampleShape
 from page4d.lab.training.data import CurriculumStep, advance, plan_step
 from page4d.lab.training.schedule import Budget, Position, after, is_finished
 from page4d.lab.training.validation import held_out_seed, training_seed
+from tests.training.training_runs import TINY
 
 STAGES = (
     CurriculumStage(sizes=((28, 42),), shots=(SampleShape(times=1, views=2),), images_per_batch=8),

@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 
 import pytest
-from training_runs import TINY
 
 from page4d.errors import UsageError
 from page4d.io.json_records import config_to_json
@@ -20,6 +19,7 @@ from page4d.lab.training.config import (
 )
 from page4d.lab.training.optimizers import OptimizerConfig
 from page4d.networks.presets import PRESETS as NETWORKS
+from tests.training.training_runs import TINY
 
 STAGE = TINY.stages[0]
 

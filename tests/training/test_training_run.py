@@ -6,16 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor
-from training_runs import (
-    SIZE,
-    TINY,
-    Recorder,
-    assert_equal_runs,
-    checkpoint_of,
-    never,
-    stop_after,
-    train_tiny,
-)
 
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
 from page4d.lab.synthetic.capture import SyntheticCapture
@@ -35,6 +25,16 @@ from page4d.networks.ood import OODLimits
 from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.weights.loading import load_network
 from tests.models.small_networks import DEMO_LIKE
+from tests.training.training_runs import (
+    SIZE,
+    TINY,
+    Recorder,
+    assert_equal_runs,
+    checkpoint_of,
+    never,
+    stop_after,
+    train_tiny,
+)
 
 CPU = torch.device("cpu")
 

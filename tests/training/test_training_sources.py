@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_runs import SIZE, TINY
 
 from page4d.errors import CapabilityError, InputError
 from page4d.geometry.camera import project, world_points
@@ -29,6 +28,7 @@ from page4d.lab.training.data import (
     plan_step,
 )
 from page4d.lab.training.schedule import Position, after
+from tests.training.training_runs import SIZE, TINY
 
 CPU = torch.device("cpu")
 TABLETOP = Path(__file__).parents[3] / "shared" / "scenes" / "tabletop"
@@ -156,7 +156,7 @@ def test_a_worker_that_is_killed_is_no_internal_error():
 
 
 def test_workers_ignore_interrupts_and_end_with_their_parent():
-    parent = subprocess.Popen([sys.executable, Path(__file__).with_name("fed_parent.py")], stdout=subprocess.PIPE)
+    parent = subprocess.Popen([sys.executable, "-m", "tests.training.fed_parent"], stdout=subprocess.PIPE)
     worker = int(parent.stdout.readline())
     os.kill(worker, signal.SIGINT)
     assert parent.stdout.readline() == b"more steps\n"

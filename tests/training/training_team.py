@@ -1,6 +1,6 @@
 """The second of two processes that train the minimal run; it stores its final weights.
 
-python training_team.py FOLDER SAMPLES, in the environment of torchrun.
+python -m tests.training.training_team FOLDER SAMPLES, in the environment of torchrun.
 """
 
 import os
@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 
 import torch
-from training_runs import train_tiny
 
 from page4d.lab.training import train as training
 from page4d.lab.training.train import SupervisedTraining
+from tests.training.training_runs import train_tiny
 
 
 class StoringTraining(SupervisedTraining):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import Checkpoint, assert_golden, checkpoint, page4d_and_pi3
 from safetensors import safe_open
 from safetensors.torch import save
 
@@ -24,6 +23,7 @@ from page4d.weights.conversion.convert import (
     write_conversion,
 )
 from page4d.weights.store import TensorSpec, write_tensors
+from tests.weights.checkpoints import Checkpoint, assert_golden, checkpoint, page4d_and_pi3
 
 
 def converted(source: Path, given: Checkpoint, out: Path, **settings: object):

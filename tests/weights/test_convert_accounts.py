@@ -5,7 +5,6 @@ import re
 
 import pytest
 import torch
-from checkpoints import INSIDE, MANIFESTS, SHARED, manifest
 
 from page4d.choices import Recipe, Target, TimeEncoding
 from page4d.errors import UsageError, WeightsError
@@ -27,6 +26,7 @@ from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, ViewT
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import PUBLISHED, read_network, read_settings, recognize
 from page4d.weights.store import TensorSpec
+from tests.weights.checkpoints import INSIDE, MANIFESTS, SHARED, manifest
 
 OWN, MV = Target.OWN, Target.PAGE4D_MV
 _SHAPES: dict = {}

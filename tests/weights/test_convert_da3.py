@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from checkpoints import checkpoint
 from torch import Tensor
 
 from page4d.errors import UsageError, WeightsError
@@ -14,6 +13,7 @@ from page4d.weights.conversion.convert import tensor_shapes
 from page4d.weights.families.da3 import DA3Settings, da3_exemptions, da3_keys, read_da3
 from page4d.weights.store import TensorSpec
 from tests.keymaps import converted
+from tests.weights.checkpoints import checkpoint
 
 SHARED_NORM = "model.head.scratch.output_conv2_aux.0.2.weight"
 

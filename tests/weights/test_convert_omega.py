@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import Checkpoint, checkpoint, manifest
 from torch import Tensor
 
 from page4d.choices import Recipe, Target
@@ -26,6 +25,7 @@ from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.families.vggt_omega import by_axis, queries_and_keys_by_axis
+from tests.weights.checkpoints import Checkpoint, checkpoint, manifest
 
 MASK = "aggregator.frame_blocks.1.attn.qkv.bias_mask"
 

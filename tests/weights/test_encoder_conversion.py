@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import empty_checkpoint
 from safetensors.torch import save_file
 
 from page4d.errors import UsageError, WeightsError
@@ -18,6 +17,7 @@ from page4d.weights.families.family import Family
 from page4d.weights.families.table import recognize
 from page4d.weights.loading import load_encoder, load_network
 from tests.encoders.recorded import INSIDE, assert_recorded, load_recorded
+from tests.weights.checkpoints import empty_checkpoint
 
 CASES = {
     "vit_base_patch16_224": ("vit-b16", Family.VIT, 0),

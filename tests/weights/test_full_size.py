@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 import torch
-from checkpoints import manifest
 
 from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
@@ -19,6 +18,7 @@ from page4d.weights.families.identity import Identity
 from page4d.weights.families.shapes import Specs
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
+from tests.weights.checkpoints import manifest
 
 SIZE = r"has [\w.]+ \d+ where the published"
 """Message on a tensor that determines a size."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import Checkpoint, checkpoint, page4d_and_pi3
 from huggingface_hub import constants
 from safetensors.torch import load_file, save
 
@@ -29,6 +28,7 @@ from page4d.weights.loading import bundled_weights, choose_weights
 from page4d.weights.names import HubReference, parse_weights, pin_file, read_pin
 from page4d.weights.resolve import FoundWeights, find_weights
 from page4d.weights.store import save_network
+from tests.weights.checkpoints import Checkpoint, checkpoint, page4d_and_pi3
 from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository
 
 PI3 = CATALOGUE["pi3"]

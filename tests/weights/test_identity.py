@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkpoints import SHARED, checkpoint, empty_checkpoint, manifest
 
 from page4d.errors import UsageError, WeightsError
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion
@@ -14,6 +13,7 @@ from page4d.weights.families.da3 import stated_settings
 from page4d.weights.families.family import Family
 from page4d.weights.families.identity import Identity, candidates_of
 from page4d.weights.families.table import PublishedNetwork, read_network, recognize
+from tests.weights.checkpoints import SHARED, checkpoint, empty_checkpoint, manifest
 
 NAMES = ("vggt-one", "vggt-two")
 

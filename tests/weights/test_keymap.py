@@ -2,13 +2,13 @@
 
 import pytest
 import torch
-from checkpoints import manifest
 
 from page4d.errors import WeightsError
 from page4d.networks import PRESETS, build_network
 from page4d.weights.conversion.accounting import Rule, target_name
 from page4d.weights.families.vggt import VGGT
 from tests.keymaps import VGGT_TO_TIME_VIEW, rename
+from tests.weights.checkpoints import manifest
 
 
 @pytest.mark.parametrize(("preset", "rules"), [("vggt", VGGT), ("mv-large", VGGT_TO_TIME_VIEW)])

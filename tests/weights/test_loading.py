@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import Checkpoint, assert_golden, checkpoint, close, page4d_and_pi3
 from torch import nn
 
 import page4d
@@ -17,6 +16,7 @@ from page4d.networks.layers.block import Block
 from page4d.weights import load_network, save_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.loading import HalfPrecisionNetwork, choose_device
+from tests.weights.checkpoints import Checkpoint, assert_golden, checkpoint, close, page4d_and_pi3
 
 
 def converted(given: Checkpoint, folder: Path, **settings: object) -> Path:

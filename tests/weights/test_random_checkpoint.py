@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import checkpoint, manifest
 
 from page4d.weights import load_network
 from page4d.weights.catalogue import CATALOGUE
@@ -14,6 +13,7 @@ from page4d.weights.families.identity import Identity
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.sources import open_source
 from page4d.weights.store import TensorSpec, is_finite
+from tests.weights.checkpoints import checkpoint, manifest
 
 TOOL = runpy.run_path(str(Path(__file__).parents[2] / "tools" / "random_checkpoint.py"), run_name="random_checkpoint")
 

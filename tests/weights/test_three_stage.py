@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import Checkpoint, page4d_and_pi3
 from torch import Tensor
 
 from page4d.choices import Recipe, Target
@@ -22,6 +21,7 @@ from page4d.weights.conversion.view_time import ViewTimeOptions, network_bluepri
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network
 from page4d.weights.store import TensorSpec
+from tests.weights.checkpoints import Checkpoint, page4d_and_pi3
 
 GRID, NUM_SPECIAL, WIDTH = (2, 3), 5, 32
 NUM_PI3 = 2

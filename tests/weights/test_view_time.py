@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from checkpoints import checkpoint, close, page4d_and_pi3
 from torch import Tensor
 
 import page4d
@@ -18,6 +17,7 @@ from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Tag
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.conversion.view_time import ViewTimeOptions, view_time_network
+from tests.weights.checkpoints import checkpoint, close, page4d_and_pi3
 
 EVERYTHING = {
     "streams": Streams.DUAL,
