@@ -7,15 +7,19 @@ import zlib
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.scene import clip_writers
+
 FRAMES = 4
 SIZE = (48, 64)
 FPS = 12
+SOUND_RATE = 8000
 
 
 def picture(index: int, size: tuple[int, int] = SIZE, seed: int = 0) -> NDArray[np.uint8]:
@@ -38,63 +42,22 @@ def write_video(
     *,
     size: tuple[int, int] = SIZE,
     fps: int = FPS,
-    codec: str = "libx264",
-    pixel_format: str = "yuv420p",
     pts: Sequence[int] | None = None,
-    ticks: int | None = None,
-    container: str | None = None,
-    container_options: dict[str, str] | None = None,
-    codec_options: dict[str, str] | None = None,
-    rotation: int = 0,
-    pixel_aspect: Fraction | None = None,
-    transfer: int | None = None,
-    timecode: str | None = None,
+    ticks: int = FPS,
     gop: int = 12,
     seed: int = 0,
     noisy: bool = False,
-    sound: NDArray[np.float32] | None = None,
+    options: dict[str, str] | None = None,
+    **settings: Any,
 ) -> Path:
-    """Encode a clip; `pts` are in units of 1 / `ticks` s (default: frame numbers), `sound` is mono at 8 kHz."""
+    """Encode a clip; `pts` are in units of 1 / `ticks` s (default: frame numbers), sound is mono at 8 kHz."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    ticks = ticks or fps
-    with av.open(str(path), "w", format=container, options=container_options or {}) as out:
-        stream = out.add_stream(codec, rate=fps, options=codec_options or {})
-        stream.height, stream.width = size
-        stream.pix_fmt = pixel_format
-        stream.time_base = stream.codec_context.time_base = Fraction(1, ticks)
-        stream.codec_context.gop_size = gop
-        if codec == "libx264":
-            stream.codec_context.max_b_frames = 0
-        if pixel_aspect is not None:
-            stream.codec_context.sample_aspect_ratio = pixel_aspect
-        if transfer is not None:
-            stream.codec_context.color_primaries, stream.codec_context.color_trc = 9, transfer
-            stream.codec_context.colorspace = 9
-        if rotation:
-            stream.set_display_rotation(rotation)
-        if timecode is not None:
-            stream.metadata["timecode"] = timecode
-        voice = out.add_stream("aac", rate=8000, layout="mono") if sound is not None else None
-        for index in range(frames):
-            pixels = noise(index, size, seed) if noisy else picture(index, size, seed)
-            frame = av.VideoFrame.from_ndarray(pixels, "rgb24").reformat(format=pixel_format)
-            frame.pts = index * (ticks // fps) if pts is None else pts[index]
-            frame.time_base = Fraction(1, ticks)
-            out.mux(stream.encode(frame))
-        out.mux(stream.encode(None))
-        if voice is not None:
-            mux_sound(out, voice, sound)
-    return path
-
-
-def mux_sound(out: av.container.OutputContainer, voice: av.AudioStream, sound: NDArray[np.float32]) -> None:
-    """Encode mono samples at 8 kHz into an open file."""
-    block = 1024
-    for begin in range(0, len(sound), block):
-        frame = av.AudioFrame.from_ndarray(sound[None, begin : begin + block], format="fltp", layout="mono")
-        frame.sample_rate, frame.pts, frame.time_base = 8000, begin, Fraction(1, 8000)
-        out.mux(voice.encode(frame))
-    out.mux(voice.encode(None))
+    images = ((noise if noisy else picture)(index, size, seed) for index in range(frames))
+    clock = {} if pts is None else {"ticks": pts, "time_base": Fraction(1, ticks)}
+    options = {"g": str(gop), **(options or {})}
+    return clip_writers.write_video(
+        path, images, rate=fps, options=options, sound_rate=SOUND_RATE, **clock, **settings
+    )
 
 
 def write_scene(folder: Path, names: Iterable[str] = ("cam01", "cam02"), **options: object) -> Path:
@@ -121,7 +84,7 @@ def truncate(path: Path, share: float) -> Path:
 
 def truncated_faststart(path: Path) -> Path:
     """Write a video with an intact index at the front and truncated frames."""
-    write_video(path, 24, noisy=True, container_options={"movflags": "faststart"})
+    write_video(path, 24, noisy=True, muxer_options={"movflags": "faststart"})
     return truncate(path, 0.5)
 
 
@@ -156,7 +119,7 @@ def replace_fourcc(path: Path, fourcc: bytes) -> Path:
 
 def huge_header(path: Path, side: int = 16000) -> Path:
     """Write a motion JPEG whose headers declare `side` x `side` pixels."""
-    write_video(path, 2, codec="mjpeg", pixel_format="yuvj420p", container="avi")
+    write_video(path, 2, codec="mjpeg", pixel_format="yuvj420p", muxer="avi")
     data = path.read_bytes()
     avi, strf = data.index(b"avih") + 8 + 32, data.index(b"strf") + 8 + 4
     data = bytearray(data)
@@ -194,7 +157,7 @@ def changing_size(path: Path) -> Path:
     parts = []
     for number, size in enumerate([(48, 64), (96, 128)]):
         part = path.with_name(f"part{number}.h264")
-        write_video(part, size=size, container="h264")
+        write_video(part, size=size, muxer="h264")
         parts.append(part.read_bytes())
         part.unlink()
     path.write_bytes(b"".join(parts))
@@ -204,13 +167,14 @@ def changing_size(path: Path) -> Path:
 def audio_only(path: Path) -> Path:
     """Write an MP4 with audio only."""
     with av.open(str(path), "w") as out:
-        mux_sound(out, out.add_stream("aac", rate=8000, layout="mono"), sound_track(0.5))
+        stream = out.add_stream("aac", rate=SOUND_RATE, layout="mono")
+        clip_writers.write_sound(out, stream, sound_track(0.5), rate=SOUND_RATE)
     return path
 
 
 def sound_track(seconds: float, seed: int = 0) -> NDArray[np.float32]:
     """Return white noise at 8 kHz; tracks of equal seed correlate, others do not."""
-    return (0.3 * np.random.default_rng(seed).standard_normal(int(seconds * 8000))).astype(np.float32)
+    return (0.3 * np.random.default_rng(seed).standard_normal(int(seconds * SOUND_RATE))).astype(np.float32)
 
 
 def wave_file(path: Path) -> Path:
@@ -218,7 +182,7 @@ def wave_file(path: Path) -> Path:
     with wave.open(str(path), "wb") as out:
         out.setnchannels(1)
         out.setsampwidth(2)
-        out.setframerate(8000)
+        out.setframerate(SOUND_RATE)
         out.writeframes(b"\0\0" * 800)
     return path
 

@@ -19,6 +19,7 @@ import torch
 
 from tests.cli import clips
 from tests.cli.clips import picture, sound_track, truncate, write_image_folder, write_scene, write_video
+from tests.scene.clip_writers import set_rotation
 
 Maker = Callable[[Path], object]
 
@@ -288,7 +289,7 @@ VIDEOS = (
         3,
         ("--max-pixels", "0.001"),
     ),
-    Case("27 rotated", with_valid_video(lambda p: write_video(p, rotation=90)), ("cam01: rotated", "48x64"), 0),
+    Case("27 rotated", with_valid_video(lambda p: set_rotation(write_video(p), 90)), ("cam01: rotated", "48x64"), 0),
     Case(
         "28 aspect",
         with_valid_video(lambda p: write_video(p, pixel_aspect=Fraction(4, 3))),
@@ -303,7 +304,6 @@ VIDEOS = (
                 codec="libx265",
                 pixel_format="yuv420p10le",
                 transfer=16,
-                codec_options={"x265-params": "log-level=none"},
             )
         ),
         ("warning:         cam01: HDR (PQ); converted to SDR",),
@@ -329,7 +329,7 @@ VIDEOS = (
     ),
     Case(
         "32 no time stamps",
-        with_valid_video(lambda p: write_video(p, container="h264"), "cam01.h264"),
+        with_valid_video(lambda p: write_video(p, muxer="h264"), "cam01.h264"),
         ("cam01: no time stamps; assuming",),
         0,
     ),
@@ -377,7 +377,7 @@ CLOCKS = (
     Case(
         "32 sound needs time stamps",
         lambda f: (
-            write_video(f / "cam01.h264", container="h264"),
+            write_video(f / "cam01.h264", muxer="h264"),
             write_video(f / "cam02.mp4", sound=sound_track(0.3)),
         ),
         ("cam01.h264 has no audio track",),

@@ -72,6 +72,7 @@ def write_video(
     muxer: str | None = None,
     muxer_options: dict[str, str] | None = None,
     tags: tuple[int, int] | None = None,
+    transfer: int | None = None,
     pixel_aspect: Fraction | None = None,
     metadata: dict[str, str] | None = None,
     sound: Pixels | None = None,
@@ -79,7 +80,10 @@ def write_video(
     sound_codec: str = "aac",
     sound_rate: int = 48000,
 ) -> Path:
-    """Encode frames at a constant rate, or at `ticks` of `time_base`; `tags` are the colour matrix and range."""
+    """Encode frames at a constant rate, or at `ticks` of `time_base`; `tags` are the colour matrix and range.
+
+    `transfer` is the transfer function of footage in BT.2020.
+    """
     fast = {"libx264": {"preset": "ultrafast", "crf": "12"}, "libx265": {"preset": "ultrafast", "crf": "12"}}
     quiet = {"x265-params": "log-level=none"} if codec == "libx265" else {}
     base = time_base or 1 / Fraction(rate)
@@ -101,31 +105,31 @@ def write_video(
                 stream.metadata.update(metadata or {})
                 if tags is not None:
                     stream.codec_context.colorspace, stream.codec_context.color_range = tags
+                if transfer is not None:
+                    stream.codec_context.color_primaries, stream.codec_context.color_trc = 9, transfer
+                    stream.codec_context.colorspace = 9
                 if pixel_aspect is not None:
                     stream.codec_context.sample_aspect_ratio = pixel_aspect
             if tags is not None:
                 frame.colorspace, frame.color_range = tags
             frame.pts, frame.time_base = (count if ticks is None else ticks[count]), base
-            for packet in stream.encode(frame):
-                container.mux(packet)
-        for packet in stream.encode(None):
-            container.mux(packet)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
         if speaker is not None and sound is not None:
-            _write_sound(container, speaker, sound, sound_start_s, sound_rate)
+            write_sound(container, speaker, sound, sound_start_s, sound_rate)
     return path
 
 
-def _write_sound(container: Any, stream: Any, sound: Pixels, start_s: float, rate: int) -> None:
+def write_sound(container: Any, stream: Any, sound: Pixels, start_s: float = 0.0, rate: int = 48000) -> None:
+    """Encode mono samples into an open file."""
     block = 1024
     for start in range(0, len(sound), block):
         part = sound[start : start + block].astype(np.float32)[None]
         frame = av.AudioFrame.from_ndarray(part, format="fltp", layout="mono")
         frame.sample_rate, frame.time_base = rate, Fraction(1, rate)
         frame.pts = start + round(start_s * rate)
-        for packet in stream.encode(frame):
-            container.mux(packet)
-    for packet in stream.encode(None):
-        container.mux(packet)
+        container.mux(stream.encode(frame))
+    container.mux(stream.encode(None))
 
 
 def write_counter_clip(path: Path, count: int, *, size: tuple[int, int] = (48, 64), **settings: Any) -> Path:
