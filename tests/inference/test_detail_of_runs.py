@@ -23,6 +23,7 @@ from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
 from tests.inference.test_network_predictor import TINY
+from tests.inference.test_reconstruct import StopAt, uncalibrated
 
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=5, image_size=(60, 80), spacing_deg=14.0)
 NETWORK_SIDE, SIDE = 42, 80
@@ -67,18 +68,6 @@ class NoisyTruth(NetworkPredictor):
 
 def predictor(settings: ReconstructSettings = SETTINGS) -> NoisyTruth:
     return NoisyTruth(network=build_network(TINY).eval(), device=CPU, settings=settings)
-
-
-class StopAt(SilentObserver):
-    """Interrupts the run once a number of instants is written."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-
-    def progress(self, done: int, total: int, *_: object) -> None:
-        del total
-        if done >= self._number:
-            raise InterruptedRunError("stop", "", 15)
 
 
 def run(
@@ -172,10 +161,6 @@ def planned(scene: Scene, settings: ReconstructSettings) -> tuple[int, int] | No
     return None if found is None else found[0].content_size
 
 
-def without_cameras(scene: Scene) -> Scene:
-    return replace(scene, views=tuple(replace(view, camera=None) for view in scene.views), calibration=None)
-
-
 AUTO = ReconstructSettings(preview=False)
 LARGE = replace(CAPTURE, image_size=(96, 128))
 
@@ -184,12 +169,12 @@ LARGE = replace(CAPTURE, image_size=(96, 128))
     ("settings", "change", "size"),
     [
         (AUTO, None, (96, 128)),
-        (AUTO, without_cameras, None),
+        (AUTO, uncalibrated, None),
         (replace(AUTO, poses=Poses.PREDICTED), None, None),
         (replace(AUTO, long_side=42), None, None),
         (replace(AUTO, fuse=False), None, None),
         (replace(AUTO, depth_size=DepthSize.NETWORK), None, None),
-        (replace(AUTO, depth_size=DepthSize.VIDEO), without_cameras, (96, 128)),
+        (replace(AUTO, depth_size=DepthSize.VIDEO), uncalibrated, (96, 128)),
         (replace(AUTO, depth_size=80), None, (60, 80)),
         (replace(AUTO, depth_size=4000), None, (96, 128)),
     ],

@@ -23,6 +23,7 @@ from page4d.run.progress import SilentObserver
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.clean import first_background
 from page4d_cli.app import run as command
+from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.inference.test_settings_act import write_inputs
 from tests.inference.truth import TruthPredictor, exact_predictions
 
@@ -60,11 +61,6 @@ def run(
     )
 
 
-def files_of(out: Path) -> dict[str, bytes]:
-    paths = [path for path in out.rglob("*") if path.is_file() and "state" not in path.parts]
-    return {str(path.relative_to(out)): path.read_bytes() for path in paths if path.name not in ("run.json", ".lock")}
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("layers") / "out"
@@ -97,7 +93,7 @@ def test_layers_together_are_the_merged_clouds_up_to_thinning(finished: Path) ->
 
 def test_merged_clouds_and_maps_do_not_depend_on_layers(finished: Path, tmp_path: Path) -> None:
     run(tmp_path / "out", layers=False)
-    plain, layered = files_of(tmp_path / "out"), files_of(finished)
+    plain, layered = bytes_of(tmp_path / "out"), bytes_of(finished)
     assert plain.items() < layered.items()
     assert layered.keys() - plain.keys() == {
         "points/static.ply",
@@ -106,25 +102,13 @@ def test_merged_clouds_and_maps_do_not_depend_on_layers(finished: Path, tmp_path
     assert not open_output(tmp_path / "out").has_layers
 
 
-class StopAt(SilentObserver):
-    """Interrupts the run once a number of instants is written."""
-
-    def __init__(self, instants: int) -> None:
-        self.instants = instants
-
-    def progress(self, done: int, total: int, stage: str = "") -> None:
-        del total
-        if not stage and done == self.instants:
-            raise InterruptedRunError("stop", "", 15)
-
-
 @pytest.mark.parametrize("instants", [0, 1, 2, 4])
 def test_a_resumed_run_writes_the_same_layers(finished: Path, instants: int, tmp_path: Path) -> None:
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "out", observer=StopAt(instants))
     record = run(tmp_path / "out", ExistingOutput.RESUME)
     assert record.layers == open_output(finished).run.layers
-    assert files_of(tmp_path / "out") == files_of(finished)
+    assert bytes_of(tmp_path / "out") == bytes_of(finished)
 
 
 @pytest.mark.parametrize("name", ["points/static.ply", "points/moving/frame_000003.ply"])
@@ -134,7 +118,7 @@ def test_resuming_restores_a_layer_that_was_deleted_or_changed(finished: Path, n
         run(out)
         change(out / name)
         run(out, ExistingOutput.RESUME)
-        assert files_of(out) == files_of(finished)
+        assert bytes_of(out) == bytes_of(finished)
 
 
 def test_static_points_are_written_once(finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -149,7 +133,7 @@ def test_static_points_are_written_once(finished: Path, monkeypatch: pytest.Monk
         run(tmp_path / "out", observer=StopAt(4))
     run(tmp_path / "out", ExistingOutput.RESUME)
     assert written.count("static.ply") == 1
-    assert files_of(tmp_path / "out") == files_of(finished)
+    assert bytes_of(tmp_path / "out") == bytes_of(finished)
 
 
 def test_a_run_with_layers_is_not_continued_without_them(finished: Path) -> None:
@@ -187,7 +171,7 @@ def test_with_layers_the_static_surface_is_written_once_and_the_moving_one_at_ev
         "static.ply",
     ]
     run(tmp_path / "whole", mesh=True)
-    assert files_of(out) == files_of(tmp_path / "whole")
+    assert bytes_of(out) == bytes_of(tmp_path / "whole")
     run(tmp_path / "plain", mesh=True, layers=False)
     assert sorted(
         str(path.relative_to(tmp_path / "plain/mesh")) for path in (tmp_path / "plain/mesh").rglob("*")
@@ -222,8 +206,7 @@ def test_the_background_is_the_static_depth_of_the_static_views() -> None:
 
 
 def test_layers_of_a_rig_without_calibration_have_points_of_its_static_views(tmp_path: Path) -> None:
-    scene = CAPTURE.scene()
-    scene = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
+    scene = uncalibrated(CAPTURE.scene())
     settings = replace(SETTINGS, camera_motion=CameraMotion.STATIC, register="off")
     reconstruct(scene, TruthPredictor(CAPTURE, moving), out=tmp_path / "out", settings=settings)
     static = read_ply(tmp_path / "out" / "points" / "static.ply")

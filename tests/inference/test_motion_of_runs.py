@@ -20,7 +20,7 @@ from page4d.run.plan import plan_run
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.motion import near_steps
 from page4d.run.summary import motion_notices
-from tests.inference.test_layers_of_runs import StopAt, files_of
+from tests.inference.test_reconstruct import StopAt, bytes_of
 from tests.inference.truth import TruthPredictor
 
 CAPTURE = SyntheticCapture(
@@ -134,12 +134,12 @@ def test_a_resumed_run_writes_the_same_bytes(finished: Path, instants: int, tmp_
         run(tmp_path / "out", observer=StopAt(instants))
     record = run(tmp_path / "out", ExistingOutput.RESUME)
     assert record.motion == open_output(finished).run.motion
-    assert files_of(tmp_path / "out") == files_of(finished)
+    assert bytes_of(tmp_path / "out") == bytes_of(finished)
 
 
 def test_velocities_do_not_depend_on_the_chunks(finished: Path, tmp_path: Path) -> None:
     run(tmp_path / "out", chunk=None)
-    whole, chunked = files_of(tmp_path / "out"), files_of(finished)
+    whole, chunked = bytes_of(tmp_path / "out"), bytes_of(finished)
     names = [name for name in whole if name.startswith(("motion", "tracks"))]
     assert len(names) == 2 * 7 * 3 + 1
     assert all(whole[name] == chunked[name] for name in names)
@@ -147,7 +147,7 @@ def test_velocities_do_not_depend_on_the_chunks(finished: Path, tmp_path: Path) 
 
 def test_other_files_do_not_depend_on_motion(finished: Path, tmp_path: Path) -> None:
     run(tmp_path / "out", motion=False, tracks=0)
-    plain, moving = files_of(tmp_path / "out"), files_of(finished)
+    plain, moving = bytes_of(tmp_path / "out"), bytes_of(finished)
     assert all(moving[name] == data for name, data in plain.items() if not name.startswith("points"))
     assert not open_output(tmp_path / "out").has_velocity
     with pytest.raises(UsageError, match="has no velocities"):

@@ -10,7 +10,7 @@ from page4d.conventions import Scale
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
 from page4d.run.stages.world import World
-from page4d.scene.records import Scene
+from tests.inference.test_reconstruct import uncalibrated
 from tests.inference.truth import exact_predictions, random_similarity
 
 CAPTURE = SyntheticCapture(seed=1, num_views=3, num_times=2, image_size=(24, 32))
@@ -19,10 +19,6 @@ CAPTURE = SyntheticCapture(seed=1, num_views=3, num_times=2, image_size=(24, 32)
 @pytest.fixture(scope="module")
 def truth() -> Predictions:
     return exact_predictions(CAPTURE)
-
-
-def uncalibrated(scene: Scene) -> Scene:
-    return replace(scene, views=tuple(replace(view, camera=None) for view in scene.views), scale=Scale.ARBITRARY)
 
 
 def test_without_a_calibration_the_first_camera_is_the_world_frame(truth: Predictions):
