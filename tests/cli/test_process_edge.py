@@ -17,7 +17,7 @@ from page4d.errors import InputError, InterruptedRunError
 from page4d_cli import app, console
 from page4d_cli.console import stops_cleanly
 from tests.cli.clips import write_scene
-from tests.cli.test_promises import CHUNKS, NETWORK, before_prediction, contents
+from tests.cli.test_promises import CHUNKS, NETWORK, before_prediction
 
 AT_IMPORT = """
 import os, signal, sys
@@ -59,17 +59,6 @@ class TestSignals:
             AT_IMPORT.format(module="page4d_cli.console", number=int(signal.SIGINT), words=["doctor"], start=run)
         )
         assert (done.returncode, done.stderr) == (130, "error: interrupted\n")
-
-    def test_a_closed_terminal_stops_a_run_that_can_be_resumed(self, scene, tmp_path, cli, monkeypatch):
-        words = ["reconstruct", scene, *NETWORK, *CHUNKS, "--out"]
-        assert cli(*words, tmp_path / "whole").code == 0
-        with monkeypatch.context() as patched:
-            before_prediction(patched, 3, lambda: os.kill(os.getpid(), signal.SIGHUP))
-            stopped = cli(*words, tmp_path / "out")
-        assert stopped.code == 129
-        assert stopped.err.endswith("error: interrupted after 2 of 4 instants\nhint:  continue with --resume\n")
-        assert cli(*words, tmp_path / "out", "--resume").code == 0
-        assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
     @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT], ids=["nohup", "background"])
     def test_a_signal_that_is_ignored_stays_ignored(self, number, scene, tmp_path, cli, monkeypatch):
