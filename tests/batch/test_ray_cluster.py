@@ -24,6 +24,7 @@ from page4d.errors import InterruptedRunError
 from page4d_cli.app import run
 from page4d_cli.console import stops_cleanly
 from tests.cli.clips import write_scene
+from tests.inference.test_reconstruct import bytes_of
 
 # Found but not imported: Ray reads its settings on import.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an optional dependency")
@@ -39,15 +40,6 @@ def cluster():
         yield ray
 
 
-def contents(out: Path) -> dict[str, bytes]:
-    files = (path for path in sorted(out.rglob("*")) if path.is_file())
-    return {
-        str(path.relative_to(out)): path.read_bytes()
-        for path in files
-        if path.name not in ("run.json", ".page4d.lock") and "state" not in path.parts
-    }
-
-
 def reconstruct(*arguments: object) -> int:
     return run(["reconstruct", *map(str, arguments), *NETWORK])
 
@@ -59,7 +51,7 @@ class TestOnTwoWorkers:
         scene = write_scene(Path("scene"), frames=8)
         assert reconstruct(scene, "--out", tmp_path / "local", *CHUNKS) == 0
         assert reconstruct(scene, "--out", tmp_path / "cluster", *CHUNKS, "--distributed", "ray") == 0
-        assert contents(tmp_path / "cluster") == contents(tmp_path / "local")
+        assert bytes_of(tmp_path / "cluster") == bytes_of(tmp_path / "local")
         records = [json.loads((tmp_path / where / "run.json").read_text()) for where in ("local", "cluster")]
         assert len(records[0]["chunks"]) == 7
         assert records[0]["settings"] == records[1]["settings"]
@@ -71,7 +63,7 @@ class TestOnTwoWorkers:
         )
         assert ended == 8
         assert reconstruct(scenes[1], "--out", tmp_path / "local") == 0
-        assert contents(tmp_path / "cluster" / "two") == contents(tmp_path / "local")
+        assert bytes_of(tmp_path / "cluster" / "two") == bytes_of(tmp_path / "local")
         record = json.loads((tmp_path / "cluster" / "batch.json").read_text())
         assert [scene["status"] for scene in record["scenes"]] == ["complete", "complete", "failed"]
         assert record["scenes"][2]["exit_code"] == 2

@@ -1,23 +1,13 @@
 """`page4d reconstruct SCENE SCENE...`: results equal to those of single runs, and exit codes."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.cli.clips import write_scene
+from tests.inference.test_reconstruct import bytes_of
 
 CHUNKS = ("--chunk", "2", "--overlap", "1")
-
-
-def contents(out: Path) -> dict[str, bytes]:
-    """Return the files of a result, except records that contain run times."""
-    files = (path for path in sorted(out.rglob("*")) if path.is_file())
-    return {
-        str(path.relative_to(out)): path.read_bytes()
-        for path in files
-        if path.name not in ("run.json", ".page4d.lock") and "state" not in path.parts
-    }
 
 
 @pytest.fixture
@@ -27,10 +17,15 @@ def scenes(tmp_path, monkeypatch):
     return [first, tmp_path / "takes" / "absent", write_scene(tmp_path / "takes" / "two", ("left", "right", "top"))]
 
 
-def test_a_batch_writes_a_result_per_scene_and_reports_failures(scenes, tmp_path, cli, reconstruct):
+def test_a_batch_of_one_or_several_scenes_writes_a_result_per_scene_and_reports_failures(
+    scenes, tmp_path, cli, reconstruct
+):
     network = ("--untrained", "--preset", "mv-tiny", "--size", "28", "--no-preview")
     root = tmp_path / "results"
-    ended = cli("reconstruct", *scenes, "--out", root, *network)
+    alone = reconstruct(scenes[0], root, "--batch", "--quiet")
+    assert (alone.code, alone.out) == (0, "")
+    assert (root / "one" / "run.json").is_file()
+    ended = cli("reconstruct", *scenes, "--out", root, *network, "--resume")
     assert ended.code == 8
     assert "error: absent: scene folder '" in ended.err
     assert ended.err.endswith(
@@ -42,17 +37,11 @@ def test_a_batch_writes_a_result_per_scene_and_reports_failures(scenes, tmp_path
     assert [scene["status"] for scene in record["scenes"]] == ["complete", "failed", "complete"]
     assert [scene["num_views"] for scene in record["scenes"]] == [2, None, 3]
     assert reconstruct(scenes[2], tmp_path / "alone").code == 0
-    assert contents(root / "two") == contents(tmp_path / "alone")
+    assert bytes_of(root / "two") == bytes_of(tmp_path / "alone")
     write_scene(scenes[1])
     again = cli("reconstruct", *scenes, "--out", root, *network, "--resume", "--json")
     assert again.code == 0
     assert [scene["status"] for scene in json.loads(again.out)["scenes"]] == ["complete"] * 3
-
-
-def test_one_scene_can_be_a_batch(scenes, tmp_path, reconstruct):
-    ended = reconstruct(scenes[0], tmp_path / "root", "--batch", "--quiet")
-    assert (ended.code, ended.out) == (0, "")
-    assert (tmp_path / "root" / "one" / "run.json").is_file()
 
 
 def test_a_dry_run_prints_every_plan_and_writes_nothing(scenes, tmp_path, cli):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import page4d
+from page4d.evaluation.comparison import compare
 from page4d_cli.app import run
 
 ROOM = Path(__file__).parents[2] / "samples" / "room"
@@ -198,17 +199,16 @@ def test_a_run_with_numbers_that_none_has_is_refused(edit, message, evaluate, re
     assert message in ended.err
 
 
-@pytest.mark.parametrize("key", ["image_fps", "stride"])
 @pytest.mark.parametrize("value", [0, -1, 10**400])
-def test_a_rate_in_the_settings_that_no_run_has_is_ignored(key, value, evaluate, result, tmp_path) -> None:
-    out, truth = tmp_path / "out", tmp_path / "truth"
-    shutil.copytree(result, out)
-    shutil.copytree(ROOM / "truth", truth)
+def test_a_rate_in_the_settings_that_no_run_has_is_ignored(value, result, tmp_path) -> None:
+    truth = Path(shutil.copytree(ROOM / "truth", tmp_path / "truth", copy_function=os.link))
     (truth / "capture.json").unlink()
-    run = json.loads((out / "run.json").read_text())
-    run["settings"][key] = value
-    (out / "run.json").write_text(json.dumps(run))
-    assert evaluate(out=out, truth=truth).code == 0
+    out = Path(shutil.copytree(result, tmp_path / "out", copy_function=os.link))
+    record = json.loads((out / "run.json").read_text())
+    for key in ("image_fps", "stride"):
+        (out / "run.json").unlink()
+        (out / "run.json").write_text(json.dumps(record | {"settings": {**record["settings"], key: value}}))
+        assert compare(out, truth).instants
 
 
 def test_options_out_of_range_are_refused(evaluate, tmp_path) -> None:
