@@ -35,6 +35,12 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all examples of a fuzz test share."""
+    return tmp_path_factory.mktemp("shared")
+
+
 @pytest.fixture
 def open3d() -> ModuleType:
     """Open3D; the test is skipped where it cannot be loaded."""

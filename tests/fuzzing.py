@@ -15,7 +15,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
+from page4d.errors import Page4DError
+
 Test = TypeVar("Test", bound=Callable[..., Any])
+Result = TypeVar("Result")
 
 _KB_PER_UNIT = 1 / 1024 if sys.platform == "darwin" else 1.0
 """Unit of `ru_maxrss`: bytes on macOS, kB on Linux."""
@@ -44,6 +47,19 @@ def bounded(seconds: float = 1.0, megabytes: float = 300.0) -> Iterator[None]:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * _KB_PER_UNIT / 1024
     assert taken < seconds, f"{taken:.1f} s of processor time, the bound is {seconds:g} s"
     assert grown < megabytes, f"the peak memory grew by {grown:.0f} MB, the bound is {megabytes:g} MB"
+
+
+def read_or_refuse(read: Callable[[], Result], codes: Sequence[int] = (2, 3)) -> Result | None:
+    """Return what a reader returns, or None if it refuses with a short message and a hint."""
+    try:
+        return read()
+    except Page4DError as error:
+        refused = error
+    assert refused.exit_code in codes
+    assert refused.hint
+    assert "\n" not in refused.message
+    assert len(refused.message) < 1000
+    return None
 
 
 _NUMBER = re.compile(rb"-?\d+\.?\d*(?:e[-+]?\d+)?")

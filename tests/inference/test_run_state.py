@@ -29,7 +29,7 @@ from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.run.state import StateFolder, check_disk, is_occupied
 from page4d.scene.batches import FrameBatch
-from tests.fuzzing import fuzz, mutated_bytes, places_of
+from tests.fuzzing import fuzz, mutated_bytes, places_of, read_or_refuse
 from tests.inference.truth import TruthPredictor
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=5, image_size=(12, 16))
@@ -37,6 +37,9 @@ SETTINGS = ReconstructSettings(chunk=2, overlap=1, preview=False)
 NUM_CHUNKS = 4
 HOSTILE = (b"nan", b"NaN", b"-1", b"0", b"1e308", b"9" * 400, b"true", b"null", b'""', b"[]", b"{}", b"\xff", b"\0")
 VALUES = (None, True, -1, 0, 3, 1e308, "", "x", "../../x", "/etc/x", [], {}, [[]], [1, 2], {"name": "../x"})
+
+FAILURES = (2, 3, 5)
+"""Exit codes of a run in a damaged folder."""
 
 Edit = Callable[[Path], None]
 
@@ -223,24 +226,10 @@ def test_a_changed_file_is_refused_or_repaired(
         changed.write_bytes(draws.draw(mutated_bytes(before, HOSTILE)))
     elif kind == "folder":
         changed.mkdir()
-    refused = refusal(lambda: run(out))
-    if refused is None:
+    if read_or_refuse(lambda: run(out), FAILURES) is not None:
         assert contents(out) == whole
     else:
         assert changed == out / "state/run.json" or kind == "folder"
-
-
-def refusal(action: Callable[[], object]) -> Page4DError | None:
-    """Return the error of page4d that an action raises; any other error fails the test."""
-    try:
-        action()
-    except Page4DError as error:
-        refused = error
-    else:
-        return None
-    assert refused.exit_code in (2, 3, 5)
-    assert refused.hint
-    return refused
 
 
 def with_value(document: Any, path: tuple[Any, ...], value: Any) -> Any:
@@ -269,7 +258,7 @@ def test_forged_records_raise_only_errors_of_page4d_and_delete_nothing_else(
         forged.pop("sha256", None)
         changed.write_text(seal(json.dumps(forged)[:-1] + ',\n "sha256": "0"\n}\n'))
     for existing in (ExistingOutput.RESUME, ExistingOutput.OVERWRITE):
-        refusal(partial(run, out, existing))
+        read_or_refuse(partial(run, out, existing), FAILURES)
     assert all(folder.is_dir() for folder in kept)
 
 
@@ -294,7 +283,7 @@ def test_a_changed_result_is_read_or_refused(draws: st.DataObject, complete: Pat
             opened.intrinsics_at_maps(view)
         opened.points(0)
 
-    refusal(read)
+    read_or_refuse(read, FAILURES)
 
 
 @pytest.mark.parametrize("name", ["../x/y", "x/../../y", "/etc/y", "points/../../x/y", "notes.txt", "state", "own/a"])

@@ -1,15 +1,13 @@
 """For any edited document, its reader returns a record or raises a Page4DError, in bounded time and memory."""
 
 import json
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page4d.errors import Page4DError
 from page4d.evaluation.comparison import open_truth
 from page4d.formats.read import read_calibration
 from page4d.io.json_records import config_to_json
@@ -22,7 +20,7 @@ from page4d.networks.encoders.build import ENCODER_PRESETS, encoder_from_json
 from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.output.reader import open_output
 from page4d.scene.clocks import read_sync_file
-from tests.fuzzing import bounded, fuzz, mutated_json
+from tests.fuzzing import bounded, fuzz, mutated_json, read_or_refuse
 from tests.output.output_scene import export, made_capture
 from tests.scene.calibration_writers import WRITERS, make_rig
 
@@ -30,23 +28,8 @@ SYNC = {"views": {"cam01": {"offset_s": 0.25, "rate": 1.001}, "cam02": {"offset_
 
 
 def refuse_or_return(read: Callable[[], object]) -> None:
-    found: object
     with bounded():
-        try:
-            found = read()
-        except Page4DError as error:
-            found = error
-    if isinstance(found, Page4DError):
-        assert found.exit_code in (2, 3)
-        assert found.hint
-        assert len(found.message) < 1000
-
-
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    """Return a folder that is reused by all examples of a test."""
-    with tempfile.TemporaryDirectory() as raw:
-        yield Path(raw)
+        read_or_refuse(read)
 
 
 @fuzz(60)

@@ -4,7 +4,6 @@
 """
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page4d.errors import Page4DError
 from page4d.scene.open import open_scene
-from page4d.scene.records import Scene
-from tests.fuzzing import fuzz
+from tests.fuzzing import fuzz, mutated_bytes, read_or_refuse
 from tests.scene.clip_writers import write_counter_clip
 
 RATED = {"b": "2000000"}
@@ -48,68 +45,25 @@ def valid() -> dict[str, bytes]:
         }
 
 
-@pytest.fixture(scope="module")
-def folder() -> Iterator[Path]:
-    """Return a folder that is reused by all examples of a test."""
-    with tempfile.TemporaryDirectory() as raw:
-        yield Path(raw)
-
-
-def read_or_refuse(folder: Path, *, allow_damaged: bool, sync: str) -> None:
-    outcome: Scene | Page4DError
-    try:
-        outcome = open_scene(folder, allow_damaged=allow_damaged, max_megapixels=1.0, sync=sync)
-        for view in outcome.views:
-            with view.source.open() as reader:
-                for pixels in reader.read(sorted(set(view.indices))[:40]):
-                    assert pixels.shape == (*view.source.size, 3)
-    except Page4DError as error:
-        outcome = error
-    if isinstance(outcome, Page4DError):
-        assert outcome.exit_code in (2, 3)
-        assert outcome.hint
-        assert "\n" not in outcome.message
-
-
-@st.composite
-def mutations(draw: st.DrawFn) -> list[tuple[str, float, bytes]]:
-    """Return a few changes: their kind, place as a share of the file, and bytes; headers are changed most often."""
-    kinds = st.sampled_from(("overwrite", "overwrite", "flip", "cut", "insert", "end"))
-    places = st.one_of(st.floats(0, 1), st.floats(0, 0.2), st.floats(0.8, 1))
-    data = st.one_of(st.sampled_from(HOSTILE), st.binary(min_size=1, max_size=8))
-    return draw(st.lists(st.tuples(kinds, places, data), min_size=1, max_size=4))
-
-
-def mutate(content: bytes, changes: list[tuple[str, float, bytes]]) -> bytes:
-    for kind, place, data in changes:
-        at = int(place * len(content))
-        if kind == "overwrite":
-            content = content[:at] + data + content[at + len(data) :]
-        elif kind == "flip" and at < len(content):
-            content = content[:at] + bytes([content[at] ^ (1 << data[0] % 8)]) + content[at + 1 :]
-        elif kind == "cut":
-            content = content[:at] + content[at + 10 * len(data) :]
-        elif kind == "insert":
-            content = content[:at] + data + content[at:]
-        elif kind == "end":
-            content = content[:at]
-    return content
+def read_all(folder: Path, *, allow_damaged: bool, sync: str) -> None:
+    for view in open_scene(folder, allow_damaged=allow_damaged, max_megapixels=1.0, sync=sync).views:
+        with view.source.open() as reader:
+            for pixels in reader.read(sorted(set(view.indices))[:40]):
+                assert pixels.shape == (*view.source.size, 3)
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", KINDS)
 @fuzz(12)
-@given(changes=mutations(), allow_damaged=st.booleans(), sync=st.sampled_from(("auto", "auto", "audio", "timecode")))
+@given(draws=st.data(), allow_damaged=st.booleans(), sync=st.sampled_from(("auto", "auto", "audio", "timecode")))
 def test_mutated_videos_are_read_or_refused(
-    name: str,
-    changes: list[tuple[str, float, bytes]],
-    allow_damaged: bool,
-    sync: str,
-    valid: dict[str, bytes],
-    folder: Path,
+    name: str, draws: st.DataObject, allow_damaged: bool, sync: str, valid: dict[str, bytes], folder: Path
 ) -> None:
     for file in folder.iterdir():
         file.unlink()
-    (folder / f"1{name}").write_bytes(mutate(valid[name], changes))
+    content = valid[name]
+    for _ in range(draws.draw(st.integers(1, 4))):
+        content = draws.draw(mutated_bytes(content, HOSTILE))
+    (folder / f"1{name}").write_bytes(content)
     (folder / f"2{name}").write_bytes(valid[name])
-    read_or_refuse(folder, allow_damaged=allow_damaged, sync=sync)
+    read_or_refuse(lambda: read_all(folder, allow_damaged=allow_damaged, sync=sync))
