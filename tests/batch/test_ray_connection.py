@@ -10,6 +10,7 @@ import tempfile
 import threading
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -227,10 +228,7 @@ class TestOwnCluster:
         assert not Path(folder).exists()
 
     def test_without_a_folder_for_its_sockets_the_error_says_so(self, monkeypatch):
-        def refuse(**_):
-            raise PermissionError
-
-        monkeypatch.setattr(tempfile, "mkdtemp", refuse)
+        monkeypatch.setattr(tempfile, "mkdtemp", Mock(side_effect=PermissionError))
         with pytest.raises(CapabilityError, match="no folder for its sockets"), ray_connection._private_folder():
             pass
 

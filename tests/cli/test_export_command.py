@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -326,10 +327,10 @@ class TestFolders:
         ]
 
     def test_formats_before_one_that_fails_are_complete_and_reported(self, export, tmp_path, monkeypatch) -> None:
-        def fail(*_: object) -> None:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))
-
-        monkeypatch.setattr("page4d.exporters.splat.write", fail)
+        monkeypatch.setattr(
+            "page4d.exporters.splat.write",
+            Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(tmp_path))),
+        )
         for arguments in ((), ("--json", "--overwrite")):
             ended = export("chan,splat,glb", *arguments)
             assert (ended.code, "disk full" in ended.err) == (5, True)
@@ -338,10 +339,7 @@ class TestFolders:
         assert [row["format"] for row in json.loads(ended.out)] == ["chan"]
 
     def test_missing_memory_has_a_hint_for_exports(self, export, tmp_path, monkeypatch) -> None:
-        def fail(*_: object) -> None:
-            raise MemoryError
-
-        monkeypatch.setattr("page4d.exporters.splat.write", fail)
+        monkeypatch.setattr("page4d.exporters.splat.write", Mock(side_effect=MemoryError))
         ended = export("splat")
         assert (ended.code, "--max-points" in ended.err.splitlines()[-1]) == (7, True)
         assert not list(tmp_path.iterdir())

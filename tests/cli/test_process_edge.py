@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import av
 import pytest
@@ -120,10 +121,7 @@ class TestLimits:
         ids=lambda value: repr(value)[:30],
     )
     def test_an_error_that_no_reader_expected_has_its_exit_code(self, error, code, text, cli, monkeypatch):
-        def fail(_: object) -> int:
-            raise error
-
-        monkeypatch.setattr(app, "_run_app", fail)
+        monkeypatch.setattr(app, "_run_app", Mock(side_effect=error))
         ended = cli("doctor")
         assert ended.code == code
         assert ended.err.startswith(f"error: {text}") or text in ended.err.splitlines()[0]
@@ -164,23 +162,14 @@ class TestLimits:
 
     @pytest.mark.parametrize("failing", ["traceback.format_exception", "tempfile.mkstemp"])
     def test_an_internal_error_without_memory_to_report_it_is_out_of_memory(self, failing, cli, monkeypatch):
-        def no_memory(*_: object, **__: object) -> None:
-            raise MemoryError
-
-        def fail(_: object) -> int:
-            raise ValueError("a bug")
-
-        monkeypatch.setattr(app, "_run_app", fail)
-        monkeypatch.setattr(failing, no_memory)
+        monkeypatch.setattr(app, "_run_app", Mock(side_effect=ValueError("a bug")))
+        monkeypatch.setattr(failing, Mock(side_effect=MemoryError))
         ended = cli("doctor")
         assert (ended.code, ended.err.splitlines()[0]) == (7, "error: out of memory")
 
     @pytest.mark.parametrize("error", [MemoryError(), ImportError("failed to map segment"), OSError(24, "files")])
     def test_an_error_is_printed_even_without_memory_for_colours(self, error, capfd, monkeypatch):
-        def fail(*_: object) -> None:
-            raise error
-
-        monkeypatch.setattr(console, "error_console", fail)
+        monkeypatch.setattr(console, "error_console", Mock(side_effect=error))
         assert app.run(["inspect-scene", "no\nfolder"]) == 2
         assert capfd.readouterr().err.startswith("error: scene folder 'no\\nfolder' does not exist\nhint:  ")
 

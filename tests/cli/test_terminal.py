@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -288,11 +289,12 @@ class TestDoctor:
         assert doctor._checkpoints() == []
 
     def test_a_missing_system_library_of_open3d_is_reported_with_its_package(self, cli, monkeypatch):
-        def fail(_: str):
-            raise OSError("libEGL.so.1: cannot open shared object file: No such file or directory")
-
         open3d_runtime.load_open3d.cache_clear()
-        monkeypatch.setattr(open3d_runtime.importlib, "import_module", fail)
+        monkeypatch.setattr(
+            open3d_runtime.importlib,
+            "import_module",
+            Mock(side_effect=OSError("libEGL.so.1: cannot open shared object file: No such file or directory")),
+        )
         checks = [check for check in doctor._CHECKS if check is doctor._open3d]
         monkeypatch.setattr(doctor, "_CHECKS", checks)
         try:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -276,11 +277,13 @@ def test_a_run_that_never_fits_in_memory_is_refused_with_a_smaller_size(tmp_path
 
 
 def test_other_errors_are_not_mistaken_for_memory(tmp_path: Path):
-    def disturb(_: int, __: Predictions) -> Predictions:
-        raise RuntimeError("a bug")
-
     with pytest.raises(RuntimeError, match="a bug"):
-        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, disturb), out=tmp_path / "out", settings=SETTINGS)
+        reconstruct(
+            CAPTURE.scene(),
+            TruthPredictor(CAPTURE, Mock(side_effect=RuntimeError("a bug"))),
+            out=tmp_path / "out",
+            settings=SETTINGS,
+        )
 
 
 def test_a_single_view_and_instant_are_reconstructed(tmp_path: Path):

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from page4d.errors import InterruptedRunError
 from page4d.geometry.camera import pixel_grid, project
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
 from page4d.geometry.time_axis import join_times
-from page4d.geometry.transforms import Sim3, rigid, transform_points
+from page4d.geometry.transforms import rigid, transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
@@ -69,10 +70,15 @@ def shaken_chunks(truth: Predictions, plan: tuple[Chunk, ...]) -> list[tuple[Chu
 
 
 def stitched(chunks: list[tuple[Chunk, Predictions]], aligner: StaticRigAligner) -> list[StitchedChunk]:
-    def never(_: Predictions) -> Sim3:
-        raise AssertionError("the rig places every chunk")
-
-    return list(stitch(chunks, num_times=chunks[-1][0].stop, overlap=2, place_first=never, anchor=aligner.anchor))
+    return list(
+        stitch(
+            chunks,
+            num_times=chunks[-1][0].stop,
+            overlap=2,
+            place_first=Mock(side_effect=AssertionError("the rig places every chunk")),
+            anchor=aligner.anchor,
+        )
+    )
 
 
 @cache

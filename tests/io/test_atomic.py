@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -91,10 +92,7 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
 def test_no_space_at_any_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(atomic.os, call, fail)
+    monkeypatch.setattr(atomic.os, call, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OutputError, match="disk full"):
         write_bytes_atomic(tmp_path / "x", b"abc")
     assert files_below(tmp_path) == []
@@ -245,19 +243,13 @@ def test_a_disk_without_inodes_is_not_called_full(
 
 
 def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def unsupported(*_: object) -> None:
-        raise OSError(errno.ENOTSUP, "Operation not supported")
-
-    monkeypatch.setattr(fcntl, "flock", unsupported)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOTSUP, "Operation not supported")))
     with claim_output(tmp_path) as folder:
         assert folder == tmp_path
 
 
 def test_another_locking_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(fcntl, "flock", fail)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
     with pytest.raises(OutputError, match="Input/output error"), claim_output(tmp_path):
         pass
 
@@ -347,10 +339,7 @@ def test_an_output_file_that_cannot_be_is_refused_with_its_reason(tmp_path: Path
 
 
 def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(atomic.os, "write", fail)
+    monkeypatch.setattr(atomic.os, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OutputError, match="disk full"):
         check_folder(tmp_path / "out")
     assert files_below(tmp_path) == []

@@ -4,6 +4,7 @@ import importlib
 import threading
 from collections.abc import Iterator
 from types import ModuleType
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -49,10 +50,7 @@ FAILURES = [
 def test_every_failure_of_open3d_has_its_own_message_and_hint(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, message: str, hint: str
 ) -> None:
-    def fail(_: str) -> None:
-        raise failure
-
-    monkeypatch.setattr(importlib, "import_module", fail)
+    monkeypatch.setattr(importlib, "import_module", Mock(side_effect=failure))
     assert open3d_or_none() is None
     with pytest.raises(CapabilityError, match=message) as caught:
         require_open3d()
@@ -85,10 +83,7 @@ def test_an_import_in_another_thread_does_not_stop_that_of_open3d(monkeypatch):
 
 @pytest.mark.filterwarnings("error")
 def test_a_failure_in_the_background_prints_nothing(monkeypatch):
-    def failing(_: str) -> ModuleType:
-        raise MemoryError
-
-    monkeypatch.setattr(importlib, "import_module", failing)
+    monkeypatch.setattr(importlib, "import_module", Mock(side_effect=MemoryError))
     preload_open3d()
     for thread in threading.enumerate():
         if thread.name == "open3d-import":

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -312,10 +313,7 @@ def test_an_unreadable_file_is_an_input_error(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "x.toml"
     path.touch()
 
-    def refuse(*_: object) -> bytes:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr(files.Path, "open", refuse)
+    monkeypatch.setattr(files.Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(InputError, match=r"cannot read calibration 'x.toml': permission denied"):
         read_calibration(path)
 

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import numpy as np
@@ -261,10 +262,7 @@ def test_a_lack_of_memory_is_not_blamed_on_the_image(
 ) -> None:
     file = save(tmp_path / "0.png")
 
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr("PIL.Image.Image.convert", fail)
+    monkeypatch.setattr("PIL.Image.Image.convert", Mock(side_effect=error))
     with pytest.raises(type(error)):
         read_pixels(file, (48, 64))
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import av
 import numpy as np
@@ -141,10 +142,7 @@ def test_damage_is_not_reported_while_memory_is_scarce(tmp_path: Path, monkeypat
 def test_a_file_that_requests_absurd_memory_is_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_counter_clip(tmp_path / "a.mp4", 6)
 
-    def fail(*_: object, **__: object) -> None:
-        raise NoMemoryError(errno.ENOMEM, "Cannot allocate memory")
-
-    monkeypatch.setattr(av, "open", fail)
+    monkeypatch.setattr(av, "open", Mock(side_effect=NoMemoryError(errno.ENOMEM, "Cannot allocate memory")))
     with pytest.raises(InputError, match=r"a\.mp4"):
         probe_video(path, max_megapixels=64)
     monkeypatch.setattr(container, "memory_is_scarce", lambda: True)
