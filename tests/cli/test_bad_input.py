@@ -102,6 +102,12 @@ def twins(folder: Path) -> None:
     shutil.copy(folder / "cam01.mp4", folder / "cam02.mp4")
 
 
+def cut_off(path: Path) -> None:
+    """Write a clip without its end; the arithmetic decoder of the preset detects missing bytes."""
+    write_video(path.with_name("cam02.mp4"), 12)
+    truncate(write_video(path, 12, seed=1, noisy=True, options={"preset": "medium"}), 0.7)
+
+
 def with_file(name: str, text: str) -> Maker:
     def make(folder: Path) -> None:
         write_scene(folder)
@@ -147,6 +153,7 @@ def rig_toml(rotation: str = "[0.0, 0.0, 0.0]", matrix: str = "[[60.0,0,32],[0,6
     return with_file("Calib.toml", cameras)
 
 
+INTERLACED = {"x264-params": "interlaced=1"}
 MIRROR = [[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, -1, 0], [0, 0, 0, 1]]
 
 USAGE = (
@@ -173,6 +180,11 @@ USAGE = (
 FOLDERS = (
     Case("03 empty folder", lambda _: None, "no videos in '{scene}' (supported: mp4, mov, mkv, webm"),
     Case("03 loose images", lambda f: png_file(f / "1.png"), ("no videos in", "it contains 1 image: put the images")),
+    Case(
+        "03 folder of videos",
+        lambda f: write_video(f / "videos" / "cam01.mp4"),
+        ("but '{scene}/videos' has 1", "give the folder"),
+    ),
     Case("04 too few", write_scene, "--views 4, but '{scene}' has 2 videos: cam01.mp4, cam02.mp4", "--views 4"),
     warns(
         "05 too many",
@@ -232,6 +244,10 @@ VIDEOS = (
         ("cam01.mp4 is damaged:", "intact frames are used"),
         "--allow-damaged",
     ),
+    Case("14 cut off mkv", lambda f: cut_off(f / "cam01.mkv"), ("cam01.mkv ends early", "pass --allow-damaged")),
+    Case("14 cut off ts", lambda f: cut_off(f / "cam01.ts"), ("cam01.ts ends early, after", "pass --allow-damaged")),
+    warns("14 mkv allowed", lambda f: cut_off(f / "cam01.mkv"), "intact frames are used", "--allow-damaged"),
+    warns("14 ts allowed", lambda f: cut_off(f / "cam01.ts"), "intact frames are used", "--allow-damaged"),
     Case(
         "16 unknown codec",
         video(lambda p: clips.replace_fourcc(p, b"zzzz")),
@@ -245,6 +261,7 @@ VIDEOS = (
     ),
     Case("22 limit set", write_scene, "cam01.mp4 is 64x48 (0 Mpx); the limit is 0.001 Mpx", "--max-pixels 0.001"),
     warns("27 rotated", video(lambda p: set_rotation(write_video(p), 90)), ("cam01: rotated", "48x64")),
+    warns("27 interlaced", video(lambda p: write_video(p, options=INTERLACED), "cam01.mkv"), "cam01: interlaced"),
     warns(
         "28 aspect",
         video(lambda p: write_video(p, pixel_aspect=Fraction(4, 3))),

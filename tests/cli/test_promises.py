@@ -19,9 +19,10 @@ import torch
 from page4d.errors import OutputError
 from page4d.io.atomic import claim_output
 from page4d.run.predictor import NetworkPredictor
+from page4d.run.run import Run
 from page4d.scene import batches
 from page4d_cli.app import run
-from tests.cli.clips import write_scene
+from tests.cli.clips import write_image_folder, write_scene
 from tests.inference.test_run_state import contents
 
 FRAMES = 8
@@ -267,6 +268,24 @@ class TestOverwrite:
 
 def _interrupt(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_frame_removed_during_a_run_is_named(reconstruct, tmp_path, monkeypatch):
+    scene, execute = tmp_path / "scene", Run.execute
+    for name in ("cam01", "cam02"):
+        write_image_folder(scene / name)
+
+    def after_removal(run: Run, *arguments: object) -> object:
+        (scene / "cam02" / "000001.png").unlink(missing_ok=True)
+        return execute(run, *arguments)
+
+    monkeypatch.setattr(Run, "execute", after_removal)
+    ended = reconstruct(scene, tmp_path / "out")
+    assert ended.code == 3
+    assert ended.err.splitlines()[-2:] == [
+        "error: cam02/000001.png was removed during the run",
+        "hint:  restore it, and continue with --resume",
+    ]
 
 
 class TestOutputPaths:

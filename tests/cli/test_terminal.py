@@ -14,7 +14,9 @@ import pytest
 
 import page4d
 from page4d import installation as open3d_runtime
+from page4d.formats.tracks import read_tracks
 from page4d.run import cost as memory_budget
+from page4d.run.predictor import NetworkPredictor
 from page4d.scene.open import open_scene
 from page4d_cli import console
 from page4d_cli.commands import doctor
@@ -24,6 +26,9 @@ COMMANDS = (
     *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "pretrain"),
     *("doctor", "convert-weights", "inspect-shapes", "benchmark"),
 )
+SIZES = {"native": [70, 56], "vggt-crop": [518, 392], "vggt-pad": [518, 518], "pi3": [574, 434], "da3": [504, 378]}
+"""Network sizes of published preprocessing for images of 64 x 48 px."""
+
 HEAVY = ("torch", "av", "cv2", "open3d", "scipy", "numpy")
 
 
@@ -156,6 +161,39 @@ class TestReconstruct:
         ended = reconstruct(folder, tmp_path / "out", "--dry-run")
         assert "warning: common span 0.00-0.08 s (2 frames); cam03 ends first" in ended.err
 
+    @pytest.mark.parametrize(("confidence", "is_reported"), [("1", True), ("0", False)])
+    def test_empty_clouds_are_a_warning(self, confidence, is_reported, scene, tmp_path, reconstruct):
+        ended = reconstruct(scene, tmp_path / "out", "--min-confidence", confidence, "--edge-angle", "90")
+        assert ended.code == 0
+        text = "all point clouds are empty: no pixel has depth and passes --min-confidence 1 and --edge-angle 90"
+        assert (f"warning: {text}" in ended.err) is is_reported
+
+    def test_footage_unlike_the_training_set_is_a_warning_and_json_has_the_graded_values(
+        self, scene, tmp_path, reconstruct, monkeypatch
+    ):
+        predict = NetworkPredictor.predict
+
+        def doubtful(self, batch, memory=None):
+            return predict(self, batch, memory)._replace(ood={"doubt": 2.5, "depth_gap": float("inf")}, kept=())
+
+        monkeypatch.setattr(NetworkPredictor, "predict", doubtful)
+        ended = reconstruct(scene, tmp_path / "out", "--json", "--no-preview")
+        assert ended.code == 0
+        text = "this footage is unlike the network's training set (far: inconsistent depth between views, low depth"
+        assert f"warning: {text}" in ended.err
+        assert "warning: held-out pixels do not support the refined cameras" in ended.err
+        (chunk, *_) = json.loads(ended.out)["chunks"]
+        assert chunk["domain"] == {"indicators": {"doubt": 2.5, "depth_gap": None}, "camera_disagreement_deg": None}
+        assert chunk["refined"] == []
+
+    @pytest.mark.parametrize("preprocess", list(SIZES))
+    def test_the_plan_has_the_published_size(self, preprocess, scene, tmp_path, cli):
+        chosen = ("--untrained", "--preset", "mv-tiny", "--preprocess", preprocess, "--dry-run", "--json")
+        ended = cli("reconstruct", scene, "--out", tmp_path / "out", *chosen)
+        assert ended.code == 0
+        assert json.loads(ended.out)["network_size"] == SIZES[preprocess]
+        assert "--preprocess" not in ended.err
+
     def test_square_brackets_in_names_are_not_markup(self, tmp_path, reconstruct):
         folder = write_scene(tmp_path / "[bold]", ["[red]a", "b[0]"])
         ended = reconstruct(folder, tmp_path / "x[" / "b]")
@@ -248,6 +286,24 @@ class TestSynthesize:
         assert (tmp_path / "s" / "cam02.mp4").is_file()
         assert cli("inspect-scene", tmp_path / "s").code == 0
 
+    def test_progress_without_a_terminal_is_a_plain_line(self, tmp_path, cli):
+        words = ["synthesize", "--views", "1", "--family", "single", "--frames", "20", "--size", "16x16"]
+        loud = cli(*words, "--out", tmp_path / "loud")
+        assert loud.code == 0
+        assert re.fullmatch(r"(render: \d+/20 frames, [^\n]*\n)*render: 20/20 frames, 0:0\d:\d\d\n", loud.err)
+        quiet = cli(*words, "--quiet", "--out", tmp_path / "quiet")
+        assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+
+    def test_true_motion_is_written_on_request(self, tmp_path, cli):
+        words = ["synthesize", "--views", "2", "--frames", "3", "--size", "64x48", "--seed", "9", "--truth-motion"]
+        refused = cli(*words, "--readout", "10", "--out", tmp_path / "refused")
+        assert (refused.code, "motion of frames read out over 0.01 s" in refused.err) == (2, True)
+        assert not (tmp_path / "refused").exists()
+        assert cli(*words, "--quiet", "--out", tmp_path / "capture").code == 0
+        truth = tmp_path / "capture" / "truth"
+        assert len(list((truth / "motion").rglob("*.png"))) == 6
+        assert read_tracks(truth / "tracks.npz").coords.shape[0] == 3
+
     def test_existing_files_are_not_overwritten(self, tmp_path, cli):
         (tmp_path / "notes.txt").write_text("notes")
         ended = cli("synthesize", "--out", tmp_path, *self.OPTIONS)
@@ -263,6 +319,14 @@ class TestSynthesize:
 
 
 class TestDoctor:
+    @pytest.mark.parametrize(("flags", "is_named"), [({"processor", "BogoMIPS"}, True), ({"no_such_flag"}, False)])
+    def test_a_cpu_with_bfloat16_is_named(self, flags, is_named, monkeypatch):
+        """Words of every /proc/cpuinfo stand for the flags."""
+        monkeypatch.setattr(doctor, "_BF16_FLAGS", flags)
+        found = doctor._processor()
+        assert found.ok
+        assert ("--precision bf16" in found.found) == is_named
+
     def test_required_libraries_are_found(self, cli):
         ended = cli("doctor", "--json")
         found = {row["name"]: row for row in json.loads(ended.out)}
