@@ -170,11 +170,13 @@ USAGE = (
     Case("07 frames", write_scene, ("Invalid value for '--frames'", "A:B"), "--frames 1:2:3", code=2),
     Case("07 nothing chosen", write_scene, "--frames 9: selects nothing", "--frames 9:", code=2),
     Case("07 fps nan", write_scene, "--fps", "--fps nan", code=2),
-    Case("07 max-pixels nan", write_scene, "scene options: max_megapixels is nan", "--max-pixels nan", code=2),
+    Case("07 max-pixels nan", write_scene, "'--max-pixels': 'nan' should be less than", "--max-pixels nan", code=2),
     Case("07 unit alone", write_scene, "--calibration-unit without --calibration", "--calibration-unit m", code=2),
     Case("07 masks missing", write_scene, ("masks folder", "does not exist"), "--masks {scene}/no", code=2),
     Case("37 fps beyond memory", write_scene, "frames; the limit is 100,000", "--fps 1e8", code=2),
-    Case("37 fps beyond reason", write_scene, ("fps is 1e+300", "less than or equal to"), "--fps 1e300", code=2),
+    Case(
+        "37 fps beyond reason", write_scene, "'--fps': '1e300' should be less than or equal to", "--fps 1e300", code=2
+    ),
 )
 
 FOLDERS = (
