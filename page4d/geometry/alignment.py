@@ -1,7 +1,6 @@
-"""Registration of points and cameras by a similarity or rigid transform.
+"""Registration of points and cameras by similarity or rigid transforms, and robust averages of them.
 
-Robust averages of points, rotations and cameras, and robust alignment of two sets of cameras. The scale of depth maps
-in a known rig: from the agreement of depth between views, without predicted cameras.
+The scale of depth maps in a known rig follows from the agreement of depth between views, without predicted cameras.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Pinhole cameras: projection, unprojection, viewing rays, and intrinsics: resized, cropped, or fitted to points.
 
-Pose encoding of the VGGT family: translation, quaternion (xyzw) and fields of view.
+The pose encoding of the VGGT family is translation, quaternion (xyzw) and fields of view.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Rigid transforms as 4x4 matrices (SE(3)).
-
-Similarity transforms: rotation, translation and positive scale (Sim(3)).
-"""
+"""Rigid transforms as 4x4 matrices (SE(3)), and similarity transforms with a positive scale (Sim(3))."""
 
 from dataclasses import dataclass, replace
 

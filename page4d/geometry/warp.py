@@ -1,7 +1,7 @@
-"""Warping of pixels into another camera, bilinear sampling, and normalized cross-correlation (NCC).
+"""Warping of pixels into another camera, and the agreement of depth maps between views.
 
-Agreement of depth maps between views: which pixels other views confirm, and which they see through. Depth and normal
-edges: the filter of flying pixels of the public Pi3 code.
+Other views confirm a pixel or see through it. Images are sampled bilinearly and compared by normalized
+cross-correlation (NCC). Flying pixels are found at depth and normal edges, as by the public Pi3 code.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Atomic file replacement, and output folders locked by one process at a time.
-
-SHA-256 of files, and its comparison with an expected one.
-"""
+"""Atomic file replacement, SHA-256 of files, and output folders locked by one process at a time."""
 
 import errno
 import fcntl

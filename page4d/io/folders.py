@@ -1,6 +1,6 @@
-"""Folders that appear complete or not at all: written under a temporary name, synced, and renamed.
+"""Folders that appear complete or not at all, page4d's cache folder, locks between processes, and free disk space.
 
-The folder of page4d's cache, locks of its files between processes, and the space on its disk.
+Folders are written under a temporary name, synced, and renamed.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
-"""JSON files: exact floats, one matrix per line, no NaN.
+"""JSON files and records: exact floats, one matrix per line, no NaN, validated when read.
 
-JSON records that end with the SHA-256 of the text before it, so that a changed or torn file is noticed. Configuration
-records: validated by pydantic on construction and when read from JSON, with errors in two lines.
+A record may end with the SHA-256 of the text before it, so that a changed or torn file is noticed. Configuration
+records are validated by pydantic on construction and from JSON, with errors in two lines.
 """
 
 import hashlib

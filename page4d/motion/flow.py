@@ -1,7 +1,6 @@
-"""Dense optical flow between two pictures of a view, checked forward and backward, and the noise of the pictures.
+"""Scene flow of a rig: dense optical flow of its views, displacements of points between instants, and velocities.
 
-Scene flow of a rig: the displacement of every point between two instants, from the rays of two or more views.
-Velocities from the displacements of points to the instants before and after.
+Optical flow is checked forward and backward; the noise of the pictures is estimated.
 
 The flow of a view gives the ray on which a point lies at the other instant; the flow of other views, at the pixels
 where they see the same point, gives its depth on this ray. Differences of two depth maps are not used: the errors of

@@ -1,6 +1,7 @@
-"""Optional conditioning inputs of a network: cameras, times, keypoints, and the memory of the previous chunk.
+"""Optional conditioning inputs of a network, and views of a rig grouped by size.
 
-Views of a rig grouped by size: views with one patch grid pass through the network as one tensor.
+Inputs are cameras, times, keypoints, and the memory of the previous chunk. Views with one patch grid pass through the
+network as one tensor.
 """
 
 from collections.abc import Mapping, Sequence

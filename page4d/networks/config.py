@@ -1,6 +1,6 @@
-"""The network configuration, stored as JSON inside the weights file.
+"""The network configuration, stored as JSON inside the weights file, and its attention schedule.
 
-Attention schedules: the axes of [B, T, V, N, C] tokens that attend to each other in each step of a layer.
+A schedule names the axes of [B, T, V, N, C] tokens that attend to each other in each step of a layer.
 """
 
 from enum import StrEnum

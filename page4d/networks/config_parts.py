@@ -1,8 +1,4 @@
-"""Configurations of the parts of a network: dynamic mask, explicit inputs, prediction heads, sparse attention.
-
-Configuration of the frame head and of its variants. Configuration of known intrinsics, depth and poses as inputs of a
-network.
-"""
+"""Configurations of the parts of a network: dynamic mask, prediction heads, sparse attention, and explicit inputs."""
 
 from collections.abc import Mapping
 from enum import StrEnum

@@ -1,6 +1,6 @@
-"""Metric depth of single images, and its transfer to predictions of arbitrary scale.
+"""Metric scale: depth of single images transferred to predictions of arbitrary scale, and the metric head.
 
-Metric head: one scale per sequence, from a learned token that attends to the tokens of all images.
+The head predicts one scale per sequence, from a learned token that attends to the tokens of all images.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """The view x time network: cameras, depth, points and motion from images of T instants and V views.
 
-Checks of the images, masks and conditioning that a network is given. The encoder run on the images of all instants
-and views, and its levels read in place of a trunk.
+Images, masks and conditioning are checked first. Without a trunk, heads read the levels of the encoder.
 """
 
 from collections.abc import Sequence

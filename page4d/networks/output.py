@@ -1,7 +1,4 @@
-"""Network outputs, of views of one size and of a rig of mixed sizes.
-
-Depth of the sky: maps of networks that predict where the sky is.
-"""
+"""Network outputs, of views of one size and of a rig of mixed sizes, and the depth of the sky."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,8 +1,7 @@
-"""Special tokens (camera and registers) and the positions of all tokens of an image.
+"""Special tokens (camera and registers), token positions, attention biases, and the choice of the reference image.
 
-Attention biases from the dynamic mask: signed weights per stream and step, learned or fixed. Relative time encodings
-of attention across time (ALiBi, RoPE), with gates that start at zero. Selection of the reference image, which defines
-the world, from the class tokens of an encoder.
+Biases from the dynamic mask are signed weights per stream and step. Relative time encodings (ALiBi, RoPE) have gates
+that start at zero. The reference image, whose camera defines the world, is found by class tokens of the encoder.
 """
 
 from collections.abc import Sequence

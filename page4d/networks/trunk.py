@@ -1,6 +1,6 @@
 """The trunk: alternating attention within and across views by a schedule, in one or two streams.
 
-State of a forward pass of the trunk, and the values of its steps that are the same in all layers.
+Values of its steps that are the same in all layers are computed once per forward pass.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,4 @@
-"""Drawing primitives of pictures: text, banners, tiles, colour bars and scale bars.
-
-Palette and colour maps of all pictures.
-"""
+"""Palette, colour maps and drawing primitives of pictures: text, banners, tiles, colour bars and scale bars."""
 
 import math
 import unicodedata

@@ -1,7 +1,6 @@
 """Robust bundle adjustment of a static rig over body keypoints and texture, with one shared unknown focal length.
 
-Triangulation of tracks. Observations of one scene point in several views, merged from the matches of accepted pairs
-of views.
+Observations of one scene point are merged from the matches of accepted pairs of views.
 
 Source: Triggs et al., "Bundle adjustment - a modern synthesis", 2000: Levenberg-Marquardt with the points eliminated
 (Schur complement); robust kernels as in section 3.3.

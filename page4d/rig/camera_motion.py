@@ -1,6 +1,6 @@
-"""Static or moving, for each view, from a few pictures spread over the capture.
+"""Detect which cameras move, from a few pictures of each view spread over the capture.
 
-Motion of a camera between two of its pictures: corners that stay, against corners that move together.
+Between two pictures, corners that stay are weighed against corners that move together.
 """
 
 from collections.abc import Callable, Sequence

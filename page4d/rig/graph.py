@@ -1,6 +1,6 @@
 """The graph of accepted pairs of views: which pairs to try, connected parts, wrong pairs, and initial cameras.
 
-Camera positions from the directions of pairs, with distances from points that pairs share.
+Positions follow from the directions of pairs, with distances from points that pairs share.
 """
 
 from collections.abc import Sequence

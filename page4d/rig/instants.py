@@ -1,7 +1,4 @@
-"""Choice of the instants at which a rig is registered.
-
-The instants between those of a run: cameras of a static rig are determined from more instants than a run has.
-"""
+"""Choice of the instants at which a rig is registered: runs of consecutive ones, from the whole capture if needed."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """Opening of a scene folder with all methods of synchronization, including that by people.
 
-Clocks of static views from people: consecutive frames are searched for body keypoints, then for offsets.
+For clocks from people, consecutive frames of static views are searched for body keypoints, then for offsets.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,6 @@
 """Records of registration: lenses, keypoints, relative poses of pairs of views with their evidence, and the rig.
 
-Rotations as numpy arrays, by the functions of `page4d.geometry.rotation`, and angles in degrees.
+Rotations are numpy arrays, made by the functions of `page4d.geometry.rotation`; angles are in degrees.
 """
 
 from dataclasses import dataclass, field, replace

@@ -1,6 +1,6 @@
 """Registration of a static rig from evidence in pixels: body keypoints and texture.
 
-A rig from the evidence of its views: pairs, graph and adjustment, repeated for an unknown focal length.
+Pairs, graph and adjustment are repeated for an unknown focal length.
 """
 
 import time

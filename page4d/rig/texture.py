@@ -1,7 +1,4 @@
-"""Texture of the views of a rig: RootSIFT features of a few instants of each view.
-
-Matches of the texture of two views at the same instants, and which pairs of many views are worth matching.
-"""
+"""Texture of the views of a rig: RootSIFT features of a few instants, their matches, and the pairs worth matching."""
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack

@@ -1,6 +1,6 @@
-"""Assignment of calibrated cameras to views: by name or order, to image sizes, and to instants.
+"""Assignment of calibrated cameras to views, by name or order, and focal lengths that files state.
 
-Focal lengths that image and video files state: EXIF of photos, metadata of phone videos.
+Files state a focal length in EXIF of photos or metadata of phone videos.
 """
 
 import math

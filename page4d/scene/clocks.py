@@ -1,6 +1,6 @@
 """Synchronization: the clock of every view, from a file, embedded time codes, audio, or a common start.
 
-Time offset between two recordings by correlation of their audio tracks.
+Audio tracks of two recordings are correlated.
 """
 
 import re

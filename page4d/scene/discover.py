@@ -1,6 +1,6 @@
 """Discovery of the views in a scene folder.
 
-Check of folders for pictures: one in a scene would be a view of it the next time.
+Folders for pictures may not lie directly in a scene, where they would be views the next time.
 """
 
 import os

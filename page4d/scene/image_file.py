@@ -1,6 +1,7 @@
-"""Header and pixels of one image file; errors of the decoders become an `InputError` with the name of the file.
+"""Header, orientation and pixels of one image file.
 
-Orientation of images and videos: EXIF or a display matrix as a transposition and two flips.
+The orientation of images and videos, from EXIF or a display matrix, is a transposition and two flips. Errors of the
+decoders become an `InputError` with the name of the file.
 """
 
 import io

@@ -1,6 +1,7 @@
-"""Image folders as frame sources: one image per frame, numbered by file name or counted.
+"""Image folders as frame sources, and resampling of images.
 
-Resampling of images: resizing, native or exactly as the public networks' loaders, and lens undistortion.
+Frames are numbered by file name or counted. Images are resized natively or exactly as the loaders of public networks
+do, and undistorted.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Probing of video files: time stamps, upright size, colour and damage.
-
-Notices about a video: orientation, pixel aspect, interlacing, streams, colour and alpha.
-"""
+"""Probing of video files: time stamps, upright size, colour and damage, and notices about what was found."""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,7 +1,4 @@
-"""Records of a scene: clocks, frame sources and views.
-
-Scenes at some of their instants.
-"""
+"""Records of a scene: clocks, frame sources, views, and scenes at some of their instants."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager

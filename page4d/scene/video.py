@@ -1,7 +1,6 @@
 """Video files as frame sources: sequential decoding with seeking, resizing and conversion to RGB.
 
-Video containers: opening, decoding packet by packet, and scanning for damage. Whether a recording is complete: its
-packets and bytes compared with what its headers state.
+Recordings are scanned for damage, packet by packet; packets and bytes are compared with what headers state.
 
 Source of container facts: PyAV and FFmpeg documentation, checked against the clips of the tests.
 """

@@ -1,6 +1,6 @@
-"""The background of static cameras: one depth, color and uncertainty per pixel, from several instants.
+"""The background of static cameras, from several instants, and masks of motion sharpened by its colors.
 
-Background subtraction: masks of motion sharpened by the colors of the background.
+The background has one depth, color and uncertainty per pixel.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Bundle adjustment: cameras and depths of pixels from correspondences, around a Gaussian prior on all parameters.
 
-Normal equations of bundle adjustment: residuals, Jacobians, and the reduced camera system (Schur complement). Prior
-on spatially correlated depth errors: a Gaussian process on a lattice over the image.
+Depths are eliminated (Schur complement). The prior on spatially correlated depth errors is a Gaussian process on a
+lattice over the image.
 """
 
 import math

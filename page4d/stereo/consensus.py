@@ -1,7 +1,7 @@
-"""Consensus of depth between views: every pixel moves along its ray to where other views have a surface.
+"""Consensus of depth between views: confidence-weighted fusion, recalibrated confidence, and cleaning.
 
-Confidence-weighted depth-map fusion between neighbouring views. Confidence of depth, recalibrated by the agreement of
-views. Cleaning of predictions: static parts take the depth of the background, and views are compared.
+Every pixel moves along its ray to where other views have a surface. Cleaning gives static parts the depth of the
+background first.
 """
 
 from collections.abc import Sequence

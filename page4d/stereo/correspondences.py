@@ -1,6 +1,7 @@
-"""Correspondences of patches: the network's matches, and their replacement by guided matches.
+"""Correspondences of patches: the network's matches, and guided sub-pixel matches by cross-correlation (NCC).
 
-Guided sub-pixel matching of patches by normalized cross-correlation (NCC) near their predicted positions.
+Guided matches lie near the positions that cameras and depth predict; where there are none, earlier correspondences
+stay.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Instants of higher resolution: static parts from a background that is refined once, moving ones per instant.
+"""Depth of higher resolution than a network's: upsampled along color edges and refined by the pictures, by levels.
 
-Depth of higher resolution than a network's: upsampled along color edges and refined by the pictures, by levels.
-Regions of an image: few boxes that cover a mask and leave out what lies between its parts.
+Static parts come from a background that is refined once, moving ones from each instant, in few boxes that cover the
+mask of motion.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,4 @@
-"""Joint weighted-median filter: depth edges aligned with color edges.
-
-Edge-aware upsampling of depth: surfaces end where the colors of the larger image change.
-"""
+"""Depth edges aligned with color edges: a joint weighted-median filter, and edge-aware upsampling."""
 
 from functools import cache
 

@@ -1,6 +1,6 @@
 """The state of a refinement: constant evidence, and the cameras and depth that its steps replace.
 
-Evidence held out from an adjustment: patches that it does not use, to compare its result with its start.
+A part of the patches is held out from the adjustment, to compare its result with its start.
 """
 
 from collections.abc import Sequence

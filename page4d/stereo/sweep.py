@@ -1,8 +1,7 @@
-"""Plane sweep: per-pixel depth by windowed normalized cross-correlation (NCC) and semi-global aggregation.
+"""Plane sweeps: depth by cross-correlation (NCC) of windows or of descriptors, and semi-global aggregation.
 
-Feature-metric plane sweep: patch depth from learned descriptors along the rays of known cameras. Plane sweep by
-fractions of a pixel around given depth, for one level of a coarse-to-fine refinement. Semi-global aggregation of
-matching scores along image rows and columns.
+Hypotheses cover the depth range, or fractions of a pixel around given depth. Scores are aggregated along rows and
+columns of the image.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """Random crops of frames with flips and colour augmentation, determined by the sample number.
 
-Colour augmentation: jitter, greyscale, blur and solarisation. Frames of recordings: drawn over time and views, and
-decoded in rounds of bounded memory.
+Frames of recordings are drawn over time and views, and decoded in rounds of bounded memory.
 """
 
 import math

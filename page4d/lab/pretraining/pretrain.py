@@ -1,8 +1,4 @@
-"""Pretraining of an encoder, from folders of videos to a folder with weights and pictures.
-
-State of pretraining, in memory and in checkpoints. Profiles of the pretraining networks, from a run on the meta
-device.
-"""
+"""Pretraining of an encoder, from folders of videos to a folder with weights and pictures."""
 
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

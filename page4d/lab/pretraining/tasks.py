@@ -1,7 +1,4 @@
-"""MAE and DINO as training tasks: losses of crops, updates after a step, and the released encoder.
-
-Pictures of pretrained encoders: reconstructions of MAE, attention of the class token of DINO.
-"""
+"""MAE and DINO as training tasks: losses of crops, updates after a step, the released encoder, and its pictures."""
 
 import io
 from collections.abc import Mapping, Sequence

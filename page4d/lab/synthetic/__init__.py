@@ -3,8 +3,8 @@
 Worlds are metric with the OpenCV axes of a level camera: x right, y down, z forward. The floor is the plane y = 0, so
 height above the floor is -y. Camera poses refer to the same world.
 
-From seed to images: `camera_rigs` draws a capture volume and the cameras around it, `furnish` draws a `WorldSpec`
-(using `room`, `hall`, `outdoors`, `tabletop`, `people` and `movers`), `world_spec` converts specs into a `World`
-of tensors, `render` casts `rays`, `shade` and `texture` compute radiance, and `appearance` applies the photometric
-camera model. `sampler` runs all of it for training, `capture` for one rig, and `write` stores a capture in a folder.
+From seed to images: `rigs` draws a capture volume and the cameras around it, `furnish` draws a `WorldSpec` (using
+`places`, `furniture`, `people` and `materials`), `world` converts it to tensors, `render` casts `rays` and computes
+radiance, and `materials` applies the photometric camera model. `capture` runs all of it, for one rig or for a batch
+of training samples; `truth` derives exact flow and trajectories, and `write` stores a capture in a folder.
 """

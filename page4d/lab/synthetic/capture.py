@@ -1,7 +1,6 @@
-"""Synthetic capture of one rig: a `Scene` whose frames are rendered on demand, and its true `Predictions`.
+"""Synthetic captures of one rig, with frames rendered on demand, and batches of random scenes for training.
 
-Batches of random scenes with exact ground truth for training, one per seed. Exact scene flow, optical flow and
-visibility between two rendered frames.
+Depth, cameras, scene flow, optical flow and visibility are exact.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
-"""Random furniture, plants and trees made of boxes, ellipsoids and capsules, at the origin of the floor.
+"""Random furniture, plants and trees of boxes, ellipsoids and capsules, and their placement on the floor.
 
-Collision-free placement of objects on the floor, clear of each other, the capture volume and all sight lines.
+Objects are clear of each other, of the capture volume and of all sight lines.
 """
 
 import math

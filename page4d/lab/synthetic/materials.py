@@ -1,7 +1,6 @@
-"""Random materials: natural colours, half of them nearly grey, in procedural textures of several scales.
+"""Colours of synthetic images: random materials, procedural textures, and the photometric camera model.
 
-Procedural solid textures: colour is a function of the point in the object's frame, so it moves with the object.
-Photometric camera model: exposure, white balance, vignetting, blur, noise, tone curve and compression.
+The colour of a texture is a function of the point in the object's frame, so it moves with the object.
 """
 
 import colorsys

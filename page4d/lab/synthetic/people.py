@@ -1,7 +1,4 @@
-"""Random people: build, clothing and joint angles of an activity.
-
-Rigidly moving objects: rolling, circling, flying and spinning.
-"""
+"""Random people, by build, clothing and activity, and other moving objects, which roll, circle, fly or spin."""
 
 import math
 from enum import IntEnum

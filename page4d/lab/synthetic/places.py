@@ -1,9 +1,4 @@
-"""Random rooms: walls around the cameras with relief and pictures, furniture, a ceiling lamp.
-
-Fittings of a large hall: what carries the cameras, posts, columns, furniture, beams and ducts. Random outdoor
-surroundings: ground, houses, walls, trees, rocks and hills around the volume, sun and sky. Random tabletop scenes: a
-table with small objects, some moving or held by a hand, and possibly a person.
-"""
+"""Random places: rooms, large halls, outdoor surroundings, and tables with small objects."""
 
 import math
 from itertools import pairwise

@@ -1,6 +1,6 @@
 """Ray-cast radiance, depth, motion masks and object indices of worlds, for all cameras at once or row by row.
 
-Shading of visible points: texture, one light with shadows, ambient light, fill light, and the sky.
+Light of visible points: texture, one light with shadows, ambient light, fill light, and the sky.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Camera rigs, static or moving, and random rigs around a capture volume, drawn from a seed.
+"""Random camera rigs around a capture volume, static or moving, drawn from a seed.
 
-Portable random number generator: the same stream on every machine and with every version of Python. Ranges of the
-numbers that describe synthetic scenes, checked before anything is rendered.
+The random number generator gives the same stream on every machine and with every version of Python. Ranges of the
+numbers that describe a scene are checked before anything is rendered.
 """
 
 import math

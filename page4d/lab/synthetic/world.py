@@ -1,7 +1,4 @@
-"""Synthetic worlds as tensors: shapes, rigid motion, textures and lights, and their state at given instants.
-
-World descriptions in plain numbers, and their conversion to batches of tensors.
-"""
+"""Synthetic worlds: descriptions in numbers, their conversion to batches of tensors, and their state over time."""
 
 import dataclasses
 import math

@@ -1,6 +1,6 @@
-"""Files of a run, and its checkpoints: replaced atomically, read without executing code from them.
+"""Files of a run and its checkpoints, replaced atomically, and the moving average (EMA) of its weights.
 
-Exponential moving average (EMA) of network weights.
+Checkpoints are read without executing code from them.
 """
 
 import copy

@@ -1,7 +1,4 @@
-"""Configuration of supervised training, stored as JSON in the folder of the run and in its weights.
-
-Presets of supervised training.
-"""
+"""Configuration of supervised training and its presets, stored as JSON in the folder of a run and in its weights."""
 
 from dataclasses import replace
 from enum import StrEnum

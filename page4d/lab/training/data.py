@@ -1,7 +1,7 @@
 """Batches of training samples in the order of their steps, rendered on demand or by worker processes.
 
-Sources of training samples: synthetic scenes, and captures with ground truth on disk. Steps of the curriculum:
-functions of the configuration, the seed and the position.
+Samples come from synthetic scenes and from captures with ground truth on disk. A step of the curriculum is a function
+of the configuration, the seed and the position.
 """
 
 import io

@@ -1,8 +1,7 @@
-"""The training loop: steps from the current position to the end of the budget.
+"""The training loop: from the start or resumption of a run, step by step, to the end of its budget.
 
-Start and end of a run: its folder, processes and logs, and what a resumed run continues. One optimization step:
-losses, gradients, clipping and the update. Stop requests and the time budget before the first step of a run is
-complete.
+Before the first complete step there is nothing to save: a stop request or the end of the time budget then ends the
+run by an exception, even while the first batch is decoded or rendered.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Losses of supervised training, in float32. Every part is a mean over pixels or patches with known ground truth.
+"""Targets and losses of supervised training, in float32.
 
-Losses on correspondences: match probabilities and positions, and the reprojection error. Training targets: ground
-truth in the frame of the reference camera and the unit of the scene, and its matches.
+Every loss is a mean over pixels or patches with known ground truth, in the frame of the reference camera and the unit
+of the scene.
 """
 
 from dataclasses import dataclass, replace

@@ -1,7 +1,6 @@
-"""Optimizers and their parameter groups; Muon: momentum SGD with orthogonalized matrix updates.
+"""Optimizers and their parameter groups, the memory that they need, and data-parallel training under torchrun.
 
-Least memory of a training, checked before anything is allocated. Data-parallel training in several processes, as
-torchrun starts them.
+Muon is momentum SGD with orthogonalized matrix updates.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""Supervised training of a network, from a request to a folder with weights.
-
-One supervised step: forward pass, losses and update.
-"""
+"""Supervised training of a network, from a request to a folder with weights."""
 
 import copy
 import json

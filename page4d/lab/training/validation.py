@@ -1,12 +1,8 @@
-"""Validation of networks on held-out scenes, and the out-of-distribution limits fitted on them.
+"""Validation of networks on held-out scenes: metrics, baselines, out-of-distribution limits and learning curves.
 
-Validation metrics of depth, cameras, motion and confidence, as `page4d.evaluation` defines them. Baseline predictions
-that use no images: lower bounds for a network. Held-out synthetic scenes: their seeds, disjoint from those of
-training, and their ground truth. Learning curves of a run: training loss and validation metrics over the number of
-samples.
-
-Training uses even seeds, validation odd ones. All are below 2^32, so that generators that keep 32 bits of a seed do
-not mix them up.
+Metrics are those of `page4d.evaluation`. Baselines use no images; they are lower bounds for a network. Training uses
+even seeds, validation odd ones. All are below 2^32, so that generators that keep 32 bits of a seed do not mix them
+up.
 """
 
 import math

@@ -1,7 +1,6 @@
-"""The DINOv2 and DINOv3 vision transformers, at any image size.
+"""The DINOv2 (with registers) and DINOv3 vision transformers, at any image size.
 
-The DINOv2 vision transformer with registers, at any image size. The DINOv3 vision transformer: rotary positions of
-the patches instead of a position table, at any image size.
+DINOv2 has a position table, DINOv3 rotary positions of the patches.
 """
 
 from dataclasses import replace

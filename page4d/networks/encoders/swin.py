@@ -1,7 +1,4 @@
-"""The hierarchical vision transformer with shifted windows (Swin).
-
-Hierarchical encoders: stages of shrinking feature maps, and the fusion of their levels.
-"""
+"""The hierarchical vision transformer with shifted windows (Swin), and the fusion of the levels of such encoders."""
 
 from collections.abc import Sequence
 from itertools import islice

@@ -1,8 +1,4 @@
-"""Iterative camera head: pose encodings from the camera tokens of all images.
-
-A camera head that decodes the camera token of each image separately. Camera head without iterations: pose encodings
-from the special tokens of all images.
-"""
+"""Camera heads: pose encodings from the camera tokens, with or without iterations, or of each image separately."""
 
 import torch
 from jaxtyping import Float

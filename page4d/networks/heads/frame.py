@@ -1,6 +1,6 @@
 """Frame head: local points, confidence and pose, decoded from the tokens of each image separately.
 
-Network output of the frame head. Convolutional head: patch features upsampled to maps of image size.
+A convolutional head upsamples patch features to maps of image size.
 """
 
 from dataclasses import dataclass

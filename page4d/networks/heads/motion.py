@@ -1,6 +1,6 @@
-"""Motion head: per-pixel motion from the differences between an image and its neighbours in time.
+"""Motion head and dynamic mask: per-pixel motion between neighbouring instants, and log-odds that patches move.
 
-Dynamic mask: log-odds that patches move, predicted by a small head and fused with an external mask.
+The dynamic mask of a small head is fused with an external mask.
 """
 
 import torch

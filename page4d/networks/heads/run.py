@@ -1,7 +1,4 @@
-"""Camera and dense heads run on the output of the trunk.
-
-Prediction heads built from their configurations.
-"""
+"""Prediction heads, built from their configurations and run on the output of the trunk."""
 
 from collections.abc import Mapping
 

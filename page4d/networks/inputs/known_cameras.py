@@ -1,7 +1,6 @@
-"""Ray embedding: known cameras as an input, as Plücker coordinates of the ray of every patch.
+"""Known cameras as inputs: Plücker rays per patch, one token per image, and an epipolar prior on attention.
 
-Camera encoder: known cameras as an input, as one token per image in place of the learned camera token. Epipolar
-prior: a penalty on attention between views off the epipolar line.
+The prior is a penalty on attention between views off the epipolar line.
 """
 
 from collections.abc import Sequence

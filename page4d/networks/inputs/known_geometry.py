@@ -1,6 +1,6 @@
-"""Known geometry: intrinsics, depth maps and poses of single images as inputs of the network.
+"""Known intrinsics, depth maps and poses of single images as inputs of the network.
 
-Pose injection: attention between patches that depends on the relative poses of their cameras.
+Poses act on attention between patches, by the relative pose of their cameras.
 """
 
 from collections.abc import Sequence

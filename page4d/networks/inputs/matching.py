@@ -1,6 +1,6 @@
-"""Explicit patch matches between images, computed before the trunk from descriptors and embedded into its tokens.
+"""Explicit patch matches between images, and their triangulation by known cameras, embedded into patch tokens.
 
-Triangulation of patch matches by known cameras, embedded into the patch tokens.
+Matches are computed from descriptors, before the trunk.
 """
 
 from collections.abc import Sequence

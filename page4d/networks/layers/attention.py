@@ -1,6 +1,6 @@
-"""Multi-head attention with rotary positions and logit biases, over all tokens, a context or listed parts.
+"""Multi-head attention with logit biases, over all tokens, a context or listed parts, and the positions of patches.
 
-Positions of patches: grids, learned tables, and two-dimensional rotary positions (RoPE).
+Positions are grids, learned tables, and two-dimensional rotary positions (RoPE).
 """
 
 import math

@@ -1,7 +1,4 @@
-"""Transformer blocks: feed-forward networks, pre-norm blocks, stochastic depth and weight initialization.
-
-Patches of images and their embedding as tokens.
-"""
+"""Patch embedding and pre-norm transformer blocks, with stochastic depth and weight initialization."""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum

@@ -1,9 +1,7 @@
-"""Execution of layers: memory bounds of a forward pass, evaluation in chunks, and regions of full precision.
+"""Memory bounds of a forward pass, evaluation in chunks, regions of full precision, and ranges of network sizes.
 
-Ranges of the numbers that describe a network.
-
-They contain every published network, and are checked before anything is built: the shapes of a network within them
-are found in seconds, without memory for its parameters.
+The ranges contain every published network. They are checked before anything is built: the shapes of a network within
+them are found in seconds, without memory for its parameters.
 """
 
 from collections.abc import Callable, Iterator

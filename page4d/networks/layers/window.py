@@ -1,6 +1,6 @@
-"""Attention inside the windows of a feature map: regular windows, and shifted windows with relative position bias.
+"""Attention inside windows of a feature map, and images of different sizes packed into sequences of one length.
 
-Packing of images of different sizes into sequences of one length (Patch n' Pack).
+Windows are regular, or shifted with a relative position bias. Packing follows Patch n' Pack.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Runs of networks on the meta device that record shapes, FLOPs and memory of torch operations.
 
-Exact memory of tensors: the bytes of all live storages, independent of the allocator.
+Memory is exact: the bytes of all live storages, independent of the allocator.
 """
 
 import weakref

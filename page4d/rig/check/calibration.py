@@ -1,10 +1,8 @@
 """Comparison of a calibration with body keypoints, which are found without its poses.
 
-Mistakes that concern all cameras of a calibration: another image size, focal length or convention of poses.
-
 Faults are named by hypotheses: another assignment of cameras to views, another pose of one camera, another image
-size. A hypothesis is reported only if it fits much better than the calibration, and the pairs that it does not change
-fit.
+size, focal length or convention of poses of all cameras. A hypothesis is reported only if it fits much better than
+the calibration, and the pairs that it does not change fit.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,6 +1,7 @@
-"""Offsets between the clocks of static views from body keypoints: the offset at which people fit one pose best.
+"""Offsets between the clocks of static views from body keypoints, per pair of views and jointly.
 
-Joint offsets between the clocks of all views: those at which the evidence of all pairs together is highest.
+The offset of a pair is the one at which people fit one relative pose best; joint offsets have the highest evidence of
+all pairs together.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,4 @@
-"""Check of the calibration and the clocks of a scene against the people in it.
-
-Cameras of a calibrated scene, as the check of a calibration takes them.
-"""
+"""Check of the calibration and the clocks of a scene against the people in it."""
 
 import time
 from collections.abc import Callable, Sequence

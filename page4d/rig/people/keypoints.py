@@ -1,8 +1,7 @@
-"""Detection of the people of a scene, view by view.
+"""Body keypoints of the people in a scene: detection, landmarks, and tracklets over the instants of a view.
 
-Detection of people: anchors, decoding and non-maximum suppression. Body landmarks of the people in an image. Regions
-of people: rotated squares in an image, and crops of them. Tracklets: poses of one view joined over instants. Poses of
-a view on disk, so that several commands on one capture detect people once.
+A detector (anchors, decoding, non-maximum suppression) finds rotated squares in an image, whose crops the landmark
+network takes. Poses of a view are kept on disk, so that several commands on one capture detect people once.
 """
 
 import hashlib
