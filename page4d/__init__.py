@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from page4d.run.reconstruct import reconstruct
     from page4d.run.registration import register
     from page4d.scene.records import Scene
-    from page4d.weights.loading import load, load_network
+    from page4d.weights.loading import load
 
 __version__ = "0.2.0"
 
@@ -38,7 +38,6 @@ _MODULES = {
     "evaluate": "page4d.evaluation.evaluate",
     "export": "page4d.exporters.export",
     "load": "page4d.weights.loading",
-    "load_network": "page4d.weights.loading",
     "open_output": "page4d.output.reader",
     "open_scene": "page4d.rig.opening",
     "reconstruct": "page4d.run.reconstruct",
@@ -62,7 +61,6 @@ __all__ = [
     "evaluate",
     "export",
     "load",
-    "load_network",
     "open_output",
     "open_scene",
     "reconstruct",

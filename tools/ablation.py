@@ -37,7 +37,7 @@ from page4d.networks.config import NetworkConfig, Step, images_together, merge, 
 from page4d.networks.config_parts import Streams
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS as NETWORKS
-from page4d.weights.loading import bundled_weights, load_network
+from page4d.weights.loading import bundled_weights, load
 from page4d.weights.store import save_network
 
 SIZES = ((48, 64), (64, 48), (56, 56))
@@ -116,7 +116,7 @@ def first_weights(config: NetworkConfig, origin: Path, parts: tuple[str, ...], s
     network = build_network(config)
     # Attention across time of one image is attention within it.
     within = f".{config.schedule[0].value}."
-    known = load_network(origin, torch.device("cpu")).network.state_dict()
+    known = load(origin, "cpu").state_dict()
     shared = {name.replace(".time.", within): values for name, values in known.items()}
     own = network.state_dict()
     chosen = {name: values for name, values in shared.items() if name.startswith(parts) and name in own}
@@ -155,7 +155,7 @@ def work(name: str, arguments: argparse.Namespace) -> None:
     variant, out = variants()[name], arguments.out / name
     variant.patch()
     seconds = train_variant(variant, out, arguments)
-    network = load_network(out / "run" / "weights.safetensors", torch.device("cpu")).network.eval()
+    network = load(out / "run" / "weights.safetensors", "cpu")
     held_out = HeldOutScenes(scenes=arguments.scenes, image_size=SIZES[0], families=FAMILIES)
     figures = {}
     for family in held_out.families:

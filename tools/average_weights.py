@@ -22,7 +22,7 @@ import page4d
 from page4d.errors import Page4DError, UsageError
 from page4d.lab.training.config import TrainConfig
 from page4d.lab.training.validation import find_ood_limits
-from page4d.weights.loading import LoadedNetwork, load_network
+from page4d.weights.loading import LoadedNetwork, load
 from page4d.weights.store import save_network
 
 
@@ -34,12 +34,12 @@ def averaged(start: LoadedNetwork, run: LoadedNetwork, share: float) -> LoadedNe
     """
     if start.config != run.config:
         raise UsageError("the networks have different configurations", "give a network and a run that began from it")
-    others = run.network.state_dict()
+    others = run.state_dict()
     mixed = {
         name: torch.lerp(own, others[name], share) if own.is_floating_point() else own
-        for name, own in start.network.state_dict().items()
+        for name, own in start.state_dict().items()
     }
-    start.network.load_state_dict(mixed)
+    start.load_state_dict(mixed)
     return start
 
 
@@ -51,9 +51,9 @@ def main() -> None:
     parser.add_argument("--share", type=float, default=0.5, help="share of the run, 0 to 1 (default 0.5)")
     parser.add_argument("--description", default="", help="what the file holds")
     options = parser.parse_args()
-    start, run = load_network(options.start), load_network(options.run)
+    start, run = load(options.start, "cpu"), load(options.run, "cpu")
     metadata, origin = dict(run.info.metadata), start.info.metadata
-    network = averaged(start, run, options.share).network.half().float()  # as it is stored
+    network = averaged(start, run, options.share).half().float()  # as it is stored
     config = TrainConfig.from_json(metadata["training"])
     limits = find_ood_limits(network, config.evaluation, torch.device("cpu"))
     metadata |= {

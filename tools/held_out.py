@@ -22,7 +22,7 @@ from page4d.lab.training.validation import (
     held_out_truths,
     network_predictors,
 )
-from page4d.weights.loading import choose_device, choose_precision, load_network
+from page4d.weights.loading import choose_device, choose_precision, load
 from page4d_cli import console
 from page4d_cli.options import parse_size
 from page4d_cli.progress import fetched_weights
@@ -73,15 +73,15 @@ def main(words: Sequence[str] | None = None) -> None:
     )
     device = choose_device(given.device)
     chosen = fetched_weights(given.weights, parse_pin(given.weights, given.sha256), console.Verbosity())
-    loaded = load_network(chosen.path, device, sha256=chosen.sha256)
-    predictors = network_predictors(loaded.network, choose_precision(Precision(given.precision), device))
+    network = load(chosen.path, device, "fp32", chosen.sha256)
+    predictors = network_predictors(network, choose_precision(Precision(given.precision), device))
     found: dict[str, dict[str, Metrics]] = {}
     for family in scenes.families:
         console.print_message(f"{family.value}: {counted(scenes.scenes, 'scene')}")
         truths = list(held_out_truths(scenes, family, device))
         found[family.value] = evaluate_all({**predictors, **baselines(scenes, family, device)}, truths)
     if given.json:
-        about = {"weights": str(loaded.info.path), "sha256": loaded.info.sha256, "size": scenes.image_size[::-1]}
+        about = {"weights": str(network.info.path), "sha256": network.info.sha256, "size": scenes.image_size[::-1]}
         counts = {"scenes": scenes.scenes, "views": scenes.views, "times": scenes.times}
         print(json.dumps({**about, **counts, "definitions": METRICS, "figures": found}, indent=2))
     else:

@@ -36,7 +36,7 @@ from page4d.weights.loading import (
     choose_device,
     choose_precision,
     choose_weights,
-    load_network,
+    load,
 )
 
 CAMERAS_HINT = "pass ⟨calibration⟩, register the rig with ⟨register⟩, or use a network that predicts cameras"
@@ -424,28 +424,27 @@ def network_predictor(options: NetworkOptions, settings: ReconstructSettings) ->
 @lru_cache(maxsize=1)
 def _loaded(options: NetworkOptions, seed: int) -> NetworkPredictor:
     device = choose_device(options.device)
-    precision = choose_precision(options.precision, device)
-    return _untrained(options, device, precision, seed) if options.untrained else _trained(options, device, precision)
+    return _untrained(options, device, seed) if options.untrained else _trained(options, device)
 
 
-def _trained(options: NetworkOptions, device: torch.device, precision: torch.dtype) -> NetworkPredictor:
+def _trained(options: NetworkOptions, device: torch.device) -> NetworkPredictor:
     is_bundled = options.weights is None
     found = choose_weights(options.weights, options.sha256)
-    loaded = load_network(found.path, device, precision, found.sha256)
-    limits = loaded.info.metadata.get("domain")
-    loaded.network.predicts_ray_map = False  # predictions have no rays
+    network = load(found.path, device, options.precision, found.sha256)
+    limits = network.info.metadata.get("domain")
+    network.predicts_ray_map = False  # predictions have no rays
     return NetworkPredictor(
-        network=loaded.network,
+        network=network,
         device=device,
-        precision=precision,
+        precision=network.precision,
         record=NetworkRecord(
-            name=BUNDLED_NAME if is_bundled else found.title or loaded.info.description,
+            name=BUNDLED_NAME if is_bundled else found.title or network.info.description,
             trained=True,
-            config=json.loads(loaded.config.to_json()),
-            weights=loaded.info.path.name,
-            sha256=loaded.info.sha256,
-            licence=loaded.info.licence,
-            commercial=loaded.info.commercial if found.commercial is None else found.commercial,
+            config=json.loads(network.config.to_json()),
+            weights=network.info.path.name,
+            sha256=network.info.sha256,
+            licence=network.info.licence,
+            commercial=network.info.commercial if found.commercial is None else found.commercial,
             source=found.source,
             notice=in_options(BUNDLED_NOTICE) if is_bundled else "",
         ),
@@ -453,9 +452,10 @@ def _trained(options: NetworkOptions, device: torch.device, precision: torch.dty
     )
 
 
-def _untrained(options: NetworkOptions, device: torch.device, precision: torch.dtype, seed: int) -> NetworkPredictor:
+def _untrained(options: NetworkOptions, device: torch.device, seed: int) -> NetworkPredictor:
     if options.preset not in PRESETS:
         raise UsageError(f"no network is called '{options.preset}'", f"choose from {', '.join(PRESETS)}")
+    precision = choose_precision(options.precision, device)
     torch.manual_seed(seed)
     network = build_network(PRESETS[options.preset]).to(device).eval()
     record = NetworkRecord(

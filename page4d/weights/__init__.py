@@ -7,10 +7,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from page4d.weights.loading import LoadedNetwork, load, load_network
+    from page4d.weights.loading import LoadedNetwork, load
     from page4d.weights.store import WeightsInfo, describe_weights, save_network
 
-__all__ = ["LoadedNetwork", "WeightsInfo", "describe_weights", "load", "load_network", "save_network"]
+__all__ = ["LoadedNetwork", "WeightsInfo", "describe_weights", "load", "save_network"]
 
 _STORE = ("WeightsInfo", "describe_weights", "save_network")
 

@@ -19,7 +19,7 @@ from page4d.networks.encoders.build import EncoderConfig, build_encoder
 from page4d.networks.inputs.known_geometry import PoseBlock
 from page4d.networks.layers.block import Block, MixerBlock
 from page4d.networks.layers.execution import ForwardLimits
-from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.weights.file_type import FETCH_AGAIN
 from page4d.weights.hub import FetchObserver
@@ -40,17 +40,20 @@ _BUNDLED_FILE = Path(__file__).parent / "files" / "mv-demo.safetensors"
 _BUNDLED_SHA256 = "d3e80fe90e3db3182654664bc777f975b3c61aedce2ce970809db6877cdde0ef"
 
 
-class HalfPrecisionNetwork(ViewTimeNetwork):
-    """A network whose encoder and trunk compute in half precision, its heads in float32.
+class LoadedNetwork(ViewTimeNetwork):
+    """A network whose encoder and trunk may compute in half precision, its heads in float32.
 
-    Linear layers of blocks are stored in half precision, the type to which autocast would convert them in every call.
-    Norms, tokens, position tables, the mask and the heads are stored in float32.
+    In half precision linear layers of blocks are stored in it, the type to which autocast would convert them in every
+    call. Norms, tokens, position tables, the mask and the heads are stored in float32. `info` is the provenance of
+    the weights.
     """
 
-    def __init__(self, config: NetworkConfig, precision: torch.dtype) -> None:
+    info: WeightsInfo
+
+    def __init__(self, config: NetworkConfig, precision: torch.dtype = torch.float32) -> None:
         super().__init__(config)
         self.precision = precision
-        for linear in _linears_of_blocks(self):
+        for linear in _linears_of_blocks(self) if precision in _HALVES else ():
             linear.to(precision)
 
     def forward(
@@ -61,18 +64,11 @@ class HalfPrecisionNetwork(ViewTimeNetwork):
         conditioning: Conditioning = NO_CONDITIONING,
         limits: ForwardLimits | None = None,
     ) -> NetworkOutput | RigOutput:
-        """Predict as `ViewTimeNetwork.forward`, with encoder and trunk in half precision."""
+        """Predict as `ViewTimeNetwork.forward`, with encoder and trunk in the precision of the network."""
+        if self.precision not in _HALVES:
+            return super().forward(images, mask_ext, conditioning=conditioning, limits=limits)
         with torch.autocast(next(self.parameters()).device.type, dtype=self.precision):
             return super().forward(images, mask_ext, conditioning=conditioning, limits=limits)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LoadedNetwork:
-    """A network in evaluation mode, with its configuration and provenance."""
-
-    network: ViewTimeNetwork
-    config: NetworkConfig
-    info: WeightsInfo
 
 
 def load(
@@ -80,18 +76,19 @@ def load(
     device: str | torch.device = "auto",
     precision: str = Precision.AUTO,
     sha256: str | None = None,
-) -> ViewTimeNetwork:
+) -> LoadedNetwork:
     """Load a network by the name of a public checkpoint, from the hub, or from a file.
 
     `network(images)` takes images [B, T, V, 3, H, W] in [0, 1] on the same device and returns a `NetworkOutput`. A
-    set of S single images is passed as S instants of one view. Parameters do not require gradients.
+    set of S single images is passed as S instants of one view. The network is in evaluation mode, and its parameters
+    do not require gradients; in fp32 it can be trained further after `requires_grad_()`.
 
     Args:
         path: a file, the name of a public checkpoint, or `hf:org/name[@revision][:file]`, which are fetched once; by
             default the bundled network.
         device: auto, cpu, cuda or cuda:N.
         precision: precision of encoder and trunk: auto, fp32, bf16 or fp16.
-        sha256: SHA-256 that the file, or that of the hub, must have.
+        sha256: SHA-256 that the file, or that of the hub, must have; that of the bundled network is always checked.
 
     Raises:
         WeightsError: if the file is missing, damaged, of another kind or of another network, has another hash, or
@@ -100,35 +97,21 @@ def load(
         CapabilityError: if the device is not available.
     """
     place = choose_device(device)
+    dtype = choose_precision(precision, place)
     found = choose_weights(path, parse_pin(path, sha256))
-    loaded = load_network(found.path, place, choose_precision(precision, place), found.sha256)
-    return loaded.network.requires_grad_(False)
-
-
-def load_network(
-    path: Path | str,
-    device: torch.device | str = "cpu",
-    precision: torch.dtype = torch.float32,
-    sha256: str | None = None,
-) -> LoadedNetwork:
-    """Load a network with its configuration and provenance; in float32 it can be trained further.
-
-    The hash of the file must be `sha256`, if given; that of the bundled network is always checked.
-
-    Raises:
-        WeightsError: if the file is missing, damaged, of another kind or of another network, or has another hash.
-    """
-    path = Path(path)
-    if path == _BUNDLED_FILE:
-        config, info = describe_weights(path, _BUNDLED_SHA256, "the bundled network is damaged: reinstall page4d")
+    if found.path == _BUNDLED_FILE:
+        config, info = describe_weights(
+            found.path, _BUNDLED_SHA256, "the bundled network is damaged: reinstall page4d"
+        )
     else:
-        config, info = describe_weights(path, sha256)
+        config, info = describe_weights(found.path, found.sha256)
     with torch.device("meta"):
-        network = HalfPrecisionNetwork(config, precision) if precision in _HALVES else build_network(config)
+        network = LoadedNetwork(config, dtype)
     # Half precision copies every tensor, so that the file does not stay memory-mapped for a few norms.
-    tensors = _read_tensors(path, network.state_dict(), device, copied=precision in _HALVES)
+    tensors = _read_tensors(found.path, network.state_dict(), place, copied=dtype in _HALVES)
     network.load_state_dict(tensors, assign=True)
-    return LoadedNetwork(network=network.eval(), config=config, info=info)
+    network.info = info
+    return network.eval().requires_grad_(False)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,7 @@ from page4d.options import ReconstructSettings
 from page4d.plotting.canvas import view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.run.cost import cost_of, is_out_of_memory
-from page4d.weights.loading import HalfPrecisionNetwork
+from page4d.weights.loading import LoadedNetwork
 from tests.models.naive_twin import naive_trunk
 
 SAMPLE = ROOT / "samples" / "room"
@@ -87,7 +87,7 @@ def network_of(
     torch.manual_seed(0)
     half = precision is not torch.float32
     with torch.device(device):
-        network = HalfPrecisionNetwork(config, precision) if half else build_network(config)
+        network = LoadedNetwork(config, precision) if half else build_network(config)
     if public:
         network.aggregator.__class__ = PublicSchedule
     return network.eval().requires_grad_(False)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from page4d.io import atomic
-from page4d.weights import load_network
+from page4d.weights import load
 from page4d.weights.loading import load_encoder
 from page4d.weights.store import write_tensors
 from tests.encoders.recorded import load_recorded
@@ -53,7 +53,7 @@ def test_the_table_counts_tensors_and_the_file_loads(source, tmp_path, convert) 
     assert "network  page4d-mv, 386 tensors" in ended.out
     assert "sources  374 tensors used, 1 dropped" in ended.out
     assert "licence  VGGT: VGGT License v1" in ended.out
-    assert load_network(tmp_path / "out.safetensors").info.metadata["to"] == "page4d-mv"
+    assert load(tmp_path / "out.safetensors", "cpu").info.metadata["to"] == "page4d-mv"
 
 
 def test_options_add_parts_that_the_checkpoint_lacks(source, tmp_path, convert) -> None:
@@ -77,7 +77,7 @@ def test_options_add_parts_that_the_checkpoint_lacks(source, tmp_path, convert) 
     assert "page4d lambda_pose: starts at 2 new 1" in rows
     assert "page4d memory: random new 1" in rows
     assert "sources 374 tensors used, 1 dropped" in rows
-    config = load_network(tmp_path / "out.safetensors").config
+    config = load(tmp_path / "out.safetensors", "cpu").config
     assert (config.mask.streams, config.mask.own_blocks, config.sparse.layers) == ("dual", True, (2,))
     assert (config.time_encoding, config.full_attention, config.sparse.strategy) == ("rope", "always", "memory")
 
@@ -87,7 +87,7 @@ def test_time_weights_global_selects_criss_cross_attention(source, tmp_path, con
         source, "--to", "page4d-mv", "--time-weights", "global", "--streams", "single", "--sparse", "none"
     )
     assert ended.code == 0, ended.err
-    config = load_network(tmp_path / "out.safetensors").config
+    config = load(tmp_path / "out.safetensors", "cpu").config
     assert (config.schedule, config.mask.streams, config.sparse) == (("frame", "cross"), "single", None)
 
 
@@ -293,7 +293,7 @@ def test_a_report_that_cannot_be_written_keeps_the_weights(source, tmp_path, con
         5,
         f"error: cannot write to '{tmp_path / 'r.json'}': disk full\nhint:  the weights file itself is complete\n",
     )
-    assert load_network(tmp_path / "out.safetensors").info.metadata["recipe"] == "vggt"
+    assert load(tmp_path / "out.safetensors", "cpu").info.metadata["recipe"] == "vggt"
     assert not (tmp_path / "r.json").exists()
 
 

@@ -10,7 +10,7 @@ from page4d.errors import UsageError, WeightsError
 from page4d.networks.ood import OODLimits
 from page4d.options import ReconstructSettings, SceneOptions, parse_memory
 from page4d.run.reconstruct import reconstruct
-from page4d.weights.loading import load_network
+from page4d.weights.loading import load
 from page4d_cli.app import run
 from page4d_cli.view_time_options import view_time_options
 from tests.cli.clips import write_image_folder
@@ -94,7 +94,7 @@ def test_settings_are_bounded_in_python_too() -> None:
 def test_python_takes_paths_as_objects_or_text_and_names_other_values(scene: Path, tmp_path: Path) -> None:
     assert SceneOptions(sync=scene / "clocks.json").sync == str(scene / "clocks.json")  # type: ignore[arg-type]
     with pytest.raises(WeightsError, match="do not exist"):
-        load_network(str(tmp_path / "nothing.safetensors"))
+        load(str(tmp_path / "nothing.safetensors"), "cpu")
     with pytest.raises(UsageError, match="existing is 'replace'"):
         reconstruct(scene, out=tmp_path / "out", existing="replace")
     with pytest.raises(UsageError, match="seed is too large"):

@@ -11,7 +11,7 @@ from page4d.io.json_records import config_to_json
 from page4d.lab.pretraining.config import PretrainConfig
 from page4d.networks.encoders.vit import ViTConfig
 from page4d.networks.presets import PRESETS as NETWORKS
-from page4d.weights.loading import load_encoder, load_network
+from page4d.weights.loading import load, load_encoder
 from page4d_cli import progress as training_display
 from tests.cli.clips import write_scene
 
@@ -124,9 +124,9 @@ def test_the_encoder_initializes_a_network_and_can_be_converted(pretrain, cli, t
     given = ("--model", tmp_path / "network.json", "--encoder-weights", file)
     ended = cli(*train, "--out", tmp_path / "trained", *given, *rate)
     assert (ended.code, ended.err) == (0, "")
-    trained = load_network(tmp_path / "trained" / "weights.safetensors")
+    trained = load(tmp_path / "trained" / "weights.safetensors", "cpu")
     for name, value in load_encoder(file).encoder.state_dict().items():
-        torch.testing.assert_close(trained.network.state_dict()[f"encoder.{name}"], value, rtol=0, atol=1e-6)
+        torch.testing.assert_close(trained.state_dict()[f"encoder.{name}"], value, rtol=0, atol=1e-6)
     assert "encoder of encoder.safetensors, sha256" in trained.info.metadata["history_from"]
     refused = cli(*train, "--out", tmp_path / "other", "--encoder-weights", file)
     assert refused.code == 4

@@ -9,7 +9,7 @@ import pytest
 from page4d.lab.training.config import TRAINING_PRESETS, TrainConfig
 from page4d.networks.encoders.vit import ViTConfig
 from page4d.networks.presets import PRESETS as NETWORKS
-from page4d.weights.loading import load_network
+from page4d.weights.loading import load
 from page4d_cli import progress as training_display
 from tools import held_out
 
@@ -39,7 +39,7 @@ def test_a_run_writes_weights_that_held_out_evaluates(trained, capsys):
     }
     assert list((out / "tensorboard").iterdir())
     assert TrainConfig.from_json((out / "config.json").read_text()) == TRAINING_PRESETS["tiny"]
-    assert load_network(out / "weights.safetensors").info.metadata["steps"] == str(result["steps"])
+    assert load(out / "weights.safetensors", "cpu").info.metadata["steps"] == str(result["steps"])
     words = [str(out / "weights.safetensors"), *"--families arc --size 42x28 --scenes".split()]
     held_out.main([*words, "2", "--views", "2", "--json"])
     metrics = json.loads(capsys.readouterr().out)["figures"]["arc"]
@@ -58,7 +58,7 @@ def test_a_network_is_configured_by_a_file(cli, tmp_path):
     model = ("--model", tmp_path / "network.json")
     ended = cli("train", "--out", tmp_path / "run", *RUN, *model, "--until-samples", 4, "--quiet")
     assert (ended.code, ended.err) == (0, "")
-    loaded = load_network(tmp_path / "run" / "weights.safetensors")
+    loaded = load(tmp_path / "run" / "weights.safetensors", "cpu")
     assert loaded.config == network
     assert loaded.info.description == "a network on vit trained on 4 samples"
     config = TrainConfig.from_json((tmp_path / "run" / "config.json").read_text())

@@ -29,7 +29,7 @@ from page4d.records import GroundTruth
 from page4d.run.predictor import NetworkPredictor
 from page4d.run.reconstruct import reconstruct
 from page4d.stereo.refine import refine
-from page4d.weights.loading import choose_weights, load_network
+from page4d.weights.loading import load
 from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, counted_waits, fake_device
 from tests.models.small_networks import DEMO_LIKE, OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, demo_like, fill_zeros
 from tests.models.test_every_option import OPTIONS, TINY, inputs, numbers, opened, predict
@@ -128,7 +128,7 @@ def test_predictions_are_refined(name: str, truth: GroundTruth) -> None:
 
 
 def bundled() -> ViewTimeNetwork:
-    return load_network(choose_weights(None, None).path, torch.device("cpu"), torch.float32).network
+    return load(None, "cpu", "fp32").requires_grad_()
 
 
 RIG = SceneRequest(family=SceneFamily.ARC, num_times=2, num_views=3, image_size=(64, 96), spacing_deg=(6.0, 6.0))

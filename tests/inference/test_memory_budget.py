@@ -29,7 +29,7 @@ from page4d.run.cost import (
 )
 from page4d.run.predictor import CPU, NetworkPredictor
 from page4d.run.reconstruct import reconstruct
-from page4d.weights.loading import HalfPrecisionNetwork
+from page4d.weights.loading import LoadedNetwork
 from tests.inference.test_reconstruct import CAPTURE, SETTINGS, StopAt
 from tests.inference.truth import TruthPredictor
 
@@ -48,7 +48,7 @@ def test_the_memory_of_a_pass_is_predicted(name: str, precision: torch.dtype, mo
     """The limits are those of a machine with little memory, so that they apply."""
     monkeypatch.setattr("page4d.networks.limits.MAX_CPU_BYTES", 3e6)
     config, half = PRESETS[name], precision is torch.bfloat16
-    network = (HalfPrecisionNetwork(config, precision) if half else build_network(config)).eval()
+    network = (LoadedNetwork(config, precision) if half else build_network(config)).eval()
     network.predicts_ray_map = False
     predictor = NetworkPredictor(network=network, device=CPU, precision=precision)
     side = config.patch_size * (56 // config.patch_size)

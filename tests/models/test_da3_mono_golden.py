@@ -17,7 +17,7 @@ from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import farthest_depth
 from page4d.networks.presets import PRESETS
-from page4d.weights.loading import HalfPrecisionNetwork
+from page4d.weights.loading import LoadedNetwork
 from tests.keymaps import converted_network
 from tests.models.test_recorded_tensors import mono_settings
 
@@ -62,7 +62,7 @@ def test_every_image_is_predicted_alone(network: ViewTimeNetwork, images: Tensor
 
 def test_half_precision_and_gradients(network: ViewTimeNetwork, images: Tensor) -> None:
     exact = network(images[:1, :1])
-    half = HalfPrecisionNetwork(network.config, torch.bfloat16)
+    half = LoadedNetwork(network.config, torch.bfloat16)
     half.load_state_dict(network.state_dict())
     with torch.no_grad():
         close = half(images[:1, :1])

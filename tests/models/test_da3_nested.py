@@ -16,11 +16,11 @@ from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metric
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import SKY_THRESHOLD
-from page4d.weights import load_network
+from page4d.weights import load
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.da3 import DA3NestedSettings, DA3Settings
 from page4d.weights.families.table import recognize
-from page4d.weights.loading import HalfPrecisionNetwork
+from page4d.weights.loading import LoadedNetwork
 from tests.keymaps import converted
 from tests.models.small_networks import SMALL_DA3, SMALL_DA3_METRIC, SMALL_DA3_NESTED, randomized_network
 from tests.models.test_every_option import assert_same, inputs, numbers
@@ -99,7 +99,7 @@ def test_limits_change_nothing(parts: Parts, given: dict[str, Tensor]) -> None:
 
 
 def test_heads_keep_full_precision() -> None:
-    half = HalfPrecisionNetwork(SMALL_DA3_NESTED, torch.bfloat16).state_dict()
+    half = LoadedNetwork(SMALL_DA3_NESTED, torch.bfloat16).state_dict()
     assert half["metric_network.encoder.blocks.0.attn.qkv.weight"].dtype is torch.bfloat16
     assert half["metric_network.depth_head.out_conv1.weight"].dtype is torch.float32
 
@@ -166,7 +166,7 @@ def test_a_file_is_converted_to_both_networks(source: Source, tmp_path: Path) ->
     save_file({**source.weights, "model.da3.gs_head.projects.0.weight": torch.zeros(2)}, path)
     conversion = plan_conversion([path], ConvertSettings(configs={"da3-nested": source.settings}))
     write_conversion(conversion, tmp_path / "network.safetensors")
-    network = load_network(tmp_path / "network.safetensors").network
+    network = load(tmp_path / "network.safetensors", "cpu")
     state = network.state_dict()
     assert state.keys() == source.expected.keys()
     assert all(torch.equal(state[name], value) for name, value in source.expected.items())

@@ -18,7 +18,7 @@ from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
-from page4d.weights.loading import HalfPrecisionNetwork
+from page4d.weights.loading import LoadedNetwork
 from tests.models.small_networks import without_gradient
 
 SWIN = SwinConfig(image_size=32, first_patch=2, dim=16, depths=(2, 2), num_heads=(2, 4), window=3)
@@ -85,7 +85,7 @@ def test_images_are_encoded_independently(network: ViewTimeNetwork) -> None:
 
 
 def test_half_precision_weights_equal_autocast(network: ViewTimeNetwork) -> None:
-    half = HalfPrecisionNetwork(network.config, torch.bfloat16)
+    half = LoadedNetwork(network.config, torch.bfloat16)
     half.load_state_dict(network.state_dict())
     with torch.no_grad():
         ours = half.eval()(images_of())

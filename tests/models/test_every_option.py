@@ -28,7 +28,7 @@ from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
-from page4d.weights.loading import HalfPrecisionNetwork
+from page4d.weights.loading import LoadedNetwork
 from tests.models.small_networks import (
     OMEGA_LIKE,
     SMALL_DA3,
@@ -154,7 +154,7 @@ def test_scenes_of_a_batch_are_independent(name: str) -> None:
 
 def assert_half_precision_is_close(network: ViewTimeNetwork, given: dict) -> None:
     """Outputs in half precision are float32 and close to those of float32; gradients under autocast are finite."""
-    half = HalfPrecisionNetwork(network.config, torch.bfloat16).eval()
+    half = LoadedNetwork(network.config, torch.bfloat16).eval()
     half.load_state_dict(network.state_dict())
     exact, rounded = numbers(predict(network, given)), numbers(predict(half, given))
     assert rounded.keys() == exact.keys()

@@ -19,7 +19,7 @@ from page4d.networks.inputs.known_geometry import length_unit
 from page4d.networks.network import build_network
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
-from page4d.weights.loading import HalfPrecisionNetwork
+from page4d.weights.loading import LoadedNetwork
 from tests.models.small_networks import SMALL_PI3X, randomized_network, without_gradient
 
 TIMES, VIEWS, SIZE = 2, 2, (28, 42)
@@ -132,7 +132,7 @@ def test_a_single_image_has_no_relative_pose() -> None:
 
 
 def test_half_precision_covers_the_depth_encoder_and_the_pose_blocks() -> None:
-    network = HalfPrecisionNetwork(SMALL_PI3X, torch.bfloat16)
+    network = LoadedNetwork(SMALL_PI3X, torch.bfloat16)
     types = {name: part.weight.dtype for name, part in network.named_modules() if isinstance(part, nn.Linear)}
     assert types["known_geometry.depth_encoder.blocks.0.mlp.fc1"] is torch.bfloat16
     assert types["aggregator.pose_injection.blocks.1.attn.qkv"] is torch.bfloat16

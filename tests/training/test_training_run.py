@@ -23,7 +23,7 @@ from page4d.lab.training.validation import NETWORK, evaluate, network_predictors
 from page4d.networks.config_parts import MatchConfig
 from page4d.networks.ood import OODLimits
 from page4d.networks.presets import PRESETS as NETWORKS
-from page4d.weights.loading import load_network
+from page4d.weights.loading import load
 from tests.models.small_networks import DEMO_LIKE
 from tests.training.training_runs import (
     SIZE,
@@ -253,7 +253,7 @@ class TestResuming:
 
 class TestWeights:
     def test_weights_are_reproduced_from_their_metadata(self, whole, tmp_path):
-        loaded = load_network(RunFolder(whole).weights)
+        loaded = load(RunFolder(whole).weights, "cpu")
         metadata = loaded.info.metadata
         assert (metadata["samples"], metadata["licence"]) == ("6", "Apache-2.0")
         assert json.loads(metadata["curve"])["held_out"][-1][0] == 6
@@ -274,19 +274,19 @@ class TestWeights:
         truths = [CaptureSource(folder, 99).read(range(4), request, CPU)]
 
         def error(path) -> float:
-            predictor = network_predictors(load_network(path).network, torch.float32)[NETWORK]
+            predictor = network_predictors(load(path, "cpu"), torch.float32)[NETWORK]
             return evaluate(predictor, truths)["abs_rel"]
 
         assert error(RunFolder(tmp_path / "tuned").weights) < 0.8 * error(RunFolder(whole).weights)
         assert "sha256" in checkpoint_of(tmp_path / "tuned").history["from"]
-        assert "domain" not in load_network(RunFolder(tmp_path / "tuned").weights).info.metadata
+        assert "domain" not in load(RunFolder(tmp_path / "tuned").weights, "cpu").info.metadata
 
     def test_a_motion_head_is_added_to_weights_and_trained(self, tmp_path):
         plain = replace(DEMO_LIKE, motion_head=None)
         train_tiny(tmp_path / "plain", 1, config=replace(training_only(TrainedPart.ALL), model=plain))
         origin = RunFolder(tmp_path / "plain").weights
         train_tiny(tmp_path / "more", 2, config=training_only(TrainedPart.MOTION), weights=origin)
-        before, after = (load_network(RunFolder(tmp_path / name).weights).network for name in ("plain", "more"))
+        before, after = (load(RunFolder(tmp_path / name).weights, "cpu") for name in ("plain", "more"))
         assert after.config == DEMO_LIKE
         kept = after.state_dict()
         assert all(torch.equal(value, kept[name]) for name, value in before.state_dict().items())

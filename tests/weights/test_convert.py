@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from page4d.choices import Recipe, Target
 from page4d.errors import OutputError, UsageError, WeightsError
-from page4d.weights import load_network
+from page4d.weights import load
 from page4d.weights.conversion.accounting import Tag
 from page4d.weights.conversion.convert import (
     ConvertSettings,
@@ -29,7 +29,7 @@ from tests.weights.checkpoints import Checkpoint, assert_golden, checkpoint, pag
 def converted(source: Path, given: Checkpoint, out: Path, **settings: object):
     conversion = plan_conversion([source], ConvertSettings(configs=given.configs, **settings))
     write_conversion(conversion, out)
-    return load_network(out)
+    return load(out, "cpu")
 
 
 @pytest.mark.parametrize("form", ["safetensors", "shards", "folder", "pickle", "legacy pickle", "training pickle"])
@@ -47,7 +47,7 @@ def test_every_file_format_gives_the_golden_outputs_of_vggt(form: str, tmp_path:
         source = given.save_pickle(tmp_path, steps=3, args=argparse.Namespace(lr=0.1))
     else:
         source = given.save_pickle(tmp_path, zipped=form == "pickle")
-    assert_golden(converted(source, given, tmp_path / "out.safetensors").network, given, axes=[1])
+    assert_golden(converted(source, given, tmp_path / "out.safetensors"), given, axes=[1])
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_page4d_with_and_without_its_mask(mask: bool, target: Target, run: str, 
     given = checkpoint("page4d_a")
     source = given.save_pickle(tmp_path, epoch=1)
     loaded = converted(source, given, tmp_path / "out.safetensors", mask=mask, target=target)
-    assert_golden(loaded.network, given, run, axes=[1])
+    assert_golden(loaded, given, run, axes=[1])
 
 
 def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path: Path) -
     conversion = plan_conversion([upper.save(tmp_path), lower.save(tmp_path)], settings)
     assert (conversion.recipe, conversion.target) == (Recipe.THREE_STAGE, Target.PAGE4D_MV)
     write_conversion(conversion, tmp_path / "out.safetensors")
-    loaded = load_network(tmp_path / "out.safetensors")
-    state = loaded.network.state_dict()
+    loaded = load(tmp_path / "out.safetensors", "cpu")
+    state = loaded.state_dict()
     for target, row in conversion.account.targets().items():
         if row.tag is Tag.COPIED:
             origin = lower if row.origin == "Pi3" else upper
@@ -85,7 +85,7 @@ def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path: Path) -
     assert float(state["aggregator.dynamic.alpha"]) == 0
     assert not any(float(value) for name, value in state.items() if "lambda" in name)
     with torch.no_grad():
-        assert loaded.network(lower.images.unsqueeze(2)).depth.isfinite().all()
+        assert loaded(lower.images.unsqueeze(2)).depth.isfinite().all()
     assert "Pi3" in loaded.info.licence
     assert "VGGT" in loaded.info.licence
     assert loaded.info.commercial is None, "of a structure that the user describes"
@@ -117,7 +117,7 @@ def test_half_precision_halves_the_file(dtype: torch.dtype, bound: float, tmp_pa
     with safe_open(out, framework="pt") as file:
         assert {str(file.get_tensor(name).dtype) for name in file.keys()} == {str(dtype)}  # noqa: SIM118
     reference = given.weights["aggregator.frame_blocks.0.attn.qkv.weight"]
-    kept = loaded.network.state_dict()["aggregator.blocks.frame.0.attn.qkv.weight"]
+    kept = loaded.state_dict()["aggregator.blocks.frame.0.attn.qkv.weight"]
     assert float(((kept - reference).abs() / reference.abs().clamp(min=1e-3)).max()) < bound
 
 

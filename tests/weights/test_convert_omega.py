@@ -10,7 +10,7 @@ from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.layers.attention import rotary_tables
 from page4d.networks.presets import PRESETS
-from page4d.weights import load_network
+from page4d.weights import load
 from page4d.weights.conversion.accounting import Tag
 from page4d.weights.conversion.convert import (
     ConvertSettings,
@@ -117,7 +117,7 @@ def test_a_copy_in_half_precision_is_converted(tmp_path: Path) -> None:
     given = checkpoint("vggt_omega_c")
     halves = {name: value.bfloat16() for name, value in given.weights.items()}
     write_conversion(planned(given, tmp_path, **halves), tmp_path / "out.safetensors")
-    gamma = load_network(tmp_path / "out.safetensors").network.encoder.norm.weight
+    gamma = load(tmp_path / "out.safetensors", "cpu").encoder.norm.weight
     assert torch.equal(gamma, halves["aggregator.patch_embed.norm.weight"].float())
 
 

@@ -132,13 +132,13 @@ def entry_of(path: Path) -> dict[str, Any]:
 
 
 def test_a_large_network_in_the_description_of_a_small_file_is_refused_before_memory_is_used(tiny: Path) -> None:
-    from page4d.weights import load_network
+    from page4d.weights import load
 
     about = entry_of(tiny)
     huge = changed(changed_document(about["config"], ("encoder", "embed_dim"), 65536), ("encoder", "depth"), "256")
     about["config"] = huge
     with bounded(seconds=10), pytest.raises(WeightsError, match=r"tensors missing, first: encoder\."):
-        load_network(with_entry(tiny, json.dumps(about)))
+        load(with_entry(tiny, json.dumps(about)), "cpu")
 
 
 def changed_document(config: str, path: tuple[str, str], value: int) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from page4d.weights.conversion.accounting import Tag
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import recognize
-from page4d.weights.loading import load_encoder, load_network
+from page4d.weights.loading import load, load_encoder
 from tests.encoders.recorded import INSIDE, assert_recorded, load_recorded
 from tests.weights.checkpoints import empty_checkpoint
 
@@ -77,7 +77,7 @@ def test_a_converted_file_reproduces_the_recorded_outputs(name: str, tmp_path: P
     with torch.no_grad():
         assert_recorded(loaded.encoder.classify(recorded["input/images"]), recorded["output/logits"])
     with pytest.raises(WeightsError, match="holds an encoder, not a whole network"):
-        load_network(path)
+        load(path, "cpu")
 
 
 def test_image_size_and_classes_are_read_from_tensors(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ from page4d.errors import CapabilityError, UsageError, WeightsError
 from page4d.networks import PRESETS, build_network
 from page4d.networks.config_parts import MaskFusion, SparseConfig, SparseStrategy
 from page4d.networks.layers.block import Block
-from page4d.weights import load_network, save_network
+from page4d.weights import load, save_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.loading import HalfPrecisionNetwork, choose_device
+from page4d.weights.loading import LoadedNetwork, choose_device
 from tests.weights.checkpoints import Checkpoint, assert_golden, checkpoint, close, page4d_and_pi3
 
 
@@ -75,7 +75,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(("name", "dtype"), [("bf16", torch.bfloat16), ("fp16", torch.float16)])
 def test_half_precision_equals_autocast_with_smaller_weights(name: str, dtype: torch.dtype, opened: Path) -> None:
     images, mask = torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42)
-    whole, half = load_network(opened).network, page4d.load(opened, "cpu", name)
+    whole, half = load(opened, "cpu"), page4d.load(opened, "cpu", name)
     with torch.no_grad(), torch.autocast("cpu", dtype=dtype):
         expected = whole(images, mask)
     out = half(images, mask)
@@ -92,7 +92,7 @@ def test_half_precision_equals_autocast_with_smaller_weights(name: str, dtype: t
 def test_views_of_different_sizes_are_predicted_in_half_precision_as_well() -> None:
     torch.manual_seed(0)
     config = PRESETS["mv-tiny"]
-    whole, half = build_network(config).eval(), HalfPrecisionNetwork(config, torch.bfloat16).eval()
+    whole, half = build_network(config).eval(), LoadedNetwork(config, torch.bfloat16).eval()
     half.load_state_dict(whole.state_dict())
     views = [torch.rand(1, 2, 3, *size) for size in ((28, 42), (42, 28))]
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):

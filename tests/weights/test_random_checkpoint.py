@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from page4d.weights import load_network
+from page4d.weights import load
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.identity import Identity
@@ -33,7 +33,7 @@ def test_small_files_of_both_formats_convert(name: str, golden: str, tmp_path: P
         plan_conversion([path], ConvertSettings(configs=given.configs)), tmp_path / "network.safetensors"
     )
     with torch.no_grad():
-        output = load_network(tmp_path / "network.safetensors").network(given.images[:, None])
+        output = load(tmp_path / "network.safetensors", "cpu")(given.images[:, None])
     assert is_finite(output.depth)
     assert float(output.depth.std()) > 0
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.networks import PRESETS, ViewTimeNetwork, build_network
-from page4d.weights import describe_weights, load_network, save_network
+from page4d.weights import describe_weights, load, save_network
 
 METADATA = {"licence": "CC0-1.0", "description": "a test", "trained_on": "nothing"}
 
@@ -44,18 +44,18 @@ def rewritten(path: Path, change) -> Path:
 
 
 def test_round_trip_is_exact(network: ViewTimeNetwork, saved: Path) -> None:
-    loaded = load_network(saved)
+    loaded = load(saved, "cpu")
     assert loaded.config == network.config
-    before, after = network.state_dict(), loaded.network.state_dict()
+    before, after = network.state_dict(), loaded.state_dict()
     assert list(before) == list(after)
     assert all(torch.equal(before[name], after[name]) for name in before)
     images, mask = torch.rand(1, 2, 2, 3, 28, 42), torch.rand(1, 2, 2, 28, 42)
     with torch.no_grad():
-        ours, theirs = network.eval()(images, mask), loaded.network(images, mask)
+        ours, theirs = network.eval()(images, mask), loaded(images, mask)
     assert torch.equal(ours.depth, theirs.depth)
     assert torch.equal(ours.pose_encoding, theirs.pose_encoding)
-    assert not loaded.network.training
-    assert all(parameter.requires_grad for parameter in loaded.network.parameters())
+    assert not loaded.training
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
 
 
 @pytest.mark.parametrize("name", ["mv-tiny", "own-blocks"])
@@ -64,11 +64,11 @@ def test_variants_round_trip(name: str, tmp_path: Path) -> None:
     config = tiny if name == "mv-tiny" else replace(tiny, mask=replace(tiny.mask, own_blocks=True, head="ckpt150"))
     path = tmp_path / "x.safetensors"
     save_network(build_network(config), path, METADATA)
-    assert load_network(path).config == config
+    assert load(path, "cpu").config == config
 
 
 def test_the_file_records_its_provenance(saved: Path) -> None:
-    info = load_network(saved).info
+    info = load(saved, "cpu").info
     assert describe_weights(saved) == (PRESETS["mv-tiny"], info)
     assert info.path == saved
     assert info.sha256 == hashlib.sha256(saved.read_bytes()).hexdigest()
@@ -84,7 +84,7 @@ def test_equal_networks_give_equal_bytes(network: ViewTimeNetwork, saved: Path, 
 
 def test_half_precision_loads_as_float32(network: ViewTimeNetwork, saved: Path) -> None:
     rewritten(saved, lambda tensors: tensors.update({name: value.half() for name, value in tensors.items()}))
-    state = load_network(saved).network.state_dict()
+    state = load(saved, "cpu").state_dict()
     assert {value.dtype for value in state.values()} == {torch.float32}
     for name, value in network.state_dict().items():
         torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-6)
@@ -158,7 +158,7 @@ def test_files_of_other_types_are_recognized(tmp_path: Path, case: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=f"'{path}' {message}") as caught:
-        load_network(path)
+        load(path, "cpu")
     assert caught.value.hint
     assert caught.value.exit_code == 4
 
@@ -167,22 +167,22 @@ def test_a_pytorch_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     torch.save({"a": torch.ones(2)}, path)
     with pytest.raises(WeightsError, match="may contain code, and was not loaded") as caught:
-        load_network(path)
+        load(path, "cpu")
     assert "convert" in caught.value.hint
 
 
 def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="do not exist") as caught:
-        load_network(tmp_path / "x.safetensors")
+        load(tmp_path / "x.safetensors", "cpu")
     assert "page4d weights list" in caught.value.hint
     with pytest.raises(WeightsError, match="are a folder, not a file"):
-        load_network(tmp_path)
+        load(tmp_path, "cpu")
 
 
 def test_a_folder_of_a_run_is_refused_with_the_name_of_its_weights(saved: Path) -> None:
     saved.rename(saved.with_name("weights.safetensors"))
     with pytest.raises(WeightsError, match="are a folder, not a file") as caught:
-        load_network(saved.parent)
+        load(saved.parent, "cpu")
     assert str(saved.with_name("weights.safetensors")) in caught.value.hint
 
 
@@ -204,7 +204,7 @@ def test_values_that_are_not_finite_are_neither_loaded_nor_written(
     assert saved.read_bytes() == before
     assert list(saved.parent.iterdir()) == [saved]
     with pytest.raises(WeightsError, match=f"tensor '{name}' holds values that are not finite"):
-        load_network(rewritten(saved, spoil))
+        load(rewritten(saved, spoil), "cpu")
 
 
 def test_values_beyond_half_precision_are_refused_in_half_precision_only(saved: Path) -> None:
@@ -212,9 +212,9 @@ def test_values_beyond_half_precision_are_refused_in_half_precision_only(saved: 
         tensors["aggregator.blocks.time.0.mlp.fc1.weight"][0, 0] = 1e6
 
     rewritten(saved, enlarge)
-    load_network(saved)
+    load(saved, "cpu")
     with pytest.raises(WeightsError, match=r"exceeds the range of torch\.float16") as caught:
-        load_network(saved, precision=torch.float16)
+        load(saved, "cpu", "fp16")
     assert "bf16" in caught.value.hint
 
 
@@ -224,16 +224,16 @@ def test_whole_numbers_are_not_loaded_as_weights(saved: Path) -> None:
         tensors[name] = tensors[name].to(torch.uint8)
 
     with pytest.raises(WeightsError, match=r"is torch\.uint8, the network's torch\.float32"):
-        load_network(rewritten(saved, quantize))
+        load(rewritten(saved, quantize), "cpu")
 
 
 def test_a_file_can_be_pinned_by_its_hash(saved: Path) -> None:
     digest = hashlib.sha256(saved.read_bytes()).hexdigest()
-    assert load_network(saved, sha256=digest).info.sha256 == digest
+    assert load(saved, "cpu", sha256=digest).info.sha256 == digest
     for text in (digest.upper(), f"sha256:{digest}", f" {digest}\n"):
         assert page4d.load(saved, sha256=text).config == PRESETS["mv-tiny"]
     other = "0" * 64
-    for read in (load_network, describe_weights):
+    for read in (load, describe_weights):
         with pytest.raises(WeightsError, match=rf"^tiny\.safetensors has sha256 {digest[:12]}\.\., expected 0{{12}}"):
             read(saved, sha256=other)
     for path, given, message in (
@@ -250,14 +250,14 @@ def test_a_truncated_file_is_reported_as_damaged(saved: Path, kept: float) -> No
     content = saved.read_bytes()
     saved.write_bytes(content[: int(kept if kept > 1 else kept * len(content))])
     with pytest.raises(WeightsError, match=r"is damaged \(incomplete\)"):
-        load_network(saved)
+        load(saved, "cpu")
 
 
 def test_tensors_without_a_description_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_file({"a": torch.ones(2)}, path, metadata={"format": "pt"})
     with pytest.raises(WeightsError, match="holds tensors but no page4d network"):
-        load_network(path)
+        load(path, "cpu")
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_a_damaged_description_is_reported(tmp_path: Path, entry: str, message: 
     path = tmp_path / "x.safetensors"
     save_file({"a": torch.ones(2)}, path, metadata={"page4d": entry})
     with pytest.raises(WeightsError, match=message):
-        load_network(path)
+        load(path, "cpu")
 
 
 def test_missing_unexpected_and_misshaped_tensors_are_named(saved: Path) -> None:
@@ -285,10 +285,10 @@ def test_missing_unexpected_and_misshaped_tensors_are_named(saved: Path) -> None
     with pytest.raises(
         WeightsError, match=rf"1 tensor misshaped, first: {name} is \[7\] where the network has \[32\]"
     ):
-        load_network(saved)
+        load(saved, "cpu")
     rewritten(saved, lambda tensors: tensors.pop(name))
     with pytest.raises(WeightsError, match=f"1 tensor missing, first: {name}"):
-        load_network(saved)
+        load(saved, "cpu")
     rewritten(saved, lambda tensors: tensors.update({name: torch.ones(32), "extra": torch.ones(1)}))
     with pytest.raises(WeightsError, match="1 tensor unexpected, first: extra"):
-        load_network(saved)
+        load(saved, "cpu")

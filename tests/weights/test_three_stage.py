@@ -15,7 +15,7 @@ from page4d.networks.config_parts import SparseStrategy
 from page4d.networks.layers.attention import RotaryTables, rotary_tables
 from page4d.networks.layers.block import Block
 from page4d.networks.tokens import token_positions
-from page4d.weights import load_network
+from page4d.weights import load
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.conversion.view_time import ViewTimeOptions, network_blueprint
 from page4d.weights.families.family import Family
@@ -33,7 +33,7 @@ def network_of(folder: Path, *given: Checkpoint, **settings: object) -> ViewTime
     paths = [each.save(folder) for each in given]
     out = folder / f"{len(given)}{given[0].name}.safetensors"
     write_conversion(plan_conversion(paths, ConvertSettings(configs=configs, **settings)), out)
-    return load_network(out).network.requires_grad_(False)
+    return load(out, "cpu")
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from page4d.choices import Precision
 from page4d.errors import UsageError
 from page4d.io.atomic import parse_pin
 from page4d.lab.training.checkpoint import EMA, read_checkpoint_file, restored_state, write_checkpoint_file
@@ -21,7 +22,7 @@ from page4d.networks.config import NetworkConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.networks.profile.meta import on_meta_device
-from page4d.weights.loading import fill_encoder, load_network
+from page4d.weights.loading import fill_encoder, load
 from page4d.weights.resolve import find_weights
 from page4d.weights.store import COMMERCIAL
 
@@ -138,8 +139,9 @@ def begin_from_weights(
         WeightsError: if they cannot be loaded.
     """
     found = find_weights(weights, parse_pin(weights, sha256))
-    loaded = load_network(found.path, device, sha256=found.sha256)
-    network, origin = loaded.network, f"{found.name}, sha256 {loaded.info.sha256}"
+    loaded = load(found.path, device, Precision.FP32, found.sha256).requires_grad_()
+    origin = f"{found.name}, sha256 {loaded.info.sha256}"
+    network: ViewTimeNetwork = loaded
     added = _missing_parts(network.config, config)
     if added:
         torch.manual_seed(config.seed)
