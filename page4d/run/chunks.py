@@ -24,6 +24,11 @@ class Chunk:
         """Number of instants."""
         return self.stop - self.start
 
+    @property
+    def record(self) -> tuple[int, int, int]:
+        """The numbers, for the state of a run."""
+        return (self.start, self.stop, self.overlap)
+
 
 def plan_chunks(num_times: int, length: int, overlap: int, start: int = 0) -> tuple[Chunk, ...]:
     """Divide the instants from `start` to before `num_times` into chunks of at most `length` that share `overlap`.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -177,6 +177,8 @@ def _seconds_of(device: torch.device, work: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
+T = TypeVar("T")
+
 _AVAILABLE_SHARE = {"cuda": 0.9, "cpu": 0.8}
 """Share of the free memory that a run may use by default: allocators cannot fill all of it."""
 
@@ -202,6 +204,19 @@ _FINE_BYTES = 280.0
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error of torch or Python means that memory ran out, on a GPU or on the CPU."""
     return isinstance(error, RuntimeError | MemoryError) and is_memory_error(error)
+
+
+def unless_out_of_memory(device: torch.device, work: Callable[[], T]) -> T | None:
+    """Return the result of work on a device; None if it does not fit in memory."""
+    try:
+        return work()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    # Outside the handler: its traceback would keep the tensors alive that did not fit.
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return None
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -3,6 +3,7 @@
 Forecast of registration: seconds and memory of its stages, before a frame is decoded.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 
 from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess, Registration
-from page4d.conventions import Scale, ScaleSource
+from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
 from page4d.installation import load_open3d, require_open3d
@@ -20,16 +21,17 @@ from page4d.output.mesh import check_voxel_size, choose_voxel_size
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import CalibrationCheckRecord, SourceRecord, source_record
 from page4d.records import Predictions
+from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.graph import choose_pairs
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.run.chunks import Chunk, choose_length, plan_chunks
 from page4d.run.cost import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, NetworkPredictor, Predictor
-from page4d.run.registration import metres_of_people, registered_scene, will_check, will_register
+from page4d.run.registration import SceneEvidence, evidence_of, will_check
 from page4d.run.stages.detail import detail_transforms
 from page4d.run.stages.motion import motion_transforms
-from page4d.run.stages.world import KnownDistance, World, is_calibrated, known_length, metric_scene, scene_in_metres
+from page4d.run.stages.world import World, is_calibrated
 from page4d.run.state_records import RegistrationState
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
 from page4d.scene.records import Notice, Scene, View
@@ -105,6 +107,7 @@ class RunPlan:
 
     scene: Scene
     predictor: Predictor
+    settings: ReconstructSettings
     world: World
     long_side: int
     transforms: tuple[PixelTransform, ...]
@@ -123,11 +126,6 @@ class RunPlan:
     notices: tuple[Notice, ...] = ()
 
     @property
-    def settings(self) -> ReconstructSettings:
-        """Settings of the run."""
-        return self.predictor.settings
-
-    @property
     def map_transforms(self) -> tuple[PixelTransform, ...]:
         """Placement of the images at the pixels of maps and clouds."""
         return self.fine_transforms or self.transforms
@@ -137,6 +135,12 @@ class RunPlan:
         """Whether the result has motion: of several instants, or from masks."""
         masks = any(view.mask is not None for view in self.scene.views)
         return self.scene.num_times > 1 or (masks and self.scene.mask_meaning is MaskMeaning.DYNAMIC)
+
+    @cached_property
+    def motions(self) -> Sequence[ViewMotion]:
+        """Motion of the cameras, as registration measured it, or measured on first access."""
+        registration = self.registration
+        return (registration and registration.motions) or measure_camera_motion(self.scene)
 
     @property
     def max_side(self) -> int:
@@ -166,11 +170,12 @@ class RunPlan:
 def plan_run(
     scene: Scene,
     predictor: Predictor,
-    registration: RegistrationState | None = None,
+    evidence: SceneEvidence | None = None,
 ) -> RunPlan:
     """Plan a run under the predictor's settings.
 
-    Without a `registration`, a rig that the run will register is planned as one without cameras.
+    `evidence` is that of the scene, with its registration; without one, a rig that the run will register is planned
+    as one without cameras.
 
     Raises:
         UsageError: if the settings do not fit the scene or the predictor.
@@ -180,7 +185,8 @@ def plan_run(
         MemoryBudgetError: if the memory that the user allows does not suffice.
     """
     settings = predictor.settings
-    scene, distance, scale_source, is_pending = _with_cameras(scene, settings, registration)
+    evidence = (evidence or evidence_of(scene, settings)).with_cameras()
+    scene, registration, is_pending = evidence.scene, evidence.registration, evidence.is_pending
     _check(scene, settings, predictor, is_pending=is_pending)
     sizes = [view.source.size for view in scene.views]
     long_side = settings.long_side or predictor.default_long_side or max(max(size) for size in sizes)
@@ -193,19 +199,11 @@ def plan_run(
         settings.poses,
         predictor_uses_rig=predictor.uses_rig_cameras,
         predicted_scale=predictor.scale,
-        distance=distance,
-        scale_source=scale_source,
+        distance=evidence.distance,
+        scale_source=evidence.scale_source,
     )
     fine = detail_transforms(scene, predictor, transforms, has_cameras=world.is_fixed)
-    pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in fine or transforms)
-    points = min(settings.points.max_points or pixels, pixels)
     flow = motion_transforms(scene, settings)
-    point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals + _VELOCITY_BYTES * settings.motion
-    map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh + _MOTION_BYTES * settings.motion
-    static_bytes, instant_points = 0, points
-    if settings.layers:
-        static_bytes = points * point_bytes + pixels * _MESH_BYTES * settings.mesh
-        instant_points = 2 * points  # all may move
     checks = registration is None and will_check(scene, settings)
     forecast = replace(_forecast(scene, transforms, fine, flow, predictor), people=checks or is_pending)
     limit = MemoryLimit(
@@ -222,6 +220,7 @@ def plan_run(
     return RunPlan(
         scene=scene,
         predictor=predictor,
+        settings=settings,
         world=world,
         long_side=long_side if settings.preprocess is Preprocess.NATIVE else max(transforms[0].canvas_size),
         transforms=transforms,
@@ -231,7 +230,7 @@ def plan_run(
         chunks=chunks,
         forecast=forecast,
         memory_limit=limit,
-        bytes_on_disk=scene.num_times * (pixels * map_bytes + instant_points * point_bytes) + static_bytes,
+        bytes_on_disk=_bytes_on_disk(settings, fine or transforms, scene.num_times),
         registration=registration,
         will_register=is_pending,
         will_check=checks,
@@ -244,38 +243,17 @@ def plan_run(
     )
 
 
-def _with_cameras(
-    scene: Scene, settings: ReconstructSettings, registration: RegistrationState | None
-) -> tuple[Scene, KnownDistance | None, ScaleSource | None, bool]:
-    """Return the scene with registered and metric cameras, and what is known of its metre.
-
-    That is a distance that the result must have, the origin of the metre of the cameras, and whether they are still
-    to be registered.
-    """
-    scene.options.check_resize(settings.intrinsics)
-    length = known_length(scene, settings.scale_from)
-    will = will_register(scene, settings)
-    if scene.scale is Scale.METRIC and is_calibrated(scene):
-        if not isinstance(length, KnownDistance):
-            metres_of_people(scene, length, None)
-        return scene, None, ScaleSource.CALIBRATION, False  # the distance was compared with the calibration
-    if registration is not None:
-        scene = registered_scene(scene, registration)
-    if isinstance(length, KnownDistance):
-        if registration is not None and registration.record.is_used and not is_calibrated(scene):
-            return (
-                scene_in_metres(scene, registration.record.metres_per_unit or 1.0),
-                None,
-                ScaleSource.DISTANCE,
-                False,
-            )
-        return metric_scene(scene, length), length, ScaleSource.DISTANCE, will and registration is None
-    if will and registration is None:
-        return scene, None, None, True
-    metres = metres_of_people(scene, length, registration)
-    if metres is None:
-        return scene, None, None, False
-    return scene_in_metres(scene, metres), None, ScaleSource.PERSON, False
+def _bytes_on_disk(settings: ReconstructSettings, maps: tuple[PixelTransform, ...], num_times: int) -> int:
+    """Return an upper bound for points and maps."""
+    pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in maps)
+    points = min(settings.points.max_points or pixels, pixels)
+    point_bytes = _POINT_BYTES + _NORMAL_BYTES * settings.points.normals + _VELOCITY_BYTES * settings.motion
+    map_bytes = _MAP_BYTES + _MESH_BYTES * settings.mesh + _MOTION_BYTES * settings.motion
+    static_bytes, instant_points = 0, points
+    if settings.layers:
+        static_bytes = points * point_bytes + pixels * _MESH_BYTES * settings.mesh
+        instant_points = 2 * points  # all may move
+    return num_times * (pixels * map_bytes + instant_points * point_bytes) + static_bytes
 
 
 def _forecast(

@@ -37,6 +37,7 @@ class Journal:
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
+        self.progress = observer.progress
         self.warnings: list[str] = []
         self.seconds: dict[str, float] = defaultdict(float)
 
@@ -52,13 +53,6 @@ class Journal:
         if notice.level is Level.WARNING and text not in self.warnings:
             self.warnings.append(text)
         self._observer.notice(notice)
-
-    def progress(self, done: int, total: int, stage: str = "") -> None:
-        """Forward progress."""
-        if stage:
-            self._observer.progress(done, total, stage)
-        else:
-            self._observer.progress(done, total)
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:

@@ -20,23 +20,24 @@ from page4d.run.chunk_source import OpenChunks, local_chunks
 from page4d.run.plan import RunPlan, plan_run
 from page4d.run.predictor import Predictor, predictor_for
 from page4d.run.progress import Journal, Observer, SilentObserver
-from page4d.run.registration import check_for_run, register_for_run, will_register
+from page4d.run.registration import SceneEvidence, check_for_run, evidence_of, register_for_run
 from page4d.run.run import Run
-from page4d.run.stages.world import known_length
 from page4d.run.state import StateFolder, earlier_registration, is_occupied
-from page4d.run.state_records import RegistrationState
+from page4d.run.state_records import RunState
 from page4d.scene.identity import files_of
 from page4d.scene.records import Notice, Scene
 from page4d.weights.loading import BUNDLED_NAME, BUNDLED_NOTICE
 
 
-def check_target(out: Path, existing: ExistingOutput) -> None:
-    """Refuse, before any work, an output that cannot be written or already holds a result.
+def check_target(out: Path, existing: ExistingOutput, scene: Path | None = None) -> None:
+    """Refuse, before any work, an output that is the folder of the scene, cannot be written or holds a result.
 
     Raises:
         OutputError: if it is a file or cannot be created.
-        UsageError: if it holds a result that is neither to be resumed nor overwritten.
+        UsageError: if it is the scene, or holds a result that is neither to be resumed nor overwritten.
     """
+    if scene is not None and real_path(out) == real_path(scene):
+        raise UsageError(f"⟨out='{out}'⟩ is the scene itself", "give another folder, such as one below it")
     check_folder(out)
     if not is_occupied(out):
         return
@@ -102,55 +103,72 @@ def reconstruct(
     if existing not in list(ExistingOutput):
         raise UsageError(f"existing is '{existing}'", f"give {', '.join(ExistingOutput)}")
     preload_open3d()
-    of_scene, of_network, of_run = split_options(options)
     observer, out, existing = observer or SilentObserver(), Path(out), ExistingOutput(existing)
-    check_target(out, existing)
-    if isinstance(scene, Scene):
-        if of_scene:
-            raise UsageError(f"{', '.join(of_scene)} with a scene that is open", "pass them to open_scene")
-    else:
-        scene = open_scene(scene, SceneOptions(**of_scene), progress=observer.progress)
-    if predictor is None:
-        settings = replace(settings or ReconstructSettings(), **of_run)
-        predictor = predictor_for(scene, NetworkOptions(**of_network), settings)
-    elif of_network:
-        raise UsageError(f"{', '.join(of_network)} with a predictor", "pass them to build_predictor")
-    else:
-        predictor = predictor.with_settings(replace(settings or predictor.settings, **of_run))
+    check_target(out, existing, None if isinstance(scene, Scene) else Path(scene))
+    scene, predictor = _opened(scene, predictor, settings, options, observer)
     if notice := BUNDLED_NOTICE if predictor.record.name == BUNDLED_NAME else predictor.record.notice:
         observer.notice(Notice(notice))
     check_inputs_outside(scene, out)
     journal = Journal(observer)
-    registration = _registration(scene, predictor.settings, out, existing, journal)
-    plan = plan_run(scene, predictor, registration)
-    plan = _with_check(plan, out, existing, journal)
+    is_resumed = existing is ExistingOutput.RESUME and is_occupied(out)
+    earlier = StateFolder(OutputLayout(out, ())).read_run() if is_resumed else None
+    evidence = _registered(evidence_of(scene, predictor.settings), predictor.settings, out, earlier, journal)
+    plan = plan_run(scene, predictor, evidence)
+    if plan.will_check and is_resumed:
+        plan = replace(plan, calibration_check=None if earlier is None else earlier.calibration_check)
+    elif plan.will_check:
+        with journal.timed("check"):
+            check = check_for_run(plan.scene, journal.notice, journal.progress)
+        plan = replace(plan, calibration_check=check)
     with claim_output(out, OUTPUT_FOLDERS) as folder:
         check_target(folder, existing)  # again: another process may have finished it meanwhile
         return Run(plan, folder, journal, open_chunks).execute(existing)
 
 
-def _with_check(plan: RunPlan, out: Path, existing: ExistingOutput, journal: Journal) -> RunPlan:
-    """Return the plan with the check of the calibration, that of the run to continue if there is one."""
-    if not plan.will_check:
-        return plan
-    if existing is ExistingOutput.RESUME and is_occupied(out):
-        earlier = StateFolder(OutputLayout(out, ())).read_run()
-        return replace(plan, calibration_check=None if earlier is None else earlier.calibration_check)
-    with journal.timed("check"):
-        return replace(plan, calibration_check=check_for_run(plan.scene, journal.notice, journal.progress))
+def plan_scene(
+    scene: Path,
+    *,
+    out: Path,
+    settings: ReconstructSettings,
+    existing: ExistingOutput,
+    observer: Observer,
+    **options: Any,
+) -> RunPlan:
+    """Plan the run of `reconstruct` with the same arguments, without its registration and its check."""
+    check_target(out, existing, scene)
+    opened, predictor = _opened(scene, None, settings, options, observer)
+    return plan_run(opened, predictor)
 
 
-def _registration(
-    scene: Scene, settings: ReconstructSettings, out: Path, existing: ExistingOutput, journal: Journal
-) -> RegistrationState | None:
-    """Return the registration of the run to continue, or a new one; None for a scene that is not registered."""
-    scene.options.check_resize(settings.intrinsics)
-    if not will_register(scene, settings):
-        return None
-    known_length(scene, settings.scale_from)  # refused before any work
-    if existing is ExistingOutput.RESUME and is_occupied(out):
-        earlier = StateFolder(OutputLayout(out, ())).read_run()
-        if (found := earlier_registration(out, earlier, scene, settings)) is not None:
-            return found
-    with journal.timed("register"):
-        return register_for_run(scene, settings, journal.notice, journal.progress)
+def _opened(
+    scene: Scene | Path | str,
+    predictor: Predictor | None,
+    settings: ReconstructSettings | None,
+    options: dict[str, Any],
+    observer: Observer,
+) -> tuple[Scene, Predictor]:
+    """Open a scene, unless it is open, and build its predictor for the settings of the run, unless there is one."""
+    of_scene, of_network, of_run = split_options(options)
+    if not isinstance(scene, Scene):
+        scene = open_scene(scene, SceneOptions(**of_scene), progress=observer.progress)
+    elif of_scene:
+        raise UsageError(f"{', '.join(of_scene)} with a scene that is open", "pass them to open_scene")
+    if predictor is None:
+        settings = replace(settings or ReconstructSettings(), **of_run)
+        return scene, predictor_for(scene, NetworkOptions(**of_network), settings)
+    if of_network:
+        raise UsageError(f"{', '.join(of_network)} with a predictor", "pass them to build_predictor")
+    return scene, predictor.with_settings(replace(settings or predictor.settings, **of_run))
+
+
+def _registered(
+    evidence: SceneEvidence, settings: ReconstructSettings, out: Path, earlier: RunState | None, journal: Journal
+) -> SceneEvidence:
+    """Add the registration of the run to continue, or a new one, if the scene is registered."""
+    if not evidence.is_pending:
+        return evidence
+    found = earlier_registration(out, earlier, evidence.scene, settings)
+    if found is None:
+        with journal.timed("register"):
+            found = register_for_run(evidence, settings, journal.notice, journal.progress)
+    return replace(evidence, registration=found, is_pending=False)

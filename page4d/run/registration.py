@@ -5,14 +5,14 @@ calibration against camera motion and people, as a stage of a run before the net
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from page4d.choices import CameraMotion, Poses, Registration
-from page4d.conventions import Scale
+from page4d.conventions import Scale, ScaleSource
 from page4d.errors import CapabilityError, InputError, UsageError, WeightsError, listed
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.io.json_records import readable
@@ -28,7 +28,16 @@ from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration
 from page4d.rig.register import StageProgress, register_rig
 from page4d.run.progress import Observer, SilentObserver
-from page4d.run.stages.world import KnownDistance, KnownHeight, KnownLength, known_length, metres_per_rig_unit
+from page4d.run.stages.world import (
+    KnownDistance,
+    KnownHeight,
+    KnownLength,
+    is_calibrated,
+    known_length,
+    metres_per_rig_unit,
+    metric_scene,
+    scene_in_metres,
+)
 from page4d.run.state_records import RegisteredCameraState, RegistrationState
 from page4d.scene.records import Level, Notice, Scene
 
@@ -43,6 +52,60 @@ OTHERS_MOVE = "the other cameras move"
 
 EXPLICIT = (Registration.PEOPLE, Registration.TEXTURE)
 """Evidence that a user requests by name: a rig that it does not place is an error, not a warning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SceneEvidence:
+    """The evidence of a scene before the network runs: a known length, and registered cameras.
+
+    `length` is a known one, `registration` None where there is none, or none yet: then the cameras are pending.
+    `with_cameras` gives the scene registered and metric cameras, `scale_source` the origin of their metre, and
+    `distance` one that the result must have.
+    """
+
+    scene: Scene
+    length: KnownLength | None
+    is_pending: bool
+    registration: RegistrationState | None = None
+    distance: KnownDistance | None = None
+    scale_source: ScaleSource | None = None
+
+    def with_cameras(self) -> "SceneEvidence":
+        """Return it with the cameras that are known.
+
+        Raises:
+            UsageError: if the height of people is known and the rig is not registered.
+            InputError: if people do not place the cameras.
+        """
+        scene, length, registration = self.scene, self.length, self.registration
+        if scene.scale is Scale.METRIC and is_calibrated(scene):
+            if isinstance(length, KnownHeight):
+                _metres_of_people(scene, None)
+            # A distance was compared with the calibration.
+            return replace(self, scale_source=ScaleSource.CALIBRATION)
+        if registration is not None:
+            scene = registered_scene(scene, registration)
+        if isinstance(length, KnownDistance):
+            if registration is not None and registration.record.is_used and not is_calibrated(scene):
+                metric, length = scene_in_metres(scene, registration.record.metres_per_unit or 1.0), None
+            else:
+                metric = metric_scene(scene, length)
+            return replace(self, scene=metric, distance=length, scale_source=ScaleSource.DISTANCE)
+        if self.is_pending or length is None:
+            return replace(self, scene=scene)
+        metric = scene_in_metres(scene, _metres_of_people(scene, registration))
+        return replace(self, scene=metric, scale_source=ScaleSource.PERSON)
+
+
+def evidence_of(scene: Scene, settings: ReconstructSettings) -> SceneEvidence:
+    """Resolve what the settings of a run give of a scene.
+
+    Raises:
+        UsageError: if the settings do not fit the scene.
+    """
+    scene.options.check_resize(settings.intrinsics)
+    is_pending = will_register(scene, settings)
+    return SceneEvidence(scene=scene, length=known_length(scene, settings.scale_from), is_pending=is_pending)
 
 
 def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
@@ -73,7 +136,7 @@ def _obstacle(scene: Scene, settings: ReconstructSettings) -> str | None:
 
 
 def register_for_run(
-    scene: Scene, settings: ReconstructSettings, notify: Notify, progress: StageProgress
+    evidence: SceneEvidence, settings: ReconstructSettings, notify: Notify, progress: StageProgress
 ) -> RegistrationState:
     """Register the rig of a run: from all instants of the capture, or from those of the run if a camera moves.
 
@@ -81,9 +144,12 @@ def register_for_run(
         InputError: if requested evidence places no view.
         WeightsError: if it is people, and the pose model was not fetched.
     """
-    scene, motions = _chosen_instants(scene, settings.camera_motion, progress)
-    found = register_scene(scene, settings.registration, motions, notify, progress)
-    uses_parts = settings.poses is Poses.INPUT and _gives_length(found, known_length(scene, settings.scale_from))
+    length = evidence.length
+    scene, motions = _chosen_instants(evidence.scene, settings.camera_motion, progress)
+    found = register_scene(scene, settings.registration, length, motions, notify, progress)
+    # The placed cameras must have the unit that a known distance requires.
+    has_unit = not isinstance(length, KnownDistance) or found.metres_per_unit is not None
+    uses_parts = settings.poses is Poses.INPUT and has_unit
     state = state_of(found, settings.register, uses_parts=uses_parts)
     state = state.model_copy(update={"motions": [replace(motion, view=readable(motion.view)) for motion in motions]})
     if found.num_placed < 2 and settings.register in EXPLICIT:
@@ -118,14 +184,10 @@ def _moving(motions: Sequence[ViewMotion]) -> dict[str, str]:
     return {motion.view: CAMERA_MOVES for motion in motions if motion.is_static is False}
 
 
-def _gives_length(found: RigRegistration, length: KnownLength | None) -> bool:
-    """Return whether the placed cameras have the unit that a known distance requires."""
-    return not isinstance(length, KnownDistance) or found.metres_per_unit is not None
-
-
 def register_scene(
     scene: Scene,
     settings: RegisterSettings,
+    length: KnownLength | None,
     motions: Sequence[ViewMotion] | None = None,
     notify: Notify = lambda _: None,
     progress: StageProgress = lambda _done, _total, _stage: None,
@@ -135,11 +197,9 @@ def register_scene(
     `motions` are those of the cameras; they are measured if None.
 
     Raises:
-        UsageError: if the known length is not of its form, or names views that do not exist.
         InputError: if a known height is given and no people are registered.
         WeightsError: if people are requested and the pose model was not fetched.
     """
-    length = known_length(scene, settings.scale_from)
     _check_pose_model(settings.register, notify)
     moving = _moving(_measure_motion(scene, progress) if motions is None else motions)
     static = [view for view in scene.views if view.name not in moving]
@@ -288,15 +348,13 @@ def _networks(record: RegistrationRecord) -> str:
     return "all views" if len(names) == len(record.cameras) else listed(names)
 
 
-def metres_of_people(scene: Scene, length: KnownLength | None, state: RegistrationState | None) -> float | None:
-    """Return the metres per unit of a rig whose people have a known height; None without such a length.
+def _metres_of_people(scene: Scene, state: RegistrationState | None) -> float:
+    """Return the metres per unit of a rig whose people have a known height.
 
     Raises:
         UsageError: if the rig is not registered.
         InputError: if people do not place the cameras.
     """
-    if not isinstance(length, KnownHeight):
-        return None
     if state is None:
         raise UsageError(
             "⟨scale_from=person=...⟩ without registration from people", "give a distance between two cameras"
@@ -355,7 +413,8 @@ def register(
     scene.options.check_resize(settings.intrinsics)
     if scene.num_views < 2:
         raise UsageError("a single view cannot be registered", "give a scene of two views or more")
-    return register_scene(scene, settings, notify=observer.notice, progress=observer.progress)
+    length = known_length(scene, settings.scale_from)
+    return register_scene(scene, settings, length, notify=observer.notice, progress=observer.progress)
 
 
 def placed_cameras(found: RigRegistration) -> Calibration:

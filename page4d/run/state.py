@@ -17,30 +17,19 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import page4d
-from page4d.conventions import Scale
 from page4d.errors import InputError, OutputError, UsageError
 from page4d.formats.files import reading_again
 from page4d.io.atomic import WrittenFile, delete_files, file_sha256, write_bytes_atomic
 from page4d.io.json_records import FileModel, Model, read_model, read_sealed, readable, write_sealed
-from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings, describe_settings, option_name
 from page4d.output.layout import OUTPUT_FILES, OUTPUT_NAMES, OutputLayout, is_own_file
 from page4d.output.record import RunRecord, read_run
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES
-from page4d.run.state_records import (
-    ChunkState,
-    CleaningState,
-    FileRecord,
-    FinishedChunk,
-    OwnFile,
-    RegistrationState,
-    RunState,
-)
+from page4d.run.state_records import ChunkState, FileRecord, FinishedChunk, OwnFile, RegistrationState, RunState
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import image_name
 from page4d.scene.records import Scene
-from page4d.stereo.background import Background
 
 _Listed = Annotated[OwnFile, BeforeValidator(lambda file: file.get("name") if isinstance(file, dict) else file)]
 
@@ -94,38 +83,18 @@ class StateFolder:
         )
         write_sealed(self._layout.chunk_state(index), state)
 
-    def write_memory(self, index: int, memory: Memory) -> WrittenFile:
-        """Write the memory that the network passes on after a chunk."""
-        tensors = {name: tokens.contiguous() for name, tokens in memory.items()}
-        return write_bytes_atomic(self._layout.chunk_memory(index), save(tensors))
+    def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> WrittenFile:
+        """Write tensors by name, from which a resumed run continues."""
+        own = {key: value.contiguous() for key, value in tensors.items()}
+        return write_bytes_atomic(self._layout.path(f"state/{name}.safetensors"), save(own))
 
-    def read_memory(self, index: int, chunk: FinishedChunk) -> Memory | None:
-        """Return the memory after a finished chunk, or None if it has none.
-
-        Raises:
-            UsageError: if the file is damaged.
-        """
-        path = self._layout.chunk_memory(index)
-        if f"state/{path.name}" not in chunk.files:
-            return None
-        try:
-            return load(path.read_bytes())
-        except (SafetensorError, OSError) as error:
-            raise UsageError(
-                f"'{path}' is damaged: {error}", "repeat with ⟨existing=resume⟩, or use ⟨existing=overwrite⟩"
-            ) from error
-
-    def write_tracks(self, index: int, tensors: Mapping[str, Tensor]) -> WrittenFile:
-        """Write the tracks of a chunk, from which a resumed run continues them."""
-        return write_bytes_atomic(self._layout.chunk_tracks(index), save(dict(tensors)))
-
-    def read_tracks(self, index: int) -> dict[str, Tensor]:
-        """Return the tracks of a finished chunk.
+    def read_tensors(self, name: str) -> dict[str, Tensor]:
+        """Return tensors by name.
 
         Raises:
             UsageError: if the file is missing or damaged.
         """
-        path = self._layout.chunk_tracks(index)
+        path = self._layout.path(f"state/{name}.safetensors")
         try:
             return load(path.read_bytes())
         except (SafetensorError, OSError) as error:
@@ -133,22 +102,16 @@ class StateFolder:
                 f"'{path}' is damaged: {error}", "repeat with ⟨existing=resume⟩, or use ⟨existing=overwrite⟩"
             ) from error
 
-    def write_background(self, background: Background) -> WrittenFile:
-        """Write the background of the static cameras, in the unit of the predictor."""
-        return write_bytes_atomic(self._layout.background, save(background.tensors()))
-
-    def read_background(self, state: CleaningState) -> Background | None:
-        """Return the recorded background; None if there is none.
+    def check_unchanged(self, files: Sequence[FileRecord]) -> None:
+        """Refuse to continue from other files than the recorded ones.
 
         Raises:
-            UsageError: if the file is missing or was changed.
+            UsageError: naming the first that is missing or was changed.
         """
-        if not state.background:
-            return None
-        path = self._layout.background
-        if not self._is_unchanged(state.background[0]):
-            raise UsageError(f"'{path}' is missing or was changed", "use ⟨existing=overwrite⟩ to start again")
-        return Background(**load(path.read_bytes()))
+        for file in files:
+            if not self._is_unchanged(file):
+                path = self._layout.folder / file.name
+                raise UsageError(f"'{path}' is missing or was changed", "use ⟨existing=overwrite⟩ to start again")
 
     def finished_chunks(
         self, run: RunState, times: Sequence[float], image_sizes: tuple[tuple[int, int], ...]
@@ -170,12 +133,11 @@ class StateFolder:
                 or not all(self._is_unchanged(file) for file in chunk.files)
             ):
                 break
-            cameras = chunk.cameras(self._layout.view_names, image_sizes, run.scale or Scale.ARBITRARY)
             finished.append(
                 FinishedChunk(
                     record=chunk.record,
                     first=first,
-                    cameras=cameras,
+                    cameras=chunk.cameras(self._layout.view_names, image_sizes),
                     files={file.name: file.num_bytes for file in chunk.files},
                     clipped_depths=chunk.clipped_depths,
                     num_points=chunk.num_points,
@@ -202,10 +164,6 @@ class StateFolder:
     def is_complete(self, run: RunState) -> bool:
         """Return whether the recorded run has ended and its files, other than those of chunks, are unchanged."""
         return bool(run.other_files) and all(self._is_unchanged(file) for file in run.other_files)
-
-    def record_files(self, files: Sequence[WrittenFile]) -> list[FileRecord]:
-        """Record files that are complete on disk."""
-        return [FileRecord.of(file, self._layout.folder) for file in files]
 
     def check_present(self, chunks: Sequence[FinishedChunk]) -> None:
         """Refuse to end a run whose files were removed meanwhile.
@@ -333,8 +291,8 @@ def check_fingerprint(folder: Path, earlier: RunState | None, plan: RunPlan) -> 
     if earlier is None:
         raise UsageError(f"'{folder}' holds files but no record of a page4d run", "use another folder")
     differs = _differences(earlier.fingerprint, fingerprint_of(plan))
-    if not differs and not earlier.fits(plan.scene.num_times, plan.scene.num_views):
-        differs = ["instants or cameras of the state"]
+    if not differs and earlier.chunks[-1].stop != plan.scene.num_times:
+        differs = ["instants of the state"]
     _refuse(folder, differs)
     return earlier
 

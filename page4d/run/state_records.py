@@ -10,8 +10,7 @@ import torch
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 from torch import Tensor
 
-from page4d.conventions import Scale, ScaleSource
-from page4d.geometry.camera import Cameras
+from page4d.conventions import Scale
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile
@@ -22,16 +21,12 @@ from page4d.output.record import (
     CalibrationCheckRecord,
     ChunkRecord,
     Count,
-    DistanceRecord,
     InstantMotion,
-    LayersRecord,
     RegistrationRecord,
-    RigRecord,
     TransformRecord,
 )
 from page4d.rig.camera_motion import ViewMotion
 from page4d.run.chunks import Chunk
-from page4d.run.stages.static_rig import StaticRig
 from page4d.scene.records import ViewCamera
 
 Matrix = list[list[float]]
@@ -56,9 +51,12 @@ class FileRecord(FileModel):
     sha256: Sha256
 
     @staticmethod
-    def of(file: WrittenFile, folder: Path) -> "FileRecord":
-        """Record a file that is complete on disk."""
-        return FileRecord(name=file.path.relative_to(folder).as_posix(), num_bytes=file.num_bytes, sha256=file.sha256)
+    def of_all(files: Sequence[WrittenFile], folder: Path) -> "list[FileRecord]":
+        """Record files that are complete on disk."""
+        return [
+            FileRecord(name=file.path.relative_to(folder).as_posix(), num_bytes=file.num_bytes, sha256=file.sha256)
+            for file in files
+        ]
 
 
 class ChunkState(FileModel):
@@ -89,10 +87,8 @@ class ChunkState(FileModel):
             raise ValueError(f"cameras of shapes {shapes} for {len(self.times)} times")
         return self
 
-    def cameras(
-        self, view_names: tuple[str, ...], image_sizes: tuple[tuple[int, int], ...], scale: Scale
-    ) -> CaptureCameras:
-        """Return the cameras, at the original images of these (height, width).
+    def cameras(self, view_names: tuple[str, ...], image_sizes: tuple[tuple[int, int], ...]) -> CaptureCameras:
+        """Return the cameras, at the original images of these (height, width); their unit is that of the run.
 
         Raises:
             ShapeError: if they are not those of as many views.
@@ -103,7 +99,7 @@ class ChunkState(FileModel):
             image_sizes=image_sizes,
             world_to_camera=_tensor(self.world_to_camera),
             intrinsics=_tensor(self.intrinsics),
-            scale=scale,
+            scale=Scale.ARBITRARY,
         )
 
 
@@ -128,52 +124,6 @@ class FinishedChunk:
     def stop(self) -> int:
         """The instant after the last written one."""
         return self.first + len(self.cameras.times)
-
-
-class RigState(FileModel):
-    """The decision on camera motion: the static cameras, at pixels of a network image (height, width), or none.
-
-    `views` are the indices of the static views; empty if all views are static, or none is.
-    """
-
-    record: RigRecord
-    image_size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
-    world_to_camera: list[Matrix] = Field(default_factory=list)
-    intrinsics: list[Matrix] = Field(default_factory=list)
-    views: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        shapes = [tuple(_tensor(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
-        views = len(self.world_to_camera)
-        ordered = self.views == sorted(set(self.views)) and all(view < len(self.record.views) for view in self.views)
-        if self.views and (len(self.views) != views or not ordered):
-            raise ValueError(f"cameras of the views {self.views}")
-        if shapes != ([(views, 4, 4), (views, 3, 3)] if views else [(0,), (0,)]):
-            raise ValueError(f"cameras of shapes {shapes}")
-        return self
-
-    @staticmethod
-    def of(record: RigRecord, rig: StaticRig | None, image_size: tuple[int, int]) -> "RigState":
-        """Record the static cameras, or none."""
-        if rig is None:
-            return RigState(record=record, image_size=image_size)
-        poses, intrinsics = rig.cameras.world_to_camera.tolist(), rig.cameras.intrinsics.tolist()
-        views = [] if len(rig.views) == len(record.views) else list(rig.views)
-        return RigState(
-            record=record, image_size=image_size, world_to_camera=poses, intrinsics=intrinsics, views=views
-        )
-
-    def static_rig(self) -> StaticRig | None:
-        """Return the static cameras, or None if all move."""
-        if not self.world_to_camera:
-            return None
-        cameras = Cameras(
-            world_to_camera=_tensor(self.world_to_camera),
-            intrinsics=_tensor(self.intrinsics),
-            image_size=self.image_size,
-        )
-        return StaticRig(cameras=cameras, views=tuple(self.views or range(len(self.world_to_camera))))
 
 
 class RegisteredCameraState(FileModel):
@@ -224,33 +174,18 @@ class RegistrationState(FileModel):
         return tuple(None if camera is None else camera.view_camera() for camera in self.cameras)
 
 
-class CleaningState(FileModel):
-    """Decisions on the cleaning of clouds: the file of the background, its unit, and the views that a point needs.
-
-    The file is a list of at most one. `background_scale` and `min_views` are known after the first written chunk.
-    """
-
-    background: Annotated[list[FileRecord], Field(max_length=1)] = Field(default_factory=list)
-    background_scale: Positive | None = None
-    min_views: Annotated[int, Field(ge=0, le=256)] | None = None
-
-
 class RunState(FileModel):
-    """The state of a run: the fingerprint required for resuming, the decisions of the first chunk, and totals."""
+    """The state of a run: the fingerprint required for resuming, the decisions of its stages by name, and totals.
+
+    `files` are those written before the first chunk, `other_files` those after the last one.
+    """
 
     fingerprint: dict[str, JsonValue]
     plan: Annotated[list[tuple[int, int, int]], Field(min_length=1)]
-    depth_scale: Positive | None = None
-    mesh_voxel_size: Positive | None = None
-    scale: Scale | None = None
-    scale_source: ScaleSource | None = None
-    rig: RigState | None = None
     registration: RegistrationState | None = None
     calibration_check: CalibrationCheckRecord | None = None
-    scale_from: DistanceRecord | None = None
-    cleaning: CleaningState | None = None
-    layers: LayersRecord | None = None
-    num_tracks: Count | None = None
+    stages: dict[str, JsonValue] = Field(default_factory=dict)
+    files: list[FileRecord] = Field(default_factory=list)
     other_files: list[FileRecord] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
     seconds: dict[str, Annotated[float, Field(ge=0.0)]] = Field(default_factory=dict)
@@ -262,21 +197,12 @@ class RunState(FileModel):
         within = all(0 <= chunk.overlap < chunk.length for chunk in chunks)
         if not follow or not within or (chunks[0].start, chunks[0].overlap) != (0, 0):
             raise ValueError("the plan is not one of consecutive chunks")
-        if (self.depth_scale is None) != (self.scale is None):
-            raise ValueError("depth_scale and scale are only known together")
         return self
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
         """The chunks of the plan."""
         return tuple(Chunk(*chunk) for chunk in self.plan)
-
-    def fits(self, num_times: int, num_views: int) -> bool:
-        """Return whether plan and cameras are those of a scene of this extent."""
-        views = num_views if self.rig is None or not self.rig.world_to_camera else len(self.rig.record.views)
-        if self.rig is not None and not self.rig.views and self.rig.world_to_camera:
-            views = len(self.rig.world_to_camera)
-        return self.chunks[-1].stop == num_times and views == num_views
 
 
 def transform_of(record: ChunkRecord) -> Sim3:

@@ -1,16 +1,15 @@
 """The summary of a run: the content of `run.json`, and the notices at its end.
 
-Notices on a run's diagnostics: seams between chunks, camera motion, metric scale, and the calibration. The velocities
-of a run in `run.json` and in the notices at its end. Residuals between predicted cameras and a calibration, per
-camera, and the one that disagrees with all others. Previews of a finished output: contact sheet, point cloud, and a
-video of the 4D cloud.
+Notices on a run's diagnostics: seams between chunks, static cameras, metres of a network, and the calibration.
+Residuals between predicted cameras and a calibration, per camera, and the one that disagrees with all others.
+Previews of a finished output: contact sheet, point cloud, and a video of the 4D cloud.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from statistics import median
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -27,8 +26,8 @@ from page4d.geometry.rotation import rotation_angle
 from page4d.geometry.transforms import Sim3, camera_centers
 from page4d.installation import load_open3d
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.motion.flow import SIGMA_FACTOR, STILL_LIMIT_PX
-from page4d.options import PointOptions, ReconstructSettings, describe_settings
+from page4d.io.json_records import FileModel
+from page4d.options import PointOptions, describe_settings
 from page4d.output.layout import OutputLayout
 from page4d.output.preview.cloud import cloud_views, orbit_video
 from page4d.output.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
@@ -39,14 +38,10 @@ from page4d.output.record import (
     CameraResidualRecord,
     ChunkRecord,
     CountsRecord,
-    DistanceRecord,
-    MotionRecord,
     ResidualsRecord,
-    RigRecord,
     RunRecord,
     SceneRecord,
     SeamRecord,
-    ViewMotionRecord,
     view_record,
 )
 from page4d.records import Predictions
@@ -55,11 +50,9 @@ from page4d.run.domain import ADVICE, OOD_WARNING
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, is_conditioned
 from page4d.run.progress import Journal
-from page4d.run.stages.world import TOLERANCE, World
 from page4d.run.state_records import FinishedChunk, RunState
 from page4d.scene.batches import open_batches
-from page4d.scene.records import Level, Notice, Scene
-from page4d.weights.loading import BUNDLED_NAME
+from page4d.scene.records import Notice, Scene
 
 MAX_SHIFT = 0.01
 """Largest acceptable displacement of the scene at a seam, as a share of the image's long side: 5 px of 518."""
@@ -112,40 +105,6 @@ def _describe_seam(seam: SeamRecord) -> str:
     return f"residual {seam.residual_share or 0.0:.1%} of the depth{shift}"
 
 
-def rig_notice(rig: RigRecord) -> Notice:
-    """Report which cameras are static; a `camera_motion` that contradicts the measurement is a warning."""
-    moving = [view for view in rig.views if not view.still]
-    if rig.asked == "static" and moving:
-        worst = max(moving, key=lambda view: (view.evidence == "pixels", view.displacement_px or 0.0, view.motion_px))
-        return Notice(f"⟨camera_motion=static⟩, but {_motion_of(worst, rig)}; try ⟨camera_motion=auto⟩ or moving")
-    still = [view for view in rig.views if view.still and view.evidence == "pixels"]
-    if rig.asked == "moving" and still:
-        names = ", ".join(view.view for view in still)
-        verb, share = ("does" if len(still) == 1 else "do"), min(view.still_share or 0.0 for view in still)
-        text = f"{names} {verb} not move (at least {share:.0%} of the corners stay)"
-        return Notice(
-            f"⟨camera_motion=moving⟩, but {text}; try ⟨camera_motion=auto⟩, which gives static views one camera"
-        )
-    worst = max(rig.views, key=lambda view: (not view.still, view.motion_px))
-    verdict = {"static": "static, one camera per view", "moving": "moving"}.get(rig.cameras)
-    if verdict is None:
-        verdict = f"static except {', '.join(view.view for view in rig.views if not view.is_static)}"
-    return Notice(f"cameras: {verdict} ({_motion_of(worst, rig)})", Level.INFO)
-
-
-def _motion_of(view: ViewMotionRecord, rig: RigRecord) -> str:
-    """Describe the measured motion of a view."""
-    if view.evidence == "pixels":
-        shift = "" if view.displacement_px is None else f", median displacement {view.displacement_px:.2g} px of 256"
-        extra = f"; {view.reason}" if view.reason else ""
-        verb = "does not move" if view.still else "moves"
-        return f"{view.view} {verb}: {view.still_share or 0.0:.0%} of the corners stay{shift}{extra}"
-    unclear = f"; its frames do not determine it: {view.reason}" if view.reason else ""
-    motion = f"predicted: {view.view} moves by {view.motion_px:.2g} px (jitter {view.jitter_px:.2g} px)"
-    limit = f"limit: {rig.limit_px:.2g} px or the jitter"
-    return f"{motion} over the first {counted(rig.num_times, 'instant')}; {limit}{unclear}"
-
-
 def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], long_side: int) -> Notice | None:
     """Warn of chunks whose predicted cameras are far from the static ones."""
     fits = [
@@ -164,18 +123,6 @@ def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], lon
     )
 
 
-def scale_notice(world: World) -> Notice | None:
-    """Report a unit of length that is not that of a calibration or of a known distance."""
-    if world.scale_source is ScaleSource.NETWORK:
-        return Notice("lengths are in metres as the network estimates them; verify a known length", Level.INFO)
-    if world.lacks_baseline:
-        text = "the calibrated cameras coincide, there is no baseline: the scale of the result is arbitrary"
-        return Notice(text)
-    if world.scale is Scale.ARBITRARY:
-        return Notice("lengths are in an arbitrary unit (no metric calibration)", Level.INFO)
-    return None
-
-
 def metres_notice(chunks: Sequence[ChunkRecord], source: ScaleSource | None) -> Notice | None:
     """Warn of chunks whose metres, as estimated by the network, differ from those of the first chunk."""
     factors = [chunk.transform.scale for chunk in chunks if chunk.transform is not None]
@@ -186,15 +133,6 @@ def metres_notice(chunks: Sequence[ChunkRecord], source: ScaleSource | None) -> 
         f"the metres estimated by the network differ by up to a factor of {ratio:.3g} between chunks; those of the "
         "first chunk are kept"
     )
-
-
-def distance_notice(distance: DistanceRecord) -> Notice:
-    """Report the known distance that fixes the scale; a distance that varies over time is a warning."""
-    pair, count = " and ".join(distance.views), f"the first {counted(distance.num_times, 'instant')}"
-    if distance.variation > TOLERANCE:
-        text = f"the distance between {pair} varies by {distance.variation:.1%} over {count}; its median is used"
-        return Notice(f"{text}. Is the rig rigid?")
-    return Notice(f"metric scale from the median distance between {pair} over {count}", Level.INFO)
 
 
 def calibration_notice(
@@ -250,68 +188,6 @@ def no_points_notice(num_points: int, points: PointOptions) -> Notice | None:
         return None
     filters = f"⟨min_confidence={points.min_confidence:g}⟩ and ⟨edge_angle_deg={points.edge_angle_deg:g}⟩"
     return Notice(f"all point clouds are empty: no pixel has depth and passes {filters}")
-
-
-METHOD = (
-    "optical flow (DIS) of every view, triangulated along the rays of two or more views; central differences; "
-    "0 where the views show no motion; sigma at least the speed where one view alone shows it"
-)
-
-MAX_ONE_VIEW = 0.6
-"""Share of moving pixels that one view alone measured above which a run warns."""
-
-
-def motion_record(
-    settings: ReconstructSettings, depth_scale: float | None, finished: Sequence[FinishedChunk], tracks: int | None
-) -> MotionRecord | None:
-    """Return the record of the velocities of a run; None without them."""
-    if not settings.motion:
-        return None
-    instants = [instant for chunk in finished for instant in chunk.motion]
-    noise = [instant.noise for instant in instants if instant.noise]
-    pixels = max(sum(instant.pixels for instant in instants), 1)
-    return MotionRecord(
-        method=METHOD,
-        motion_step=1 / (depth_scale or 1.0),
-        still_limit_px=STILL_LIMIT_PX,
-        sigma_factor=SIGMA_FACTOR,
-        noise=np.median(noise, axis=0).round(4).tolist() if noise else [],
-        differences=[instant.difference for instant in instants],
-        known=round(sum(instant.known for instant in instants) / pixels, 6),
-        still=round(sum(instant.still for instant in instants) / pixels, 6),
-        one_view=round(sum(instant.one_view for instant in instants) / pixels, 6),
-        clipped=sum(chunk.clipped_velocities for chunk in finished),
-        tracks=tracks,
-    )
-
-
-def motion_notices(
-    settings: ReconstructSettings, finished: Sequence[FinishedChunk], *, is_demonstration: bool
-) -> tuple[Notice, ...]:
-    """Report motion that single views measured, instants without velocities, clipped ones, and depth not to trust.
-
-    `is_demonstration` is whether depth is that of the bundled network.
-    """
-    if not settings.motion:
-        return ()
-    instants = [instant for chunk in finished for instant in chunk.motion]
-    moving = sum(instant.known - instant.still for instant in instants)
-    alone = sum(instant.one_view for instant in instants)
-    unknown = sum(instant.difference == "unknown" for instant in instants)
-    clipped = sum(chunk.clipped_velocities for chunk in finished)
-    notices = []
-    if moving and alone > MAX_ONE_VIEW * moving:
-        notices.append(
-            f"⟨motion⟩: {alone / moving:.0%} of the moving pixels were measured by one view alone: motion along its "
-            "rays is unknown there (motion_sigma is at least the speed); views overlap little, or depth is wrong"
-        )
-    if unknown:
-        notices.append(f"⟨motion⟩: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
-    if clipped:
-        notices.append(f"⟨motion⟩: {clipped} velocities beyond the 16 bits of their maps were clipped")
-    if is_demonstration:
-        notices.append("⟨motion⟩: an error of depth is one of motion, and depth is that of the demonstration network")
-    return tuple(Notice(text) for text in notices)
 
 
 _MAX_INSTANTS = 8
@@ -430,19 +306,17 @@ def summarize_run(
     state: RunState,
     finished: Sequence[FinishedChunk],
     journal: Journal,
+    decided: Iterable[FileModel],
 ) -> RunRecord:
-    """Return the content of `run.json` after the finished chunks."""
+    """Return the content of `run.json` after the finished chunks; `decided` are the decisions of stages."""
     scene, predictor = plan.scene, plan.predictor
-    scale = state.scale or Scale.ARBITRARY
+    fields: dict[str, Any] = {"scale": Scale.ARBITRARY, "unit": Scale.ARBITRARY.unit, "depth_scale": 1.0}
+    for decision in decided:
+        fields |= {name: value for name, value in decision if name in RunRecord.model_fields}
     chunks = [chunk.record for chunk in finished]
     return RunRecord(
         status=status,
         settings=describe_settings(scene.options, plan.settings),
-        scale=scale,
-        scale_source=state.scale_source,
-        unit=scale.unit,
-        depth_scale=state.depth_scale or 1.0,
-        mesh_voxel_size=state.mesh_voxel_size,
         scene=SceneRecord(name=scene.name, synchronisation=scene.synchronisation, calibration=scene.calibration),
         views=[
             view_record(
@@ -461,18 +335,14 @@ def summarize_run(
         ],
         times=scene.times.tolist(),
         network=predictor.record,
-        rig=None if state.rig is None else state.rig.record,
         registration=None if state.registration is None else state.registration.record,
         calibration_check=state.calibration_check,
-        scale_from=state.scale_from,
         calibration_residuals=summarize_residuals(scene, chunks),
         chunks=chunks,
         counts=CountsRecord(
             clipped_depths=sum(chunk.clipped_depths for chunk in finished),
             points=sum(chunk.num_points for chunk in finished),
         ),
-        layers=state.layers,
-        motion=motion_record(plan.settings, state.depth_scale, finished, state.num_tracks),
         timings={stage: round(seconds, 3) for stage, seconds in journal.seconds.items()},
         predicted_peak_memory_bytes=plan.forecast.peak_bytes(max(chunk.length for chunk in state.chunks)),
         peak_memory_bytes=peak_bytes(predictor.device),
@@ -480,37 +350,32 @@ def summarize_run(
         precision=PRECISION_NAMES[predictor.precision],
         seed=plan.settings.seed,
         warnings=journal.warnings,
+        **fields,
     )
 
 
-def final_notices(plan: RunPlan, state: RunState, finished: Sequence[FinishedChunk]) -> tuple[Notice, ...]:
+def final_notices(plan: RunPlan, record: RunRecord) -> tuple[Notice, ...]:
     """Report on clipped depths, empty frames or clouds, seams, static cameras, the calibration, and no Open3D."""
-    chunks = [chunk.record for chunk in finished]
-    clipped = sum(chunk.clipped_depths for chunk in finished)
-    levels = state.depth_scale or 1.0
+    clipped, levels = record.counts.clipped_depths, record.depth_scale
     text = f"{clipped} depths outside {1 / levels:.4g} to {65535 / levels:.4g} were clipped in the depth PNGs"
-    agreement = summarize_residuals(plan.scene, chunks)
+    agreement = record.calibration_residuals
     # Evidence was checked on its own; predicted cameras are the less certain ones.
     is_registered = plan.registration is not None and plan.registration.record.is_used
     notices = (
         Notice(text) if clipped else None,
-        seams_notice(chunks, plan.max_side),
-        metres_notice(chunks, state.scale_source),
-        rig_fit_notice(chunks, plan.scene.view_names, plan.max_side),
-        empty_frames_notice(chunks, plan.scene.view_names, plan.scene.num_times),
-        no_points_notice(sum(chunk.num_points for chunk in finished), plan.settings.points),
+        seams_notice(record.chunks, plan.max_side),
+        metres_notice(record.chunks, record.scale_source),
+        rig_fit_notice(record.chunks, plan.scene.view_names, plan.max_side),
+        empty_frames_notice(record.chunks, plan.scene.view_names, plan.scene.num_times),
+        no_points_notice(record.counts.points, plan.settings.points),
         None
         if agreement is None or is_registered
         else calibration_notice(
-            plan.scene, agreement, state.calibration_check, is_conditioned=is_conditioned(plan.predictor)
+            plan.scene, agreement, record.calibration_check, is_conditioned=is_conditioned(plan.predictor)
         ),
         open3d_notice(*load_open3d()),
     )
-    demonstration = plan.predictor.record.name == BUNDLED_NAME
-    return (
-        *(notice for notice in notices if notice is not None),
-        *motion_notices(plan.settings, finished, is_demonstration=demonstration),
-    )
+    return tuple(notice for notice in notices if notice is not None)
 
 
 _LONG_SIDE = 480

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -36,6 +36,11 @@ class Request:
     network: NetworkOptions
     settings: ReconstructSettings
     existing: ExistingOutput
+
+    @property
+    def named(self) -> dict[str, Any]:
+        """All settings of a run, by their names in Python."""
+        return {**vars(self.scene), **vars(self.network), "settings": self.settings, "existing": self.existing}
 
     def predictor(self, scene: "Scene") -> "Predictor":
         """Build the predictor of a scene."""
@@ -76,38 +81,31 @@ def run_scene(
     """Reconstruct a scene and return the content of its `run.json`."""
     from page4d.installation import preload_open3d
 
-    _check_target(request, job)
     preload_open3d()  # while torch and the network load
-    from page4d.rig.opening import open_scene
     from page4d.run.chunk_source import local_chunks
     from page4d.run.reconstruct import reconstruct
 
-    scene = open_scene(job.scene, request.scene, progress=observer.progress)
     return reconstruct(
-        scene,
-        request.predictor(scene),
+        job.scene,
         out=job.out,
-        existing=request.existing,
         observer=observer,
         open_chunks=open_chunks or local_chunks,
+        **request.named,
     )
 
 
-def plan_scene(request: Request, job: "SceneJob", show: Show) -> None:
+def show_plan(request: Request, job: "SceneJob", show: Show) -> None:
     """Print the plan of a run."""
     from page4d.installation import preload_open3d
 
     _fetch_weights(request, [job], show)
     preload_open3d()  # while torch and the network load
-    from page4d.rig.opening import open_scene
-    from page4d.run.plan import plan_run
+    from page4d.run.reconstruct import plan_scene
 
     with observed_run(show.verbosity, "plan") as observer:
-        scene = open_scene(job.scene, request.scene, progress=observer.progress)
-    notify = partial(console.print_notice, verbosity=show.verbosity)
-    plan = plan_run(scene, request.predictor(scene))
-    for notice in (*scene.notices, *plan.notices):
-        notify(notice)
+        plan = plan_scene(job.scene, out=job.out, observer=observer, **request.named)
+    for notice in (*plan.scene.notices, *plan.notices):
+        console.print_notice(notice, show.verbosity)
     report_plan(plan, job.out, as_json=show.as_json)
 
 
@@ -126,7 +124,7 @@ def run_batch(
 
     if dry_run:
         for job in jobs:
-            plan_scene(request, job, show)
+            show_plan(request, job, show)
         return
     check_folder(root)
     _fetch_weights(request, [], show)
@@ -203,29 +201,20 @@ def _until_stopped(request: Request, job: "SceneJob", observer: "Observer") -> "
 
 def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None:
     """Fetch and convert named weights, and the pose model, after what would refuse the run at once."""
+    network, takes_people = request.network, request.settings.register is Registration.PEOPLE
+    if network.weights is None and not takes_people:
+        return
+    from page4d.run.reconstruct import check_target
+    from page4d_cli.progress import fetched_pose_model, fetched_weights
+
     for job in jobs:
-        _check_target(request, job)
+        check_target(job.out, request.existing, job.scene)
         if not job.scene.is_dir():
             return  # opening the scene reports it
-    network = request.network
     if network.weights is not None:
-        from page4d_cli.progress import fetched_weights
-
         fetched_weights(network.weights, network.sha256, show.verbosity)
-    if request.settings.register is Registration.PEOPLE:
-        from page4d_cli.progress import fetched_pose_model
-
+    if takes_people:
         fetched_pose_model(show.verbosity)
-
-
-def _check_target(request: Request, job: "SceneJob") -> None:
-    from page4d.errors import UsageError
-    from page4d.io.atomic import real_path
-    from page4d.run.reconstruct import check_target
-
-    if real_path(job.out) == real_path(job.scene):
-        raise UsageError(f"--out '{job.out}' is the scene itself", "give another folder, such as one below it")
-    check_target(job.out, request.existing)
 
 
 BATCH = "Several scenes, several devices"
@@ -280,6 +269,6 @@ def reconstruct(
         if len(scenes) > 1 or batch:
             run_batch(request, scene_jobs(scenes, out), out, show, distributed, dry_run=dry_run)
         elif dry_run:
-            plan_scene(request, SceneJob(scene=scenes[0], out=out), show)
+            show_plan(request, SceneJob(scene=scenes[0], out=out), show)
         else:
             run_one(request, SceneJob(scene=scenes[0], out=out), show, distributed)

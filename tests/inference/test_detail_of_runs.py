@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from page4d.output.reader import Output, open_output
 from page4d.records import Predictions
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, MeasuredDepth, NetworkPredictor, PredictedChunk
-from page4d.run.progress import SilentObserver
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
@@ -70,14 +70,8 @@ def predictor(settings: ReconstructSettings = SETTINGS) -> NoisyTruth:
     return NoisyTruth(network=build_network(TINY).eval(), device=CPU, settings=settings)
 
 
-def run(
-    out: Path,
-    existing: ExistingOutput = ExistingOutput.REFUSE,
-    observer: SilentObserver | None = None,
-    **settings: object,
-) -> Output:
-    chosen = replace(SETTINGS, **settings)  # type: ignore[arg-type]
-    reconstruct(CAPTURE.scene(), predictor(chosen), out=out, existing=existing, observer=observer or SilentObserver())
+def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, **changes: Any) -> Output:
+    reconstruct(CAPTURE.scene(), predictor(), out=out, settings=SETTINGS, existing=existing, **changes)
     return open_output(out)
 
 

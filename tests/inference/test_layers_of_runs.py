@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from page4d.output.reader import open_output
 from page4d.output.record import RunRecord
 from page4d.records import Predictions
 from page4d.run.plan import plan_run
-from page4d.run.progress import SilentObserver
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.clean import first_background
 from page4d_cli.app import run as command
@@ -51,14 +51,10 @@ def run(
     existing: ExistingOutput = ExistingOutput.REFUSE,
     disturb: Disturb = moving,
     capture: SyntheticCapture = CAPTURE,
-    observer: SilentObserver | None = None,
-    **settings: object,
+    **changes: Any,
 ) -> RunRecord:
-    chosen = replace(SETTINGS, **settings)  # type: ignore[arg-type]
-    scene, predictor = capture.scene(), TruthPredictor(capture, disturb)
-    return reconstruct(
-        scene, predictor, out=out, settings=chosen, existing=existing, observer=observer or SilentObserver()
-    )
+    predictor = TruthPredictor(capture, disturb)
+    return reconstruct(capture.scene(), predictor, out=out, settings=SETTINGS, existing=existing, **changes)
 
 
 @pytest.fixture(scope="module")

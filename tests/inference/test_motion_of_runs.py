@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +19,7 @@ from page4d.output.reader import open_output
 from page4d.output.record import InstantMotion, RunRecord
 from page4d.run.plan import plan_run
 from page4d.run.reconstruct import reconstruct
-from page4d.run.stages.motion import near_steps
-from page4d.run.summary import motion_notices
+from page4d.run.stages.motion import motion_notices, near_steps
 from tests.inference.test_reconstruct import StopAt, bytes_of
 from tests.inference.truth import TruthPredictor
 
@@ -34,15 +34,11 @@ SETTINGS = ReconstructSettings(
 def run(
     out: Path,
     existing: ExistingOutput = ExistingOutput.REFUSE,
-    observer: StopAt | None = None,
     capture: SyntheticCapture = CAPTURE,
-    **settings: object,
+    **changes: Any,
 ) -> RunRecord:
-    chosen = replace(SETTINGS, **settings)  # type: ignore[arg-type]
     predictor = TruthPredictor(capture)
-    return reconstruct(
-        capture.scene(), predictor, out=out, settings=chosen, existing=existing, observer=observer or StopAt(-1)
-    )
+    return reconstruct(capture.scene(), predictor, out=out, settings=SETTINGS, existing=existing, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -217,10 +213,9 @@ def test_notices_of_motion() -> None:
         InstantMotion(difference="unknown", pixels=100, known=0, still=0, one_view=0, noise=[]),
     ]
     chunk = SimpleNamespace(motion=instants, clipped_velocities=7)
-    texts = [notice.text for notice in motion_notices(SETTINGS, [chunk], is_demonstration=True)]
+    texts = [notice.text for notice in motion_notices([chunk], is_demonstration=True)]
     assert len(texts) == 4
     assert "75% of the moving pixels were measured by one view alone" in texts[0]
     assert "1 instant without velocities" in texts[1]
     assert "7 velocities beyond the 16 bits" in texts[2]
     assert "demonstration network" in texts[3]
-    assert not motion_notices(replace(SETTINGS, motion=False, tracks=0), [chunk], is_demonstration=True)

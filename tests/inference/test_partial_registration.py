@@ -69,7 +69,7 @@ def evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     motions = tuple(ViewMotion(view=name, is_static=True, share=0.9) for name in CAPTURE.scene().view_names)
     monkeypatch.setattr(registration, "register_rig", placed_in)
     monkeypatch.setattr(registration, "measure_camera_motion", lambda *_: motions)
-    monkeypatch.setattr("page4d.run.run.measure_camera_motion", lambda *_: pytest.fail("measured twice"))
+    monkeypatch.setattr("page4d.run.plan.measure_camera_motion", lambda *_: pytest.fail("measured twice"))
 
 
 @dataclass
@@ -81,22 +81,9 @@ class DisturbedTruth(MixedTruth):
         return found._replace(predictions=self.disturb(0, found.predictions))
 
 
-def run(
-    out: Path,
-    existing: ExistingOutput = ExistingOutput.REFUSE,
-    observer=None,
-    disturb=lambda _, found: found,
-    **changes,
-):
-    settings = replace(SETTINGS, **changes)
-    return reconstruct(
-        uncalibrated(CAPTURE.scene()),
-        DisturbedTruth(CAPTURE, disturb),
-        out=out,
-        settings=settings,
-        existing=existing,
-        observer=observer,
-    )
+def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, disturb=lambda _, found: found, **changes):
+    scene, predictor = uncalibrated(CAPTURE.scene()), DisturbedTruth(CAPTURE, disturb)
+    return reconstruct(scene, predictor, out=out, settings=SETTINGS, existing=existing, **changes)
 
 
 def sources(record: RunRecord) -> list[str]:

@@ -74,16 +74,9 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     return found
 
 
-def result(out: Path, existing=ExistingOutput.REFUSE, observer=None, scene: Scene | None = None, **changes):
-    settings = replace(SETTINGS, **changes)
-    return reconstruct(
-        scene or CAPTURE.scene(),
-        TruthPredictor(CAPTURE),
-        out=out,
-        settings=settings,
-        existing=existing,
-        observer=observer,
-    )
+def result(out: Path, existing=ExistingOutput.REFUSE, scene: Scene | None = None, **changes):
+    scene = scene or CAPTURE.scene()
+    return reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=SETTINGS, existing=existing, **changes)
 
 
 def test_faults_are_warnings_and_recorded(tmp_path: Path) -> None:

@@ -85,16 +85,10 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRegistration:
     return found
 
 
-def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, observer=None, **changes):
-    settings = replace(SETTINGS, **{"register": Registration.AUTO, **changes})
-    return reconstruct(
-        uncalibrated(CAPTURE.scene()),
-        TruthPredictor(CAPTURE, in_random_world),
-        out=out,
-        settings=settings,
-        existing=existing,
-        observer=observer,
-    )
+def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, **changes):
+    scene, predictor = uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE, in_random_world)
+    changes = {"register": Registration.AUTO, **changes}
+    return reconstruct(scene, predictor, out=out, settings=SETTINGS, existing=existing, **changes)
 
 
 def test_placed_cameras_are_those_of_the_result(tmp_path: Path) -> None:

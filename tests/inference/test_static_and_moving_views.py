@@ -16,10 +16,8 @@ from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.run.chunks import plan_chunks
 from page4d.run.reconstruct import reconstruct
-from page4d.run.stages.static_rig import StaticRig, StaticRigAligner
+from page4d.run.stages.static_rig import RigState, StaticRig, StaticRigAligner, rig_notice
 from page4d.run.stages.world import World
-from page4d.run.state_records import RigState
-from page4d.run.summary import rig_notice
 from tests.inference.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.inference.test_static_rig import CAPTURE, SETTINGS, drifting, shaken, shaken_chunks, stitched
 from tests.inference.truth import TruthPredictor, exact_predictions, random_similarity
@@ -104,7 +102,7 @@ def test_a_resumed_run_of_static_and_moving_views_writes_the_same_bytes(
     capture = SyntheticCapture(seed=5, num_views=3, num_times=9, image_size=(24, 32))
     scene, settings = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5, register=Registration.OFF)
     motions = tuple(replace(motion, view=name) for motion, name in zip(MOTIONS, scene.view_names, strict=True))
-    monkeypatch.setattr("page4d.run.run.measure_camera_motion", lambda _scene: motions)
+    monkeypatch.setattr("page4d.run.plan.measure_camera_motion", lambda _scene: motions)
 
     def disturb(start: int, part: Predictions) -> Predictions:
         return shaken(part, start).transformed(random_similarity(start))

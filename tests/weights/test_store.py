@@ -158,7 +158,7 @@ def test_files_of_other_types_are_recognized(tmp_path: Path, case: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=f"'{path}' {message}") as caught:
-        load(path, "cpu")
+        describe_weights(path)
     assert caught.value.hint
     assert caught.value.exit_code == 4
 
@@ -167,7 +167,7 @@ def test_a_pytorch_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     torch.save({"a": torch.ones(2)}, path)
     with pytest.raises(WeightsError, match="may contain code, and was not loaded") as caught:
-        load(path, "cpu")
+        describe_weights(path)
     assert "convert" in caught.value.hint
 
 
@@ -257,7 +257,7 @@ def test_tensors_without_a_description_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_file({"a": torch.ones(2)}, path, metadata={"format": "pt"})
     with pytest.raises(WeightsError, match="holds tensors but no page4d network"):
-        load(path, "cpu")
+        describe_weights(path)
 
 
 @pytest.mark.parametrize(

@@ -3,183 +3,90 @@
 Layers of a run: what does not move, once for all instants, apart from the moving points of every instant.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
+from torch import Tensor
 
 from page4d.choices import CameraMotion
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.warp import measure_agreement
-from page4d.output.instant import InstantFiles, InstantOptions, write_static
+from page4d.io.json_records import FileModel
+from page4d.output.instant import LAYER_WRITERS, InstantFiles, InstantOptions, write_static
 from page4d.output.layout import OutputLayout
 from page4d.output.record import LayersRecord
 from page4d.records import Predictions
-from page4d.rig.camera_motion import ViewMotion
 from page4d.run.chunk_source import OpenChunks
 from page4d.run.chunks import Chunk
-from page4d.run.cost import is_out_of_memory
+from page4d.run.cost import unless_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import NetworkPredictor, PredictedChunk
 from page4d.run.progress import Journal, SilentObserver
-from page4d.run.stages.static_rig import StaticRig
-from page4d.run.state_records import CleaningState
+from page4d.run.stage import History, Instant, Stage
+from page4d.run.stages.static_rig import StaticRig, StaticRigAligner
+from page4d.run.state_records import Positive
 from page4d.scene.records import Notice, Scene, with_instants
 from page4d.stereo.background import Background, estimate_background
-from page4d.stereo.consensus import FusedBackground, clean, confirmed_share, fuse_background, scale_between
+from page4d.stereo.consensus import (
+    FusedBackground,
+    clean,
+    confirmed_share,
+    fuse_background,
+    scale_between,
+    static_instant,
+)
 
-MIN_CONFIRMED_SHARE = 0.3
-"""Share of the depth that another view must confirm; below, views overlap too little, or the cameras are wrong."""
 
-_MIN_SAMPLES = 3
-"""Instants that a background needs, unless the scene has fewer: the median of two is one of them."""
+class LayersState(FileModel):
+    """The record of the layers; None if the run cannot have any."""
 
-_PAIR = 2
+    layers: LayersRecord | None
 
 
-class Cleaner:
-    """Cleans the predictions of a run, in the order in which they are written.
+class Layers(Stage[LayersState]):
+    """Writes what does not move once, before the first instant, and then the moving points of every instant."""
 
-    `background` is in the unit of the predictor until the first chunk is cleaned.
-    """
+    name, decision = "layers", LayersState
 
-    def __init__(self, plan: RunPlan, motions: Callable[[], Sequence[ViewMotion]]) -> None:
-        self._plan = plan
-        self._motions = motions
-        self._fuses = plan.settings.fuse and isinstance(plan.predictor, NetworkPredictor)
-        self.background: Background | None = None
-        self._scale: float | None = None
-        self._min_views: int | None = None
-        self._fused: FusedBackground | None = None
-        self._is_begun = False
+    def __init__(self, plan: RunPlan, rig: StaticRigAligner, layout: OutputLayout) -> None:
+        self._plan, self._rig, self._layout = plan, rig, layout
 
-    @property
-    def needs_background(self) -> bool:
-        """Whether a background is predicted before the first chunk; that of a single chunk is its own."""
-        return self._fuses and len(self._plan.chunks) > 1
+    def __call__(self, instant: Instant) -> Instant:
+        """Write what does not move at the first instant, and have moving points written; report why not."""
+        if not self._plan.settings.layers:
+            return instant
+        if instant.is_first:
+            instant = self._with_static(instant)
+        if self.decided is None or self.decided.layers is None:
+            return instant
+        return replace(instant, options=self._options(instant))
 
-    def continue_from(self, background: Background | None, state: CleaningState, num_done: int) -> None:
-        """Restore the decisions of an interrupted run; those of the first chunk only if it was written."""
-        self.background = background
-        if num_done:
-            self._scale, self._min_views = state.background_scale, state.min_views
-
-    def state(self, earlier: CleaningState | None) -> CleaningState:
-        """Return the decisions after the first chunk."""
-        files = [] if earlier is None else earlier.background
-        return CleaningState(background=files, background_scale=self._scale, min_views=self._min_views)
-
-    def predict_background(
-        self, open_chunks: OpenChunks, place: Callable[[PredictedChunk], Predictions], journal: Journal
-    ) -> None:
-        """Predict instants that are spread over the whole scene, and fuse them.
-
-        They are fewer than those of a chunk if those do not fit in memory; there is no background if not enough do.
-        `place` brings them into the unit of the world.
-        """
-        views = self._static_views()
-        if not views:
-            return
-        number = max(chunk.length for chunk in self._plan.chunks)
-        while number >= _MIN_SAMPLES:
-            instants = np.unique(np.linspace(0, self._plan.scene.num_times - 1, number).round().astype(int))
-            plan = replace(
-                self._plan,
-                scene=with_instants(self._plan.scene, instants.tolist()),
-                chunks=(Chunk(0, len(instants), 0),),
-            )
-            with journal.timed("background"):
-                predicted = _predicted_or_none(plan, open_chunks)
-                if predicted is not None:
-                    self.background = estimate_background(place(predicted), views)
-                    return
-            number //= 2
-
-    def clean(self, predictions: Predictions, journal: Journal) -> Predictions:
-        """Clean consecutive instants [1, T, V, H, W] in the final world."""
-        if not self._fuses:
-            return self._compared(predictions)
-        if not self._is_begun:
-            self._begin(predictions)
-        cleaned = clean(predictions, self._fused)
-        if self._min_views is None:
-            self._choose_views(cleaned, journal)
-        return cleaned
-
-    @property
-    def fused_background(self) -> FusedBackground | None:
-        """The background in the unit of the world, once instants were cleaned; None if there is none."""
-        return self._fused
-
-    @property
-    def min_views(self) -> int:
-        """Views that a point of the clouds needs."""
-        requested = self._plan.settings.points.min_views
-        if requested is not None:
-            return requested
-        return self._min_views or 0
-
-    def _compared(self, predictions: Predictions) -> Predictions:
-        """Compare views only, where the user asks for points that several views see."""
-        if not self._plan.settings.points.min_views:
-            return predictions
-        agreement = measure_agreement(predictions.depth, predictions.known, predictions.cameras)
-        return replace(predictions, agreement=agreement)
-
-    def _begin(self, first: Predictions) -> None:
-        """Complete the background with the unit and the cameras of the first cleaned instants."""
-        self._is_begun = True
-        if not self.needs_background and first.num_times >= min(_MIN_SAMPLES, self._plan.scene.num_times):
-            self.background = estimate_background(first, self._static_views())
-        if self.background is None:
-            return
-        if self._scale is None:
-            self._scale = 1.0 if self._plan.world.is_fixed else scale_between(self.background, first)
-        self._fused = fuse_background(self.background.scaled(self._scale), first.cameras[0, 0])
-
-    def _choose_views(self, cleaned: Predictions, journal: Journal) -> None:
-        """Choose how many views must see a point, from the agreement of the first chunk."""
-        num_views, share = len(cleaned.view_names), confirmed_share(cleaned)
-        if num_views == 1:
-            self._min_views = 0
-        elif share < MIN_CONFIRMED_SHARE:
-            self._min_views = 0
-            text = (
-                f"another view confirms only {share:.0%} of the depth: views overlap little, or cameras or depth are "
-                "wrong; the clouds keep all points (⟨min_views=2⟩ for confirmed ones)"
-            )
-            journal.notice(Notice(text))
+    def _with_static(self, instant: Instant) -> Instant:
+        """Write what does not move; its points do not count as those of an instant."""
+        views = static_views(self._plan.scene, self._rig.rig, is_calibrated=self._plan.world.is_fixed)
+        notice = no_layers_notice(instant.chunk, views, self._plan.scene.num_times)
+        if notice is not None:
+            self.decided = LayersState(layers=None)
+            return instant.with_notices(notice)
+        fused = instant.background
+        if fused is None:
+            background = first_background(instant.chunk, views)
         else:
-            self._min_views = 1 if num_views == _PAIR else 2
+            background = static_instant(instant.predictions, fused)
+        written = write_static(self._layout, background, self._options(instant))
+        self.decided = LayersState(layers=LayersRecord(static_points=written.num_points))
+        return replace(instant, written=instant.written + InstantFiles(written.files))
 
-    def _static_views(self) -> tuple[int, ...]:
-        """Return the indices of the views whose camera stands still."""
-        scene, motion = self._plan.scene, self._plan.settings.camera_motion
-        everything = tuple(range(scene.num_views))
-        if scene.num_times == 1:
-            return everything
-        if self._plan.world.is_fixed:
-            cameras = [view.camera for view in scene.views]
-            return tuple(
-                view for view, camera in enumerate(cameras) if camera is not None and camera.world_to_camera.ndim == 2
-            )
-        if motion is not CameraMotion.AUTO:
-            return everything if motion is CameraMotion.STATIC else ()
-        return tuple(view for view, found in enumerate(self._motions()) if found.is_static)
-
-
-def _predicted_or_none(plan: RunPlan, open_chunks: OpenChunks) -> PredictedChunk | None:
-    """Predict the one chunk of a plan; None if it does not fit in memory."""
-    try:
-        with open_chunks(plan, Journal(SilentObserver())) as source:
-            return source.predict(plan.chunks[0], (), None)
-    except (RuntimeError, MemoryError) as error:
-        if not is_out_of_memory(error):
-            raise
-    if plan.predictor.device.type == "cuda":
-        torch.cuda.empty_cache()
-    return None
+    def _options(self, instant: Instant) -> InstantOptions:
+        """Return the options of an instant whose moving points are written, too."""
+        assert instant.options is not None
+        writers = (*LAYER_WRITERS, "moving_mesh") if self._plan.settings.mesh else LAYER_WRITERS
+        return replace(instant.options, writers=writers)
 
 
 def static_views(scene: Scene, rig: StaticRig | None, *, is_calibrated: bool) -> tuple[int, ...]:
@@ -240,15 +147,160 @@ def first_background(first: Predictions, views: Sequence[int]) -> Predictions:
     )
 
 
-def write_static_layer(
-    layout: OutputLayout, background: Predictions, options: InstantOptions
-) -> tuple[LayersRecord, InstantFiles]:
-    """Write what does not move, and return its record for `run.json` and its files.
+MIN_CONFIRMED_SHARE = 0.3
+"""Share of the depth that another view must confirm; below, views overlap too little, or the cameras are wrong."""
 
-    The background [1, 1, V, H, W] is valid where it is known. The points do not count as those of an instant.
+_MIN_SAMPLES = 3
+"""Instants that a background needs, unless the scene has fewer: the median of two is one of them."""
 
-    Raises:
-        OutputError: if a file cannot be written.
+_PAIR = 2
+
+_BACKGROUND = "background"
+"""Name of the background's tensors in the state folder."""
+
+
+class CleaningState(FileModel):
+    """Whether a background was found before the first chunk, its unit, and the views that a point needs.
+
+    `background_scale` and `min_views` are known after the first written chunk.
     """
-    written = write_static(layout, background, options)
-    return LayersRecord(static_points=written.num_points), InstantFiles(written.files)
+
+    has_background: bool
+    background_scale: Positive | None = None
+    min_views: Annotated[int, Field(ge=0, le=256)] | None = None
+
+
+class Cleaner(Stage[CleaningState]):
+    """Cleans the chunks of a run, in the order in which they are written.
+
+    The background is in the unit of the predictor until the first chunk is cleaned.
+    """
+
+    name, seconds, decision = "cleaning", "clean", CleaningState
+
+    def __init__(self, plan: RunPlan, open_chunks: OpenChunks, journal: Journal) -> None:
+        self._plan, self._journal = plan, journal
+        self._open_chunks = open_chunks
+        self._fuses = plan.settings.fuse and isinstance(plan.predictor, NetworkPredictor)
+        self._background: Background | None = None
+        self._fused: FusedBackground | None = None
+        self._is_begun = False
+
+    @property
+    def _so_far(self) -> CleaningState:
+        return self.decided or CleaningState(has_background=False)
+
+    @property
+    def _needs_background(self) -> bool:
+        """Whether a background is predicted before the first chunk; that of a single chunk is its own."""
+        return self._fuses and len(self._plan.chunks) > 1
+
+    def restore(self, history: History) -> None:
+        """Restore the background, and the decisions of the first chunk if it was written."""
+        if self.name not in history.states:
+            return
+        self.decided = history.state(self.name, CleaningState)
+        if self.decided.has_background:
+            self._background = Background(**history.read_tensors(_BACKGROUND))
+        if not history.finished:
+            self.decided = CleaningState(has_background=self.decided.has_background)
+
+    def prepare(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Predict the background of a run of several chunks, unless an interrupted run did; return its tensors."""
+        if self.decided is not None or not self._needs_background:
+            return {}
+        self._predict_background()
+        self.decided = CleaningState(has_background=self._background is not None)
+        return {} if self._background is None else {_BACKGROUND: self._background.tensors()}
+
+    def _predict_background(self) -> None:
+        """Predict instants that are spread over the whole scene, and fuse them.
+
+        They are fewer than those of a chunk if those do not fit in memory; there is no background if not enough do.
+        """
+        views = self._static_views()
+        if not views:
+            return
+        number = max(chunk.length for chunk in self._plan.chunks)
+        while number >= _MIN_SAMPLES:
+            instants = np.unique(np.linspace(0, self._plan.scene.num_times - 1, number).round().astype(int))
+            plan = replace(
+                self._plan,
+                scene=with_instants(self._plan.scene, instants.tolist()),
+                chunks=(Chunk(0, len(instants), 0),),
+            )
+            with self._journal.timed("background"):
+                predicted = unless_out_of_memory(plan.predictor.device, partial(self._predict_only, plan))
+                if predicted is not None:
+                    placed, _ = plan.world.register(predicted.predictions, predicted.rig, predicted.rig_scale)
+                    self._background = estimate_background(placed, views)
+                    return
+            number //= 2
+
+    def _predict_only(self, plan: RunPlan) -> PredictedChunk:
+        """Predict the only chunk of a plan."""
+        with self._open_chunks(plan, Journal(SilentObserver())) as source:
+            return source.predict(plan.chunks[0], (), None)
+
+    def clean(self, predictions: Predictions) -> Predictions:
+        """Clean consecutive instants [1, T, V, H, W] in the final world."""
+        if not self._fuses:
+            return self._compared(predictions)
+        if not self._is_begun:
+            self._begin(predictions)
+        cleaned = clean(predictions, self._fused)
+        if self._so_far.min_views is None:
+            self.decided = self._so_far.model_copy(update={"min_views": self._choose_views(cleaned)})
+        return cleaned
+
+    def __call__(self, instant: Instant) -> Instant:
+        """Add the background in the unit of the world, and the views that a point of the clouds needs."""
+        requested = self._plan.settings.points.min_views
+        min_views = (self._so_far.min_views or 0) if requested is None else requested
+        return replace(instant, background=self._fused, min_views=min_views)
+
+    def _compared(self, predictions: Predictions) -> Predictions:
+        """Compare views only, where the user asks for points that several views see."""
+        if not self._plan.settings.points.min_views:
+            return predictions
+        agreement = measure_agreement(predictions.depth, predictions.known, predictions.cameras)
+        return replace(predictions, agreement=agreement)
+
+    def _begin(self, first: Predictions) -> None:
+        """Complete the background with the unit and the cameras of the first cleaned instants."""
+        self._is_begun = True
+        if not self._needs_background and first.num_times >= min(_MIN_SAMPLES, self._plan.scene.num_times):
+            self._background = estimate_background(first, self._static_views())
+        if self._background is None:
+            return
+        scale = self._so_far.background_scale
+        if scale is None:
+            scale = 1.0 if self._plan.world.is_fixed else scale_between(self._background, first)
+            self.decided = self._so_far.model_copy(update={"background_scale": scale})
+        self._fused = fuse_background(self._background.scaled(scale), first.cameras[0, 0])
+
+    def _choose_views(self, cleaned: Predictions) -> int:
+        """Choose how many views must see a point, from the agreement of the first chunk."""
+        num_views, share = len(cleaned.view_names), confirmed_share(cleaned)
+        if num_views == 1:
+            return 0
+        if share < MIN_CONFIRMED_SHARE:
+            text = (
+                f"another view confirms only {share:.0%} of the depth: views overlap little, or cameras or depth are "
+                "wrong; the clouds keep all points (⟨min_views=2⟩ for confirmed ones)"
+            )
+            self._journal.notice(Notice(text))
+            return 0
+        return 1 if num_views == _PAIR else 2
+
+    def _static_views(self) -> tuple[int, ...]:
+        """Return the indices of the views whose camera stands still."""
+        scene, motion = self._plan.scene, self._plan.settings.camera_motion
+        everything = tuple(range(scene.num_views))
+        if scene.num_times == 1:
+            return everything
+        if self._plan.world.is_fixed:
+            return static_views(scene, None, is_calibrated=True)
+        if motion is not CameraMotion.AUTO:
+            return everything if motion is CameraMotion.STATIC else ()
+        return tuple(view for view, found in enumerate(self._plan.motions) if found.is_static)

@@ -11,9 +11,10 @@ from torch import Tensor
 from page4d.choices import DepthSize, PointSource
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.io.json_records import FileModel
 from page4d.options import ReconstructSettings
-from page4d.records import Predictions
 from page4d.run.predictor import MeasuredDepth, Predictor
+from page4d.run.stage import Instant, Stage
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene, with_instants
 from page4d.stereo.consensus import FusedBackground
@@ -86,8 +87,10 @@ def _placed(scene: Scene, long_side: int | None) -> tuple[PixelTransform, ...]:
     return tuple(placed)
 
 
-class Detailer:
+class Detailer(Stage[FileModel]):
     """Raises the resolution of cleaned instants, in the order in which they are written."""
+
+    name = seconds = "detail"
 
     def __init__(self, scene: Scene, transforms: Sequence[PixelTransform] | None, *, sweeps: bool) -> None:
         self._scene = scene
@@ -96,35 +99,27 @@ class Detailer:
         self._stack = ExitStack()
         self._reader: BatchReader | None = None
         self._fused: FusedBackground | None = None
-        self._is_begun = False
 
     def close(self) -> None:
         """Close the videos."""
         self._stack.close()
 
-    def begin(self, first: Predictions, background: FusedBackground | None) -> None:
-        """Raise the resolution of the background, once, with the cameras of a first cleaned instant."""
-        if self._transforms is None or self._is_begun:
-            return
-        self._is_begun = True
-        if background is not None:
-            instant = first.at_times(0, 1)
-            self._fused = fine_background(background, instant, self._samples(), self._transforms, sweeps=self._sweeps)
-
-    def background(self, coarse: FusedBackground | None) -> FusedBackground | None:
-        """Return the background at the pixels of the result."""
-        return coarse if self._transforms is None else self._fused
-
-    def instant(self, index: int, coarse: Predictions) -> Predictions:
-        """Return one cleaned instant [1, 1, V, h, w] at the pixels of the result."""
+    def __call__(self, instant: Instant) -> Instant:
+        """Bring an instant and its background to the pixels of the result, the background once."""
         if self._transforms is None:
-            return coarse
+            return instant
+        coarse, index = instant.predictions, instant.index
         if self._reader is None:
+            if instant.background is not None:
+                self._fused = fine_background(
+                    instant.background, coarse, self._samples(), self._transforms, sweeps=self._sweeps
+                )
             self._reader = self._stack.enter_context(open_placed_batches(self._scene, self._transforms))
         batch = self._reader.read(index, index + 1)
         if index + 1 < self._scene.num_times:
             self._reader.read_ahead(index + 2)
-        return fine_instant(coarse, batch, self._fused, sweeps=self._sweeps)
+        fine = fine_instant(coarse, batch, self._fused, sweeps=self._sweeps)
+        return replace(instant, predictions=fine, background=self._fused)
 
     def _samples(self) -> Callable[[int], Float[Tensor, "N 3 _ _"]]:
         """Return a function that decodes pictures of a view at instants spread over the scene."""

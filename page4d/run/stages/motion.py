@@ -1,4 +1,4 @@
-"""Velocities of a run: the flow of every view to the instants before and after, and the scene flow of the rig.
+"""Velocities and tracks of a run, from the flow of every view to the instants before and after.
 
 Tracks of a run by chunks: what is recorded with every chunk, and the tracks of the capture from these records.
 """
@@ -15,16 +15,20 @@ from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import UsageError
+from page4d.errors import UsageError, counted
 from page4d.formats.maps import DYNAMIC_THRESHOLD
-from page4d.formats.tracks import Tracks
+from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.io.atomic import WrittenFile
+from page4d.io.json_records import FileModel
 from page4d.motion.flow import (
     DEPTH_TOLERANCE,
     EXACT_DEPTH_TOLERANCE,
     MIN_SIDE,
+    SIGMA_FACTOR,
     STILL,
+    STILL_LIMIT_PX,
     Displacement,
     FlowView,
     Velocity,
@@ -39,12 +43,17 @@ from page4d.motion.flow import (
 from page4d.motion.tracks import ActiveTracks, Guide, TrackedInstant, TrackFollower
 from page4d.options import ReconstructSettings
 from page4d.output.cameras import CaptureCameras
-from page4d.output.record import Difference, InstantMotion
+from page4d.output.layout import OutputLayout
+from page4d.output.record import Difference, InstantMotion, MotionRecord
 from page4d.records import Predictions
 from page4d.run.predictor import MeasuredDepth, Predictor
+from page4d.run.progress import Journal
+from page4d.run.stage import History, Instant, Stage, chunk_name
+from page4d.run.state_records import FinishedChunk
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
 from page4d.scene.point_tracks import PointTracks
-from page4d.scene.records import Scene
+from page4d.scene.records import Notice, Scene
+from page4d.weights.loading import BUNDLED_NAME
 
 MAX_ENTRIES = 10_000_000
 """Largest number of tracks times instants: the file holds a position per track and instant, 200 MB at most."""
@@ -176,6 +185,17 @@ def join_tracks(chunks: Iterable[Mapping[str, Tensor]], times: NDArray[np.float6
 MAX_GAP = 2.5
 """Longest step between instants, in median steps, over which motion is measured."""
 
+METHOD = (
+    "optical flow (DIS) of every view, triangulated along the rays of two or more views; central differences; "
+    "0 where the views show no motion; sigma at least the speed where one view alone shows it"
+)
+
+MAX_ONE_VIEW = 0.6
+"""Share of moving pixels that one view alone measured above which a run warns."""
+
+_TRACKS = "tracks"
+"""Name of the tracks of a chunk in the state folder."""
+
 
 def motion_transforms(scene: Scene, settings: ReconstructSettings) -> tuple[PixelTransform, ...] | None:
     """Return the placement of the pictures whose flow is computed; None without motion.
@@ -228,73 +248,111 @@ class _Step:
     noise: tuple[float, ...]
 
 
-class MotionEstimator:
-    """Measures the velocities of instants, in the order in which they are written."""
+class MotionState(FileModel):
+    """The record of the velocities: the unit of their maps, and at the end of a run all of it."""
+
+    motion: MotionRecord
+
+
+class MotionEstimator(Stage[MotionState]):
+    """Measures the velocities of instants and follows tracks, in the order in which instants are written."""
+
+    name = seconds = "motion"
+    decision = MotionState
 
     def __init__(
         self,
         scene: Scene,
         predictor: Predictor,
         transforms: Sequence[PixelTransform] | None,
-        point_tracks: Sequence[PointTracks | None] = (),
+        point_tracks: Sequence[PointTracks | None],
+        layout: OutputLayout,
+        journal: Journal,
     ) -> None:
         # Pictures alone: masks and depth maps are those of the predictions.
         views = tuple(replace(view, mask=None, depth=None) for view in scene.views)
-        self._scene = replace(scene, views=views)
+        self._scene, self._layout, self._journal = replace(scene, views=views), layout, journal
         self._transforms = None if transforms is None else tuple(transforms)
         self._tolerance = EXACT_DEPTH_TOLERANCE if isinstance(predictor, MeasuredDepth) else DEPTH_TOLERANCE
+        self._is_demonstration = predictor.record.name == BUNDLED_NAME
         self._near = near_steps(scene.times)
         self._stack = ExitStack()
         self._reader: BatchReader | None = None
         self._pictures: dict[int, _Pictures] = {}
-        self.follower: ChunkedTracks | None = None
+        self._follower: ChunkedTracks | None = None
         if transforms is not None and (predictor.settings.tracks or point_tracks):
             tracks = TrackFollower(self._tolerance, pull=isinstance(predictor, MeasuredDepth))
             guides = PlacedTracks(point_tracks, transforms) if point_tracks else None
-            self.follower = ChunkedTracks(tracks, predictor.settings.tracks, scene.num_times, guides)
+            self._follower = ChunkedTracks(tracks, predictor.settings.tracks, scene.num_times, guides)
         self._steps: dict[int, _Step] = {}
+        if transforms is not None:
+            self.decided = MotionState(motion=motion_record((), 1.0))
 
     def close(self) -> None:
         """Close the videos."""
         self._stack.close()
 
-    def instant(
-        self, index: int, instant: Predictions, before: Cameras | None, after: Cameras | None
-    ) -> tuple[Predictions, InstantMotion | None]:
-        """Return an instant [1, 1, V, h, w] with velocities, and its record; the instant itself without `motion`.
+    def restore(self, history: History) -> None:
+        """Continue the tracks of the last chunk."""
+        super().restore(history)
+        if history.finished and self._follower is not None:
+            self._follower.continue_from(history.read_tensors(chunk_name(_TRACKS, len(history.finished) - 1)))
 
-        `before` and `after` are the cameras [V] of the neighbouring instants at the pixels of the original images;
-        None where they are unknown.
-        """
+    def chunk_tensors(self) -> Mapping[str, Mapping[str, Tensor]]:
+        """Return the tracks of a chunk."""
+        return {} if self._follower is None else {_TRACKS: self._follower.take_chunk()}
+
+    def finish(self, history: History) -> list[WrittenFile]:
+        """Report on the velocities, and write the tracks of all chunks."""
+        num_tracks, files = None, []
+        if self._follower is not None:
+            chunks = (history.read_tensors(chunk_name(_TRACKS, index)) for index in range(len(history.finished)))
+            tracks = join_tracks(chunks, self._scene.times, self._scene.num_views)
+            num_tracks, files = tracks.num_tracks, [write_tracks(self._layout.tracks, tracks)]
+        if self.decided is not None:
+            step = self.decided.motion.motion_step
+            self.decided = MotionState(motion=motion_record(history.finished, step, num_tracks))
+            for notice in motion_notices(history.finished, is_demonstration=self._is_demonstration):
+                self._journal.notice(notice)
+        return files
+
+    def __call__(self, instant: Instant) -> Instant:
+        """Add velocities to an instant, and their record."""
         if self._transforms is None:
-            return instant, None
-        own = original_cameras(instant)
+            return instant
+        index, predictions = instant.index, instant.predictions
+        if instant.is_first and instant.options is not None:
+            self.decided = MotionState(motion=motion_record((), instant.options.motion_step))
+        own = original_cameras(predictions)
         found: dict[Difference, list[Displacement]] = {}
         noise: tuple[float, ...] = ()
         views: list[FlowView] = []
         neighbors: tuple[tuple[Difference, int, Cameras | None], ...] = (
-            ("backward", index - 1, before),
-            ("forward", index, after),
+            ("backward", index - 1, instant.before),
+            ("forward", index, instant.after),
         )
         for side, step, cameras in neighbors:
             if cameras is None or not 0 <= step < len(self._near) or not self._near[step]:
                 continue
             flows = self._step(step)
             noise = flows.noise
-            views = self._views(instant, index, own, cameras, flows.forward if side == "forward" else flows.backward)
+            of_side = flows.forward if side == "forward" else flows.backward
+            views = self._views(predictions, index, own, cameras, of_side)
             found[side] = rig_flow(views, self._tolerance)
-        if self.follower is not None:
-            self.follower.follow(index, views, found, forward="forward" in found)
+        if self._follower is not None:
+            self._follower.follow(index, views, found, forward="forward" in found)
         self._steps = {step: flows for step, flows in self._steps.items() if step >= index}
         self._pictures = {at: pictures for at, pictures in self._pictures.items() if at >= index}
-        velocities = [self._velocity(index, instant, found, view) for view in range(len(instant.view_names))]
+        velocities = [self._velocity(index, predictions, found, view) for view in range(len(predictions.view_names))]
         one_sided: Difference = next(iter(found), "unknown")
         difference: Difference = "central" if len(found) > 1 else one_sided
-        return replace(
-            instant,
+        moving = replace(
+            predictions,
             velocity=torch.stack([one.velocity for one in velocities])[None, None].float(),
             velocity_sigma=torch.stack([one.sigma for one in velocities])[None, None].float(),
-        ), _record(_known(instant), velocities, difference, noise)
+        )
+        measured = _record(_known(predictions), velocities, difference, noise)
+        return replace(instant, predictions=moving, motion=measured)
 
     def _velocity(
         self, index: int, instant: Predictions, found: Mapping[Difference, Sequence[Displacement]], view: int
@@ -429,3 +487,48 @@ def _record(
         one_view=int((views == 1).sum()),
         noise=[round(one, 4) for one in noise],
     )
+
+
+def motion_record(finished: Sequence[FinishedChunk], motion_step: float, tracks: int | None = None) -> MotionRecord:
+    """Return the record of the velocities of a run; `motion_step` is that of a level of their maps."""
+    instants = [instant for chunk in finished for instant in chunk.motion]
+    noise = [instant.noise for instant in instants if instant.noise]
+    pixels = max(sum(instant.pixels for instant in instants), 1)
+    return MotionRecord(
+        method=METHOD,
+        motion_step=motion_step,
+        still_limit_px=STILL_LIMIT_PX,
+        sigma_factor=SIGMA_FACTOR,
+        noise=np.median(noise, axis=0).round(4).tolist() if noise else [],
+        differences=[instant.difference for instant in instants],
+        known=round(sum(instant.known for instant in instants) / pixels, 6),
+        still=round(sum(instant.still for instant in instants) / pixels, 6),
+        one_view=round(sum(instant.one_view for instant in instants) / pixels, 6),
+        clipped=sum(chunk.clipped_velocities for chunk in finished),
+        tracks=tracks,
+    )
+
+
+def motion_notices(finished: Sequence[FinishedChunk], *, is_demonstration: bool) -> tuple[Notice, ...]:
+    """Report motion that single views measured, instants without velocities, clipped ones, and depth not to trust.
+
+    `is_demonstration` is whether depth is that of the bundled network.
+    """
+    instants = [instant for chunk in finished for instant in chunk.motion]
+    moving = sum(instant.known - instant.still for instant in instants)
+    alone = sum(instant.one_view for instant in instants)
+    unknown = sum(instant.difference == "unknown" for instant in instants)
+    clipped = sum(chunk.clipped_velocities for chunk in finished)
+    notices = []
+    if moving and alone > MAX_ONE_VIEW * moving:
+        notices.append(
+            f"⟨motion⟩: {alone / moving:.0%} of the moving pixels were measured by one view alone: motion along its "
+            "rays is unknown there (motion_sigma is at least the speed); views overlap little, or depth is wrong"
+        )
+    if unknown:
+        notices.append(f"⟨motion⟩: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
+    if clipped:
+        notices.append(f"⟨motion⟩: {clipped} velocities beyond the 16 bits of their maps were clipped")
+    if is_demonstration:
+        notices.append("⟨motion⟩: an error of depth is one of motion, and depth is that of the demonstration network")
+    return tuple(Notice(text) for text in notices)

@@ -2,13 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
 import torch
 from jaxtyping import Float
+from pydantic import Field, model_validator
 from torch import Tensor
 
 from page4d.choices import CameraMotion
 from page4d.conventions import Scale
+from page4d.errors import counted
 from page4d.geometry.alignment import (
     MAX_DISAGREEMENT_DEG,
     agreeing_scale,
@@ -21,13 +24,16 @@ from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median
 from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
+from page4d.io.json_records import FileModel
+from page4d.output.cameras import Matrix
 from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
+from page4d.run.stage import History, Instant, Stage, bad_state
 from page4d.run.stages.stitch import MAX_CORRESPONDENCES, PlacedChunk, static_pixels
 from page4d.run.stages.world import has_baseline
 from page4d.scene.batches import scene_cameras
-from page4d.scene.records import Scene
+from page4d.scene.records import Level, Notice, Scene
 
 STATIC_SHARE = 0.002
 """Motion up to this share of the image's long side counts as none: 1 px of 518."""
@@ -151,7 +157,51 @@ class StaticRig:
         return replace(predictions, cameras=cameras, depth=depth, points=points)
 
 
-class StaticRigAligner:
+class RigState(FileModel):
+    """The decision on camera motion, and the cameras of the static views at pixels of an image (height, width).
+
+    `static_views` are their indices.
+    """
+
+    rig: RigRecord
+    image_size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
+    static_views: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    world_to_camera: list[Matrix] = Field(default_factory=list)
+    intrinsics: list[Matrix] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        views, number = self.static_views, len(self.static_views)
+        if views != sorted(set(views)) or any(view >= len(self.rig.views) for view in views):
+            raise ValueError(f"cameras of the views {views}")
+        shapes = [tuple(_double(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
+        if shapes != ([(number, 4, 4), (number, 3, 3)] if views else [(0,), (0,)]):
+            raise ValueError(f"cameras of shapes {shapes}")
+        return self
+
+    @staticmethod
+    def of(record: RigRecord, rig: StaticRig | None, image_size: tuple[int, int]) -> "RigState":
+        """Record the static cameras, or none."""
+        if rig is None:
+            return RigState(rig=record, image_size=image_size)
+        return RigState(
+            rig=record,
+            image_size=image_size,
+            static_views=list(rig.views),
+            world_to_camera=rig.cameras.world_to_camera.tolist(),
+            intrinsics=rig.cameras.intrinsics.tolist(),
+        )
+
+    def static_rig(self) -> StaticRig | None:
+        """Return the static cameras, or None if all move."""
+        if not self.static_views:
+            return None
+        poses, intrinsics = _double(self.world_to_camera), _double(self.intrinsics)
+        cameras = Cameras(world_to_camera=poses, intrinsics=intrinsics, image_size=self.image_size)
+        return StaticRig(cameras=cameras, views=tuple(self.static_views))
+
+
+class StaticRigAligner(Stage[RigState]):
     """Decides on the first chunk which cameras are static, and aligns every chunk to them.
 
     `measure` judges the views from pixels; those that it does not determine are static if all their predicted cameras
@@ -163,6 +213,8 @@ class StaticRigAligner:
     from chunk to chunk (a Kalman filter of the log scale): wide baselines stop the scale from drifting, and narrow
     ones do not add noise.
     """
+
+    name, decision = "rig", RigState
 
     def __init__(
         self,
@@ -177,8 +229,25 @@ class StaticRigAligner:
         self.record: RigRecord | None = None
         self.rig: StaticRig | None = None
 
+    def restore(self, history: History) -> None:
+        """Restore the decision, and the fit of the last chunk."""
+        super().restore(history)
+        if self.decided is None:
+            return
+        last, num_views = history.finished[-1], len(self.decided.rig.views)
+        if num_views != len(last.cameras.view_names):
+            raise bad_state(self.name, f"{num_views} views where the scene has {len(last.cameras.view_names)}")
+        self.continue_from(self.decided.static_rig(), last.record.rig)
+
+    def __call__(self, instant: Instant) -> Instant:
+        """Report the decision at the first instant."""
+        if not instant.is_first or self.record is None:
+            return instant
+        self.decided = RigState.of(self.record, self.rig, instant.chunk.cameras.image_size)
+        return instant.with_notices(rig_notice(self.record))
+
     def continue_from(self, rig: StaticRig | None, last: RigFitRecord | None) -> None:
-        """Restore the decision of an interrupted run and the fit of its last chunk; without `rig` all views move."""
+        """Continue with a decision after a chunk with this fit; without `rig` all views move."""
         self._is_moving, self.rig = rig is None, rig
         self._scale_std = 0.0 if last is None else last.scale_std
 
@@ -324,6 +393,40 @@ def _scale_of_wrong(predictions: Predictions, average: Cameras, anchors: StaticR
     return agreeing_scale(known, depth, valid)
 
 
+def rig_notice(rig: RigRecord) -> Notice:
+    """Report which cameras are static; a `camera_motion` that contradicts the measurement is a warning."""
+    moving = [view for view in rig.views if not view.still]
+    if rig.asked == "static" and moving:
+        worst = max(moving, key=lambda view: (view.evidence == "pixels", view.displacement_px or 0.0, view.motion_px))
+        return Notice(f"⟨camera_motion=static⟩, but {_motion_of(worst, rig)}; try ⟨camera_motion=auto⟩ or moving")
+    still = [view for view in rig.views if view.still and view.evidence == "pixels"]
+    if rig.asked == "moving" and still:
+        names = ", ".join(view.view for view in still)
+        verb, share = ("does" if len(still) == 1 else "do"), min(view.still_share or 0.0 for view in still)
+        text = f"{names} {verb} not move (at least {share:.0%} of the corners stay)"
+        return Notice(
+            f"⟨camera_motion=moving⟩, but {text}; try ⟨camera_motion=auto⟩, which gives static views one camera"
+        )
+    worst = max(rig.views, key=lambda view: (not view.still, view.motion_px))
+    verdict = {"static": "static, one camera per view", "moving": "moving"}.get(rig.cameras)
+    if verdict is None:
+        verdict = f"static except {', '.join(view.view for view in rig.views if not view.is_static)}"
+    return Notice(f"cameras: {verdict} ({_motion_of(worst, rig)})", Level.INFO)
+
+
+def _motion_of(view: ViewMotionRecord, rig: RigRecord) -> str:
+    """Describe the measured motion of a view."""
+    if view.evidence == "pixels":
+        shift = "" if view.displacement_px is None else f", median displacement {view.displacement_px:.2g} px of 256"
+        extra = f"; {view.reason}" if view.reason else ""
+        verb = "does not move" if view.still else "moves"
+        return f"{view.view} {verb}: {view.still_share or 0.0:.0%} of the corners stay{shift}{extra}"
+    unclear = f"; its frames do not determine it: {view.reason}" if view.reason else ""
+    motion = f"predicted: {view.view} moves by {view.motion_px:.2g} px (jitter {view.jitter_px:.2g} px)"
+    limit = f"limit: {rig.limit_px:.2g} px or the jitter"
+    return f"{motion} over the first {counted(rig.num_times, 'instant')}; {limit}{unclear}"
+
+
 def _motion_record(
     name: str, shift: Shift, view: int, found: bool, is_static: bool, pixels: ViewMotion | None
 ) -> ViewMotionRecord:
@@ -357,6 +460,10 @@ def _scale_of_depth(source: Predictions, target: Predictions) -> tuple[Tensor, f
     median = central_weighted_median(ratio, weights)
     std = _robust_std(ratio - median) / _INDEPENDENT_PIXELS**0.5
     return median.exp(), max(std, _MIN_SCALE_STD), len(chosen)
+
+
+def _double(values: Sequence[object]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
 
 
 def _robust_std(residuals: Float[Tensor, " K"]) -> float:

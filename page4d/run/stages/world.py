@@ -5,6 +5,7 @@ Metric scale from one known length: the distance between two cameras, or the hei
 
 import re
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from page4d.choices import Poses
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import InputError, UsageError, listed, shortened
+from page4d.errors import InputError, UsageError, counted, listed, shortened
 from page4d.geometry.alignment import (
     MAX_DISAGREEMENT_DEG,
     DegenerateGeometryError,
@@ -25,10 +26,13 @@ from page4d.geometry.alignment import (
 from page4d.geometry.camera import Cameras
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.transforms import Sim3, camera_centers
+from page4d.io.json_records import FileModel
 from page4d.output.record import DistanceRecord
 from page4d.records import Predictions
 from page4d.rig.records import RigRegistration
-from page4d.scene.records import Scene, ViewCamera
+from page4d.run.stage import History, Instant, Stage
+from page4d.run.state_records import transform_of
+from page4d.scene.records import Level, Notice, Scene, ViewCamera
 
 METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001, "ft": 0.3048}
 """Metres per unit that a distance may be given in."""
@@ -215,7 +219,16 @@ def metres_per_unit(measured: DistanceRecord) -> Tensor:
     return torch.tensor(measured.metres / measured.predicted, dtype=torch.float64)
 
 
-class World:
+class WorldState(FileModel):
+    """The unit of length, the origin of the metre, and the known distance that was measured."""
+
+    scale: Scale
+    scale_source: ScaleSource | None
+    unit: Literal["metre", "arbitrary"]
+    scale_from: DistanceRecord | None
+
+
+class World(Stage[WorldState]):
     """The world frame of one run.
 
     It is fixed if every chunk is registered to it independently, because its cameras are the rig's. Otherwise the
@@ -228,6 +241,8 @@ class World:
     Predictions in metres (`predicted_scale`) give the unit where rig and known distance do not. `predicted_scale` is
     None for predictions in the unit of the rig.
     """
+
+    name, decision = "world", WorldState
 
     def __init__(
         self,
@@ -274,8 +289,36 @@ class World:
         """True if the rig's cameras coincide, so that they do not determine the scale."""
         return self._has_rig and not self.scale_is_known
 
+    def restore(self, history: History) -> None:
+        """Restore the origin of the metre, and the transform of the last chunk."""
+        super().restore(history)
+        if self.decided is not None:
+            self.continue_from(self.decided.scale_source, transform_of(history.finished[-1].record))
+
+    def __call__(self, instant: Instant) -> Instant:
+        """Decide and report on the unit of length at the first instant."""
+        if not instant.is_first:
+            return instant
+        self.decided = WorldState(
+            scale=self.scale, scale_source=self.scale_source, unit=self.scale.unit, scale_from=self.measured
+        )
+        return instant.with_notices(*self._notices())
+
+    def _notices(self) -> list[Notice]:
+        """Report a unit of length that is not that of a calibration, and the known distance that gives it."""
+        notices = []
+        if self.scale_source is ScaleSource.NETWORK:
+            text = "lengths are in metres as the network estimates them; verify a known length"
+            notices.append(Notice(text, Level.INFO))
+        elif self.lacks_baseline:
+            text = "the calibrated cameras coincide, there is no baseline: the scale of the result is arbitrary"
+            notices.append(Notice(text))
+        elif self.scale is Scale.ARBITRARY:
+            notices.append(Notice("lengths are in an arbitrary unit (no metric calibration)", Level.INFO))
+        return notices if self.measured is None else [*notices, _distance_notice(self.measured)]
+
     def continue_from(self, source: ScaleSource | None, last: Sim3) -> None:
-        """Restore the state of an interrupted run: the origin of the metre, and the transform of its last chunk."""
+        """Continue with an origin of the metre, after a chunk that this transform brought into the world."""
         self.scale_is_known = self.scale_is_known and source is self._scale_of_cameras
         if self.is_fixed:
             self._last_scale = last.scale
@@ -377,3 +420,12 @@ def has_baseline(centers: Float[Tensor, "K 3"], depth: Float[Tensor, " N"]) -> b
     """Return whether cameras are spread by more than a thousandth of the median depth."""
     spread = (centers - centers.mean(0)).norm(dim=-1).max()
     return depth.numel() == 0 or float(spread) > _MIN_BASELINE * float(depth.median())
+
+
+def _distance_notice(distance: DistanceRecord) -> Notice:
+    """Report the known distance that fixes the scale; a distance that varies over time is a warning."""
+    pair, count = " and ".join(distance.views), f"the first {counted(distance.num_times, 'instant')}"
+    if distance.variation > TOLERANCE:
+        text = f"the distance between {pair} varies by {distance.variation:.1%} over {count}; its median is used"
+        return Notice(f"{text}. Is the rig rigid?")
+    return Notice(f"metric scale from the median distance between {pair} over {count}", Level.INFO)

@@ -1,0 +1,59 @@
+"""Files of instants: their options, decided at the first instant of a run, and their writing."""
+
+from dataclasses import replace
+
+from page4d.formats.maps import choose_depth_scale
+from page4d.io.json_records import FileModel
+from page4d.output.instant import DEFAULT_WRITERS, InstantOptions, write_instant
+from page4d.output.layout import OutputLayout
+from page4d.run.plan import RunPlan
+from page4d.run.stage import Instant, Stage
+from page4d.run.state_records import Positive
+
+
+class FileScales(FileModel):
+    """Levels of the depth maps per unit of depth, and the size of voxels in units of depth, None without meshes."""
+
+    depth_scale: Positive
+    mesh_voxel_size: Positive | None
+
+
+class FileOptions(Stage[FileScales]):
+    """Chooses the options of all files of a run, with the scales that its first chunk gives."""
+
+    name, decision = "scales", FileScales
+
+    def __init__(self, plan: RunPlan) -> None:
+        self._plan = plan
+
+    def __call__(self, instant: Instant) -> Instant:
+        """Add the options of the files of an instant."""
+        settings, chunk = self._plan.settings, instant.chunk
+        if self.decided is None:
+            self.decided = FileScales(
+                depth_scale=choose_depth_scale(chunk.depth, chunk.valid, chunk.scale),
+                mesh_voxel_size=self._plan.mesh_voxel(instant.predictions),
+            )
+        options = InstantOptions(
+            depth_scale=self.decided.depth_scale,
+            points=replace(settings.points, min_views=instant.min_views),
+            mesh_voxel=self.decided.mesh_voxel_size or 1.0,
+            seed=settings.seed,
+            writers=(*DEFAULT_WRITERS, "mesh") if settings.mesh else DEFAULT_WRITERS,
+        )
+        return replace(instant, options=options)
+
+
+class Writer(Stage[FileModel]):
+    """Writes the files of instants."""
+
+    name = "files"
+
+    def __init__(self, layout: OutputLayout) -> None:
+        self._layout = layout
+
+    def __call__(self, instant: Instant) -> Instant:
+        """Write the files of an instant."""
+        assert instant.options is not None
+        written = write_instant(self._layout, instant.index, instant.predictions, instant.options)
+        return replace(instant, written=instant.written + written)
