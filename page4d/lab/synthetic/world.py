@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -295,9 +294,12 @@ def build_world(specs: Sequence[WorldSpec]) -> Worlds:
     max_people = max(len(spec.people) for spec in specs)
     objects = [[spec.enclosure, *spec.objects, *[_ABSENT] * (max_objects - len(spec.objects))] for spec in specs]
     people = [[*spec.people, *[_ABSENT_PERSON] * (max_people - len(spec.people))] for spec in specs]
-    figures = _figures(people, max_people)
-    half, motion = _motion(objects)
-    half = torch.cat([half, figures.half_sizes.flatten(1, 2)], dim=1)
+    figures = _figures(people)
+    motion = _stacked(
+        [[(item.half, item.center, item.rotation, *item.motion) for item in row] for row in objects],
+        {"half": ZERO, "center": ZERO, "rotation": ZERO, **MotionSpec()._asdict()},
+    )
+    half = torch.cat([motion.pop("half"), figures.half_sizes.flatten(1, 2)], dim=1)
     absent = (int(Shape.ABSENT),) * len(Part)
     shape = torch.tensor(
         [
@@ -312,106 +314,71 @@ def build_world(specs: Sequence[WorldSpec]) -> Worlds:
         [*spec.faces, *(item.material for item in row[1:]), *(part for one in crowd for part in one.dress)]
         for spec, row, crowd in zip(specs, objects, people, strict=True)
     ]
-    lights = {name: _column([getattr(spec.lights, name) for spec in specs]) for name in LightSpec._fields}
     # Texture seeds of figures do not depend on the number of objects, so padding changes nothing.
     numbers = [
         *range(ROOM_FACES + max_objects),
         *range(_FIRST_PART_NUMBER, _FIRST_PART_NUMBER + max_people * len(Part)),
     ]
     seed = (torch.tensor([spec.seed for spec in specs])[:, None] * 131 + 7 * torch.tensor(numbers)) % 9973
-    texture = _texture(materials, seed, shape, half)
+    lights = _stacked([[spec.lights for spec in specs]], specs[0].lights._asdict())
     return Worlds(
-        shape=shape, half_size=half, motion=motion, figures=figures, texture=texture, lights=Lights(**lights)
+        shape=shape,
+        half_size=half,
+        motion=Motion(**motion),
+        figures=figures,
+        texture=_texture(materials, seed, shape, half),
+        lights=Lights(**{name: values[0] for name, values in lights.items()}),
     )
 
 
-def _column(rows: object) -> Tensor:
-    return torch.from_numpy(np.array(rows, dtype=np.float64))
+def _stacked(rows: Sequence[Sequence[tuple[Any, ...]]], like: Mapping[str, object]) -> dict[str, Tensor]:
+    """Stack B rows of N tuples of quantities: a float64 tensor [B, N, ...] for each of them.
+
+    A quantity is a number or nested tuples of numbers; `like` has their names and an example of each. One table is
+    converted, which is much faster than one per quantity.
+    """
+    shapes = [np.asarray(example).shape for example in like.values()]
+    sizes = [math.prod(shape) for shape in shapes]
+    table = torch.from_numpy(np.array([[_numbers(item) for item in row] for row in rows], dtype=np.float64))
+    parts = table.reshape(len(rows), len(rows[0]), sum(sizes)).split(sizes, dim=-1)
+    return {
+        name: part.reshape(*part.shape[:2], *shape) for name, part, shape in zip(like, parts, shapes, strict=True)
+    }
 
 
-def _split(table: Tensor, *sizes: int) -> list[Tensor]:
-    """Split the last axis into parts of the given sizes."""
-    ends = list(accumulate(sizes, initial=0))
-    return [table[..., start:end] for start, end in pairwise(ends)]
+def _numbers(value: tuple[Any, ...]) -> list[float]:
+    """Flatten nested tuples."""
+    numbers: list[float] = []
+    for part in value:
+        if isinstance(part, tuple):
+            numbers += _numbers(part)
+        else:
+            numbers.append(part)
+    return numbers
 
 
-def _motion(objects: Sequence[Sequence[ObjectSpec]]) -> tuple[Float[Tensor, "B N 3"], Motion]:
-    """Return half sizes and motions; converting one table is much faster than one per quantity."""
-    table = _column([[_object_row(item) for item in row] for row in objects])
-    half, center, rotation, swing, hz, phase, axis, last = _split(table, 3, 3, 3, 6, 2, 2, 3, 2)
-    motion = Motion(
-        center=center,
-        rotation=rotation,
-        swing=swing.reshape(*swing.shape[:2], 2, 3),
-        swing_hz=hz,
-        swing_phase=phase,
-        axis=axis,
-        turn_rate=last[..., 0],
-        turn_swing=last[..., 1],
+def _figures(people: Sequence[Sequence[Person]]) -> Figures:
+    rows = [[(*one[:6], tuple(one.joints.get(joint, _STATIC) for joint in Joint)) for one in row] for row in people]
+    found = _stacked(
+        rows, {**dict(zip(Person._fields, _ABSENT_PERSON[:6], strict=False)), "joints": (_STATIC,) * len(Joint)}
     )
-    return half, motion
-
-
-def _object_row(item: ObjectSpec) -> tuple[float, ...]:
-    (first, second), hz, phase, axis, rate, turn = item.motion
-    return (*item.half, *item.center, *item.rotation, *first, *second, *hz, *phase, *axis, rate, turn)
-
-
-def _figures(people: Sequence[Sequence[Person]], crowd: int) -> Figures:
-    rows = [
-        [
-            (
-                *(one.height, one.girth, *one.circle_center, one.circle_radius, one.circle_phase, one.turn_rate),
-                *(number for joint in Joint for number in one.joints.get(joint, _STATIC)),
-            )
-            for one in row
-        ]
-        for row in people
-    ]
-    table = _column(rows).reshape(len(people), crowd, 7 + 4 * len(Joint))
-    height, girth, x, z, radius, phase, rate = table[..., :7].unbind(-1)
-    base, swing, hz, joint_phase = table[..., 7:].reshape(len(people), crowd, len(Joint), 4).unbind(-1)
-    return Figures(
-        height=height,
-        girth=girth,
-        circle_center=torch.stack([x, z], dim=-1),
-        circle_radius=radius,
-        circle_phase=phase,
-        turn_rate=rate,
-        joint_base=base,
-        joint_swing=swing,
-        joint_hz=hz,
-        joint_phase=joint_phase,
-    )
+    joints = zip(Swing._fields, found.pop("joints").unbind(-1), strict=True)
+    return Figures(**found, **{f"joint_{name}": values for name, values in joints})
 
 
 def _texture(
     materials: Sequence[Sequence[Material]], seed: Int[Tensor, "B K"], shape: Tensor, half: Tensor
 ) -> Texture:
     """Stack materials, each with its own offset into its pattern."""
-    table = _column([[_material_row(material) for material in row] for row in materials])
-    pattern, palette, frame, grain, rest = _split(table, 1, 9, 9, 3, 5)
-    strength, fine, warp, bond, joint_m = rest.unbind(-1)
-    frame = frame.reshape(*frame.shape[:2], 3, 3)
-    length = frame.norm(dim=-1)
+    found = _stacked(materials, _NO_MATERIAL._asdict())
+    length = found["frame"].norm(dim=-1)
     offset = torch.stack([(seed * factor) % 8 for factor in (0.618, 1.414, 2.236)], dim=-1).double()
     unit = torch.where((shape == Shape.CAPSULE)[..., None], half[..., :1], half)
     return Texture(
-        pattern=pattern[..., 0].long(),
-        palette=palette.reshape(*palette.shape[:2], 3, 3),
-        frame=frame,
+        pattern=found.pop("pattern").long(),
         offset=torch.where(length == 0, torch.floor(offset) + 0.5, offset),
-        grain=grain,
-        strength=strength,
-        fine=fine,
-        warp=warp,
-        bond=bond,
-        joint=joint_m[..., None] * length,
+        joint=found.pop("joint_m")[..., None] * length,
         unit=torch.cat([unit[:, :1].expand(-1, ROOM_FACES, -1), unit[:, 1:]], dim=1),
         seed=seed,
+        **found,
     )
-
-
-def _material_row(material: Material) -> tuple[float, ...]:
-    pattern, (a, b, c), (x, y, z), grain, *rest = material
-    return (pattern, *a, *b, *c, *x, *y, *z, *grain, *rest)
