@@ -1,6 +1,6 @@
-"""The jobs of a batch: scenes and their output folders, and their outcomes in `batch.json`.
+"""The jobs of a batch: scenes and their output folders, run one after another, and their outcomes in `batch.json`.
 
-Execution of scenes one after another in a separate process, so that the batch survives if that is killed.
+Scenes run in a separate process, so that the batch survives if that is killed.
 """
 
 import contextlib

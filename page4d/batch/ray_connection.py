@@ -1,6 +1,6 @@
 """Connection to a Ray cluster: an existing one, or one of this machine that only its user can reach.
 
-Processes that a library started and did not end.
+Processes that Ray started and did not end are ended.
 
 Ray executes what its ports receive. A cluster that this module starts listens on loopback addresses only, requires a
 random token, and keeps its sockets and logs in a folder of mode 0700 that is removed with it.

@@ -1,7 +1,4 @@
-"""Camera errors: trajectories (ATE, RPE) after one alignment of the rig, and camera pairs (RRA, RTA, AUC) without.
-
-Camera metrics of a capture: trajectory errors after one alignment of all cameras, and relative pose errors.
-"""
+"""Camera errors: trajectories (ATE, RPE) after one alignment of all cameras, and pairs (RRA, RTA, AUC) without."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

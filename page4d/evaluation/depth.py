@@ -1,6 +1,6 @@
-"""Depth metrics of a capture: one pass over the frames to fit the alignments, one to sum the errors.
+"""Metrics of depth and motion masks of a capture: a pass over the frames to fit alignments, and one to sum errors.
 
-Motion mask metrics: intersection over union per frame (J), its mean (JM) and its recall (JR).
+Masks are compared by intersection over union per frame (J), its mean (JM) and its recall (JR).
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,6 @@
-"""Scene flow of a capture: predicted velocities against true ones, with "nothing moves" on the same pixels.
+"""Motion of a capture: predicted velocities and tracks against the exact ones of the same points.
 
-Trajectories of a capture: predicted tracks against the exact ones of the points at the pixels where they start.
+"Nothing moves" is evaluated on the same pixels as a baseline of scene flow.
 """
 
 import itertools

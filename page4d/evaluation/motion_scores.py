@@ -1,6 +1,6 @@
-"""Scene flow metrics: errors of the displacements of points over one frame interval.
+"""Scene flow metrics over one frame interval, and metrics of trajectories in world coordinates.
 
-Metrics of trajectories in world coordinates: no scaling, the start excluded, means over tracks.
+Trajectories are not scaled, their start is excluded, and means are over tracks.
 
 Source: Rajic et al. (2025), MVTracker, mvtracker/evaluation/metrics.py: `compute_metrics`, `compute_tapvid_metrics`.
 There, tracks do not end, and the start counts in MTE, ATE and survival.

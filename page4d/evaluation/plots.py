@@ -1,6 +1,6 @@
 """Plots of an evaluation by file name: error maps, errors over time, cameras from above, sparsification curves.
 
-Top view of the true and the aligned predicted point cloud with the trajectories of all cameras.
+The view from above shows the true and the aligned predicted point cloud with the trajectories of all cameras.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
-"""Depth metrics as sums over pixels, which add up exactly, and sparsification curves of confidence.
+"""Scores of depth, confidence and point clouds as sums over pixels or points, which add up exactly.
 
-Scale and shift that align predicted depth with the truth, one protocol per function. Point cloud metrics: accuracy,
+Predicted depth is aligned with the truth in scale and shift, one protocol per function. Point clouds have accuracy,
 completeness, F-score and normal consistency of nearest neighbours.
 """
 

@@ -1,14 +1,12 @@
 """COLMAP model of a capture: pictures, cameras as a rig, points with tracks, and times.
 
-Times of the images and points of a COLMAP model: files next to it that other readers ignore.
+Times are in files next to the model that other readers ignore; a point without a time exists at all times.
 
 Cameras that do not move form one rig with a frame per instant. If any moves, the model has no rigs and frames files:
 COLMAP then makes a rig of every camera and a frame of every image.
 
 Each point is observed once: in the picture of its view and instant. A point whose projection a common pinhole crops
 from that picture has no track.
-
-A point without a time exists at all times.
 
 Source: colmap4d specification 1.0, part I.
 """

@@ -1,6 +1,6 @@
 """`page4d.export`: an output folder, or its open `Output`, to a folder in the format of another tool.
 
-`export.json`: what an export contains, and how it relates to the run.
+`export.json` states what an export contains, and how it relates to the run.
 """
 
 import json

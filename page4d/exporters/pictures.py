@@ -1,7 +1,7 @@
-"""Exact change of the intrinsics of pictures: at a fixed pose it is a homography of the image.
+"""Exported pictures and their intrinsics, the exported world, and linear light.
 
-The exported world: which axis points up, and the similarity from page4d's world to the exported one. The transfer
-function of sRGB: from 8-bit colours to linear light, which glTF and USD expect.
+Changing the intrinsics of a picture at a fixed pose is a homography, hence exact. The exported world is a similarity
+of page4d's, whose up axis may differ. glTF and USD expect linear light instead of sRGB.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""The plan of an export: its options checked against the format and the run, and everything that a writer reads.
+"""The plan of an export: its options checked against the format and the run, and upper bounds of its size.
 
-Upper bounds of an export before it is written: files, points and bytes, from the sizes of pictures and clouds.
+Files, points and bytes follow from the sizes of pictures and clouds, before anything is written.
 """
 
 import math

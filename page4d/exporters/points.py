@@ -1,8 +1,7 @@
 """Selection of points for an export: filters, bounds against outliers, static points once, budgets.
 
-Distances between points, from which formats derive the size of drawn points, and exports that of voxels.
-
-Clouds are read instant by instant; memory does not grow with their number.
+Formats derive the size of drawn points from distances between points, exports that of voxels. Clouds are read instant
+by instant; memory does not grow with their number.
 """
 
 import zlib

@@ -1,9 +1,8 @@
 """OpenUSD: the points, cameras and tracks of a run over time, as one file or as value clips.
 
-Cameras of USD over time: /World/cameras/<view>. Value clips of USD: one file of points per instant, which a main file
-plays. Points of USD: /World/points over time, and /World/static, which never move, of runs with layers. Stages of
-USD: metadata, time codes, the prim that turns the world to y up, and saving. Tracks of USD: /World/tracks, points
-with one identity over time, of runs with tracks.
+A stage has a prim that turns the world to y up, /World/cameras/<view>, /World/points over time, and, of runs that
+have them, /World/static, which never moves, and /World/tracks, points with one identity over time. Value clips are
+one file of points per instant, which a main file plays.
 
 Source: the schemas UsdGeomPoints and UsdGeomCamera, and value clips, of https://openusd.org/release/.
 """

@@ -1,6 +1,7 @@
-"""The pictures of a run, found again in its scene: checked to be the same capture, undistorted, at original size.
+"""The pictures of a run, found again in its scene, and a result as dataset for PyTorch.
 
-A result as dataset for PyTorch: one item per instant and view.
+Pictures are checked to be of the same capture, undistorted, at original size. The dataset has one item per instant
+and view.
 """
 
 import os

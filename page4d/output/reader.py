@@ -1,6 +1,6 @@
-"""An output folder read back: every later format, evaluation and viewer starts here.
+"""An output folder read back, as records and as arrays: every later format, evaluation and viewer starts here.
 
-The maps and cameras of a result as arrays: points of a view, arrays over time and views, and an xarray dataset.
+Arrays are points of a view, maps and cameras over time and views, and an xarray dataset.
 """
 
 from collections.abc import Sequence

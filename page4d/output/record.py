@@ -1,9 +1,7 @@
-"""`run.json`: settings, inputs and conventions of a run. Sizes are [width, height].
+"""`run.json`: settings, inputs, conventions and diagnostics of a run. Sizes are [width, height].
 
-Diagnostics in `run.json`: seams between chunks, camera motion, and residuals of a calibration. Registration in
-`run.json`: the pairs of views with their evidence, and the camera of every view. Check of a calibration in
-`run.json`: the fit of every pair of cameras, and the faults that were found. Records of velocities and tracks: of a
-run, and of each instant.
+Diagnostics are seams between chunks, camera motion, residuals and faults of a calibration, the pairs and cameras of a
+registration, and velocities and tracks.
 """
 
 import json

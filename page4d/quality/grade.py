@@ -1,6 +1,6 @@
 """The grade of a result: the expected error of its points, the reasons, and the one thing to change first.
 
-The measurements of a whole result: means over views and pairs, and what the run recorded about itself.
+It follows from means over views and pairs, and from what the run recorded about itself.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """Measurement of a result without ground truth, instant by instant: memory does not grow with the capture.
 
-Comparison of the depth maps of two views of the same instant: agreement, contradiction, occlusion, residuals. Photo-
-consistency: whether the depth of a view maps its picture onto that of another.
+Depth maps of two views of an instant are compared (agreement, contradiction, occlusion, residuals), and
+photo-consistency is whether the depth of a view maps its picture onto that of another.
 """
 
 from collections import defaultdict

@@ -1,7 +1,4 @@
-"""A quality report as one HTML page: grade, reasons, tables and pictures, without other files or a network.
-
-A quality report without ground truth: measurements, grade and notes.
-"""
+"""A quality report: measurements, grade and notes of a result, as one HTML page without other files or a network."""
 
 import base64
 import html

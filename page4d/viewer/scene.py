@@ -1,8 +1,7 @@
-"""Clouds and frusta as nodes of viser's scene.
+"""Clouds, frusta, velocities and tracks as nodes of viser's scene.
 
-Frusta of the cameras, and the point from which a scene is first seen. Velocities and tracks as line segments of
-viser's scene. Clouds in the browser: all instants if there is room for them, else the shown one and the next ones.
-Small pictures of all instants and views, compressed, for the frusta.
+The browser holds the clouds of all instants if there is room for them, else the shown one and the next ones. Frusta
+carry small compressed pictures of all instants and views.
 """
 
 import colorsys

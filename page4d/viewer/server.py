@@ -1,6 +1,4 @@
-"""A server of viser that only this machine reaches, and that prints nothing.
-
-A free port of this machine. The live viewer: a server on this machine whose pages share one scene and one panel.
+"""The live viewer: a server that only this machine reaches, whose pages share one scene and one panel.
 
 One thread changes the scene; widgets and cameras only wake it up.
 """

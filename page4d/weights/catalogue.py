@@ -1,6 +1,7 @@
-"""The catalogue of public checkpoints: where each is published, its size, licence and abilities, as data.
+"""The catalogue of public checkpoints, and which of them suits a machine and a use.
 
-The public checkpoint for a machine and a use, by a simple upper bound of the memory that a run needs.
+Each row states where it is published, its size, licence and abilities. The choice uses a simple upper bound of the
+memory that a run needs.
 
 Nothing here downloads or imports PyTorch. Sizes follow from the tensor shapes of the public code: the published files
 were not available to this project. Licences are as stated by the authors where `licence_source` points; this is not

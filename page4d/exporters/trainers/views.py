@@ -1,6 +1,6 @@
-"""Views for training and testing, as the readers of trainers expect them.
+"""Views for training and testing, and their file `poses_bounds.npy`, as the readers of trainers expect them.
 
-`poses_bounds.npy`: poses, focal lengths and depth bounds of all views, one row each.
+The file has poses, focal lengths and depth bounds, one row per view.
 
 Source: README of LLFF, "Using your own poses without running COLMAP".
 """

@@ -1,7 +1,6 @@
-"""Two orthographic views of the point cloud of one instant with its cameras.
+"""Two orthographic views of the point cloud of one instant with its cameras, and a video of the 4D cloud.
 
-Orthographic point splatting with hidden-point removal, in numpy. Video of the 4D point cloud: it plays while the
-viewpoint swings around it.
+Points are splatted with hidden-point removal, in numpy. The video plays while the viewpoint swings around the cloud.
 """
 
 import io
