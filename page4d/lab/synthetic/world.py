@@ -340,7 +340,7 @@ def _stacked(rows: Sequence[Sequence[tuple[Any, ...]]], like: Mapping[str, objec
     shapes = [np.asarray(example).shape for example in like.values()]
     sizes = [math.prod(shape) for shape in shapes]
     table = torch.from_numpy(np.array([[_numbers(item) for item in row] for row in rows], dtype=np.float64))
-    parts = table.reshape(len(rows), len(rows[0]), sum(sizes)).split(sizes, dim=-1)
+    parts = torch.split(table.reshape(len(rows), len(rows[0]), sum(sizes)), sizes, dim=-1)
     return {
         name: part.reshape(*part.shape[:2], *shape) for name, part, shape in zip(like, parts, shapes, strict=True)
     }
