@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.installed ## Install page4d, reconstruct samples/room into demo_out/, and evaluate it against ground truth.
+demo: $(VENV)/.installed libraries ## Install page4d, reconstruct samples/room into demo_out/, and evaluate it against ground truth.
 	$(BIN)/page4d reconstruct samples/room --out demo_out --overwrite
 	$(BIN)/page4d evaluate demo_out samples/room
 
@@ -49,6 +49,6 @@ $(VENV)/.developed: $(VENV)/.tested
 	$(PIP) install --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-# Tests read exported files with Open3D, which needs system libraries; without them these tests are skipped.
+# Open3D writes clouds and trajectories where these are installed, page4d itself elsewhere; tests that need them are skipped.
 libraries:
 	@sh tools/system-libraries.sh
