@@ -1,6 +1,7 @@
 """Layers of the architecture: a module imports only from its own package or from packages on lower floors."""
 
 import ast
+import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -36,6 +37,9 @@ FLOORS = {
     "page4d.errors": 0,
     "page4d.signals": 0,
 }
+
+ROWS = re.findall(r"^\| ([0-9]+) \| (.+?) \|", (ROOT / "docs" / "architecture.md").read_text(), re.MULTILINE)
+"""Floors and rooms in the documentation."""
 
 ENTRY_POINTS = ("page4d", "page4d.__main__")
 """Modules on no floor: the public names, which are imported on first use, and `python -m page4d`."""
@@ -92,6 +96,11 @@ def test_a_module_imports_only_from_lower_floors(file: Path) -> None:
 def test_every_floor_is_a_module() -> None:
     packages = {package_of(module_name(file)) for file in FILES} - {None}
     assert packages == set(FLOORS)
+
+
+def test_the_documentation_has_the_same_floors() -> None:
+    rooms = {(name, int(floor)) for floor, cell in ROWS for name in re.findall(r"`(page4d[a-z0-9_/]*)[^`]*`", cell)}
+    assert {(name.rstrip("/").replace("/", "."), floor) for name, floor in rooms} == set(FLOORS.items())
 
 
 @pytest.mark.parametrize("file", FILES, ids=module_name)
