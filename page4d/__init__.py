@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from page4d.scene.records import Scene
     from page4d.weights.loading import load
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 _MODULES = {
     "ExportSettings": "page4d.options",
