@@ -135,13 +135,13 @@ def test_a_file_has_the_options_of_the_command_line_which_wins(scene: Path, tmp_
 
 
 def test_flags_and_outputs_are_read_from_a_file(scene: Path, tmp_path: Path, cli) -> None:
-    lines = 'untrained=true\npreset="mv-tiny"\nout="out"\nsize=28\nchunk="auto"\nmemory="2GB"\ndry-run=true\n'
+    lines = 'untrained=true\npreset="mv-tiny"\nout="out"\nsize=28\nchunk="auto"\nmemory="20GB"\ndry-run=true\n'
     ended = cli("reconstruct", scene, "--config", configured(lines, tmp_path / "rig"), "--chunk", "4", "--json")
     assert ended.code == 0
     plan = json.loads(ended.out)
     assert plan["out"] == str(tmp_path / "rig" / "out")
     assert (plan["network"], max(plan["network_size"]), plan["chunks"]) == ("page4d-mv", 28, [[0, 4, 0]])
-    assert plan["memory_bytes"] == 2 * 10**9
+    assert plan["memory_bytes"] == 20 * 10**9
 
 
 @pytest.mark.parametrize(

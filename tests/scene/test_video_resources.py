@@ -99,7 +99,7 @@ def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def refuse_second_decode(error: type[FFmpegError], code: int) -> Callable[..., Any]:
     """Return a demultiplexer whose second packet fails to decode."""
-    original = container.Extent.packets
+    original = container.PacketExtent.packets
 
     class Failing:
         def __init__(self, packet: Any) -> None:
@@ -122,17 +122,17 @@ def test_frames_lost_to_the_machine_are_not_left_out_as_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_counter_clip(tmp_path / "a.mp4", 6)
-    monkeypatch.setattr(container.Extent, "packets", refuse_second_decode(AgainError, errno.EAGAIN))
+    monkeypatch.setattr(container.PacketExtent, "packets", refuse_second_decode(AgainError, errno.EAGAIN))
     with pytest.raises(BlockingIOError):
         probe_video(path, max_megapixels=64, allow_damaged=True)
-    monkeypatch.setattr(container.Extent, "packets", refuse_second_decode(InvalidDataError, 1094995529))
+    monkeypatch.setattr(container.PacketExtent, "packets", refuse_second_decode(InvalidDataError, 1094995529))
     assert probe_video(path, max_megapixels=64, allow_damaged=True).notices
 
 
 @pytest.mark.usefixtures("scarce")
 def test_damage_is_not_reported_while_memory_is_scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_counter_clip(tmp_path / "a.mp4", 6)
-    monkeypatch.setattr(container.Extent, "packets", refuse_second_decode(InvalidDataError, 1094995529))
+    monkeypatch.setattr(container.PacketExtent, "packets", refuse_second_decode(InvalidDataError, 1094995529))
     with pytest.raises(MemoryError, match=r"too little memory to decode a\.mp4"):
         probe_video(path, max_megapixels=64, allow_damaged=True)
     with pytest.raises(MemoryError):

@@ -28,7 +28,7 @@ CASES = {
 
 
 def shapes(name: str) -> dict[str, list[int]]:
-    return json.loads((INSIDE / "manifests.json").read_text())[name]
+    return json.loads((INSIDE / "encoders" / "manifests.json").read_text())[name]
 
 
 def plan(path: Path) -> PlannedConversion:
