@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 from page4d.errors import UsageError
 from page4d.io.json_records import config_record
 from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.layers.block import BlockOptions
 from page4d.networks.layers.execution import Count, Depth, Epsilon, Layer, OptionalWidth, Ratio, Side, Width
 
 
@@ -201,15 +202,12 @@ class ReferenceView(StrEnum):
 
 
 @config_record("camera head")
-class CameraHeadConfig:
+class CameraHeadConfig(BlockOptions):
     """The iterative camera head; its width is twice that of the trunk."""
 
     kind: Literal["iterative"] = "iterative"
     trunk_depth: Depth = 4
-    num_heads: Width = 16
     num_iterations: Depth = 4
-    mlp_ratio: Ratio = 4.0
-    norm_eps: Epsilon = 1e-5
     layer_scale: float = 0.01
 
 
@@ -221,15 +219,11 @@ class CameraMLPConfig:
 
 
 @config_record("camera head")
-class CameraTransformerConfig:
+class CameraTransformerConfig(BlockOptions):
     """A camera head of blocks across the special tokens of all images, without iterations, as in VGGT-Omega."""
 
     kind: Literal["transformer"] = "transformer"
     depth: Depth = 4
-    num_heads: Width = 16
-    mlp_ratio: Ratio = 4.0
-    norm_eps: Epsilon = 1e-5
-    layer_scale: float | None = 1.0
 
 
 def _camera_head_kind(value: Any) -> str:
@@ -248,13 +242,10 @@ AnyCameraHeadConfig = Annotated[
 
 
 @config_record("camera encoder")
-class CameraEncoderConfig:
+class CameraEncoderConfig(BlockOptions):
     """Blocks across the known cameras of all images; their output replaces the learned camera token."""
 
     depth: Depth = 4
-    num_heads: Width = 16
-    mlp_ratio: Ratio = 4.0
-    norm_eps: Epsilon = 1e-5
     layer_scale: float | None = 0.01
 
 
@@ -437,7 +428,7 @@ DEPTH_CHANNELS = 2
 
 
 @config_record("known geometry")
-class KnownGeometryConfig:
+class KnownGeometryConfig(BlockOptions):
     """Known intrinsics, depth maps and poses of single images as inputs, as in Pi3X.
 
     Known poses enter after the step across views of `pose_layers`, by blocks of the width of the trunk.
@@ -445,8 +436,6 @@ class KnownGeometryConfig:
 
     depth_encoder: DinoV2Config
     pose_layers: tuple[Layer, ...] = Field(min_length=1)
-    num_heads: Width = 16
-    mlp_ratio: Ratio = 4.0
     norm_eps: Epsilon = 1e-6
     qk_norm_eps: Epsilon | None = 1e-5
     layer_scale: float | None = 0.01

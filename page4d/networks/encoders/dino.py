@@ -25,6 +25,7 @@ from page4d.networks.layers.block import (
     INIT_STD,
     Block,
     BlockConfig,
+    BlockOptions,
     FeedForwardKind,
     PatchEmbed,
     drop_path_rates,
@@ -36,7 +37,6 @@ from page4d.networks.layers.execution import (
     Layer,
     OptionalCount,
     OptionalDepth,
-    Ratio,
     RotaryBase,
     Side,
     Width,
@@ -44,7 +44,7 @@ from page4d.networks.layers.execution import (
 
 
 @config_record("encoder")
-class DinoV2Config:
+class DinoV2Config(BlockOptions):
     """Architecture of DINOv2; `image_size` is the side in pixels of the square that its position table covers."""
 
     kind: Literal["dinov2"] = "dinov2"
@@ -53,12 +53,9 @@ class DinoV2Config:
     in_channels: Width = 3
     embed_dim: Width = 1024
     depth: OptionalDepth = 24
-    num_heads: Width = 16
-    mlp_ratio: Ratio = 4.0
     feed_forward: FeedForwardKind = FeedForwardKind.MLP
     num_registers: OptionalCount = 4
     norm_eps: Epsilon = 1e-6
-    layer_scale: float | None = 1.0
     drop_path: DropPathRate = 0.0
     table_resampling: TableResampling = TableResampling.ANTIALIASED
     final_norm: bool = True
@@ -91,14 +88,7 @@ class DinoV2(nn.Module):
         self.pos_embed = nn.Parameter(torch.zeros(1, 1 + self.table_side**2, dim))
         registers = torch.zeros(1, config.num_registers, dim)
         self.register_tokens = nn.Parameter(registers) if config.num_registers else None
-        block = BlockConfig(
-            dim=dim,
-            num_heads=config.num_heads,
-            mlp_ratio=config.mlp_ratio,
-            feed_forward=config.feed_forward,
-            norm_eps=config.norm_eps,
-            layer_scale=config.layer_scale,
-        )
+        block = BlockConfig.of(config, dim, feed_forward=config.feed_forward)
         rates = drop_path_rates(config.depth, config.drop_path)
         self.blocks = nn.ModuleList(Block(replace(block, drop_path=rate)) for rate in rates)
         final_eps = config.norm_eps if config.final_norm_eps is None else config.final_norm_eps
@@ -142,7 +132,7 @@ class DinoV2(nn.Module):
 
 
 @config_record("encoder")
-class DinoV3Config:
+class DinoV3Config(BlockOptions):
     """Architecture of DINOv3; `image_size` is the nominal long side in pixels, other sizes work too."""
 
     kind: Literal["dinov3"] = "dinov3"
@@ -150,12 +140,8 @@ class DinoV3Config:
     patch_size: Side = 16
     embed_dim: Width = 1024
     depth: OptionalDepth = 24
-    num_heads: Width = 16
-    mlp_ratio: Ratio = 4.0
     num_registers: OptionalCount = 4
     """DINOv3 calls them storage tokens."""
-    norm_eps: Epsilon = 1e-5
-    layer_scale: float | None = 1.0
     rope_base: RotaryBase = DEFAULT_BASE
     drop_path: DropPathRate = 0.0
 
@@ -177,13 +163,7 @@ class DinoV3(nn.Module):
         self.patch_embed = PatchEmbed(dim, config.patch_size)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, dim))
         self.register_tokens = nn.Parameter(torch.zeros(1, config.num_registers, dim))
-        block = BlockConfig(
-            dim=dim,
-            num_heads=config.num_heads,
-            mlp_ratio=config.mlp_ratio,
-            norm_eps=config.norm_eps,
-            layer_scale=config.layer_scale,
-        )
+        block = BlockConfig.of(config, dim)
         rates = drop_path_rates(config.depth, config.drop_path)
         self.blocks = nn.ModuleList(Block(replace(block, drop_path=rate)) for rate in rates)
         self.norm = nn.LayerNorm(dim, eps=config.norm_eps)

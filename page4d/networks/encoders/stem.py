@@ -10,14 +10,14 @@ from torch.nn import functional
 from page4d.io.json_records import config_record
 from page4d.networks.encoders.base import PatchTokens, check_multiple
 from page4d.networks.layers.attention import DEFAULT_BASE, grid_positions, rotary_tables
-from page4d.networks.layers.block import Block, BlockConfig, initialise_linears, patch_grid
-from page4d.networks.layers.execution import Epsilon, OptionalDepth, Ratio, RotaryBase, Side, Width
+from page4d.networks.layers.block import Block, BlockConfig, BlockOptions, initialise_linears, patch_grid
+from page4d.networks.layers.execution import Epsilon, OptionalDepth, RotaryBase, Side, Width
 
 _NUM_CONVOLUTIONS = 3
 
 
 @config_record("encoder")
-class StemConfig:
+class StemConfig(BlockOptions):
     """Architecture of the stem encoder; `image_size` is the nominal long side in pixels, other sizes work too.
 
     `fine_dim` is the number of channels of the half-resolution map of the first convolution, for dense heads.
@@ -29,7 +29,6 @@ class StemConfig:
     fine_dim: Width = 32
     depth: OptionalDepth = 2
     num_heads: Width = 4
-    mlp_ratio: Ratio = 4.0
     norm_eps: Epsilon = 1e-6
     qk_norm_eps: Epsilon | None = 1e-5
     layer_scale: float | None = None
@@ -59,14 +58,7 @@ class Stem(nn.Module):
         self.middle = nn.Conv2d(config.fine_dim, middle, kernel_size=3, stride=2, padding=1)
         self.coarse = nn.Conv2d(middle, config.embed_dim, kernel_size=3, stride=2, padding=1)
         self.coarse_norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
-        block = BlockConfig(
-            dim=config.embed_dim,
-            num_heads=config.num_heads,
-            mlp_ratio=config.mlp_ratio,
-            norm_eps=config.norm_eps,
-            qk_norm_eps=config.qk_norm_eps,
-            layer_scale=config.layer_scale,
-        )
+        block = BlockConfig.of(config, config.embed_dim, qk_norm_eps=config.qk_norm_eps)
         self.blocks = nn.ModuleList(Block(block) for _ in range(config.depth))
         self.norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps)
         initialise_linears(self)

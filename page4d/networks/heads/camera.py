@@ -24,13 +24,7 @@ class CameraHead(nn.Module):
     def __init__(self, config: CameraHeadConfig, dim: int) -> None:
         super().__init__()
         self.num_iterations = config.num_iterations
-        block = BlockConfig(
-            dim=dim,
-            num_heads=config.num_heads,
-            mlp_ratio=config.mlp_ratio,
-            norm_eps=config.norm_eps,
-            layer_scale=config.layer_scale,
-        )
+        block = BlockConfig.of(config, dim)
         self.token_norm = nn.LayerNorm(dim, eps=config.norm_eps)
         self.empty_pose = nn.Parameter(torch.zeros(1, 1, POSE_DIM))
         self.embed_pose = nn.Linear(POSE_DIM, dim)
@@ -125,13 +119,7 @@ class CameraTransformer(nn.Module):
 
     def __init__(self, config: CameraTransformerConfig, dim: int) -> None:
         super().__init__()
-        block = BlockConfig(
-            dim=dim,
-            num_heads=config.num_heads,
-            mlp_ratio=config.mlp_ratio,
-            norm_eps=config.norm_eps,
-            layer_scale=config.layer_scale,
-        )
+        block = BlockConfig.of(config, dim)
         self.token_norm = nn.LayerNorm(dim, eps=config.norm_eps)
         self.trunk = nn.ModuleList(Block(block) for _ in range(config.depth))
         self.trunk_norm = nn.LayerNorm(dim, eps=config.norm_eps)

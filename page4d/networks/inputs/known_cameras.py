@@ -101,13 +101,7 @@ class CameraEncoder(nn.Module):
 
     def __init__(self, config: CameraEncoderConfig, dim: int) -> None:
         super().__init__()
-        block = BlockConfig(
-            dim=dim,
-            num_heads=config.num_heads,
-            mlp_ratio=config.mlp_ratio,
-            norm_eps=config.norm_eps,
-            layer_scale=config.layer_scale,
-        )
+        block = BlockConfig.of(config, dim)
         self.pose_branch = FeedForward(POSE_DIM, dim // 2, dim)
         self.token_norm = nn.LayerNorm(dim, eps=config.norm_eps)
         self.blocks = nn.ModuleList(Block(block) for _ in range(config.depth))

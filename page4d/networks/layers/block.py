@@ -1,8 +1,8 @@
 """Patch embedding and pre-norm transformer blocks, with stochastic depth and weight initialization."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 import torch
 from jaxtyping import Float
@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import ImageSizeError
+from page4d.io.json_records import config_record
 from page4d.networks.layers.attention import Attention, Context, LogitsBias, Neighbours, RotaryTables
-from page4d.networks.layers.execution import in_chunks
+from page4d.networks.layers.execution import Epsilon, Ratio, Width, in_chunks
 
 _SWIGLU_MULTIPLE = 8
 
@@ -80,6 +81,16 @@ FEED_FORWARDS: dict[FeedForwardKind, type[FeedForward | SwiGLU]] = {
 }
 
 
+@config_record("blocks")
+class BlockOptions:
+    """Settings of blocks that configurations inherit, so that their JSON is flat."""
+
+    num_heads: Width = 16
+    mlp_ratio: Ratio = 4.0
+    norm_eps: Epsilon = 1e-5
+    layer_scale: float | None = 1.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class BlockConfig:
     """Architecture of a block; `qk_norm_eps` or `layer_scale` None leaves that part out."""
@@ -92,6 +103,11 @@ class BlockConfig:
     qk_norm_eps: float | None = None
     layer_scale: float | None = None
     drop_path: float = 0.0
+
+    @classmethod
+    def of(cls, options: BlockOptions, dim: int, **others: Any) -> Self:
+        """Return the block of `dim` channels with these options."""
+        return cls(dim=dim, **{field.name: getattr(options, field.name) for field in fields(BlockOptions)}, **others)
 
 
 class LayerScale(nn.Module):
