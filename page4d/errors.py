@@ -125,6 +125,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+def size_of(num_bytes: int) -> str:
+    """Return a number of bytes in GB or MB."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
+
+
 def shortened(text: str, limit: int = 80) -> str:
     """Shorten a text of a file, such as a name, for a message: the middle of a longer one is left out."""
     return text if len(text) <= limit else f"{text[: limit - limit // 3 - 3]}...{text[-(limit // 3) :]}"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat, Pinhole
-from page4d.errors import InputError, OutputError, UsageError, counted, listed
+from page4d.errors import InputError, OutputError, UsageError, counted, listed, size_of
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pictures import choose_up, export_world, plan_pictures
@@ -330,13 +330,9 @@ def check_room(folder: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(nearest).free
     if num_bytes * _LEAST_SHARE > free:
         raise OutputError(
-            f"the export needs at most {_amount(num_bytes)} in '{folder}', {_amount(free)} free",
+            f"the export needs at most {size_of(num_bytes)} in '{folder}', {size_of(free)} free",
             "free space, use ⟨max_points⟩ or ⟨instants⟩, or another folder",
         )
-
-
-def _amount(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
 def _most_points(job: ExportJob, kind: _Points) -> int:

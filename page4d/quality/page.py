@@ -170,12 +170,14 @@ def _reasons(grade: Grade) -> Iterator[Markup]:
         return
     yield "<h2>Reasons</h2>"
     rows = [
-        (html.escape(reason.found), _factor(reason.factor), html.escape(reason.change)) for reason in grade.reasons
+        (html.escape(reason.found), factor_text(reason.factor), html.escape(reason.change))
+        for reason in grade.reasons
     ]
     yield _table(("found", "error", "change"), rows, texts=(0, 2))
 
 
-def _factor(factor: float | None) -> str:
+def factor_text(factor: float | None) -> str:
+    """Return the factor of a reason; None is a fault."""
     return "fault" if factor is None else f"x {factor:.1f}"
 
 
@@ -187,11 +189,11 @@ def _views(views: Sequence[ViewQuality]) -> Iterator[Markup]:
     rows = [
         (
             html.escape(view.view),
-            *(_percent(share) for share in (view.with_depth, view.confirmed, view.contradicted, view.single)),
+            *(percent_text(share) for share in (view.with_depth, view.confirmed, view.contradicted, view.single)),
             f"{view.confidence:.2f}",
-            _number(view.residual_px, "{:.2f}"),
-            _number(view.photo_gain, "{:+.2f}"),
-            _percent(view.flicker, 2),
+            number_text(view.residual_px, "{:.2f}"),
+            number_text(view.photo_gain, "{:+.2f}"),
+            percent_text(view.flicker, 2),
         )
         for view in views
     ]
@@ -206,15 +208,15 @@ def _pairs(report: QualityReport) -> Iterator[Markup]:
     def confirmed(pair: PairQuality) -> tuple[float | None, str]:
         compared = None if pair.confirmed is None or pair.contradicted is None else pair.confirmed + pair.contradicted
         share = None if not compared or pair.confirmed is None else pair.confirmed / compared
-        return share, _percent(share)
+        return share, percent_text(share)
 
     def residual(pair: PairQuality) -> tuple[float | None, str]:
         value = pair.residual_px
-        return None if value is None else 1 - value / 5, _number(value, "{:.2f}")
+        return None if value is None else 1 - value / 5, number_text(value, "{:.2f}")
 
     def gain(pair: PairQuality) -> tuple[float | None, str]:
         value = pair.photo_gain
-        return None if value is None else value / 0.4, _number(value, "{:+.2f}")
+        return None if value is None else value / 0.4, number_text(value, "{:+.2f}")
 
     yield "<h2>Pairs of views</h2>"
     yield '<p class="faint">Points of the view of a row, projected into the view of a column.</p><div class="row">'
@@ -288,7 +290,8 @@ def _pictures(inspection: Inspection) -> Iterator[Markup]:
 
 def _regions(regions: Sequence[Sequence[Share | None]]) -> Markup:
     rows = [
-        "".join(f'<td style="background: {_tint(share)}">{_percent(share)}</td>' for share in row) for row in regions
+        "".join(f'<td style="background: {_tint(share)}">{percent_text(share)}</td>' for share in row)
+        for row in regions
     ]
     return f'<table class="regions">{"".join(f"<tr>{row}</tr>" for row in rows)}</table>'
 
@@ -351,9 +354,11 @@ def _table(headings: Sequence[Markup], rows: Sequence[Sequence[Markup]], texts: 
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
-def _percent(share: float | None, digits: int = 0) -> str:
+def percent_text(share: float | None, digits: int = 0) -> str:
+    """Return a share in percent, "-" if it is unknown."""
     return "-" if share is None else f"{100 * share:.{digits}f}"
 
 
-def _number(value: float | None, form: str) -> str:
+def number_text(value: float | None, form: str) -> str:
+    """Return a number in a format, "-" if it is unknown."""
     return "-" if value is None else form.format(value)

@@ -3,9 +3,8 @@
 For clocks from people, consecutive frames of static views are searched for body keypoints, then for offsets.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from page4d.rig.check.clocks import estimate_clocks
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
 from page4d.rig.people.model import is_fetched
-from page4d.rig.records import Lens
+from page4d.rig.records import Lens, StageProgress, of_stage
 from page4d.scene.clocks import BY_PEOPLE, Synchronisation
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Clock, Level, Notice, Scene
@@ -30,7 +29,7 @@ def open_scene(
     folder: Path | str,
     options: SceneOptions | None = None,
     *,
-    progress: Callable[[int, int, str], None] = lambda _done, _total, _stage: None,
+    progress: StageProgress = lambda _done, _total, _stage: None,
     **changes: Any,
 ) -> Scene:
     """Open a folder of synchronized videos or image folders.
@@ -72,8 +71,6 @@ MAX_RATE_HZ = 60.0
 _NUM_LOOKS, _LOOK = 8, 6
 """Runs of consecutive samples that show where in a longer capture people are; tracklets have 5 poses or more."""
 
-StageProgress = Callable[[int, int, str], None]
-
 
 def check_pose_model() -> None:
     """Refuse to search for people without the model of body keypoints.
@@ -102,8 +99,8 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
     interval = float(np.median(np.diff(scene.times))) if scene.num_times > 1 else 1.0
     step = max(1, round(1 / (MAX_RATE_HZ * interval)))
     instants = _window(scene, range(0, scene.num_times, step), lenses, progress)
-    people = detect_people(scene, instants, lenses, partial(_report, progress, "synchronizing: keypoints"))
-    found = estimate_clocks(scene.view_names, people, lenses, partial(_report, progress, "synchronizing: offsets"))
+    people = detect_people(scene, instants, lenses, of_stage(progress, "synchronizing: keypoints"))
+    found = estimate_clocks(scene.view_names, people, lenses, of_stage(progress, "synchronizing: offsets"))
     # A view that is ahead shows an event at a later time of its own: its recording began earlier.
     starts = -found.ahead * step * interval
     clocks = tuple(Clock(offset_s=float(round(start, 6))) for start in starts)
@@ -122,14 +119,10 @@ def _window(scene: Scene, samples: Sequence[int], lenses: Sequence[Lens], progre
     starts = np.linspace(0, len(samples) - NUM_SAMPLES, _NUM_LOOKS).round().astype(int)
     looks = starts + (NUM_SAMPLES - _LOOK) // 2
     instants = tuple(samples[int(look) + place] for look in looks for place in range(_LOOK))
-    people = detect_people(scene, instants, lenses, partial(_report, progress, "synchronizing: search for people"))
+    people = detect_people(scene, instants, lenses, of_stage(progress, "synchronizing: search for people"))
     shown = np.zeros((scene.num_views, len(instants)))
     for view, one in enumerate(people):
         for tracklet in one.tracklets:
             shown[view, tracklet.instants] = 1
     best = int(np.argmax(shown.sum(0).reshape(_NUM_LOOKS, _LOOK).sum(1)))
     return tuple(samples[int(starts[best]) : int(starts[best]) + NUM_SAMPLES])
-
-
-def _report(progress: StageProgress, stage: str, done: int, total: int) -> None:
-    progress(done, total, stage)

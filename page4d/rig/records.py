@@ -3,6 +3,7 @@
 Rotations are numpy arrays, made by the functions of `page4d.geometry.rotation`; angles are in degrees.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -20,6 +21,14 @@ from page4d.geometry.rotation import (
 )
 
 Array = NDArray[np.float64]
+
+StageProgress = Callable[[int, int, str], None]
+"""Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""
+
+
+def of_stage(progress: StageProgress, stage: str) -> Callable[[int, int], None]:
+    """Return what receives the steps done, and all steps, of one stage."""
+    return lambda done, total: progress(done, total, stage)
 
 
 class FocalSource(StrEnum):

@@ -6,7 +6,7 @@ Pairs, graph and adjustment are repeated for an unknown focal length.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 from jaxtyping import Float
@@ -29,8 +29,10 @@ from page4d.rig.records import (
     PairPose,
     RegisteredView,
     RigRegistration,
+    StageProgress,
     ViewPeople,
     direction_angle_deg,
+    of_stage,
     rotation_angle_deg,
 )
 from page4d.rig.texture import ViewTexture, extract_texture
@@ -350,9 +352,6 @@ def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[Arra
     return np.asarray(np.minimum(counts[:, None], counts[None]).sum(-1))
 
 
-StageProgress = Callable[[int, int, str], None]
-"""Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""
-
 NO_POSE_MODEL = "body keypoints are not used: 'page4d weights get people' fetches the model"
 
 
@@ -377,7 +376,7 @@ def register_rig(
     people: tuple[ViewPeople, ...] | None = None
     if settings.register in (Registration.AUTO, Registration.PEOPLE):
         if is_fetched():
-            people = detect_people(scene, instants, lenses, partial(_report, progress, "registering: keypoints"))
+            people = detect_people(scene, instants, lenses, of_stage(progress, "registering: keypoints"))
         else:
             notes.append(NO_POSE_MODEL)
     seconds["keypoints"] = time.perf_counter() - start
@@ -388,7 +387,7 @@ def register_rig(
         @cache
         def views() -> tuple[ViewTexture, ...]:
             begin = time.perf_counter()
-            found = extract_texture(scene, instants, lenses, partial(_report, progress, "registering: texture"))
+            found = extract_texture(scene, instants, lenses, of_stage(progress, "registering: texture"))
             seconds["texture"] = time.perf_counter() - begin
             return found
 
@@ -419,7 +418,3 @@ def register_rig(
         notes=(*notes, *map(in_options, assembly.notes)),
         seconds=seconds,
     )
-
-
-def _report(progress: StageProgress, stage: str, done: int, total: int) -> None:
-    progress(done, total, stage)

@@ -25,8 +25,8 @@ from page4d.rig.instants import with_all_instants
 from page4d.rig.lens import lenses_of
 from page4d.rig.opening import open_scene
 from page4d.rig.people.model import is_fetched, model_sha256
-from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration
-from page4d.rig.register import StageProgress, register_rig
+from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration, StageProgress
+from page4d.rig.register import register_rig
 from page4d.run.progress import Observer, SilentObserver
 from page4d.run.stages.world import (
     KnownDistance,

@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import page4d
-from page4d.errors import InputError, OutputError, UsageError
+from page4d.errors import InputError, OutputError, UsageError, size_of
 from page4d.formats.files import reading_again
 from page4d.io.atomic import WrittenFile, delete_files, file_sha256, write_bytes_atomic
 from page4d.io.json_records import FileModel, Model, read_model, read_sealed, readable, write_sealed
@@ -261,13 +261,9 @@ def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
     free = shutil.disk_usage(folder).free + freed_bytes
     if needed_bytes > free:
         raise OutputError(
-            f"need about {_amount(needed_bytes)} in '{folder}', {_amount(free)} free",
+            f"need about {size_of(needed_bytes)} in '{folder}', {size_of(free)} free",
             "free space, use ⟨voxel_size⟩ or ⟨max_points⟩, or another folder",
         )
-
-
-def _amount(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
 
 
 def _read(path: Path, model: type[Model]) -> Model:

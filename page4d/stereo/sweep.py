@@ -225,7 +225,7 @@ _PATCH_MAX_PENALTY = 1.0
 _PATCH_MAX_STEP = 0.3
 """Log depth factors of neighbouring patches are penalized linearly up to this difference."""
 
-_PATCH_MIN_DEPTH = 1e-6
+_LEAST_DEPTH = 1e-6
 _MAX_PAIRS = 1 << 23
 """Pairs of patches and cells compared at once: 32 MB of numbers, a few times over."""
 
@@ -274,7 +274,7 @@ def _evidence(
         times, other = (number // len(views)).to(depth.device), int(number[0]) % len(views)
         if is_new.any():
             warp = ray_warp(rays, rig[:, :, place], rig[:, times, other])
-            ratio = _log_ratios(view, views[other], times, warp.at(depths, _PATCH_MIN_DEPTH))
+            ratio = _log_ratios(view, views[other], times, warp.at(depths, _LEAST_DEPTH))
             evidence += ratio * (view.static_probability(target) * is_new.to(depth.device)[:, None])[..., None]
     return evidence
 
@@ -286,7 +286,7 @@ def _log_ratios(
     own, target = view.matches.features, other.matches.features
     if own is None or target is None:
         return torch.zeros_like(warped.depth)
-    places, visible = warped.pixels.flatten(0, 1), warped.visible(other.size, _PATCH_MIN_DEPTH).flatten(0, 1)
+    places, visible = warped.pixels.flatten(0, 1), warped.visible(other.size, _LEAST_DEPTH).flatten(0, 1)
     grid = (other.grid[0] * target.finer, other.grid[1] * target.finer)
     patches, cells = own.patches[:, :, 0].flatten(0, 1), target.cells[:, times, 0].flatten(0, 1)
     unseen, cells_per_px = own.unseen, target.finer / other.patch_size
@@ -337,7 +337,6 @@ _PENALTY, _FINE_MAX_PENALTY = 0.75, 3.0
 _FINE_MAX_STEP = 0.05
 """Largest log factor of a hypothesis from the next, where no other view has much parallax."""
 
-_FINE_MIN_DEPTH = 1e-6
 _MIN_SEEN = 0.01
 """Share of the pixels of a view that another one must see at a usable angle."""
 
@@ -391,8 +390,8 @@ def _pixels_per_log_depth(
 ) -> Float[Tensor, "H W"]:
     """Return how fast the projection of each pixel into another image moves with its log depth; 0 outside of it."""
     warp = ray_warp(camera_rays(camera.intrinsics, depth.shape), camera, other).to(depth)
-    warped = warp.at(depth, _FINE_MIN_DEPTH)
-    target = warped.depth.clamp(min=_FINE_MIN_DEPTH)
+    warped = warp.at(depth, _LEAST_DEPTH)
+    target = warped.depth.clamp(min=_LEAST_DEPTH)
     slope = depth * (warp.directions[..., :2] - warped.pixels * warp.directions[..., 2:]).norm(dim=-1) / target
-    found: Tensor = slope * warped.visible(image.shape[-2:], _FINE_MIN_DEPTH)
+    found: Tensor = slope * warped.visible(image.shape[-2:], _LEAST_DEPTH)
     return found

@@ -55,6 +55,8 @@ def report(
 
 def _print(report: "QualityReport") -> None:
     """Print the tables of views and pairs, the grade with its reasons, and the notes."""
+    from page4d.quality.page import factor_text, number_text, percent_text
+
     headings = (
         *("with\ndepth\n%", "con-\nfirmed\n%", "contra-\ndicted\n%", "single\nview\n%", "confi-\ndence"),
         *("resi-\ndual\npx", "photo\ngain", "flicker\n%"),
@@ -63,11 +65,11 @@ def _print(report: "QualityReport") -> None:
     rows = [
         (
             view.view,
-            *(_percent(share) for share in (view.with_depth, view.confirmed, view.contradicted, view.single)),
+            *(percent_text(share) for share in (view.with_depth, view.confirmed, view.contradicted, view.single)),
             f"{view.confidence:.2f}",
-            _number(view.residual_px, "{:.2f}"),
-            _number(view.photo_gain, "{:+.2f}"),
-            _percent(view.flicker, 2),
+            number_text(view.residual_px, "{:.2f}"),
+            number_text(view.photo_gain, "{:+.2f}"),
+            percent_text(view.flicker, 2),
         )
         for view in report.views
     ]
@@ -75,7 +77,7 @@ def _print(report: "QualityReport") -> None:
     if report.pairs:
         _print_pairs(report)
     grade = report.grade
-    reasons = [f"{_factor(reason.factor)}  {reason.found}" for reason in grade.reasons]
+    reasons = [f"{factor_text(reason.factor)}  {reason.found}" for reason in grade.reasons]
     fields = [
         ("result", report.out),
         ("measured", f"{counted(len(report.instants), 'instant')} of {report.num_times}"),
@@ -86,22 +88,19 @@ def _print(report: "QualityReport") -> None:
     print_fields([*fields, *(("note", note) for note in report.notes)])
 
 
-def _factor(factor: float | None) -> str:
-    """Format the factor by which a reason multiplies the expected error."""
-    return "fault" if factor is None else f"x {factor:.1f}"
-
-
 def _print_pairs(report: "QualityReport") -> None:
     """Print the pairs of views, of many those that agree least."""
+    from page4d.quality.page import number_text, percent_text
+
     headings = ("overlap\n%", "con-\nfirmed\n%", "contra-\ndicted\n%", "resi-\ndual\npx", "photo\ngain")
     columns = [Column("pair"), *(Column(heading, right=True) for heading in headings)]
     worst = sorted(report.pairs, key=lambda pair: 1.0 if pair.confirmed is None else pair.confirmed)[:_MAX_PAIRS]
     rows = [
         (
             " > ".join(pair.views),
-            *(_percent(share) for share in (pair.overlap, pair.confirmed, pair.contradicted)),
-            _number(pair.residual_px, "{:.2f}"),
-            _number(pair.photo_gain, "{:+.2f}"),
+            *(percent_text(share) for share in (pair.overlap, pair.confirmed, pair.contradicted)),
+            number_text(pair.residual_px, "{:.2f}"),
+            number_text(pair.photo_gain, "{:+.2f}"),
         )
         for pair in report.pairs
         if pair in worst
@@ -109,11 +108,3 @@ def _print_pairs(report: "QualityReport") -> None:
     all_of_them = len(worst) == len(report.pairs)
     which = "" if all_of_them else f", the {len(worst)} of {len(report.pairs)} pairs that agree least"
     print_table(columns, rows, f"points of the first view of a pair in the second{which}")
-
-
-def _percent(share: float | None, digits: int = 0) -> str:
-    return "-" if share is None else f"{100 * share:.{digits}f}"
-
-
-def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)

@@ -1,9 +1,8 @@
 """Check of the calibration and the clocks of a scene against the people in it."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from page4d.rig.check.clocks import check_clocks
 from page4d.rig.instants import choose_instants
 from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
 from page4d.rig.people.model import is_fetched, model_sha256
-from page4d.rig.records import FocalSource, Lens, RigCamera, ViewPeople
+from page4d.rig.records import FocalSource, Lens, RigCamera, StageProgress, ViewPeople, of_stage
 from page4d.scene.records import Scene
 
 
@@ -35,9 +34,6 @@ def calibrated_cameras(scene: Scene) -> tuple[RigCamera, ...] | None:
 
 
 NO_POSE_MODEL = f"the model of body keypoints was not fetched ('{FETCH_COMMAND}')"
-
-StageProgress = Callable[[int, int, str], None]
-"""Receives the steps done of a stage, all its steps, and its name."""
 
 
 def check_scene(
@@ -64,9 +60,9 @@ def check_scene(
         return check_calibration(scene.view_names, cameras, nobody).model_copy(update={"reason": reason})
     lenses = [camera.lens for camera in cameras]
     begin = time.perf_counter()
-    people = detect_people(scene, instants, lenses, partial(_report, progress, "checking: keypoints"))
+    people = detect_people(scene, instants, lenses, of_stage(progress, "checking: keypoints"))
     detected = time.perf_counter()
-    record = check_calibration(scene.view_names, cameras, people, partial(_report, progress, "checking: cameras"))
+    record = check_calibration(scene.view_names, cameras, people, of_stage(progress, "checking: cameras"))
     compared = time.perf_counter()
     clocks = check_sampled_clocks(scene, instants, people, lenses)
     seconds = {
@@ -98,7 +94,3 @@ def check_sampled_clocks(
     )
     frame_s = step * float(np.median(np.diff(scene.times)))
     return check_clocks(scene.view_names, spaced, lenses, frame_s)
-
-
-def _report(progress: StageProgress, stage: str, done: int, total: int) -> None:
-    progress(done, total, stage)
