@@ -1,6 +1,6 @@
-"""Console output: messages and progress on stderr, results on stdout.
+"""Console output, messages and progress on stderr, results on stdout, and signals that stop a command.
 
-SIGINT, SIGTERM and SIGHUP: a run stops between two files and exits with 128 + the number of the signal.
+At SIGINT, SIGTERM and SIGHUP a run stops between two files and exits with 128 + the number of the signal.
 """
 
 import io

@@ -1,9 +1,7 @@
 """Progress on stderr: a line of `rich.progress` on a terminal, few plain lines elsewhere.
 
-Progress of a training run: a status line on a terminal, a line at intervals elsewhere. Weights named on the command
-line: fetched and converted once, with their licence, sizes and progress on stderr.
-
-Messages appear above the line; warnings of libraries too, as rich redirects `sys.stderr` meanwhile.
+It shows runs, training, and weights that are fetched and converted, with their licence and sizes. Messages appear
+above the line; warnings of libraries too, as rich redirects `sys.stderr` meanwhile.
 """
 
 import sys

@@ -1,9 +1,4 @@
-"""Printed reports of `page4d reconstruct`: a plan, a result, or the outcomes of a batch.
-
-Report of the check of a calibration: the fit of every pair of cameras, and faults with their correction. Tables of a
-registration: pairs of views with their evidence, and the camera of every view. Printed reports of `page4d export`:
-the table of formats, what was written, and what would be.
-"""
+"""Printed reports of runs, batches, calibration checks, registrations and exports."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

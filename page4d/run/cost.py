@@ -1,6 +1,6 @@
-"""Memory: out-of-memory errors, used and available bytes, and the forecast of a run's peak.
+"""Memory and FLOPs of a run: the forecast of its peak, used and available bytes, and out-of-memory errors.
 
-Memory and FLOPs of a network's forward pass, from a run on the meta device, and what a real one takes.
+A forward pass is counted by a run on the meta device, and corrected by what a real one takes.
 """
 
 import time

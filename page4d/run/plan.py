@@ -1,6 +1,6 @@
 """The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space.
 
-Forecast of registration: seconds and memory of its stages, before a frame is decoded.
+Registration has a forecast of its own: seconds and memory of its stages.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Predictors: a network, or measured depth, as the source of a run's predictions.
 
-Conversion of batches of frames to inputs of a network, and of its outputs to predictions.
+Batches of frames become inputs of a network, and its outputs predictions.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Reconstruction: from a scene to a complete output folder, in one call.
 
-Checks of the output folder before a run: existing results, and input files inside it.
+The output folder is checked first, for existing results and for input files inside it.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""Registration in a run: cameras of a rig without calibration from evidence, before the network runs.
+"""Cameras before the network runs: registration of a rig from evidence, and the check of a given calibration.
 
-Registration of a rig alone: from a scene to its cameras, and to a calibration for other programs. Check of a
-calibration against camera motion and people, as a stage of a run before the network.
+Registration runs in a reconstruction, or alone, where it writes a calibration for other programs. The check compares
+a calibration with camera motion and people.
 """
 
 from collections.abc import Callable, Sequence

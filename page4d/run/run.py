@@ -1,6 +1,6 @@
 """One run: chunks are predicted, brought into one world, and written stage by stage, resumably.
 
-Bounded producer-consumer queue: one item is consumed in a thread while the next one is produced.
+Bounded queues between stages: one item is consumed in a thread while the next one is produced.
 """
 
 import time

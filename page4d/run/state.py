@@ -1,6 +1,6 @@
-"""The state folder of an output: records for resuming a run, and the list of its files.
+"""The state folder of an output: records for resuming a run, its fingerprint, and the list of its files.
 
-Fingerprint of everything that a result's bytes depend on, so that only an equal run is resumed.
+The fingerprint covers everything that a result's bytes depend on, so that only an equal run is resumed.
 """
 
 import hashlib

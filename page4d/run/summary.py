@@ -1,8 +1,7 @@
-"""The summary of a run: the content of `run.json`, and the notices at its end.
+"""The summary of a run: the content of `run.json`, the notices at its end, and previews of the output.
 
-Notices on a run's diagnostics: seams between chunks, static cameras, metres of a network, and the calibration.
-Residuals between predicted cameras and a calibration, per camera, and the one that disagrees with all others.
-Previews of a finished output: contact sheet, point cloud, and a video of the 4D cloud.
+Notices concern seams between chunks, static cameras, metres of a network, and the calibration: residuals of predicted
+cameras, and the one that disagrees with all others.
 """
 
 from collections.abc import Iterable, Sequence

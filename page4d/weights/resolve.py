@@ -1,11 +1,9 @@
 """The weights file that `weights` stands for: given, or fetched from the hub and converted, once.
 
-Published checkpoints as page4d files, converted once and kept in page4d's cache. The converted files in page4d's
-cache, named by family, sources and options, and version of the conversion. What is known about weights without
-fetching them: from the catalogue, the caches, and the headers of files.
-
 A converted file is named by its family, a digest of its sources and of the options of the conversion, and the version
 of the conversion. Where the tool's conversion has changed, the file is made again and the older one removed.
+
+What is known about weights without fetching them comes from the catalogue, the caches, and the headers of files.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """`page4d reconstruct`: from scenes to point clouds, depth maps and camera trajectories.
 
-Execution of `page4d reconstruct`: one scene, its plan, or a batch, in this process or on a cluster.
+It runs one scene, prints its plan, or runs a batch, in this process or on a cluster.
 """
 
 from collections.abc import Iterator

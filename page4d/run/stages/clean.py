@@ -1,6 +1,6 @@
-"""Cleaning of a run's chunks before they are written: the background of static cameras, and agreement of views.
+"""Cleaning of a run's chunks by the background of static cameras and the agreement of views, and layers of a run.
 
-Layers of a run: what does not move, once for all instants, apart from the moving points of every instant.
+Layers are what does not move, once for all instants, and the moving points of every instant.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
 """Velocities and tracks of a run, from the flow of every view to the instants before and after.
 
-Tracks of a run by chunks: what is recorded with every chunk, and the tracks of the capture from these records.
+Tracks of the whole capture are made from records of every chunk.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

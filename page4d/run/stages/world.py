@@ -1,6 +1,7 @@
-"""The world frame of a result: that of the calibrated rig, or of the first predicted camera.
+"""The world frame and the metric scale of a result.
 
-Metric scale from one known length: the distance between two cameras, or the height of the people.
+The world is that of the calibrated rig, or of the first predicted camera. Scale follows from one known length: the
+distance between two cameras, or the height of the people.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Tensor accounting of a conversion: the origin of every network tensor, the destination of every source tensor.
 
-Key maps from the tensor names of published checkpoints to those of page4d, as data.
+Key maps, from tensor names of published checkpoints to those of page4d, are data.
 """
 
 import re

@@ -1,6 +1,6 @@
 """Conversion of published networks and encoders to self-describing weights files, with every tensor accounted for.
 
-The file of a conversion: checks of its place, writing with one tensor in memory at a time, and its metadata.
+The place of the file is checked first; it is written with one tensor in memory at a time.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Conversion recipes: the network that a set of sources fills, and the origin of each of its parts.
 
-The view x time network of a published checkpoint, with parts that the checkpoint lacks. Initial values of tensors
-that no checkpoint provides: neutral scalars, mask head, seeded memory tokens.
+A view x time network may have parts that its checkpoint lacks. Their initial values are neutral scalars, a mask head,
+and memory tokens from a seed.
 """
 
 import math

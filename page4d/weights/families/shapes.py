@@ -1,7 +1,6 @@
-"""Sizes of a network or encoder, read from the names and shapes of its tensors.
+"""Configurations of networks and encoders from the names and shapes of their tensors.
 
-Base of the settings of published networks: what tensor shapes do not determine, such as numbers of heads.
-Configuration of a DPT head from its tensors. Configuration of a DINOv2 encoder from its tensors.
+Settings of published networks hold what shapes do not determine, such as numbers of heads.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""All families of published checkpoints: licences, recognition, key maps, and configurations from tensors.
-
-Settings of the published networks, and their reading from JSON files.
-"""
+"""All families of published checkpoints: licences, recognition, settings, key maps, and configurations."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
