@@ -20,6 +20,9 @@ PIXEL_CENTER = 0.5
 INTEGER_PIXEL_CENTER = 0.0
 """The same coordinate in OpenCV, Open3D, KITTI, Qualisys and the public VGGT code."""
 
+OPENGL_AXES = (1.0, -1.0, -1.0, 1.0)
+"""Signs of the axes x, y, z, 1 of an OpenGL camera (x right, y up, z backwards) in one of OpenCV, and vice versa."""
+
 IMAGE_MEAN = (0.485, 0.456, 0.406)
 IMAGE_DEVIATION = (0.229, 0.224, 0.225)
 """Mean and standard deviation of RGB in [0, 1] by which networks normalize images.

@@ -24,7 +24,7 @@ from torch import Tensor
 from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, listed, shortened
 from page4d.evaluation.scores import counted_pixels
-from page4d.formats.cameras_json import read_page4d_json
+from page4d.formats import cameras_json
 from page4d.formats.files import read_json
 from page4d.formats.maps import STILL_LEVEL, read_png
 from page4d.geometry.camera import resize_intrinsics
@@ -118,7 +118,7 @@ def open_truth(path: Path | str) -> TruthFolder:
         InputError: if it does not exist or cannot be read.
     """
     folder = _find(Path(path))
-    calibration = read_page4d_json(folder / CAMERAS, read_json(folder / CAMERAS))
+    calibration = cameras_json.read(folder / CAMERAS, read_json(folder / CAMERAS))
     views = []
     for camera in calibration.cameras:
         if camera.image_size is None or camera.distortion is not None:

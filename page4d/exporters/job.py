@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat
+from page4d.conventions import OPENGL_AXES
 from page4d.errors import UsageError, listed
 from page4d.exporters.formats import BudgetScope, Format
 from page4d.exporters.pictures import ExportWorld, PictureGeometry, Size, scaled
@@ -349,7 +350,7 @@ _LOST_PX = 0.5
 
 def opengl_poses(job: ExportJob) -> NDArray[np.float64]:
     """Return poses [T, V, 4, 4] from OpenGL cameras to the exported world."""
-    poses: NDArray[np.float64] = job.camera_to_world * np.array([1.0, -1.0, -1.0, 1.0]) + 0.0  # no -0
+    poses: NDArray[np.float64] = job.camera_to_world * np.array(OPENGL_AXES) + 0.0  # no -0
     return poses
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from page4d.choices import ImageFormat, PointLayer
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture, opengl_poses
+from page4d.formats.nerfstudio import frame_camera
 from page4d.formats.ply import PointCloud, encode_header
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
@@ -182,20 +183,13 @@ def _splits(dataset: _Dataset, places: range) -> dict[str, list[str]]:
 
 
 def _frames(dataset: _Dataset, places: range) -> Iterator[dict[str, Any]]:
-    """Yield the frames view by view; intrinsics are those of a frame, because views differ."""
+    """Yield the frames view by view."""
     job, poses = dataset.job, opengl_poses(dataset.job)
-    for number, (view, (height, width)) in enumerate(zip(job.views, job.sizes, strict=True)):
+    for number, (view, size) in enumerate(zip(job.views, job.sizes, strict=True)):
         for place in places:
-            (fl_x, _, cx), (_, fl_y, cy), _ = job.intrinsics[place, number].tolist()
             yield {
                 **dataset.files(place, number),
-                "transform_matrix": poses[place, number].tolist(),
-                "fl_x": fl_x,
-                "fl_y": fl_y,
-                "cx": cx,
-                "cy": cy,
-                "w": width,
-                "h": height,
+                **frame_camera(poses[place, number], job.intrinsics[place, number], size),
                 "time": float(job.seconds[place]),
                 "camera_label": view.label,
             }

@@ -1,13 +1,9 @@
-"""Readers of camera calibrations.
+"""Foreign file formats: one file per format, with its reader and its writer.
 
-* `record.py`: `Calibration` and `CalibratedCamera`, the result of every reader.
-* `read.py`: `read_calibration`, and `FORMATS`, the table of formats with their readers.
-* One file per format: `colmap.py`, `nerfstudio.py`, `opencv_yaml.py`, `page4d_json.py`, `pose2sim.py`, `qualisys.py`.
-* `write.py`: writers for other programs.
-* Shared by the readers: `files.py` (bounded reading, error messages), `build.py` (cameras from numbers),
-  `grouping.py` (views and frames from image names).
+* Calibrations: `cameras_json.py` (page4d's own), `colmap.py`, `nerfstudio.py`, `opencv_yaml.py`, `qualisys.py`,
+  `toml_rig.py` (Pose2Sim, Anipose). `table.py` has a row for each; `calibrations.py` reads and writes any of them.
+* The result of every reader is a `Calibration` (`camera_model.py`), made by the parts in `build.py` and `files.py`.
+* Maps, points and others: `maps.py` (PNG), `ply.py`, `open3d.py`, `tracks.py` (NPZ), `video.py`.
 
-To add a format, write a function `read_<format>(path) -> Calibration` in a new file, add a row to `FORMATS`, name the
-format in `files.SUPPORTED_FORMATS`, and add a writer to `tests/scene/calibration_writers.py`: the tests then compare
-its pixels, names, sizes and unit with those of the other formats.
+A new calibration format is a module with `read(path)` and a row in `table.py`.
 """

@@ -1,6 +1,7 @@
-"""Construction of calibrated cameras from the numbers of a file.
+"""Calibrated cameras from the content of a file: schemas, matrices, lenses, and cameras of single images.
 
-Grouping of the images of photo-based calibrations into views and frames by their names.
+Formats that calibrate each image (COLMAP, nerfstudio) name images, not views: `group_images` divides the names into
+views and frames, and `join_images` makes one camera of the images of a view.
 """
 
 import math

@@ -1,10 +1,9 @@
-"""Calibration records: the result of every reader, validated on construction.
+"""Calibrated cameras, the result of every reader, and checks of them: of matrices, lenses and rigs.
 
-Plausibility of lenses and rigs: what no real camera has is an error, what few have is a doubt that is reported.
-
-The limits are those of optics. A lens that is not a fisheye maps a plane in front of it to a plane, so its field of
-view ends below 180 degrees; that of a long telephoto lens with a small crop of the sensor has tenths of a degree.
-The principal point of a crop may lie far outside of the image, but not outside of what the lens can show.
+What no real camera has is an error, what few have is a doubt that is reported. The limits are those of optics. A
+lens that is not a fisheye maps a plane in front of it to a plane, so its field of view ends below 180 degrees; that
+of a long telephoto lens with a small crop of the sensor has tenths of a degree. The principal point of a crop may lie
+far outside of the image, but not outside of what the lens can show.
 """
 
 import math
@@ -214,7 +213,7 @@ class CalibratedCamera:
     are identified by `frames` (file stems) or `times` (seconds on the common clock).
 
     Raises:
-        InputError: if a matrix or the image size is invalid, or no real lens has such numbers (`plausibility.py`).
+        InputError: if a matrix or the image size is invalid, or no real lens has such numbers (`check_lens`).
     """
 
     name: str

@@ -1,25 +1,41 @@
-"""`cameras.json` of page4d: the output of a run (`views`) or a plain ground truth (`cameras`)."""
+"""`cameras.json` of page4d, read and written: the cameras of a run (`views`), or plain ones (`cameras`).
+
+As a calibration, both are read whoever wrote them. `read_cameras_json` reads the cameras of a run exactly, and
+accepts only what `write_cameras_json` writes.
+"""
 
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
 
-from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
-from page4d.errors import InputError
+import page4d
+from page4d.conventions import DESCRIPTION, INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
+from page4d.errors import InputError, ShapeError
 from page4d.formats.build import FileSchema, Matrix3, Matrix4, Side, make_camera
-from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
+from page4d.formats.camera_model import CORRECTION_HINT, ROTATION_TOLERANCE, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context, unreadable, validated
 from page4d.geometry.distortion import Distortion, LensModel
+from page4d.geometry.rotation import rotation_defect
+from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.json_records import FileModel, format_json, read_model, readable
+
+Matrix = list[list[float]]
 
 _PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
 
 _MAX_DRIFT = 1e-6
 """Relative change over time up to which intrinsics are considered constant."""
+
+_MAX_TRANSLATION = 1e12
+"""Largest translation that is read, in units of the scene: differences of larger numbers have no digits left."""
 
 
 class _Distortion(FileSchema):
@@ -30,43 +46,45 @@ class _Distortion(FileSchema):
         return Distortion(model=self.model, coefficients=tuple(self.coefficients))
 
 
-class _TruthCamera(FileSchema):
+class _Camera(FileSchema):
     world_to_camera: Matrix4 | Annotated[list[Matrix4], Field(min_length=1)]
+    distortion: _Distortion | None = None
+
+
+class _TruthCamera(_Camera):
     intrinsics: Matrix3
     width: Side
     height: Side
-    distortion: _Distortion | None = None
 
 
-class _Truth(FileSchema):
-    cameras: dict[str, dict[str, object]]
-    convention: str = ""
-    pixel_center: _PixelCenter | None = None
-    scale: Annotated[Scale | None, Field(strict=False)] = None
-    times: list[float] = Field(default=[])
-
-
-class _OutputView(FileSchema):
+class _OutputView(_Camera):
     image_size: Annotated[list[Side], Field(min_length=2, max_length=2)]
     static: bool = True
     intrinsics: Matrix3 | Annotated[list[Matrix3], Field(min_length=1)]
-    world_to_camera: Matrix4 | Annotated[list[Matrix4], Field(min_length=1)]
-    distortion: _Distortion | None = None
+
+
+class _Document(FileSchema):
+    pixel_center: _PixelCenter | None = None
+    times: list[float] = Field(default=[])
+
+
+class _Truth(_Document):
+    cameras: dict[str, dict[str, object]]
+    convention: str = ""
+    scale: Annotated[Scale | None, Field(strict=False)] = None
 
 
 class _Conventions(FileSchema):
     pixel_center: str | _PixelCenter = PIXEL_CENTER
 
 
-class _Output(FileSchema):
+class _Output(_Document):
     views: dict[str, dict[str, object]]
     conventions: _Conventions = _Conventions()
-    pixel_center: _PixelCenter | None = None
     scale: Annotated[Scale, Field(strict=False)] = Scale.ARBITRARY
-    times: list[float] = Field(default=[])
 
 
-def read_page4d_json(path: Path, content: dict[str, object]) -> Calibration:
+def read(path: Path, content: dict[str, object]) -> Calibration:
     """Read the content of a `cameras.json`: the output of a page4d run, or a plain ground truth.
 
     Raises:
@@ -77,6 +95,31 @@ def read_page4d_json(path: Path, content: dict[str, object]) -> Calibration:
     if "cameras" in content:
         return _read_truth(path, validated(_Truth, content, path.name))
     raise unreadable(path, "it has neither the key 'views' nor 'cameras'")
+
+
+def write(calibration: Calibration, path: Path) -> None:
+    """Write static cameras as plain cameras, atomically.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    cameras = {}
+    for camera in calibration.cameras:
+        assert camera.image_size is not None
+        height, width = camera.image_size
+        content: dict[str, object] = {
+            "width": width,
+            "height": height,
+            "intrinsics": camera.intrinsics.tolist(),
+            "world_to_camera": camera.world_to_camera.tolist(),
+        }
+        if camera.distortion is not None:
+            coefficients = list(camera.distortion.coefficients)
+            content["distortion"] = {"model": camera.distortion.model.value, "coefficients": coefficients}
+        cameras[readable(camera.name)] = content
+    head = {"page4d": page4d.__version__, "pixel_center": PIXEL_CENTER, "scale": calibration.scale.value}
+    text = format_json({**head, "unit": calibration.scale.unit, "cameras": cameras}) + "\n"
+    write_bytes_atomic(path, text.encode())
 
 
 def _read_truth(path: Path, truth: _Truth) -> Calibration:
@@ -191,3 +234,131 @@ def _median_intrinsics(
         return over_time[0], None
     text = f"{label}: camera {name}: the intrinsics vary by up to {change:.3g} px over time; their median is used"
     return over_time.median(dim=0).values, text
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureCameras:
+    """Cameras of T instants and V views in double precision; `intrinsics` belong to the original images.
+
+    `image_sizes` are the original (height, width) of every view; `times` are seconds on the common clock.
+    """
+
+    times: Float[Tensor, " T"]
+    view_names: tuple[str, ...]
+    image_sizes: tuple[tuple[int, int], ...]
+    world_to_camera: Float[Tensor, "T V 4 4"]
+    intrinsics: Float[Tensor, "T V 3 3"]
+    scale: Scale
+
+    def __post_init__(self) -> None:
+        axes = (len(self.times), len(self.view_names))
+        for name, size in (("world_to_camera", 4), ("intrinsics", 3)):
+            value: Tensor = getattr(self, name)
+            if tuple(value.shape) != (*axes, size, size) or value.dtype != torch.float64:
+                raise ShapeError(
+                    f"capture cameras: {name} is {value.dtype} {tuple(value.shape)}",
+                    f"give float64 {(*axes, size, size)}",
+                )
+        if len(self.image_sizes) != axes[1]:
+            raise ShapeError(f"{len(self.image_sizes)} image sizes for {axes[1]} views", "give one per view")
+
+
+class _RunView(FileModel):
+    """One view in `cameras.json`: a single matrix where it is constant, else one per instant."""
+
+    image_size: tuple[int, int]
+    static: bool
+    intrinsics: Matrix | list[Matrix]
+    world_to_camera: Matrix | list[Matrix]
+
+
+class _Run(FileModel):
+    """The cameras of a run as they are written; sizes are [width, height]."""
+
+    page4d: str
+    conventions: dict[str, str]
+    scale: Scale
+    unit: Literal["metre", "arbitrary"]
+    times: list[float]
+    views: dict[str, _RunView]
+
+
+def write_cameras_json(path: Path, cameras: CaptureCameras) -> WrittenFile:
+    """Write the cameras of a run atomically; every number reads back exactly.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    views: dict[str, Any] = {}
+    for view, name in enumerate(cameras.view_names):
+        height, width = cameras.image_sizes[view]
+        poses, intrinsics = cameras.world_to_camera[:, view], cameras.intrinsics[:, view]
+        static = _constant(poses)
+        views[readable(name)] = {
+            "image_size": [width, height],
+            "static": static,
+            "intrinsics": intrinsics[0].tolist() if _constant(intrinsics) else _each(intrinsics),
+            "world_to_camera": poses[0].tolist() if static else _each(poses),
+        }
+    document = {
+        "page4d": page4d.__version__,
+        "conventions": DESCRIPTION,
+        "scale": cameras.scale.value,
+        "unit": cameras.scale.unit,
+        "times": cameras.times.tolist(),
+        "views": views,
+    }
+    return write_bytes_atomic(path, (format_json(document) + "\n").encode())
+
+
+def _each(matrices: Float[Tensor, "T N N"]) -> Iterator[Matrix]:
+    """Return the matrices one after the other: together their numbers would take ten times the memory of the text."""
+    return (matrix.tolist() for matrix in matrices)
+
+
+def _constant(matrices: Float[Tensor, "T N N"]) -> bool:
+    return bool((matrices == matrices[:1]).all())
+
+
+def read_cameras_json(path: Path) -> CaptureCameras:
+    """Read the cameras of a run, exactly as `write_cameras_json` wrote them.
+
+    Raises:
+        InputError: if the file is missing or its content does not fit together.
+    """
+    content = read_model(path, _Run)
+    number = len(content.times)
+
+    def stacked(name: str, size: int) -> Tensor:
+        views = [_per_instant(getattr(view, name), number, size) for view in content.views.values()]
+        if not views or any(view is None for view in views):
+            raise InputError(
+                f"'{path}': {name} is not {size}x{size}, or {number} of them, for every view",
+                "restore the file, or run page4d again",
+            )
+        return torch.stack([view for view in views if view is not None], dim=1)
+
+    poses = stacked("world_to_camera", 4)
+    if not bool((rotation_defect(poses[..., :3, :3]) <= ROTATION_TOLERANCE).all()):
+        raise InputError(f"'{path}': a world_to_camera has no rotation", "restore the file, or run page4d again")
+    if not bool((poses[..., :3, 3].abs() <= _MAX_TRANSLATION).all()):
+        raise InputError(f"'{path}': a camera is too far from the origin", "restore the file, or run page4d again")
+    return CaptureCameras(
+        times=torch.tensor(content.times, dtype=torch.float64),
+        view_names=tuple(content.views),
+        image_sizes=tuple((view.image_size[1], view.image_size[0]) for view in content.views.values()),
+        world_to_camera=poses,
+        intrinsics=stacked("intrinsics", 3),
+        scale=content.scale,
+    )
+
+
+def _per_instant(matrices: Matrix | list[Matrix], number: int, size: int) -> Float[Tensor, "T N N"] | None:
+    """Return one matrix per instant, or None where the lists are ragged or of another size."""
+    try:
+        values = np.asarray(matrices, dtype=np.float64)
+    except ValueError:
+        return None
+    if values.shape == (size, size):
+        values = np.broadcast_to(values, (number, size, size))
+    return torch.from_numpy(values.copy()) if values.shape == (number, size, size) else None

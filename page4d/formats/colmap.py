@@ -1,15 +1,9 @@
-"""COLMAP models, read as calibrations and written by exports.
-
-COLMAP models: the files `cameras` and `images`, as text or binary. Records of a COLMAP model, and its files as binary
-or text.
-
-Source: COLMAP documentation, "Output format" and "Camera models".
+"""COLMAP models: records, and the files of a model as binary or text, read as calibrations and written.
 
 Poses map world to camera: `qvec` is a unit quaternion (wxyz) and `tvec` a translation, OpenCV axes. Pixels have the
 centre of the top-left one at (0.5, 0.5). All identifiers start at 1.
 
-Source: COLMAP documentation, "Output format" and "Camera models"; rigs
-and frames as COLMAP 3.12 and later write them.
+Source: COLMAP documentation, "Output format" and "Camera models"; rigs and frames as written since COLMAP 3.12.
 """
 
 import struct
@@ -23,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.conventions import Scale
-from page4d.errors import InputError, shortened
+from page4d.errors import InputError, UsageError, shortened
 from page4d.formats.build import (
     ImageCamera,
     brown_conrady,
@@ -44,252 +38,15 @@ from page4d.formats.files import (
     read_text,
     unreadable,
 )
+from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_quaternion, quaternion_from_matrix
 from page4d.io.folders import write_file
+from page4d.io.json_records import readable
 
 _MODEL_FOLDERS = (".", "sparse/0", "sparse", "colmap/sparse/0")
 """Folders that may contain the model, below the given one and in search order."""
 
-
-@dataclass(frozen=True)
-class _Model:
-    """A camera model with 1 or 2 focal lengths and `num_parameters` parameters in total.
-
-    The parameters are the focal lengths, the principal point, and distortion coefficients in OpenCV's order.
-    """
-
-    name: str
-    number: int
-    num_focals: int
-    num_parameters: int
-    is_fisheye: bool = False
-
-
-_MODELS = (
-    _Model("SIMPLE_PINHOLE", 0, 1, 3),
-    _Model("PINHOLE", 1, 2, 4),
-    _Model("SIMPLE_RADIAL", 2, 1, 4),
-    _Model("RADIAL", 3, 1, 5),
-    _Model("OPENCV", 4, 2, 8),
-    _Model("OPENCV_FISHEYE", 5, 2, 8, is_fisheye=True),
-    _Model("FULL_OPENCV", 6, 2, 12),
-    _Model("SIMPLE_RADIAL_FISHEYE", 8, 1, 4, is_fisheye=True),
-    _Model("RADIAL_FISHEYE", 9, 1, 5, is_fisheye=True),
-)
-_MODEL_BY_NAME = {model.name: model for model in _MODELS}
-_MODEL_BY_NUMBER = {model.number: model for model in _MODELS}
-
-
-@dataclass(frozen=True)
-class _Camera:
-    """A row of the file `cameras`."""
-
-    model: _Model
-    width: int
-    height: int
-    parameters: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class _Image:
-    """A row of the file `images`: name, camera number and world-to-camera pose (wxyz, then translation)."""
-
-    name: str
-    camera: int
-    pose: tuple[float, ...]
-
-
-def find_colmap(folder: Path) -> Path | None:
-    """Return the folder of the COLMAP model in or below `folder`, or None."""
-    for subfolder in _MODEL_FOLDERS:
-        for suffix in (".bin", ".txt"):
-            if all((folder / subfolder / f"{stem}{suffix}").is_file() for stem in ("cameras", "images")):
-                return folder / subfolder
-    return None
-
-
-def read_colmap(path: Path) -> Calibration:
-    """Read the model in a folder, in `sparse/0` below it, or in the folder of one of its files; binary before text.
-
-    The image `cam01/000000.png` is frame 000000 of the view cam01, `cam01.png` is the only image of the view cam01.
-    The scale is arbitrary.
-
-    Raises:
-        InputError: if there is no model, it is damaged, or a camera is invalid.
-    """
-    check_exists(path)
-    folder = find_colmap(path if path.is_dir() else path.parent)
-    if folder is None:
-        raise unreadable(path, "it contains no COLMAP model (cameras and images, .bin or .txt)")
-    if path.suffix != ".txt" and all((folder / f"{stem}.bin").is_file() for stem in ("cameras", "images")):
-        cameras = _read_binary_cameras(folder / "cameras.bin")
-        images = _read_binary_images(folder / "images.bin")
-    else:
-        cameras = _read_text_cameras(folder / "cameras.txt")
-        images = _read_text_images(folder / "images.txt")
-    check_count(folder, len(images), "images", MAX_IMAGES)
-    images = sorted(images, key=lambda image: image.name)
-    names = group_images([image.name for image in images])
-    check_count(folder, len({name.view for name in names}))
-    label = folder.name or str(folder)
-    joined = []
-    for image, name in zip(images, names, strict=True):
-        with error_context(label, name.view):
-            if image.camera not in cameras:
-                raise InputError(
-                    f"image {image.name} uses camera number {image.camera}, which is missing", CORRECTION_HINT
-                )
-            joined.append(_image_camera(name.view, name.frame, cameras[image.camera], image))
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(label, joined))
-
-
-def _image_camera(view: str, frame: str | None, camera: _Camera, image: _Image) -> ImageCamera:
-    quaternion = torch.tensor(image.pose[:4], dtype=torch.float64)
-    num_focals = camera.model.num_focals
-    focals, rest = camera.parameters[:num_focals], camera.parameters[num_focals:]
-    return ImageCamera(
-        view=view,
-        frame=frame,
-        intrinsics=pinhole(focals[0], focals[-1], *rest[:2]),
-        world_to_camera=pose_matrix(matrix_from_quaternion(quaternion), image.pose[4:]),
-        image_size=(camera.height, camera.width),
-        distortion=fisheye(rest[2:]) if camera.model.is_fisheye else brown_conrady(rest[2:]),
-    )
-
-
-def _supported(path: Path, model: _Model | None, name: str) -> _Model:
-    if model is None:
-        raise InputError(
-            f"{path.name}: the camera model {name} is not supported",
-            f"undistort the images first; supported: {', '.join(_MODEL_BY_NAME)}",
-        )
-    return model
-
-
-def _text_rows(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield numbered lines without comments."""
-    for number, line in enumerate(read_text(path).split("\n"), start=1):
-        if not line.startswith("#"):
-            yield number, line.strip()
-
-
-def _read_text_cameras(path: Path) -> dict[int, _Camera]:
-    cameras: dict[int, _Camera] = {}
-    for number, line in _text_rows(path):
-        if not line:
-            continue
-        words = line.split()
-        try:
-            key, name, width, height = int(words[0]), words[1], int(words[2]), int(words[3])
-        except (ValueError, IndexError):
-            raise unreadable(path, f"line {number}: expected CAMERA_ID MODEL WIDTH HEIGHT PARAMS") from None
-        model = _supported(path, _MODEL_BY_NAME.get(name), name[:40])
-        if len(words) != 4 + model.num_parameters:
-            raise unreadable(
-                path, f"line {number}: {len(words) - 4} parameters, {model.name} has {model.num_parameters}"
-            )
-        _add_camera(cameras, key, _Camera(model, width, height, _numbers(path, number, words[4:])), path)
-    return cameras
-
-
-def _read_text_images(path: Path) -> list[_Image]:
-    """Read every other line: the line after an image lists its points and may be empty."""
-    images = []
-    rows = _text_rows(path)
-    for number, line in rows:
-        if not line:
-            continue
-        words = line.split(maxsplit=9)
-        if len(words) < 10:
-            raise unreadable(path, f"line {number}: expected IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME")
-        pose = _numbers(path, number, words[1:8])
-        try:
-            images.append(_Image(words[9], int(words[8]), pose))
-        except ValueError:
-            raise unreadable(path, f"line {number}: CAMERA_ID is not an integer") from None
-        next(rows, None)
-    return images
-
-
-def _numbers(path: Path, line: int, words: list[str]) -> tuple[float, ...]:
-    numbers = [parse_number(word) for word in words]
-    known = tuple(number for number in numbers if number is not None)
-    if len(known) < len(words):
-        raise unreadable(path, f"line {line}: '{shortened(words[numbers.index(None)])}' is not a number")
-    return known
-
-
-def _add_camera(cameras: dict[int, _Camera], key: int, camera: _Camera, path: Path) -> None:
-    if key in cameras:
-        raise unreadable(path, f"camera number {key} appears twice")
-    cameras[key] = camera
-
-
-class _BinaryReader:
-    """Sequential reader of a binary file; reading past the end raises InputError."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._content = read_bytes(path)
-        self._offset = 0
-
-    def take(self, layout: str) -> tuple[float, ...]:
-        """Read little-endian numbers."""
-        size = struct.calcsize(f"<{layout}")
-        self._need(size)
-        numbers = struct.unpack_from(f"<{layout}", self._content, self._offset)
-        self._offset += size
-        return numbers
-
-    def count(self, record_bytes: int) -> int:
-        """Read the number of records that follow, each of at least `record_bytes`."""
-        number = int(self.take("Q")[0])
-        self._need(number * record_bytes)
-        return number
-
-    def skip(self, size: int) -> None:
-        """Skip bytes that `count` has checked."""
-        self._offset += size
-
-    def text(self) -> str:
-        """Read a zero-terminated string."""
-        end = self._content.find(b"\0", self._offset)
-        if end < 0:
-            raise unreadable(self._path, "a name is not terminated")
-        raw, self._offset = self._content[self._offset : end], end + 1
-        return raw.decode("utf-8", errors="replace")
-
-    def _need(self, size: int) -> None:
-        missing = self._offset + size - len(self._content)
-        if missing > 0:
-            raise unreadable(self._path, f"it is incomplete: {missing} bytes are missing")
-
-
-def _read_binary_cameras(path: Path) -> dict[int, _Camera]:
-    source = _BinaryReader(path)
-    cameras: dict[int, _Camera] = {}
-    for _ in range(source.count(24 + 3 * 8)):
-        key, number, width, height = (int(value) for value in source.take("iiQQ"))
-        model = _supported(path, _MODEL_BY_NUMBER.get(number), f"number {number}")
-        _add_camera(cameras, key, _Camera(model, width, height, source.take(f"{model.num_parameters}d")), path)
-    return cameras
-
-
-def _read_binary_images(path: Path) -> list[_Image]:
-    source = _BinaryReader(path)
-    images = []
-    for _ in range(source.count(4 + 7 * 8 + 4 + 1 + 8)):
-        source.take("i")
-        pose = source.take("7d")
-        camera = int(source.take("i")[0])
-        images.append(_Image(source.text(), camera, pose))
-        source.skip(24 * source.count(24))
-    return images
-
-
-_PINHOLE = 1
 _CAMERA_SENSOR = 0
-_NO_POINT = -1
 
 _POINTS_AT_ONCE = 1 << 18
 
@@ -307,28 +64,69 @@ _OBSERVATION = np.dtype([("xy", "<f8", 2), ("point", "<i8")])
 """A record of points2D in images.bin."""
 
 
+@dataclass(frozen=True)
+class CameraModel:
+    """A camera model with 1 or 2 focal lengths and `num_parameters` parameters in total.
+
+    The parameters are the focal lengths, the principal point, and distortion coefficients in OpenCV's order.
+    """
+
+    name: str
+    number: int
+    num_focals: int
+    num_parameters: int
+    is_fisheye: bool = False
+
+
+_CAMERA_MODELS = (
+    CameraModel("SIMPLE_PINHOLE", 0, 1, 3),
+    CameraModel("PINHOLE", 1, 2, 4),
+    CameraModel("SIMPLE_RADIAL", 2, 1, 4),
+    CameraModel("RADIAL", 3, 1, 5),
+    CameraModel("OPENCV", 4, 2, 8),
+    CameraModel("OPENCV_FISHEYE", 5, 2, 8, is_fisheye=True),
+    CameraModel("FULL_OPENCV", 6, 2, 12),
+    CameraModel("SIMPLE_RADIAL_FISHEYE", 8, 1, 4, is_fisheye=True),
+    CameraModel("RADIAL_FISHEYE", 9, 1, 5, is_fisheye=True),
+)
+_MODEL_BY_NAME = {model.name: model for model in _CAMERA_MODELS}
+_MODEL_BY_NUMBER = {model.number: model for model in _CAMERA_MODELS}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Camera:
-    """A pinhole camera: size, focal lengths and principal point in px."""
+    """A camera: its size and the `parameters` of its model."""
 
     id: int
+    model: CameraModel
     width: int
     height: int
-    fx: float
-    fy: float
-    cx: float
-    cy: float
+    parameters: tuple[float, ...]
 
     @staticmethod
-    def of(id: int, size: tuple[int, int], intrinsics: NDArray[np.float64]) -> "Camera":  # noqa: A002
-        """Make a camera of pictures of a (height, width) from its matrix [3, 3]."""
+    def of(
+        id: int,  # noqa: A002
+        size: tuple[int, int],
+        intrinsics: NDArray[np.float64],
+        distortion: Distortion | None = None,
+    ) -> "Camera":
+        """Make a camera of images of a (height, width) from its matrix [3, 3] without skew."""
         (fx, _, cx), (_, fy, cy), _ = intrinsics.tolist()
-        return Camera(id=id, width=size[1], height=size[0], fx=fx, fy=fy, cx=cx, cy=cy)
+        name, coefficients = _lens(distortion)
+        parameters = (fx, fy, cx, cy, *coefficients)
+        return Camera(id=id, model=_MODEL_BY_NAME[name], width=size[1], height=size[0], parameters=parameters)
 
-    @property
-    def parameters(self) -> tuple[float, float, float, float]:
-        """Parameters in the order of the file."""
-        return self.fx, self.fy, self.cx, self.cy
+
+def _lens(distortion: Distortion | None) -> tuple[str, tuple[float, ...]]:
+    """Return the smallest camera model that holds a distortion, and its coefficients."""
+    if distortion is None:
+        return "PINHOLE", ()
+    coefficients = distortion.coefficients
+    if distortion.model is LensModel.FISHEYE:
+        return "OPENCV_FISHEYE", coefficients
+    if any(coefficients[4:]):
+        return "FULL_OPENCV", coefficients + (0.0,) * (8 - len(coefficients))
+    return "OPENCV", coefficients[:4]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,6 +135,11 @@ class Pose:
 
     qvec: tuple[float, ...]
     tvec: tuple[float, ...]
+
+    @staticmethod
+    def of(numbers: Sequence[float]) -> "Pose":
+        """Make a pose from the seven numbers in the order of the files."""
+        return Pose(qvec=tuple(numbers[:4]), tvec=tuple(numbers[4:]))
 
     @property
     def numbers(self) -> tuple[float, ...]:
@@ -354,28 +157,23 @@ def make_poses(matrices: NDArray[np.float64]) -> list[Pose]:
     ]
 
 
-def _no_pixels() -> NDArray[np.float64]:
-    return np.empty((0, 2))
-
-
-def _no_points() -> NDArray[np.int64]:
-    return np.empty(0, dtype=np.int64)
+_NO_PIXELS, _NO_POINTS = np.empty((0, 2)), np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
     """An image: world-to-camera `pose`, its camera, and its name below the folder of images.
 
-    `points2d` [M, 2] are pixels and `point_ids` [M] the points that they show. Text files cannot hold names with
-    spaces.
+    `points2d` [M, 2] are pixels and `point_ids` [M] the points that they show; a model that is read has none. Text
+    files cannot hold names with spaces.
     """
 
     id: int
     pose: Pose
     camera_id: int
     name: str
-    points2d: NDArray[np.float64] = field(default_factory=_no_pixels)
-    point_ids: NDArray[np.int64] = field(default_factory=_no_points)
+    points2d: NDArray[np.float64] = field(default_factory=lambda: _NO_PIXELS)
+    point_ids: NDArray[np.int64] = field(default_factory=lambda: _NO_POINTS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,6 +232,88 @@ class Model:
     frames: Sequence[Frame] = ()
 
 
+def is_folder(folder: Path) -> bool:
+    """Return True if there is a COLMAP model in or below a folder."""
+    return _find(folder) is not None
+
+
+def read(path: Path) -> Calibration:
+    """Read the model in a folder, in `sparse/0` below it, or in the folder of one of its files; binary before text.
+
+    The image `cam01/000000.png` is frame 000000 of the view cam01, `cam01.png` is the only image of the view cam01.
+    The scale is arbitrary.
+
+    Raises:
+        InputError: if there is no model, it is damaged, or a camera is invalid.
+    """
+    check_exists(path)
+    folder = _find(path if path.is_dir() else path.parent)
+    if folder is None:
+        raise unreadable(path, "it contains no COLMAP model (cameras and images, .bin or .txt)")
+    if path.suffix != ".txt" and all((folder / f"{stem}.bin").is_file() for stem in ("cameras", "images")):
+        cameras = _read_binary_cameras(folder / "cameras.bin")
+        images = _read_binary_images(folder / "images.bin")
+    else:
+        cameras = _read_text_cameras(folder / "cameras.txt")
+        images = _read_text_images(folder / "images.txt")
+    check_count(folder, len(images), "images", MAX_IMAGES)
+    images = sorted(images, key=lambda image: image.name)
+    names = group_images([image.name for image in images])
+    check_count(folder, len({name.view for name in names}))
+    label = folder.name or str(folder)
+    joined = []
+    for image, name in zip(images, names, strict=True):
+        with error_context(label, name.view):
+            if image.camera_id not in cameras:
+                raise InputError(
+                    f"image {image.name} uses camera number {image.camera_id}, which is missing", CORRECTION_HINT
+                )
+            joined.append(_image_camera(name.view, name.frame, cameras[image.camera_id], image))
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(label, joined))
+
+
+def _find(folder: Path) -> Path | None:
+    """Return the folder of the COLMAP model in or below `folder`, or None."""
+    for subfolder in _MODEL_FOLDERS:
+        for suffix in (".bin", ".txt"):
+            if all((folder / subfolder / f"{stem}{suffix}").is_file() for stem in ("cameras", "images")):
+                return folder / subfolder
+    return None
+
+
+def _image_camera(view: str, frame: str | None, camera: Camera, image: Image) -> ImageCamera:
+    quaternion = torch.tensor(image.pose.qvec, dtype=torch.float64)
+    num_focals = camera.model.num_focals
+    focals, rest = camera.parameters[:num_focals], camera.parameters[num_focals:]
+    return ImageCamera(
+        view=view,
+        frame=frame,
+        intrinsics=pinhole(focals[0], focals[-1], *rest[:2]),
+        world_to_camera=pose_matrix(matrix_from_quaternion(quaternion), image.pose.tvec),
+        image_size=(camera.height, camera.width),
+        distortion=fisheye(rest[2:]) if camera.model.is_fisheye else brown_conrady(rest[2:]),
+    )
+
+
+def write(calibration: Calibration, folder: Path) -> None:
+    """Write static cameras as a binary model with an image `<view>.png` per view and no points.
+
+    Raises:
+        UsageError: if a camera has a skew.
+        OutputError: if a file cannot be written.
+    """
+    cameras, images = [], []
+    for number, camera in enumerate(calibration.cameras, start=1):
+        assert camera.image_size is not None
+        if float(camera.intrinsics[0, 1]) != 0:
+            raise UsageError(f"{camera.name} has a skew, which COLMAP's cameras lack", "use ⟨format=page4d⟩")
+        cameras.append(Camera.of(number, camera.image_size, camera.intrinsics.numpy(), camera.distortion))
+        (pose,) = make_poses(camera.world_to_camera[None].numpy())
+        images.append(Image(id=number, pose=pose, camera_id=number, name=f"{readable(camera.name)}.png"))
+    none = Points3D(xyz=np.empty((0, 3)), rgb=np.empty((0, 3), dtype=np.uint8))
+    write_model(folder, Model(cameras=cameras, images=images, points=none))
+
+
 def write_model(folder: Path, model: Model, *, text: bool = False) -> None:
     """Write the files of a model as .bin or .txt: cameras and images, and points3D, rigs and frames if it has any.
 
@@ -441,23 +321,100 @@ def write_model(folder: Path, model: Model, *, text: bool = False) -> None:
         OutputError: if a file cannot be written.
     """
     suffix = ".txt" if text else ".bin"
-    write = _TEXT if text else _BINARY
+    encoders = _TEXT if text else _BINARY
     for stem in ("cameras", "images", "points", "rigs", "frames"):
         records = getattr(model, stem)
         if stem in ("rigs", "frames") and not records:
             continue
         if records is not None:
             name = "points3D" if stem == "points" else stem
-            write_file(folder / f"{name}{suffix}", b"".join(write[stem](records)))
+            write_file(folder / f"{name}{suffix}", b"".join(encoders[stem](records)))
+
+
+def _supported(path: Path, model: CameraModel | None, name: str) -> CameraModel:
+    if model is None:
+        raise InputError(
+            f"{path.name}: the camera model {name} is not supported",
+            f"undistort the images first; supported: {', '.join(_MODEL_BY_NAME)}",
+        )
+    return model
+
+
+def _add_camera(cameras: dict[int, Camera], camera: Camera, path: Path) -> None:
+    if camera.id in cameras:
+        raise unreadable(path, f"camera number {camera.id} appears twice")
+    cameras[camera.id] = camera
 
 
 # Binary files
 
 
+class _BinaryReader:
+    """Sequential reader of a binary file; reading past the end raises InputError."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._content = read_bytes(path)
+        self._offset = 0
+
+    def take(self, layout: str) -> tuple[float, ...]:
+        """Read little-endian numbers."""
+        size = struct.calcsize(f"<{layout}")
+        self._need(size)
+        numbers = struct.unpack_from(f"<{layout}", self._content, self._offset)
+        self._offset += size
+        return numbers
+
+    def count(self, record_bytes: int) -> int:
+        """Read the number of records that follow, each of at least `record_bytes`."""
+        number = int(self.take("Q")[0])
+        self._need(number * record_bytes)
+        return number
+
+    def skip(self, size: int) -> None:
+        """Skip bytes that `count` has checked."""
+        self._offset += size
+
+    def text(self) -> str:
+        """Read a zero-terminated string."""
+        end = self._content.find(b"\0", self._offset)
+        if end < 0:
+            raise unreadable(self._path, "a name is not terminated")
+        raw, self._offset = self._content[self._offset : end], end + 1
+        return raw.decode("utf-8", errors="replace")
+
+    def _need(self, size: int) -> None:
+        missing = self._offset + size - len(self._content)
+        if missing > 0:
+            raise unreadable(self._path, f"it is incomplete: {missing} bytes are missing")
+
+
+def _read_binary_cameras(path: Path) -> dict[int, Camera]:
+    source = _BinaryReader(path)
+    cameras: dict[int, Camera] = {}
+    for _ in range(source.count(24 + 3 * 8)):
+        key, number, width, height = (int(value) for value in source.take("iiQQ"))
+        model = _supported(path, _MODEL_BY_NUMBER.get(number), f"number {number}")
+        parameters = source.take(f"{model.num_parameters}d")
+        _add_camera(cameras, Camera(id=key, model=model, width=width, height=height, parameters=parameters), path)
+    return cameras
+
+
+def _read_binary_images(path: Path) -> list[Image]:
+    source = _BinaryReader(path)
+    images = []
+    for _ in range(source.count(4 + 7 * 8 + 4 + 1 + 8)):
+        key, *pose, camera_id = source.take("i7di")
+        images.append(Image(id=int(key), pose=Pose.of(pose), camera_id=int(camera_id), name=source.text()))
+        source.skip(24 * source.count(24))
+    return images
+
+
 def _binary_cameras(cameras: Sequence[Camera]) -> Iterator[bytes]:
     yield struct.pack("<Q", len(cameras))
     for camera in cameras:
-        yield struct.pack("<iiQQ4d", camera.id, _PINHOLE, camera.width, camera.height, *camera.parameters)
+        layout = f"<iiQQ{len(camera.parameters)}d"
+        yield struct.pack(layout, camera.id, camera.model.number, camera.width, camera.height, *camera.parameters)
 
 
 def _binary_images(images: Sequence[Image]) -> Iterator[bytes]:
@@ -497,6 +454,60 @@ def _binary_frames(frames: Sequence[Frame]) -> Iterator[bytes]:
 # Text files: numbers with as many digits as double precision needs
 
 
+def _text_rows(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield numbered lines without comments."""
+    for number, line in enumerate(read_text(path).split("\n"), start=1):
+        if not line.startswith("#"):
+            yield number, line.strip()
+
+
+def _read_text_cameras(path: Path) -> dict[int, Camera]:
+    cameras: dict[int, Camera] = {}
+    for number, line in _text_rows(path):
+        if not line:
+            continue
+        words = line.split()
+        try:
+            key, name, width, height = int(words[0]), words[1], int(words[2]), int(words[3])
+        except (ValueError, IndexError):
+            raise unreadable(path, f"line {number}: expected CAMERA_ID MODEL WIDTH HEIGHT PARAMS") from None
+        model = _supported(path, _MODEL_BY_NAME.get(name), name[:40])
+        if len(words) != 4 + model.num_parameters:
+            raise unreadable(
+                path, f"line {number}: {len(words) - 4} parameters, {model.name} has {model.num_parameters}"
+            )
+        parameters = _numbers(path, number, words[4:])
+        _add_camera(cameras, Camera(id=key, model=model, width=width, height=height, parameters=parameters), path)
+    return cameras
+
+
+def _read_text_images(path: Path) -> list[Image]:
+    """Read every other line: the line after an image lists its points and may be empty."""
+    images = []
+    rows = _text_rows(path)
+    for number, line in rows:
+        if not line:
+            continue
+        words = line.split(maxsplit=9)
+        if len(words) < 10:
+            raise unreadable(path, f"line {number}: expected IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME")
+        pose = Pose.of(_numbers(path, number, words[1:8]))
+        try:
+            images.append(Image(id=int(words[0]), pose=pose, camera_id=int(words[8]), name=words[9]))
+        except ValueError:
+            raise unreadable(path, f"line {number}: IMAGE_ID or CAMERA_ID is not an integer") from None
+        next(rows, None)
+    return images
+
+
+def _numbers(path: Path, line: int, words: list[str]) -> tuple[float, ...]:
+    numbers = [parse_number(word) for word in words]
+    known = tuple(number for number in numbers if number is not None)
+    if len(known) < len(words):
+        raise unreadable(path, f"line {line}: '{shortened(words[numbers.index(None)])}' is not a number")
+    return known
+
+
 def _line(*words: object) -> bytes:
     return (" ".join(word if isinstance(word, str) else repr(word) for word in words) + "\n").encode()
 
@@ -504,7 +515,7 @@ def _line(*words: object) -> bytes:
 def _text_cameras(cameras: Sequence[Camera]) -> Iterator[bytes]:
     yield _line("# CAMERA_ID, MODEL, WIDTH, HEIGHT, PARAMS[]")
     for camera in cameras:
-        yield _line(camera.id, "PINHOLE", camera.width, camera.height, *camera.parameters)
+        yield _line(camera.id, camera.model.name, camera.width, camera.height, *camera.parameters)
 
 
 def _text_images(images: Sequence[Image]) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from page4d.errors import InputError, shortened
 from page4d.formats.camera_model import CORRECTION_HINT
+from page4d.formats.table import SUPPORTED_FORMATS
 from page4d.io import documents
 from page4d.io.documents import MAX_JSON_BYTES, DocumentError, first_violation
 from page4d.io.limits import is_exhausted
@@ -88,11 +89,6 @@ def check_pixels(name: str, width: int, height: int, max_megapixels: float) -> N
             "raise ⟨max_megapixels⟩ if the file is genuine",
         )
 
-
-SUPPORTED_FORMATS = (
-    "supported: COLMAP, OpenCV YAML (intri.yml and extri.yml), nerfstudio (transforms.json), cameras.json, "
-    "Qualisys (.qca.txt), Pose2Sim/Anipose TOML"
-)
 
 MAX_CAMERAS = 5_000
 """Largest number of cameras; each takes one or two milliseconds."""

@@ -1,4 +1,4 @@
-"""nerfstudio `transforms.json`, also written by Instant-NGP and for the synthetic NeRF scenes.
+"""nerfstudio `transforms.json`, read and written; also written by Instant-NGP and for the synthetic NeRF scenes.
 
 `transform_matrix` is camera-to-world with OpenGL camera axes (x right, y up, z backwards). `applied_transform` and
 `applied_scale`, which nerfstudio applies after the reconstruction, are inverted: a COLMAP model and the
@@ -9,14 +9,16 @@ Source: nerfstudio documentation, "Data conventions".
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from page4d.conventions import Scale
+from page4d.conventions import OPENGL_AXES, Scale
 from page4d.errors import InputError
 from page4d.formats.build import (
     FileSchema,
@@ -37,7 +39,6 @@ from page4d.formats.files import MAX_IMAGES, check_count, error_context, validat
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.transforms import invert_rigid, rigid
 
-_OPENGL_AXES = (1.0, -1.0, -1.0, 1.0)
 _MODELS = {
     "PINHOLE": (), "SIMPLE_PINHOLE": (),
     "SIMPLE_RADIAL": ("k1",), "RADIAL": ("k1", "k2"),
@@ -79,7 +80,7 @@ class _Transforms(FileSchema):
     applied_scale: Annotated[float, Field(gt=0)] = 1.0
 
 
-def read_nerfstudio(path: Path, content: dict[str, object]) -> Calibration:
+def read(path: Path, content: dict[str, object]) -> Calibration:
     """Read the content of a `transforms.json`; its scale is arbitrary.
 
     `group_images` groups frames into views. Frames in one folder with different `time` values are those of one moving
@@ -115,6 +116,18 @@ def read_nerfstudio(path: Path, content: dict[str, object]) -> Calibration:
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
 
 
+def frame_camera(
+    camera_to_world: NDArray[np.float64], intrinsics: NDArray[np.float64], size: tuple[int, int]
+) -> dict[str, Any]:
+    """Return the keys of a frame that describe its camera, for images of a (height, width).
+
+    `camera_to_world` [4, 4] has OpenGL camera axes. Intrinsics are those of a frame, because views differ.
+    """
+    (fl_x, _, cx), (_, fl_y, cy), _ = intrinsics.tolist()
+    lens = {"fl_x": fl_x, "fl_y": fl_y, "cx": cx, "cy": cy, "w": size[1], "h": size[0]}
+    return {"transform_matrix": camera_to_world.tolist(), **lens}
+
+
 def _inverse_applied_transform(label: str, transforms: _Transforms) -> Float[Tensor, "4 4"]:
     """Return the inverse of `applied_transform`."""
     rows = transforms.applied_transform or torch.eye(4).tolist()
@@ -129,7 +142,7 @@ def _world_to_camera(frame: _Frame, undo: Float[Tensor, "4 4"], applied_scale: f
     if len(given) == 4 and given[3].tolist() != [0, 0, 0, 1]:
         raise InputError("the last row of transform_matrix is not 0 0 0 1", CORRECTION_HINT)
     opencv = orthonormalized(
-        rigid(given[:3, :3], given[:3, 3] / applied_scale) * torch.tensor(_OPENGL_AXES, dtype=given.dtype)
+        rigid(given[:3, :3], given[:3, 3] / applied_scale) * torch.tensor(OPENGL_AXES, dtype=given.dtype)
     )
     return invert_rigid(undo @ opencv)
 

@@ -1,14 +1,17 @@
-"""OpenCV YAML as written by EasyMocap and EasyVolcap: `intri.yml` and `extri.yml`.
+"""OpenCV YAML of EasyMocap and EasyVolcap, read and written: `intri.yml` and `extri.yml`.
 
 The files declare no unit of length, so the scale is arbitrary.
 
 Source: EasyMocap documentation, "camera parameters"; OpenCV documentation, "XML/YAML/JSON file storages".
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
@@ -31,10 +34,13 @@ _MAX_ROTATION_DIFFERENCE_RAD = 1e-3
 
 _SUFFIXES = (".yml", ".yaml")
 
+Storage = dict[str, float | NDArray[np.float64] | Sequence[str]]
+"""Entries of a file to write: numbers, matrices, and lists of names."""
+
 
 @dataclass(frozen=True)
-class _Storage:
-    """The top-level mapping of a file."""
+class _File:
+    """A file that was read: its name and its top-level mapping."""
 
     name: str
     content: dict[str, object]
@@ -52,28 +58,50 @@ class _Storage:
         return matrix
 
 
-def has_opencv_yaml(folder: Path) -> bool:
+def is_folder(folder: Path) -> bool:
     """Return True if a folder contains one of the two files."""
     return any((folder / f"{stem}{suffix}").is_file() for stem in ("intri", "extri") for suffix in _SUFFIXES)
 
 
-def read_opencv_yaml(path: Path, *, needs_poses: bool = True) -> Calibration:
+def read(path: Path) -> Calibration:
     """Read `intri.yml` and `extri.yml`; `path` is their folder or one of the two files.
-
-    If `needs_poses` is false, `extri.yml` is not read and all poses are the identity; the intrinsics may then have
-    another file name.
 
     Raises:
         InputError: if a file is missing or damaged, or a camera is invalid.
     """
     check_exists(path)
     folder = path if path.is_dir() else path.parent
-    if needs_poses:
-        intrinsic, extrinsic = (_load(_find(path, folder, stem)) for stem in ("intri", "extri"))
-    else:
-        is_other = path.is_file() and path.stem.lower() != "extri"
-        intrinsic = _load(path if is_other else _find(path, folder, "intri"))
-        extrinsic = _without_poses(_names(path, intrinsic, intrinsic))
+    return _calibration(path, *(_load(_find(path, folder, stem)) for stem in ("intri", "extri")))
+
+
+def read_lenses(path: Path) -> Calibration:
+    """Read `intri.yml`, which may have another name, alone: all poses are the identity.
+
+    Raises:
+        InputError: if the file is missing or damaged, or a camera is invalid.
+    """
+    check_exists(path)
+    is_other = path.is_file() and path.stem.lower() != "extri"
+    intrinsic = _load(path if is_other else _find(path, path if path.is_dir() else path.parent, "intri"))
+    return _calibration(path, intrinsic, _without_poses(_names(path, intrinsic, intrinsic)))
+
+
+def encode_storage(entries: Storage) -> bytes:
+    """Return the content of a file, with the shortest numbers that read back exactly."""
+    return ("%YAML:1.0\n---\n" + "".join(_node(key, value) for key, value in entries.items())).encode()
+
+
+def _node(key: str, value: float | NDArray[np.float64] | Sequence[str]) -> str:
+    if isinstance(value, np.ndarray):
+        rows, columns = value.shape
+        data = ", ".join(repr(float(number)) for number in value.reshape(-1))
+        return f"{key}: !!opencv-matrix\n  rows: {rows}\n  cols: {columns}\n  dt: d\n  data: [{data}]\n"
+    if isinstance(value, Sequence):
+        return f"{key}:\n" + "".join(f'  - "{name}"\n' for name in value)
+    return f"{key}: {float(value)!r}\n"
+
+
+def _calibration(path: Path, intrinsic: _File, extrinsic: _File) -> Calibration:
     label = f"{intrinsic.name}/{extrinsic.name}"
     names = _names(path, intrinsic, extrinsic)
     check_count(path, len(names))
@@ -90,20 +118,20 @@ def _find(path: Path, folder: Path, stem: str) -> Path:
     raise unreadable(path, f"{stem}.yml is missing (intri.yml and extri.yml belong together)")
 
 
-def _load(path: Path) -> _Storage:
+def _load(path: Path) -> _File:
     with parsing(path):
         content = parse_yaml(read_text(path, MAX_TEXT_BYTES))
     if not isinstance(content, dict):
         raise unreadable(path, "it is not a mapping")
-    return _Storage(path.name, {str(key): value for key, value in content.items()})
+    return _File(path.name, {str(key): value for key, value in content.items()})
 
 
-def _without_poses(names: list[str]) -> _Storage:
+def _without_poses(names: list[str]) -> _File:
     zeros = {"rows": "3", "cols": "1", "data": ["0", "0", "0"]}
-    return _Storage("extri.yml", {f"{letter}_{name}": zeros for name in names for letter in "RT"})
+    return _File("extri.yml", {f"{letter}_{name}": zeros for name in names for letter in "RT"})
 
 
-def _names(path: Path, intrinsic: _Storage, extrinsic: _Storage) -> list[str]:
+def _names(path: Path, intrinsic: _File, extrinsic: _File) -> list[str]:
     for storage in (intrinsic, extrinsic):
         listed = storage.content.get("names")
         if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
@@ -114,7 +142,7 @@ def _names(path: Path, intrinsic: _Storage, extrinsic: _Storage) -> list[str]:
     return names
 
 
-def _camera(label: str, name: str, intrinsic: _Storage, extrinsic: _Storage) -> CalibratedCamera:
+def _camera(label: str, name: str, intrinsic: _File, extrinsic: _File) -> CalibratedCamera:
     with error_context(label, name):
         distortion = brown_conrady(_coefficients(name, intrinsic))
         translation = extrinsic.required((f"T_{name}",)).flatten().tolist()
@@ -137,7 +165,7 @@ def _camera(label: str, name: str, intrinsic: _Storage, extrinsic: _Storage) -> 
     )
 
 
-def _coefficients(name: str, intrinsic: _Storage) -> list[float]:
+def _coefficients(name: str, intrinsic: _File) -> list[float]:
     """Return the distortion coefficients; none if the matrix is missing or, as OpenCV writes an absent one, empty."""
     for key in (f"dist_{name}", f"D_{name}"):
         given = intrinsic.content.get(key)
@@ -147,7 +175,7 @@ def _coefficients(name: str, intrinsic: _Storage) -> list[float]:
     return [] if lens is None else [float(value) for value in lens.flatten()]
 
 
-def _rotation(name: str, extrinsic: _Storage) -> Tensor:
+def _rotation(name: str, extrinsic: _File) -> Tensor:
     """Return `Rot_` (a matrix) or `R_` (a Rodrigues vector, sometimes a matrix), which must agree if both exist."""
     found = []
     for key in (f"Rot_{name}", f"R_{name}"):
@@ -166,7 +194,7 @@ def _rotation(name: str, extrinsic: _Storage) -> Tensor:
     return found[0]
 
 
-def _image_size(name: str, intrinsic: _Storage) -> tuple[int, int] | None:
+def _image_size(name: str, intrinsic: _File) -> tuple[int, int] | None:
     keys = tuple(f"{letter}_{name}" for letter in "HW")
     missing = [key for key in keys if key not in intrinsic.content]
     if len(missing) == len(keys):
@@ -179,7 +207,7 @@ def _image_size(name: str, intrinsic: _Storage) -> tuple[int, int] | None:
     return int(height), int(width)
 
 
-def _pixel_center(intrinsic: _Storage) -> float:
+def _pixel_center(intrinsic: _File) -> float:
     """Return the coordinate of the top-left pixel's centre, which exports of page4d state: EasyVolcap's is 0.5."""
     center = _float(intrinsic.content.get("pixel_center", str(INTEGER_PIXEL_CENTER)), "pixel_center")
     if center not in (INTEGER_PIXEL_CENTER, PIXEL_CENTER):

@@ -19,7 +19,7 @@ _UNITS_PER_PIXEL = 64.0
 _MM_PER_METRE = 1000.0
 
 
-def read_qualisys(path: Path) -> Calibration:
+def read(path: Path) -> Calibration:
     """Read a `.qca.txt` file; its scale is metric.
 
     Raises:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from page4d.errors import ShapeError, UsageError
+from page4d.formats.cameras_json import CaptureCameras, write_cameras_json
 from page4d.formats.maps import (
     crop_to_content,
     quantize_confidence,
@@ -20,7 +21,7 @@ from page4d.formats.open3d import write_cloud, write_mesh
 from page4d.geometry.camera import has_depth
 from page4d.io.atomic import WrittenFile
 from page4d.options import PointOptions
-from page4d.output.cameras import CaptureCameras, write_cameras_json, write_open3d_trajectories, write_tum
+from page4d.output.cameras import write_open3d_trajectories, write_tum
 from page4d.output.layout import OutputLayout
 from page4d.output.mesh import fused_mesh
 from page4d.output.points import cloud_comments, merged_cloud, static_cloud
@@ -231,7 +232,7 @@ INSTANT_WRITERS: dict[str, InstantWriter] = {
 """Writers of one instant; a new format is one more row."""
 
 CAPTURE_WRITERS: dict[str, CaptureWriter] = {
-    "cameras.json": write_cameras_json,
+    "cameras.json": lambda layout, cameras: [write_cameras_json(layout.cameras, cameras)],
     "tum": write_tum,
     "open3d": write_open3d_trajectories,
 }

@@ -19,13 +19,13 @@ from torch import Tensor
 import page4d
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError, UsageError, counted
+from page4d.formats.cameras_json import CaptureCameras, read_cameras_json
 from page4d.formats.maps import read_png, read_velocity
 from page4d.formats.ply import PointCloud, read_ply
 from page4d.formats.tracks import Tracks, read_tracks
 from page4d.geometry.camera import resize_intrinsics, unproject
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.installation import require_extra
-from page4d.output.cameras import CaptureCameras, read_cameras_json
 from page4d.output.layout import OUTPUT_FILES, OutputLayout
 from page4d.output.pictures import OutputDataset, Pictures, PictureSize, open_pictures, picture_size
 from page4d.output.record import RunRecord, ViewRecord, read_run

@@ -10,9 +10,9 @@ import torch
 
 from page4d.choices import CalibrationResize
 from page4d.errors import InputError, UsageError, listed
+from page4d.formats.calibrations import read_lenses
 from page4d.formats.camera_model import check_lens
 from page4d.formats.files import error_context
-from page4d.formats.read import read_lenses
 from page4d.rig.records import FocalSource, Lens
 from page4d.scene.calibration import check_sizes, fit_to_view, focal_of_equivalent, match_cameras, stated_focal
 from page4d.scene.records import Scene, View

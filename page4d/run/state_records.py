@@ -11,11 +11,11 @@ from pydantic import AfterValidator, Field, JsonValue, model_validator
 from torch import Tensor
 
 from page4d.conventions import Scale
+from page4d.formats.cameras_json import CaptureCameras
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_records import FileModel, Sha256
-from page4d.output.cameras import CaptureCameras
 from page4d.output.layout import is_own_file
 from page4d.output.record import (
     CalibrationCheckRecord,

@@ -6,7 +6,7 @@ from typing import Any
 
 from page4d.conventions import Scale
 from page4d.errors import listed
-from page4d.formats.read import read_calibration
+from page4d.formats.calibrations import read_calibration
 from page4d.options import SceneOptions
 from page4d.scene.calibration import match_cameras, place_cameras
 from page4d.scene.clocks import Synchronisation, synchronise

@@ -41,7 +41,7 @@ def register(
     They are written as a calibration. Cameras that evidence does not determine are left out of the file, with a
     warning; fewer than two are an error. The unit of length is arbitrary without --scale-from.
     """
-    from page4d.formats.write import check_calibration_target, choose_format, write_calibration
+    from page4d.formats.calibrations import check_calibration_target, choose_format, write_calibration
     from page4d.rig.opening import open_scene
     from page4d.run.registration import placed_cameras, registration_notices, state_of
     from page4d.run.registration import register as register_rig

@@ -10,11 +10,11 @@ import cv2
 import numpy as np
 import torch
 
+from page4d.formats.cameras_json import write_cameras_json
 from page4d.formats.maps import quantize_velocity, write_png
 from page4d.formats.ply import read_ply, write_ply
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.transforms import Sim3
-from page4d.output.cameras import write_cameras_json
 from page4d.output.reader import open_output
 from page4d.output.record import MotionRecord
 from page4d_cli.app import run
@@ -45,7 +45,7 @@ def move_world(out: Path, similarity: Sim3) -> None:
     output = open_output(out)
     cameras = output.cameras
     moved = similarity.apply_to_cameras(cameras.world_to_camera)
-    write_cameras_json(output.layout, replace(cameras, world_to_camera=moved))
+    write_cameras_json(output.layout.cameras, replace(cameras, world_to_camera=moved))
     for index in range(output.num_times):
         path = output.layout.points(index)
         cloud = read_ply(path)
@@ -105,4 +105,4 @@ def change_cameras(out: Path, change: Callable[[torch.Tensor], torch.Tensor]) ->
     """Rewrite the cameras [T, V, 4, 4]."""
     output = open_output(out)
     moved = change(output.cameras.world_to_camera.clone())
-    write_cameras_json(output.layout, replace(output.cameras, world_to_camera=moved))
+    write_cameras_json(output.layout.cameras, replace(output.cameras, world_to_camera=moved))

@@ -40,7 +40,7 @@ def small_model() -> tuple[Model, np.ndarray]:
     rig = Rig(id=1, camera_ids=(1, 2), sensor_from_rig=tuple(rig_poses))
     frames = [Frame(id=n, rig=rig, rig_from_world=images[0].pose, image_ids=(2 * n - 1, 2 * n)) for n in (1, 2)]
     cameras = [
-        Camera(id=1, width=100, height=80, fx=90.1, fy=91.2, cx=49.3, cy=41.4),
+        Camera.of(1, (80, 100), np.array([[90.1, 0, 49.3], [0, 91.2, 41.4], [0, 0, 1]])),
         Camera.of(2, (60, 120), np.array([[70.5, 0, 61.5], [0, 71.5, 29.5], [0, 0, 1]])),
     ]
     points = Points3D(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from page4d.errors import InputError
 from page4d.exporters.export import Exported
-from page4d.formats.read import read_calibration
+from page4d.formats.calibrations import read_calibration
 from tests.export.capture import EXACT_THRESHOLD, THRESHOLD, Capture, make_capture, read_rgb
 from tests.export.trainer_shots import Shot, assert_colors, export_one, read_cloud, worst_error
 

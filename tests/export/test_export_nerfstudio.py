@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from page4d.exporters.export import export
-from page4d.formats.read import read_calibration
+from page4d.formats.calibrations import read_calibration
 from tests.export.capture import THRESHOLD, Capture, color_error, project, read_rgb
 
 plyfile = pytest.importorskip("plyfile")

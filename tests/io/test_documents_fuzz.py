@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.evaluation.comparison import open_truth
-from page4d.formats.read import read_calibration
+from page4d.formats.calibrations import read_calibration
 from page4d.io.json_records import config_to_json
 from page4d.lab.pretraining.config import PRESETS as PRETRAINING
 from page4d.lab.pretraining.config import PretrainConfig

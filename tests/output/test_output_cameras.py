@@ -13,8 +13,9 @@ from evo.tools import file_interface
 
 from page4d.conventions import DESCRIPTION, Scale
 from page4d.errors import InputError, OutputError, ShapeError
+from page4d.formats.cameras_json import CaptureCameras, read_cameras_json
 from page4d.geometry.transforms import invert_rigid
-from page4d.output.cameras import CaptureCameras, capture_cameras, read_cameras_json
+from page4d.output.cameras import capture_cameras
 from page4d.output.instant import write_capture_cameras
 from page4d.output.layout import OutputLayout
 from tests.output.output_scene import NAMES, SIZES, made_capture

@@ -12,9 +12,9 @@ import torch
 
 from page4d.choices import Poses
 from page4d.errors import InputError, UsageError
+from page4d.formats.cameras_json import CaptureCameras
 from page4d.geometry.pixels import fit_views
 from page4d.options import ReconstructSettings, describe_settings
-from page4d.output.cameras import CaptureCameras
 from page4d.output.instant import write_capture_cameras
 from page4d.output.layout import OutputLayout
 from page4d.output.pictures import Pictures, open_pictures

@@ -9,9 +9,10 @@ import torch
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
+from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import crop_to_content, to_bytes, to_numpy
 from page4d.formats.ply import PointCloud
-from page4d.output.cameras import CaptureCameras, capture_cameras
+from page4d.output.cameras import capture_cameras
 from page4d.output.points import merged_cloud
 from page4d.output.preview import cloud as cloud_view
 from page4d.output.preview.cloud import Orthographic, cloud_views, looking_along, splat

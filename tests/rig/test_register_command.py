@@ -11,7 +11,7 @@ import page4d
 from page4d.choices import ExistingOutput, Registration
 from page4d.conventions import Scale
 from page4d.errors import UsageError
-from page4d.formats.read import read_calibration
+from page4d.formats.calibrations import read_calibration
 from page4d.options import NetworkOptions, ReconstructSettings, RegisterSettings, SceneOptions
 from page4d.rig.records import Evidence, Lens, PairPose, RegisteredView, RigRegistration
 from page4d.run import registration

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 from scipy.spatial.transform import Rotation
 
-from page4d.formats.read import read_calibration
+from page4d.formats.calibrations import read_calibration
 from page4d_cli.app import run
 
 HEIGHT, WIDTH = 240, 320

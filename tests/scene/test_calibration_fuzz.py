@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page4d.formats.read import read_calibration
+from page4d.formats.calibrations import read_calibration
 from tests.fuzzing import bounded, fuzz, mutated_bytes, read_or_refuse
 from tests.scene.calibration_writers import WRITERS, make_rig
 

@@ -13,8 +13,8 @@ from unittest.mock import Mock
 import pytest
 
 from page4d.errors import InputError
-from page4d.formats import files
-from page4d.formats.read import read_calibration
+from page4d.formats.calibrations import read_calibration
+from page4d.formats.table import SUPPORTED_FORMATS
 from tests.scene.calibration_writers import WRITERS, make_rig, output_content
 
 GARBAGE = {
@@ -58,7 +58,7 @@ def test_garbage_is_refused_with_message_and_hint(name: str, content: bytes, tmp
     begins = "cannot read calibration '" if content[:1] != b"[" else ""
     assert caught.value.message.startswith(begins)
     if begins and "no camera" not in caught.value.message:
-        assert caught.value.hint == files.SUPPORTED_FORMATS
+        assert caught.value.hint == SUPPORTED_FORMATS
 
 
 def test_a_missing_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
@@ -313,7 +313,7 @@ def test_an_unreadable_file_is_an_input_error(tmp_path: Path, monkeypatch: pytes
     path = tmp_path / "x.toml"
     path.touch()
 
-    monkeypatch.setattr(files.Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
+    monkeypatch.setattr(Path, "open", Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(InputError, match=r"cannot read calibration 'x.toml': permission denied"):
         read_calibration(path)
 

@@ -11,8 +11,8 @@ from page4d.choices import CalibrationMatch
 from page4d.conventions import Scale
 from page4d.errors import InputError, listed, shortened
 from page4d.formats.build import pinhole
+from page4d.formats.calibrations import read_calibration
 from page4d.formats.camera_model import CalibratedCamera, Calibration
-from page4d.formats.read import read_calibration
 from page4d.scene.calibration import match_cameras
 from tests.fuzzing import bounded
 from tests.scene.calibration_writers import WRITERS, make_rig

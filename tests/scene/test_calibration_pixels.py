@@ -13,7 +13,7 @@ from scipy.spatial.transform import Rotation
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
-from page4d.formats.read import read_calibration, read_lenses
+from page4d.formats.calibrations import read_calibration, read_lenses
 from page4d.geometry.distortion import LensModel
 from page4d.io import documents
 from tests.scene.calibration_writers import FISHEYE_FORMATS, WRITERS, make_rig, read_pixels, write_toml, write_yaml

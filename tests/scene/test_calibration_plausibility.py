@@ -10,8 +10,8 @@ import torch
 
 from page4d.errors import InputError
 from page4d.formats.build import brown_conrady, fisheye, pinhole
+from page4d.formats.calibrations import read_calibration
 from page4d.formats.camera_model import CalibratedCamera, check_lens, check_rig
-from page4d.formats.read import read_calibration
 from page4d.geometry.distortion import Distortion
 from tests.scene.calibration_writers import WRITERS, RigCamera, make_rig, write_yaml
 

@@ -11,9 +11,8 @@ import torch
 from page4d.choices import CalibrationFormat
 from page4d.conventions import Scale
 from page4d.errors import UsageError
+from page4d.formats.calibrations import choose_format, read_calibration, write_calibration
 from page4d.formats.camera_model import CalibratedCamera, Calibration
-from page4d.formats.read import read_calibration
-from page4d.formats.write import choose_format, write_calibration
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid

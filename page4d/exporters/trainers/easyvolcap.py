@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from page4d.choices import ImageFormat
 from page4d.conventions import PIXEL_CENTER
 from page4d.exporters.job import ExportJob, Written, encode_picture
+from page4d.formats.opencv_yaml import Storage, encode_storage
 from page4d.formats.ply import PointCloud, encode_trainer_ply
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file
 
-_HEADER = "%YAML:1.0\n---\n"
 _SHARES = (0.1, 99.9)
 """Percentiles of the depths that are the near and far distances, moved apart by a tenth."""
 
@@ -115,41 +115,29 @@ def _write_cameras(job: ExportJob, folder: Path, extent: _Extent) -> None:
 
 def _write_storages(job: ExportJob, folder: Path, cameras: Sequence[tuple[str, int, int]], extent: _Extent) -> None:
     """Write `intri.yml` and `extri.yml` of cameras, which are (name, instant, view)."""
-    names = "names:\n" + "".join(f'  - "{name}"\n' for name, _, _ in cameras)
-    intrinsic = [_HEADER, names, _real("pixel_center", PIXEL_CENTER)]
-    extrinsic = [_HEADER, names]
+    intrinsic: Storage = {"names": [name for name, _, _ in cameras], "pixel_center": PIXEL_CENTER}
+    extrinsic: Storage = {"names": intrinsic["names"]}
     for name, place, view in cameras:
         height, width = job.sizes[view]
         rotation, translation = np.split(job.world_to_camera[place, view, :3], [3], axis=1)
         near, far = extent.distances[place, view]
-        intrinsic += [
-            _matrix(f"K_{name}", job.intrinsics[place, view]),
-            _real(f"H_{name}", height),
-            _real(f"W_{name}", width),
-            _matrix(f"D_{name}", np.zeros((5, 1))),
-        ]
-        extrinsic += [
-            _matrix(f"R_{name}", np.asarray(cv2.Rodrigues(rotation)[0])),
-            _matrix(f"Rot_{name}", rotation),
-            _matrix(f"T_{name}", translation),
-            _real(f"t_{name}", job.seconds[place] - job.seconds[0]),
-            _matrix(f"bounds_{name}", extent.bounds),
-        ]
+        intrinsic |= {
+            f"K_{name}": job.intrinsics[place, view],
+            f"H_{name}": height,
+            f"W_{name}": width,
+            f"D_{name}": np.zeros((5, 1)),
+        }
+        extrinsic |= {
+            f"R_{name}": np.asarray(cv2.Rodrigues(rotation)[0]),
+            f"Rot_{name}": rotation,
+            f"T_{name}": translation,
+            f"t_{name}": job.seconds[place] - job.seconds[0],
+            f"bounds_{name}": extent.bounds,
+        }
         if np.isfinite(far):
-            extrinsic += [_real(f"n_{name}", near), _real(f"f_{name}", far)]
-    write_file(folder / "intri.yml", "".join(intrinsic).encode())
-    write_file(folder / "extri.yml", "".join(extrinsic).encode())
-
-
-def _real(key: str, value: float) -> str:
-    return f"{key}: {float(value)!r}\n"
-
-
-def _matrix(key: str, values: NDArray[np.float64]) -> str:
-    """Return a matrix node with the shortest numbers that read back exactly."""
-    rows, columns = values.shape
-    data = ", ".join(repr(float(value)) for value in values.reshape(-1))
-    return f"{key}: !!opencv-matrix\n  rows: {rows}\n  cols: {columns}\n  dt: d\n  data: [{data}]\n"
+            extrinsic |= {f"n_{name}": near, f"f_{name}": far}
+    write_file(folder / "intri.yml", encode_storage(intrinsic))
+    write_file(folder / "extri.yml", encode_storage(extrinsic))
 
 
 def _dataset(job: ExportJob, extent: _Extent) -> str:

@@ -16,6 +16,7 @@ from page4d.choices import ImageFormat
 from page4d.exporters.job import ExportJob, Written, opengl_poses
 from page4d.exporters.points import ModelPoints
 from page4d.exporters.trainers.views import repeated_view, split_views
+from page4d.formats.nerfstudio import frame_camera
 from page4d.formats.ply import encode_trainer_ply, read_ply_header
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
@@ -93,17 +94,9 @@ def _frames(job: ExportJob, views: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Yield the cameras of views at all instants; the reader appends the extension to `file_path`."""
     poses = opengl_poses(job)
     for view in views:
-        height, width = job.sizes[view]
         for place, seconds in enumerate(_times(job)):
-            intrinsics = job.intrinsics[place, view]
             yield {
                 "file_path": _picture(view, place),
                 "time": float(seconds),
-                "transform_matrix": poses[place, view].tolist(),
-                "fl_x": float(intrinsics[0, 0]),
-                "fl_y": float(intrinsics[1, 1]),
-                "cx": float(intrinsics[0, 2]),
-                "cy": float(intrinsics[1, 2]),
-                "w": width,
-                "h": height,
+                **frame_camera(poses[place, view], job.intrinsics[place, view], job.sizes[view]),
             }

@@ -17,9 +17,9 @@ from PIL import Image, ImageDraw
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
+from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import to_numpy
 from page4d.formats.ply import PointCloud
-from page4d.output.cameras import CaptureCameras
 from page4d.output.points import random_subset
 from page4d.output.reader import Output
 from page4d.plotting.canvas import (

@@ -12,6 +12,7 @@ from itertools import combinations, permutations
 
 import numpy as np
 
+from page4d.conventions import OPENGL_AXES
 from page4d.errors import counted, listed
 from page4d.options import in_options
 from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
@@ -24,7 +25,7 @@ from page4d.rig.records import Array, RigCamera, ViewPeople, direction_angle_deg
 _SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
 """Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
 
-_OPENGL = np.diag([1.0, -1.0, -1.0, 1.0])
+_OPENGL = np.diag(OPENGL_AXES)
 
 _LENS_FIX = (
     "use the calibration of these videos; if its file states the calibrated image size, pass ⟨calibration_resize={}⟩"

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import UsageError, counted
+from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.camera import Cameras
@@ -42,7 +43,6 @@ from page4d.motion.flow import (
 )
 from page4d.motion.tracks import ActiveTracks, Guide, TrackedInstant, TrackFollower
 from page4d.options import ReconstructSettings
-from page4d.output.cameras import CaptureCameras
 from page4d.output.layout import OutputLayout
 from page4d.output.record import Difference, InstantMotion, MotionRecord
 from page4d.records import Predictions

@@ -12,6 +12,7 @@ from torch import Tensor
 from page4d.choices import CameraMotion
 from page4d.conventions import Scale
 from page4d.errors import counted
+from page4d.formats.cameras_json import Matrix
 from page4d.geometry.alignment import (
     MAX_DISAGREEMENT_DEG,
     agreeing_scale,
@@ -25,7 +26,6 @@ from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median
 from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
 from page4d.io.json_records import FileModel
-from page4d.output.cameras import Matrix
 from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion

@@ -1,86 +1,21 @@
-"""Reading of calibrations of all formats: the table of formats, recognition by name and content, and units."""
+"""Reading and writing of calibrations of all formats: recognition by name and content, units, and targets."""
 
-import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from page4d.choices import LengthUnit
+from page4d.choices import CalibrationFormat, LengthUnit
 from page4d.conventions import Scale
 from page4d.errors import UsageError, listed
 from page4d.formats.camera_model import CalibratedCamera, Calibration
-from page4d.formats.cameras_json import read_page4d_json
-from page4d.formats.colmap import find_colmap, read_colmap
 from page4d.formats.files import check_exists, read_bytes, read_json, unreadable
-from page4d.formats.nerfstudio import read_nerfstudio
-from page4d.formats.opencv_yaml import has_opencv_yaml, read_opencv_yaml
-from page4d.formats.qualisys import read_qualisys
-from page4d.formats.toml_rig import read_pose2sim
+from page4d.formats.table import FORMATS, RigFormat
 from page4d.geometry.transforms import camera_centers
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationReader:
-    """A calibration format: how its files are recognized, and its reader.
-
-    `file_names` are patterns of lower-case file names. JSON files are recognized by one of the `json_keys` instead,
-    and their reader takes the parsed content, too; files with other names are recognized by `signature` at their
-    beginning. `is_folder` recognizes a format that spans a folder.
-    """
-
-    name: str
-    read: Callable[..., Calibration]
-    file_names: tuple[str, ...]
-    is_folder: Callable[[Path], bool] | None = None
-    json_keys: frozenset[str] = frozenset()
-    signature: re.Pattern[bytes] | None = None
-
-
-FORMATS = (
-    CalibrationReader(
-        name="COLMAP",
-        read=read_colmap,
-        file_names=("cameras.bin", "cameras.txt", "images.bin", "images.txt"),
-        is_folder=lambda folder: find_colmap(folder) is not None,
-    ),
-    CalibrationReader(
-        name="OpenCV YAML",
-        read=read_opencv_yaml,
-        file_names=("*.yml", "*.yaml"),
-        is_folder=has_opencv_yaml,
-    ),
-    CalibrationReader(
-        name="nerfstudio",
-        read=read_nerfstudio,
-        file_names=("transforms.json",),
-        json_keys=frozenset({"frames"}),
-    ),
-    CalibrationReader(
-        name="cameras.json",
-        read=read_page4d_json,
-        file_names=("cameras.json",),
-        json_keys=frozenset({"views", "cameras"}),
-    ),
-    CalibrationReader(
-        name="Qualisys",
-        read=read_qualisys,
-        file_names=("*.qca.txt", "*.qca"),
-        signature=re.compile(rb"<(.*<)?calibration", re.DOTALL),
-    ),
-    CalibrationReader(
-        name="Pose2Sim/Anipose TOML",
-        read=read_pose2sim,
-        file_names=("*.toml",),
-        signature=re.compile(rb"\[.*matrix", re.DOTALL),
-    ),
-)
-"""Supported formats. A folder is searched for formats that span it, then for JSON files, each in this order, and
-finally for a single file of any other format."""
+from page4d.io.atomic import check_file
+from page4d.io.folders import check_replaceable, staged_folder
 
 METRES_PER_UNIT: dict[str, float] = {LengthUnit.METRE: 1.0, LengthUnit.CENTIMETRE: 0.01, LengthUnit.MILLIMETRE: 0.001}
 
@@ -105,7 +40,7 @@ def read_calibration(path: Path, unit: str | None = None) -> Calibration:
     if unit is not None and unit not in METRES_PER_UNIT:
         raise UsageError(f"⟨calibration_unit={unit}⟩", f"choose from {', '.join(METRES_PER_UNIT)}")
     found = _find(path)
-    calibration = replace(found.read(), format=found.name)
+    calibration = replace(found.row.read(*found.arguments), format=found.row.name)
     return _with_distance_notice(calibration) if unit is None else _in_metres(calibration, unit)
 
 
@@ -116,9 +51,7 @@ def read_lenses(path: Path) -> Calibration:
         InputError: if the file is missing, damaged or of an unknown format, or contains an invalid camera.
     """
     found = _find(path)
-    if found.read.func is read_opencv_yaml:
-        return replace(found.read(needs_poses=False), format=found.name)
-    return _with_distance_notice(replace(found.read(), format=found.name))
+    return _with_distance_notice(replace(found.row.read_lenses(*found.arguments), format=found.row.name))
 
 
 def is_calibration_name(path: Path) -> bool:
@@ -127,10 +60,10 @@ def is_calibration_name(path: Path) -> bool:
 
 
 class _Found(NamedTuple):
-    """The format of a calibration, and its reader with the arguments."""
+    """The format of a calibration, and the arguments of its reader: path and, for JSON, content."""
 
-    name: str
-    read: partial[Calibration]
+    row: RigFormat
+    arguments: tuple[object, ...]
 
 
 def _find(path: Path) -> _Found:
@@ -140,14 +73,14 @@ def _find(path: Path) -> _Found:
     if path.name.lower().endswith(".json"):
         return _find_json(path)
     row = _format_of_name(path)
-    return _find_by_content(path) if row is None else _Found(row.name, partial(row.read, path))
+    return _find_by_content(path) if row is None else _Found(row, (path,))
 
 
 def _find_in_folder(folder: Path) -> _Found:
     for row in FORMATS:
         if row.is_folder is not None and row.is_folder(folder):
-            return _Found(row.name, partial(row.read, folder))
-    for name in (name for row in FORMATS if row.json_keys for name in row.file_names):
+            return _Found(row, (folder,))
+    for name in (name for row in FORMATS if row.json_keys for name in row.patterns):
         if (folder / name).is_file():
             return _find_json(folder / name)
     try:
@@ -162,20 +95,20 @@ def _find_in_folder(folder: Path) -> _Found:
     return _find(files[0])
 
 
-def _is_single_file(format_: CalibrationReader | None) -> bool:
+def _is_single_file(format_: RigFormat | None) -> bool:
     return format_ is not None and format_.is_folder is None and not format_.json_keys
 
 
-def _format_of_name(path: Path) -> CalibrationReader | None:
+def _format_of_name(path: Path) -> RigFormat | None:
     name = path.name.lower()
-    return next((row for row in FORMATS if any(fnmatchcase(name, pattern) for pattern in row.file_names)), None)
+    return next((row for row in FORMATS if any(fnmatchcase(name, pattern) for pattern in row.patterns)), None)
 
 
 def _find_json(path: Path) -> _Found:
     content = read_json(path)
     for row in FORMATS:
         if row.json_keys & content.keys():
-            return _Found(row.name, partial(row.read, path, content))
+            return _Found(row, (path, content))
     expected = [f"'{key}'" for row in FORMATS for key in sorted(row.json_keys)]
     raise unreadable(path, f"it has none of the keys {', '.join(expected)}")
 
@@ -188,7 +121,7 @@ def _find_by_content(path: Path) -> _Found:
         return _find_json(path)
     for row in FORMATS:
         if row.signature is not None and row.signature.match(start):
-            return _Found(row.name, partial(row.read, path))
+            return _Found(row, (path,))
     raise unreadable(path, "neither its name nor its content matches a supported format")
 
 
@@ -225,3 +158,57 @@ def _with_distance_notice(calibration: Calibration) -> Calibration:
         "if the file is in millimetres, pass ⟨calibration_unit=mm⟩"
     )
     return replace(calibration, notices=(*calibration.notices, notice))
+
+
+def choose_format(path: Path, given: CalibrationFormat | None) -> CalibrationFormat:
+    """Return the given format, or that of the name: `.toml` is Anipose, `.json` is page4d, no suffix a COLMAP folder.
+
+    Raises:
+        UsageError: if the name has another suffix.
+    """
+    by_suffix = {row.suffix: row.written for row in FORMATS if row.written is not None}
+    chosen = given or by_suffix.get(path.suffix.lower())
+    if chosen is None:
+        raise UsageError(f"'{path}' has no suffix of a calibration", "use .json or .toml, or pass ⟨format⟩")
+    return chosen
+
+
+def check_calibration_target(path: Path, file_format: CalibrationFormat, *, overwrite: bool) -> None:
+    """Refuse a target that exists, unless it is to be replaced, or that cannot be written.
+
+    Raises:
+        UsageError: if it exists.
+        OutputError: if it cannot be written.
+    """
+    row = _written(file_format)
+    if not row.suffix:
+        check_replaceable(path, row.patterns[0], overwrite=overwrite)
+        return
+    check_file(path)
+    if path.exists() and not overwrite:
+        raise UsageError(f"'{path}' exists", "use ⟨overwrite=True⟩ or another name")
+
+
+def write_calibration(
+    calibration: Calibration, path: Path, file_format: CalibrationFormat, *, overwrite: bool = False
+) -> None:
+    """Write the static cameras of a calibration atomically; `path` is a folder for COLMAP, otherwise a file.
+
+    Raises:
+        UsageError: if the target exists and is not to be replaced, or the format cannot hold a camera.
+        OutputError: if it cannot be written.
+    """
+    moving = [camera.name for camera in calibration.cameras if not camera.is_static or camera.image_size is None]
+    if moving:
+        raise UsageError(f"{listed(moving)} moves or has no image size", "write static cameras with image sizes")
+    check_calibration_target(path, file_format, overwrite=overwrite)
+    row = _written(file_format)
+    if row.suffix:
+        row.write(calibration, path)
+        return
+    with staged_folder(path, replace=overwrite) as folder:
+        row.write(calibration, folder)
+
+
+def _written(file_format: CalibrationFormat) -> RigFormat:
+    return next(row for row in FORMATS if row.written is file_format)
