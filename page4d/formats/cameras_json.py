@@ -50,6 +50,11 @@ class _Camera(FileSchema):
     world_to_camera: Matrix4 | Annotated[list[Matrix4], Field(min_length=1)]
     distortion: _Distortion | None = None
 
+    @property
+    def poses(self) -> Tensor:
+        """One matrix, or several over time."""
+        return torch.tensor(self.world_to_camera, dtype=torch.float64)
+
 
 class _TruthCamera(_Camera):
     intrinsics: Matrix3
@@ -61,6 +66,12 @@ class _OutputView(_Camera):
     image_size: Annotated[list[Side], Field(min_length=2, max_length=2)]
     static: bool = True
     intrinsics: Matrix3 | Annotated[list[Matrix3], Field(min_length=1)]
+
+    @property
+    def poses(self) -> Tensor:
+        """One matrix, or several over time."""
+        given = torch.tensor(self.world_to_camera, dtype=torch.float64)
+        return given[0] if len(given) == 1 else given
 
 
 class _Document(FileSchema):
@@ -124,43 +135,23 @@ def write(calibration: Calibration, path: Path) -> None:
 
 def _read_truth(path: Path, truth: _Truth) -> Calibration:
     check_count(path, len(truth.cameras))
-    notices: tuple[str, ...] = ()
+    notices: list[str] = []
     center = truth.pixel_center
     if center is None:
         center = _declared_center(truth.convention)
     if center is None:
         center = PIXEL_CENTER
-        notices = (f"{path.name} declares no pixel centre; (0.5, 0.5) is assumed for the top-left pixel",)
+        notices = [f"{path.name} declares no pixel centre; (0.5, 0.5) is assumed for the top-left pixel"]
     metric = truth.scale is Scale.METRIC or (
         truth.scale is None and bool(re.search(r"\bmet(re|er)s\b", truth.convention))
     )
     cameras = []
     for name, raw in truth.cameras.items():
         camera = validated(_TruthCamera, raw, path.name, name)
-        poses = torch.tensor(camera.world_to_camera, dtype=torch.float64)
-        with error_context(path.name, name):
-            distortion = None if camera.distortion is None else camera.distortion.record()
-            if poses.ndim == 3 and truth.times and len(truth.times) != len(poses):
-                raise InputError(f"{len(poses)} poses for {len(truth.times)} times", CORRECTION_HINT)
-        cameras.append(
-            make_camera(
-                path.name,
-                name,
-                intrinsics=torch.tensor(camera.intrinsics, dtype=torch.float64),
-                world_to_camera=poses,
-                image_size=(camera.height, camera.width),
-                distortion=distortion,
-                times=tuple(truth.times) if poses.ndim == 3 and truth.times else None,
-                pixel_center=center,
-            )
-        )
-    return Calibration(
-        path=path,
-        scale=Scale.METRIC if metric else Scale.ARBITRARY,
-        cameras=tuple(cameras),
-        file_unit="m" if metric else None,
-        notices=notices,
-    )
+        intrinsics = torch.tensor(camera.intrinsics, dtype=torch.float64)
+        given = {"intrinsics": intrinsics, "image_size": (camera.height, camera.width), "pixel_center": center}
+        cameras.append(_built(path.name, name, camera, truth.times or None, **given))
+    return _calibration(path, Scale.METRIC if metric else Scale.ARBITRARY, cameras, notices)
 
 
 def _declared_center(text: str) -> float | None:
@@ -180,49 +171,34 @@ def _read_output(path: Path, output: _Output) -> Calibration:
         center = _declared_center(declared) if isinstance(declared, str) else declared
     if center is None:
         raise InputError(f"{path.name}: conventions.pixel_center is unknown", "write (0.5, 0.5) or (0, 0)")
-    cameras = []
-    notices: list[str] = []
+    cameras, notices = [], []
     for name, raw in output.views.items():
         view = validated(_OutputView, raw, path.name, name)
-        camera, notice = _output_camera(path.name, name, view, output.times, center)
-        cameras.append(camera)
+        over_time = torch.tensor(view.intrinsics, dtype=torch.float64).reshape(-1, 3, 3)
+        with error_context(path.name, name):
+            if len(over_time) > 1 and len(output.times) != len(over_time):
+                raise InputError(f"{len(over_time)} intrinsics for {len(output.times)} times", CORRECTION_HINT)
+        intrinsics, notice = _median_intrinsics(path.name, name, over_time)
+        given = {"intrinsics": intrinsics, "image_size": tuple(view.image_size[::-1]), "pixel_center": center}
+        cameras.append(_built(path.name, name, view, output.times, **given))
         notices += [] if notice is None else [notice]
-    metric = output.scale is Scale.METRIC
-    return Calibration(
-        path=path,
-        scale=output.scale,
-        cameras=tuple(cameras),
-        file_unit="m" if metric else None,
-        notices=tuple(notices),
-    )
+    return _calibration(path, output.scale, cameras, notices)
 
 
-def _output_camera(
-    label: str, name: str, view: _OutputView, times: list[float], pixel_center: float
-) -> tuple[CalibratedCamera, str | None]:
-    """Build the camera of a view, and a notice if its intrinsics vary over time."""
-    poses = torch.tensor(view.world_to_camera, dtype=torch.float64)
-    over_time = torch.tensor(view.intrinsics, dtype=torch.float64).reshape(-1, 3, 3)
+def _built(label: str, name: str, camera: _Camera, times: list[float] | None, **given: Any) -> CalibratedCamera:
+    """Build a camera from its pose or, at `times`, poses, its distortion, and what is `given` to `make_camera`."""
+    poses = camera.poses
     with error_context(label, name):
-        if poses.ndim == 3 and len(poses) == 1:
-            poses = poses[0]
-        if poses.ndim == 3 and len(times) != len(poses):
+        distortion = None if camera.distortion is None else camera.distortion.record()
+        if poses.ndim == 3 and times is not None and len(times) != len(poses):
             raise InputError(f"{len(poses)} poses for {len(times)} times", CORRECTION_HINT)
-        if len(over_time) > 1 and len(times) != len(over_time):
-            raise InputError(f"{len(over_time)} intrinsics for {len(times)} times", CORRECTION_HINT)
-        distortion = None if view.distortion is None else view.distortion.record()
-    intrinsics, notice = _median_intrinsics(label, name, over_time)
-    camera = make_camera(
-        label,
-        name,
-        intrinsics=intrinsics,
-        world_to_camera=poses,
-        image_size=(view.image_size[1], view.image_size[0]),
-        distortion=distortion,
-        times=None if poses.ndim == 2 else tuple(times),
-        pixel_center=pixel_center,
-    )
-    return camera, notice
+    known = tuple(times) if poses.ndim == 3 and times is not None else None
+    return make_camera(label, name, world_to_camera=poses, distortion=distortion, times=known, **given)
+
+
+def _calibration(path: Path, scale: Scale, cameras: list[CalibratedCamera], notices: list[str]) -> Calibration:
+    unit = "m" if scale is Scale.METRIC else None
+    return Calibration(path=path, scale=scale, cameras=tuple(cameras), file_unit=unit, notices=tuple(notices))
 
 
 def _median_intrinsics(

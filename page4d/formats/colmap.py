@@ -314,6 +314,23 @@ def write(calibration: Calibration, folder: Path) -> None:
     write_model(folder, Model(cameras=cameras, images=images, points=none))
 
 
+def model_of_views(
+    names: Sequence[str],
+    sizes: Sequence[tuple[int, int]],
+    intrinsics: NDArray[np.float64],
+    world_to_camera: NDArray[np.float64],
+    points: Points3D,
+) -> Model:
+    """Return a model with a pinhole camera and an image, which has a name, of each of V views."""
+    ids = range(1, len(names) + 1)
+    images = zip(ids, make_poses(world_to_camera), names, strict=True)
+    return Model(
+        cameras=[Camera.of(*row) for row in zip(ids, sizes, intrinsics, strict=True)],
+        images=[Image(id=number, pose=pose, camera_id=number, name=name) for number, pose, name in images],
+        points=points,
+    )
+
+
 def write_model(folder: Path, model: Model, *, text: bool = False) -> None:
     """Write the files of a model as .bin or .txt: cameras and images, and points3D, rigs and frames if it has any.
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.trainers.views import DepthBounds, encode_poses_bounds
-from page4d.formats.colmap import Camera, Image, Model, Points3D, make_poses, write_model
-from page4d.formats.ply import PointCloud, encode_trainer_ply
+from page4d.formats.colmap import Points3D, model_of_views, write_model
+from page4d.formats.ply import encode_trainer_ply
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file
 
@@ -36,7 +36,11 @@ def write(job: ExportJob, folder: Path) -> Written:
     write_file(folder / "points3D_multipleview.ply", encode_trainer_ply(cloud.xyz, cloud.rgb))
     rows = encode_poses_bounds(job, bounds.bounds())
     write_file(folder / "poses_bounds_multipleview.npy", rows)
-    write_model(folder / "sparse_", _model(job, cloud))
+    # The reader finds the pictures by the number in the image's name.
+    names = [f"image{number}.jpg" for number in range(1, len(job.views) + 1)]
+    points = Points3D(xyz=cloud.xyz, rgb=cloud.rgb)
+    model = model_of_views(names, job.sizes, job.intrinsics[0], job.world_to_camera[0], points)
+    write_model(folder / "sparse_", model)
     for picture in job.read_pictures():
         job.write_picture(folder / _label(picture.view) / f"frame_{picture.place + 1:05d}", picture)
     tested = sorted({0, job.num_times // 3, job.num_times * 2 // 3})
@@ -51,22 +55,6 @@ def write(job: ExportJob, folder: Path) -> Written:
 
 def _label(view: int) -> str:
     return f"cam{view + 1:02d}"
-
-
-def _model(job: ExportJob, cloud: PointCloud) -> Model:
-    """Return one camera and one image per view; the reader finds the pictures by the number in the image's name."""
-    ids = range(1, len(job.views) + 1)
-    return Model(
-        cameras=[
-            Camera.of(id, size, matrix)
-            for id, size, matrix in zip(ids, job.sizes, job.intrinsics[0], strict=True)  # noqa: A001
-        ],
-        images=[
-            Image(id=id, pose=pose, camera_id=id, name=f"image{id}.jpg")
-            for id, pose in zip(ids, make_poses(job.world_to_camera[0]), strict=True)  # noqa: A001
-        ],
-        points=Points3D(xyz=cloud.xyz, rgb=cloud.rgb),
-    )
 
 
 def next_step(job: ExportJob, folder: Path) -> str:  # noqa: ARG001

@@ -25,7 +25,7 @@ from page4d.exporters.trainers.views import (
     require_views,
     sorted_names,
 )
-from page4d.formats.colmap import Camera, Image, Model, Points3D, make_poses, write_model
+from page4d.formats.colmap import Points3D, model_of_views, write_model
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
 
@@ -69,13 +69,16 @@ def write(job: ExportJob, folder: Path) -> Written:
     """
     order = reading_order(job)
     names = sorted_names(len(order))
+    files = [job.picture_path(Path(name)).name for name in names]
+    sizes = [job.sizes[view] for view in order]
     bounds, num_points = DepthBounds(job), 0
     for place in range(job.num_times):
         cloud = job.instant_points(place)
         num_points += cloud.num_points
         if place % -(-job.num_times // _BOUNDS_INSTANTS) == 0:
             bounds.add(cloud.xyz, place)
-        model = _model(job, order, names, Points3D(xyz=cloud.xyz, rgb=cloud.rgb))
+        points = Points3D(xyz=cloud.xyz, rgb=cloud.rgb)
+        model = model_of_views(files, sizes, job.intrinsics[0, order], job.world_to_camera[0, order], points)
         write_model(folder / f"colmap_{place}" / "sparse" / "0", model)
     rows = encode_poses_bounds(job, bounds.bounds(), order)
     write_file(folder / "poses_bounds.npy", rows)
@@ -88,22 +91,6 @@ def write(job: ExportJob, folder: Path) -> Written:
         times=tuple(place / job.num_times for place in range(job.num_times)),
         held_out=(job.views[order[0]].name,) if _holds_out(job) else (),
         labels=tuple(names[order.index(view)] for view in range(len(order))),
-    )
-
-
-def _model(job: ExportJob, order: list[int], names: list[str], points: Points3D) -> Model:
-    ids = range(1, len(order) + 1)
-    poses = make_poses(job.world_to_camera[0, order])
-    return Model(
-        cameras=[
-            Camera.of(id, job.sizes[view], job.intrinsics[0, view])
-            for id, view in zip(ids, order, strict=True)  # noqa: A001
-        ],
-        images=[
-            Image(id=id, pose=pose, camera_id=id, name=job.picture_path(Path(name)).name)
-            for id, pose, name in zip(ids, poses, names, strict=True)  # noqa: A001
-        ],
-        points=points,
     )
 
 
