@@ -37,22 +37,26 @@ class RigFormat:
     @property
     def read(self) -> "Callable[..., Calibration]":
         """The reader."""
-        return self._function("read")
+        read: Callable[..., Calibration] = self._function("read")
+        return read
 
     @property
     def read_lenses(self) -> "Callable[..., Calibration]":
         """The reader of intrinsics alone; that of cameras where the format has no other."""
-        return self._function("read_lenses", self.read)
+        read_lenses: Callable[..., Calibration] = self._function("read_lenses", self.read)
+        return read_lenses
 
     @property
     def is_folder(self) -> Callable[[Path], bool] | None:
         """What recognizes a folder of the format; None if each calibration is one file."""
-        return self._function("is_folder")
+        is_folder: Callable[[Path], bool] | None = self._function("is_folder")
+        return is_folder
 
     @property
     def write(self) -> "Callable[[Calibration, Path], object]":
         """The writer of static cameras with image sizes."""
-        return self._function("write")
+        write: Callable[[Calibration, Path], object] = self._function("write")
+        return write
 
     def _function(self, name: str, default: Any = None) -> Any:
         return getattr(import_module(f"page4d.formats.{self.module}"), name, default)
