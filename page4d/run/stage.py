@@ -1,5 +1,6 @@
 """The protocol of the stages of a run, from the predictions of a chunk to the files of its instants."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Generic, TypeVar, cast
@@ -85,7 +86,7 @@ class Instant:
         return replace(self, notices=(*self.notices, *notices))
 
 
-class Stage(Generic[Decision]):
+class Stage(ABC, Generic[Decision]):
     """A stage of a run, which instants pass one by one.
 
     `decided` is what holds for the whole run from its first instant on: it is kept in the state of the run under the
@@ -103,9 +104,9 @@ class Stage(Generic[Decision]):
         if history.finished and self.name in history.states:
             self.decided = cast("Decision", history.state(self.name, self.decision))
 
+    @abstractmethod
     def __call__(self, instant: Instant) -> Instant:
         """Process an instant."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Release open files."""
