@@ -9,6 +9,7 @@ import torch
 
 from page4d.errors import InputError
 from page4d.lab.training import state as states
+from page4d.lab.training.checkpoint import write_checkpoint
 from page4d.lab.training.config import TRAINING_PRESETS
 from page4d.lab.training.logs import read_metrics
 from page4d.lab.training.schedule import Budget
@@ -20,7 +21,7 @@ CPU = torch.device("cpu")
 def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     state = states.begin(TRAINING_PRESETS["tiny"], CPU)
     path = tmp_path_factory.mktemp("run") / "checkpoint.pt"
-    states.write_checkpoint(path, state.snapshot(state.position, Budget(samples=4)))
+    write_checkpoint(path, state, state.position, Budget(samples=4))
     loaded: dict[str, Any] = torch.load(path, weights_only=True)
     return loaded
 

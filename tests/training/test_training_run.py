@@ -243,10 +243,11 @@ class TestResuming:
             raise RuntimeError("unexpected pos 64 vs 0")
 
         monkeypatch.setattr(torch, "save", full)
-        from page4d.lab.training.state import write_checkpoint
+        from page4d.lab.training.checkpoint import write_checkpoint
 
+        state = resume(checkpoint_of(whole), torch.device("cpu"))
         with pytest.raises(OutputError, match="cannot write"):
-            write_checkpoint(path, checkpoint_of(whole))
+            write_checkpoint(path, state, state.position, Budget(samples=6))
         assert [file.name for file in tmp_path.iterdir()] == ["checkpoint.pt"]
         assert path.read_bytes() == b"older"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from page4d.lab.pretraining.data import Crops, CropSource, Footage, open_footage
 from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
 from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
 from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task, draw_pictures
-from page4d.lab.training.checkpoint import read_checkpoint_file, restored_state, write_checkpoint_file
+from page4d.lab.training.checkpoint import read_checkpoint_file, restored_state
 from page4d.lab.training.engine import (
     Loop,
     LoopContext,
@@ -139,8 +139,6 @@ PRETRAINING_PROFILES: dict[str, Callable[..., Profile]] = {
 }
 """Profiles of the papers' networks by method, as functions of batch size and image size."""
 
-FORMAT = "pretraining 1"
-
 
 @dataclass(kw_only=True)
 class PretrainState:
@@ -151,10 +149,20 @@ class PretrainState:
     optimizers: list[Optimizer]
     position: Position = field(default_factory=Position)
 
+    file_format: ClassVar[str] = "pretraining 1"
+
     @property
     def network(self) -> nn.Module:
         """Network whose parameters are optimized."""
         return self.task.network
+
+    def content(self) -> dict[str, Any]:
+        """Return what a checkpoint holds besides position and budget."""
+        return {
+            "config": self.config.to_json(),
+            "modules": {name: module.state_dict() for name, module in self.task.modules().items()},
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,20 +216,6 @@ def resume(checkpoint: PretrainCheckpoint, device: torch.device) -> PretrainStat
     return state
 
 
-def write_checkpoint(path: Path, state: PretrainState, position: Position, budget: Budget) -> None:
-    """Replace a checkpoint once the new one is complete on disk.
-
-    Raises:
-        OutputError: if it cannot be written; the older one is then unchanged.
-    """
-    content = {
-        "config": state.config.to_json(),
-        "modules": {name: module.state_dict() for name, module in state.task.modules().items()},
-        "optimizers": [optimizer.state_dict() for optimizer in state.optimizers],
-    }
-    write_checkpoint_file(path, FORMAT, position, budget, content)
-
-
 def read_checkpoint(path: Path) -> PretrainCheckpoint:
     """Read what `write_checkpoint` wrote, into memory of the CPU.
 
@@ -233,7 +227,7 @@ def read_checkpoint(path: Path) -> PretrainCheckpoint:
         unchanged = {name: content[name] for name in ("position", "modules", "optimizers", "budget")}
         return PretrainCheckpoint(config=PretrainConfig.from_json(content["config"]), **unchanged)
 
-    return read_checkpoint_file(path, FORMAT, parse, "give the folder of a run of page4d pretrain")
+    return read_checkpoint_file(path, PretrainState.file_format, parse, "give the folder of a run of page4d pretrain")
 
 
 _BUDGET_OPTIONS = "⟨steps⟩ or ⟨until_seconds⟩"
@@ -358,9 +352,6 @@ class Pretraining(Loop[PretrainState, PretrainStep, Crops]):
     def _losses(self, crops: Crops) -> Mapping[str, Tensor]:
         with autocast(self._context.device, self._context.precision):
             return self.state.task.losses(crops)
-
-    def _store(self, path: Path, position: Position) -> None:
-        write_checkpoint(path, self.state, position, self._context.budget)
 
 
 def release_encoder(state: PretrainState, path: Path, metrics: Sequence[Mapping[str, Any]]) -> None:

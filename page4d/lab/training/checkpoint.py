@@ -94,19 +94,29 @@ class Checkpoint(Protocol):
 AnyCheckpoint = TypeVar("AnyCheckpoint", bound=Checkpoint)
 
 
-def write_checkpoint_file(
-    path: Path, file_format: int | str, position: Position, budget: Budget | None, content: Mapping[str, Any]
-) -> None:
+class Stored(Protocol):
+    """State of a run that checkpoints hold."""
+
+    @property
+    def file_format(self) -> int | str:
+        """Format of its checkpoints."""
+        ...
+
+    def content(self) -> Mapping[str, Any]:
+        """Return what a checkpoint holds besides position and budget."""
+        ...
+
+
+def write_checkpoint(path: Path, state: Stored, position: Position, budget: Budget) -> None:
     """Replace a checkpoint once the new one is complete on disk.
 
     Raises:
         OutputError: if it cannot be written; the older one is then unchanged.
     """
-    budgeted = None if budget is None else asdict(budget)
-    everything = {"format": file_format, "position": asdict(position), "budget": budgeted, **content}
+    head = {"format": state.file_format, "position": asdict(position), "budget": asdict(budget)}
     try:
         with open_atomic(path) as file:
-            torch.save(everything, file)
+            torch.save({**head, **state.content()}, file)
     except OSError as error:
         raise output_error(error, path) from error
     except RuntimeError as error:  # torch's error for a full disk
@@ -149,7 +159,7 @@ def restored_state() -> Iterator[None]:
 def read_checkpoint_file(
     path: Path, file_format: int | str, parse: Callable[[dict[str, Any]], AnyCheckpoint], hint: str
 ) -> AnyCheckpoint:
-    """Read what `write_checkpoint_file` wrote, into memory of the CPU; `position` and `budget` are records.
+    """Read what `write_checkpoint` wrote, into memory of the CPU; `position` and `budget` are records.
 
     Raises:
         InputError: if the file is missing, damaged or of another format.

@@ -25,7 +25,7 @@ from page4d.choices import Precision
 from page4d.errors import InterruptedRunError, MemoryBudgetError, Page4DError, UsageError, counted
 from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.json_records import config_to_json
-from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder
+from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder, Stored, write_checkpoint
 from page4d.lab.training.logs import (
     Log,
     MetricsFile,
@@ -51,7 +51,7 @@ from page4d.weights.store import is_finite
 Batch = TypeVar("Batch")
 
 
-class LoopState(Protocol):
+class LoopState(Stored, Protocol):
     """State of a run that steps change."""
 
     position: Position
@@ -256,10 +256,6 @@ class Loop(ABC, Generic[State, Step, Batch]):
     def _take(self, step: Step, batches: list[Batch]) -> StepResult:
         """Take a step, unless its gradient is not finite."""
 
-    @abstractmethod
-    def _store(self, path: Path, position: Position) -> None:
-        """Write a checkpoint."""
-
     def _begin(self) -> None:
         """Prepare the first step."""
 
@@ -314,7 +310,7 @@ class Loop(ABC, Generic[State, Step, Batch]):
     def _keep_stable(self, step: Step) -> None:
         """Store a checkpoint before the learning rate decay."""
         if step.first_sample == self._planned.decay_start and self._context.group.is_main:
-            self._store(self._context.folder.stable, self._position())
+            write_checkpoint(self._context.folder.stable, self.state, self._position(), self._context.budget)
 
     def _position(self) -> Position:
         """Return the position of the training, with the stages and, once it has begun, the decay that are planned."""
@@ -404,7 +400,7 @@ class Loop(ABC, Generic[State, Step, Batch]):
         if infinite:
             raise self._diverged(f"'{infinite[0]}' is not finite after step {self.state.position.step}")
         if self._context.group.is_main:
-            self._store(self._context.folder.checkpoint, self._position())
+            write_checkpoint(self._context.folder.checkpoint, self.state, self._position(), self._context.budget)
         self._saved = time.monotonic()
 
     def _seconds(self) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from page4d.choices import Precision
 from page4d.errors import UsageError
 from page4d.io.atomic import parse_pin
-from page4d.lab.training.checkpoint import EMA, read_checkpoint_file, restored_state, write_checkpoint_file
+from page4d.lab.training.checkpoint import EMA, read_checkpoint_file, restored_state
 from page4d.lab.training.config import TrainConfig, TrainedPart
 from page4d.lab.training.losses import SceneUnit
 from page4d.lab.training.optimizers import FLOAT_BYTES, build_optimizers, check_training_memory, restore_optimizers
@@ -25,8 +25,6 @@ from page4d.networks.profile.meta import on_meta_device
 from page4d.weights.loading import fill_encoder, load
 from page4d.weights.resolve import find_weights
 from page4d.weights.store import COMMERCIAL
-
-FORMAT = 1
 
 _RESIDUAL_PARTS = ("motion_head",)
 """Parts of a network without effect on its output until they are trained."""
@@ -48,23 +46,6 @@ class TrainCheckpoint:
     budget: Budget | None
 
 
-def write_checkpoint(path: Path, checkpoint: TrainCheckpoint) -> None:
-    """Replace a checkpoint once the new one is complete on disk.
-
-    Raises:
-        OutputError: if it cannot be written; the older one is then unchanged.
-    """
-    content = {
-        "config": checkpoint.config.to_json(),
-        "network_config": checkpoint.network_config.to_json(),
-        "network": dict(checkpoint.network),
-        "average": dict(checkpoint.average),
-        "optimizers": checkpoint.optimizers,
-        "history": dict(checkpoint.history),
-    }
-    write_checkpoint_file(path, FORMAT, checkpoint.position, checkpoint.budget, content)
-
-
 def read_checkpoint(path: Path) -> TrainCheckpoint:
     """Read what `write_checkpoint` wrote, into memory of the CPU.
 
@@ -80,7 +61,7 @@ def read_checkpoint(path: Path) -> TrainCheckpoint:
             **{name: content[name] for name in unchanged},
         )
 
-    return read_checkpoint_file(path, FORMAT, parse, "give the folder of a run of page4d train")
+    return read_checkpoint_file(path, TrainingState.file_format, parse, "give the folder of a run of page4d train")
 
 
 @dataclass(kw_only=True)
@@ -94,18 +75,18 @@ class TrainingState:
     position: Position
     history: Mapping[str, str]
 
-    def snapshot(self, position: Position, budget: Budget) -> TrainCheckpoint:
-        """Return the contents of a checkpoint."""
-        return TrainCheckpoint(
-            config=self.config,
-            network_config=self.network.config,
-            position=position,
-            network=self.network.state_dict(),
-            average=self.average.network.state_dict(),
-            optimizers=[optimizer.state_dict() for optimizer in self.optimizers],
-            history=self.history,
-            budget=budget,
-        )
+    file_format: ClassVar[int] = 1
+
+    def content(self) -> dict[str, Any]:
+        """Return what a checkpoint holds besides position and budget."""
+        return {
+            "config": self.config.to_json(),
+            "network_config": self.network.config.to_json(),
+            "network": self.network.state_dict(),
+            "average": self.average.network.state_dict(),
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "history": dict(self.history),
+        }
 
 
 def begin(config: TrainConfig, device: torch.device, encoder: Path | None = None) -> TrainingState:

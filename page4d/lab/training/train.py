@@ -36,7 +36,7 @@ from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metr
 from page4d.lab.training.losses import losses, motion_losses
 from page4d.lab.training.optimizers import SINGLE_PROCESS, ProcessGroup
 from page4d.lab.training.schedule import Budget, Position
-from page4d.lab.training.state import TrainingState, read_checkpoint, write_checkpoint
+from page4d.lab.training.state import TrainingState, read_checkpoint
 from page4d.lab.training.validation import Validator, draw_curve, find_ood_limits
 from page4d.networks.conditioning import Conditioning
 from page4d.networks.layers.block import Block
@@ -233,9 +233,6 @@ class SupervisedTraining(Loop[TrainingState, CurriculumStep, GroundTruth]):
 
     def _take(self, step: CurriculumStep, batches: list[GroundTruth]) -> StepResult:
         return take_step(self._forward, self.state, step, batches, self._context.precision, self._context.group)
-
-    def _store(self, path: Path, position: Position) -> None:
-        write_checkpoint(path, self.state.snapshot(position, self._context.budget))
 
     def _validate(self, *, finished: bool) -> None:
         """Validate the EMA network if it is due, at most once per step."""
