@@ -82,8 +82,8 @@ class TrainingState:
         return {
             "config": self.config.to_json(),
             "network_config": self.network.config.to_json(),
-            "network": self.network.state_dict(),
-            "average": self.average.network.state_dict(),
+            "network": dict(self.network.state_dict()),
+            "average": dict(self.average.network.state_dict()),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "history": dict(self.history),
         }
