@@ -1,6 +1,4 @@
-"""Matching of an output folder to a ground truth: common views and instants, and their maps at the truth's pixels.
-
-Ground truth of a capture on disk: cameras, and depth and motion maps of numbered frames.
+"""Matching of an output folder to the ground truth of its capture: common views and instants, and maps at its pixels.
 
 The layout is that of `page4d synthesize`: `cameras.json`, `depth/<view>/000000.png` in millimetres (0 = unknown),
 `dynamic/<view>/000000.png` (255 = moving), and `capture.json` with the frame rate; optionally velocities in

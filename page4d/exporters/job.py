@@ -1,7 +1,7 @@
 """One export in progress: what a writer of a format reads, in the exported world and at exported pictures.
 
-Rate of the instants of an export or of a viewer. Maps of a run for formats that contain them as they are: depth,
-confidence and motion per view and instant. Cameras of an export as OpenGL cameras: x right, y up, looking along -z.
+This includes the rate of the instants, maps for formats that contain them as they are, and cameras as OpenGL cameras:
+x right, y up, looking along -z.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,7 +1,6 @@
-"""Depth, confidence and motion maps as PNG files, at the pixels of the network image without its padding.
+"""Depth, confidence, motion and velocity maps as PNG files, at the pixels of the network image without its padding.
 
-Velocity maps as PNG files of 16 bits: three channels, and the standard deviations in a file of their own. Conversion
-of tensors to numpy arrays, for files.
+Velocities have 16 bits and three channels, their standard deviations a file of their own.
 """
 
 import math

@@ -1,6 +1,6 @@
-"""Point clouds, meshes and trajectories written by Open3D, verified, and moved into place atomically.
+"""Point clouds, meshes and trajectories processed and written by Open3D, verified, and moved into place atomically.
 
-Processing of clouds and depth maps by Open3D: outlier removal, normals, and TSDF fusion to a mesh.
+Processing is outlier removal, normals, and TSDF fusion of depth maps to a mesh.
 
 Open3D reports success when the disk is full, so every file is verified before it gets its name. Without Open3D, for
 clouds without points, and when a file is incomplete, page4d's own encoders are used: they give the same vertices,

@@ -1,10 +1,8 @@
-"""The point cloud of one instant and its PLY file.
+"""Point clouds as PLY files: that of one instant, and those that readers of 4D Gaussian trainers expect.
 
-Point clouds as the readers of 4D Gaussian trainers expect them.
-
-`open3d_files.write_cloud` writes the files of a run; this writer is for what Open3D cannot write: clouds without
-points, and any cloud on machines without Open3D. The bytes of the vertices are the same, but for the order of the
-properties of velocities.
+`open3d.write_cloud` writes the files of a run; this writer is for what Open3D cannot write: clouds without points,
+and any cloud on machines without Open3D. The bytes of the vertices are the same, but for the order of the properties
+of velocities.
 
 Source: `fetchPly` and `storePly` of 3D Gaussian Splatting, which 4DGaussians and 4D Gaussian splatting (Fudan) share.
 """
