@@ -21,11 +21,12 @@ from torch import Tensor
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError
 from page4d.formats.camera_model import MAX_SIDE_PX, ROTATION_TOLERANCE, CalibratedCamera
-from page4d.formats.files import error_context, natural_key
+from page4d.formats.files import error_context
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector, nearest_rotation, rotation_defect
 from page4d.geometry.transforms import rigid
+from page4d.io.input_files import natural_key
 
 _MAX_ROTATION_RAD = 4 * math.pi
 """Largest length of a rotation vector; OpenCV's are shorter than half a turn, those of other optimizers vary."""

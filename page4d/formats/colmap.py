@@ -29,15 +29,7 @@ from page4d.formats.build import (
     pose_matrix,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
-from page4d.formats.files import (
-    MAX_IMAGES,
-    check_count,
-    check_exists,
-    error_context,
-    read_bytes,
-    read_text,
-    unreadable,
-)
+from page4d.formats.files import MAX_IMAGES, check_count, error_context, read_bytes, read_text, unreadable
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_quaternion, quaternion_from_matrix
 from page4d.io.folders import write_file
@@ -246,7 +238,6 @@ def read(path: Path) -> Calibration:
     Raises:
         InputError: if there is no model, it is damaged, or a camera is invalid.
     """
-    check_exists(path)
     folder = _find(path if path.is_dir() else path.parent)
     if folder is None:
         raise unreadable(path, "it contains no COLMAP model (cameras and images, .bin or .txt)")

@@ -25,7 +25,7 @@ from page4d.formats.build import (
     rotation_from_vector,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
-from page4d.formats.files import check_count, check_exists, error_context, parsing, read_text, unreadable
+from page4d.formats.files import check_count, error_context, parsing, read_text, unreadable
 from page4d.geometry.rotation import rotation_angle
 from page4d.io.documents import MAX_TEXT_BYTES, parse_yaml
 
@@ -69,7 +69,6 @@ def read(path: Path) -> Calibration:
     Raises:
         InputError: if a file is missing or damaged, or a camera is invalid.
     """
-    check_exists(path)
     folder = path if path.is_dir() else path.parent
     return _calibration(path, *(_load(_find(path, folder, stem)) for stem in ("intri", "extri")))
 
@@ -80,7 +79,6 @@ def read_lenses(path: Path) -> Calibration:
     Raises:
         InputError: if the file is missing or damaged, or a camera is invalid.
     """
-    check_exists(path)
     is_other = path.is_file() and path.stem.lower() != "extri"
     intrinsic = _load(path if is_other else _find(path, path if path.is_dir() else path.parent, "intri"))
     return _calibration(path, intrinsic, _without_poses(_names(path, intrinsic, intrinsic)))

@@ -18,8 +18,8 @@ from torch import Tensor
 
 import page4d
 from page4d.errors import InputError, OutputError, UsageError, size_of
-from page4d.formats.files import reading_again
 from page4d.io.atomic import WrittenFile, delete_files, file_sha256, write_bytes_atomic
+from page4d.io.input_files import reading_again
 from page4d.io.json_records import FileModel, Model, read_model, read_sealed, readable, write_sealed
 from page4d.options import ReconstructSettings, describe_settings, option_name
 from page4d.output.layout import OUTPUT_FILES, OUTPUT_NAMES, OutputLayout, is_own_file

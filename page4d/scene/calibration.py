@@ -20,9 +20,10 @@ from torch import Tensor
 from page4d.choices import CalibrationMatch, CalibrationResize
 from page4d.errors import InputError, counted, listed
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig
-from page4d.formats.files import composed, error_context
+from page4d.formats.files import error_context
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.transforms import interpolate_rigid
+from page4d.io.input_files import composed
 from page4d.io.limits import is_exhausted
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import FrameSource, Notice, View, ViewCamera

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from page4d.errors import InputError, UsageError, listed, shortened
-from page4d.formats.files import composed
 from page4d.io.documents import (
     DocumentError,
     DocumentMissingError,
@@ -25,6 +24,7 @@ from page4d.io.documents import (
     parse_toml,
     read_text,
 )
+from page4d.io.input_files import composed
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
 from page4d.scene.timeline import timing

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from page4d.errors import InputError, UsageError, counted, listed, shortened
 from page4d.formats.calibrations import is_calibration_name
-from page4d.formats.files import composed, natural_key
 from page4d.io.atomic import real_path
+from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import UNREAD_SUFFIXES, image_files
 from page4d.scene.records import Level, Notice
 from page4d.scene.video import VIDEO_SUFFIXES

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page4d.formats.files import reading_again
+from page4d.io.input_files import reading_again
 from page4d.scene.image_file import image_name
 
 _END_BYTES = 1 << 20

@@ -23,7 +23,7 @@ from PIL import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from page4d.errors import InputError, Page4DError
-from page4d.formats.files import RESTORE, check_regular_file, reading_again
+from page4d.io.input_files import RESTORE, check_regular_file, reading_again
 from page4d.io.limits import is_exhausted
 
 Image = NDArray[Any]

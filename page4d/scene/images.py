@@ -23,10 +23,10 @@ from torch import Tensor
 
 from page4d.choices import Preprocess
 from page4d.errors import InputError, Notice, counted
-from page4d.formats.files import check_pixels, natural_key
 from page4d.geometry.camera import denormalize_pixels, normalize_pixels, pixel_grid
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import fit_long_side
+from page4d.io.input_files import check_pixels, natural_key
 from page4d.scene.image_file import Image, ImageHeader, check_readable, image_name, read_header, read_pixels
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted, listed
-from page4d.formats.files import check_pixels, check_regular_file
+from page4d.io.input_files import check_pixels, check_regular_file
 from page4d.scene.image_file import Orientation, display_matrix, orientation_of
 from page4d.scene.records import Level, Notice
 from page4d.scene.timeline import timing

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from page4d.errors import InputError, UsageError, counted, listed
-from page4d.formats.files import composed, reading_again
+from page4d.io.input_files import composed, reading_again
 from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import ImageFolderSource, image_files, probe_image_folder
 from page4d.scene.probe import probe_video

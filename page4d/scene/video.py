@@ -24,7 +24,7 @@ from av.video.reformatter import Colorspace, Interpolation
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted
-from page4d.formats.files import check_regular_file
+from page4d.io.input_files import check_regular_file
 from page4d.io.limits import is_exhausted
 from page4d.scene.image_file import Image, Orientation
 from page4d.scene.records import Notice

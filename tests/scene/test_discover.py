@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import InputError, UsageError
-from page4d.formats.files import natural_key
+from page4d.io.input_files import natural_key
 from page4d.options import SceneOptions
 from page4d.scene.discover import discover, select_views
 from page4d.scene.open import open_scene

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import InputError, UsageError, counted
-from page4d.formats.files import DEFAULT_MAX_MEGAPIXELS
+from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS
 from page4d.io.json_records import config_record
 from page4d.networks.layers.block import normalize_images
 from page4d.networks.layers.execution import Side

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 import page4d
 from page4d.errors import UsageError
-from page4d.formats.files import DEFAULT_MAX_MEGAPIXELS
+from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS
 from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.pretraining.data import Crops, CropSource, Footage, open_footage, open_pool
 from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
