@@ -1,4 +1,4 @@
-"""Enumerations of everything that a user chooses by name, without heavy imports; defaults are in `settings`."""
+"""Enumerations of everything that a user chooses by name, without heavy imports; defaults are in `options`."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""Commands that install the optional parts of page4d.
+"""Optional packages: whether they are installed, and the commands that install them.
 
 Loading Open3D, with an error message and its fix where that fails.
 

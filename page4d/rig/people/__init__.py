@@ -1,1 +1,1 @@
-"""Body keypoints in videos: the optional pose model, its detections, and their tracklets."""
+"""People as evidence: the optional pose model, keypoints and tracklets, pairs of views, and body height."""
