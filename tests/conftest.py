@@ -1,20 +1,33 @@
-"""One torch thread per test process, Ctrl-C as in a terminal, and a cache apart from the user's."""
+"""One thread per test process, no waiting for disks, Ctrl-C as in a terminal, and a cache apart from the user's."""
 
 import importlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import cv2
 import pytest
 import torch
 
 if TYPE_CHECKING:
     from tests.weights.hub_server import HubServer
 
+# Threads of parallel test processes, and of those that they start, compete for the same cores. Results depend on the
+# number of threads in the last digits.
 torch.set_num_threads(1)
+cv2.setNumThreads(1)
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# No test cuts the power; waiting for the disk takes longer than most writes.
+os.fsync = lambda _: None
+
+# Where bytecode is not written, every process that tests start compiles page4d anew, and every run all tests.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs so, and processes that tests interrupt would inherit it.

@@ -111,7 +111,8 @@ def test_a_weights_file_is_used_and_recorded(tmp_path: Path):
     network = build_network(PRESETS["mv-tiny"])
     save_network(network, tmp_path / "net.safetensors", {"licence": "CC0-1.0", "description": "test network"})
     weights = tmp_path / "net.safetensors"
-    assert reconstruct(SAMPLE, tmp_path / "out", "--weights", weights, "--frames", "0:2", "--quiet") == 0
+    options = ("--weights", weights, "--frames", "0:2", "--quiet", "--no-preview")
+    assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
     described = json.loads((tmp_path / "out" / "run.json").read_text())["network"]
     assert described["name"] == "test network"
     assert described["licence"] == "CC0-1.0"
@@ -132,15 +133,14 @@ def test_a_converted_checkpoint_is_run(tmp_path: Path, case: str, recipe: str):
     weights = tmp_path / "net.safetensors"
     convert = ["convert-weights", tmp_path / "public.safetensors", "--recipe", recipe, "--out", weights]
     assert run([str(part) for part in [*convert, "--config", f"{golden}.json", "--quiet"]]) == 0
-    assert (
-        reconstruct(SAMPLE, tmp_path / "out", "--weights", weights, "--size", 56, "--frames", "0:3", "--quiet") == 0
-    )
+    options = ("--weights", weights, "--size", 56, "--frames", "0:3", "--quiet", "--no-preview")
+    assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
     assert_consistent(tmp_path / "out")
 
 
 def test_a_calibrated_run_has_the_rigs_cameras_in_metres(tmp_path: Path):
     calibration = ("--calibration", SAMPLE / "truth" / "cameras.json")
-    options = ("--untrained", "--preset", "mv-tiny", "--size", 56, "--frames", "0:3", "--quiet")
+    options = ("--untrained", "--preset", "mv-tiny", "--size", 56, "--frames", "0:3", "--quiet", "--no-preview")
     assert reconstruct(SAMPLE, tmp_path / "out", *calibration, *options) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["scale"] == "metric"

@@ -50,8 +50,8 @@ class Result:
 def reconstructed(scene: Path, out: Path, pixel_center: float, frames: str, *options: str) -> Result:
     truth = scene / "truth"
     arguments = ["--calibration", truth / "cameras.json", "--depth", truth / "depth", "--masks", truth / "dynamic"]
-    command = ["reconstruct", scene, "--out", out, *arguments, "--frames", frames, "--chunk", 4, "--quiet"]
-    assert run([str(part) for part in [*command, "--edge-angle", 90, *options]]) == 0
+    command = ["reconstruct", scene, "--out", out, *arguments, "--frames", frames, "--chunk", 2, "--overlap", 1]
+    assert run([str(part) for part in [*command, "--quiet", "--edge-angle", 90, *options]]) == 0
     cameras = json.loads((truth / "cameras.json").read_text())["cameras"]
     shift = np.array([[0, 0, pixel_center], [0, 0, pixel_center], [0, 0, 0]])
     return Result(
@@ -68,10 +68,10 @@ def reconstructed(scene: Path, out: Path, pixel_center: float, frames: str, *opt
 def result(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Result:
     if request.param == "sample":
         mesh = [] if open3d_or_none() is None else ["--mesh"]
-        return reconstructed(SAMPLE, tmp_path_factory.mktemp("sample") / "out", 0.5, "3:9", *mesh)
+        return reconstructed(SAMPLE, tmp_path_factory.mktemp("sample") / "out", 0.5, "3:6", *mesh)
     if not TABLETOP.is_dir():
         pytest.skip(f"no real capture in {TABLETOP}")
-    return reconstructed(TABLETOP, tmp_path_factory.mktemp("tabletop") / "out", 0.0, "2:5")
+    return reconstructed(TABLETOP, tmp_path_factory.mktemp("tabletop") / "out", 0.0, "2:4")
 
 
 def times_of(result: Result) -> range:

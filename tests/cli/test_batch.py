@@ -11,8 +11,7 @@ CHUNKS = ("--chunk", "2", "--overlap", "1")
 
 
 @pytest.fixture
-def scenes(tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def scenes(tmp_path):
     first = write_scene(tmp_path / "takes" / "one")
     return [first, tmp_path / "takes" / "absent", write_scene(tmp_path / "takes" / "two", ("left", "right", "top"))]
 
