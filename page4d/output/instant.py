@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,9 +27,14 @@ from page4d.output.mesh import fused_mesh
 from page4d.output.points import cloud_comments, merged_cloud, static_cloud
 from page4d.records import Predictions
 
-DEFAULT_WRITERS = ("depth", "confidence", "dynamic", "motion", "points")
-LAYER_WRITERS = ("depth", "confidence", "dynamic", "motion", "layers")
-"""Those that also write the moving points of every instant."""
+_WHOLE, _LAYERED, _MESHES = {"points", "mesh"}, {"layers", "moving_mesh"}, {"mesh", "moving_mesh"}
+"""Writers of whole instants, of instants whose static parts are written once, and of meshes."""
+
+
+def instant_writers(*, layers: bool = False, mesh: bool = False) -> tuple[str, ...]:
+    """Return the names of the writers of an instant: all but those of the other kind, and of meshes unless wanted."""
+    left_out = (_WHOLE if layers else _LAYERED) | (set() if mesh else _MESHES)
+    return tuple(name for name in INSTANT_WRITERS if name not in left_out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,7 @@ class InstantOptions:
     points: PointOptions = PointOptions()  # noqa: RUF009  immutable
     mesh_voxel: float = 1.0
     seed: int = 0
-    writers: tuple[str, ...] = DEFAULT_WRITERS
+    writers: tuple[str, ...] = field(default_factory=instant_writers)
 
     @property
     def motion_step(self) -> float:

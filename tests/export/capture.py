@@ -23,10 +23,9 @@ from page4d.geometry.pixels import fit_views
 from page4d.options import ReconstructSettings, SceneOptions, describe_settings
 from page4d.output.cameras import capture_cameras
 from page4d.output.instant import (
-    DEFAULT_WRITERS,
-    LAYER_WRITERS,
     InstantFiles,
     InstantOptions,
+    instant_writers,
     write_capture_cameras,
     write_instant,
     write_static,
@@ -245,7 +244,7 @@ def _write_run(
     layout = OutputLayout(out, predictions.view_names)
     depth_scale = choose_depth_scale(predictions.depth, predictions.valid, predictions.scale)
     written, record = InstantFiles(), None
-    writing = InstantOptions(depth_scale=depth_scale, writers=LAYER_WRITERS if layers else DEFAULT_WRITERS)
+    writing = InstantOptions(depth_scale=depth_scale, writers=instant_writers(layers=layers))
     for index in range(len(predictions.times)):
         instant = predictions.at_times(index, index + 1)
         written += write_instant(layout, index, instant, writing)

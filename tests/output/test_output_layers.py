@@ -17,7 +17,7 @@ from page4d.choices import PointSource
 from page4d.errors import InputError, ShapeError, UsageError
 from page4d.formats.ply import PointCloud, read_ply
 from page4d.options import PointOptions
-from page4d.output.instant import LAYER_WRITERS, InstantOptions, write_instant, write_static
+from page4d.output.instant import InstantOptions, instant_writers, write_instant, write_static
 from page4d.output.layout import OutputLayout
 from page4d.output.points import footprint_subset, merged_cloud, pixel_footprints, static_cloud
 from page4d.output.reader import Output, open_output
@@ -25,7 +25,7 @@ from page4d.output.record import LayersRecord, read_run, write_run
 from page4d.records import Predictions
 from tests.output.output_scene import export, made_capture
 
-OPTIONS = InstantOptions(depth_scale=1000.0, writers=LAYER_WRITERS)
+OPTIONS = InstantOptions(depth_scale=1000.0, writers=instant_writers(layers=True))
 ALL = PointOptions(edge_angle_deg=90)
 
 
@@ -162,7 +162,7 @@ def test_layers_without_a_point_are_valid_files(tmp_path: Path) -> None:
 def written_run(folder: Path, *, layers: bool) -> Output:
     """Write a run of two instants, with its layers or without."""
     capture = made_capture(2, 112)
-    export(folder, capture, **({"writers": LAYER_WRITERS} if layers else {}))
+    export(folder, capture, **({"writers": instant_writers(layers=True)} if layers else {}))
     if layers:
         layout = OutputLayout(folder, capture.view_names)
         files = write_static(layout, background_of(capture.at_times(0, 1)), OPTIONS)

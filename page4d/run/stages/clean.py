@@ -17,7 +17,7 @@ from page4d.choices import CameraMotion
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.warp import measure_agreement
 from page4d.io.json_records import FileModel
-from page4d.output.instant import LAYER_WRITERS, InstantFiles, InstantOptions, write_static
+from page4d.output.instant import InstantFiles, InstantOptions, instant_writers, write_static
 from page4d.output.layout import OutputLayout
 from page4d.output.record import LayersRecord
 from page4d.records import Predictions
@@ -85,8 +85,7 @@ class Layers(Stage[LayersState]):
     def _options(self, instant: Instant) -> InstantOptions:
         """Return the options of an instant whose moving points are written, too."""
         assert instant.options is not None
-        writers = (*LAYER_WRITERS, "moving_mesh") if self._plan.settings.mesh else LAYER_WRITERS
-        return replace(instant.options, writers=writers)
+        return replace(instant.options, writers=instant_writers(layers=True, mesh=self._plan.settings.mesh))
 
 
 def static_views(scene: Scene, rig: StaticRig | None, *, is_calibrated: bool) -> tuple[int, ...]:

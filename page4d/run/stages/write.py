@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from page4d.formats.maps import choose_depth_scale
 from page4d.io.json_records import FileModel
-from page4d.output.instant import DEFAULT_WRITERS, InstantOptions, write_instant
+from page4d.output.instant import InstantOptions, instant_writers, write_instant
 from page4d.output.layout import OutputLayout
 from page4d.run.plan import RunPlan
 from page4d.run.stage import Instant, Stage
@@ -39,7 +39,7 @@ class FileOptions(Stage[FileScales]):
             points=replace(settings.points, min_views=instant.min_views),
             mesh_voxel=self.decided.mesh_voxel_size or 1.0,
             seed=settings.seed,
-            writers=(*DEFAULT_WRITERS, "mesh") if settings.mesh else DEFAULT_WRITERS,
+            writers=instant_writers(mesh=settings.mesh),
         )
         return replace(instant, options=options)
 
