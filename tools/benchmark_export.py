@@ -93,7 +93,7 @@ def main() -> None:
     if given.out is not None:
         rows_for(given.out, given.scene, all_points=given.all_points)
         return
-    from tests.export.capture import make_capture
+    from tests.exporters.capture import make_capture
 
     for number in map(int, given.instants.split(",")):
         with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,7 @@ from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.presets import PRESETS
 from page4d.networks.profile.meta import LiveBytes
 from page4d.networks.trunk import Aggregator
-from tests.models.naive_twin import naive_trunk, run_trunk
+from tests.networks.naive_twin import naive_trunk, run_trunk
 
 VIEWS = 4
 IMPLEMENTATIONS = ("naive", "ours")

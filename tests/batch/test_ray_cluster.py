@@ -24,7 +24,7 @@ from page4d.errors import InterruptedRunError
 from page4d_cli.app import run
 from page4d_cli.console import stops_cleanly
 from tests.cli.clips import write_scene
-from tests.inference.test_reconstruct import bytes_of
+from tests.run.test_reconstruct import bytes_of
 
 # Found but not imported: Ray reads its settings on import.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an optional dependency")

@@ -47,7 +47,7 @@ from page4d.plotting.canvas import view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.run.cost import cost_of, is_out_of_memory
 from page4d.weights.loading import LoadedNetwork
-from tests.models.naive_twin import naive_trunk
+from tests.networks.naive_twin import naive_trunk
 
 SAMPLE = ROOT / "samples" / "room"
 SIZE = (392, 518)

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.cli.clips import write_scene
-from tests.inference.test_reconstruct import bytes_of
+from tests.run.test_reconstruct import bytes_of
 
 CHUNKS = ("--chunk", "2", "--overlap", "1")
 

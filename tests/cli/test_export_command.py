@@ -24,7 +24,7 @@ from page4d.exporters.export import RECORD_NAME, plan_exports
 from page4d.exporters.formats import FORMATS, PictureUse
 from page4d.formats.ply import encode_header
 from page4d_cli.commands import doctor
-from tests.export.capture import Capture, make_capture
+from tests.exporters.capture import Capture, make_capture
 
 SIZE = (48, 64)
 REQUIRED = {"usd": "pxr", "exr": "OpenEXR"}

@@ -23,7 +23,7 @@ from page4d.run.run import Run
 from page4d.scene import batches
 from page4d_cli.app import run
 from tests.cli.clips import write_image_folder, write_scene
-from tests.inference.test_run_state import contents
+from tests.run.test_run_state import contents
 
 FRAMES = 8
 CHUNKS = ("--chunk", "2", "--overlap", "1")

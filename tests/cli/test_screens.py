@@ -56,7 +56,7 @@ from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 from tests.cli.clips import write_scene, write_video
 from tests.cli.emulator import shown
-from tests.export.capture import Capture, make_capture
+from tests.exporters.capture import Capture, make_capture
 from tests.quality.test_quality_grade import GOOD, pair, run_record
 from tests.weights.hub_server import Repository
 from tools import held_out

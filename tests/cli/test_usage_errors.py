@@ -8,7 +8,7 @@ import pytest
 import page4d
 from page4d.errors import in_python
 from page4d.options import in_options
-from tests.export.capture import make_capture
+from tests.exporters.capture import make_capture
 
 
 @pytest.mark.parametrize(

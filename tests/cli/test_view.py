@@ -13,7 +13,7 @@ import pytest
 from page4d.installation import install_command
 from page4d.options import parse_instants
 from page4d_cli.commands import view as command
-from tests.export.capture import Capture, make_capture
+from tests.exporters.capture import Capture, make_capture
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The DINOv2 encoder at any size; its golden outputs are tested in tests/models."""
+"""The DINOv2 encoder at any size; its golden outputs are tested in tests/networks."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The DINOv3 encoder at any size; its golden outputs are tested in tests/models."""
+"""The DINOv3 encoder at any size; its golden outputs are tested in tests/networks."""
 
 import pytest
 import torch

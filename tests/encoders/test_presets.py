@@ -39,7 +39,7 @@ ENCODERS: dict[str, EncoderConfig] = {
     "stem": STEM,
     "vit": VIT,
 }
-"""Those of tests/models/test_encoders_in_networks.py are compared there."""
+"""Those of tests/networks/test_encoders_in_networks.py are compared there."""
 
 SIZE = (56, 112)
 INVALID: list[tuple[EncoderConfig, dict[str, list]]] = [

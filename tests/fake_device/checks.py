@@ -31,8 +31,8 @@ from page4d.run.reconstruct import reconstruct
 from page4d.stereo.refine import refine
 from page4d.weights.loading import load
 from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, counted_waits, fake_device
-from tests.models.small_networks import DEMO_LIKE, OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, demo_like, fill_zeros
-from tests.models.test_every_option import OPTIONS, TINY, inputs, numbers, opened, predict
+from tests.networks.small_networks import DEMO_LIKE, OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, demo_like, fill_zeros
+from tests.networks.test_every_option import OPTIONS, TINY, inputs, numbers, opened, predict
 
 SHOT = SceneRequest(family=SceneFamily.ARC, num_times=2, num_views=3, image_size=(32, 48))
 SEEDS = (2, 4)

@@ -33,7 +33,7 @@ from page4d.networks.profile.meta import LiveBytes
 from page4d.networks.profile.network import profile_network
 from page4d.networks.profile.table import Profile
 from tests.fuzzing import bounded
-from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
+from tests.networks.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(

@@ -9,7 +9,7 @@ from page4d.options import ReconstructSettings
 from page4d.records import Predictions
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.open import open_scene
-from tests.inference.truth import TruthPredictor
+from tests.run.truth import TruthPredictor
 
 CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=3, image_size=(72, 96))
 

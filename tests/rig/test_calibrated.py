@@ -8,7 +8,7 @@ import numpy as np
 from page4d.rig.check.scene import calibrated_cameras
 from page4d.scene.open import open_scene
 from tests.cli.clips import write_scene
-from tests.inference.test_settings_act import rig
+from tests.run.test_settings_act import rig
 
 
 def test_cameras_of_static_calibrated_views_are_returned(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from page4d.networks.config import NetworkConfig
 from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 from page4d.run.predictor import CPU
-from tests.inference.truth import random_similarity
-from tests.models.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
+from tests.networks.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
+from tests.run.truth import random_similarity
 from tests.training.test_losses import truth  # noqa: F401  fixture
 from tests.training.test_training_run import one_batch
 from tests.training.training_runs import TINY

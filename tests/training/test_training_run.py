@@ -24,7 +24,7 @@ from page4d.networks.config_parts import MatchConfig
 from page4d.networks.ood import OODLimits
 from page4d.networks.presets import PRESETS as NETWORKS
 from page4d.weights.loading import load
-from tests.models.small_networks import DEMO_LIKE
+from tests.networks.small_networks import DEMO_LIKE
 from tests.training.training_runs import (
     SIZE,
     TINY,

@@ -4,7 +4,7 @@ import pytest
 
 from page4d.options import ExportSettings
 from page4d.viewer.content import ViewerContent, viewer_content
-from tests.export.capture import UNEVEN, Capture, make_capture
+from tests.exporters.capture import UNEVEN, Capture, make_capture
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from page4d.viewer.content import PointChoice, ViewerContent, viewer_content
 from page4d.viewer.recording import estimated_bytes, record_page
 from page4d.viewer.scene import ResidentClouds
 from page4d.viewer.server import start_server, stop_server
-from tests.export.capture import UNEVEN, Capture, make_capture
+from tests.exporters.capture import UNEVEN, Capture, make_capture
 
 pytest.importorskip("viser")
 

@@ -14,7 +14,7 @@ from page4d.viewer.content import ViewerContent, viewer_content
 from page4d.viewer.recording import check_size, estimated_bytes, record_page
 from page4d.viewer.scene import MAX_SEGMENTS, default_steps, track_segments, velocity_segments
 from page4d.viewer.server import live_viewer
-from tests.export.capture import DRIFT, IMAGE_FPS, NUM_TRACKS, Capture, make_capture
+from tests.exporters.capture import DRIFT, IMAGE_FPS, NUM_TRACKS, Capture, make_capture
 from tests.viewer.test_viewer_recording import Recording
 
 pytest.importorskip("viser")

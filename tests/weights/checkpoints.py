@@ -15,7 +15,7 @@ from torch import Tensor
 from page4d.weights.families.table import Settings, read_settings
 from page4d.weights.store import TensorSpec
 from tests.encoders.recorded import INSIDE, SHARED, load_recorded
-from tests.models.test_recorded_tensors import OUTPUTS
+from tests.networks.test_recorded_tensors import OUTPUTS
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,76 @@
+"""Claims of several formats: labels of views in `export.json`, equal bytes, refusals."""
+
+from pathlib import Path
+
+import pytest
+
+from page4d.errors import InputError, UsageError
+from page4d.exporters.export import export
+from tests.exporters.capture import NAMES, Capture
+from tests.exporters.trainer_shots import export_one, files_of
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "labels"),
+    [
+        ("4dgaussians-dynerf", "{}/images/0000.png", ("cam01", "cam02", "cam00")),
+        ("spacetime", "colmap_0/images/{}.png", ("cam01", "cam02", "cam00")),
+        ("fudan-4dgs", "images/{}_0000.png", ("cam00", "cam01", "cam02")),
+        ("dynamic3dgs", "ims/{}/000000.jpg", ("0", "1", "2")),
+        ("4dgaussians", "{}/frame_00001.jpg", ("cam01", "cam02", "cam03")),
+        ("easyvolcap", "images/{}/000000.jpg", NAMES[1:]),
+    ],
+)
+def test_labels_are_names_of_files(
+    name: str, pattern: str, labels: tuple[str, ...], capture: Capture, tmp_path: Path
+):
+    hold_out = (NAMES[3],) if name in ("4dgaussians-dynerf", "spacetime") else ()
+    exported = export_one(capture, name, tmp_path / "room", views=NAMES[1:], hold_out=hold_out, instants=(0, 2, 1))
+    views = {view.name: view.label for view in exported.record.views}
+    assert views == dict(zip(NAMES[1:], labels, strict=True))
+    assert all((exported.folder / pattern.format(label)).is_file() for label in labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "number"), [("chan", {}, 4), ("glb", {"animated": True}, 1), ("usd", {"split": True}, 6)]
+)
+def test_a_second_export_has_the_same_bytes(
+    name: str, options: dict[str, bool], number: int, moving_capture: Capture, tmp_path: Path
+) -> None:
+    """Of moving cameras; tests/cli/test_export_command.py exports static ones to every format."""
+    if name == "usd":
+        pytest.importorskip("pxr")
+    for folder in ("first", "second"):
+        export(moving_capture.folder, name, tmp_path / folder, **options)
+    first, second = files_of(tmp_path / "first"), files_of(tmp_path / "second")
+    assert first == second
+    assert len(first) == number
+    assert name != "chan" or not any(b"-0 " in content for content in first.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "error", "words"),
+    [
+        ("4dgaussians", {"image_format": "png"}, UsageError, "4dgaussians takes no"),
+        ("4dgaussians", {"pinhole": "keep"}, UsageError, "4dgaussians takes no"),
+        ("4dgaussians", {"hold_out": ("cam01",)}, UsageError, "4dgaussians takes no"),
+        ("4dgaussians", {}, InputError, "cameras of this run move"),
+        ("4dgaussians", {"views": ("cam01",)}, InputError, "needs at least 2 views"),
+        ("4dgaussians-dynerf", {"views": ("cam01", "cam02")}, InputError, "at least 3 views; this export has 2"),
+        ("spacetime", {"pinhole": "keep"}, UsageError, "spacetime takes no pinhole"),
+        ("spacetime", {}, InputError, "cameras of this run move"),
+        ("spacetime", {"views": ("cam01",)}, InputError, "needs at least 2 views"),
+        (
+            "spacetime",
+            {"views": ("cam01", "cam02"), "hold_out": ("cam01",)},
+            InputError,
+            "needs at least 3 views",
+        ),
+    ],
+)
+def test_what_a_trainer_cannot_read_is_refused(
+    name: str, options: dict, error: type, words: str, capture: Capture, moving_capture: Capture, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=words):
+        export_one(capture if options else moving_capture, name, tmp_path / "room", **options)
+    assert not (tmp_path / "room").exists()

@@ -1,0 +1,92 @@
+"""Splats, read back by independent readers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from page4d.exporters.export import export
+from page4d.exporters.splat import splat_radii
+from tests.exporters.capture import THRESHOLD, Capture, color_error
+
+plyfile = pytest.importorskip("plyfile")
+
+NAMES = "x y z nx ny nz f_dc_0 f_dc_1 f_dc_2 opacity scale_0 scale_1 scale_2 rot_0 rot_1 rot_2 rot_3".split()
+
+
+def columns(path: Path, names: str) -> NDArray[Any]:
+    vertices = plyfile.PlyData.read(str(path))["vertex"]
+    return np.stack([vertices[name] for name in names.split()], axis=1)
+
+
+def test_a_file_per_instant_with_the_fields_of_splats(capture: Capture, tmp_path: Path) -> None:
+    done = export(capture.folder, "splat", tmp_path / "splat")[0]
+    paths = sorted((tmp_path / "splat").glob("*.ply"))
+    assert [path.name for path in paths] == [f"frame_{place:06d}.ply" for place in range(4)]
+    assert "splat" in done.next_step
+    for place, path in enumerate(paths):
+        properties = plyfile.PlyData.read(str(path))["vertex"].properties
+        assert [each.name for each in properties] == NAMES
+        assert {each.val_dtype for each in properties} == {"f4"}
+        cloud = capture.output.points(place)
+        np.testing.assert_array_equal(columns(path, "x y z"), cloud.xyz)
+        np.testing.assert_array_equal(columns(path, "rot_0 rot_1 rot_2 rot_3"), [[1, 0, 0, 0]] * cloud.num_points)
+        colors = 0.5 + 0.28209479177387814 * columns(path, "f_dc_0 f_dc_1 f_dc_2")
+        np.testing.assert_allclose(colors, cloud.rgb / 255, atol=1e-6)
+        opacity = 1 / (1 + np.exp(-columns(path, "opacity")[:, 0].astype(float)))
+        np.testing.assert_allclose(opacity, cloud.confidence.clip(0.02, 0.98), atol=1e-6)
+
+
+def test_radii_are_of_the_spacing(capture: Capture, tmp_path: Path) -> None:
+    export(capture.folder, "splat", tmp_path / "splat", max_points=500, instants=(1, 2, 1))
+    path = tmp_path / "splat" / "frame_000000.ply"
+    xyz = columns(path, "x y z").astype(float)
+    assert len(xyz) == 500
+    distances = np.sort(np.linalg.norm(xyz[:, None] - xyz, axis=2), axis=1)
+    for scale in columns(path, "scale_0 scale_1 scale_2").T:
+        np.testing.assert_allclose(np.exp(scale), 0.7 * distances[:, 3], rtol=1e-5)
+
+
+def test_points_have_the_colours_of_the_pictures(capture: Capture, tmp_path: Path) -> None:
+    export(capture.folder, "splat", tmp_path / "splat", instants=(3, 4, 1))
+    path = tmp_path / "splat" / "frame_000000.ply"
+    xyz, rgb = columns(path, "x y z"), 0.5 + 0.28209479177387814 * columns(path, "f_dc_0 f_dc_1 f_dc_2")
+    ball = np.abs(xyz - [0.42 * 3 - 0.6, 0.35, 3.2]).max(axis=1) < 0.62
+    for view in range(4):
+        seen = capture.sees(xyz, 3, view)
+        cameras = capture.intrinsics[3, view], capture.world_to_camera[3, view]
+        assert color_error(xyz[seen], rgb[seen], capture.picture(3, view), *cameras) < THRESHOLD
+        assert color_error(xyz[ball], rgb[ball], capture.picture(2, view), *cameras) > THRESHOLD
+
+
+@pytest.mark.parametrize(
+    ("xyz", "expected"),
+    [
+        ([], []),
+        ([[0, 0, 5]], [0.005]),
+        ([[0, 0, 0]], [1e-6]),
+        ([[0, 0, 0], [0, 0, 2]], [1.4, 1.4]),
+        ([[0, 0, 0], [0, 0, 1], [0, 0, 3]], [2.1, 1.4, 2.1]),
+        ([[1, 1, 1]] * 6, [7e-10] * 6),
+        ([[0, 0, 0]] * 4 + [[0, 0, 2], [0, 2, 0], [2, 0, 0], [2, 2, 0], [2, 2, 2]], None),
+    ],
+)
+def test_radii_of_few_points_and_of_points_at_one_place(xyz: list[Any], expected: list[float] | None) -> None:
+    radii = splat_radii(np.array(xyz, dtype=np.float32).reshape(-1, 3))
+    assert np.isfinite(np.log(radii)).all()
+    if expected is not None:
+        np.testing.assert_allclose(radii, expected, rtol=1e-6)
+    else:
+        np.testing.assert_allclose(radii[:4], 0.7 * 2e-3)
+
+
+def test_a_reader_of_splats(capture: Capture, tmp_path: Path) -> None:
+    gsply = pytest.importorskip("gsply")
+    export(capture.folder, "splat", tmp_path / "splat", max_points=300)
+    path = tmp_path / "splat" / "frame_000000.ply"
+    splats = gsply.plyread(str(path))
+    np.testing.assert_array_equal(splats.means, columns(path, "x y z"))
+    np.testing.assert_array_equal(splats.scales, columns(path, "scale_0 scale_1 scale_2"))
+    np.testing.assert_array_equal(splats.quats, columns(path, "rot_0 rot_1 rot_2 rot_3"))

@@ -1,0 +1,182 @@
+"""The nested network of Depth Anything 3: its two networks run apart and aligned, other sizes, and its conversion."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from page4d.errors import UsageError, WeightsError
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
+from page4d.networks.config import NetworkConfig
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metric
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import SKY_THRESHOLD
+from page4d.weights import load
+from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
+from page4d.weights.families.da3 import DA3NestedSettings, DA3Settings
+from page4d.weights.families.table import recognize
+from page4d.weights.loading import LoadedNetwork
+from tests.keymaps import converted
+from tests.networks.small_networks import SMALL_DA3, SMALL_DA3_METRIC, SMALL_DA3_NESTED, randomized_network
+from tests.networks.test_every_option import assert_same, inputs, numbers
+from tests.networks.test_recorded_tensors import mono_settings
+from tests.weights.checkpoints import checkpoint
+
+Parts = tuple[ViewTimeNetwork, ViewTimeNetwork, ViewTimeNetwork]
+
+
+@pytest.fixture(scope="module")
+def parts() -> Parts:
+    """Return a nested network and its two networks with the same parameters."""
+    nested = randomized_network(SMALL_DA3_NESTED).requires_grad_(False)
+    state = nested.state_dict()
+    anyview, metric = build_network(SMALL_DA3).double(), build_network(SMALL_DA3_METRIC).double()
+    prefix = "metric_network."
+    anyview.load_state_dict({name: value for name, value in state.items() if not name.startswith(prefix)})
+    metric.load_state_dict(
+        {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    )
+    return nested, anyview.eval().requires_grad_(False), metric.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def given() -> dict[str, Tensor]:
+    return inputs(SMALL_DA3)
+
+
+def cameras_of(given: Mapping[str, Tensor]) -> Conditioning:
+    return Conditioning(world_to_camera=given["world_to_camera"], intrinsics=given["intrinsics"])
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_it_equals_its_two_networks_aligned(parts: Parts, given: dict[str, Tensor], known: bool) -> None:
+    """Known cameras are an input of the any-view network alone, and the metres follow from its own intrinsics."""
+    nested, anyview, metric = parts
+    conditioning = cameras_of(given) if known else NO_CONDITIONING
+    out, alone = (network(given["images"], conditioning=conditioning) for network in (nested, anyview))
+    single = metric(given["images"])
+    (expected,) = scale_to_metric([alone], [single], 300.0)
+    assert_same(out, numbers(expected), 1e-9)
+    in_metres = metric_depth(single.depth, alone.intrinsics, 300)
+    factor = align_to_metric(alone.depth, alone.depth_confidence, in_metres, single.sky).scale
+    assert factor.shape == out.metric_scale.shape == (2,)
+    assert (factor - 1).abs().min() > 0.01
+    moved = alone.world_to_camera[..., :3, 3] * factor[:, None, None, None]
+    torch.testing.assert_close(out.world_to_camera[..., :3, 3], moved)
+    torch.testing.assert_close(out.sky, single.sky)
+    decoded = nested.camera_head.decode(out.pose_encoding.flatten(1, 2), given["images"].shape[-2:])
+    torch.testing.assert_close(decoded.world_to_camera, out.world_to_camera.flatten(1, 2))
+
+
+def test_views_of_different_sizes_have_one_factor(parts: Parts, given: dict[str, Tensor]) -> None:
+    images = [given["images"][:, :, 0], given["images"][:, :, 1, :, :, :24]]
+    out, alone, single = (network(images) for network in parts)
+    pairs = list(zip(alone.views, single.views, strict=True))
+    maps = [
+        [view.depth for view, _ in pairs],
+        [view.depth_confidence for view, _ in pairs],
+        [metric_depth(one.depth, view.intrinsics, 300) for view, one in pairs],
+        [one.sky for _, one in pairs],
+    ]
+    rows = [torch.cat([part.flatten(1) for part in of_views], dim=1)[:, None, None, None] for of_views in maps]
+    factor = align_to_metric(*rows).scale[:, None, None, None, None]
+    for view, (before, _) in zip(out.views, pairs, strict=True):
+        solid = view.sky < SKY_THRESHOLD
+        torch.testing.assert_close(view.depth[solid], (before.depth * factor)[solid])
+        moved = before.world_to_camera[..., :3, 3] * factor[..., 0]
+        torch.testing.assert_close(view.world_to_camera[..., :3, 3], moved)
+
+
+def test_limits_change_nothing(parts: Parts, given: dict[str, Tensor]) -> None:
+    whole = parts[0](given["images"])
+    limited = parts[0](given["images"], limits=ForwardLimits(max_images=5, max_tokens=30, max_queries=7))
+    assert_same(limited, numbers(whole), 1e-9)
+
+
+def test_heads_keep_full_precision() -> None:
+    half = LoadedNetwork(SMALL_DA3_NESTED, torch.bfloat16).state_dict()
+    assert half["metric_network.encoder.blocks.0.attn.qkv.weight"].dtype is torch.bfloat16
+    assert half["metric_network.depth_head.out_conv1.weight"].dtype is torch.float32
+
+
+def test_the_configuration_is_read_as_it_was_written() -> None:
+    assert NetworkConfig.from_json(SMALL_DA3_NESTED.to_json()) == SMALL_DA3_NESTED
+    assert SMALL_DA3_NESTED.predicts_metres
+    assert not SMALL_DA3.predicts_metres
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"camera_head": None}, "without a camera head"),
+        ({"depth_head": replace(SMALL_DA3.depth_head, confidence=False)}, "a depth head with confidence"),
+        ({"point_head": SMALL_DA3.depth_head}, "a metric network with a point head"),
+        ({"metric_focal": 300.0}, "a metric network with a point head, a motion head or a metric_focal"),
+        ({"metric_network": SMALL_DA3}, "with a trunk, or without metric_focal"),
+        ({"metric_network": replace(SMALL_DA3_METRIC, metric_focal=None)}, "without metric_focal"),
+        (
+            {"metric_network": replace(SMALL_DA3_METRIC, encoder=replace(SMALL_DA3_METRIC.encoder, patch_size=16))},
+            "patches of 8 px with a metric network of 16 px",
+        ),
+    ],
+)
+def test_contradicting_options_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        replace(SMALL_DA3_NESTED, **changes)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A small nested checkpoint, and the tensors that its two networks have after conversion."""
+
+    settings: DA3NestedSettings
+    weights: dict[str, Tensor]
+    expected: dict[str, Tensor]
+    images: Tensor
+
+
+@pytest.fixture(scope="module")
+def source(golden: Callable) -> Source:
+    """Return one of recorded checkpoints of its two networks."""
+    recorded, single = checkpoint("da3_b"), golden("da3mono_b")
+    metric = mono_settings(single.meta, metric_focal=300.0)
+    assert isinstance(recorded.settings, DA3Settings)
+    networks = {"model.da3.": recorded.weights, "model.da3_metric.": single.part("weights/")}
+    _, expected = converted(recorded.weights, recorded.settings)
+    _, of_metric = converted(single.part("weights/"), metric)
+    return Source(
+        settings=DA3NestedSettings(model="da3-nested", anyview=recorded.settings, metric=metric),
+        weights={
+            f"{prefix}{name.removeprefix('model.')}": value
+            for prefix, weights in networks.items()
+            for name, value in weights.items()
+        },
+        expected=expected | {f"metric_network.{name}": value for name, value in of_metric.items()},
+        images=recorded.images[:, None],
+    )
+
+
+def test_a_file_is_converted_to_both_networks(source: Source, tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({**source.weights, "model.da3.gs_head.projects.0.weight": torch.zeros(2)}, path)
+    conversion = plan_conversion([path], ConvertSettings(configs={"da3-nested": source.settings}))
+    write_conversion(conversion, tmp_path / "network.safetensors")
+    network = load(tmp_path / "network.safetensors", "cpu")
+    state = network.state_dict()
+    assert state.keys() == source.expected.keys()
+    assert all(torch.equal(state[name], value) for name, value in source.expected.items())
+    assert network.config.metric_network.metric_focal == 300
+    with torch.no_grad():
+        assert network(source.images).depth.isfinite().all()
+
+
+def test_one_of_its_two_networks_alone_is_refused(source: Source) -> None:
+    assert recognize(source.weights, "x") == "da3-nested"
+    for prefix in ("model.da3.", "model.da3_metric."):
+        with pytest.raises(WeightsError, match=r"holds no known network|none is named 'model\.da3_metric"):
+            recognize([name for name in source.weights if not name.startswith(prefix)], "x")

@@ -1,0 +1,203 @@
+"""Depth Anything 3: symmetries of its inputs, batches, memory limits, precision and gradients."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.errors import UsageError
+from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import camera_centers, invert_rigid, rigid
+from page4d.networks.conditioning import NO_CONDITIONING, Conditioning, SizeGroups
+from page4d.networks.config_parts import ReferenceView
+from page4d.networks.heads.camera import CameraMLP
+from page4d.networks.inputs.known_cameras import scale_cameras
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork
+from page4d.networks.output import NetworkOutput
+from page4d.networks.tokens import saddle_scores
+from tests.networks.small_networks import SMALL_DA3, randomized_network, without_gradient
+from tests.networks.test_every_option import assert_half_precision_is_close, assert_same, numbers
+
+BATCH, TIMES, VIEWS, SIZE = 2, 2, 2, (16, 24)
+
+
+@pytest.fixture(scope="module")
+def network() -> ViewTimeNetwork:
+    return randomized_network(SMALL_DA3).requires_grad_(False)
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    generator = torch.Generator().manual_seed(6)
+    return torch.rand(BATCH, TIMES, VIEWS, 3, *SIZE, generator=generator, dtype=torch.float64)
+
+
+def poses(*leading: int) -> Tensor:
+    turn, move = torch.randn(2, *leading, 3, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return rigid(matrix_from_rotation_vector(turn), move)
+
+
+@pytest.fixture(scope="module")
+def cameras() -> Conditioning:
+    lens = torch.tensor([[20.0, 0, 12], [0, 25, 8], [0, 0, 1]], dtype=torch.float64)
+    leading = (BATCH, TIMES, VIEWS)
+    return Conditioning(world_to_camera=poses(*leading), intrinsics=lens.expand(*leading, 3, 3))
+
+
+def reordered(out: NetworkOutput, order: Tensor) -> dict[str, Tensor]:
+    """Return predictions in another order of all images, as views of one instant."""
+    found = numbers(out)
+    maps = {name: value.flatten(1, 2)[:, order].unsqueeze(1) for name, value in found.items() if name != "reference"}
+    return maps | ({"reference": order.argsort()[found["reference"]]} if "reference" in found else {})
+
+
+def test_images_in_any_order_have_the_same_predictions(network: ViewTimeNetwork, images: Tensor) -> None:
+    """By the default selection of the reference view; with the first one as reference they differ."""
+    order = torch.tensor([2, 0, 3, 1])
+    mixed = images.flatten(1, 2)[:, order].unsqueeze(1)
+    assert_same(network(mixed), reordered(network(images), order), 1e-9)
+    first = randomized_network(replace(SMALL_DA3, reference_view=ReferenceView.FIRST)).requires_grad_(False)
+    assert not torch.allclose(first(mixed).depth, reordered(first(images), order)["depth"], rtol=1e-4)
+
+
+def test_the_world_of_known_cameras_does_not_matter(
+    network: ViewTimeNetwork, images: Tensor, cameras: Conditioning
+) -> None:
+    out = network(images, conditioning=cameras)
+    moved = replace(cameras, world_to_camera=cameras.world_to_camera @ poses(BATCH, 1, 1))
+    assert_same(network(images, conditioning=moved), numbers(out), 1e-9)
+    unit = moved.world_to_camera.clone()
+    unit[..., :3, 3] *= 7
+    assert_same(network(images, conditioning=replace(moved, world_to_camera=unit)), numbers(out), 1e-9)
+    assert not torch.allclose(network(images).depth, out.depth, rtol=1e-4)
+
+
+def test_intrinsics_alone_are_not_used(network: ViewTimeNetwork, images: Tensor, cameras: Conditioning) -> None:
+    out = network(images, conditioning=replace(cameras, world_to_camera=None))
+    assert_same(out, numbers(network(images)), 0)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_scenes_of_a_batch_are_independent_and_limits_change_nothing(
+    network: ViewTimeNetwork, images: Tensor, cameras: Conditioning, known: bool
+) -> None:
+    shared = replace(cameras, world_to_camera=cameras.world_to_camera[:1].expand(BATCH, -1, -1, -1, -1))
+    given = shared if known else NO_CONDITIONING  # the unit of length of known cameras is that of the batch
+    together = network(images, conditioning=given)
+    limits = ForwardLimits(max_images=3, max_tokens=20, max_queries=7)
+    assert_same(network(images, conditioning=given, limits=limits), numbers(together), 1e-9)
+    own = Conditioning(world_to_camera=shared.world_to_camera[1:], intrinsics=shared.intrinsics[1:])
+    alone = network(images[1:], conditioning=own if known else NO_CONDITIONING)
+    assert_same(alone, {name: value[1:] for name, value in numbers(together).items()}, 1e-9)
+
+
+def test_the_reference_view_is_selected_in_every_scene(network: ViewTimeNetwork, images: Tensor) -> None:
+    found = network(images).reference.tolist()
+    assert network(images.flip(1, 2)).reference.tolist() == [3 - image for image in found]
+    assert len(set(found)) == BATCH
+
+
+def test_the_ray_map_can_be_left_out(network: ViewTimeNetwork, images: Tensor) -> None:
+    whole = network(images)
+    assert whole.ray_map.shape == (BATCH, TIMES, VIEWS, 16, 24, 6)
+    assert whole.ray_confidence.shape == (BATCH, TIMES, VIEWS, 16, 24)
+    assert whole.ray_confidence.min() > 1
+    network.predicts_ray_map = False
+    out = network(images)
+    network.predicts_ray_map = True
+    assert out.ray_map is out.ray_confidence is None
+    assert torch.equal(out.depth, whole.depth)
+
+
+def test_half_precision_with_known_cameras_is_close(images: Tensor, cameras: Conditioning) -> None:
+    parts = {name: value for name, value in vars(cameras).items() if value is not None}
+    assert_half_precision_is_close(randomized_network(SMALL_DA3).float(), {"images": images.float(), **parts})
+
+
+def test_cameras_and_the_reference_view_are_in_full_precision(images: Tensor, cameras: Conditioning) -> None:
+    network = randomized_network(SMALL_DA3).float().requires_grad_(False)
+    sizes = SizeGroups.of([(2, 3)] * VIEWS)
+    given = (cameras.world_to_camera.float(), cameras.intrinsics.float(), sizes, 8)
+    tokens = network.encoder(images.flatten(0, 2).float()).class_tokens[None]
+    exact = (network.camera_encoder(*given), saddle_scores(tokens))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = (network.camera_encoder(*given), saddle_scores(tokens))
+    for ours, theirs in zip(found, exact, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_every_parameter_gets_a_gradient(images: Tensor, cameras: Conditioning, known: bool) -> None:
+    network = randomized_network(SMALL_DA3)
+    with torch.no_grad():
+        network.camera_head.field_of_view.bias.fill_(3)  # not clipped at 0
+    out = network(images, conditioning=cameras if known else NO_CONDITIONING)
+    values = (out.depth.log(), out.depth_confidence.log(), out.ray_map, out.ray_confidence.log(), out.pose_encoding)
+    torch.stack([value.square().mean() for value in values]).sum().backward()
+    unused = "aggregator.special.camera_token" if known else "camera_encoder."
+    assert [name for name in without_gradient(network) if not name.startswith(unused)] == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_cameras_at_one_place_are_encoded(network: ViewTimeNetwork, images: Tensor, count: int) -> None:
+    """Also a single one; the unit of length is then at least 0.1."""
+    world_to_camera = poses(1, 1, 1).expand(1, 1, count, 4, 4)
+    assert scale_cameras(world_to_camera).isfinite().all()
+    intrinsics = torch.tensor([[20.0, 0, 12], [0, 20, 8], [0, 0, 1]], dtype=torch.float64).expand(1, 1, count, 3, 3)
+    frames = images[:1].flatten(1, 2).unsqueeze(1)[:, :, :count]
+    out = network(frames, conditioning=Conditioning(world_to_camera=world_to_camera, intrinsics=intrinsics))
+    assert all(value.isfinite().all() for value in numbers(out).values())
+
+
+def test_cameras_are_scaled_by_the_lower_median_distance() -> None:
+    """All images count, the first included: of 0, 1, 2, 9 the median is 1, of 0 and 9 it is 0, and 0.1 is used."""
+    moves = torch.tensor([0.0, 2, 9, 1], dtype=torch.float64)
+    centers = torch.stack([moves, torch.zeros(4), torch.zeros(4)], dim=-1).double()
+    world = poses(1)[0]
+    world_to_camera = invert_rigid(rigid(torch.eye(3).double().expand(4, 3, 3), centers)) @ world
+    found = camera_centers(scale_cameras(world_to_camera[None, None])).norm(dim=-1)
+    torch.testing.assert_close(found[0, 0], moves)
+    found = camera_centers(scale_cameras(world_to_camera[None, :3:2, None])).norm(dim=-1)
+    torch.testing.assert_close(found[0, :, 0], torch.tensor([0.0, 90]).double())
+
+
+@pytest.mark.parametrize("cameras", ["extrinsics", "extrinsics_still"])
+def test_known_cameras_of_a_batch_are_scaled_together(golden: Callable, agrees: Callable, cameras: str) -> None:
+    """Also cameras that hardly move; all scenes of a batch have one unit of length."""
+    recorded = golden("da3_ops").tensors
+    scaled = scale_cameras(recorded[f"input/{cameras}"].double().unsqueeze(1))
+    agrees(scaled[:, 0].float(), recorded[f"output/{cameras}_normalised"])
+
+
+def test_the_camera_head_returns_the_inverse_of_what_its_layers_predict() -> None:
+    torch.manual_seed(0)
+    head, tokens = CameraMLP(16).double(), torch.randn(2, 3, 1, 16, dtype=torch.float64)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.add_(torch.randn_like(parameter))
+    raw = head.decode(head.camera_to_world(tokens), SIZE)
+    found = head.decode(head(tokens)[-1], SIZE)
+    torch.testing.assert_close(found.world_to_camera, invert_rigid(raw.world_to_camera))
+    torch.testing.assert_close(found.intrinsics, raw.intrinsics)
+
+
+def test_focal_lengths_are_finite_at_a_field_of_view_of_0() -> None:
+    encoding = torch.tensor([0, 0, 0, 0, 0, 0, 1, 0, 0], dtype=torch.float64)
+    focal = CameraMLP(16).decode(encoding, SIZE).intrinsics.diagonal()[:2]
+    torch.testing.assert_close(focal, torch.tensor([12e6, 8e6], dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"camera_token": False, "camera_head": None, "num_registers": 1}, "camera encoder without a camera token"),
+        ({"depth_head": replace(SMALL_DA3.depth_head, layers=(0, 1, 2, 3))}, "layer 0, which has no step within"),
+        ({"camera_encoder": replace(SMALL_DA3.camera_encoder, num_heads=3)}, "camera encoder of width 16 with 3"),
+    ],
+)
+def test_contradicting_options_are_refused(changes: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        replace(SMALL_DA3, **changes)

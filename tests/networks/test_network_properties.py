@@ -1,0 +1,314 @@
+"""Identities of the view x time network for any weights, in float64."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.geometry.camera import decode_pose
+from page4d.networks.config import FRAME_GLOBAL, TIME_VIEW, NetworkConfig, Step
+from page4d.networks.config_parts import BiasRows, MaskConfig, MaskFusion, MaskHeadKind, Streams
+from page4d.networks.heads.motion import DynamicMask, external_log_odds
+from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import NetworkOutput
+from page4d.networks.presets import PRESETS
+from tests.networks.naive_twin import run_trunk
+
+MASK = PRESETS["mv-tiny"].mask
+SINGLE = replace(MASK, streams=Streams.SINGLE)
+OWN = replace(MASK, own_blocks=True)
+SPECIAL = replace(MASK, bias_rows=BiasRows.SPECIAL)
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def capture(batch: int = 1, times: int = 2, views: int = 3, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """Return images of 2 x 3 patches, and motion masks."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.rand(batch, times, views, 3, 28, 42, generator=generator, dtype=torch.float64)
+    mask = torch.rand(batch, times, views, 28, 42, generator=generator, dtype=torch.float64)
+    return images, (mask > 0.5).double()
+
+
+def set_lambdas(network: ViewTimeNetwork, pose: float, geometry: float) -> ViewTimeNetwork:
+    bias = network.aggregator.mask_bias
+    with torch.no_grad():
+        for parameter, value in (
+            (bias.lambda_pose, pose),
+            (bias.lambda_pose_t, pose / 2),
+            (bias.lambda_geo, geometry),
+            (bias.lambda_geo_t, geometry / 2),
+        ):
+            parameter.fill_(value)
+    return network
+
+
+def predict(network: ViewTimeNetwork, *inputs: Tensor, **options: object) -> NetworkOutput:
+    with torch.no_grad():
+        return network(*inputs, **options)
+
+
+def assert_same(one: NetworkOutput, other: NetworkOutput, order: Callable[[Tensor], Tensor] = lambda x: x) -> None:
+    for name in ("pose_encoding", "depth", "depth_confidence", "points", "points_confidence"):
+        scale = getattr(one, name).abs().max()
+        torch.testing.assert_close(
+            order(getattr(one, name)) / scale,
+            getattr(other, name) / scale,
+            **EXACT,
+            msg=lambda m, n=name: f"{n}: {m}",
+        )
+
+
+@pytest.mark.parametrize("mask", [MASK, SINGLE, SPECIAL], ids=["dual", "single", "special-rows"])
+def test_zero_lambda_equals_unbiased_attention(randomized: Callable, mask: MaskConfig) -> None:
+    """Exactly without gradients; up to rounding if the streams are split for the gradient of lambda."""
+    images, external = capture()
+    network = randomized(mask=mask)
+    unmasked = randomized(mask=mask)
+    unmasked.aggregator.mask_bias.requires_grad_(False)
+    for parameter in unmasked.aggregator.dynamic.head.last.parameters():
+        torch.nn.init.zeros_(parameter)
+    unbiased = predict(unmasked, images)
+    masked = predict(network, images, external)
+    assert torch.equal(masked.pose_encoding, unbiased.pose_encoding)
+    assert torch.equal(masked.depth, unbiased.depth)
+    assert_same(network(images, external), unbiased)
+
+
+@pytest.mark.parametrize("mask", [MASK, SINGLE, SPECIAL, OWN], ids=["dual", "single", "special-rows", "own-blocks"])
+def test_lambda_changes_cameras_and_depth(randomized: Callable, mask: MaskConfig) -> None:
+    images, external = capture()
+    network = randomized(mask=mask)
+    before = predict(network, images, external)
+    after = predict(set_lambdas(network, 2.0, 2.0), images, external)
+    assert (before.pose_encoding - after.pose_encoding).abs().max() > 1e-4
+    assert (before.depth - after.depth).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("mask", [MASK, OWN], ids=["tied", "own-blocks"])
+def test_streams_are_independent(randomized: Callable, mask: MaskConfig) -> None:
+    images, external = capture()
+    network = randomized(mask=mask)
+    runs = {
+        (pose, geometry): predict(set_lambdas(network, pose, geometry), images, external)
+        for pose, geometry in ((0.0, 0.0), (1.5, 0.0), (0.0, 1.5), (1.5, 1.5))
+    }
+    for other in (0.0, 1.5):
+        assert torch.equal(runs[0.0, other].depth, runs[1.5, other].depth)
+        assert torch.equal(runs[0.0, other].points, runs[1.5, other].points)
+        assert not torch.equal(runs[0.0, other].pose_encoding, runs[1.5, other].pose_encoding)
+        assert torch.equal(runs[other, 0.0].pose_encoding, runs[other, 1.5].pose_encoding)
+        assert not torch.equal(runs[other, 0.0].depth, runs[other, 1.5].depth)
+
+
+def test_own_blocks_start_as_copies_and_affect_their_stream_only(tiny: NetworkConfig) -> None:
+    images, external = capture()
+    torch.manual_seed(0)
+    tied = build_network(tiny).double().eval()
+    torch.manual_seed(0)
+    own = build_network(replace(tiny, mask=OWN)).double().eval()
+    before = predict(own, images, external)
+    assert_same(before, predict(tied, images, external))
+    with torch.no_grad():
+        for parameter in own.aggregator.stream_blocks["pose"].parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    after = predict(own, images, external)
+    assert torch.equal(before.depth, after.depth)
+    assert not torch.equal(before.pose_encoding, after.pose_encoding)
+
+
+def test_one_instant_equals_frame_and_global_attention(randomized: Callable, tiny: NetworkConfig) -> None:
+    images, _ = capture(times=1)
+    network = randomized(mask=None)
+    other = build_network(replace(tiny, mask=None, schedule=FRAME_GLOBAL)).double().eval()
+    names = {"blocks.time.": "blocks.frame.", "blocks.view.": "blocks.global."}
+    state = {}
+    for name, value in network.state_dict().items():
+        for theirs, ours in names.items():
+            name = name.replace(theirs, ours)
+        state[name] = value
+    other.load_state_dict(state)
+    one = predict(network, images)
+    assert_same(one, predict(other, images))
+    assert torch.equal(one.depth, predict(other, images).depth)
+
+
+def test_one_view_equals_global_attention_over_time(randomized: Callable) -> None:
+    patches = torch.randn(1, 3, 1, 6, 32, dtype=torch.float64)
+    trunk = randomized(mask=None).aggregator
+    swapped = randomized(mask=None, schedule=(Step.GLOBAL, Step.FRAME)).aggregator
+    state = {
+        name.replace("blocks.time.", "blocks.global.").replace("blocks.view.", "blocks.frame."): value
+        for name, value in trunk.state_dict().items()
+    }
+    swapped.load_state_dict(state)
+    with torch.no_grad():
+        ours, theirs = (run_trunk(one, patches, (2, 3)) for one in (trunk, swapped))
+    for layer, level in ours.levels.items():
+        across, within = level.chunk(2, dim=-1)  # GLOBAL counts as across views
+        torch.testing.assert_close(torch.cat([within, across], dim=-1), theirs.levels[layer], **EXACT)
+
+
+@pytest.mark.parametrize("mask", [MASK, SINGLE], ids=["dual", "single"])
+def test_repeated_instants_change_nothing(randomized: Callable, mask: MaskConfig) -> None:
+    """Attention over copies of one key equals attention to one of them."""
+    images, external = capture(times=1)
+    network = set_lambdas(randomized(mask=mask, token_slots=1, camera_head=None), 2.0, 1.0)
+    one = predict(network, images, external)
+    three = predict(network, images.expand(-1, 3, -1, -1, -1, -1), external.expand(-1, 3, -1, -1, -1))
+    for time in range(3):
+        torch.testing.assert_close(three.depth[:, time], one.depth[:, 0], rtol=1e-11, atol=0)
+
+
+@pytest.mark.parametrize("mask", [MASK, SINGLE, OWN, SPECIAL], ids=["dual", "single", "own-blocks", "special-rows"])
+def test_the_network_is_equivariant_to_the_order_of_views(randomized: Callable, mask: MaskConfig) -> None:
+    """View 0 is not moved, as it defines the world."""
+    images, external = capture(batch=2, views=4)
+    network = set_lambdas(randomized(mask=mask), 2.0, 1.0)
+    order = [0, 3, 1, 2]
+    assert_same(
+        predict(network, images, external),
+        predict(network, images[:, :, order], external[:, :, order]),
+        lambda x: x[:, :, order],
+    )
+
+
+def test_the_network_is_equivariant_to_the_order_of_instants(randomized: Callable) -> None:
+    images, external = capture(times=4, views=2)
+    network = set_lambdas(randomized(), 2.0, 1.0)
+    order = [0, 2, 3, 1]
+    assert_same(
+        predict(network, images, external),
+        predict(network, images[:, order], external[:, order]),
+        lambda x: x[:, order],
+    )
+
+
+def test_the_first_view_is_distinguished_by_two_slots_only(randomized: Callable) -> None:
+    images, external = capture(views=2)
+    for slots in (1, 2):
+        network = set_lambdas(randomized(token_slots=slots), 2.0, 1.0)
+        one, other = predict(network, images, external), predict(network, images.flip(2), external.flip(2))
+        difference = (one.pose_encoding.flip(2) - other.pose_encoding).abs().max()
+        assert difference < 1e-12 if slots == 1 else difference > 1e-6
+
+
+@pytest.mark.parametrize("mask", [MASK, SINGLE], ids=["dual", "single"])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        ForwardLimits(max_images=1),
+        ForwardLimits(max_images=4, max_queries=7),
+        ForwardLimits(max_tokens=1),
+        ForwardLimits(max_tokens=60, max_queries=11),
+    ],
+    ids=str,
+)
+def test_limits_do_not_change_the_result(randomized: Callable, mask: MaskConfig, limits: ForwardLimits) -> None:
+    images, external = capture()
+    network = set_lambdas(randomized(mask=mask), 2.0, 1.0)
+    assert_same(predict(network, images, external), predict(network, images, external, limits=limits))
+
+
+def test_lambda_is_clamped(randomized: Callable) -> None:
+    images, external = capture()
+    network = randomized()
+    at_limit = predict(set_lambdas(network, 8.0, -8.0), images, external)  # 8 across views, 4 within
+    above = predict(set_lambdas(network, 9.0, -9.0), images, external)
+    below = predict(set_lambdas(network, 3.0, -3.0), images, external)
+    assert torch.equal(at_limit.pose_encoding, above.pose_encoding)
+    assert torch.equal(at_limit.depth, above.depth)
+    assert not torch.equal(at_limit.pose_encoding, below.pose_encoding)
+
+
+def test_an_untrained_head_returns_the_external_mask(tiny: NetworkConfig) -> None:
+    """Probabilities are clipped; without an external mask they are 0.5."""
+    images, _ = capture()
+    network = build_network(tiny).double().eval()
+    for probability, expected in ((0.0, 0.02), (0.5, 0.5), (1.0, 0.98)):
+        out = predict(network, images, torch.full((1, 2, 3, 28, 42), probability, dtype=torch.float64))
+        torch.testing.assert_close(out.dynamic, torch.full_like(out.dynamic, expected))
+    out = predict(network, images)
+    torch.testing.assert_close(out.dynamic, torch.full_like(out.dynamic, 0.5))
+
+
+def test_the_external_mask_is_averaged_over_patches(tiny: NetworkConfig) -> None:
+    images, _ = capture(times=1, views=1)
+    external = torch.zeros(1, 1, 1, 28, 42, dtype=torch.float64)
+    external[..., :14, 28:35] = 1  # half of the patch in row 0, column 2
+    logit = predict(build_network(tiny).double(), images, external).dynamic_logit[0, 0, 0]
+    expected = torch.full((2, 3), 0.02, dtype=torch.float64)
+    expected[0, 2] = 0.5
+    torch.testing.assert_close(logit.sigmoid(), expected)
+
+
+@pytest.mark.parametrize("kind", list(MaskHeadKind))
+def test_the_mask_increases_with_the_external_probability(randomized: Callable, kind: MaskHeadKind) -> None:
+    images, _ = capture()
+    network = randomized(mask=replace(MASK, head=kind))
+    shape = (1, 2, 3, 28, 42)
+    masks = [
+        predict(network, images, torch.full(shape, probability, dtype=torch.float64)).dynamic
+        for probability in (0.1, 0.3, 0.5, 0.9)
+    ]
+    for lower, higher in pairwise(masks):
+        assert (higher > lower).all()
+    torch.testing.assert_close(masks[2], predict(network, images).dynamic)  # 0.5 adds no log-odds
+
+
+def test_gates_weight_images_independently(randomized: Callable) -> None:
+    images, external = capture()
+    external = 0.2 + 0.1 * external
+    network = randomized(mask=replace(MASK, fusion=MaskFusion.GATED))
+    mask = network.aggregator.dynamic
+    predicted, both = predict(network, images).dynamic_logit, predict(network, images, external).dynamic_logit
+    given = external_log_odds(external, 14, MASK.external_floor)
+    beta = (both - predicted) / given
+    torch.testing.assert_close(beta, beta[..., :1, :1].expand_as(beta))
+    assert ((beta > 0) & (beta < 1)).all()
+    assert beta.flatten(3)[..., 0].unique().numel() == 6
+    assert mask.alpha_gate.fc1.out_features == 8
+    untrained = DynamicMask(replace(MASK, fusion=MaskFusion.GATED), 32).double()
+    features = torch.randn(1, 1, 1, 6, 32, dtype=torch.float64)
+    out = untrained(features, (2, 3), given[:, :1, :1])
+    torch.testing.assert_close(out, 0.982 * given[:, :1, :1], rtol=5e-3, atol=0)
+
+
+def test_an_untrained_head_does_not_bias_the_attention(tiny: NetworkConfig) -> None:
+    images, _ = capture()
+    torch.manual_seed(0)
+    network = build_network(tiny).double().eval()
+    before = predict(network, images)
+    after = predict(set_lambdas(network, 3.0, 3.0), images)
+    assert torch.equal(before.pose_encoding, after.pose_encoding)
+    assert torch.equal(before.depth, after.depth)
+
+
+def test_cameras_are_decoded_pose_encodings(randomized: Callable) -> None:
+    images, _ = capture()
+    out = predict(randomized(), images)
+    cameras = decode_pose(out.pose_encoding, (28, 42))
+    assert torch.equal(out.world_to_camera, cameras.world_to_camera)
+    assert torch.equal(out.intrinsics, cameras.intrinsics)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 1, 3), (1, 3, 1), (2, 2, 2)])
+@pytest.mark.parametrize("schedule", [TIME_VIEW, (Step.VIEW, Step.TIME), FRAME_GLOBAL], ids="-".join)
+@pytest.mark.parametrize("streams", list(Streams))
+def test_networks_run_for_all_numbers_of_instants_and_views(
+    randomized: Callable, shape: tuple, schedule: tuple, streams: Streams
+) -> None:
+    images, external = capture(*shape)
+    network = set_lambdas(randomized(schedule=schedule, mask=replace(MASK, streams=streams)), 1.0, 1.0)
+    out = predict(network, images, external)
+    assert out.pose_encoding.shape == (*shape, 9)
+    assert out.points.shape == (*shape, 28, 42, 3)
+    for value in (out.depth, out.depth_confidence, out.points_confidence, out.dynamic):
+        assert value.shape == (*shape, 28, 42)
+        assert value.isfinite().all()
+        assert value.dtype is torch.float64
+    assert (out.depth > 0).all()
+    assert (out.depth_confidence >= 1).all()

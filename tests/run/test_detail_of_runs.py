@@ -1,0 +1,213 @@
+"""Runs with depth_size: maps and clouds at the pixels of the videos, static parts steady, resumable."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from page4d.choices import DepthSize, ExistingOutput, PointSource, Poses
+from page4d.errors import InterruptedRunError, Page4DError, UsageError
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.networks.conditioning import Memory
+from page4d.networks.network import build_network
+from page4d.options import PointOptions, ReconstructSettings
+from page4d.output.reader import Output, open_output
+from page4d.records import Predictions
+from page4d.run.plan import plan_run
+from page4d.run.predictor import CPU, MeasuredDepth, NetworkPredictor, PredictedChunk
+from page4d.run.reconstruct import reconstruct
+from page4d.scene.batches import FrameBatch
+from page4d.scene.records import Scene
+from tests.run.test_network_predictor import TINY
+from tests.run.test_reconstruct import StopAt, uncalibrated
+
+CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=5, image_size=(60, 80), spacing_deg=14.0)
+NETWORK_SIDE, SIDE = 42, 80
+SETTINGS = ReconstructSettings(
+    long_side=NETWORK_SIDE, depth_size=SIDE, chunk=3, overlap=1, preview=False, points=PointOptions(min_views=0)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyTruth(NetworkPredictor):
+    """The truth at network pixels, with 2 % of noise, in place of a network's prediction."""
+
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:  # noqa: ARG002  no memory
+        times = [round(float(time) * CAPTURE.fps) for time in batch.times]
+        transforms = batch.pixel_transforms
+        frames = [[CAPTURE.rendered(time, view, transforms[view]) for view in range(3)] for time in times]
+
+        def joined(name: str) -> torch.Tensor:
+            return torch.stack([torch.stack([getattr(frame, name) for frame in row]) for row in frames])[None]
+
+        assert batch.cameras is not None
+        random = torch.Generator().manual_seed(sum(times))
+        depth = joined("depth")
+        noise = torch.exp(0.02 * torch.randn(depth.shape, generator=random))
+        return PredictedChunk(
+            Predictions(
+                times=batch.times,
+                view_names=batch.view_names,
+                scale=CAPTURE.scene().scale,
+                pixel_transforms=transforms,
+                cameras=batch.cameras,
+                images=batch.images,
+                valid=batch.valid & (depth > 0),
+                depth=depth * noise,
+                depth_confidence=torch.full_like(depth, 0.5),
+                dynamic=joined("dynamic").to(depth) * 0.9 + 0.02,
+            ),
+            batch.cameras,
+            rig_scale=1.0,
+        )
+
+
+def predictor(settings: ReconstructSettings = SETTINGS) -> NoisyTruth:
+    return NoisyTruth(network=build_network(TINY).eval(), device=CPU, settings=settings)
+
+
+def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, **changes: Any) -> Output:
+    reconstruct(CAPTURE.scene(), predictor(), out=out, settings=SETTINGS, existing=existing, **changes)
+    return open_output(out)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Output:
+    return run(tmp_path_factory.mktemp("detail") / "out", layers=True)
+
+
+def relative_error(output: Output, time: int, view: int) -> float:
+    """Return the median relative error of depth at the pixels of the video, of what does not move."""
+    frame = CAPTURE.rendered(time, view)
+    found = np.asarray(output.depth(time, output.view_names[view]))
+    height, width = frame.depth.shape
+    row = (np.arange(height) * found.shape[0] // height)[:, None]
+    column = np.arange(width) * found.shape[1] // width
+    counted = (frame.depth.numpy() > 0) & (found[row, column] > 0) & ~frame.dynamic.numpy()
+    true = frame.depth.numpy()
+    return float(np.median(np.abs(found[row, column] - true)[counted] / true[counted]))
+
+
+def test_maps_and_clouds_have_the_pixels_of_the_videos(finished: Output) -> None:
+    record = finished.run.views[0]
+    assert record.map_size == (80, 60)
+    assert record.pixel_transform.content_size[0] == NETWORK_SIDE
+    assert finished.depth(0, "cam01").shape == (60, 80)
+    assert finished.confidence(0, "cam01").shape == (60, 80)
+    assert finished.dynamic(0, "cam01").shape == (60, 80)
+    assert finished.points(0).num_points > 0.5 * 3 * 60 * 80
+
+
+def test_depth_is_closer_to_the_truth_than_at_network_pixels(finished: Output, tmp_path: Path) -> None:
+    coarse = run(tmp_path / "coarse", depth_size=DepthSize.NETWORK)
+    assert coarse.depth(0, "cam01").shape == (32, 42)
+    errors = [
+        np.mean([relative_error(output, time, view) for time in (0, 4) for view in range(3)])
+        for output in (coarse, finished)
+    ]
+    assert errors[1] < 0.7 * errors[0]
+
+
+def test_points_have_the_colors_of_the_videos(finished: Output) -> None:
+    cloud, cameras = finished.points(2), finished.cameras
+    pose, matrix = cameras.world_to_camera[2, 0], cameras.intrinsics[2, 0]
+    own = cloud.view == 0
+    points = torch.from_numpy(cloud.xyz[own]).double() @ pose[:3, :3].T + pose[:3, 3]
+    pixels = ((points @ matrix.T)[:, :2] / points[:, 2:]).floor().long()
+    image = CAPTURE.rendered(2, 0).image.permute(1, 2, 0)
+    expected = image[pixels[:, 1].clamp(0, 59), pixels[:, 0].clamp(0, 79)]
+    assert float((expected * 255 - torch.from_numpy(cloud.rgb[own].astype(np.float32))).abs().mean()) < 2.0
+
+
+def test_static_depth_does_not_change_over_time(finished: Output) -> None:
+    depths = np.stack([np.asarray(finished.depth(time, "cam02")) for time in range(5)])
+    still = ~np.stack([np.asarray(finished.dynamic(time, "cam02")) for time in range(5)]).any(axis=0)
+    steady = (depths == depths[0]).all(axis=0)
+    assert steady[still].mean() > 0.97
+
+
+def test_layers_have_the_same_resolution(finished: Output) -> None:
+    static = finished.static_points()
+    assert static.num_points > 60 * 80
+    moving = finished.moving_points(1)
+    assert moving.num_points == int((finished.points(1).dynamic != 0).sum())
+
+
+def test_a_resumed_run_has_the_same_bytes(finished: Output, tmp_path: Path) -> None:
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path / "out", observer=StopAt(4), layers=True)
+    again = run(tmp_path / "out", ExistingOutput.RESUME, layers=True)
+    for kind in ("depth", "confidence", "dynamic", "points"):
+        folder = finished.layout.folder / kind
+        names = [path.relative_to(folder) for path in sorted(folder.rglob("*.*"))]
+        assert names
+        for name in names:
+            assert (folder / name).read_bytes() == (again.layout.folder / kind / name).read_bytes(), name
+
+
+def planned(scene: Scene, settings: ReconstructSettings) -> tuple[int, int] | None:
+    """Return the (height, width) of the maps of the first view; None for those of the network."""
+    found = plan_run(scene, predictor(settings)).fine_transforms
+    return None if found is None else found[0].content_size
+
+
+AUTO = ReconstructSettings(preview=False)
+LARGE = replace(CAPTURE, image_size=(96, 128))
+
+
+@pytest.mark.parametrize(
+    ("settings", "change", "size"),
+    [
+        (AUTO, None, (96, 128)),
+        (AUTO, uncalibrated, None),
+        (replace(AUTO, poses=Poses.PREDICTED), None, None),
+        (replace(AUTO, long_side=42), None, None),
+        (replace(AUTO, fuse=False), None, None),
+        (replace(AUTO, depth_size=DepthSize.NETWORK), None, None),
+        (replace(AUTO, depth_size=DepthSize.VIDEO), uncalibrated, (96, 128)),
+        (replace(AUTO, depth_size=80), None, (60, 80)),
+        (replace(AUTO, depth_size=4000), None, (96, 128)),
+    ],
+    ids=["auto", "no cameras", "predicted poses", "size", "no fusion", "network", "video", "number", "above"],
+)
+def test_the_size_follows_from_cameras_and_settings(
+    settings: ReconstructSettings, change: Callable[[Scene], Scene] | None, size: tuple[int, int] | None
+) -> None:
+    scene = LARGE.scene()
+    assert planned(scene if change is None else change(scene), settings) == size
+
+
+def test_the_plan_counts_memory_disk_and_time_of_fine_pixels() -> None:
+    small, large = (plan_run(LARGE.scene(), predictor(replace(AUTO, depth_size=size))) for size in (80, 120))
+    assert large.bytes_on_disk > 2 * small.bytes_on_disk
+    peaks = [replace(plan.forecast, used_bytes=0).peak_bytes(3) for plan in (small, large)]
+    assert peaks[1] > peaks[0]
+    seconds = [plan.forecast.detail_seconds() for plan in (small, large)]
+    assert seconds[0] < seconds[1] < (120 / 80) ** 2 * seconds[0]  # a part of the time does not depend on pixels
+    assert plan_run(CAPTURE.scene(), predictor(SETTINGS)).max_side == NETWORK_SIDE
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        (replace(AUTO, depth_size=20), "depth_size=20 is below the network's 42 px"),
+        (replace(AUTO, depth_size=80, points=PointOptions(source=PointSource.POINTS)), "source='points'"),
+    ],
+    ids=["too small", "point head"],
+)
+def test_sizes_that_do_not_fit_are_refused(settings: ReconstructSettings, found: str) -> None:
+    with pytest.raises(UsageError) as error:
+        plan_run(CAPTURE.scene(), predictor(replace(settings, long_side=42)))
+    assert found in error.value.message
+
+
+def test_measured_depth_keeps_its_pixels() -> None:
+    views = tuple(replace(view, depth=object()) for view in CAPTURE.scene().views)  # type: ignore[arg-type]
+    scene = replace(CAPTURE.scene(), views=views)
+    with pytest.raises(Page4DError) as error:
+        plan_run(scene, MeasuredDepth(scene, replace(AUTO, depth_size=80)))
+    assert "depth_size with measured depth" in error.value.message

@@ -1,0 +1,115 @@
+"""Registered cameras place the output of any network, and condition networks that take cameras."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from page4d.choices import Poses, SceneFamily
+from page4d.conventions import Scale
+from page4d.geometry.camera import Cameras, camera_rays
+from page4d.geometry.transforms import invert_rigid, transform_points
+from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture, sample_truth
+from page4d.networks.conditioning import Conditioning
+from page4d.networks.output import RigOutput
+from page4d.options import ReconstructSettings
+from page4d.records import GroundTruth, Predictions
+from page4d.run.predictor import NetworkPredictor, build_predictor
+from page4d.run.stages.world import World
+from page4d.scene.batches import FrameBatch
+from tests.geometry.geometry_samples import se3_exp
+from tests.run.truth import exact_predictions
+
+UNIT = 3.7
+REQUEST = SceneRequest(family=SceneFamily.RING, num_times=1, num_views=4, image_size=(48, 64))
+CAPTURE = SyntheticCapture(seed=1, num_views=4, num_times=1, image_size=(48, 64))
+
+
+@pytest.fixture(scope="module")
+def ring() -> GroundTruth:
+    return sample_truth([3], REQUEST)
+
+
+def predicted(ring: GroundTruth) -> Predictions:
+    """Return depth with 5 % of noise in a unit of its own, and cameras wrong by some 60 degrees."""
+    generator = torch.Generator().manual_seed(0)
+    twist = torch.randn(1, 1, 4, 6, generator=generator).double()
+    noise = 0.05 * torch.randn(ring.depth.shape, generator=generator)
+    known = ring.cameras
+    pose = se3_exp(twist) @ known.world_to_camera.double()
+    pose[..., :3, 3] *= 0.3
+    return replace(
+        exact_predictions(CAPTURE),
+        depth=ring.depth * noise.exp() / UNIT,
+        valid=ring.valid & (ring.depth > 0),
+        depth_confidence=torch.ones_like(ring.depth),
+        cameras=Cameras(world_to_camera=pose, intrinsics=known.intrinsics.double(), image_size=known.image_size),
+    )
+
+
+def point_error(found: Predictions, ring: GroundTruth, scale: float = 1.0) -> float:
+    """Return the median distance of points to the true ones, in units of true depth; `found` is scaled first."""
+
+    def points(cameras: Cameras, depth: torch.Tensor) -> torch.Tensor:
+        rays = camera_rays(cameras.intrinsics.double(), depth.shape[-2:])
+        return transform_points(invert_rigid(cameras.world_to_camera.double()), rays * depth.double()[..., None])
+
+    own, known = points(found.cameras, found.depth) * scale, points(ring.cameras, ring.depth)
+    return float(((own - known).norm(dim=-1) / ring.depth)[found.valid].median())
+
+
+def test_registered_cameras_place_depth_of_wrong_cameras(ring: GroundTruth) -> None:
+    before = predicted(ring)
+    known = replace(ring.cameras, world_to_camera=ring.cameras.world_to_camera.double())
+    world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
+    after, _ = world.register(before, known)
+    assert point_error(before, ring, UNIT) > 0.5
+    assert point_error(after, ring) < 0.15
+
+
+def test_the_scale_of_a_refinement_is_that_of_the_world(ring: GroundTruth) -> None:
+    world = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
+    assert float(world.register(predicted(ring), ring.cameras, 2.5)[1].scale) == 2.5
+
+
+def test_all_chunks_take_the_kind_of_scale_of_the_first(ring: GroundTruth) -> None:
+    wrong = predicted(ring)
+    half = replace(ring.cameras, world_to_camera=ring.cameras.world_to_camera.double().clone())
+    half.world_to_camera[..., :3, 3] /= 2 * UNIT
+    right = replace(wrong, cameras=half)
+    first, resumed = (World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False) for _ in range(2))
+    scale = first.register(wrong, ring.cameras)[1]
+    later = first.register(right, ring.cameras)[1]
+    assert float(later.scale) == pytest.approx(float(scale.scale), rel=1e-6)
+    resumed.continue_from(None, later)
+    resumed.scale_is_known = True
+    assert float(resumed.register(right, ring.cameras)[1].scale) == pytest.approx(float(later.scale), rel=1e-6)
+    alone = World(CAPTURE.scene(), Poses.INPUT, predictor_uses_rig=False)
+    assert float(alone.register(right, ring.cameras)[1].scale) == pytest.approx(2 * UNIT, rel=1e-4)
+
+
+def test_a_network_that_takes_cameras_is_conditioned_on_those_of_the_rig(monkeypatch: pytest.MonkeyPatch) -> None:
+    predictor = build_predictor(settings=ReconstructSettings(poses=Poses.INPUT))
+    truth = exact_predictions(CAPTURE, Scale.METRIC)
+    given: list[Conditioning] = []
+    forward = predictor.network.forward
+
+    def spy(images: list[torch.Tensor], masks: object = None, *, conditioning: Conditioning) -> RigOutput:
+        given.append(conditioning)
+        return forward(images, masks, conditioning=conditioning)
+
+    monkeypatch.setattr(predictor.network, "forward", spy)
+    batch = FrameBatch(
+        times=truth.times,
+        view_names=truth.view_names,
+        images=truth.images,
+        valid=truth.valid,
+        pixel_transforms=truth.pixel_transforms,
+        cameras=truth.cameras,
+    )
+    assert isinstance(predictor, NetworkPredictor)
+    predictor.run(batch)
+    assert given[0].world_to_camera is not None
+    assert given[0].intrinsics is not None
+    assert torch.equal(given[0].world_to_camera.cpu(), truth.cameras.world_to_camera)
+    assert torch.equal(given[0].intrinsics.cpu(), truth.cameras.intrinsics)

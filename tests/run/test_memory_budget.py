@@ -1,0 +1,138 @@
+"""Forecast of memory, chunk lengths that fit, and the cost model of a network."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from page4d.choices import ExistingOutput
+from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
+from page4d.networks.network import build_network
+from page4d.networks.presets import PRESETS
+from page4d.options import parse_memory
+from page4d.run import cost as network_cost
+from page4d.run.chunks import MAX_DEFAULT_LENGTH, choose_length
+from page4d.run.cost import (
+    Extent,
+    Forecast,
+    MemoryLimit,
+    NetworkCost,
+    fitting_checkpoint,
+    process_bytes,
+    total_bytes,
+    usable_bytes,
+    used_bytes,
+)
+from page4d.run.predictor import CPU, NetworkPredictor
+from page4d.run.reconstruct import reconstruct
+from page4d.weights.loading import LoadedNetwork
+from tests.run.test_reconstruct import CAPTURE, SETTINGS, StopAt
+from tests.run.truth import TruthPredictor
+
+TINY = PRESETS["mv-tiny"]
+
+
+@pytest.fixture(scope="module")
+def predictor() -> NetworkPredictor:
+    torch.manual_seed(0)
+    return NetworkPredictor(network=build_network(TINY).eval(), device=CPU)
+
+
+@pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ["mv-tiny", "mv-demo", "mv-small", "da3-small", "mv-swin"])
+def test_the_memory_of_a_pass_is_predicted(name: str, precision: torch.dtype, monkeypatch: pytest.MonkeyPatch):
+    """The limits are those of a machine with little memory, so that they apply."""
+    monkeypatch.setattr("page4d.networks.limits.MAX_CPU_BYTES", 3e6)
+    config, half = PRESETS[name], precision is torch.bfloat16
+    network = (LoadedNetwork(config, precision) if half else build_network(config)).eval()
+    network.predicts_ray_map = False
+    predictor = NetworkPredictor(network=network, device=CPU, precision=precision)
+    side = config.patch_size * (56 // config.patch_size)
+    extent = Extent(times=3, views=2, size=(2 * side, side))
+    batch = network_cost.noise_batch(extent)
+    cost = NetworkCost(config=config, device=CPU)
+    counted = batch.images.nbytes + network_cost.cost_of(CPU, lambda: predictor.run(batch)).num_bytes
+    assert abs(cost.num_bytes(extent) / counted - 1) < 0.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerPixel(NetworkCost):
+    """A network that takes a number of bytes per pixel."""
+
+    per_pixel: float
+
+    def num_bytes(self, extent: Extent) -> int:
+        """Return the memory of a forward pass."""
+        return int(self.per_pixel * extent.num_pixels)
+
+
+def forecast(per_pixel: float) -> Forecast:
+    cost = PerPixel(config=TINY, device=torch.device("cuda"), per_pixel=per_pixel)
+    return Forecast(views=2, size=(140, 140), device=torch.device("cuda"), used_bytes=1000, cost=cost)
+
+
+@pytest.mark.parametrize(("fitting", "chosen"), [(4, 4), (5, 5), (8, 8), (50, MAX_DEFAULT_LENGTH)])
+def test_the_default_chunk_is_the_longest_that_fits_up_to_a_maximum(fitting: int, chosen: int):
+    allowed = MemoryLimit(num_bytes=1000 + fitting * 2 * 140 * 140 * 10, is_strict=True)
+    assert choose_length(forecast(10.0), allowed, None, 4, 100) == (chosen, [])
+
+
+def test_chunks_that_cannot_fit_are_refused_under_a_limit_of_the_user_and_else_a_warning():
+    tight = MemoryLimit(num_bytes=2000, is_strict=True)
+    with pytest.raises(MemoryBudgetError, match="chunks of 4 instants of 2 views at 140 px need about") as refused:
+        choose_length(forecast(10.0), tight, None, 4, 100)
+    assert refused.value.exit_code == 7
+    with pytest.raises(MemoryBudgetError, match="chunks of 12 instants"):
+        choose_length(forecast(10.0), tight, 12, 4, 100)
+    for requested, chosen in ((None, 4), (12, 12)):
+        length, (warning,) = choose_length(forecast(10.0), replace(tight, is_strict=False), requested, 4, 100)
+        assert length == chosen
+        assert "memory may run out" in warning.text
+
+
+def test_amounts_of_memory_are_parsed_with_their_units():
+    assert [parse_memory(text) for text in ("auto", "20GB", "1.5 GiB", "300MB")] == [None, 20e9, 1.5 * 2**30, 3e8]
+    for text in ("20", "GB", "0GB", "-1GB", "20gb"):
+        with pytest.raises(UsageError, match="not an amount of memory"):
+            parse_memory(text)
+
+
+def test_usable_memory_exceeds_used_memory():
+    assert 0 < used_bytes(CPU) < usable_bytes(CPU)
+    assert total_bytes(CPU) > 10**8
+
+
+def test_a_checkpoint_fits_the_limit_of_a_container(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("page4d.io.machine._CONTAINER", tmp_path)
+    (tmp_path / "memory.max").write_text("10000000000\n")
+    assert total_bytes(CPU) <= 8 * 10**9
+    (tmp_path / "memory.max").write_text("1000000000\n")
+    assert fitting_checkpoint(CPU, commercial=False) is None
+    (tmp_path / "memory.max").write_text("max\n")
+    assert total_bytes(CPU) > 10**9
+
+
+def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("page4d.run.plan.used_bytes", lambda _: 0)
+    scene, out = CAPTURE.scene(), tmp_path / "out"
+    planned = replace(SETTINGS, chunk=None, check_calibration=False)
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=planned, observer=StopAt(1))
+    again = replace(
+        planned, memory_bytes=process_bytes(Extent(times=4, views=2, size=(24, 32)), 0, 2 * 24 * 32, preview=False)
+    )
+    record = reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=again, existing=ExistingOutput.RESUME)
+    assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 5), (3, 9)]
+    fresh = reconstruct(scene, TruthPredictor(CAPTURE), out=tmp_path / "fresh", settings=again)
+    assert max(chunk.stop - chunk.start for chunk in fresh.chunks) == 4
+
+
+def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:
+    ballast = np.ones(1 << 29, dtype=np.uint8)
+    code = "from page4d.run.cost import peak_bytes; import torch; print(peak_bytes(torch.device('cpu')))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert 1 << 26 < int(done.stdout) < len(ballast)

@@ -1,0 +1,177 @@
+"""Rigs of which evidence places some views only: their cameras are kept, the network gives the others."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from page4d.choices import ExistingOutput, Poses
+from page4d.conventions import Scale
+from page4d.errors import InterruptedRunError
+from page4d.geometry.distortion import Distortion, LensModel
+from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import camera_centers
+from page4d.networks.conditioning import Memory
+from page4d.options import ReconstructSettings
+from page4d.output.reader import open_output
+from page4d.output.record import RunRecord
+from page4d.records import Predictions
+from page4d.rig.camera_motion import ViewMotion
+from page4d.rig.records import FocalSource, Lens, RegisteredView, RigRegistration
+from page4d.run import registration
+from page4d.run.predictor import PredictedChunk
+from page4d.run.reconstruct import reconstruct
+from page4d.scene.batches import FrameBatch
+from page4d.scene.records import Scene
+from tests.run.test_mixed_rig import CAPTURE, MixedTruth
+from tests.run.test_reconstruct import StopAt, bytes_of, uncalibrated
+
+UNIT = 0.5
+"""Units of the registered rig per metre."""
+
+PLACED = (0, 2, 3)
+SETTINGS = ReconstructSettings(chunk=4, overlap=2, preview=False, long_side=40)
+CAMERAS = [view.camera for view in CAPTURE.scene().views if view.camera is not None]
+TRUE = torch.stack([camera.world_to_camera.reshape(-1, 4, 4)[0].double() for camera in CAMERAS])
+APART = float((camera_centers(TRUE[0]) - camera_centers(TRUE[2])).norm())
+
+
+def placed_in(scene: Scene, *_: object) -> RigRegistration:
+    """Place three of four views by the truth, in another unit; the first one has a distorted lens."""
+    views = []
+    for index, view in enumerate(scene.views):
+        pose = (TRUE[index] @ torch.linalg.inv(TRUE[0])).numpy()
+        pose[:3, 3] *= UNIT
+        lens = Lens(
+            intrinsics=CAMERAS[index].intrinsics.double().numpy(),
+            image_size=view.source.size,
+            distortion=Distortion(model=LensModel.BROWN_CONRADY, coefficients=(0.01, 0.0, 0.0, 0.0))
+            if index == 0
+            else None,
+            focal_source=FocalSource.OPTION,
+        )
+        is_placed = index in PLACED
+        views.append(
+            RegisteredView(
+                name=view.name,
+                lens=lens,
+                world_to_camera=pose if is_placed else None,
+                reason="" if is_placed else "no pair with common evidence",
+            )
+        )
+    return RigRegistration(views=tuple(views), pairs=(), num_instants=6)
+
+
+@pytest.fixture(autouse=True)
+def evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    motions = tuple(ViewMotion(view=name, is_static=True, share=0.9) for name in CAPTURE.scene().view_names)
+    monkeypatch.setattr(registration, "register_rig", placed_in)
+    monkeypatch.setattr(registration, "measure_camera_motion", lambda *_: motions)
+    monkeypatch.setattr("page4d.run.plan.measure_camera_motion", lambda *_: pytest.fail("measured twice"))
+
+
+@dataclass
+class DisturbedTruth(MixedTruth):
+    """The truth in a random world per chunk, disturbed."""
+
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
+        found = super().predict(batch, memory)
+        return found._replace(predictions=self.disturb(0, found.predictions))
+
+
+def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, disturb=lambda _, found: found, **changes):
+    scene, predictor = uncalibrated(CAPTURE.scene()), DisturbedTruth(CAPTURE, disturb)
+    return reconstruct(scene, predictor, out=out, settings=SETTINGS, existing=existing, **changes)
+
+
+def sources(record: RunRecord) -> list[str]:
+    assert record.registration is not None
+    return [camera.source for camera in record.registration.cameras]
+
+
+def test_placed_cameras_are_kept_and_the_network_fills_in(tmp_path: Path) -> None:
+    record = run(tmp_path / "out")
+    assert sources(record) == ["evidence", "network", "evidence", "evidence"]
+    assert any("those of the network are used for cam02" in warning for warning in record.warnings)
+    assert record.scale is Scale.ARBITRARY
+    assert record.views[0].undistorted is not None
+    output = open_output(tmp_path / "out")
+    expected = TRUE @ torch.linalg.inv(TRUE[0])
+    expected[:, :3, 3] *= UNIT
+    found = output.cameras.world_to_camera
+    assert torch.equal(found[:, PLACED], expected[None, list(PLACED)].expand(6, -1, -1, -1))
+    torch.testing.assert_close(found[:, 1], expected[None, 1].expand(6, -1, -1), rtol=0, atol=1e-4)
+    depth, view = output.depth(5, "cam02"), 1
+    truth = UNIT * CAPTURE.rendered(5, view, output_transform(view)).depth.numpy()
+    assert np.abs(depth - truth[: depth.shape[0], : depth.shape[1]])[depth > 0].max() < 0.002
+
+
+def output_transform(view: int):
+    from page4d.geometry.pixels import fit_each_view
+
+    return fit_each_view([source.source.size for source in CAPTURE.scene().views], 40, 4)[view]
+
+
+def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path) -> None:
+    run(tmp_path / "whole")
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path / "part", observer=StopAt(3))
+    run(tmp_path / "part", ExistingOutput.RESUME)
+    assert bytes_of(tmp_path / "part") == bytes_of(tmp_path / "whole")
+
+
+def test_a_distance_between_placed_cameras_gives_metres(tmp_path: Path) -> None:
+    record = run(tmp_path / "out", scale_from=f"cam01-cam03={APART:.9f}m")
+    assert record.scale is Scale.METRIC
+    assert record.scale_source == "distance"
+    centers = torch.linalg.inv(open_output(tmp_path / "out").cameras.world_to_camera)[..., :3, 3]
+    assert float((centers[0, 0] - centers[0, 2]).norm()) == pytest.approx(APART)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"scale_from": "cam01-cam02=1m"}, {"poses": Poses.PREDICTED, "register": "people"}]
+)
+def test_all_cameras_are_the_networks_where_the_placed_ones_do_not_fit(
+    tmp_path: Path, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registration, "is_fetched", lambda: True)
+    record = run(tmp_path / "out", **changes)
+    assert sources(record) == ["network"] * 4
+    assert any("those of the network are used for all views" in warning for warning in record.warnings)
+
+
+def test_the_scale_of_wrong_predicted_cameras_is_that_of_depth(tmp_path: Path) -> None:
+    """The predicted cameras of placed views are exchanged and their distances 3 times as large."""
+
+    def wrong(_: int, predictions: Predictions) -> Predictions:
+        poses = predictions.cameras.world_to_camera[:, :, [3, 1, 0, 2]].clone()
+        poses[..., :3, 3] *= 3
+        return replace(predictions, cameras=replace(predictions.cameras, world_to_camera=poses))
+
+    run(tmp_path / "out", disturb=wrong)
+    output = open_output(tmp_path / "out")
+    depth = output.depth(0, "cam03")
+    truth = UNIT * CAPTURE.rendered(0, 2, output_transform(2)).depth.numpy()[: depth.shape[0], : depth.shape[1]]
+    ratio = float(np.median(depth[depth > 0] / truth[depth > 0]))
+    assert ratio == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_predicted_cameras_accuse_calibrated_ones_but_not_registered_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_registered: bool
+) -> None:
+    """The network turns one camera by 30 degrees."""
+
+    def turned(_: int, predictions: Predictions) -> Predictions:
+        poses = predictions.cameras.world_to_camera.clone()
+        poses[:, :, 1, :3] = matrix_from_rotation_vector(poses.new_tensor([0, 0.5, 0])) @ poses[:, :, 1, :3]
+        return replace(predictions, cameras=replace(predictions.cameras, world_to_camera=poses))
+
+    monkeypatch.setitem(globals(), "PLACED", (0, 1, 2, 3))
+    scene = uncalibrated(CAPTURE.scene()) if is_registered else CAPTURE.scene()
+    record = reconstruct(scene, DisturbedTruth(CAPTURE, turned), out=tmp_path / "out", settings=SETTINGS)
+    assert record.calibration_residuals is not None
+    accused = any("predicts cam02 elsewhere than the calibration" in warning for warning in record.warnings)
+    assert accused is not is_registered

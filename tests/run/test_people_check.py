@@ -1,0 +1,186 @@
+"""The check of a calibration in runs and in `inspect-scene`, with the check itself replaced."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from page4d.choices import ExistingOutput
+from page4d.errors import CapabilityError, InterruptedRunError
+from page4d.output.reader import open_output
+from page4d.output.record import (
+    AgreementRecord,
+    CalibrationCheckRecord,
+    CameraResidualRecord,
+    FindingRecord,
+    PairFitRecord,
+)
+from page4d.rig import camera_motion
+from page4d.rig.camera_motion import ViewMotion
+from page4d.rig.check import scene as scene_check
+from page4d.rig.records import ViewPeople
+from page4d.run import registration as people_check
+from page4d.run.reconstruct import reconstruct
+from page4d.run.summary import calibration_notice
+from page4d.scene.records import Level, Scene
+from page4d_cli.app import run
+from tests.cli.clips import write_scene
+from tests.run.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, uncalibrated
+from tests.run.test_settings_act import rig
+from tests.run.truth import TruthPredictor
+
+FINDING = FindingRecord(
+    fault="swapped",
+    views=("cam01", "cam02"),
+    certainty="certain",
+    what="cam01 and cam02 are swapped",
+    fix="rename the cameras in the calibration, or the videos",
+    score=0.1,
+    better_score=0.7,
+)
+PAIR = PairFitRecord(views=("cam01", "cam02"), score=0.1, num_instants=30, fits=False)
+FITS = PAIR.model_copy(update={"score": 0.8, "fits": True})
+FOUND = CalibrationCheckRecord(findings=(FINDING,), pairs=(PAIR,), clocks=("cam02: late",), num_instants=40)
+
+
+CHECK_SCENE = scene_check.check_scene
+
+
+class FakeCheck:
+    """Returns `found`, or raises it; counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.found: CalibrationCheckRecord | Exception = FOUND
+
+    def __call__(self, scene: Scene, progress) -> CalibrationCheckRecord:
+        del scene
+        self.calls += 1
+        progress(1, 2, "checking: keypoints")
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
+    found = FakeCheck()
+    for module in (people_check, scene_check):
+        monkeypatch.setattr(module, "check_scene", found)
+    moving = ViewMotion(view="cam02", is_static=False)
+    monkeypatch.setattr(camera_motion, "measure_camera_motion", lambda *_: (moving,))
+    monkeypatch.setattr(people_check, "measure_camera_motion", lambda *_: (moving,))
+    return found
+
+
+def result(out: Path, existing=ExistingOutput.REFUSE, scene: Scene | None = None, **changes):
+    scene = scene or CAPTURE.scene()
+    return reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=SETTINGS, existing=existing, **changes)
+
+
+def test_faults_are_warnings_and_recorded(tmp_path: Path) -> None:
+    record = result(tmp_path / "out")
+    assert record.calibration_check is not None
+    assert record.calibration_check.findings[0].views == ("cam01", "cam02")
+    assert open_output(tmp_path / "out").run.calibration_check == record.calibration_check
+    assert any("cam01 and cam02 are swapped (certain); rename" in text for text in record.warnings)
+    assert "cam02: late" in record.warnings
+    assert record.timings["check"] >= 0
+
+
+def test_a_resumed_run_keeps_the_check(tmp_path: Path, fake: FakeCheck) -> None:
+    with pytest.raises(InterruptedRunError):
+        result(tmp_path / "out", observer=StopAt(9))
+    again = result(tmp_path / "out", ExistingOutput.RESUME)
+    assert fake.calls == 1
+    whole = result(tmp_path / "whole")
+    assert again.calibration_check == whole.calibration_check
+    assert again.warnings == whole.warnings
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("case", ["off", "no calibration"])
+def test_without_need_nothing_is_checked(tmp_path: Path, fake: FakeCheck, case: str) -> None:
+    scene = uncalibrated(CAPTURE.scene()) if case == "no calibration" else None
+    record = result(tmp_path / "out", scene=scene, check_calibration=case != "off")
+    assert (record.calibration_check, fake.calls) == (None, 0)
+
+
+def test_motion_and_equal_cameras_are_named_without_the_pose_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(people_check, "check_scene", CHECK_SCENE)
+    monkeypatch.setattr(scene_check, "is_fetched", lambda: False)
+    scene = CAPTURE.scene()
+    first, second, *others = scene.views
+    record = result(
+        tmp_path / "out", scene=replace(scene, views=(first, replace(second, camera=first.camera), *others))
+    )
+    assert record.calibration_check is not None
+    assert [finding.fault for finding in record.calibration_check.findings] == ["duplicate"]
+    assert any(text.startswith("cam02 moves, but its calibration has one pose") for text in record.warnings)
+
+
+def test_the_check_records_the_pose_model_and_its_instants(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scene_check, "is_fetched", lambda: True)
+    monkeypatch.setattr(scene_check, "model_sha256", lambda: "0" * 64)
+    nobody = (ViewPeople(tracklets=()),) * CAPTURE.num_views
+    monkeypatch.setattr(scene_check, "detect_people", lambda *_: nobody)
+    record = CHECK_SCENE(replace(CAPTURE, num_times=16).scene())
+    assert (record.pose_model, record.num_instants) == ("0" * 64, 16)
+    assert record.seconds.keys() == {"keypoints", "cameras", "clocks"}
+    assert "12 or more" in record.reason
+
+
+def test_a_check_that_fails_is_a_warning(tmp_path: Path, fake: FakeCheck) -> None:
+    fake.found = CapabilityError("no runner", "install it")
+    record = result(tmp_path / "out")
+    assert record.calibration_check is None
+    assert "the calibration is not checked: no runner (install it)" in record.warnings
+
+
+def test_a_fit_is_no_warning() -> None:
+    record = CalibrationCheckRecord(pairs=(FITS,), unchecked=("cam03",), num_instants=5)
+    (notice,) = people_check.check_notices(CAPTURE.scene(), record)
+    assert notice.level is Level.INFO
+    assert "0.80" in notice.text
+    assert "cam03" in notice.text
+
+
+def test_the_network_is_a_weaker_witness_than_people() -> None:
+    camera = CameraResidualRecord(view="cam01", rotation_deg=9.0, distance=0.2, share=0.1, focal_percent=0.0)
+    agreement, scene = AgreementRecord(cameras=[camera], at_fault="cam01"), CAPTURE.scene()
+    assert calibration_notice(scene, agreement, CalibrationCheckRecord(pairs=(FITS,))) is None
+    assert calibration_notice(scene, agreement, FOUND) is None
+    plain = calibration_notice(scene, agreement, CalibrationCheckRecord(reason="no people"))
+    conditioned = calibration_notice(scene, agreement, is_conditioned=True)
+    assert plain is not None
+    assert conditioned is not None
+    assert "either may be wrong" in plain.text
+    assert "an input of" in conditioned.text
+
+
+def test_inspect_scene_prints_pairs_faults_and_motion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fake: FakeCheck
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_scene(Path("videos"))
+    Path("rig.json").write_text(rig())
+    words = ["inspect-scene", "videos", "--check"]
+    assert run(words) == 2
+    assert "--check without --calibration" in capsys.readouterr().err
+    assert run([*words, "--calibration", "rig.json", "--views", "1"]) == 2
+    capsys.readouterr()
+    assert run([*words, "--calibration", "rig.json"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    for text in ("cam01-cam02", "0.10", "are swapped (certain); rename", "cam02: late", "camera of cam02 moves"):
+        assert text in printed
+    assert run([*words, "--calibration", "rig.json", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["check"]["findings"][0]["fault"] == "swapped"
+    assert document["moving_views"] == ["cam02"]
+    reason = "the model was not fetched ('page4d weights get people')"
+    fake.found = CalibrationCheckRecord(reason=reason)
+    assert run([*words, "--calibration", "rig.json"]) == 0
+    assert "page4d weights get people" in capsys.readouterr().out

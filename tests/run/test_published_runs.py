@@ -1,0 +1,151 @@
+"""Runs with published preprocessing: results at original pixels, and reports of cropped or stretched views."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.choices import EdgeFilter, Preprocess
+from page4d.errors import UsageError
+from page4d.geometry.camera import pixel_grid, project
+from page4d.geometry.pixels import PixelTransform
+from page4d.geometry.transforms import transform_points
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.networks.conditioning import Memory
+from page4d.networks.preprocess import place_views
+from page4d.options import PointOptions, ReconstructSettings
+from page4d.output.reader import Output, open_output
+from page4d.run.plan import plan_run
+from page4d.run.predictor import PredictedChunk
+from page4d.run.reconstruct import reconstruct
+from page4d.scene.batches import FrameBatch
+from tests.run.truth import TruthPredictor, exact_predictions
+
+CAPTURE = SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(40, 24))
+
+
+def depth_at(original: Tensor) -> Tensor:
+    """Return the depth of a tilted wall with a step at original pixels."""
+    x, y = original.unbind(-1)
+    return 2 + 0.01 * x + 0.02 * y + (x > 12.3)
+
+
+@dataclass
+class WallOnCanvas(TruthPredictor):
+    """Returns the true depth of the wall at network pixels."""
+
+    multiple: int = 14
+
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:  # noqa: ARG002  no memory
+        truth = exact_predictions(self.capture)
+        pixels = batch.pixel_transforms[0]
+        grid = pixel_grid(*pixels.canvas_size, dtype=torch.float64)
+        depth = depth_at(pixels.to_original(grid))[None, None, None]
+        cameras = replace(
+            truth.cameras,
+            intrinsics=pixels.intrinsics_to_network(truth.cameras.intrinsics),
+            image_size=pixels.canvas_size,
+        )
+        predicted = replace(
+            truth,
+            images=batch.images,
+            valid=batch.valid,
+            pixel_transforms=batch.pixel_transforms,
+            depth=depth,
+            depth_confidence=torch.ones_like(depth),
+            dynamic=None,
+            cameras=cameras,
+        )
+        return PredictedChunk(predicted, batch.cameras)
+
+
+def run(preprocess: Preprocess, out: Path, points: PointOptions | None = None) -> Output:
+    settings = ReconstructSettings(preprocess=preprocess, points=points or PointOptions(), preview=False)
+    reconstruct(CAPTURE.scene(), WallOnCanvas(CAPTURE), out=out, settings=settings)
+    return open_output(out)
+
+
+@pytest.mark.parametrize("preprocess", [Preprocess.VGGT_CROP, Preprocess.VGGT_PAD, Preprocess.PI3, Preprocess.DA3])
+def test_maps_and_cameras_refer_to_the_whole_image(preprocess: Preprocess, tmp_path: Path) -> None:
+    output = run(preprocess, tmp_path / "out")
+    (transform,) = place_views(preprocess, [CAPTURE.image_size], 0, 14)
+    (name,) = output.view_names
+    torch.testing.assert_close(output.cameras.intrinsics[0, 0], CAPTURE.cameras.intrinsics[0, 0].double())
+    record = output.run.views[0].pixel_transform
+    assert (record.left, record.top) == (transform.left, transform.top)
+
+    whole = replace(transform, canvas_size=transform.content_size, left=0, top=0)
+    depth = output.depth(0, name)
+    truth = depth_at(whole.to_original(pixel_grid(*whole.canvas_size, dtype=torch.float64))).numpy()
+    assert depth.shape == truth.shape == transform.content_size
+    seen = np.zeros(depth.shape, bool)
+    seen[transform.content_rows, transform.content_columns] = True
+    assert not depth[~seen].any()
+    assert not output.confidence(0, name)[~seen].any()
+    assert np.abs(depth - truth)[seen].max() <= 0.0006
+
+    points = torch.from_numpy(output.points(0).xyz).double()
+    pixels, _ = project(
+        transform_points(output.cameras.world_to_camera[0, 0], points), output.cameras.intrinsics[0, 0]
+    )
+    on_canvas = transform.to_network(pixels)
+    height, width = transform.canvas_size
+    assert bool(((on_canvas > 0) & (on_canvas < torch.tensor([width, height]))).all())
+
+    warned = [text for text in output.run.warnings if "--preprocess" in text]
+    if preprocess is Preprocess.VGGT_CROP:
+        assert warned == ["--preprocess vggt-crop crops 40.3% of cam01: its maps are 0 there"]
+    else:
+        assert warned == []
+
+
+def test_maps_of_an_image_that_was_cropped_before_it_was_resized(tmp_path: Path) -> None:
+    capture = SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(61, 24))
+    settings = ReconstructSettings(preprocess=Preprocess.VGGT_OMEGA, preview=False)
+    reconstruct(capture.scene(), WallOnCanvas(capture, multiple=16), out=tmp_path / "out", settings=settings)
+    output = open_output(tmp_path / "out")
+    (name,) = output.view_names
+    torch.testing.assert_close(output.cameras.intrinsics[0, 0], capture.cameras.intrinsics[0, 0].double())
+    assert output.run.views[0].pixel_transform.window == (0, 6, 24, 48)
+    depth = output.depth(0, name)
+    height, width = depth.shape
+    assert (height, width) == (round(61 * 720 / 48), 368)
+    at = pixel_grid(height, width, dtype=torch.float64) * torch.tensor([24 / width, 61 / height])
+    inside = ((at[..., 1] > 6.05) & (at[..., 1] < 53.95)).numpy()
+    outside = ((at[..., 1] < 5.95) | (at[..., 1] > 54.05)).numpy()
+    near_step = ((at[..., 0] - 12.3).abs() < 0.1).numpy()
+    assert not depth[outside].any()
+    assert np.abs(depth - depth_at(at).numpy())[inside & ~near_step].max() <= 0.003
+    (warning,) = [text for text in output.run.warnings if "--preprocess" in text]
+    assert warning == "--preprocess vggt-omega crops 21.3% of cam01: its maps are 0 there"
+
+
+def test_a_stretched_view_is_reported() -> None:
+    scene = CAPTURE.scene()
+    tall = scene.views[0]
+    wide = replace(SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(24, 40)).scene().views[0], name="b")
+    both = replace(scene, views=(tall, wide))
+    predictor = WallOnCanvas(CAPTURE, settings=ReconstructSettings(preprocess=Preprocess.PI3))
+    (notice,) = plan_run(both, predictor).notices
+    assert notice.text == "preprocess='pi3' stretches b by 2.74 along one side"
+
+
+def test_a_size_with_published_preprocessing_is_refused() -> None:
+    with pytest.raises(UsageError, match="long_side=300 with preprocess='pi3'"):
+        ReconstructSettings(long_side=300, preprocess=Preprocess.PI3)
+
+
+def test_the_edge_filter_of_pi3_removes_few_points(tmp_path: Path) -> None:
+    clouds = {
+        edges: run(Preprocess.VGGT_PAD, tmp_path / edges, PointOptions(edges=edges, edge_angle_deg=90)).points(0)
+        for edges in EdgeFilter
+    }
+    kept = clouds[EdgeFilter.PI3].num_points / clouds[EdgeFilter.SLANT].num_points
+    assert 0.9 < kept < 0.999
+
+
+def test_a_transform_without_cropping_has_no_share_cut() -> None:
+    assert PixelTransform(original_size=(4, 4), content_size=(4, 4), canvas_size=(6, 6), left=1).share_cut == 0

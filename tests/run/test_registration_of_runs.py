@@ -1,0 +1,212 @@
+"""Registration in runs, with the registration itself replaced: cameras, scale, records and resuming."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
+from page4d.conventions import Scale, ScaleSource
+from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
+from page4d.geometry.transforms import camera_centers
+from page4d.options import ReconstructSettings
+from page4d.output.reader import open_output
+from page4d.rig.camera_motion import ViewMotion
+from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, RegisteredView, RigRegistration
+from page4d.run import registration
+from page4d.run.plan import plan_run
+from page4d.run.reconstruct import reconstruct
+from page4d.scene.records import Scene
+from tests.run.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, in_random_world, uncalibrated
+from tests.run.truth import TruthPredictor
+
+UNIT = 0.5
+"""Units of the registered rig per metre."""
+
+HEIGHT = 1.7
+APART = float((CAPTURE.cameras.centers[0, 0] - CAPTURE.cameras.centers[0, 1]).norm())
+
+
+class FakeRegistration:
+    """Returns the true cameras in another world and unit, for the views of `placed`; counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.placed = {"cam01", "cam02"}
+
+    def __call__(self, scene: Scene, settings: object, notify: object, progress) -> RigRegistration:
+        del settings, notify
+        self.calls += 1
+        progress(1, 2, "registering: keypoints cam01")
+        true = CAPTURE.cameras.world_to_camera[0].double()
+        views = []
+        for name in scene.view_names:
+            index = ("cam01", "cam02").index(name)
+            pose = (true[index] @ torch.linalg.inv(true[0])).numpy()
+            pose[:3, 3] *= UNIT
+            lens = Lens(
+                intrinsics=CAPTURE.cameras.intrinsics[0, index].double().numpy(),
+                image_size=scene.views[0].source.size,
+                focal_source=FocalSource.OPTION,
+            )
+            is_placed = name in self.placed
+            views.append(
+                RegisteredView(
+                    name=name,
+                    lens=lens,
+                    world_to_camera=pose if is_placed else None,
+                    reason="" if is_placed else "best score 0.21",
+                )
+            )
+        pair = PairPose(
+            first=0,
+            second=1,
+            evidence=Evidence.PEOPLE,
+            rotation=np.eye(3),
+            direction=np.ones(3),
+            score=0.6,
+            control=0.2,
+        )
+        pair = pair if len(self.placed) == 2 else replace(pair, reason="score 0.21 below 0.43")
+        return RigRegistration(
+            views=tuple(views), pairs=(pair,), num_instants=9, person_height=HEIGHT * UNIT, seconds={"people": 1.0}
+        )
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRegistration:
+    found = FakeRegistration()
+    monkeypatch.setattr(registration, "register_rig", found)
+    monkeypatch.setattr(registration, "is_fetched", lambda: True)
+    monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
+    monkeypatch.setattr(registration, "measure_camera_motion", lambda *_: ())
+    return found
+
+
+def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, **changes):
+    scene, predictor = uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE, in_random_world)
+    changes = {"register": Registration.AUTO, **changes}
+    return reconstruct(scene, predictor, out=out, settings=SETTINGS, existing=existing, **changes)
+
+
+def test_placed_cameras_are_those_of_the_result(tmp_path: Path) -> None:
+    record = run(tmp_path / "out")
+    assert record.scene.calibration == "registered from people (2 of 2 views)"
+    assert (record.scale, record.scale_source) == (Scale.ARBITRARY, None)
+    assert record.registration is not None
+    assert [camera.source for camera in record.registration.cameras] == ["evidence"] * 2
+    assert record.registration.pairs[0].accepted
+    assert record.registration.pose_model is not None
+    assert record.timings["register"] > 0
+    poses = open_output(tmp_path / "out").cameras.world_to_camera
+    apart = (camera_centers(poses[:, 0]) - camera_centers(poses[:, 1])).norm(dim=-1)
+    torch.testing.assert_close(apart, torch.full_like(apart, UNIT * APART))
+    for view, name in enumerate(("cam01", "cam02")):
+        depth = open_output(tmp_path / "out").depth(8, name)
+        assert np.abs(depth - UNIT * CAPTURE.rendered(8, view).depth.numpy()).max() <= 0.0006
+
+
+@pytest.mark.parametrize(
+    ("length", "source"), [(f"person={HEIGHT}m", "person"), (f"cam01-cam02={APART:.9f}m", "distance")]
+)
+def test_a_known_length_makes_a_registered_rig_metric(tmp_path: Path, length: str, source: str) -> None:
+    record = run(tmp_path / "out", scale_from=length)
+    assert (record.scale, record.scale_source) == (Scale.METRIC, ScaleSource(source))
+    assert record.registration is not None
+    assert record.registration.metres_per_unit == pytest.approx(1 / UNIT)
+    poses = open_output(tmp_path / "out").cameras.world_to_camera
+    apart = (camera_centers(poses[:, 0]) - camera_centers(poses[:, 1])).norm(dim=-1)
+    torch.testing.assert_close(apart, torch.full_like(apart, APART))
+
+
+def test_a_resumed_run_keeps_the_registration_and_writes_the_same_bytes(
+    fake: FakeRegistration, tmp_path: Path
+) -> None:
+    run(tmp_path / "whole")
+    with pytest.raises(InterruptedRunError):
+        run(tmp_path / "part", observer=StopAt(3))
+    assert fake.calls == 2
+    run(tmp_path / "part", ExistingOutput.RESUME)
+    assert fake.calls == 2
+    assert bytes_of(tmp_path / "part") == bytes_of(tmp_path / "whole")
+    with pytest.raises(UsageError, match="differs: focal"):
+        run(tmp_path / "part", ExistingOutput.RESUME, focal="50")
+    assert fake.calls == 2
+
+
+def test_a_rig_that_is_not_placed_is_the_networks_without_a_warning(fake: FakeRegistration, tmp_path: Path) -> None:
+    fake.placed = set()
+    record = run(tmp_path / "out")
+    run(tmp_path / "off", register=Registration.OFF)
+    assert not record.warnings
+    assert record.registration is not None
+    assert [camera.source for camera in record.registration.cameras] == ["network"] * 2
+    assert record.registration.cameras[1].reason == "best score 0.21"
+    assert (tmp_path / "out/cameras.json").read_bytes() == (tmp_path / "off/cameras.json").read_bytes()
+
+
+def test_requested_evidence_that_places_nothing_is_an_error(fake: FakeRegistration, tmp_path: Path) -> None:
+    fake.placed = set()
+    with pytest.raises(InputError, match="register='people' places no camera"):
+        run(tmp_path / "out", register=Registration.PEOPLE)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_height_needs_placed_people(fake: FakeRegistration, tmp_path: Path) -> None:
+    fake.placed = set()
+    with pytest.raises(InputError, match="people place 0 of 2 cameras"):
+        run(tmp_path / "out", scale_from="person=1.7m")
+    with pytest.raises(UsageError, match="without registration"):
+        run(tmp_path / "out", scale_from="person=1.7m", register=Registration.OFF)
+
+
+def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(
+        registration, "measure_camera_motion", lambda *_: (ViewMotion(view="cam02", is_static=False),)
+    )
+    record = run(tmp_path / "out")
+    assert fake.calls == 0  # one static view is no rig
+    assert record.registration is not None
+    assert [camera.reason for camera in record.registration.cameras] == ["the other cameras move", "the camera moves"]
+
+
+def test_people_need_their_model(fake: FakeRegistration, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(registration, "is_fetched", lambda: False)
+    with pytest.raises(WeightsError, match="was not fetched") as refused:
+        run(tmp_path / "out", register=Registration.PEOPLE)
+    assert "page4d weights get people" in refused.value.hint
+    assert fake.calls == 0
+
+
+def test_predicted_poses_are_not_registered(fake: FakeRegistration, tmp_path: Path) -> None:
+    assert run(tmp_path / "out", poses=Poses.PREDICTED).registration is None
+    assert fake.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "scene", "found"),
+    [
+        ({"register": "people"}, CAPTURE.scene(), "register='people' with a calibration"),
+        ({"focal": "50"}, CAPTURE.scene(), "focal with a calibration"),
+        ({"register": "texture", "camera_motion": CameraMotion.MOVING}, None, "with camera_motion='moving'"),
+    ],
+)
+def test_registration_where_it_cannot_apply_is_refused(
+    changes: dict[str, object], scene: Scene | None, found: str, tmp_path: Path
+) -> None:
+    scene = scene or uncalibrated(CAPTURE.scene())
+    with pytest.raises(UsageError, match=found):
+        reconstruct(scene, TruthPredictor(CAPTURE), out=tmp_path / "out", settings=ReconstructSettings(**changes))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration) -> None:
+    predictor = TruthPredictor(CAPTURE).with_settings(SETTINGS)
+    plan = plan_run(uncalibrated(CAPTURE.scene()), predictor)
+    assert plan.will_register
+    assert all(stage.seconds > 0 and stage.num_bytes > 0 for stage in plan.registration_stages)
+    assert {stage.name for stage in plan.registration_stages} <= {"keypoints", "pairs", "texture"}
+    assert not plan_run(CAPTURE.scene(), predictor).will_register
+    assert fake.calls == 0
