@@ -34,14 +34,26 @@ def begin(words: list[str]) -> int:
     return child
 
 
-def end(child: int, after: float | None = None) -> bool:
-    """Wait for a child, or kill it after some seconds; return whether it had ended by itself."""
+def end(child: int, after: float | None = None, out: Path | None = None) -> bool:
+    """Wait for a child, or kill it after some seconds; return whether it had ended by itself.
+
+    With `out` the seconds begin when a chunk is recorded there, within a minute: where a run is slower or faster than
+    measured, no kill would fall between its first and its last chunk.
+    """
     if after is not None:
+        limit = time.perf_counter() + 60
+        while out is not None and not recorded(out) and time.perf_counter() < limit:
+            time.sleep(0.002)
         time.sleep(after)
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert status in (0, -signal.SIGKILL), status
     return status == 0
+
+
+def recorded(out: Path) -> int:
+    """Return the number of recorded chunks."""
+    return len(list(out.glob("state/chunk_*.json")))
 
 
 def main(folder: Path, kills: int, seed: int, words: list[str]) -> None:
@@ -54,11 +66,13 @@ def main(folder: Path, kills: int, seed: int, words: list[str]) -> None:
         out = folder / str(number)
         started = time.perf_counter()
         child = begin([*words, "--out", str(out), "--resume"])
-        if end(child, rng.uniform(0, seconds) if seconds else None):
+        every_other = len(chunks) % 2 == 1
+        after = rng.uniform(0, seconds / 20 if every_other else seconds) if seconds else None
+        if end(child, after, out if every_other else None):
             seconds = seconds or time.perf_counter() - started
             number += 1
         else:
-            chunks.append(len(list(out.glob("state/chunk_*.json"))))
+            chunks.append(recorded(out))
     assert end(begin([*words, "--out", f"{folder}/{number}", "--resume"]))
     print(json.dumps({"chunks_at_kills": chunks, "outputs": number + 1, "seconds": seconds}))
 
