@@ -82,7 +82,7 @@ class ChunkState(FileModel):
         if not self.record.start <= self.first < self.stop <= self.record.stop:
             raise ValueError(f"instants {self.first} to {self.stop} are not those of the chunk")
         axes = (self.stop - self.first, len(self.world_to_camera[0]) if self.world_to_camera else 0)
-        shapes = [tuple(_tensor(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
+        shapes = [tuple(double_tensor(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
         if len(self.times) != axes[0] or shapes != [(*axes, 4, 4), (*axes, 3, 3)]:
             raise ValueError(f"cameras of shapes {shapes} for {len(self.times)} times")
         return self
@@ -94,11 +94,11 @@ class ChunkState(FileModel):
             ShapeError: if they are not those of as many views.
         """
         return CaptureCameras(
-            times=_tensor(self.times),
+            times=double_tensor(self.times),
             view_names=view_names,
             image_sizes=image_sizes,
-            world_to_camera=_tensor(self.world_to_camera),
-            intrinsics=_tensor(self.intrinsics),
+            world_to_camera=double_tensor(self.world_to_camera),
+            intrinsics=double_tensor(self.intrinsics),
             scale=Scale.ARBITRARY,
         )
 
@@ -145,8 +145,8 @@ class RegisteredCameraState(FileModel):
             model, coefficients = self.distortion
             distortion = Distortion(model=model, coefficients=tuple(coefficients))
         return ViewCamera(
-            world_to_camera=_tensor(self.world_to_camera),
-            intrinsics=_tensor(self.intrinsics),
+            world_to_camera=double_tensor(self.world_to_camera),
+            intrinsics=double_tensor(self.intrinsics),
             distortion=distortion,
         )
 
@@ -164,7 +164,7 @@ class RegistrationState(FileModel):
             raise ValueError("cameras are not those of the placed views")
         placed = [camera for camera in self.cameras if camera is not None]
         for camera in placed:
-            shapes = [tuple(_tensor(matrix).shape) for matrix in (camera.world_to_camera, camera.intrinsics)]
+            shapes = [tuple(double_tensor(matrix).shape) for matrix in (camera.world_to_camera, camera.intrinsics)]
             if shapes != [(4, 4), (3, 3)]:
                 raise ValueError(f"a camera of shapes {shapes}")
         return self
@@ -222,6 +222,6 @@ def transform_record(transform: Sim3) -> TransformRecord:
     return TransformRecord(scale=float(transform.scale), rotation=transform.rotation.tolist(), translation=(x, y, z))
 
 
-def _tensor(values: Sequence[object]) -> Tensor:
+def double_tensor(values: Sequence[object]) -> Tensor:
     """Return numbers in double precision; a ValueError if the lists are not of one shape."""
     return torch.tensor(values, dtype=torch.float64)

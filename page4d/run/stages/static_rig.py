@@ -32,6 +32,7 @@ from page4d.rig.camera_motion import ViewMotion
 from page4d.run.stage import History, Instant, Stage, bad_state
 from page4d.run.stages.stitch import MAX_CORRESPONDENCES, PlacedChunk, static_pixels
 from page4d.run.stages.world import has_baseline
+from page4d.run.state_records import double_tensor
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Level, Notice, Scene
 
@@ -174,7 +175,7 @@ class RigState(FileModel):
         views, number = self.static_views, len(self.static_views)
         if views != sorted(set(views)) or any(view >= len(self.rig.views) for view in views):
             raise ValueError(f"cameras of the views {views}")
-        shapes = [tuple(_double(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
+        shapes = [tuple(double_tensor(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
         if shapes != ([(number, 4, 4), (number, 3, 3)] if views else [(0,), (0,)]):
             raise ValueError(f"cameras of shapes {shapes}")
         return self
@@ -196,7 +197,7 @@ class RigState(FileModel):
         """Return the static cameras, or None if all move."""
         if not self.static_views:
             return None
-        poses, intrinsics = _double(self.world_to_camera), _double(self.intrinsics)
+        poses, intrinsics = double_tensor(self.world_to_camera), double_tensor(self.intrinsics)
         cameras = Cameras(world_to_camera=poses, intrinsics=intrinsics, image_size=self.image_size)
         return StaticRig(cameras=cameras, views=tuple(self.static_views))
 
@@ -460,10 +461,6 @@ def _scale_of_depth(source: Predictions, target: Predictions) -> tuple[Tensor, f
     median = central_weighted_median(ratio, weights)
     std = _robust_std(ratio - median) / _INDEPENDENT_PIXELS**0.5
     return median.exp(), max(std, _MIN_SCALE_STD), len(chosen)
-
-
-def _double(values: Sequence[object]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def _robust_std(residuals: Float[Tensor, " K"]) -> float:
