@@ -37,7 +37,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 @pytest.fixture(scope="session", autouse=True)
 def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep measurements out of the user's cache, and keep them short."""
-    from page4d.run import cost as network_cost
+    from page4d.run import memory as network_cost
 
     with pytest.MonkeyPatch.context() as patched:
         # Processes of pytest-xdist share the folder above their own, and so the measurements.

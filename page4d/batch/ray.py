@@ -21,7 +21,7 @@ from page4d.networks.conditioning import Memory
 from page4d.output.record import RunRecord
 from page4d.run.chunk_source import ChunkSource
 from page4d.run.chunks import Chunk
-from page4d.run.cost import is_out_of_memory
+from page4d.run.memory import is_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk, Predictor
 from page4d.run.progress import Journal, Observer, SilentObserver

@@ -12,7 +12,7 @@ from page4d.choices import SceneFamily
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.plotting.canvas import INK, view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
-from page4d.run.cost import Cost, Extent, NetworkCost, cost_of, is_out_of_memory, noise_batch
+from page4d.run.memory import Cost, Extent, NetworkCost, cost_of, is_out_of_memory, noise_batch
 from page4d.run.predictor import NetworkPredictor
 
 _SEED, _SPACING_DEG = 7, 5.0

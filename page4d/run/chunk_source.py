@@ -13,8 +13,8 @@ from page4d.networks.conditioning import Memory
 from page4d.output.cameras import check_finite
 from page4d.output.record import ResidualsRecord
 from page4d.run.chunks import Chunk, plan_chunks
-from page4d.run.cost import fitting_checkpoint, unless_out_of_memory
 from page4d.run.domain import Domain, domain_of
+from page4d.run.memory import fitting_checkpoint, unless_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk, Predictor
 from page4d.run.progress import Journal

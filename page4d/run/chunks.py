@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from page4d.errors import MemoryBudgetError, UsageError, counted
-from page4d.run.cost import Forecast, MemoryLimit
+from page4d.run.memory import Forecast, MemoryLimit
 from page4d.scene.records import Notice
 
 MAX_DEFAULT_LENGTH = 8

@@ -26,7 +26,7 @@ from page4d.rig.graph import choose_pairs
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.run.chunks import Chunk, choose_length, plan_chunks
-from page4d.run.cost import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
+from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, NetworkPredictor, Predictor
 from page4d.run.registration import SceneEvidence, evidence_of, will_check
 from page4d.run.stages.detail import detail_transforms

@@ -37,7 +37,7 @@ from page4d.run.chunk_source import (
     out_of_memory,
 )
 from page4d.run.chunks import Chunk
-from page4d.run.cost import is_out_of_memory
+from page4d.run.memory import is_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.progress import Journal
 from page4d.run.stage import History, Instant, Stage, chunk_name

@@ -44,8 +44,8 @@ from page4d.output.record import (
     view_record,
 )
 from page4d.records import Predictions
-from page4d.run.cost import peak_bytes
 from page4d.run.domain import ADVICE, OOD_WARNING
+from page4d.run.memory import peak_bytes
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, is_conditioned
 from page4d.run.progress import Journal

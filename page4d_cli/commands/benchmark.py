@@ -65,7 +65,7 @@ def benchmark(
     from page4d.formats.maps import write_png
     from page4d.io.atomic import check_file, parse_pin
     from page4d.lab.benchmark import draw_grid, measure_grid
-    from page4d.run.cost import Extent
+    from page4d.run.memory import Extent
     from page4d.run.predictor import build_predictor
 
     if plot is not None:

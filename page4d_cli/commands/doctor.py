@@ -164,7 +164,7 @@ def _pose_model() -> Capability:
 def _checkpoints() -> list[Capability]:
     """Return the public checkpoint that suits this machine for each use; none without PyTorch."""
     try:
-        from page4d.run.cost import fitting_checkpoint
+        from page4d.run.memory import fitting_checkpoint
         from page4d.weights.catalogue import command_with, licence_and_size
         from page4d.weights.loading import choose_device
     except (ImportError, OSError):

@@ -45,7 +45,7 @@ from page4d.networks.trunk import Aggregator, TrunkOutput
 from page4d.options import ReconstructSettings
 from page4d.plotting.canvas import view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
-from page4d.run.cost import cost_of, is_out_of_memory
+from page4d.run.memory import cost_of, is_out_of_memory
 from page4d.weights.loading import LoadedNetwork
 from tests.networks.naive_twin import naive_trunk
 

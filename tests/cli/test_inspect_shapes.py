@@ -178,7 +178,7 @@ def test_errors_have_two_lines(cli, tmp_path) -> None:
 MEASURED = """
 import resource, sys
 import torch
-from page4d.run.cost import peak_bytes
+from page4d.run.memory import peak_bytes
 from page4d_cli.app import run
 codes = [run(["inspect-shapes", "--model", model, "--times", times, "--views", views]) for model, times, views in (
     ("vggt", "100", "1"), ("mv-large", "24", "4"))]

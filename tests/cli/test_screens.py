@@ -30,8 +30,8 @@ from page4d.options import NETWORK_PRESETS, EvaluationSettings
 from page4d.output.record import AgreementRecord, CameraResidualRecord
 from page4d.quality.grade import grade
 from page4d.quality.record import QualityReport, ViewQuality
-from page4d.run import cost as memory_budget
-from page4d.run.cost import Cost, Extent
+from page4d.run import memory as memory_budget
+from page4d.run.memory import Cost, Extent
 from page4d.scene.records import Level, Notice
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.store import save_network

@@ -15,7 +15,7 @@ import pytest
 import page4d
 from page4d import installation as open3d_runtime
 from page4d.formats.tracks import read_tracks
-from page4d.run import cost as memory_budget
+from page4d.run import memory as memory_budget
 from page4d.run.predictor import NetworkPredictor
 from page4d.scene.open import open_scene
 from page4d_cli import console
@@ -349,7 +349,7 @@ class TestDoctor:
         assert (ended.code, ended.out.count("none: too little memory")) == (0, 2)
 
     def test_no_checkpoint_is_suggested_without_pytorch(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "page4d.run.cost", None)
+        monkeypatch.setitem(sys.modules, "page4d.run.memory", None)
         assert doctor._checkpoints() == []
 
     def test_a_missing_system_library_of_open3d_is_reported_with_its_package(self, cli, monkeypatch):

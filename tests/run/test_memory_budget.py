@@ -14,9 +14,9 @@ from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import parse_memory
-from page4d.run import cost as network_cost
+from page4d.run import memory as network_cost
 from page4d.run.chunks import MAX_DEFAULT_LENGTH, choose_length
-from page4d.run.cost import (
+from page4d.run.memory import (
     Extent,
     Forecast,
     MemoryLimit,
@@ -133,6 +133,6 @@ def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path,
 
 def test_the_peak_is_that_of_the_process_and_not_of_its_parent() -> None:
     ballast = np.ones(1 << 29, dtype=np.uint8)
-    code = "from page4d.run.cost import peak_bytes; import torch; print(peak_bytes(torch.device('cpu')))"
+    code = "from page4d.run.memory import peak_bytes; import torch; print(peak_bytes(torch.device('cpu')))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert 1 << 26 < int(done.stdout) < len(ballast)

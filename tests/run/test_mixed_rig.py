@@ -21,7 +21,7 @@ from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.output.reader import Output, open_output
 from page4d.records import Predictions
-from page4d.run.cost import Extent, NetworkCost
+from page4d.run.memory import Extent, NetworkCost
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk
 from page4d.run.reconstruct import reconstruct

@@ -44,7 +44,7 @@ from page4d.lab.training.schedule import (
     is_finished,
     remaining_samples,
 )
-from page4d.run.cost import is_out_of_memory
+from page4d.run.memory import is_out_of_memory
 from page4d.weights.loading import choose_device, choose_precision
 from page4d.weights.store import is_finite
 

@@ -19,7 +19,7 @@ from torch.optim import AdamW, Optimizer
 
 from page4d.errors import MemoryBudgetError
 from page4d.io.json_records import config_record
-from page4d.run.cost import usable_bytes
+from page4d.run.memory import usable_bytes
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 _ITERATIONS = 5
