@@ -12,7 +12,7 @@ import numpy as np
 
 from page4d.errors import WeightsError
 from page4d.options import SceneOptions
-from page4d.rig.check.clocks import estimate_clocks
+from page4d.rig.clocks import estimate_clocks
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
 from page4d.rig.people.model import is_fetched

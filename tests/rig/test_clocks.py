@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from page4d.errors import InputError
-from page4d.rig.check import clocks
-from page4d.rig.check.clocks import (
+from page4d.rig import clocks
+from page4d.rig.clocks import (
     MAX_OTHER,
     MIN_PEAK,
     PairEvidence,

@@ -8,7 +8,7 @@ import numpy as np
 
 from page4d.output.record import CalibrationCheckRecord
 from page4d.rig.check.calibration import MIN_COMMON, check_calibration
-from page4d.rig.check.clocks import check_clocks
+from page4d.rig.clocks import check_clocks
 from page4d.rig.instants import choose_instants
 from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
 from page4d.rig.people.model import is_fetched, model_sha256
