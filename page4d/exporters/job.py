@@ -19,8 +19,9 @@ from page4d.choices import ImageFormat
 from page4d.conventions import OPENGL_AXES
 from page4d.errors import UsageError, listed
 from page4d.exporters.formats import BudgetScope, Format
-from page4d.exporters.pictures import ExportWorld, PictureGeometry, Size, scaled
+from page4d.exporters.pictures import PictureGeometry, Size, scaled
 from page4d.exporters.points import CloudReader, ModelPoints, layer_limits, layer_sizes
+from page4d.exporters.world import ExportWorld
 from page4d.formats.maps import encode_image
 from page4d.formats.ply import PointCloud
 from page4d.formats.tracks import Tracks

@@ -1,7 +1,6 @@
-"""Exported pictures and their intrinsics, the exported world, and linear light.
+"""Exported pictures, their intrinsics, and linear light, which glTF and USD expect instead of sRGB.
 
-Changing the intrinsics of a picture at a fixed pose is a homography, hence exact. The exported world is a similarity
-of page4d's, whose up axis may differ. glTF and USD expect linear light instead of sRGB.
+Changing the intrinsics of a picture at a fixed pose is a homography, hence exact.
 """
 
 import math
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from page4d.choices import Pinhole, UpAxis
+from page4d.choices import Pinhole
 from page4d.errors import UsageError
 from page4d.geometry.camera import resize_intrinsics
 from page4d.scene.images import resize
@@ -215,102 +214,6 @@ def _with_shares(geometry: PictureGeometry) -> PictureGeometry:
         cropped=max(float(cropped), 0.0) if cropped > 1e-9 else 0.0,
         empty=max(float(empty), 0.0) if empty > 1e-9 else 0.0,
     )
-
-
-SNAP_DEG = 20.0
-"""Largest angle between the cameras' mean upward axis and the axis of the world that it is taken for."""
-
-_AXES = {
-    UpAxis.X: (1.0, 0.0, 0.0),
-    UpAxis.Y: (0.0, 1.0, 0.0),
-    UpAxis.Z: (0.0, 0.0, 1.0),
-    UpAxis.MINUS_X: (-1.0, 0.0, 0.0),
-    UpAxis.MINUS_Y: (0.0, -1.0, 0.0),
-    UpAxis.MINUS_Z: (0.0, 0.0, -1.0),
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExportWorld:
-    """The similarity x' = scale * rotation @ x from the run's world to the exported one.
-
-    `up` is the axis of the run's world that points up; `exported_up` is the axis that points up afterwards.
-    """
-
-    up: UpAxis
-    exported_up: UpAxis
-    scale: float
-    rotation: NDArray[np.float64]
-
-    @property
-    def matrix(self) -> NDArray[np.float64]:
-        """The similarity as a 4x4 matrix."""
-        matrix = np.eye(4)
-        matrix[:3, :3] = self.scale * self.rotation
-        return matrix
-
-    def points(self, xyz: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Transform points [N, 3]; those of an unchanged world are returned as they are."""
-        if self.scale == 1.0 and np.array_equal(self.rotation, np.eye(3)):
-            return xyz
-        moved: NDArray[np.float32] = (xyz.astype(np.float64) @ (self.scale * self.rotation).T).astype(np.float32)
-        return moved
-
-    def vectors(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Rotate and scale differences of points [N, 3], such as velocities."""
-        return self.points(vectors)  # the similarity has no translation
-
-    def directions(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Rotate unit vectors [N, 3], such as normals."""
-        turned: NDArray[np.float32] = (vectors.astype(np.float64) @ self.rotation.T).astype(np.float32)
-        return turned
-
-    def world_to_camera(self, poses: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return rigid poses [..., 4, 4] of cameras in the exported world."""
-        moved = poses.copy()
-        moved[..., :3, :3] = poses[..., :3, :3] @ self.rotation.T
-        moved[..., :3, 3] = self.scale * poses[..., :3, 3]
-        return moved
-
-
-def export_world(up: UpAxis, target: str, scale: float) -> ExportWorld:
-    """Return the similarity that turns the run's `up` to the axis `target`, such as "y"; "" keeps the world."""
-    goal = UpAxis(target) if target else up
-    return ExportWorld(up=up, exported_up=goal, scale=scale, rotation=turn_up(up, goal))
-
-
-def turn_up(up: UpAxis, goal: UpAxis) -> NDArray[np.float64]:
-    """Return the rotation that turns one axis to another about a third: exact, with entries 0 and +-1.
-
-    Opposite axes are exchanged by half a turn about x, or about y for the x axes: -y to y is diag(1, -1, -1).
-    """
-    start, end = np.array(_AXES[up]), np.array(_AXES[goal])
-    if np.array_equal(start, end):
-        return np.eye(3)
-    if np.array_equal(start, -end):
-        return np.diag([-1.0, 1.0, -1.0] if start[0] else [1.0, -1.0, -1.0])
-    third = np.cross(start, end)
-    rotation: NDArray[np.float64] = (
-        np.outer(end, start) + np.outer(-start, end) + np.outer(third, third)
-    )  # a quarter turn about `third`
-    return rotation + 0.0  # no negative zeros
-
-
-def choose_up(up: UpAxis, world_to_camera: NDArray[np.float64], *, is_calibrated: bool) -> tuple[UpAxis, str]:
-    """Return the axis that points up in the run's world, and how it was found; poses are [T, V, 4, 4]."""
-    if up is not UpAxis.AUTO:
-        return up, "given"
-    if not is_calibrated:
-        return UpAxis.MINUS_Y, "the world is that of the first camera"
-    upward = -world_to_camera[..., 1, :3].reshape(-1, 3).mean(axis=0)
-    length = float(np.linalg.norm(upward))
-    if length < 1e-6:
-        return UpAxis.MINUS_Y, "the cameras' upward axes cancel out"
-    cosines = {axis: float(np.dot(vector, upward)) / length for axis, vector in _AXES.items()}
-    best = max(cosines, key=cosines.__getitem__)
-    angle = float(np.degrees(np.arccos(np.clip(cosines[best], -1.0, 1.0))))
-    how = f"the mean upward axis of the cameras is {angle:.0f} degrees off it"
-    return best, how if angle <= SNAP_DEG else f"{how}, which is far: give ⟨up⟩ if it is wrong"
 
 
 def _table() -> NDArray[np.float32]:

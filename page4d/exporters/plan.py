@@ -17,8 +17,9 @@ from page4d.choices import ImageFormat, Pinhole
 from page4d.errors import InputError, OutputError, UsageError, counted, listed, size_of
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.exporters.job import ExportJob, ExportView
-from page4d.exporters.pictures import choose_up, export_world, plan_pictures
+from page4d.exporters.pictures import plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
+from page4d.exporters.world import choose_up, export_world
 from page4d.formats.ply import read_ply_header
 from page4d.io.atomic import real_path
 from page4d.options import ExportSettings

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from page4d.choices import PointLayer, UpAxis
 from page4d.exporters.job import frame_rate
-from page4d.exporters.pictures import choose_up
 from page4d.exporters.plan import exported_instants, exported_views, has_calibrated_world
 from page4d.exporters.points import CloudReader, PointFilter, layer_limits, layer_sizes, point_spacing
+from page4d.exporters.world import choose_up
 from page4d.formats.ply import PointCloud, read_ply_header
 from page4d.formats.tracks import Tracks
 from page4d.geometry.transforms import invert_rigid

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.choices import PointLayer, UpAxis
-from page4d.exporters.pictures import turn_up
+from page4d.exporters.world import turn_up
 from page4d.formats.maps import encode_image
 from page4d.formats.ply import PointCloud
 from page4d.formats.tracks import Tracks

@@ -8,7 +8,7 @@ import pytest
 
 from page4d.choices import UpAxis
 from page4d.exporters.export import export
-from page4d.exporters.pictures import choose_up, export_world, turn_up
+from page4d.exporters.world import choose_up, export_world, turn_up
 from tests.exporters.capture import Capture
 
 AXES = [axis for axis in UpAxis if axis is not UpAxis.AUTO]
