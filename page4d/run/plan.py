@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 
 from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess, Registration
 from page4d.conventions import Scale
@@ -17,10 +16,8 @@ from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
 from page4d.installation import load_open3d, require_open3d
 from page4d.networks.preprocess import place_views
 from page4d.options import ReconstructSettings
-from page4d.output.mesh import check_voxel_size, choose_voxel_size
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import CalibrationCheckRecord, SourceRecord, source_record
-from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.graph import choose_pairs
 from page4d.rig.people.model import is_fetched
@@ -151,20 +148,6 @@ class RunPlan:
     def sources(self) -> tuple[SourceRecord | None, ...]:
         """Files and frames of every view, None for frames that are not read from files; hashed once in a run."""
         return tuple(source_record(view) for view in self.scene.views)
-
-    def mesh_voxel(self, first: Predictions) -> float | None:
-        """Return the voxel size of all meshes, from the first chunk unless the user set it; None without meshes.
-
-        Raises:
-            UsageError: if the size of the user does not fit the images or the memory.
-        """
-        if not self.settings.mesh:
-            return None
-        voxel_size = self.settings.mesh_voxel or choose_voxel_size(first)
-        on_cpu = self.predictor.device.type == "cpu"
-        limit = self.memory_limit.num_bytes if on_cpu else usable_bytes(torch.device("cpu"))
-        check_voxel_size(first, voxel_size, limit)
-        return voxel_size
 
 
 def plan_run(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from page4d.errors import UsageError
 from page4d.formats.open3d import Mesh, fuse_mesh
 from page4d.options import PointOptions
-from page4d.output.mesh import FOOTPRINTS_PER_VOXEL, check_voxel_size, choose_voxel_size, fused_mesh
+from page4d.output.mesh import FOOTPRINTS_PER_VOXEL, check_mesh_voxel, choose_mesh_voxel, fused_mesh
 from page4d.records import Predictions
 from tests.output.output_scene import made_capture
 
@@ -106,13 +106,13 @@ def test_depth_maps_without_depth_give_an_empty_mesh(capture: Predictions) -> No
 
 
 def test_the_voxel_size_follows_the_resolution(capture: Predictions) -> None:
-    coarse, fine = choose_voxel_size(made_capture(1, 112)), choose_voxel_size(capture)
+    coarse, fine = choose_mesh_voxel(made_capture(1, 112)), choose_mesh_voxel(capture)
     assert coarse / fine == pytest.approx(2, rel=0.02)
     constant = replace(capture, depth=torch.full_like(capture.depth, 3.0))
     focals = constant.cameras.intrinsics[0, 0, :, 0, 0]
-    footprint = choose_voxel_size(constant) / FOOTPRINTS_PER_VOXEL
+    footprint = choose_mesh_voxel(constant) / FOOTPRINTS_PER_VOXEL
     assert 3 / (1.01 * focals.max()) <= footprint <= 3 / focals.min()
-    assert choose_voxel_size(replace(capture, depth=torch.zeros_like(capture.depth))) == 1.0
+    assert choose_mesh_voxel(replace(capture, depth=torch.zeros_like(capture.depth))) == 1.0
 
 
 def test_surfaces_too_far_for_the_voxels_are_left_out(capture: Predictions) -> None:
@@ -124,26 +124,26 @@ def test_surfaces_too_far_for_the_voxels_are_left_out(capture: Predictions) -> N
 
 
 def test_voxels_that_would_fill_the_memory_are_refused_with_a_size_that_fits(capture: Predictions) -> None:
-    check_voxel_size(capture, VOXEL, 10**9)
+    check_mesh_voxel(capture, VOXEL, 10**9)
     with pytest.raises(
         UsageError, match=r"mesh with voxels of 0\.04 needs about .* GB, 0\.0 GB are available"
     ) as caught:
-        check_voxel_size(capture, VOXEL, 10**6)
+        check_mesh_voxel(capture, VOXEL, 10**6)
     size = float(caught.value.hint.removeprefix("use mesh_voxel="))
-    check_voxel_size(capture, size * 1.05, 10**6)
+    check_mesh_voxel(capture, size * 1.05, 10**6)
 
 
 def test_voxels_as_large_as_the_scene_are_refused(capture: Predictions) -> None:
     with pytest.raises(UsageError, match="is too large for images that are") as caught:
-        check_voxel_size(capture, 1e9, 10**9)
+        check_mesh_voxel(capture, 1e9, 10**9)
     suggested = float(caught.value.hint.removeprefix("use mesh_voxel="))
-    check_voxel_size(capture, suggested, 10**12)
+    check_mesh_voxel(capture, suggested, 10**12)
 
 
 def test_voxels_that_are_too_small_for_the_images_are_refused(capture: Predictions) -> None:
-    width = choose_voxel_size(capture) / FOOTPRINTS_PER_VOXEL
-    check_voxel_size(capture, width, 10**9)
+    width = choose_mesh_voxel(capture) / FOOTPRINTS_PER_VOXEL
+    check_mesh_voxel(capture, width, 10**9)
     with pytest.raises(UsageError, match="is too small for images whose pixels are") as caught:
-        check_voxel_size(capture, width / 3, 10**12)
+        check_mesh_voxel(capture, width / 3, 10**12)
     hint, _ = caught.value.hint.removeprefix("use mesh_voxel=").split(",")
-    check_voxel_size(capture, float(hint), 10**9)
+    check_mesh_voxel(capture, float(hint), 10**9)

@@ -2,10 +2,15 @@
 
 from dataclasses import replace
 
+import torch
+
 from page4d.formats.maps import choose_depth_scale
 from page4d.io.json_records import FileModel
 from page4d.output.instant import InstantOptions, instant_writers, write_instant
 from page4d.output.layout import OutputLayout
+from page4d.output.mesh import check_mesh_voxel, choose_mesh_voxel
+from page4d.records import Predictions
+from page4d.run.memory import usable_bytes
 from page4d.run.plan import RunPlan
 from page4d.run.stage import Instant, Stage
 from page4d.run.state_records import Positive
@@ -32,7 +37,7 @@ class FileOptions(Stage[FileScales]):
         if self.decided is None:
             self.decided = FileScales(
                 depth_scale=choose_depth_scale(chunk.depth, chunk.valid, chunk.scale),
-                mesh_voxel_size=self._plan.mesh_voxel(instant.predictions),
+                mesh_voxel_size=_mesh_voxel(self._plan, instant.predictions) if settings.mesh else None,
             )
         options = InstantOptions(
             depth_scale=self.decided.depth_scale,
@@ -42,6 +47,18 @@ class FileOptions(Stage[FileScales]):
             writers=instant_writers(mesh=settings.mesh),
         )
         return replace(instant, options=options)
+
+
+def _mesh_voxel(plan: RunPlan, first: Predictions) -> float:
+    """Return the voxel size of all meshes, from the first instant unless the user set it.
+
+    Raises:
+        UsageError: if the size of the user does not fit the images or the memory.
+    """
+    size = plan.settings.mesh_voxel or choose_mesh_voxel(first)
+    on_cpu = plan.predictor.device.type == "cpu"
+    check_mesh_voxel(first, size, plan.memory_limit.num_bytes if on_cpu else usable_bytes(torch.device("cpu")))
+    return size
 
 
 class Writer(Stage[FileModel]):
