@@ -2,14 +2,19 @@
 
     python tests/benchmarks/gpu.py --out FOLDER
 
+    parity       recorded networks of every family: predictions of the device against those of the CPU, in float32
+    scene        `reconstruct` of a scene (`--scene`, by default the sample, and `--set OPTION=VALUE`) on the device,
+                 twice, and on the CPU: seconds per stage, difference of the depth maps, whether two runs are equal
     schedule     VGGT's structure with random weights: the schedule of the public code, which keeps all layers and has
-                 no limits, against ours, in float32 and bf16, for S = 8 to 400 images; seconds and peak memory
+                 no limits, against ours, in float32 and bf16, for S = 8 to 400 images; seconds, peak and forecast
+                 memory
     chunks       `reconstruct` of the sample with chunks of 2 to 16 instants: time per instant, peak memory, and the
                  share of time in which the device waits
     memory       `reconstruct` on a GPU with too little memory for the chunk: it must end by halving chunks
 
-Writes FOLDER/gpu.json and FOLDER/gpu.png. A size that does not fit in memory has no value. `--device cpu --preset
-vggt-small` runs all but the last part on the CPU, at small size, to check this script.
+Writes FOLDER/gpu.json and FOLDER/gpu.png. `--parts` chooses; a part that fails is printed, and the others run. A size
+that does not fit in memory has no value. `--device cpu --preset vggt-small` runs all but the last part on the CPU, at
+small size, to check this script.
 """
 
 import argparse
@@ -17,6 +22,7 @@ import gc
 import json
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -28,6 +34,7 @@ from unittest.mock import patch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,14 +52,18 @@ from page4d.networks.trunk import Aggregator, TrunkOutput
 from page4d.options import ReconstructSettings
 from page4d.plotting.canvas import view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
-from page4d.run.memory import cost_of, is_out_of_memory
+from page4d.run.memory import Extent, NetworkCost, cost_of, is_out_of_memory
 from page4d.weights.loading import LoadedNetwork
+from tests.encoders.recorded import INSIDE, load_recorded
 from tests.networks.naive_twin import naive_trunk
+from tests.networks.test_recorded_tensors import FAMILIES, read_run
 
 SAMPLE = ROOT / "samples" / "room"
 SIZE = (392, 518)
 IMAGES = (8, 16, 32, 64, 100, 200, 400)
 CHUNKS = (2, 4, 8, 16)
+PARTS = ("parity", "scene", "schedule", "chunks", "memory")
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MEMORY_SHARE = 0.02
 """Share of the memory of the GPU that the part `memory` may use: some GB, too few for its chunk at 518 px."""
 
@@ -78,6 +89,66 @@ class PublicSchedule(Aggregator):
             levels = naive_trunk(self, patches[0], sizes.grids[0])[Stream.SHARED]
         special = levels[-1][..., : self.special.count, :]
         return [TrunkOutput(special_tokens=special, levels=dict(enumerate(levels)), dynamic_logit=None, memory=None)]
+
+
+def parity(device: torch.device) -> Iterator[dict[str, Any]]:
+    """Compare the predictions of recorded networks on the device with those on the CPU.
+
+    `excess` is the largest difference relative to the tolerance of the golden tests, 1e-4 (1 + |x|).
+    """
+    for family, entry in FAMILIES.items():
+        case = next((case for case in entry.cases if (INSIDE / f"{family}_{case}.safetensors").exists()), None)
+        if case is None:
+            continue
+        run = read_run(partial(load_recorded, kind="."), family, case, "")
+        expected = run.network(run.images.unsqueeze(1))
+        found = run.network.to(device)(run.images.unsqueeze(1).to(device))
+        excess = {
+            name: float(((value.cpu() - other).abs() / (1e-4 * (1 + other.abs()))).max())
+            for name, other in vars(expected).items()
+            if isinstance(other, Tensor) and other.is_floating_point() and (value := getattr(found, name)) is not None
+        }
+        yield {"network": f"{family}_{case}", "excess": max(excess.values()), "output": max(excess, key=excess.get)}
+
+
+def scenes(device: torch.device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Reconstruct a scene on the device, twice, and on the CPU."""
+    found: dict[str, Any] = {"instants": None}
+    outputs = {}
+    for name, where in {"first": str(device), "second": str(device), "cpu": "cpu"}.items():
+        begin = time.perf_counter()
+        record = page4d.reconstruct(
+            options.scene,
+            out=folder / "scene" / name,
+            weights=options.weights,
+            device=where,
+            preview=False,
+            existing=ExistingOutput.OVERWRITE,
+            **dict(change.split("=", 1) for change in options.set),
+        )
+        seconds = time.perf_counter() - begin
+        outputs[name] = page4d.open_output(folder / "scene" / name)
+        found |= {"instants": len(record.times)}
+        found[name] = {
+            "seconds": seconds,
+            "timings": record.timings,
+            "peak_bytes": record.peak_memory_bytes,
+            "predicted_bytes": record.predicted_peak_memory_bytes,
+        }
+    views = outputs["cpu"].view_names
+    pairs = [(time_index, view) for time_index in range(found["instants"]) for view in views]
+    for other in ("second", "cpu"):
+        kept, errors = [], []
+        for place in pairs:
+            ours, theirs = outputs["first"].depth(*place), outputs[other].depth(*place)
+            both = (ours > 0) & (theirs > 0)
+            kept.append((((ours > 0) == (theirs > 0)).mean(), np.array_equal(ours, theirs)))
+            errors.append(np.abs(ours[both] / theirs[both] - 1))
+        relative = np.concatenate(errors)
+        quantiles = {f"quantile_{share}": float(np.quantile(relative, share)) for share in (0.5, 0.9, 0.99)}
+        masks, equal = np.mean(kept, axis=0)
+        found[f"first_against_{other}"] = {"same_mask": masks, "equal_maps": equal, **quantiles}
+    return found
 
 
 def network_of(
@@ -117,14 +188,18 @@ def measured(device: torch.device, work: Callable[[], object]) -> dict[str, floa
 
 def schedules(config: NetworkConfig, device: torch.device, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Compare the public schedule with ours, in both precisions."""
-    precisions = {"fp32": torch.float32, "bf16": torch.bfloat16}
-    for precision, dtype in precisions.items():
+    for precision in options.precisions:
+        dtype = PRECISIONS[precision]
         for schedule, limits in (("public", NO_LIMITS), ("page4d", None)):
             network = network_of(config, device, dtype, public=schedule == "public")
             for num_images in options.images:
                 images = torch.rand(1, 1, num_images, 3, *options.size, device=device)
                 found = measured(device, partial(run, network, images, limits))
-                yield {"precision": precision, "schedule": schedule, "images": num_images, "measured": found}
+                row = {"precision": precision, "schedule": schedule, "images": num_images, "measured": found}
+                if limits is None:
+                    extent = Extent(times=1, views=num_images, size=tuple(options.size))
+                    row["predicted_bytes"] = NetworkCost(config=config, device=device).num_bytes(extent)
+                yield row
             del network
 
 
@@ -179,7 +254,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
     for field, label, unit in (("bytes", "peak memory [GB]", 1e9), ("seconds", "time [s]", 1.0)):
         curves = []
         for number, (precision, schedule) in enumerate(
-            dict.fromkeys((row["precision"], row["schedule"]) for row in found["schedule"])
+            dict.fromkeys((row["precision"], row["schedule"]) for row in found.get("schedule", []))
         ):
             rows = [r for r in found["schedule"] if (r["precision"], r["schedule"]) == (precision, schedule)]
             values = [None if row["measured"] is None else row["measured"][field] / unit for row in rows]
@@ -187,7 +262,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
             style = "--" if schedule == "public" else "-"
             curves.append(Curve(name=name, color=view_color(number), x=x, y=values, marker="o", style=style))
         charts.append(Chart(title="Forward pass", x_label="images", y_label=label, curves=curves, whole_x=True))
-    rows = found["chunks"]
+    rows = found.get("chunks", [])
     x = [float(row["chunk"]) for row in rows]
     for field, label in (("seconds_per_instant", "time per instant [s]"), ("waiting_share", "share of waiting")):
         curve = Curve(name="sample", color=view_color(0), x=x, y=[row[field] for row in rows], marker="o")
@@ -203,32 +278,39 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--preset", default="vggt", help="vggt, or vggt-small to check this script")
     parser.add_argument("--weights", default=None, help="network of `reconstruct` (default: the bundled one)")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS)
     parser.add_argument("--images", type=int, nargs="+", default=IMAGES)
+    parser.add_argument("--precisions", nargs="+", default=tuple(PRECISIONS), choices=tuple(PRECISIONS))
     parser.add_argument("--size", type=int, nargs=2, default=SIZE, help="height and width in pixels")
     parser.add_argument("--chunks", type=int, nargs="+", default=CHUNKS)
+    parser.add_argument("--scene", type=Path, default=SAMPLE)
+    parser.add_argument("--set", nargs="+", default=(), help="options of `reconstruct` for the scene, NAME=VALUE")
     options = parser.parse_args()
     device = torch.device(options.device)
     config = SMALL if options.preset == "vggt-small" else PRESETS[options.preset]
     options.out.mkdir(parents=True, exist_ok=True)
     about = torch.cuda.get_device_properties(device).name if device.type == "cuda" else "cpu"
-    found: dict[str, Any] = {"device": about, "torch": torch.__version__, "network": asdict(config), "chunks": []}
-    found["schedule"] = []
-
-    def keep() -> None:
-        (options.out / "gpu.json").write_text(json.dumps(found, indent=2, default=str) + "\n")
-
-    for row in schedules(config, device, options):
-        found["schedule"].append(row)
-        print(json.dumps(row), flush=True)
-        keep()
-    for row in chunks(device, options.out, options):
-        found["chunks"].append(row)
-        print(json.dumps({name: value for name, value in row.items() if name != "timings"}), flush=True)
-        keep()
-    found["memory"] = memory(device, options.out, options) if device.type == "cuda" else None
-    print(json.dumps(found["memory"]), flush=True)
-    keep()
+    found: dict[str, Any] = {"device": about, "torch": torch.__version__, "network": asdict(config)}
+    parts = {
+        "parity": lambda: parity(device),
+        "scene": lambda: [scenes(device, options.out, options)],
+        "schedule": lambda: schedules(config, device, options),
+        "chunks": lambda: chunks(device, options.out, options),
+        "memory": lambda: [memory(device, options.out, options)] if device.type == "cuda" else [],
+    }
+    failed = []
+    for part in options.parts:
+        found[part] = []
+        try:
+            for row in parts[part]():
+                found[part].append(row)
+                print(part, json.dumps(row, default=float), flush=True)
+                (options.out / "gpu.json").write_text(json.dumps(found, indent=2, default=str) + "\n")
+        except Exception:
+            traceback.print_exc()
+            failed.append(part)
     draw(found, options.out / "gpu.png")
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def test_both_schedules_give_the_same_depth() -> None:
 
 
 def test_every_combination_is_measured_and_drawn(tmp_path: Path) -> None:
-    options = Namespace(images=[1, 2], size=[28, 42])
+    options = Namespace(images=[1, 2], size=[28, 42], precisions=list(gpu.PRECISIONS))
     rows = list(gpu.schedules(gpu.SMALL, CPU, options))
     assert len(rows) == 8
     assert all(row["measured"]["bytes"] > 0 for row in rows)
