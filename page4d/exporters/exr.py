@@ -26,7 +26,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         for view, record in enumerate(job.views):
             _write_depth(job, place, view, folder / "depth" / record.label / f"{frame_name(place)}.exr")
         job.advance()
-    return Written(times=tuple(range(job.num_times)))
+    return Written(times=tuple(range(job.num_times)), remarks=job.output.run.unmapped_depths)
 
 
 def next_step(job: ExportJob, folder: Path) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 
 from page4d.choices import ImageFormat, PointLayer
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture, opengl_poses
+from page4d.formats.maps import FINE_LEVELS
 from page4d.formats.nerfstudio import frame_camera
 from page4d.formats.ply import PointCloud, encode_header
 from page4d.io.atomic import real_path
@@ -27,9 +28,6 @@ from page4d.output.layout import frame_name
 
 DEPTH_UNIT = 1e-3
 """Units of the exported world per level of a depth map: the default of `--depth-unit-scale-factor`."""
-
-_LEAST_LEVELS = 200
-"""Levels of the median depth below which depth maps are not written in levels: steps are coarser than 0.5 %."""
 
 _MAX_LEVEL = np.iinfo(np.uint16).max
 
@@ -65,6 +63,7 @@ def _remarks(dataset: "_Dataset", *, is_split: bool) -> Iterator[str]:
         yield "nerfstudio ignores time: all instants are one static scene; ⟨per_instant=True⟩ separates them"
     if dataset.has_masks and job.settings.only is not PointLayer.STATIC:
         yield "masks leave out what moves, points.ply does not; ⟨only=static⟩ leaves out its points too"
+    yield from job.output.run.unmapped_depths
 
 
 def next_step(job: ExportJob, folder: Path) -> str:
@@ -95,7 +94,7 @@ class _Dataset:
         job = self.job
         first = np.concatenate([job.depth(0, view).ravel() for view in range(len(job.views))])
         known = first[first > 0]
-        if len(known) and float(np.median(known)) < _LEAST_LEVELS * DEPTH_UNIT:
+        if len(known) and float(np.median(known)) < FINE_LEVELS * DEPTH_UNIT:
             return False
         limit = _MAX_LEVEL * DEPTH_UNIT
         if job.world.scale * _MAX_LEVEL / job.output.run.depth_scale <= limit:

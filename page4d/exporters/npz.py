@@ -73,7 +73,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         if (tracks := job.tracks) is not None:
             with new_file(folder / f"tracks_{record.label}.npz") as file, ZipFile(file, "w") as archive:
                 _write_tracks(archive, job, view, tracks)
-    return Written(times=tuple(job.seconds.tolist()))
+    return Written(times=tuple(job.seconds.tolist()), remarks=job.output.run.unmapped)
 
 
 def next_step(job: ExportJob, folder: Path) -> str:

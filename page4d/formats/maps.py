@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER, Scale
 from page4d.errors import InputError, OutputError
+from page4d.geometry.camera import has_depth
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.documents import DocumentError, DocumentMissingError, read_bytes
@@ -39,7 +40,13 @@ def to_bytes(unit: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
 
 DEEPEST_LEVEL = 65535
 HEADROOM = 4.0
-"""Factor by which depth of arbitrary scale may exceed the 99.9th percentile of the first chunk."""
+"""Factor by which depth may exceed the 99.9th percentile of the first chunk."""
+
+FINE_LEVELS = 500
+"""Levels of the median depth from which a depth map is fine: steps of 0.2 %."""
+
+_MAX_SAMPLES = 1 << 22
+"""Depths that quantiles are taken of; of larger chunks, every nth one."""
 
 DYNAMIC_THRESHOLD = 0.5
 """Pixels above this probability of motion are moving, in masks and clouds; an uninformed predictor returns it."""
@@ -76,21 +83,40 @@ def _nearest_of_window(values: Tensor, transform: PixelTransform) -> Tensor:
     return torch.where(inside_y[:, None] & inside_x, sampled, torch.zeros_like(sampled))
 
 
+def depth_quantiles(
+    depth: Float[Tensor, "*batch H W"], valid: Bool[Tensor, "*batch H W"]
+) -> tuple[float, float, float] | None:
+    """Return the median, the 99.9th percentile and the maximum of known depth; None where there is none."""
+    values = to_numpy(depth[valid & has_depth(depth)])
+    if values.size == 0:
+        return None
+    sampled = values[:: -(-values.size // _MAX_SAMPLES)].astype(np.float64)
+    middle, far = np.quantile(sampled, (0.5, 0.999))
+    return float(middle), float(far), float(values.max())
+
+
 def choose_depth_scale(
     depth: Float[Tensor, "*batch H W"], valid: Bool[Tensor, "*batch H W"], scale: Scale = Scale.ARBITRARY
 ) -> float:
     """Choose the PNG levels per unit of depth of a whole capture from its first chunk.
 
-    Metric depth always has `METRIC_DEPTH_SCALE`. Else the 99.9th percentile of the depth uses at most a fourth of the
-    16 bits, and the scale is 1, 2 or 5 times a power of ten.
+    The 99.9th percentile of the depth uses at most a fourth of the 16 bits: later chunks may be deeper. The maximum
+    fits, too, unless outliers would leave the median less than `FINE_LEVELS`. The scale is 1, 2 or 5 times a power of
+    ten. Metric depth has `METRIC_DEPTH_SCALE` where that is fine and fits.
     """
-    if scale is Scale.METRIC:
+    found = depth_quantiles(depth, valid)
+    if found is None:
         return METRIC_DEPTH_SCALE
-    values = to_numpy(depth)[to_numpy(valid)]
-    values = values[np.isfinite(values) & (values > 0)]
-    if values.size == 0:
-        return METRIC_DEPTH_SCALE
-    finest = DEEPEST_LEVEL / (HEADROOM * float(np.quantile(values.astype(np.float64), 0.999)))
+    middle, far, largest = found
+    levels, holding_all = _round_scale(DEEPEST_LEVEL / (HEADROOM * far)), _round_scale(DEEPEST_LEVEL / largest)
+    if holding_all * middle >= FINE_LEVELS:
+        levels = min(levels, holding_all)
+    is_usual = scale is Scale.METRIC and METRIC_DEPTH_SCALE * middle >= FINE_LEVELS
+    return METRIC_DEPTH_SCALE if is_usual and levels >= METRIC_DEPTH_SCALE else levels
+
+
+def _round_scale(finest: float) -> float:
+    """Return the largest number of 1, 2 or 5 times a power of ten up to `finest`."""
     power = math.floor(math.log10(finest))
     candidates = [mantissa * 10.0**exponent for exponent in (power - 1, power, power + 1) for mantissa in (1, 2, 5)]
     return max(candidate for candidate in candidates if candidate <= finest)
@@ -99,17 +125,16 @@ def choose_depth_scale(
 def quantize_depth(
     depth: Float[Tensor, "H W"], valid: Bool[Tensor, "H W"], depth_scale: float
 ) -> tuple[NDArray[np.uint16], int]:
-    """Quantize depth to 16-bit levels, 0 where it is invalid, and count the clipped pixels.
+    """Quantize depth to 16-bit levels, and count the pixels whose depth does not fit.
 
-    Depth that is not finite, not positive or not valid becomes 0. Depth beyond the last level, or that would round to
-    0, is clipped to the last or first level and counted.
+    Depth that is not finite, not positive or not valid becomes 0, and so does depth outside the levels 1 to 65,535,
+    which is counted.
     """
     values = to_numpy(depth).astype(np.float64)
     known = to_numpy(valid) & np.isfinite(values) & (values > 0)
     levels = np.rint(np.where(known, values, 0.0) * depth_scale)
-    clipped = levels.clip(1, DEEPEST_LEVEL)
-    num_clipped = int(np.count_nonzero(known & (levels != clipped)))
-    return np.where(known, clipped, 0).astype(np.uint16), num_clipped
+    fits = (levels >= 1) & (levels <= DEEPEST_LEVEL)
+    return np.where(fits, levels, 0).astype(np.uint16), int(np.count_nonzero(known & ~fits))
 
 
 def quantize_confidence(confidence: Float[Tensor, "H W"], valid: Bool[Tensor, "H W"]) -> NDArray[np.uint8]:
@@ -184,11 +209,21 @@ MOTION_MAPPING = (
     "where it is unknown. motion_sigma: standard deviation = png * motion_step; 0 where the velocity is unknown"
 )
 
-_FASTEST = 32767
+FASTEST_LEVEL = 32767
+
+
+FLOW_SHARE = 1 / 16
+"""Share of the side of a picture that is crossed from one instant to the next at the 99.9th percentile of the depth,
+for which the levels of velocities are chosen; nearer points may cross more."""
+
+
+def choose_motion_step(depth_scale: float, speed: float) -> float:
+    """Choose the velocity of one level: that of a depth map per second, or more if `speed` exceeds its levels."""
+    return 1 / (min(depth_scale, _round_scale(FASTEST_LEVEL / speed)) if speed > 0 else depth_scale)
 
 
 class VelocityLevels(NamedTuple):
-    """Levels of a velocity map, of its standard deviations, and the number of clipped velocities."""
+    """Levels of a velocity map, of its standard deviations, and the number of velocities that do not fit."""
 
     velocity: NDArray[np.uint16]
     sigma: NDArray[np.uint16]
@@ -201,7 +236,8 @@ def quantize_velocity(
     """Quantize velocities and their standard deviations; 0 where a velocity is unknown (sigma 0 or not finite).
 
     A velocity that is not exactly 0 does not become 0: a component below half a step is kept as one step where all
-    components would vanish. Faster components than 32,767 steps are clipped and counted, sigma to at least one step.
+    components would vanish, and sigma as at least one. Velocities with a component above 32,767 steps, or a sigma
+    above 65,535, become unknown and are counted.
     """
     values, spread = to_numpy(velocity).astype(np.float64), to_numpy(sigma).astype(np.float64)
     known = np.isfinite(values).all(-1) & np.isfinite(spread) & (spread > 0)
@@ -212,10 +248,11 @@ def quantize_velocity(
     sign = np.sign(np.take_along_axis(values, largest, -1))
     kept = np.where(vanished[..., None], sign, np.take_along_axis(steps, largest, -1))
     np.put_along_axis(steps, largest, kept, -1)
-    clipped = steps.clip(-_FASTEST, _FASTEST)
-    levels = np.where(known[..., None], clipped + STILL_LEVEL, 0).astype(np.uint16)
-    sigma_levels = np.where(known, np.rint(spread / motion_step).clip(1, 65535), 0).astype(np.uint16)
-    return VelocityLevels(levels, sigma_levels, int((steps != clipped).any(-1).sum()))
+    spread = np.rint(spread / motion_step).clip(min=1)
+    fits = known & (np.abs(steps) <= FASTEST_LEVEL).all(-1) & (spread <= DEEPEST_LEVEL)
+    levels = np.where(fits[..., None], steps + STILL_LEVEL, 0).astype(np.uint16)
+    sigma_levels = np.where(fits, spread, 0).astype(np.uint16)
+    return VelocityLevels(levels, sigma_levels, int(np.count_nonzero(known & ~fits)))
 
 
 def read_velocity(

@@ -4,9 +4,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from page4d.conventions import METRIC_DEPTH_SCALE
 from page4d.errors import ShapeError, UsageError
 from page4d.formats.cameras_json import CaptureCameras, write_cameras_json
 from page4d.formats.maps import (
@@ -18,7 +21,6 @@ from page4d.formats.maps import (
     write_png,
 )
 from page4d.formats.open3d import write_cloud, write_mesh
-from page4d.geometry.camera import has_depth
 from page4d.io.atomic import WrittenFile
 from page4d.options import PointOptions
 from page4d.output.cameras import write_open3d_trajectories, write_tum
@@ -41,21 +43,16 @@ def instant_writers(*, layers: bool = False, mesh: bool = False) -> tuple[str, .
 class InstantOptions:
     """How instants are written; `depth_scale` applies to the whole capture, `writers` name `INSTANT_WRITERS`.
 
-    A level of a velocity map is that of a depth map per second, `motion_step`.
-
-    A mesh has voxels of `mesh_voxel`, in units of the scene.
+    `motion_step` is the velocity of one level of a velocity map, in units of the scene per second. A mesh has voxels
+    of `mesh_voxel`, in units of the scene.
     """
 
     depth_scale: float
+    motion_step: float = 1 / METRIC_DEPTH_SCALE
     points: PointOptions = PointOptions()  # noqa: RUF009  immutable
     mesh_voxel: float = 1.0
     seed: int = 0
     writers: tuple[str, ...] = field(default_factory=instant_writers)
-
-    @property
-    def motion_step(self) -> float:
-        """Velocity of one level of a velocity map, in units of the scene per second."""
-        return 1 / self.depth_scale
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.writers if name not in INSTANT_WRITERS]
@@ -145,17 +142,22 @@ def _check_views(layout: OutputLayout, instant: Predictions) -> None:
 def _write_depth(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
     written = InstantFiles()
     for view, name in enumerate(instant.view_names):
-        levels, clipped = quantize_depth(
-            _content(instant, instant.depth, view), _content(instant, instant.valid, view), options.depth_scale
-        )
+        levels, clipped = _depth_levels(instant, view, options)
         written += InstantFiles((write_png(layout.depth(index, name), levels),), clipped_depths=clipped)
     return written
 
 
-def _write_confidence(layout: OutputLayout, index: int, instant: Predictions, _: InstantOptions) -> InstantFiles:
+def _depth_levels(instant: Predictions, view: int, options: InstantOptions) -> tuple[NDArray[np.uint16], int]:
+    depth, valid = _content(instant, instant.depth, view), _content(instant, instant.valid, view)
+    return quantize_depth(depth, valid, options.depth_scale)
+
+
+def _write_confidence(
+    layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions
+) -> InstantFiles:
     files = []
     for view, name in enumerate(instant.view_names):
-        known = _content(instant, instant.valid, view) & has_depth(_content(instant, instant.depth, view))
+        known = torch.from_numpy(_depth_levels(instant, view, options)[0] > 0)
         levels = quantize_confidence(_content(instant, instant.depth_confidence, view), known)
         files.append(write_png(layout.confidence(index, name), levels))
     return InstantFiles(tuple(files))

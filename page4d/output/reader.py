@@ -3,6 +3,7 @@
 Arrays are points of a view, maps and cameras over time and views, and an xarray dataset.
 """
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -287,8 +288,11 @@ class Output:
     def world_points(self, time_index: int, view: str) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Return the point [H, W, 3] of every pixel of a depth map, and a mask [H, W] of the pixels with depth.
 
-        Points are in the world, in units of the scene, and NaN where there is no depth.
+        Points are in the world, in units of the scene, and NaN where there is no depth. A `UserWarning` counts the
+        depths of the run that do not fit the levels of its maps.
         """
+        for text in self.run.unmapped_depths:
+            warnings.warn(text, stacklevel=2)
         return lift_depth(self, instant_index(self, time_index), view)
 
     def pictures(self, scene: Path | str) -> Pictures:

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_v
 import page4d
 from page4d.choices import Registration
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
-from page4d.formats.maps import CONFIDENCE_MAPPING, DYNAMIC_MAPPING, MOTION_MAPPING
+from page4d.formats.maps import CONFIDENCE_MAPPING, DEEPEST_LEVEL, DYNAMIC_MAPPING, FASTEST_LEVEL, MOTION_MAPPING
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model, readable
@@ -358,6 +358,13 @@ class MotionRecord(FileModel):
     clipped: Count = 0
     tracks: Count | None = None
 
+    @property
+    def unmapped(self) -> tuple[str, ...]:
+        """A sentence on the velocities that do not fit the levels of the maps; none if all do."""
+        fastest = self.motion_step * FASTEST_LEVEL
+        text = f"{self.clipped} velocities above {fastest:.4g} per second are unknown in their maps; clouds have them"
+        return (text,) if self.clipped else ()
+
 
 UNTRAINED_NOTICE = "UNTRAINED NETWORK: THE VALUES ARE NOISE"
 
@@ -480,7 +487,7 @@ class NetworkRecord(FileModel):
 
 
 class CountsRecord(FileModel):
-    """Number of depths clipped to the PNG range, and of points of all clouds."""
+    """Number of depths outside the range of the PNGs, 0 there, and of points of all clouds."""
 
     clipped_depths: Count = 0
     points: Count = 0
@@ -532,6 +539,19 @@ class RunRecord(FileModel):
     precision: str = "fp32"
     seed: int = 0
     warnings: list[str] = Field(default_factory=list)
+
+    @property
+    def unmapped_depths(self) -> tuple[str, ...]:
+        """A sentence on the depths that do not fit the levels of the maps; none if all do."""
+        number, finest = self.counts.clipped_depths, 1 / self.depth_scale
+        reach = f"{finest:.4g} to {finest * DEEPEST_LEVEL:.4g}{' m' if self.scale is Scale.METRIC else ''}"
+        text = f"{number} depths outside {reach} are 0 (unknown) in the depth maps; the clouds have them"
+        return (text,) if number else ()
+
+    @property
+    def unmapped(self) -> tuple[str, ...]:
+        """A sentence each on the depths and the velocities that do not fit the levels of their maps."""
+        return self.unmapped_depths + (() if self.motion is None else self.motion.unmapped)
 
     @field_validator("settings")
     @classmethod

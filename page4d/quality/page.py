@@ -75,7 +75,7 @@ def _limitations(output: Output, scene: Path | str | None) -> tuple[str, ...]:
         found.append("one view: there is nothing to compare its depth with")
     if output.num_times > MAX_INSTANTS:
         found.append(f"measured at {MAX_INSTANTS} of {counted(output.num_times, 'instant')}")
-    return tuple(found)
+    return (*found, *output.run.unmapped)
 
 
 CONFIRMED: Color = (46, 150, 92)

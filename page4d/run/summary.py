@@ -354,14 +354,12 @@ def summarize_run(
 
 
 def final_notices(plan: RunPlan, record: RunRecord) -> tuple[Notice, ...]:
-    """Report on clipped depths, empty frames or clouds, seams, static cameras, the calibration, and no Open3D."""
-    clipped, levels = record.counts.clipped_depths, record.depth_scale
-    text = f"{clipped} depths outside {1 / levels:.4g} to {65535 / levels:.4g} were clipped in the depth PNGs"
+    """Report on unmapped depths, empty frames or clouds, seams, static cameras, the calibration, and no Open3D."""
     agreement = record.calibration_residuals
     # Evidence was checked on its own; predicted cameras are the less certain ones.
     is_registered = plan.registration is not None and plan.registration.record.is_used
     notices = (
-        Notice(text) if clipped else None,
+        *map(Notice, record.unmapped_depths),
         seams_notice(record.chunks, plan.max_side),
         metres_notice(record.chunks, record.scale_source),
         rig_fit_notice(record.chunks, plan.scene.view_names, plan.max_side),

@@ -146,10 +146,17 @@ def motion_record(capture: Predictions, motion_step: float, tracks: int | None =
     )
 
 
-def export(folder: Path, capture: Predictions, status: str = "complete", **options: object) -> InstantFiles:
-    """Write a complete output folder, as a run does."""
+def export(
+    folder: Path,
+    capture: Predictions,
+    status: str = "complete",
+    scale_of: Predictions | None = None,
+    **options: object,
+) -> InstantFiles:
+    """Write a complete output folder, as a run does whose first chunk is `scale_of`."""
     layout = OutputLayout(folder, capture.view_names)
-    depth_scale = choose_depth_scale(capture.depth, capture.valid, capture.scale)
+    first = scale_of or capture
+    depth_scale = choose_depth_scale(first.depth, first.valid, first.scale)
     settings = InstantOptions(depth_scale=depth_scale, **options)
     written = InstantFiles()
     for index in range(capture.num_times):

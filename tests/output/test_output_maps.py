@@ -33,10 +33,10 @@ def quantized(*values: float, depth_scale: float = 1000.0) -> tuple[list[int], i
     return levels[0].tolist(), clipped
 
 
-def test_depth_is_clipped_and_counted() -> None:
+def test_depth_outside_the_levels_is_0_and_counted() -> None:
     assert quantized(0.0, -1.0, math.nan, math.inf, -math.inf) == ([0, 0, 0, 0, 0], 0)
-    assert quantized(65.535, 65.536, 70.0, 1e30) == ([65535, 65535, 65535, 65535], 3)
-    assert quantized(0.0006, 0.0004, 1e-12) == ([1, 1, 1], 2)
+    assert quantized(65.535, 65.536, 70.0, 1e30) == ([65535, 0, 0, 0], 3)
+    assert quantized(0.0006, 0.0004, 1e-12) == ([1, 0, 0], 2)
     assert quantized(1.2344, 1.2346) == ([1234, 1235], 0)
 
 
@@ -70,6 +70,33 @@ def test_the_depth_scale_ignores_invalid_depth() -> None:
     assert choose_depth_scale(depth, valid) == 10000.0
     assert choose_depth_scale(depth, valid, Scale.METRIC) == METRIC_DEPTH_SCALE
     assert choose_depth_scale(depth, torch.zeros_like(valid)) == METRIC_DEPTH_SCALE
+
+
+@pytest.mark.parametrize(
+    ("depths", "levels"),
+    [
+        ([0.6, 2.0, 16.0], 1000.0),  # a room: millimetres
+        ([0.6, 2.0, 17.0], 500.0),  # no room for later chunks that are four times as deep
+        ([0.1, 0.3, 0.5], 20000.0),  # millimetres would be 0.3 % of the median
+        ([0.1, 0.3, 20.0], 500.0),
+        ([0.01, 0.02, 0.05], 200000.0),
+        ([42.0, 90.0, 212.0], 50.0),
+        ([40.0, 400.0, 1000.0], 10.0),
+    ],
+)
+def test_levels_of_metric_depth_follow_the_data_and_are_millimetres_in_rooms(
+    depths: list[float], levels: float
+) -> None:
+    depth = torch.tensor(depths, dtype=torch.float64)[None]
+    assert choose_depth_scale(depth, torch.ones_like(depth, dtype=torch.bool), Scale.METRIC) == levels
+
+
+@pytest.mark.parametrize("scale", Scale)
+def test_few_far_pixels_fit_the_levels_unless_the_median_would_be_coarse(scale: Scale) -> None:
+    depth = torch.full((100, 100), 2.0)
+    for far, levels in ((100.0, 500.0), (1e6, 1000.0 if scale is Scale.METRIC else 5000.0)):
+        depth[0, 0] = far
+        assert choose_depth_scale(depth, torch.ones_like(depth, dtype=torch.bool), scale) == levels
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])

@@ -12,6 +12,7 @@ from PIL import Image
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, ShapeError, UsageError
+from page4d.formats.maps import crop_to_content
 from page4d.formats.ply import read_ply_header
 from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
@@ -150,9 +151,33 @@ def test_bfloat16_predictions_without_motion_and_metric_scale_are_written(
     assert any("dynamic not predicted" in comment for comment in comments)
 
 
-def test_clipped_depth_is_counted(tmp_path: Path, capture: Predictions) -> None:
-    far = replace(capture, depth=capture.depth * 1000, scale=Scale.METRIC)
-    assert export(tmp_path, far, writers=("depth",)).clipped_depths == int((far.depth > 65.535)[far.valid].sum())
+def test_depths_that_do_not_fit_the_maps_are_unknown_and_said(tmp_path: Path, capture: Predictions) -> None:
+    """As in a chunk that is much deeper than the first one."""
+    depth = capture.depth.clone()
+    depth[0, 1, 0, :20] *= 100
+    far = replace(capture, depth=depth)
+    written = export(tmp_path, far, scale_of=capture.at_times(0, 1), writers=("depth", "confidence"))
+    output = open_output(tmp_path)
+    beyond = crop_to_content((far.depth > 65.535)[0, 1, 0], far.pixel_transforms[0]).numpy()
+    assert written.clipped_depths == beyond.sum() > 0
+    assert not output.depth(1, NAMES[0])[beyond].any()
+    assert not output.confidence(1, NAMES[0])[beyond].any()
+    with pytest.warns(UserWarning, match=f"{beyond.sum()} depths outside 0.001 to 65.53 m are 0"):
+        points, mask = output.world_points(1, NAMES[0])
+    assert not mask[beyond].any()
+    assert np.isnan(points[beyond]).all()
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.1, 1.0, 40.0, 250.0])
+def test_depths_from_1_cm_to_1_km_survive_within_half_a_step(
+    tmp_path: Path, capture: Predictions, factor: float
+) -> None:
+    scaled = replace(capture, depth=capture.depth * factor)
+    assert export(tmp_path, scaled, writers=("depth",)).clipped_depths == 0
+    output = open_output(tmp_path)
+    true, step = content(scaled, "depth", 1, 0), 1 / output.run.depth_scale
+    assert np.abs(output.depth(1, NAMES[0]) - true).max() <= 0.51 * step
+    assert step <= 0.002 * np.median(true)
 
 
 def test_inconsistent_instants_and_options_are_refused(tmp_path: Path, capture: Predictions) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from page4d.errors import InputError, ShapeError
-from page4d.formats.maps import STILL_LEVEL, quantize_velocity, read_velocity, write_png
+from page4d.formats.maps import STILL_LEVEL, choose_motion_step, quantize_velocity, read_velocity, write_png
 from page4d.formats.ply import PointCloud, encode_ply, join_clouds, read_ply
 from page4d.formats.tracks import Tracks, read_tracks, write_tracks
 from page4d.options import PointOptions
@@ -38,12 +38,22 @@ def test_velocities_of_a_map_are_read_back_to_half_a_step_and_still_pixels_exact
     assert found[7, 0].tolist() == pytest.approx([0.0, -0.001, 0.0])  # moving, however slowly
 
 
-def test_velocities_beyond_16_bits_are_clipped_and_counted_and_unknown_ones_are_0() -> None:
-    velocity = torch.tensor([[[40.0, 0.0, -50.0], [1.0, float("nan"), 0.0]]])
-    levels = quantize_velocity(velocity, torch.ones(1, 2), 0.001)
-    assert levels.velocity.tolist() == [[[65535, 32768, 1], [0, 0, 0]]]
-    assert levels.num_clipped == 1
-    assert levels.sigma.tolist() == [[1000, 0]]
+def test_velocities_that_do_not_fit_the_levels_are_unknown_and_counted() -> None:
+    velocity = torch.tensor([[[40.0, 0.0, -3.0], [1.0, float("nan"), 0.0], [1.0, 0.0, 0.0], [32.767, 0.0, -32.767]]])
+    levels = quantize_velocity(velocity, torch.tensor([[1.0, 1.0, 66.0, 65.5]]), 0.001)
+    assert levels.velocity.tolist() == [[[0] * 3, [0] * 3, [0] * 3, [65535, 32768, 1]]]
+    assert levels.num_clipped == 2
+    assert levels.sigma.tolist() == [[0, 0, 0, 65500]]
+
+
+@pytest.mark.parametrize(
+    ("depth_scale", "speed", "step"),
+    [(1000.0, 0.0, 1e-3), (1000.0, 32.0, 1e-3), (1000.0, 33.0, 2e-3), (50.0, 150.0, 2e-2), (2e5, 2.0, 1e-4)],
+)
+def test_levels_of_velocities_follow_depth_and_the_time_between_instants(
+    depth_scale: float, speed: float, step: float
+) -> None:
+    assert choose_motion_step(depth_scale, speed) == pytest.approx(step, rel=1e-12)
 
 
 def test_a_cloud_with_velocities_is_read_back(tmp_path: Path) -> None:

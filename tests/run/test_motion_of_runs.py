@@ -19,7 +19,7 @@ from page4d.output.reader import open_output
 from page4d.output.record import InstantMotion, RunRecord
 from page4d.run.plan import plan_run
 from page4d.run.reconstruct import reconstruct
-from page4d.run.stages.motion import motion_notices, near_steps
+from page4d.run.stages.motion import motion_notices, motion_record, near_steps
 from tests.run.test_reconstruct import StopAt, bytes_of
 from tests.run.truth import TruthPredictor
 
@@ -213,9 +213,10 @@ def test_notices_of_motion() -> None:
         InstantMotion(difference="unknown", pixels=100, known=0, still=0, one_view=0, noise=[]),
     ]
     chunk = SimpleNamespace(motion=instants, clipped_velocities=7)
-    texts = [notice.text for notice in motion_notices([chunk], is_demonstration=True)]
+    unmapped = motion_record([chunk], 0.001).unmapped
+    texts = [notice.text for notice in motion_notices([chunk], unmapped, is_demonstration=True)]
     assert len(texts) == 4
     assert "75% of the moving pixels were measured by one view alone" in texts[0]
     assert "1 instant without velocities" in texts[1]
-    assert "7 velocities beyond the 16 bits" in texts[2]
+    assert "7 velocities above 32.77 per second are unknown" in texts[2]
     assert "demonstration network" in texts[3]

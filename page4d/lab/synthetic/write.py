@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER
 from page4d.errors import OutputError, UsageError
+from page4d.formats.maps import quantize_depth
 from page4d.formats.tracks import write_tracks
 from page4d.formats.video import VideoFile
 from page4d.io.atomic import check_folder, open_atomic, output_error
@@ -107,7 +108,7 @@ def _write(
                 rendered = capture.rendered(time, view)
                 videos[view].add(quantize(rendered.image))
                 if time % options.stride == 0:
-                    millimetres = np.rint(rendered.depth.numpy() * METRIC_DEPTH_SCALE).astype(np.uint16)
+                    millimetres, _ = quantize_depth(rendered.depth, rendered.depth > 0, METRIC_DEPTH_SCALE)
                     _write_png(truth / "depth" / name / f"{time:06d}.png", millimetres)
                     mask = rendered.dynamic.numpy().astype(np.uint8) * np.uint8(255)
                     _write_png(truth / "dynamic" / name / f"{time:06d}.png", mask)

@@ -312,7 +312,8 @@ class MotionEstimator(Stage[MotionState]):
         if self.decided is not None:
             step = self.decided.motion.motion_step
             self.decided = MotionState(motion=motion_record(history.finished, step, num_tracks))
-            for notice in motion_notices(history.finished, is_demonstration=self._is_demonstration):
+            unmapped = self.decided.motion.unmapped
+            for notice in motion_notices(history.finished, unmapped, is_demonstration=self._is_demonstration):
                 self._journal.notice(notice)
         return files
 
@@ -509,16 +510,18 @@ def motion_record(finished: Sequence[FinishedChunk], motion_step: float, tracks:
     )
 
 
-def motion_notices(finished: Sequence[FinishedChunk], *, is_demonstration: bool) -> tuple[Notice, ...]:
-    """Report motion that single views measured, instants without velocities, clipped ones, and depth not to trust.
+def motion_notices(
+    finished: Sequence[FinishedChunk], unmapped: Sequence[str] = (), *, is_demonstration: bool
+) -> tuple[Notice, ...]:
+    """Report motion that single views measured, instants without velocities, and depth not to trust.
 
-    `is_demonstration` is whether depth is that of the bundled network.
+    `unmapped` are sentences on velocities that do not fit their maps; `is_demonstration` is whether depth is that of
+    the bundled network.
     """
     instants = [instant for chunk in finished for instant in chunk.motion]
     moving = sum(instant.known - instant.still for instant in instants)
     alone = sum(instant.one_view for instant in instants)
     unknown = sum(instant.difference == "unknown" for instant in instants)
-    clipped = sum(chunk.clipped_velocities for chunk in finished)
     notices = []
     if moving and alone > MAX_ONE_VIEW * moving:
         notices.append(
@@ -527,8 +530,7 @@ def motion_notices(finished: Sequence[FinishedChunk], *, is_demonstration: bool)
         )
     if unknown:
         notices.append(f"⟨motion⟩: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
-    if clipped:
-        notices.append(f"⟨motion⟩: {clipped} velocities beyond the 16 bits of their maps were clipped")
+    notices += [f"⟨motion⟩: {text}" for text in unmapped]
     if is_demonstration:
         notices.append("⟨motion⟩: an error of depth is one of motion, and depth is that of the demonstration network")
     return tuple(Notice(text) for text in notices)

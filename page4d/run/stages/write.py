@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import torch
 
-from page4d.formats.maps import choose_depth_scale
+from page4d.formats.maps import FLOW_SHARE, choose_depth_scale, choose_motion_step, depth_quantiles
 from page4d.io.json_records import FileModel
 from page4d.output.instant import InstantOptions, instant_writers, write_instant
 from page4d.output.layout import OutputLayout
@@ -17,9 +18,13 @@ from page4d.run.state_records import Positive
 
 
 class FileScales(FileModel):
-    """Levels of the depth maps per unit of depth, and the size of voxels in units of depth, None without meshes."""
+    """Levels of the depth maps per unit of depth, the velocity of a level of velocity maps, and the size of voxels.
+
+    Voxels are in units of depth, None without meshes.
+    """
 
     depth_scale: Positive
+    motion_step: Positive
     mesh_voxel_size: Positive | None
 
 
@@ -35,18 +40,29 @@ class FileOptions(Stage[FileScales]):
         """Add the options of the files of an instant."""
         settings, chunk = self._plan.settings, instant.chunk
         if self.decided is None:
+            depth_scale = choose_depth_scale(chunk.depth, chunk.valid, chunk.scale)
             self.decided = FileScales(
-                depth_scale=choose_depth_scale(chunk.depth, chunk.valid, chunk.scale),
+                depth_scale=depth_scale,
+                motion_step=choose_motion_step(depth_scale, self._largest_speed(chunk)),
                 mesh_voxel_size=_mesh_voxel(self._plan, instant.predictions) if settings.mesh else None,
             )
         options = InstantOptions(
             depth_scale=self.decided.depth_scale,
+            motion_step=self.decided.motion_step,
             points=replace(settings.points, min_views=instant.min_views),
             mesh_voxel=self.decided.mesh_voxel_size or 1.0,
             seed=settings.seed,
             writers=instant_writers(mesh=settings.mesh),
         )
         return replace(instant, options=options)
+
+    def _largest_speed(self, chunk: Predictions) -> float:
+        """Return the speed of far points that cross `FLOW_SHARE` of a picture between instants; 0 without motion."""
+        found = depth_quantiles(chunk.depth, chunk.valid) if self._plan.settings.motion else None
+        if found is None:
+            return 0.0
+        tangent = max(chunk.cameras.image_size) / float(chunk.cameras.intrinsics[..., 0, 0].min())
+        return found[1] * tangent * FLOW_SHARE / float(np.median(np.diff(self._plan.scene.times)))
 
 
 def _mesh_voxel(plan: RunPlan, first: Predictions) -> float:
