@@ -28,7 +28,7 @@ from page4d.io.input_files import composed
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
 from page4d.scene.timeline import timing
-from page4d.scene.video import VideoSource, is_resource_error, open_container, video_stream
+from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream
 
 SAMPLE_RATE_HZ = 8000
 MIN_SCORE = 15.0
@@ -126,7 +126,9 @@ BY_PEOPLE = "people"
 MODES = ("auto", "none", "audio", "timecode", BY_PEOPLE)
 """Values of `sync` other than a file."""
 
-_DAY_S = 86_400.0
+_DOUBLE_RATE = 48
+"""Frame rate from which many cameras count one time code per two frames."""
+
 _EXAMPLE = 'write {"views": {"cam01": {"offset_s": 0.25}}}'
 _NO_SYNC_HINT = "pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
 
@@ -153,6 +155,15 @@ class _ClockEntry(BaseModel):
     rate: float = Field(default=1.0, ge=_MIN_RATE, le=_MAX_RATE)
 
 
+@dataclass(frozen=True)
+class _Evidence:
+    """The clocks by one kind of evidence; None for views that have none."""
+
+    kind: str
+    clocks: tuple[Clock | None, ...]
+    notices: tuple[Notice, ...] = ()
+
+
 def synchronise(
     names: Sequence[str],
     sources: Sequence[FrameSource],
@@ -160,14 +171,14 @@ def synchronise(
     found_file: Path | None,
     *,
     all_names: Sequence[str] | None = None,
-    number_offsets: Sequence[float] | None = None,
+    number_offsets: Sequence[float | None] = (),
 ) -> Synchronisation:
     """Determine the clock of every view.
 
-    `mode` is a file, or one of `MODES`: `auto` uses the scene's sync file, else time codes if every view has one,
-    else frame numbers if every view is a numbered image folder, else a common start. `all_names` are the names that a
-    sync file may contain, including unused views. `number_offsets` are the start times in seconds of numbered image
-    folders, if all views are such folders.
+    `mode` is a file, or one of `MODES`: `auto` uses the scene's sync file, else the first of time codes and frame
+    numbers that every view has, else those of some views with a warning, else a common start. `all_names` are the
+    names that a sync file may contain, including unused views. `number_offsets` are the start times in seconds of
+    numbered image folders, None for other views.
 
     Raises:
         UsageError: if the sync file is invalid, or the mode is `people`.
@@ -185,28 +196,65 @@ def synchronise(
         raise UsageError("⟨sync=people⟩ does not apply here", "pass ⟨sync=FILE⟩, or another mode")
     if mode == "audio":
         return _by_audio(names, sources)
-    codes = [getattr(source, "timecode", None) for source in sources]
-    if mode == "timecode" or (mode == "auto" and all(codes)):
-        return _by_timecode(sources, codes)
-    if mode == "auto" and number_offsets is not None:
-        numbered = tuple(Clock(offset_s=offset) for offset in number_offsets)
-        notices = _shifted_notices(sources, number_offsets)
-        return Synchronisation(clocks=numbered, method="frame numbers in the file names", notices=notices)
-    start = Notice("views are assumed to start together (no sync file, time code or frame numbers)", Level.INFO)
-    return Synchronisation(
-        clocks=(Clock(),) * len(names), method="same start", notices=() if mode == "none" else (start,)
-    )
+    if mode == "none":
+        return Synchronisation(clocks=(Clock(),) * len(names), method="same start")
+    found = [_time_codes(sources, is_required=mode == "timecode")]
+    if mode == "auto":
+        found.append(_frame_numbers(sources, number_offsets))
+    for evidence in found:
+        if None not in evidence.clocks:
+            clocks_of_all = tuple(clock or Clock() for clock in evidence.clocks)
+            return Synchronisation(clocks=clocks_of_all, method=evidence.kind, notices=evidence.notices)
+    return _of_some_views(names, sources, found)
 
 
-def _shifted_notices(sources: Sequence[FrameSource], starts: Sequence[float]) -> tuple[Notice, ...]:
-    """Warn of as many images with other numbers: numbered from 0 and from 1, rather than recorded at other times."""
-    folders = [source for source in sources if isinstance(source, ImageFolderSource)]
-    pairs = zip(folders, starts, strict=True)
-    shifted = [folder for folder, start in pairs if start != starts[0] and len(folder.files) == len(folders[0].files)]
-    if not shifted:
-        return ()
-    found = ", ".join(f"{folder.label} begins with {folder.files[0].name}" for folder in (folders[0], shifted[0]))
-    return (Notice(f"{found}: equal numbers are paired; pass ⟨sync=none⟩ to pair the first images"),)
+def _of_some_views(
+    names: Sequence[str], sources: Sequence[FrameSource], found: Sequence[_Evidence]
+) -> Synchronisation:
+    """Use the first evidence by which some views differ, and report it; the other views start with the first."""
+    notices = [notice for evidence in found for notice in evidence.notices]
+    for evidence in found:
+        known = {name: clock for name, clock in zip(names, evidence.clocks, strict=True) if clock is not None}
+        starts = [clock.offset_s for clock in known.values()]
+        if not known or max(starts) == min(starts):
+            continue
+        clocks = tuple(clock or Clock() for clock in evidence.clocks)
+        ends = [clock.to_common(source.frame_times)[-1] for clock, source in zip(clocks, sources, strict=True)]
+        others = listed([name for name in names if name not in known])
+        differ = f"{listed(known)} start {max(starts) - min(starts):.3f} s apart by {evidence.kind}"
+        if max(starts) > min(ends):
+            notices.append(Notice(f"{differ}, which is not used: the views would not overlap in time"))
+            continue
+        first = min(known, key=lambda name: known[name].offset_s)
+        notices.append(
+            Notice(f"{differ}; {others} without it: assumed to start with {first}; ⟨sync=FILE⟩ states the offsets")
+        )
+        method = f"{evidence.kind} ({len(known)} of {len(names)} views)"
+        return Synchronisation(clocks=clocks, method=method, notices=tuple(notices))
+    start = "views are assumed to start together (no sync file, common time codes, time stamps or frame numbers)"
+    notices.append(Notice(start, Level.INFO))
+    return Synchronisation(clocks=(Clock(),) * len(names), method="same start", notices=tuple(notices))
+
+
+def _frame_numbers(sources: Sequence[FrameSource], starts: Sequence[float | None]) -> _Evidence:
+    """Return the clocks by the frame numbers of images.
+
+    Images that are as many with other numbers are reported: numbered from 0 and from 1, rather than recorded at
+    other times.
+    """
+    clocks = tuple(None if start is None else Clock(offset_s=start) for start in starts or [None] * len(sources))
+    numbered = [
+        (source, clock.offset_s)
+        for source, clock in zip(sources, clocks, strict=True)
+        if clock is not None and isinstance(source, ImageFolderSource)
+    ]
+    first, offset = numbered[0] if numbered else (None, 0.0)
+    for folder, start in numbered[1:]:
+        if first is not None and start != offset and len(folder.files) == len(first.files):
+            found = ", ".join(f"{source.label} begins with {source.files[0].name}" for source in (first, folder))
+            text = f"{found}: equal numbers are paired; pass ⟨sync=none⟩ to pair the first images"
+            return _Evidence("frame numbers in the file names", clocks, (Notice(text),))
+    return _Evidence("frame numbers in the file names", clocks)
 
 
 def _file_notices(file: Path, names: Sequence[str], clocks: dict[str, Clock]) -> tuple[Notice, ...]:
@@ -303,29 +351,57 @@ def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchroni
     return Synchronisation(clocks=tuple(clocks), method="audio", notices=tuple(notices))
 
 
-def _by_timecode(sources: Sequence[FrameSource], codes: Sequence[str | None]) -> Synchronisation:
-    seconds = []
-    kinds: dict[bool, str] = {}
-    for source, code in zip(sources, codes, strict=True):
+def _time_codes(sources: Sequence[FrameSource], *, is_required: bool) -> _Evidence:
+    """Return the clocks by the time codes of the views, relative to the earliest.
+
+    Raises:
+        InputError: if time codes drift apart; if they are required, also for a view without one.
+    """
+    starts: list[float | None] = []
+    notices: list[Notice] = []
+    drifting: dict[bool, tuple[str, str]] = {}
+    unstated: set[str] = set()
+    day_s = 0.0
+    for source in sources:
+        code: TimeCode | None = getattr(source, "timecode", None)
         if code is None:
-            raise InputError(f"{source.label} has no embedded time code", _NO_SYNC_HINT)
-        fps = timing(source.frame_times).fps
-        if round(fps) % 30 == 0 and _is_ntsc(fps):
-            kinds.setdefault(":" not in code[-4:], source.label)
-        seconds.append(timecode_seconds(code, timing(source.frame_times).fps or 25.0))
-    if len(kinds) > 1:
+            if is_required:
+                raise InputError(f"{source.label} has no embedded time code", _NO_SYNC_HINT)
+            starts.append(None)
+            continue
+        measured = timing(source.frame_times).fps or code.fps
+        fps = code.fps if code.is_stated or abs(code.fps / measured - 1) < _USUAL_DRIFT else measured
+        try:
+            starts.append(timecode_seconds(code.text, fps))
+        except InputError as error:
+            if is_required:
+                raise
+            notices.append(Notice(f"{source.label}: {error.marked_message}; it is not used"))
+            starts.append(None)
+            continue
+        kind = "is of a whole rate" if code.text[8] == ":" else "is drop-frame"
+        drifting.setdefault(_is_ntsc(fps) and code.text[8] == ":", (source.label, kind))
+        day_s = day_s or timecode_seconds(f"24:00:00{code.text[8]}00", fps)
+        if not code.is_stated and round(fps) >= _DOUBLE_RATE and int(code.text[9:]) < round(fps) // 2:
+            unstated.add(source.label)
+    if len(drifting) > 1:
+        label, kind = drifting[False]
         raise InputError(
-            f"the time code of {kinds[True]} is drop-frame, that of {kinds[False]} is not: they drift apart",
-            _NO_SYNC_HINT,
+            f"the time code of {label} {kind}, that of {drifting[True][0]} is not: they drift apart", _NO_SYNC_HINT
         )
     # Differences wrap around at midnight: the shorter one is used.
-    relative = [(value - seconds[0] + _DAY_S / 2) % _DAY_S - _DAY_S / 2 for value in seconds]
-    clocks = tuple(Clock(offset_s=value - min(relative)) for value in relative)
-    return Synchronisation(clocks=clocks, method="time code")
+    known = [start for start in starts if start is not None]
+    relative = [None if start is None else (start - known[0] + day_s / 2) % day_s - day_s / 2 for start in starts]
+    first = min((start for start in relative if start is not None), default=0.0)
+    clocks = tuple(None if start is None else Clock(offset_s=start - first) for start in relative)
+    if len(unstated) == len(known) and any(clock is not None and clock.offset_s % 1 for clock in clocks):
+        labels = listed(sorted(unstated))
+        notices.append(Notice(f"{labels}: the rate of the time code is not stated; one number per frame is assumed"))
+    return _Evidence("time code", clocks, tuple(notices))
 
 
 def timecode_seconds(code: str, fps: float) -> float:
-    """Convert `HH:MM:SS:FF` (or `;FF` for drop-frame) to seconds since midnight.
+    """Convert `HH:MM:SS:FF` (or `;FF` for drop-frame; up to 4 digits at high rates) to seconds since midnight.
 
     A measured `fps` is rounded to the nearest integer rate, or to that divided by 1.001: over a frame count since
     midnight, the error of a measured rate would add up to minutes.
@@ -335,11 +411,13 @@ def timecode_seconds(code: str, fps: float) -> float:
 
     Source: SMPTE ST 12-1: drop-frame counting skips 2 (at 60: 4) numbers each minute except every tenth.
     """
-    match = re.fullmatch(r"(\d\d):(\d\d):(\d\d)([:;.])(\d\d)", code)
+    match = re.fullmatch(r"(\d\d):(\d\d):(\d\d)([:;.])(\d{2,4})", code)
     if not match:
         raise InputError(f"'{code}' is not a time code", _NO_SYNC_HINT)
     hours, minutes, seconds, frames = (int(match[group]) for group in (1, 2, 3, 5))
     nominal = max(round(fps), 1)
+    if frames >= nominal:
+        raise InputError(f"'{code}' is not a time code of {nominal} numbers per second", _NO_SYNC_HINT)
     count = ((hours * 60 + minutes) * 60 + seconds) * nominal + frames
     drops = match[4] != ":" and nominal % 30 == 0
     if drops:

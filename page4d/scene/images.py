@@ -231,29 +231,27 @@ def probe_image_folder(
     )
 
 
-def time_by_number(
-    sources: Sequence[ImageFolderSource],
-) -> tuple[tuple[ImageFolderSource, ...], tuple[float, ...]] | None:
+def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFolderSource, float]]:
     """Time images by the frame numbers in their names, so that a missing image leaves a gap.
 
-    The step of the numbers is the greatest common divisor of all differences. Returns the sources and the start time
-    of each on a common clock in seconds; None if numbers are missing or too sparse to be frame numbers, or if every
-    folder has one image: cameras number their photos independently.
+    The step of the numbers is the greatest common divisor of all differences. Returns the numbered sources and the
+    start time of each on a common clock in seconds; none if the numbers are too sparse to be frame numbers, or if
+    every folder has one image: cameras number their photos independently.
     """
-    numbers = [source.numbers or () for source in sources]
+    numbered = [(source, source.numbers) for source in sources if source.numbers]
+    numbers = [of_view for _, of_view in numbered]
+    if max((len(of_view) for of_view in numbers), default=0) < 2:
+        return []
     steps = [after - before for of_view in numbers for before, after in pairwise(of_view)]
-    first = min(min(of_view, default=0) for of_view in numbers)
-    last = max(max(of_view, default=0) for of_view in numbers)
+    first, last = min(map(min, numbers)), max(map(max, numbers))
     step = math.gcd(*steps) or max(last - first, 1)
-    densest = max(len(of_view) for of_view in numbers)
-    if not all(numbers) or densest == 1 or densest < _MIN_DENSITY * ((last - first) / step + 1):
-        return None
-    timed, starts = [], []
-    for source, of_view in zip(sources, numbers, strict=True):
+    if max(map(len, numbers)) < _MIN_DENSITY * ((last - first) / step + 1):
+        return []
+    timed = []
+    for source, of_view in numbered:
         counts = (np.array(of_view, dtype=np.float64) - first) / step / source.fps
-        timed.append(replace(source, frame_times=counts - counts[0]))
-        starts.append(float(counts[0]))
-    return tuple(timed), tuple(starts)
+        timed.append((replace(source, frame_times=counts - counts[0]), float(counts[0])))
+    return timed
 
 
 def dark_notices(source: ImageFolderSource) -> list[Notice]:

@@ -74,10 +74,10 @@ def open_scene(
 
 def open_sources(
     chosen: tuple[Candidate, ...], options: SceneOptions
-) -> tuple[tuple[FrameSource, ...], tuple[float, ...] | None, list[Notice]]:
+) -> tuple[tuple[FrameSource, ...], tuple[float | None, ...], list[Notice]]:
     """Probe every view; image folders are timed jointly by the frame numbers in their file names.
 
-    Returns the sources, the start times of numbered image folders if all views are such folders, and notices.
+    Returns the sources, the start times of numbered image folders (None for other views), and notices.
 
     Raises:
         InputError: if a video or image is unusable.
@@ -97,25 +97,20 @@ def open_sources(
     notices += _same_file_notices(sources)
     folders = [source for source in sources if isinstance(source, ImageFolderSource)]
     notices += [notice for source in folders for notice in dark_notices(source)]
-    offsets = None
-    if folders:
-        sequences = [source.label for source in folders if len(source.files) > 1]
-        if options.image_fps is None and sequences:
-            text = f"{listed(sequences)}: images have no time stamps; assuming 30 fps (⟨image_fps⟩)"
-            notices.append(Notice(text))
-        numbered = time_by_number(folders)
-        if numbered is None:
-            notices += _unnumbered_notice(folders)
-        else:
-            timed, starts = numbered
-            by_path = {source.path: source for source in timed}
-            sources = [by_path[s.path] if isinstance(s, ImageFolderSource) else s for s in sources]
-            offsets = starts if len(folders) == len(sources) else None
-    return tuple(sources), offsets, notices
+    sequences = [source.label for source in folders if len(source.files) > 1]
+    if options.image_fps is None and sequences:
+        notices.append(Notice(f"{listed(sequences)}: images have no time stamps; assuming 30 fps (⟨image_fps⟩)"))
+    numbered = {source.path: (source, start) for source, start in time_by_number(folders)}
+    notices += _unnumbered_notice([source for source in folders if source.path not in numbered])
+    timed = [
+        numbered.get(source.path, (source, None)) if isinstance(source, ImageFolderSource) else (source, None)
+        for source in sources
+    ]
+    return tuple(source for source, _ in timed), tuple(start for _, start in timed), notices
 
 
 def _unnumbered_notice(folders: list[ImageFolderSource]) -> list[Notice]:
-    if all(len(source.files) == 1 for source in folders):
+    if all(len(source.files) == 1 for source in folders):  # also if there is none
         return []
     labels = listed([source.label for source in folders])
     return [Notice(f"{labels}: file names without frame numbers; images are counted, missing ones are not detected")]

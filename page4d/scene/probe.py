@@ -15,6 +15,7 @@ from page4d.scene.records import Level, Notice
 from page4d.scene.timeline import timing
 from page4d.scene.video import (
     PacketExtent,
+    TimeCode,
     VideoSource,
     check_decoding_memory,
     damage_error,
@@ -24,6 +25,7 @@ from page4d.scene.video import (
     no_intact_frame_error,
     open_container,
     scan_for_damage,
+    timecode_rate,
     video_stream,
     video_streams,
 )
@@ -159,7 +161,7 @@ class _Header:
     ends_early: bool
     has_audio: bool
     has_alpha: bool
-    timecode: str | None
+    timecode: TimeCode | None
 
 
 def _read_header(path: Path, max_megapixels: float) -> _Header:
@@ -188,7 +190,7 @@ def _read_header(path: Path, max_megapixels: float) -> _Header:
             has_audio=bool(container.streams.audio),
             # FFmpeg's native VP8 and VP9 decoders discard alpha silently.
             has_alpha=stream.metadata.get("alpha_mode") == "1",
-            timecode=_timecode(container, stream),
+            timecode=_timecode(path, container, stream),
         )
 
 
@@ -264,10 +266,13 @@ def _description(stream: Any) -> tuple[str, int, int]:
     return ("unknown", 0, 0) if context is None else (context.name, context.width, context.height)
 
 
-def _timecode(container: Any, stream: Any) -> str | None:
+def _timecode(path: Path, container: Any, stream: Any) -> TimeCode | None:
+    name = container.format.name
     for metadata in (stream.metadata, container.metadata, *(other.metadata for other in container.streams)):
         # Matroska writes the key in capitals.
         codes = [str(value) for key, value in metadata.items() if key.lower() == "timecode"]
         if codes:
-            return codes[0]
+            rate = timecode_rate(path) if name.startswith("mov") else None
+            is_stated = rate is not None or name == "mxf"  # whose time codes count at the edit rate
+            return TimeCode(codes[0], rate or float(stream.guessed_rate or stream.average_rate or 25), is_stated)
     return None

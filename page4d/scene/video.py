@@ -129,17 +129,48 @@ def _tail(file: BinaryIO, size: int, count: int) -> bytes:
     return file.read()
 
 
-def _end_of_boxes(file: BinaryIO, size: int) -> int | None:
-    """Return the end of the last box of an MP4."""
+def _boxes(file: BinaryIO, size: int) -> Iterator[tuple[bytes, int, int]]:
+    """Yield type, offset and length of the boxes of an MP4; a length of 0 ends them: it is unknown or no box."""
     at = 0
     while at + 16 <= size:
         file.seek(at)
         head = file.read(16)
-        length = int.from_bytes(head[:4], "big")
-        if head[4:8] not in _BOXES or length == 0:
+        stated = int.from_bytes(head[:4], "big")
+        length = max(int.from_bytes(head[8:], "big") if stated == 1 else stated, 8)
+        if head[4:8] not in _BOXES or stated == 0:
+            length = 0
+        yield head[4:8], at, length
+        if length == 0:
+            return
+        at += length
+
+
+def _end_of_boxes(file: BinaryIO, size: int) -> int | None:
+    """Return the end of the last box of an MP4."""
+    end = 0
+    for _, at, length in _boxes(file, size):
+        if length == 0:
             return None
-        at += max(int.from_bytes(head[8:], "big") if length == 1 else length, 8)
-    return at
+        end = at + length
+    return end
+
+
+def timecode_rate(path: Path) -> float | None:
+    """Return how many numbers per second the time code track of an MP4 or MOV counts, None without such a track.
+
+    It may differ from the frame rate: many cameras count 30 numbers per second of 60 frames.
+
+    Source: Apple, QuickTime File Format, "Timecode sample description" (time scale and frame duration).
+    """
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        for kind, at, length in _boxes(file, size):
+            if kind == b"moov":
+                file.seek(at)
+                found = re.search(rb"stsd.{12}tmcd.{16}(.{4})(.{4})", file.read(length), re.DOTALL)
+                scale, duration = (int.from_bytes(part, "big") for part in (found.groups() if found else (b"", b"")))
+                return scale / duration if duration else None
+    return None
 
 
 def _end_of_segment(file: BinaryIO, size: int) -> int | None:
@@ -421,6 +452,15 @@ _EXACT_COLOR = 0x2000
 """FFmpeg's SWS_FULL_CHR_H_INT: without it, downscaled frames are two levels too dark."""
 
 
+@dataclass(frozen=True)
+class TimeCode:
+    """An embedded time code and the numbers per second that it counts: the frame rate, unless `is_stated`."""
+
+    text: str
+    fps: float
+    is_stated: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class VideoSource:
     """A probed video file: presentation times of all usable frames, but no pixels.
@@ -442,7 +482,7 @@ class VideoSource:
     orientation: Orientation
     bit_depth: int
     has_audio: bool
-    timecode: str | None
+    timecode: TimeCode | None
     tolerates_damage: bool = False
     notices: tuple[Notice, ...] = ()
 
