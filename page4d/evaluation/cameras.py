@@ -284,11 +284,7 @@ def report_cameras(
         alignment=rig.method.value,
         definition=rig.method.definition,
         fallback=rig.reason,
-        transform=TransformRecord(
-            scale=float(rig.transform.scale),
-            rotation=rig.transform.rotation.tolist(),
-            translation=tuple(rig.transform.translation.tolist()),
-        ),
+        transform=TransformRecord.of(rig.transform),
         stands_still=all(is_static(track.true) for track in tracks),
         overall=_summary(errors),
         per_view={track.name: _summary([own]) for track, own in zip(tracks, errors, strict=True)},

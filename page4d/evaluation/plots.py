@@ -20,7 +20,6 @@ from page4d.evaluation.points import predicted_cloud, true_cloud
 from page4d.evaluation.record import ConfidenceReport, DepthReport, Evaluation
 from page4d.evaluation.scores import DepthFit
 from page4d.formats.maps import to_numpy, write_png
-from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import check_folder
 from page4d.output.preview.cloud import SUPERSAMPLING, Orthographic, bulk, centers_of, enlarged_splat, looking_along
 from page4d.output.record import TransformRecord
@@ -276,11 +275,7 @@ def _over_time(depth: DepthReport) -> Picture:
 
 def _top_view(comparison: Comparison, record: TransformRecord) -> Picture:
     """Draw the cameras of all instants over the point clouds of the middle one."""
-    transform = Sim3(
-        scale=torch.tensor(record.scale, dtype=torch.float64),
-        rotation=torch.tensor(record.rotation, dtype=torch.float64),
-        translation=torch.tensor(record.translation, dtype=torch.float64),
-    )
+    transform = record.sim3()
     cameras = []
     for view in comparison.views:
         instants, predicted, true = comparison.cameras(view)

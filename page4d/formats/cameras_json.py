@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from pydantic import Field
@@ -25,9 +24,7 @@ from page4d.formats.files import check_count, error_context, unreadable, validat
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import rotation_defect
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.io.json_records import FileModel, format_json, read_model, readable
-
-Matrix = list[list[float]]
+from page4d.io.json_records import DOUBLES, FileModel, format_json, read_model, readable
 
 _PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -244,8 +241,8 @@ class _RunView(FileModel):
 
     image_size: tuple[int, int]
     static: bool
-    intrinsics: Matrix | list[Matrix]
-    world_to_camera: Matrix | list[Matrix]
+    intrinsics: Annotated[Float[Tensor, "*T 3 3"], DOUBLES]
+    world_to_camera: Annotated[Float[Tensor, "*T 4 4"], DOUBLES]
 
 
 class _Run(FileModel):
@@ -255,7 +252,7 @@ class _Run(FileModel):
     conventions: dict[str, str]
     scale: Scale
     unit: Literal["metre", "arbitrary"]
-    times: list[float]
+    times: Annotated[Float[Tensor, " T"], DOUBLES]
     views: dict[str, _RunView]
 
 
@@ -287,7 +284,7 @@ def write_cameras_json(path: Path, cameras: CaptureCameras) -> WrittenFile:
     return write_bytes_atomic(path, (format_json(document) + "\n").encode())
 
 
-def _each(matrices: Float[Tensor, "T N N"]) -> Iterator[Matrix]:
+def _each(matrices: Float[Tensor, "T N N"]) -> Iterator[list[list[float]]]:
     """Return the matrices one after the other: together their numbers would take ten times the memory of the text."""
     return (matrix.tolist() for matrix in matrices)
 
@@ -305,36 +302,25 @@ def read_cameras_json(path: Path) -> CaptureCameras:
     content = read_model(path, _Run)
     number = len(content.times)
 
-    def stacked(name: str, size: int) -> Tensor:
-        views = [_per_instant(getattr(view, name), number, size) for view in content.views.values()]
-        if not views or any(view is None for view in views):
+    def stacked(name: str) -> Tensor:
+        views = [getattr(view, name) for view in content.views.values()]
+        if not views or any(view.shape[:-2] not in ((), (number,)) for view in views):
             raise InputError(
-                f"'{path}': {name} is not {size}x{size}, or {number} of them, for every view",
+                f"'{path}': {name} is not one matrix, or {number}, for every view",
                 "restore the file, or run page4d again",
             )
-        return torch.stack([view for view in views if view is not None], dim=1)
+        return torch.stack([view.expand(number, -1, -1) for view in views], dim=1)
 
-    poses = stacked("world_to_camera", 4)
+    poses = stacked("world_to_camera")
     if not bool((rotation_defect(poses[..., :3, :3]) <= ROTATION_TOLERANCE).all()):
         raise InputError(f"'{path}': a world_to_camera has no rotation", "restore the file, or run page4d again")
     if not bool((poses[..., :3, 3].abs() <= _MAX_TRANSLATION).all()):
         raise InputError(f"'{path}': a camera is too far from the origin", "restore the file, or run page4d again")
     return CaptureCameras(
-        times=torch.tensor(content.times, dtype=torch.float64),
+        times=content.times,
         view_names=tuple(content.views),
         image_sizes=tuple((view.image_size[1], view.image_size[0]) for view in content.views.values()),
         world_to_camera=poses,
-        intrinsics=stacked("intrinsics", 3),
+        intrinsics=stacked("intrinsics"),
         scale=content.scale,
     )
-
-
-def _per_instant(matrices: Matrix | list[Matrix], number: int, size: int) -> Float[Tensor, "T N N"] | None:
-    """Return one matrix per instant, or None where the lists are ragged or of another size."""
-    try:
-        values = np.asarray(matrices, dtype=np.float64)
-    except ValueError:
-        return None
-    if values.shape == (size, size):
-        values = np.broadcast_to(values, (number, size, size))
-    return torch.from_numpy(values.copy()) if values.shape == (number, size, size) else None

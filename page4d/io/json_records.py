@@ -13,8 +13,9 @@ from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
+from pydantic_core import CoreSchema, core_schema
 
 from page4d.errors import InputError, UsageError, shortened
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
@@ -40,6 +41,28 @@ class FileModel(BaseModel):
     """Base class of records in JSON files: unknown keys and non-finite numbers are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+def _doubles(kind: Any, _: object) -> CoreSchema:
+    def read(values: Any) -> Any:
+        import numpy as np  # as torch, loaded only for records with tensors
+        import torch
+
+        try:
+            numbers = values.cpu() if isinstance(values, torch.Tensor) else values
+            tensor = torch.from_numpy(np.asarray(numbers, dtype=np.float64))
+        except (TypeError, ValueError, OverflowError):
+            raise ValueError("the entries are not numbers, or rows differ in length") from None
+        if not isinstance(tensor, kind) or not bool(tensor.isfinite().all()):
+            raise ValueError(f"{list(tensor.shape)} numbers, expected finite ones [{kind.dim_str}]")
+        return tensor
+
+    write = core_schema.plain_serializer_function_ser_schema(lambda tensor: tensor.tolist())
+    return core_schema.no_info_plain_validator_function(read, serialization=write)
+
+
+DOUBLES = GetPydanticSchema(_doubles)
+"""Annotates a field of tensors of a shape: in double precision in memory, nested lists in JSON."""
 
 
 def readable(name: str) -> str:

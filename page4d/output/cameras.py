@@ -1,7 +1,6 @@
 """The cameras of a whole capture at original pixels, from predictions, and their trajectories as files."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 
 import torch
 
@@ -45,16 +44,6 @@ def capture_cameras(parts: Iterable[Predictions]) -> CaptureCameras:
         world_to_camera=torch.cat(poses),
         intrinsics=torch.cat(intrinsics),
         scale=last.scale,
-    )
-
-
-def join_cameras(parts: Sequence[CaptureCameras]) -> CaptureCameras:
-    """Concatenate the cameras of consecutive parts of one capture."""
-    return replace(
-        parts[0],
-        times=torch.cat([part.times for part in parts]),
-        world_to_camera=torch.cat([part.world_to_camera for part in parts]),
-        intrinsics=torch.cat([part.intrinsics for part in parts]),
     )
 
 

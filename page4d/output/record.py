@@ -8,6 +8,7 @@ import json
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
+import torch
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 import page4d
@@ -15,6 +16,7 @@ from page4d.choices import Registration
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
 from page4d.formats.maps import CONFIDENCE_MAPPING, DEEPEST_LEVEL, DYNAMIC_MAPPING, FASTEST_LEVEL, MOTION_MAPPING
 from page4d.geometry.pixels import PixelTransform
+from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model, readable
 from page4d.output.layout import SAFE_NAME, OutputLayout
@@ -31,6 +33,15 @@ class TransformRecord(FileModel):
     scale: float = Field(gt=0.0)
     rotation: list[list[float]]
     translation: tuple[float, float, float]
+
+    @staticmethod
+    def of(transform: Sim3) -> "TransformRecord":
+        """Record a transform."""
+        return TransformRecord.model_validate({name: value.tolist() for name, value in vars(transform).items()})
+
+    def sim3(self) -> Sim3:
+        """Return the transform in double precision."""
+        return Sim3(**{name: torch.tensor(value, dtype=torch.float64) for name, value in self})
 
 
 class SeamRecord(FileModel):

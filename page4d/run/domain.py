@@ -196,7 +196,7 @@ def _known_cameras(predicted: PredictedChunk, plan: RunPlan) -> KnownCameras | N
     if predicted.rig is not None:
         known, views = predicted.rig[0].world_to_camera, list(range(plan.scene.num_views))
     elif plan.registration is not None:
-        placed = {i: camera for i, camera in enumerate(plan.registration.view_cameras()) if camera is not None}
+        placed = {i: camera for i, camera in enumerate(plan.registration.cameras) if camera is not None}
         if len(placed) < 2:
             return None
         views = list(placed)

@@ -38,8 +38,8 @@ from page4d.run.stages.world import (
     metric_scene,
     scene_in_metres,
 )
-from page4d.run.state_records import RegisteredCameraState, RegistrationState
-from page4d.scene.records import Level, Notice, Scene
+from page4d.run.state_records import RegistrationState
+from page4d.scene.records import Level, Notice, Scene, ViewCamera
 
 Notify = Callable[[Notice], None]
 
@@ -259,7 +259,7 @@ def state_of(found: RigRegistration, asked: Registration, *, uses_parts: bool = 
         advice=_advice(asked),
         seconds={stage: round(seconds, 3) for stage, seconds in found.seconds.items()},
     )
-    return RegistrationState(record=record, cameras=[_camera_state(view) for view in found.views])
+    return RegistrationState(record=record, cameras=[_placed_camera(view) for view in found.views])
 
 
 def _advice(asked: Registration) -> str:
@@ -296,13 +296,13 @@ def _placed_record(view: RegisteredView, *, is_used: bool) -> PlacedRecord:
     )
 
 
-def _camera_state(view: RegisteredView) -> RegisteredCameraState | None:
+def _placed_camera(view: RegisteredView) -> ViewCamera | None:
     if view.world_to_camera is None:
         return None
-    return RegisteredCameraState(
-        world_to_camera=view.world_to_camera.tolist(),
-        intrinsics=view.lens.intrinsics.tolist(),
-        distortion=RegisteredCameraState.distortion_of(view.lens.distortion),
+    return ViewCamera(
+        world_to_camera=torch.from_numpy(view.world_to_camera.copy()),
+        intrinsics=torch.from_numpy(view.lens.intrinsics.copy()),
+        distortion=view.lens.distortion,
     )
 
 
@@ -311,9 +311,7 @@ def registered_scene(scene: Scene, state: RegistrationState) -> Scene:
     record = state.record
     if not record.is_used:
         return scene
-    views = tuple(
-        replace(view, camera=camera) for view, camera in zip(scene.views, state.view_cameras(), strict=True)
-    )
+    views = tuple(replace(view, camera=camera) for view, camera in zip(scene.views, state.cameras, strict=True))
     count = f"{record.num_placed} of {scene.num_views} views"
     return replace(
         scene, views=views, scale=Scale.ARBITRARY, calibration=f"registered from {record.evidence} ({count})"

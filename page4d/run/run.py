@@ -19,14 +19,23 @@ from pydantic import JsonValue
 
 from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, OutputError, Stopped, UsageError, counted
+from page4d.formats.cameras_json import CaptureCameras
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.networks.conditioning import Memory
-from page4d.output.cameras import capture_cameras, join_cameras
+from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantFiles, write_capture_cameras
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import open_output
-from page4d.output.record import ChunkRecord, InstantMotion, RunRecord, encode_run, read_run, write_run
+from page4d.output.record import (
+    ChunkRecord,
+    InstantMotion,
+    RunRecord,
+    TransformRecord,
+    encode_run,
+    read_run,
+    write_run,
+)
 from page4d.records import Predictions
 from page4d.run.chunk_source import (
     ArrivedChunk,
@@ -48,7 +57,7 @@ from page4d.run.stages.static_rig import StaticRigAligner, registered_rig
 from page4d.run.stages.stitch import StitchedChunk, stitch
 from page4d.run.stages.write import FileOptions, Writer
 from page4d.run.state import StateFolder, check_disk, check_fingerprint, fingerprint_of, is_occupied
-from page4d.run.state_records import FileRecord, FinishedChunk, RunState, transform_of, transform_record
+from page4d.run.state_records import FileRecord, FinishedChunk, RunState, transform_of
 from page4d.run.summary import check_seams, count_empty_frames, final_notices, summarize_run, write_previews
 from page4d.run.time import record_rates
 from page4d.scene.batches import scene_cameras
@@ -194,7 +203,7 @@ class Run:
         self.journal.seconds["total"] += time.perf_counter() - begin
         if earlier is None and self.open_chunks is local_chunks:  # a cluster's times are those of waiting
             record_rates(self.plan, self.journal.seconds)
-        self.states.check_present(self.finished)
+        self.states.check_present()
         return self._complete(files)
 
     def _earlier(self) -> RunState | None:
@@ -210,8 +219,7 @@ class Run:
             if is_occupied(folder):
                 raise
             return None
-        image_sizes = tuple(transform.original_size for transform in self.plan.transforms)
-        self.finished = self.states.finished_chunks(state, self.scene.times.tolist(), image_sizes)
+        self.finished = self.states.finished_chunks(state, self.scene.times.tolist())
         return state
 
     def _continued(self, earlier: RunState) -> RunState:
@@ -306,7 +314,7 @@ class Run:
             return None, None
         index, last = len(self.finished) - 1, self.finished[-1]
         before = chunk_name(_MEMORY, index - 1)
-        is_recorded = index > 0 and f"state/{before}.safetensors" in self.finished[index - 1].files
+        is_recorded = f"state/{before}.safetensors" in self.states.sizes
         arrived = predictions.predict(index, self.states.read_tensors(before) if is_recorded else None)
         placed, _ = self._registered(arrived)
         transform = transform_of(last.record)
@@ -362,11 +370,14 @@ class Run:
         tensors = {**self.motion.chunk_tensors(), **({} if facts.memory is None else {_MEMORY: facts.memory})}
         states = [self.states.write_tensors(chunk_name(name, index), one) for name, one in tensors.items()]
         records = FileRecord.of_all([*written.files, *states], self.layout.folder)
+        cameras = capture_cameras([predictions])
         finished = FinishedChunk(
             record=record.model_copy(update={"seconds": round(time.perf_counter() - facts.begin, 3)}),
             first=first,
-            cameras=capture_cameras([predictions]),
-            files={file.name: file.num_bytes for file in records},
+            stop=first + predictions.num_times,
+            times=cameras.times,
+            world_to_camera=cameras.world_to_camera,
+            intrinsics=cameras.intrinsics,
             clipped_depths=written.clipped_depths,
             num_points=written.num_points,
             clipped_velocities=written.clipped_velocities,
@@ -381,8 +392,7 @@ class Run:
         self, first: int, chunk: Predictions, following: Predictions | None
     ) -> tuple[InstantFiles, list[InstantMotion]]:
         """Pass the instants of a cleaned chunk through the stages one by one."""
-        before = self.finished[-1].cameras if self.finished else None
-        cameras = cameras_around(before, chunk, following)
+        cameras = cameras_around(self.finished[-1] if self.finished else None, chunk, following)
         written, motion = InstantFiles(), []
         for place in range(chunk.num_times):
             instant = Instant(
@@ -410,7 +420,7 @@ class Run:
             stop=chunk.stop,
             overlap=chunk.overlap,
             seconds=0.0,
-            transform=transform_record(transform),
+            transform=TransformRecord.of(transform),
             seam=stitched.seam,
             rig=stitched.fit,
             calibration=facts.residuals,
@@ -427,8 +437,15 @@ class Run:
         """Report on the whole run, and write the files of the whole capture."""
         for notice in final_notices(self.plan, self._record("incomplete")):
             self.journal.notice(notice)
-        cameras = join_cameras([chunk.cameras for chunk in self.finished])
-        files = write_capture_cameras(self.layout, replace(cameras, scale=self.world.scale))
+        cameras = CaptureCameras(
+            times=torch.cat([chunk.times for chunk in self.finished]),
+            view_names=self.layout.view_names,
+            image_sizes=tuple(transform.original_size for transform in self.plan.transforms),
+            world_to_camera=torch.cat([chunk.world_to_camera for chunk in self.finished]),
+            intrinsics=torch.cat([chunk.intrinsics for chunk in self.finished]),
+            scale=self.world.scale,
+        )
+        files = write_capture_cameras(self.layout, cameras)
         return files + self.motion.finish(self._history(self.state))
 
     def _complete(self, files: list[WrittenFile]) -> RunRecord:

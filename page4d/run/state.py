@@ -26,7 +26,7 @@ from page4d.output.layout import OUTPUT_FILES, OUTPUT_NAMES, OutputLayout, is_ow
 from page4d.output.record import RunRecord, read_run
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES
-from page4d.run.state_records import ChunkState, FileRecord, FinishedChunk, OwnFile, RegistrationState, RunState
+from page4d.run.state_records import FileRecord, FinishedChunk, OwnFile, RegistrationState, RunState
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import image_name
 from page4d.scene.records import Scene
@@ -42,10 +42,11 @@ class _Listing(FileModel, extra="ignore"):
 
 
 class StateFolder:
-    """The `state/` folder of an output."""
+    """The `state/` folder of an output; `sizes` are those of the files of finished chunks, in bytes by name."""
 
     def __init__(self, layout: OutputLayout) -> None:
         self._layout = layout
+        self.sizes: dict[str, int] = {}
 
     def write_run(self, state: RunState) -> None:
         """Record the run atomically."""
@@ -68,20 +69,8 @@ class StateFolder:
 
     def write_chunk(self, index: int, chunk: FinishedChunk, files: Sequence[FileRecord]) -> None:
         """Record a finished chunk, after all its files."""
-        state = ChunkState(
-            record=chunk.record,
-            first=chunk.first,
-            stop=chunk.stop,
-            files=list(files),
-            times=chunk.cameras.times.tolist(),
-            world_to_camera=chunk.cameras.world_to_camera.tolist(),
-            intrinsics=chunk.cameras.intrinsics.tolist(),
-            clipped_depths=chunk.clipped_depths,
-            num_points=chunk.num_points,
-            clipped_velocities=chunk.clipped_velocities,
-            motion=list(chunk.motion),
-        )
-        write_sealed(self._layout.chunk_state(index), state)
+        write_sealed(self._layout.chunk_state(index), chunk.model_copy(update={"files": list(files)}))
+        self.sizes |= {file.name: file.num_bytes for file in files}
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> WrittenFile:
         """Write tensors by name, from which a resumed run continues."""
@@ -113,12 +102,10 @@ class StateFolder:
                 path = self._layout.folder / file.name
                 raise UsageError(f"'{path}' is missing or was changed", "use ⟨existing=overwrite⟩ to start again")
 
-    def finished_chunks(
-        self, run: RunState, times: Sequence[float], image_sizes: tuple[tuple[int, int], ...]
-    ) -> list[FinishedChunk]:
+    def finished_chunks(self, run: RunState, times: Sequence[float]) -> list[FinishedChunk]:
         """Return the first chunks of the plan that are recorded and whose files are unchanged.
 
-        `times` are those of the whole scene, `image_sizes` the original (height, width) of the views.
+        `times` are those of the whole scene.
         """
         finished: list[FinishedChunk] = []
         for index, planned in enumerate(run.plan):
@@ -128,30 +115,20 @@ class StateFolder:
                 chunk is None
                 or (chunk.record.start, chunk.record.stop, chunk.record.overlap) != planned
                 or chunk.first != first
-                or chunk.times != list(times[first : chunk.stop])
-                or len(chunk.world_to_camera[0]) != len(image_sizes)
+                or chunk.times.tolist() != list(times[first : chunk.stop])
+                or chunk.world_to_camera.shape[1] != len(self._layout.view_names)
                 or not all(self._is_unchanged(file) for file in chunk.files)
             ):
                 break
-            finished.append(
-                FinishedChunk(
-                    record=chunk.record,
-                    first=first,
-                    cameras=chunk.cameras(self._layout.view_names, image_sizes),
-                    files={file.name: file.num_bytes for file in chunk.files},
-                    clipped_depths=chunk.clipped_depths,
-                    num_points=chunk.num_points,
-                    clipped_velocities=chunk.clipped_velocities,
-                    motion=chunk.motion,
-                )
-            )
+            self.sizes |= {file.name: file.num_bytes for file in chunk.files}
+            finished.append(chunk.model_copy(update={"files": []}))
         return finished
 
-    def _read_chunk(self, index: int) -> ChunkState | None:
+    def _read_chunk(self, index: int) -> FinishedChunk | None:
         """Return the record of a chunk; None if it is missing or was changed, so that the chunk is repeated."""
         path = self._layout.chunk_state(index)
         try:
-            return read_sealed(path, ChunkState) if path.is_file() else None
+            return read_sealed(path, FinishedChunk) if path.is_file() else None
         except InputError:
             return None
 
@@ -165,19 +142,16 @@ class StateFolder:
         """Return whether the recorded run has ended and its files, other than those of chunks, are unchanged."""
         return bool(run.other_files) and all(self._is_unchanged(file) for file in run.other_files)
 
-    def check_present(self, chunks: Sequence[FinishedChunk]) -> None:
+    def check_present(self) -> None:
         """Refuse to end a run whose files were removed meanwhile.
 
         Raises:
             OutputError: naming the first such file.
         """
-        for chunk in chunks:
-            for name, num_bytes in chunk.files.items():
-                path = self._layout.folder / name
-                if not path.is_file() or path.stat().st_size != num_bytes:
-                    raise OutputError(
-                        f"'{path}' was removed or changed during the run", "repeat with ⟨existing=resume⟩"
-                    )
+        for name, num_bytes in self.sizes.items():
+            path = self._layout.folder / name
+            if not path.is_file() or path.stat().st_size != num_bytes:
+                raise OutputError(f"'{path}' was removed or changed during the run", "repeat with ⟨existing=resume⟩")
 
     def _chunk_records(self) -> list[Path]:
         found = self._layout.folder.glob(OUTPUT_FILES["chunk_state"].glob)

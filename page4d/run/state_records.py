@@ -1,21 +1,17 @@
 """Records in the state folder of an output, checked when they are read."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Self
 
-import torch
+from jaxtyping import Float
 from pydantic import AfterValidator, Field, JsonValue, model_validator
 from torch import Tensor
 
-from page4d.conventions import Scale
-from page4d.formats.cameras_json import CaptureCameras
-from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile
-from page4d.io.json_records import FileModel, Sha256
+from page4d.io.json_records import DOUBLES, FileModel, Sha256
 from page4d.output.layout import is_own_file
 from page4d.output.record import (
     CalibrationCheckRecord,
@@ -23,13 +19,11 @@ from page4d.output.record import (
     Count,
     InstantMotion,
     RegistrationRecord,
-    TransformRecord,
 )
 from page4d.rig.camera_motion import ViewMotion
 from page4d.run.chunks import Chunk
 from page4d.scene.records import ViewCamera
 
-Matrix = list[list[float]]
 Positive = Annotated[float, Field(gt=0.0)]
 
 
@@ -59,19 +53,19 @@ class FileRecord(FileModel):
         ]
 
 
-class ChunkState(FileModel):
-    """A chunk whose instants `first` to before `stop` are all written: its files, cameras and diagnostics.
+class FinishedChunk(FileModel):
+    """A chunk whose instants `first` to before `stop` are all written: its cameras, at original pixels, and counts.
 
-    Cameras are [T][V][4][4] and [T][V][3][3].
+    `files` are listed on disk alone, as there are many. `motion` has the instants whose velocities were measured.
     """
 
     record: ChunkRecord
     first: Count
     stop: Count
-    files: list[FileRecord]
-    times: Annotated[list[float], Field(min_length=1)]
-    world_to_camera: list[list[Matrix]]
-    intrinsics: list[list[Matrix]]
+    files: list[FileRecord] = Field(default_factory=list)
+    times: Annotated[Float[Tensor, " T"], DOUBLES]
+    world_to_camera: Annotated[Float[Tensor, "T V 4 4"], DOUBLES]
+    intrinsics: Annotated[Float[Tensor, "T V 3 3"], DOUBLES]
     clipped_depths: Count
     num_points: Count
     clipped_velocities: Count = 0
@@ -81,97 +75,24 @@ class ChunkState(FileModel):
     def _fits_together(self) -> Self:
         if not self.record.start <= self.first < self.stop <= self.record.stop:
             raise ValueError(f"instants {self.first} to {self.stop} are not those of the chunk")
-        axes = (self.stop - self.first, len(self.world_to_camera[0]) if self.world_to_camera else 0)
-        shapes = [tuple(double_tensor(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
-        if len(self.times) != axes[0] or shapes != [(*axes, 4, 4), (*axes, 3, 3)]:
-            raise ValueError(f"cameras of shapes {shapes} for {len(self.times)} times")
+        axes = self.world_to_camera.shape[:2]
+        if not self.stop - self.first == len(self.times) == axes[0] or self.intrinsics.shape[:2] != axes:
+            raise ValueError(f"cameras of {axes[0]} times and {axes[1]} views for {len(self.times)} times")
         return self
-
-    def cameras(self, view_names: tuple[str, ...], image_sizes: tuple[tuple[int, int], ...]) -> CaptureCameras:
-        """Return the cameras, at the original images of these (height, width); their unit is that of the run.
-
-        Raises:
-            ShapeError: if they are not those of as many views.
-        """
-        return CaptureCameras(
-            times=double_tensor(self.times),
-            view_names=view_names,
-            image_sizes=image_sizes,
-            world_to_camera=double_tensor(self.world_to_camera),
-            intrinsics=double_tensor(self.intrinsics),
-            scale=Scale.ARBITRARY,
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinishedChunk:
-    """Data in memory of a chunk whose instants, from `first` on, are all written.
-
-    `files` are the sizes of its files in bytes by name; their hashes are on disk only, as there are many files.
-    `motion` has the records of all instants whose velocities were measured.
-    """
-
-    record: ChunkRecord
-    first: int
-    cameras: CaptureCameras
-    files: Mapping[str, int]
-    clipped_depths: int
-    num_points: int
-    clipped_velocities: int = 0
-    motion: Sequence[InstantMotion] = ()
-
-    @property
-    def stop(self) -> int:
-        """The instant after the last written one."""
-        return self.first + len(self.cameras.times)
-
-
-class RegisteredCameraState(FileModel):
-    """The camera of a view that registration placed, at original pixels, in the unit of the rig."""
-
-    world_to_camera: Matrix
-    intrinsics: Matrix
-    distortion: tuple[LensModel, list[float]] | None = None
-
-    @staticmethod
-    def distortion_of(distortion: Distortion | None) -> tuple[LensModel, list[float]] | None:
-        """Return the model and the coefficients of a lens."""
-        return None if distortion is None else (distortion.model, list(distortion.coefficients))
-
-    def view_camera(self) -> ViewCamera:
-        """Return the camera as that of a calibrated view."""
-        distortion = None
-        if self.distortion is not None:
-            model, coefficients = self.distortion
-            distortion = Distortion(model=model, coefficients=tuple(coefficients))
-        return ViewCamera(
-            world_to_camera=double_tensor(self.world_to_camera),
-            intrinsics=double_tensor(self.intrinsics),
-            distortion=distortion,
-        )
 
 
 class RegistrationState(FileModel):
-    """The registration of a run: its record, the cameras of placed views, and the measured motion of cameras."""
+    """The registration of a run: its record, the motion of cameras, and those of placed views in the rig's unit."""
 
     record: RegistrationRecord
-    cameras: list[RegisteredCameraState | None]
+    cameras: list[ViewCamera | None]
     motions: list[ViewMotion] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if [camera.placed for camera in self.record.cameras] != [camera is not None for camera in self.cameras]:
             raise ValueError("cameras are not those of the placed views")
-        placed = [camera for camera in self.cameras if camera is not None]
-        for camera in placed:
-            shapes = [tuple(double_tensor(matrix).shape) for matrix in (camera.world_to_camera, camera.intrinsics)]
-            if shapes != [(4, 4), (3, 3)]:
-                raise ValueError(f"a camera of shapes {shapes}")
         return self
-
-    def view_cameras(self) -> tuple[ViewCamera | None, ...]:
-        """Return the placed cameras, None for other views."""
-        return tuple(None if camera is None else camera.view_camera() for camera in self.cameras)
 
 
 class RunState(FileModel):
@@ -207,21 +128,4 @@ class RunState(FileModel):
 
 def transform_of(record: ChunkRecord) -> Sim3:
     """Return the transform that brought a recorded chunk into the world."""
-    if record.transform is None:
-        return Sim3.identity()
-    return Sim3(
-        scale=torch.tensor(record.transform.scale, dtype=torch.float64),
-        rotation=torch.tensor(record.transform.rotation, dtype=torch.float64),
-        translation=torch.tensor(record.transform.translation, dtype=torch.float64),
-    )
-
-
-def transform_record(transform: Sim3) -> TransformRecord:
-    """Record a transform."""
-    x, y, z = transform.translation.tolist()
-    return TransformRecord(scale=float(transform.scale), rotation=transform.rotation.tolist(), translation=(x, y, z))
-
-
-def double_tensor(values: Sequence[object]) -> Tensor:
-    """Return numbers in double precision; a ValueError if the lists are not of one shape."""
-    return torch.tensor(values, dtype=torch.float64)
+    return Sim3.identity() if record.transform is None else record.transform.sim3()

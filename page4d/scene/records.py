@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
+from pydantic import BeforeValidator, PlainSerializer, TypeAdapter
 from torch import Tensor
 
 from page4d.choices import MaskMeaning
@@ -16,7 +17,8 @@ from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import Level as Level
 from page4d.errors import Notice as Notice
 from page4d.errors import UsageError
-from page4d.geometry.distortion import Distortion
+from page4d.geometry.distortion import Distortion, LensModel
+from page4d.io.json_records import DOUBLES
 from page4d.options import SceneOptions
 from page4d.scene.batches import read_images
 from page4d.scene.image_file import Image
@@ -81,17 +83,29 @@ class FrameSource(Protocol):
         ...
 
 
+_LENS = TypeAdapter(tuple[LensModel, tuple[float, ...]] | None)
+
+
+def _distortion(recorded: object) -> Distortion | None:
+    lens = _LENS.validate_python(recorded)
+    return None if lens is None else Distortion(model=lens[0], coefficients=lens[1])
+
+
+def _lens(distortion: Distortion | None) -> tuple[LensModel, tuple[float, ...]] | None:
+    return None if distortion is None else (distortion.model, distortion.coefficients)
+
+
 @dataclass(frozen=True, kw_only=True)
 class ViewCamera:
-    """The calibrated camera of a view at original pixels.
+    """The camera of a view at original pixels, calibrated or registered.
 
     `world_to_camera` is [4, 4] for a static camera, else [T, 4, 4] at the scene's times. `intrinsics` [3, 3] are
     those of the undistorted image.
     """
 
-    world_to_camera: Float[Tensor, "*T 4 4"]
-    intrinsics: Float[Tensor, "3 3"]
-    distortion: Distortion | None = None
+    world_to_camera: Annotated[Float[Tensor, "*T 4 4"], DOUBLES]
+    intrinsics: Annotated[Float[Tensor, "3 3"], DOUBLES]
+    distortion: Annotated[Distortion | None, BeforeValidator(_distortion), PlainSerializer(_lens)] = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,13 @@ from enum import StrEnum
 from typing import Annotated
 
 import pytest
-from pydantic import Field, PositiveInt, TypeAdapter
+import torch
+from jaxtyping import Float
+from pydantic import Field, PositiveInt, TypeAdapter, ValidationError
+from torch import Tensor
 
 from page4d.errors import UsageError
-from page4d.io.json_records import config_from_json, config_record, config_to_json
+from page4d.io.json_records import DOUBLES, FileModel, config_from_json, config_record, config_to_json
 
 
 class Kind(StrEnum):
@@ -124,3 +127,33 @@ def test_numbers_that_overflow_in_a_rule_are_refused() -> None:
     with pytest.raises(UsageError, match="share configuration: a number is beyond all limits") as raised:
         config_from_json(TypeAdapter(Share), '{"part": 0.5, "number": 1' + "0" * 400 + "}", "share", "correct it")
     assert raised.value.hint == "correct it"
+
+
+class Rows(FileModel):
+    rows: Annotated[Float[Tensor, "*n 2"], DOUBLES]
+
+
+def test_tensors_are_lists_in_json_and_read_back_exactly() -> None:
+    rows = torch.rand(3, 2, dtype=torch.float64)
+    record = Rows(rows=rows)
+    again = Rows.model_validate_json(record.model_dump_json())
+    assert record.model_dump(mode="json") == {"rows": rows.tolist()}
+    assert torch.equal(again.rows, rows)
+    assert Rows(rows=rows[0].float()).rows.dtype == torch.float64
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ("[[1, 2], [3]]", "rows differ"),
+        ("[1, {}]", "not numbers"),
+        (f"[1, 1{'0' * 400}]", "not numbers"),
+        ("[1, 2, 3]", r"\[3\] numbers, expected finite ones \[\*n 2\]"),
+        ("[1, null]", "expected finite"),
+        ("[1, NaN]", "expected finite"),
+        ("7", "expected finite"),
+    ],
+)
+def test_tensors_of_other_shapes_or_entries_are_refused(rows: str, words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        Rows.model_validate_json(f'{{"rows": {rows}}}')

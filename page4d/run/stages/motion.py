@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import UsageError, counted
-from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.camera import Cameras
@@ -427,11 +426,11 @@ class MotionEstimator(Stage[MotionState]):
 
 
 def cameras_around(
-    before: CaptureCameras | None, predictions: Predictions, following: Predictions | None
+    before: FinishedChunk | None, predictions: Predictions, following: Predictions | None
 ) -> list[Cameras | None]:
     """Return the cameras [V] at the instants of a chunk, and at those before and after it, at original pixels.
 
-    `before` are those of the chunk before, `following` the instant after; None where there is none.
+    `before` is the chunk before, `following` the instant after; None where there is none.
     """
     first = None
     if before is not None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from page4d.choices import CameraMotion
 from page4d.conventions import Scale
 from page4d.errors import counted
-from page4d.formats.cameras_json import Matrix
 from page4d.geometry.alignment import (
     MAX_DISAGREEMENT_DEG,
     agreeing_scale,
@@ -25,14 +24,13 @@ from page4d.geometry.camera import Cameras, unproject
 from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median
 from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
-from page4d.io.json_records import FileModel
+from page4d.io.json_records import DOUBLES, FileModel
 from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.run.stage import History, Instant, Stage, bad_state
 from page4d.run.stages.stitch import MAX_CORRESPONDENCES, PlacedChunk, static_pixels
 from page4d.run.stages.world import has_baseline
-from page4d.run.state_records import double_tensor
 from page4d.scene.batches import scene_cameras
 from page4d.scene.records import Level, Notice, Scene
 
@@ -167,15 +165,15 @@ class RigState(FileModel):
     rig: RigRecord
     image_size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
     static_views: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
-    world_to_camera: list[Matrix] = Field(default_factory=list)
-    intrinsics: list[Matrix] = Field(default_factory=list)
+    world_to_camera: Annotated[Float[Tensor, "..."], DOUBLES] = torch.zeros(0)
+    intrinsics: Annotated[Float[Tensor, "..."], DOUBLES] = torch.zeros(0)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         views, number = self.static_views, len(self.static_views)
         if views != sorted(set(views)) or any(view >= len(self.rig.views) for view in views):
             raise ValueError(f"cameras of the views {views}")
-        shapes = [tuple(double_tensor(matrices).shape) for matrices in (self.world_to_camera, self.intrinsics)]
+        shapes = [tuple(matrices.shape) for matrices in (self.world_to_camera, self.intrinsics)]
         if shapes != ([(number, 4, 4), (number, 3, 3)] if views else [(0,), (0,)]):
             raise ValueError(f"cameras of shapes {shapes}")
         return self
@@ -189,15 +187,15 @@ class RigState(FileModel):
             rig=record,
             image_size=image_size,
             static_views=list(rig.views),
-            world_to_camera=rig.cameras.world_to_camera.tolist(),
-            intrinsics=rig.cameras.intrinsics.tolist(),
+            world_to_camera=rig.cameras.world_to_camera,
+            intrinsics=rig.cameras.intrinsics,
         )
 
     def static_rig(self) -> StaticRig | None:
         """Return the static cameras, or None if all move."""
         if not self.static_views:
             return None
-        poses, intrinsics = double_tensor(self.world_to_camera), double_tensor(self.intrinsics)
+        poses, intrinsics = self.world_to_camera, self.intrinsics
         cameras = Cameras(world_to_camera=poses, intrinsics=intrinsics, image_size=self.image_size)
         return StaticRig(cameras=cameras, views=tuple(self.static_views))
 
@@ -236,8 +234,8 @@ class StaticRigAligner(Stage[RigState]):
         if self.decided is None:
             return
         last, num_views = history.finished[-1], len(self.decided.rig.views)
-        if num_views != len(last.cameras.view_names):
-            raise bad_state(self.name, f"{num_views} views where the scene has {len(last.cameras.view_names)}")
+        if num_views != last.world_to_camera.shape[1]:
+            raise bad_state(self.name, f"{num_views} views where the scene has {last.world_to_camera.shape[1]}")
         self.continue_from(self.decided.static_rig(), last.record.rig)
 
     def __call__(self, instant: Instant) -> Instant:
