@@ -18,7 +18,7 @@ from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig, build_encoder
 from page4d.networks.inputs.known_geometry import PoseBlock
 from page4d.networks.layers.block import Block, MixerBlock
-from page4d.networks.layers.execution import ForwardLimits
+from page4d.networks.layers.execution import ForwardLimits, exact_convolutions
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.weights.file_type import FETCH_AGAIN
@@ -66,7 +66,8 @@ class LoadedNetwork(ViewTimeNetwork):
     ) -> NetworkOutput | RigOutput:
         """Predict as `ViewTimeNetwork.forward`, with encoder and trunk in the precision of the network."""
         if self.precision not in _HALVES:
-            return super().forward(images, mask_ext, conditioning=conditioning, limits=limits)
+            with exact_convolutions():
+                return super().forward(images, mask_ext, conditioning=conditioning, limits=limits)
         with torch.autocast(next(self.parameters()).device.type, dtype=self.precision):
             return super().forward(images, mask_ext, conditioning=conditioning, limits=limits)
 

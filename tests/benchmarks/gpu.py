@@ -24,7 +24,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from page4d.formats.maps import write_png
 from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import CameraHeadConfig, DPTHeadConfig
 from page4d.networks.encoders.dino import DinoV2Config
-from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
+from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits, exact_convolutions
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.networks.tokens import Stream
@@ -94,21 +94,25 @@ class PublicSchedule(Aggregator):
 def parity(device: torch.device) -> Iterator[dict[str, Any]]:
     """Compare the predictions of recorded networks on the device with those on the CPU.
 
-    `excess` is the largest difference relative to the tolerance of the golden tests, 1e-4 (1 + |x|).
+    An excess is the largest difference of an output relative to the tolerance of the golden tests, 1e-4 (1 + |x|).
     """
     for family, entry in FAMILIES.items():
         case = next((case for case in entry.cases if (INSIDE / f"{family}_{case}.safetensors").exists()), None)
         if case is None:
             continue
         run = read_run(partial(load_recorded, kind="."), family, case, "")
-        expected = run.network(run.images.unsqueeze(1))
-        found = run.network.to(device)(run.images.unsqueeze(1).to(device))
-        excess = {
-            name: float(((value.cpu() - other).abs() / (1e-4 * (1 + other.abs()))).max())
-            for name, other in vars(expected).items()
-            if isinstance(other, Tensor) and other.is_floating_point() and (value := getattr(found, name)) is not None
-        }
-        yield {"network": f"{family}_{case}", "excess": max(excess.values()), "output": max(excess, key=excess.get)}
+        images = run.images.unsqueeze(1)
+        expected, row = run.network(images), {"network": f"{family}_{case}"}
+        run.network.to(device)
+        for name, convolutions in {"excess": exact_convolutions, "excess_tf32": nullcontext}.items():
+            with convolutions():
+                found = run.network(images.to(device))
+            row[name] = {
+                part: float(((getattr(found, part).cpu() - value).abs() / (1e-4 * (1 + value.abs()))).max())
+                for part, value in vars(expected).items()
+                if isinstance(value, Tensor) and value.is_floating_point()
+            }
+        yield row
 
 
 def scenes(device: torch.device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:

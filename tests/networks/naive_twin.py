@@ -66,7 +66,7 @@ def _mask_place(aggregator: Aggregator) -> tuple[int, int]:
 def _angles(grid: tuple[int, int], special: int, width: int, base: float, dtype: torch.dtype) -> Tensor:
     """Return rotary angles [N, d/2]: those of rows, then those of columns."""
     frequencies = base ** -(torch.arange(width // 4, dtype=dtype) / (width // 4))
-    return (token_positions(grid, special)[..., None] * frequencies).flatten(1)
+    return (token_positions(grid, special, frequencies.device)[..., None] * frequencies).flatten(1)
 
 
 def _rotate(heads: Tensor, angles: Tensor) -> Tensor:

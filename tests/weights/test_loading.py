@@ -89,6 +89,15 @@ def test_half_precision_equals_autocast_with_smaller_weights(name: str, dtype: t
         assert not torch.equal(out.depth, whole(images, mask).depth)
 
 
+@pytest.mark.parametrize(("name", "allowed"), [("fp32", False), ("bf16", True)])
+def test_convolutions_in_float32_are_not_rounded_to_tf32(name: str, allowed: bool, opened: Path) -> None:
+    network, found = page4d.load(opened, "cpu", name), []
+    network.encoder.register_forward_hook(lambda *_: found.append(torch.backends.cudnn.allow_tf32))
+    network(torch.rand(1, 1, 2, 3, 28, 42))
+    assert found == [allowed]
+    assert torch.backends.cudnn.allow_tf32
+
+
 def test_views_of_different_sizes_are_predicted_in_half_precision_as_well() -> None:
     torch.manual_seed(0)
     config = PRESETS["mv-tiny"]

@@ -139,6 +139,12 @@ def full_precision(device: torch.device) -> AbstractContextManager[None]:
     return torch.autocast(device.type, enabled=False) if is_autocast_available(device.type) else nullcontext()
 
 
+def exact_convolutions() -> AbstractContextManager[None]:
+    """Compute convolutions in float32 as such: on a GPU, PyTorch rounds their inputs to TF32's 10 bits by default."""
+    cudnn = torch.backends.cudnn
+    return cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False)
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Compute on one core in this thread: many small operations, in which the threads would wait for each other.
