@@ -1,5 +1,6 @@
 """One thread per test process, no waiting for disks, Ctrl-C as in a terminal, and a cache apart from the user's."""
 
+import gc
 import importlib
 import os
 import signal
@@ -34,9 +35,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_finish() -> None:
+    """Leave imported modules and collected tests out of garbage collections, which the library calls for."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep measurements out of the user's cache, and keep them short."""
+    """Keep measurements out of the user's cache, and keep them and the videos of previews short."""
+    from page4d.output.preview import cloud
     from page4d.run import memory as network_cost
 
     with pytest.MonkeyPatch.context() as patched:
@@ -45,6 +53,7 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
         patched.setitem(os.environ, "XDG_CACHE_HOME", str(folder))
         patched.setattr(network_cost, "_COUNTING_OVERHEAD_S", 0.0)
+        patched.setattr(cloud, "NUM_FRAMES", 12)
         yield
 
 

@@ -5,6 +5,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,16 +52,19 @@ def banned_words(text: str) -> list[tuple[str, str]]:
     ]
 
 
-def strings_of(code: str) -> Iterator[Text]:
-    """Yield string literals, docstrings included; adjacent literals and the parts of f-strings are joined."""
+@cache
+def strings_of(code: str) -> list[Text]:
+    """Return string literals, docstrings included; adjacent literals and the parts of f-strings are joined."""
     parts: set[ast.AST] = set()
+    found = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.JoinedStr):
             parts.update(node.values)
             texts = [str(part.value) if isinstance(part, ast.Constant) else "{}" for part in node.values]
-            yield Text(node.lineno, "".join(texts))
+            found.append(Text(node.lineno, "".join(texts)))
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in parts:
-            yield Text(node.lineno, node.value)
+            found.append(Text(node.lineno, node.value))
+    return found
 
 
 def comments_of(code: str) -> Iterator[Text]:

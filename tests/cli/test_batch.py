@@ -5,9 +5,8 @@ import json
 import pytest
 
 from tests.cli.clips import write_scene
+from tests.cli.conftest import NETWORK
 from tests.run.test_reconstruct import bytes_of
-
-CHUNKS = ("--chunk", "2", "--overlap", "1")
 
 
 @pytest.fixture
@@ -19,12 +18,8 @@ def scenes(tmp_path):
 def test_a_batch_of_one_or_several_scenes_writes_a_result_per_scene_and_reports_failures(
     scenes, tmp_path, cli, reconstruct
 ):
-    network = ("--untrained", "--preset", "mv-tiny", "--size", "28", "--no-preview")
     root = tmp_path / "results"
-    alone = reconstruct(scenes[0], root, "--batch", "--quiet")
-    assert (alone.code, alone.out) == (0, "")
-    assert (root / "one" / "run.json").is_file()
-    ended = cli("reconstruct", *scenes, "--out", root, *network, "--resume")
+    ended = cli("reconstruct", *scenes, "--out", root, *NETWORK)
     assert ended.code == 8
     assert "error: absent: scene folder '" in ended.err
     assert ended.err.endswith(
@@ -37,15 +32,13 @@ def test_a_batch_of_one_or_several_scenes_writes_a_result_per_scene_and_reports_
     assert [scene["num_views"] for scene in record["scenes"]] == [2, None, 3]
     assert reconstruct(scenes[2], tmp_path / "alone").code == 0
     assert bytes_of(root / "two") == bytes_of(tmp_path / "alone")
-    write_scene(scenes[1])
-    again = cli("reconstruct", *scenes, "--out", root, *network, "--resume", "--json")
-    assert again.code == 0
-    assert [scene["status"] for scene in json.loads(again.out)["scenes"]] == ["complete"] * 3
+    alone = reconstruct(write_scene(scenes[1]), root, "--batch", "--resume", "--quiet")
+    assert (alone.code, alone.out) == (0, "")
+    assert (root / "absent" / "run.json").is_file()
 
 
 def test_a_dry_run_prints_every_plan_and_writes_nothing(scenes, tmp_path, cli):
-    network = ("--untrained", "--preset", "mv-tiny", "--size", "28")
-    ended = cli("reconstruct", scenes[0], scenes[2], "--out", tmp_path / "root", *network, "--dry-run")
+    ended = cli("reconstruct", scenes[0], scenes[2], "--out", tmp_path / "root", *NETWORK, "--dry-run")
     assert ended.code == 0
     assert ended.out.count("chunks") == 2
     assert not (tmp_path / "root").exists()

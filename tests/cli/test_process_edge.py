@@ -18,7 +18,8 @@ from page4d.errors import InputError, InterruptedRunError
 from page4d_cli import app, console
 from page4d_cli.console import stops_cleanly
 from tests.cli.clips import write_scene
-from tests.cli.test_promises import CHUNKS, NETWORK, before_prediction
+from tests.cli.conftest import NETWORK
+from tests.cli.test_promises import CHUNKS, before_prediction
 
 AT_IMPORT = """
 import os, signal, sys

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,7 @@ CAPTURE = SyntheticCapture(seed=4, num_views=2, num_times=14, image_size=(96, 12
 STEP = 1 / CAPTURE.fps
 
 
+@cache
 def velocity_of(time: int, view: int) -> torch.Tensor:
     return true_velocity(CAPTURE, time, view)
 

@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 from page4d.formats.ply import PointCloud
 from page4d.options import PointOptions
 from page4d.output.preview import cloud as orbit
-from page4d.output.preview.cloud import FPS, NUM_FRAMES, SIZE, draw, orbit_video, shown_instants
+from page4d.output.preview.cloud import FPS, SIZE, draw, orbit_video, shown_instants
 from page4d.output.reader import Output, open_output
 from page4d.plotting.canvas import BACKGROUND
 from tests.output.clouds import made_cloud
 from tests.output.output_scene import export, made_capture
 
 SCALARS = ("confidence", "view", "dynamic")
+NUM_FRAMES = 75
+"""Frames of the video; those of the tests are fewer."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def frames(output: Output, tmp_path_factory: pytest.TempPathFactory) -> np.ndarr
 
 
 def test_the_video_has_its_length_and_shows_the_cloud(frames: np.ndarray) -> None:
-    assert frames.shape == (NUM_FRAMES, SIZE[1], SIZE[0], 3)
+    assert frames.shape == (orbit.NUM_FRAMES, SIZE[1], SIZE[0], 3)
     shown = np.abs(frames.astype(int) - BACKGROUND).max(axis=-1) > 30
     assert (shown.mean(axis=(1, 2)) > 0.15).all()
     border = shown[:, [0, -1]].mean()
@@ -61,7 +63,9 @@ def test_the_viewpoint_moves_smoothly_and_the_instants_alternate(output: Output,
 @given(st.integers(1, 200), st.floats(0.005, 2.0))
 def test_all_instants_are_shown_in_order(number: int, period: float) -> None:
     times = np.arange(number) * period + 3
-    shown = np.array(shown_instants(times))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(orbit, "NUM_FRAMES", NUM_FRAMES)
+        shown = np.array(shown_instants(times))
     assert len(shown) == NUM_FRAMES
     assert shown[0] == 0
     steps = np.diff(shown)

@@ -31,6 +31,12 @@ def registered(
     return register_people_pair(*views, lenses, (first, second), rig.num_instants, initial=initial)
 
 
+@cache
+def pair_of(filming: Filming, second: int) -> PairPose:
+    """Register the first view and another one of a capture."""
+    return registered(filmed(filming), 0, second)
+
+
 def errors_deg(rig: PeopleRig, pair: PairPose) -> tuple[float, float]:
     """Return the errors of rotation and direction."""
     assert pair.rotation is not None
@@ -41,10 +47,9 @@ def errors_deg(rig: PeopleRig, pair: PairPose) -> tuple[float, float]:
 
 @pytest.mark.parametrize("second", [1, 2])
 def test_exact_keypoints_give_the_exact_pose(second: int) -> None:
-    rig = filmed(EXACT)
-    pair = registered(rig, 0, second)
+    pair = pair_of(EXACT, second)
     assert pair.is_accepted, pair.reason
-    assert max(errors_deg(rig, pair)) < 1e-3
+    assert max(errors_deg(filmed(EXACT), pair)) < 1e-3
     assert pair.score == pytest.approx(1, abs=1e-6)
     assert pair.num_instants == 40
     assert pair.residual_px == pytest.approx(0, abs=1e-6)
@@ -53,10 +58,9 @@ def test_exact_keypoints_give_the_exact_pose(second: int) -> None:
 
 @pytest.mark.parametrize(("filming", "second"), [(REAL, 1), (REAL, 2), (CROWD, 1)])
 def test_noise_bias_crowds_and_strangers_are_tolerated(filming: Filming, second: int) -> None:
-    rig = filmed(filming)
-    pair = registered(rig, 0, second)
+    pair = pair_of(filming, second)
     assert pair.is_accepted, pair.reason
-    rotation_deg, direction_deg = errors_deg(rig, pair)
+    rotation_deg, direction_deg = errors_deg(filmed(filming), pair)
     assert rotation_deg < 4
     assert direction_deg < 3
 
@@ -114,15 +118,14 @@ def test_keypoints_without_depth_or_extent_are_refused() -> None:
 
 
 def test_the_result_is_repeated_exactly() -> None:
-    pairs = [registered(filmed(replace(REAL, breaks=1)), 0, 1) for _ in range(2)]
+    pairs = pair_of(REAL, 1), registered(filmed(REAL), 0, 1)
     np.testing.assert_array_equal(pairs[0].rotation, pairs[1].rotation)
     np.testing.assert_array_equal(pairs[0].direction, pairs[1].direction)
     assert (pairs[0].score, pairs[0].control) == (pairs[1].score, pairs[1].control)
 
 
 def test_exchanged_views_give_the_inverse_pose() -> None:
-    rig = filmed(REAL)
-    forward, backward = registered(rig, 0, 1), registered(rig, 1, 0)
+    forward, backward = pair_of(REAL, 1), registered(filmed(REAL), 1, 0)
     assert forward.rotation is not None
     assert backward.rotation is not None
     assert backward.direction is not None
@@ -157,8 +160,7 @@ def test_an_accepted_pair_is_estimated_again_for_another_focal_length() -> None:
     longer = replace(rig, lenses=(lens(1800.0),) * 3)
     start = registered(longer, 0, 1)
     assert start.is_accepted, start.reason
-    again = registered(rig, 0, 1, initial=start)
-    anew = registered(rig, 0, 1)
+    again, anew = registered(rig, 0, 1, initial=start), pair_of(REAL, 1)
     assert again.control == start.control
     assert again.rotation is not None
     assert anew.rotation is not None

@@ -66,7 +66,7 @@ BASES: dict[str, Options] = {
     "images": plain(scene="images"),
     "all instants": plain("frames"),
     "one chunk": plain("chunk", frames=(0, 2)),
-    "one image": plain("long_side", frames=(0, 1), views=1),
+    "one image": plain("long_side", "weights", untrained=True, preset="mv-tiny", frames=(0, 1), views=1),
     "meshed": plain(mesh=True),
     "with motion": plain(motion=True, calibration="rig.json"),
     "thinned": plain(points={"max_points": 100}),
