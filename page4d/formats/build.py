@@ -81,8 +81,9 @@ def brown_conrady(coefficients: Sequence[float]) -> Distortion | None:
 
 
 def fisheye(coefficients: Sequence[float]) -> Distortion:
-    """Build fisheye distortion from up to four coefficients, padded with zeros."""
+    """Build fisheye distortion from up to four coefficients, padded with zeros; Anipose writes a fifth, zero."""
     values = tuple(float(value) for value in coefficients)
+    values = values if any(values[4:]) else values[:4]
     return Distortion(model=LensModel.FISHEYE, coefficients=values + (0.0,) * (4 - len(values)))
 
 
@@ -96,6 +97,12 @@ def rotation_from_vector(vector: Sequence[float]) -> Float[Tensor, "3 3"]:
     if angle > _MAX_ROTATION_RAD:
         raise InputError(f"the rotation vector has a length of {angle:.6g} rad", "give it in radians, not in degrees")
     return matrix_from_rotation_vector(torch.tensor(list(vector), dtype=torch.float64))
+
+
+def rotation_of(values: Sequence[float] | Sequence[Sequence[float]]) -> Float[Tensor, "3 3"]:
+    """Return a rotation given as a matrix or as a rotation vector."""
+    given = torch.tensor(values, dtype=torch.float64)
+    return given if given.shape == (3, 3) else rotation_from_vector(given.flatten().tolist())
 
 
 def parse_number(text: str) -> float | None:
@@ -152,6 +159,11 @@ def make_camera(
 def pose_matrix(rotation: Float[Tensor, "*F 3 3"], translation: Sequence[float]) -> Float[Tensor, "*F 4 4"]:
     """Build `world_to_camera` from its rotation and translation."""
     return rigid(rotation, torch.tensor(list(translation), dtype=torch.float64))
+
+
+def identity_pose() -> Float[Tensor, "4 4"]:
+    """Return the pose of a camera of which only the lens is read."""
+    return torch.eye(4, dtype=torch.float64)
 
 
 _IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .webp .bmp .tif .tiff .exr .heic .heif .gif .ppm .pgm".split())

@@ -1,5 +1,7 @@
 """Reading and writing of calibrations of all formats: recognition by name and content, units, and targets."""
 
+import re
+from collections.abc import Collection
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -9,9 +11,10 @@ import torch
 
 from page4d.choices import CalibrationFormat, LengthUnit
 from page4d.conventions import Scale
-from page4d.errors import UsageError, listed
+from page4d.errors import InputError, UsageError, listed, shortened
 from page4d.formats.camera_model import CalibratedCamera, Calibration
-from page4d.formats.files import check_exists, read_bytes, read_json, unreadable
+from page4d.formats.files import check_exists, key_paths, read_document, unreadable
+from page4d.formats.opencv_yaml import lens_file
 from page4d.formats.table import FORMATS, RigFormat
 from page4d.geometry.transforms import camera_centers
 from page4d.io.atomic import check_file
@@ -24,14 +27,12 @@ SUSPICIOUS_DISTANCE_M = 100.0
 
 MAX_CAMERAS_COMPARED = 1000
 
-_SIGNATURE_BYTES = 4096
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-
-def read_calibration(path: Path, unit: str | None = None) -> Calibration:
+def read_calibration(path: Path, unit: str | None = None, views: Collection[str] | None = None) -> Calibration:
     """Read a calibration of any supported format.
 
-    `unit` ("m", "cm" or "mm") is the unit of a file that does not declare one; the result is then metric.
+    `unit` ("m", "cm" or "mm") is the unit of a file that does not declare one; the result is then metric. Of several
+    COLMAP models in a folder, the only one with cameras of all `views` is read.
 
     Raises:
         InputError: if the file is missing, damaged or of an unknown format, or contains an invalid camera.
@@ -39,90 +40,97 @@ def read_calibration(path: Path, unit: str | None = None) -> Calibration:
     """
     if unit is not None and unit not in METRES_PER_UNIT:
         raise UsageError(f"⟨calibration_unit={unit}⟩", f"choose from {', '.join(METRES_PER_UNIT)}")
-    found = _find(path)
-    calibration = replace(found.row.read(*found.arguments), format=found.row.name)
+    calibration = _read(path, views, poses=True)
     return _with_distance_notice(calibration) if unit is None else _in_metres(calibration, unit)
 
 
-def read_lenses(path: Path) -> Calibration:
-    """Read a calibration of any supported format for its intrinsics alone: OpenCV YAML then needs no `extri.yml`.
+def read_lenses(path: Path, views: Collection[str] | None = None) -> Calibration:
+    """Read a calibration of any supported format for its intrinsics alone; poses may be missing.
 
     Raises:
         InputError: if the file is missing, damaged or of an unknown format, or contains an invalid camera.
     """
-    found = _find(path)
-    return _with_distance_notice(replace(found.row.read_lenses(*found.arguments), format=found.row.name))
+    return _with_distance_notice(_read(path, views, poses=False))
 
 
 def is_calibration_name(path: Path) -> bool:
     """Return True if a file has a name of a calibration format."""
-    return _format_of_name(path) is not None
+    name = path.name.lower()
+    return any(fnmatchcase(name, pattern) for row in FORMATS for pattern in row.patterns)
 
 
 class _Found(NamedTuple):
-    """The format of a calibration, and the arguments of its reader: path and, for JSON, content."""
+    """A calibration and its format; `content` is the parsed document, None for a format that spans a folder."""
 
+    path: Path
     row: RigFormat
-    arguments: tuple[object, ...]
+    content: object = None
+
+
+def _read(path: Path, views: Collection[str] | None, *, poses: bool) -> Calibration:
+    path, row, content = _find(path)
+    if row.advice:
+        raise InputError(f"'{path.name}' is a calibration of {row.name}, which is not read", row.advice)
+    if poses and not row.has_poses:
+        raise InputError(
+            f"'{path.name}' ({row.name}) has lenses, but no poses of cameras", "pass it as ⟨intrinsics⟩ instead"
+        )
+    if not row.keys:
+        calibration = row.read(path, views)
+    else:
+        calibration = row.read(path, content, poses=poses) if row.lenses else row.read(path, content)
+    return replace(calibration, format=row.name)
 
 
 def _find(path: Path) -> _Found:
     check_exists(path)
     if path.is_dir():
         return _find_in_folder(path)
-    if path.name.lower().endswith(".json"):
-        return _find_json(path)
-    row = _format_of_name(path)
-    return _find_by_content(path) if row is None else _Found(row, (path,))
+    name = path.name.lower()
+    for row in FORMATS:
+        if not row.keys and any(fnmatchcase(name, pattern) for pattern in row.patterns):
+            return _Found(path, row)
+    content = read_document(path)
+    recognized = _format_of(content)
+    if recognized is None:
+        keys = listed([f"'{shortened(str(key))}'" for key in content], 6) if isinstance(content, dict) else ""
+        reason = "it contains no camera of a supported format"
+        raise unreadable(path, f"{reason} (its keys are {keys})" if keys else reason)
+    return _Found(path, recognized, content)
+
+
+def _format_of(content: object) -> RigFormat | None:
+    paths = tuple(key_paths(content))
+    return next((row for row in FORMATS if row.keys and any(re.fullmatch(row.keys, path) for path in paths)), None)
 
 
 def _find_in_folder(folder: Path) -> _Found:
     for row in FORMATS:
-        if row.is_folder is not None and row.is_folder(folder):
-            return _Found(row, (folder,))
-    for name in (name for row in FORMATS if row.json_keys for name in row.patterns):
-        if (folder / name).is_file():
-            return _find_json(folder / name)
+        if row.is_folder(folder):
+            return _Found(folder, row)
     try:
-        files = sorted(path for path in folder.iterdir() if _is_single_file(_format_of_name(path)))
+        files = sorted(path for path in folder.iterdir() if is_calibration_name(path) and path.is_file())
     except OSError as error:
         raise unreadable(folder, (error.strerror or "it cannot be opened").lower()) from None
-    if len(files) > 1:
-        names = listed([path.name for path in files], limit=4)
-        raise unreadable(folder, f"it contains {len(files)} calibrations ({names}); pass one of them")
-    if not files:
-        raise unreadable(folder, "it contains no calibration file")
-    return _find(files[0])
-
-
-def _is_single_file(format_: RigFormat | None) -> bool:
-    return format_ is not None and format_.is_folder is None and not format_.json_keys
-
-
-def _format_of_name(path: Path) -> RigFormat | None:
-    name = path.name.lower()
-    return next((row for row in FORMATS if any(fnmatchcase(name, pattern) for pattern in row.patterns)), None)
-
-
-def _find_json(path: Path) -> _Found:
-    content = read_json(path)
-    for row in FORMATS:
-        if row.json_keys & content.keys():
-            return _Found(row, (path, content))
-    expected = [f"'{key}'" for row in FORMATS for key in sorted(row.json_keys)]
-    raise unreadable(path, f"it has none of the keys {', '.join(expected)}")
-
-
-def _find_by_content(path: Path) -> _Found:
-    start = read_bytes(path).removeprefix(_BYTE_ORDER_MARK)[:_SIGNATURE_BYTES].lstrip()
-    if not start:
-        raise unreadable(path, "it is empty")
-    if start.startswith(b"{"):
-        return _find_json(path)
-    for row in FORMATS:
-        if row.signature is not None and row.signature.match(start):
-            return _Found(row, (path,))
-    raise unreadable(path, "neither its name nor its content matches a supported format")
+    found: dict[Path, _Found] = {}
+    errors: dict[Path, InputError] = {}
+    for file in files:
+        try:
+            found[lens_file(file)] = _find(file)
+        except InputError as error:
+            errors[lens_file(file)] = error
+    if len(found) > 1:
+        names = listed([path.name for path in found], limit=4)
+        raise InputError(
+            f"'{folder.name or folder}' contains {len(found)} calibrations: {names}",
+            f"pass one of them, such as ⟨calibration='{next(iter(found))}'⟩",
+        )
+    if found:
+        return next(iter(found.values()))
+    if len(errors) == 1:
+        raise next(iter(errors.values()))
+    names = f": {listed([path.name for path in errors], limit=4)} are none" if errors else ""
+    raise unreadable(folder, f"it contains no calibration file{names}")
 
 
 def _in_metres(calibration: Calibration, unit: str) -> Calibration:

@@ -7,8 +7,8 @@ Source: COLMAP documentation, "Output format" and "Camera models"; rigs and fram
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError, shortened
+from page4d.errors import InputError, UsageError, counted, listed, shortened
 from page4d.formats.build import (
     ImageCamera,
     brown_conrady,
@@ -33,10 +33,14 @@ from page4d.formats.files import MAX_IMAGES, check_count, error_context, read_by
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_quaternion, quaternion_from_matrix
 from page4d.io.folders import write_file
+from page4d.io.input_files import composed, natural_key
 from page4d.io.json_records import readable
 
-_MODEL_FOLDERS = (".", "sparse/0", "sparse", "colmap/sparse/0")
-"""Folders that may contain the model, below the given one and in search order."""
+_MODEL_FOLDERS = ("sparse", "sparse/*", "colmap/sparse", "colmap/sparse/*", "*")
+"""Folders that may contain models, below one that is none itself; those of COLMAP have numbers."""
+
+_SAME = 1e-5
+"""Difference of equal numbers in a binary and a text file."""
 
 _CAMERA_SENSOR = 0
 
@@ -226,22 +230,98 @@ class Model:
 
 def is_folder(folder: Path) -> bool:
     """Return True if there is a COLMAP model in or below a folder."""
-    return _find(folder) is not None
+    return bool(_models(folder))
 
 
-def read(path: Path) -> Calibration:
-    """Read the model in a folder, in `sparse/0` below it, or in the folder of one of its files; binary before text.
+def read(path: Path, views: Collection[str] | None = None) -> Calibration:
+    """Read the model in or below a folder, or in the folder of one of its files.
 
+    Of several models the only one that has cameras of all `views` is read; without `views` there may be only one.
     The image `cam01/000000.png` is frame 000000 of the view cam01, `cam01.png` is the only image of the view cam01.
     The scale is arbitrary.
 
     Raises:
-        InputError: if there is no model, it is damaged, or a camera is invalid.
+        InputError: if there is no model, several are possible, the model is damaged, or a camera is invalid.
     """
-    folder = _find(path if path.is_dir() else path.parent)
-    if folder is None:
+    if path.is_file():
+        return _read_model(path, path.parent, path.suffix.lower()).calibration
+    models = _models(path)
+    if len(models) < 2:
+        return _read_folder(path, models[0] if models else path).calibration
+    found = [_read_folder(path, folder) for folder in models]
+    kept = [
+        model
+        for model in found
+        if views is not None and set(views) <= {composed(name) for name in model.calibration.names}
+    ]
+    if kept and all(_is_same(model.calibration, kept[0].calibration) for model in kept):
+        others = listed([str(model) for model in found if model is not kept[0]])
+        notice = f"the COLMAP model {kept[0]} is used, not {others}"
+        return replace(kept[0].calibration, notices=(*kept[0].calibration.notices, notice))
+    fit = f"{listed([model.name for model in kept], separator=' and ')} have" if kept else "none has"
+    question = "" if views is None else f"; {fit} cameras of all views"
+    largest = path / max(found, key=lambda model: model.num_images).name
+    raise InputError(
+        f"'{path.name or path}' contains {len(found)} COLMAP models: {listed(found)}{question}",
+        f"pass the folder of one of them: ⟨calibration='{largest}'⟩",
+    )
+
+
+@dataclass(frozen=True)
+class _ReadModel:
+    """A model that was read; `name` is its folder below the given one."""
+
+    name: str
+    num_images: int
+    calibration: Calibration
+
+    def __str__(self) -> str:
+        return f"{self.name} ({counted(self.num_images, 'image')})"
+
+
+def _models(folder: Path) -> list[Path]:
+    """Return the folder if it is a model, or else the models below it."""
+    if _suffixes(folder):
+        return [folder]
+    below = {inner for pattern in _MODEL_FOLDERS for inner in folder.glob(pattern)}
+    named = (inner for inner in below if inner.name.isdecimal() or inner.name == "sparse")
+    return sorted((inner for inner in named if _suffixes(inner)), key=lambda inner: natural_key(str(inner)))
+
+
+def _suffixes(folder: Path) -> list[str]:
+    """Return the suffixes, .bin before .txt, of the models in a folder."""
+    return [
+        suffix
+        for suffix in (".bin", ".txt")
+        if all((folder / f"{stem}{suffix}").is_file() for stem in ("cameras", "images"))
+    ]
+
+
+def _read_folder(path: Path, folder: Path) -> _ReadModel:
+    """Read the model in a folder; binary and text files must agree if both exist."""
+    models = [_read_model(path, folder, suffix) for suffix in _suffixes(folder)]
+    if not models:
         raise unreadable(path, "it contains no COLMAP model (cameras and images, .bin or .txt)")
-    if path.suffix != ".txt" and all((folder / f"{stem}.bin").is_file() for stem in ("cameras", "images")):
+    if not _is_same(models[0].calibration, models[-1].calibration):
+        raise InputError(
+            f"'{folder.name or folder}' contains two COLMAP models, which differ: cameras.bin and cameras.txt",
+            f"pass one of them: ⟨calibration='{folder / 'cameras.txt'}'⟩ or cameras.bin",
+        )
+    return models[0]
+
+
+def _is_same(first: Calibration, second: Calibration) -> bool:
+    """Return True if two calibrations have the same cameras, up to the digits of text files."""
+    return first.names == second.names and all(
+        (one.frames, one.image_size) == (other.frames, other.image_size)
+        and torch.allclose(one.world_to_camera, other.world_to_camera, atol=_SAME)
+        and torch.allclose(one.intrinsics, other.intrinsics, atol=_SAME)
+        for one, other in zip(first.cameras, second.cameras, strict=True)
+    )
+
+
+def _read_model(path: Path, folder: Path, suffix: str) -> _ReadModel:
+    if suffix == ".bin":
         cameras = _read_binary_cameras(folder / "cameras.bin")
         images = _read_binary_images(folder / "images.bin")
     else:
@@ -260,16 +340,9 @@ def read(path: Path) -> Calibration:
                     f"image {image.name} uses camera number {image.camera_id}, which is missing", CORRECTION_HINT
                 )
             joined.append(_image_camera(name.view, name.frame, cameras[image.camera_id], image))
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(label, joined))
-
-
-def _find(folder: Path) -> Path | None:
-    """Return the folder of the COLMAP model in or below `folder`, or None."""
-    for subfolder in _MODEL_FOLDERS:
-        for suffix in (".bin", ".txt"):
-            if all((folder / subfolder / f"{stem}{suffix}").is_file() for stem in ("cameras", "images")):
-                return folder / subfolder
-    return None
+    calibration = Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(label, joined))
+    below = folder.relative_to(path) if folder.is_relative_to(path) else folder
+    return _ReadModel(str(below), len(images), calibration)
 
 
 def _image_camera(view: str, frame: str | None, camera: Camera, image: Image) -> ImageCamera:

@@ -1,9 +1,12 @@
 """Bounded reading of calibration files, and errors that name file and camera."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from xml.etree.ElementTree import Element
 
 from pydantic import BaseModel, ValidationError
 
@@ -11,13 +14,15 @@ from page4d.errors import InputError, shortened
 from page4d.formats.camera_model import CORRECTION_HINT
 from page4d.formats.table import SUPPORTED_FORMATS
 from page4d.io import documents
-from page4d.io.documents import MAX_JSON_BYTES, DocumentError, first_violation
+from page4d.io.documents import MAX_JSON_BYTES, MAX_TEXT_BYTES, DocumentError, first_violation
 
 MAX_CAMERAS = 5_000
 """Largest number of cameras; each takes one or two milliseconds."""
 
 MAX_IMAGES = 500_000
 """Largest number of images of moving cameras."""
+
+_MAX_KEYS = 1000
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -66,6 +71,31 @@ def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
         return documents.read_text(path, max_bytes)
 
 
+def read_document(path: Path) -> Any:
+    """Return the parsed content of a JSON, YAML, TOML or XML file, recognized by its name or its beginning.
+
+    XML is an Element, except that of OpenCV, which becomes a mapping as its YAML does.
+
+    Raises:
+        InputError: if the file is missing, damaged, too large or of another kind.
+    """
+    check_exists(path)
+    with parsing(path):
+        kind = _kind(path)
+        if kind == "xml":
+            root = documents.parse_xml(documents.read_bytes(path, MAX_TEXT_BYTES))
+            return _opencv_mapping(root) if root.tag == "opencv_storage" else root
+        text = documents.read_text(path, MAX_JSON_BYTES if kind == "json" else MAX_TEXT_BYTES)
+        if not text.strip():
+            raise DocumentError("it is empty")
+        if kind:
+            return _PARSERS[kind](text)
+        for parse in _PARSERS.values():
+            with suppress(DocumentError):
+                return parse(text)
+    raise unreadable(path, "neither its name nor its content matches a supported format")
+
+
 def read_json(path: Path) -> dict[str, object]:
     """Return a JSON object; NaN, Infinity and repeated keys are errors."""
     with parsing(path):
@@ -73,6 +103,58 @@ def read_json(path: Path) -> dict[str, object]:
     if not isinstance(content, dict):
         raise unreadable(path, "it is not a JSON object")
     return content
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "json": documents.parse_json,
+    "toml": documents.parse_toml,
+    "yaml": documents.parse_yaml,
+}
+
+_KINDS = {".json": "json", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", ".xml": "xml", ".xcp": "xml"}
+
+
+def _kind(path: Path) -> str:
+    """Return the kind of a document by its name, or by its first character; "" if unknown."""
+    name = path.name.lower()
+    if name.endswith((".qca.txt", ".qca")):
+        return "xml"
+    if kind := _KINDS.get(path.suffix.lower()):
+        return kind
+    start = documents.read_bytes(path, MAX_JSON_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+    return {b"{": "json", b"<": "xml"}.get(start, "")
+
+
+def _opencv_mapping(root: Element) -> dict[str, object]:
+    """Convert the nodes of an XML file of OpenCV to those of its YAML, whose scalars are strings."""
+
+    def value(node: Element) -> object:
+        if len(node):
+            return {child.tag: value(child) for child in node}
+        words = re.findall(r'"[^"]*"|[^\s"]+', node.text or "")
+        is_list = node.tag == "data" or len(words) > 1
+        return [word.strip('"') for word in words] if is_list else "".join(words).strip('"')
+
+    return {child.tag: value(child) for child in root}
+
+
+def key_paths(document: object, depth: int = 3) -> Iterator[str]:
+    """Yield the keys of a document with those above them (`cameras/cam1/K`); the first item of a list is `#`.
+
+    An XML document has the path of its root, `<root>`. At most 1,000 keys per level are looked at.
+    """
+    if isinstance(document, Element):
+        yield f"<{document.tag}>"
+        return
+    items: Iterable[tuple[object, object]] = ()
+    if isinstance(document, dict):
+        items = islice(document.items(), _MAX_KEYS)
+    elif isinstance(document, list):
+        items = (("#", item) for item in document[:1])
+    for key, value in items:
+        yield str(key)
+        if depth > 1:
+            yield from (f"{key}/{below}" for below in key_paths(value, depth - 1))
 
 
 def check_count(path: Path, number: int, noun: str = "cameras", limit: int = MAX_CAMERAS) -> None:

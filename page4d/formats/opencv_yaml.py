@@ -1,10 +1,11 @@
-"""OpenCV YAML of EasyMocap and EasyVolcap, read and written: `intri.yml` and `extri.yml`.
+"""OpenCV files of EasyMocap and EasyVolcap, read and written: `intri.yml` and `extri.yml`, or both in one file.
 
 The files declare no unit of length, so the scale is arbitrary.
 
 Source: EasyMocap documentation, "camera parameters"; OpenCV documentation, "XML/YAML/JSON file storages".
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,14 +26,16 @@ from page4d.formats.build import (
     rotation_from_vector,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
-from page4d.formats.files import check_count, error_context, parsing, read_text, unreadable
+from page4d.formats.files import check_count, error_context, read_document, unreadable
 from page4d.geometry.rotation import rotation_angle
-from page4d.io.documents import MAX_TEXT_BYTES, parse_yaml
 
 _MAX_ROTATION_DIFFERENCE_RAD = 1e-3
 """Accepted difference of `R_` and `Rot_` of a camera, which are often written with few digits."""
 
-_SUFFIXES = (".yml", ".yaml")
+_SUFFIXES = (".yml", ".yaml", ".json", ".xml")
+
+_LENSES = "K_<camera>"
+_POSES = "R_<camera> and T_<camera>"
 
 Storage = dict[str, float | NDArray[np.float64] | Sequence[str]]
 """Entries of a file to write: numbers, matrices, and lists of names."""
@@ -44,6 +47,13 @@ class _File:
 
     name: str
     content: dict[str, object]
+
+    @staticmethod
+    def of(path: Path, content: object) -> "_File":
+        """Make the record of a parsed document."""
+        if not isinstance(content, dict):
+            raise unreadable(path, "it is not a mapping")
+        return _File(path.name, {str(key): value for key, value in content.items()})
 
     def matrix(self, keys: tuple[str, ...]) -> Tensor | None:
         """Return the matrix of the first key that exists, or None."""
@@ -58,30 +68,53 @@ class _File:
         return matrix
 
 
-def is_folder(folder: Path) -> bool:
-    """Return True if a folder contains one of the two files."""
-    return any((folder / f"{stem}{suffix}").is_file() for stem in ("intri", "extri") for suffix in _SUFFIXES)
+def lens_file(path: Path) -> Path:
+    """Return the file of the lenses that belongs to one of poses (`intri.yml` to `extri.yml`), else `path`."""
+    partner = _renamed(path, "extri", "intri")
+    return path if partner == path else _existing(partner)
 
 
-def read(path: Path) -> Calibration:
-    """Read `intri.yml` and `extri.yml`; `path` is their folder or one of the two files.
+def _existing(path: Path) -> Path:
+    """Return a file, or the one of its name with another suffix if only that exists."""
+    files = (path, *(path.with_suffix(suffix) for suffix in _SUFFIXES))
+    return next((file for file in files if file.is_file()), path)
+
+
+def _renamed(path: Path, word: str, other: str) -> Path:
+    """Replace a word in the name of a file by one of the same length; each letter keeps its case."""
+
+    def replaced(found: re.Match[str]) -> str:
+        return "".join(new.upper() if old.isupper() else new for old, new in zip(found[0], other, strict=True))
+
+    return path.with_name(re.sub(word, replaced, path.name, flags=re.IGNORECASE))
+
+
+def read(path: Path, content: object, poses: bool = True) -> Calibration:
+    """Read a file with lenses and poses, or a pair of files whose names differ in `intri` and `extri`.
+
+    Without `poses`, which are then the identity, a file of lenses is read alone.
 
     Raises:
         InputError: if a file is missing or damaged, or a camera is invalid.
     """
-    folder = path if path.is_dir() else path.parent
-    return _calibration(path, *(_load(_find(path, folder, stem)) for stem in ("intri", "extri")))
+    named = _File.of(path, content)
+    has_lenses = any(key.startswith("K_") for key in named.content)
+    intrinsic = named if has_lenses else _partner(path, lens_file(path), _POSES, _LENSES)
+    if not poses:
+        return _calibration(path, intrinsic, _without_poses(_names(path, intrinsic, intrinsic)))
+    has_poses = any(re.fullmatch(r"(R|Rot|T)_.+", key) for key in named.content)
+    extrinsic = named if has_poses else _partner(path, _existing(_renamed(path, "intri", "extri")), _LENSES, _POSES)
+    return _calibration(path, intrinsic, extrinsic)
 
 
-def read_lenses(path: Path) -> Calibration:
-    """Read `intri.yml`, which may have another name, alone: all poses are the identity.
-
-    Raises:
-        InputError: if the file is missing or damaged, or a camera is invalid.
-    """
-    is_other = path.is_file() and path.stem.lower() != "extri"
-    intrinsic = _load(path if is_other else _find(path, path if path.is_dir() else path.parent, "intri"))
-    return _calibration(path, intrinsic, _without_poses(_names(path, intrinsic, intrinsic)))
+def _partner(path: Path, partner: Path, has: str, lacks: str) -> _File:
+    """Load the other file of a pair."""
+    if partner == path:
+        hint = "add them, or pass it as ⟨intrinsics⟩" if has == _LENSES else "add them"
+        raise InputError(f"cannot read calibration '{path.name}': it has {has}, but not {lacks}", hint)
+    if not partner.is_file():
+        raise unreadable(path, f"{partner.name} is missing ({path.name} and {partner.name} belong together)")
+    return _File.of(partner, read_document(partner))
 
 
 def encode_storage(entries: Storage) -> bytes:
@@ -100,28 +133,13 @@ def _node(key: str, value: float | NDArray[np.float64] | Sequence[str]) -> str:
 
 
 def _calibration(path: Path, intrinsic: _File, extrinsic: _File) -> Calibration:
-    label = f"{intrinsic.name}/{extrinsic.name}"
+    label = "/".join(dict.fromkeys((intrinsic.name, extrinsic.name)))
     names = _names(path, intrinsic, extrinsic)
     check_count(path, len(names))
     cameras = tuple(_camera(label, name, intrinsic, extrinsic) for name in names)
     plain = [name for name in names if not _coefficients(name, intrinsic)]
     notice = f"{intrinsic.name} has no distortion of {listed(plain)}: undistorted images are assumed"
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=(notice,) if plain else ())
-
-
-def _find(path: Path, folder: Path, stem: str) -> Path:
-    for suffix in _SUFFIXES:
-        if (folder / f"{stem}{suffix}").is_file():
-            return folder / f"{stem}{suffix}"
-    raise unreadable(path, f"{stem}.yml is missing (intri.yml and extri.yml belong together)")
-
-
-def _load(path: Path) -> _File:
-    with parsing(path):
-        content = parse_yaml(read_text(path, MAX_TEXT_BYTES))
-    if not isinstance(content, dict):
-        raise unreadable(path, "it is not a mapping")
-    return _File(path.name, {str(key): value for key, value in content.items()})
 
 
 def _without_poses(names: list[str]) -> _File:
@@ -167,7 +185,7 @@ def _coefficients(name: str, intrinsic: _File) -> list[float]:
     """Return the distortion coefficients; none if the matrix is missing or, as OpenCV writes an absent one, empty."""
     for key in (f"dist_{name}", f"D_{name}"):
         given = intrinsic.content.get(key)
-        if isinstance(given, dict) and given.get("data") == []:
+        if isinstance(given, dict) and given.get("data", []) == []:
             return []
     lens = intrinsic.matrix((f"dist_{name}", f"D_{name}"))
     return [] if lens is None else [float(value) for value in lens.flatten()]
@@ -228,6 +246,8 @@ def _matrix(value: object, key: str) -> Tensor:
 
 
 def _float(value: object, key: str) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)  # JSON
     if not isinstance(value, str):
         raise InputError(f"{key} contains a value that is not a number", CORRECTION_HINT)
     # OpenCV writes .Nan, .Inf and -.Inf, as YAML does.

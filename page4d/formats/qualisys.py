@@ -12,23 +12,18 @@ from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
 from page4d.errors import InputError, shortened
 from page4d.formats.build import brown_conrady, make_camera, parse_number, pinhole, pose_matrix
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
-from page4d.formats.files import check_count, error_context, parsing, read_bytes, unreadable
-from page4d.io.documents import MAX_TEXT_BYTES, parse_xml
+from page4d.formats.files import check_count, error_context
 
 _UNITS_PER_PIXEL = 64.0
 _MM_PER_METRE = 1000.0
 
 
-def read(path: Path) -> Calibration:
-    """Read a `.qca.txt` file; its scale is metric.
+def read(path: Path, root: ElementTree.Element) -> Calibration:
+    """Read the parsed content of a `.qca.txt` file; its scale is metric.
 
     Raises:
-        InputError: if the file is damaged or a camera is invalid.
+        InputError: if a camera is invalid.
     """
-    with parsing(path):
-        root = parse_xml(read_bytes(path, MAX_TEXT_BYTES))
-    if root.tag != "calibration":
-        raise unreadable(path, f"the XML root is <{root.tag[:40]}>, not <calibration>")
     nodes = root.findall("./cameras/camera")
     check_count(path, len(nodes))
     active = [node for node in nodes if node.get("active", "1") != "0"]

@@ -1,6 +1,5 @@
 """The calibration formats as data: how their files are recognized, read and written. Imports no torch."""
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,41 +14,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RigFormat:
-    """A calibration format: how its files are recognized, and the module that reads and writes them.
+    """A calibration format: how its files are recognized, and the functions that read and write them.
 
-    `module` has `read(path) -> Calibration`. It may have `read_lenses(path)`, which needs no poses, and
-    `is_folder(path)`, which recognizes a format that spans a folder. `files` describes the files in messages, "" if
-    the name does. `patterns` match lower-case file names. JSON files are recognized by one of the `json_keys`
-    instead, and `read` takes their parsed content, too; files with other names are recognized by `signature` at their
-    beginning. A format that is `written` has `write(calibration, path)`, and its files end with `suffix`, "" for a
+    `patterns` match lower-case file names that are probably calibrations. A document is recognized by its content:
+    by a key path that `keys` matches (`page4d.formats.files.key_paths`). `reader` in `module` is a function
+    `read(path, content, poses) -> Calibration` of the parsed document; without `poses` it needs none, which only
+    `lenses` formats distinguish, and a format without `has_poses` never has any. A format without `keys` spans a
+    folder: `is_folder(path)` recognizes it, and `read(path, views)` gets the names of the views, if they are known.
+    `files` describes the files in messages, "" if the name does. A format with `advice`, how to convert its files, is
+    not read. A format that is `written` has `write(calibration, path)`, and its files end with `suffix`, "" for a
     folder that contains a file of the first name in `patterns`.
     """
 
     name: str
     module: str
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] = ()
     files: str = ""
-    json_keys: frozenset[str] = frozenset()
-    signature: re.Pattern[bytes] | None = None
+    keys: str = ""
+    reader: str = "read"
+    lenses: bool = False
+    has_poses: bool = True
+    advice: str = ""
     written: CalibrationFormat | None = None
     suffix: str = ""
 
     @property
     def read(self) -> "Callable[..., Calibration]":
         """The reader."""
-        read: Callable[..., Calibration] = self._function("read")
+        read: Callable[..., Calibration] = self._function(self.reader)
         return read
 
     @property
-    def read_lenses(self) -> "Callable[..., Calibration]":
-        """The reader of intrinsics alone; that of cameras where the format has no other."""
-        read_lenses: Callable[..., Calibration] = self._function("read_lenses", self.read)
-        return read_lenses
-
-    @property
-    def is_folder(self) -> Callable[[Path], bool] | None:
-        """What recognizes a folder of the format; None if each calibration is one file."""
-        is_folder: Callable[[Path], bool] | None = self._function("is_folder")
+    def is_folder(self) -> Callable[[Path], bool]:
+        """What recognizes a folder of the format; False if each calibration is one file."""
+        is_folder: Callable[[Path], bool] = self._function("is_folder", lambda _: False)
         return is_folder
 
     @property
@@ -69,36 +67,50 @@ FORMATS = (
         ("cameras.bin", "cameras.txt", "images.bin", "images.txt"),
         written=CalibrationFormat.COLMAP,
     ),
-    RigFormat("OpenCV YAML", "opencv_yaml", ("*.yml", "*.yaml"), "intri.yml and extri.yml"),
-    RigFormat("nerfstudio", "nerfstudio", ("transforms.json",), "transforms.json", json_keys=frozenset({"frames"})),
     RigFormat(
-        "cameras.json",
-        "cameras_json",
-        ("cameras.json",),
-        json_keys=frozenset({"views", "cameras"}),
-        written=CalibrationFormat.PAGE4D,
-        suffix=".json",
+        "OpenCV YAML",
+        "opencv_yaml",
+        ("*.yml", "*.yaml", "intri.json", "extri.json", "intri.xml", "extri.xml"),
+        "intri.yml and extri.yml",
+        keys=r"(K|R|Rot|T)_.+",
+        lenses=True,
     ),
     RigFormat(
-        "Qualisys",
-        "qualisys",
-        ("*.qca.txt", "*.qca"),
-        ".qca.txt",
-        signature=re.compile(rb"<(.*<)?calibration", re.DOTALL),
+        "nerfstudio",
+        "nerfstudio",
+        ("transforms.json", "transforms_train.json"),
+        "transforms.json",
+        keys="frames",
+    ),
+    RigFormat("Qualisys", "qualisys", ("*.qca.txt", "*.qca"), ".qca.txt", keys="<calibration>"),
+    RigFormat(
+        "Caliscope",
+        "toml_rig",
+        files="camera_array.toml",
+        keys=r"cameras/[^/#]+/(matrix|rotation)|[^/#]+/rotation_count",
+        lenses=True,
     ),
     RigFormat(
         "Pose2Sim/Anipose TOML",
         "toml_rig",
         ("*.toml",),
-        signature=re.compile(rb"\[.*matrix", re.DOTALL),
+        keys=r"[^/#]+/(matrix|rotation|translation)",
+        lenses=True,
         written=CalibrationFormat.ANIPOSE,
         suffix=".toml",
     ),
+    RigFormat(
+        "cameras.json",
+        "cameras_json",
+        ("cameras.json",),
+        keys=r"views|cameras(/.+)?",
+        written=CalibrationFormat.PAGE4D,
+        suffix=".json",
+    ),
 )
-"""Supported formats. A folder is searched for formats that span it, then for JSON files, each in this order, and
-finally for a single file of any other format."""
+"""Formats in the order in which they are tried; that of `cameras.json` has the most general keys."""
 
 SUPPORTED_FORMATS = "supported: " + ", ".join(
-    f"{row.name} ({row.files})" if row.files else row.name for row in FORMATS
+    f"{row.name} ({row.files})" if row.files else row.name for row in FORMATS if not row.advice
 )
 """Hint for a file that is not a calibration."""

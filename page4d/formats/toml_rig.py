@@ -1,19 +1,20 @@
-"""Pose2Sim and Anipose TOML, read and written: one table per camera.
+"""TOML of Pose2Sim, Anipose and Caliscope: one table per camera; that of Anipose is written.
 
 The files declare no unit: Pose2Sim writes metres, Anipose usually millimetres. Metres are assumed, except in files of
 page4d, which state the unit under `[metadata]`.
 
-Source: user guides of Pose2Sim and Anipose, "calibration".
+Source: user guides of Pose2Sim and Anipose, "calibration"; Caliscope, `cameras/camera_array.py`.
 """
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
+from page4d.errors import InputError, listed
 from page4d.formats.build import (
     FileSchema,
     Matrix3,
@@ -21,17 +22,17 @@ from page4d.formats.build import (
     Side,
     brown_conrady,
     fisheye,
+    identity_pose,
     make_camera,
     pose_matrix,
-    rotation_from_vector,
+    rotation_of,
 )
 from page4d.formats.camera_model import CalibratedCamera, Calibration
-from page4d.formats.files import check_count, error_context, parsing, read_text, unreadable, validated
+from page4d.formats.files import check_count, error_context, validated
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import LensModel
 from page4d.geometry.rotation import rotation_vector_from_matrix
 from page4d.io.atomic import write_bytes_atomic
-from page4d.io.documents import MAX_TEXT_BYTES, parse_toml
 from page4d.io.json_records import readable
 
 _ANIPOSE_COEFFICIENTS = 5
@@ -41,46 +42,73 @@ _CAMERA_KEYS = frozenset({"matrix", "rotation", "translation"})
 
 
 class _CameraTable(FileSchema):
-    """One camera: intrinsics and coefficients of OpenCV, `rotation` as a Rodrigues vector, world to camera."""
+    """One camera: intrinsics and coefficients of OpenCV, world to camera as a Rodrigues vector or a matrix.
+
+    Caliscope numbers its cameras, and `rotation_count` quarter turns apply to its display alone.
+    """
 
     name: str | None = None
     size: Annotated[list[Side], Field(min_length=2, max_length=2)]
     matrix: Matrix3
-    distortions: list[float] = Field(default=[])
-    rotation: Row3
-    translation: Row3
+    distortions: list[float] | Annotated[list[list[float]], Field(max_length=1)] = Field(default=[])
+    rotation: Row3 | Matrix3 = Field(default=[])
+    translation: Row3 = Field(default=[])
     fisheye: bool = False
 
 
-def read(path: Path) -> Calibration:
-    """Read a TOML file; tables without camera keys, such as `[metadata]`, are ignored.
+def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
+    """Read a parsed file; tables without camera keys, such as `[metadata]`, are ignored.
+
+    The tables of a Caliscope file are below `[cameras]`. Cameras without a lens, without a pose or with `ignore` are
+    left out with a notice.
 
     Raises:
-        InputError: if the file is damaged or a camera is invalid.
+        InputError: if a camera is invalid, or none is complete.
     """
-    with parsing(path):
-        content = parse_toml(read_text(path, MAX_TEXT_BYTES))
-    tables = {key: table for key, table in content.items() if isinstance(table, dict) and _CAMERA_KEYS & set(table)}
-    if not tables:
-        raise unreadable(path, "it contains no camera table")
+    nested = content.get("cameras")
+    tables = {
+        # Caliscope writes "null" for values that it does not know.
+        key: {name: value for name, value in table.items() if value != "null"}
+        for key, table in (_numbered(nested) if isinstance(nested, dict) else content).items()
+        if isinstance(table, dict) and _CAMERA_KEYS & set(table)
+    }
     check_count(path, len(tables))
-    cameras = tuple(_camera(path.name, key, table) for key, table in tables.items())
+    needed = _CAMERA_KEYS if poses else {"matrix"}
+    known = {key: table for key, table in tables.items() if needed <= set(table) and table.get("ignore") is not True}
+    if not known:
+        hint = "finish the calibration, or pass the file as ⟨intrinsics⟩" if poses else "calibrate the cameras"
+        raise InputError(
+            f"cannot read calibration '{path.name}': no camera has all of {listed(sorted(needed))}", hint
+        )
+    left_out = [key for key in tables if key not in known]
+    notice = f"{path.name}: {listed(left_out)} left out: not calibrated completely, or marked with 'ignore'"
     metadata = content.get("metadata")
     is_arbitrary = isinstance(metadata, dict) and metadata.get("unit") == Scale.ARBITRARY.unit
-    return Calibration(path=path, scale=Scale.ARBITRARY if is_arbitrary else Scale.METRIC, cameras=cameras)
+    return Calibration(
+        path=path,
+        scale=Scale.ARBITRARY if is_arbitrary else Scale.METRIC,
+        cameras=tuple(_camera(path.name, key, table, poses) for key, table in known.items()),
+        notices=(notice,) if left_out else (),
+    )
 
 
-def _camera(label: str, key: str, content: dict[str, object]) -> CalibratedCamera:
+def _numbered(tables: dict[str, Any]) -> dict[str, Any]:
+    """Name the cameras of Caliscope, which have numbers, as its videos."""
+    return {f"cam_{key}": table for key, table in tables.items()}
+
+
+def _camera(label: str, key: str, content: dict[str, object], poses: bool) -> CalibratedCamera:
     table = validated(_CameraTable, content, label, key)
     name = key if table.name is None else table.name
     with error_context(label, name):
-        distortion = fisheye(table.distortions) if table.fisheye else brown_conrady(table.distortions)
-        rotation = rotation_from_vector(table.rotation)
+        coefficients = torch.tensor(table.distortions, dtype=torch.float64).flatten().tolist()
+        distortion = fisheye(coefficients) if table.fisheye else brown_conrady(coefficients)
+        pose = pose_matrix(rotation_of(table.rotation), table.translation) if poses else identity_pose()
     return make_camera(
         label,
         name,
         intrinsics=torch.tensor(table.matrix, dtype=torch.float64),
-        world_to_camera=pose_matrix(rotation, table.translation),
+        world_to_camera=pose,
         image_size=(table.size[1], table.size[0]),
         distortion=distortion,
         pixel_center=INTEGER_PIXEL_CENTER,

@@ -11,7 +11,7 @@ import torch
 from PIL import ExifTags
 from PIL import Image as PillowImage
 
-from page4d.choices import CalibrationResize
+from page4d.choices import CalibrationMatch, CalibrationResize
 from page4d.errors import InputError, UsageError, listed
 from page4d.formats.calibrations import read_lenses
 from page4d.formats.camera_model import check_lens
@@ -78,8 +78,9 @@ def _centred(focal: float, size: tuple[int, int], source: FocalSource) -> Lens:
 
 def _calibrated(scene: Scene, file: Path, resize: CalibrationResize | None) -> tuple[Lens, ...]:
     """Return the lenses of a calibration file, fitted to the views by the rules of `calibration_resize`."""
-    calibration = read_lenses(file)
     names = scene.view_names
+    by_name = scene.options.calibration_match is CalibrationMatch.NAME
+    calibration = read_lenses(file, names if by_name else None)
     # Cameras without a video are accepted: the file may be that of a larger rig.
     cameras = match_cameras(calibration, names, names, scene.options.calibration_match, views_were_named=True)
     check_sizes(cameras, scene.views, resize)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from page4d.choices import CalibrationMatch
 from page4d.conventions import Scale
 from page4d.errors import listed
 from page4d.formats.calibrations import read_calibration
@@ -131,7 +132,10 @@ def _same_file_notices(sources: list[FrameSource]) -> list[Notice]:
 def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str, ...]) -> Scene:
     if options.calibration is None:
         return scene
-    calibration = read_calibration(options.calibration, options.calibration_unit)
+    by_name = options.calibration_match is CalibrationMatch.NAME
+    calibration = read_calibration(
+        options.calibration, options.calibration_unit, scene.view_names if by_name else None
+    )
     cameras = match_cameras(
         calibration,
         scene.view_names,

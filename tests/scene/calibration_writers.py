@@ -4,6 +4,7 @@ import json
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import cv2
@@ -129,27 +130,46 @@ def write_toml(folder: Path, rig: list[RigCamera], metre: float = 1.0) -> Path:
     return path
 
 
-def write_yaml(folder: Path, rig: list[RigCamera], sizes: bool = True) -> Path:
-    """Write `intri.yml` and `extri.yml` with OpenCV's own writer."""
-    for stem in ("intri", "extri"):
-        storage = cv2.FileStorage(str(folder / f"{stem}.yml"), cv2.FILE_STORAGE_WRITE)
+def write_yaml(
+    folder: Path, rig: list[RigCamera], sizes: bool = True, files: tuple[str, str] = ("intri.yml", "extri.yml")
+) -> Path:
+    """Write lenses and poses into two files, or one, with OpenCV's own writer."""
+    storages = {name: cv2.FileStorage(str(folder / name), cv2.FILE_STORAGE_WRITE) for name in files}
+    for storage in storages.values():
         storage.startWriteStruct("names", cv2.FileNode_SEQ)
         for camera in rig:
             storage.write("", camera.name)
         storage.endWriteStruct()
-        for camera in rig:
-            if stem == "intri":
-                storage.write(f"K_{camera.name}", camera.integer_intrinsics)
-                storage.write(f"dist_{camera.name}", np.array([[*camera.coefficients, 0.0]]))
-                if sizes:
-                    storage.write(f"H_{camera.name}", camera.size[0])
-                    storage.write(f"W_{camera.name}", camera.size[1])
-            else:
-                storage.write(f"R_{camera.name}", camera.vector[:, None])
-                storage.write(f"Rot_{camera.name}", camera.rotation)
-                storage.write(f"T_{camera.name}", camera.translation[:, None])
+    lenses, poses = (storages[name] for name in files)
+    for camera in rig:
+        lenses.write(f"K_{camera.name}", camera.integer_intrinsics)
+        lenses.write(f"dist_{camera.name}", np.array([[*camera.coefficients, 0.0]]))
+        if sizes:
+            lenses.write(f"H_{camera.name}", camera.size[0])
+            lenses.write(f"W_{camera.name}", camera.size[1])
+        poses.write(f"R_{camera.name}", camera.vector[:, None])
+        poses.write(f"Rot_{camera.name}", camera.rotation)
+        poses.write(f"T_{camera.name}", camera.translation[:, None])
+    for storage in storages.values():
         storage.release()
     return folder
+
+
+def write_caliscope(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write `camera_array.toml`: nested tables, rotations as matrices and, as in newer versions, as vectors."""
+    text = ""
+    for index, camera in enumerate(rig):
+        rotation = camera.vector.tolist() if index else camera.rotation.tolist()
+        coefficients = [list(camera.coefficients)] if index else list(camera.coefficients)
+        text += (
+            f"[cameras.{index}]\ncam_id = {index}\nrotation_count = {index}\nexposure = -7\nerror = 0.4\n"
+            f"ignore = false\nsize = [{camera.size[1]}, {camera.size[0]}]\nrotation = {rotation}\n"
+            f"matrix = {camera.integer_intrinsics.tolist()}\ndistortions = {coefficients}\n"
+            f"translation = {camera.translation.tolist()}\nfisheye = {str(camera.fisheye).lower()}\n\n"
+        )
+    path = folder / "camera_array.toml"
+    path.write_text(text)
+    return path
 
 
 def write_nerfstudio(folder: Path, rig: list[RigCamera], applied: Array | None = None) -> Path:
@@ -252,7 +272,11 @@ Writer = Callable[[Path, list[RigCamera]], Path]
 WRITERS: dict[str, Writer] = {
     "qualisys": write_qualisys,
     "toml": write_toml,
+    "caliscope": write_caliscope,
     "yaml": write_yaml,
+    "yaml-one": partial(write_yaml, files=("calib.yaml",) * 2),
+    "yaml-xml": partial(write_yaml, files=("intri.xml", "extri.xml")),
+    "yaml-json": partial(write_yaml, files=("intri.json", "extri.json")),
     "nerfstudio": write_nerfstudio,
     "nerfstudio-applied": write_nerfstudio_applied,
     "colmap-text": write_colmap_text,
@@ -260,4 +284,7 @@ WRITERS: dict[str, Writer] = {
     "truth": write_truth,
     "output": write_output,
 }
-FISHEYE_FORMATS = tuple(name for name in WRITERS if name not in ("qualisys", "yaml"))
+NAMES = {"caliscope": ("cam_0", "cam_1", "cam_2")}
+"""Names of the cameras of the rig, where they are not cam01, cam02 and cam03."""
+
+FISHEYE_FORMATS = tuple(name for name in WRITERS if name != "qualisys" and not name.startswith("yaml"))

@@ -55,7 +55,7 @@ def test_garbage_is_refused_with_message_and_hint(name: str, content: bytes, tmp
     assert caught.value.exit_code == 3
     assert caught.value.hint
     assert "\n" not in caught.value.message
-    begins = "cannot read calibration '" if content[:1] != b"[" else ""
+    begins = "cannot read calibration '" if content[:1] not in (b"[", b"{") else ""
     assert caught.value.message.startswith(begins)
     if begins and "no camera" not in caught.value.message:
         assert caught.value.hint == SUPPORTED_FORMATS
@@ -138,7 +138,11 @@ def test_truncated_binary_files_are_refused(name: str, tmp_path: Path) -> None:
 XML = "<?xml version='1.0'?>\n"
 FILES: tuple[tuple[dict[str, str], str], ...] = (
     ({}, r"calibration '\w+': it contains no calibration file"),
-    ({"a.toml": "", "b.qca.txt": ""}, r"it contains 2 calibrations \(a.toml, b.qca.txt\); pass one of them"),
+    ({"a.toml": "", "b.toml": "a = 1"}, r"it contains no calibration file: a.toml, b.toml are none"),
+    (
+        {"a.toml": "[c]\nmatrix = 1", "b.qca.txt": "<calibration/>", "c.yml": "a: 1"},
+        r"contains 2 calibrations: a.toml, b.qca.txt$",
+    ),
     ({"x.qca.txt": XML + '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;&b;&b;">]><a>&c;</a>'}, "it declares a DTD"),
     ({"x.qca.txt": XML + '<!DOCTYPE a SYSTEM "file:///etc/passwd"><calibration/>'}, "it declares a DTD"),
     ({"x.qca.txt": XML + '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>'}, "it declares a DTD"),

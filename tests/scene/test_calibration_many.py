@@ -15,7 +15,7 @@ from page4d.formats.calibrations import read_calibration
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.scene.calibration import match_cameras
 from tests.fuzzing import bounded
-from tests.scene.calibration_writers import WRITERS, make_rig
+from tests.scene.calibration_writers import NAMES, WRITERS, make_rig
 
 
 def test_lists_in_messages_are_bounded() -> None:
@@ -66,7 +66,7 @@ def test_more_cameras_than_the_limit_are_refused(name: str, tmp_path: Path, monk
         read_calibration(tmp_path)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in NAMES])
 def test_long_and_strange_camera_names_are_shortened_or_refused(name: str, tmp_path: Path) -> None:
     rig = make_rig()
     WRITERS[name](tmp_path, [replace(camera, name="x" * 900 + camera.name) for camera in rig])
