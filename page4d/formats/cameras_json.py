@@ -21,6 +21,7 @@ from page4d.errors import InputError, ShapeError
 from page4d.formats.build import FileSchema, Matrix3, Matrix4, Side, make_camera
 from page4d.formats.camera_model import CORRECTION_HINT, ROTATION_TOLERANCE, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context, unreadable, validated
+from page4d.geometry.camera import resize_intrinsics
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import rotation_defect
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
@@ -213,7 +214,8 @@ def _median_intrinsics(
 class CaptureCameras:
     """Cameras of T instants and V views in double precision; `intrinsics` belong to the original images.
 
-    `image_sizes` are the original (height, width) of every view; `times` are seconds on the common clock.
+    `image_sizes` are the original (height, width) of every view, `map_sizes` those of its maps, none if it has no
+    maps; `times` are seconds on the common clock.
     """
 
     times: Float[Tensor, " T"]
@@ -222,6 +224,12 @@ class CaptureCameras:
     world_to_camera: Float[Tensor, "T V 4 4"]
     intrinsics: Float[Tensor, "T V 3 3"]
     scale: Scale
+    map_sizes: tuple[tuple[int, int], ...] = ()
+
+    def intrinsics_at(self, view: int, size: tuple[int, int]) -> Float[Tensor, "T 3 3"]:
+        """Return the intrinsics of a view whose image was resized to a (height, width)."""
+        height, width = self.image_sizes[view]
+        return resize_intrinsics(self.intrinsics[:, view], size[1] / width, size[0] / height)
 
     def __post_init__(self) -> None:
         axes = (len(self.times), len(self.view_names))
@@ -243,6 +251,8 @@ class _RunView(FileModel):
     static: bool
     intrinsics: Annotated[Float[Tensor, "*T 3 3"], DOUBLES]
     world_to_camera: Annotated[Float[Tensor, "*T 4 4"], DOUBLES]
+    map_size: tuple[int, int] | None = None
+    map_intrinsics: Annotated[Float[Tensor, "*T 3 3"], DOUBLES] | None = None
 
 
 class _Run(FileModel):
@@ -266,13 +276,16 @@ def write_cameras_json(path: Path, cameras: CaptureCameras) -> WrittenFile:
     for view, name in enumerate(cameras.view_names):
         height, width = cameras.image_sizes[view]
         poses, intrinsics = cameras.world_to_camera[:, view], cameras.intrinsics[:, view]
-        static = _constant(poses)
         views[readable(name)] = {
             "image_size": [width, height],
-            "static": static,
-            "intrinsics": intrinsics[0].tolist() if _constant(intrinsics) else _each(intrinsics),
-            "world_to_camera": poses[0].tolist() if static else _each(poses),
+            "static": is_constant(poses),
+            "intrinsics": _compact(intrinsics),
+            "world_to_camera": _compact(poses),
         }
+        if cameras.map_sizes:
+            size = cameras.map_sizes[view]
+            at_maps = {"map_size": list(size[::-1]), "map_intrinsics": _compact(cameras.intrinsics_at(view, size))}
+            views[readable(name)] |= at_maps
     document = {
         "page4d": page4d.__version__,
         "conventions": DESCRIPTION,
@@ -284,12 +297,16 @@ def write_cameras_json(path: Path, cameras: CaptureCameras) -> WrittenFile:
     return write_bytes_atomic(path, (format_json(document) + "\n").encode())
 
 
-def _each(matrices: Float[Tensor, "T N N"]) -> Iterator[list[list[float]]]:
-    """Return the matrices one after the other: together their numbers would take ten times the memory of the text."""
-    return (matrix.tolist() for matrix in matrices)
+def _compact(matrices: Float[Tensor, "T N N"]) -> list[list[float]] | Iterator[list[list[float]]]:
+    """Return one matrix where all are the same, else one after the other.
+
+    Together their numbers would take ten times the memory of the text.
+    """
+    return matrices[0].tolist() if is_constant(matrices) else (matrix.tolist() for matrix in matrices)
 
 
-def _constant(matrices: Float[Tensor, "T N N"]) -> bool:
+def is_constant(matrices: Float[Tensor, "T N N"]) -> bool:
+    """Return whether all matrices are the same."""
     return bool((matrices == matrices[:1]).all())
 
 
@@ -323,4 +340,5 @@ def read_cameras_json(path: Path) -> CaptureCameras:
         world_to_camera=poses,
         intrinsics=stacked("intrinsics"),
         scale=content.scale,
+        map_sizes=tuple(view.map_size[::-1] for view in content.views.values() if view.map_size),
     )

@@ -290,18 +290,27 @@ def encode_trajectory(
     world_to_camera: NDArray[np.float64], intrinsics: NDArray[np.float64], image_size: tuple[int, int]
 ) -> bytes:
     """Return a trajectory as Open3D reads it: matrices are column-major."""
-    (height, width), version = image_size, {"version_major": 1, "version_minor": 0}
+    version = {"version_major": 1, "version_minor": 0}
     parameters = (
         {
             "class_name": "PinholeCameraParameters",
             "extrinsic": pose.T.flatten().tolist(),
-            "intrinsic": {"height": height, "width": width, "intrinsic_matrix": matrix.T.flatten().tolist()},
+            "intrinsic": _intrinsics_record(matrix, image_size),
             **version,
         }
         for pose, matrix in zip(world_to_camera, intrinsics, strict=True)
     )
     document = {"class_name": "PinholeCameraTrajectory", "parameters": parameters, **version}
     return (format_json(document) + "\n").encode("utf-8")
+
+
+def encode_intrinsics(intrinsics: NDArray[np.float64], image_size: tuple[int, int]) -> bytes:
+    """Return intrinsics [3, 3] as Open3D's PinholeCameraIntrinsic reads them; pixel centres are at integers."""
+    return (format_json(_intrinsics_record(intrinsics, image_size)) + "\n").encode("utf-8")
+
+
+def _intrinsics_record(matrix: NDArray[np.float64], image_size: tuple[int, int]) -> dict[str, Any]:
+    return {"height": image_size[0], "width": image_size[1], "intrinsic_matrix": matrix.T.flatten().tolist()}
 
 
 def _trajectory(

@@ -6,8 +6,8 @@ import torch
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER
 from page4d.errors import OutputError, Page4DError, ShapeError
-from page4d.formats.cameras_json import CaptureCameras
-from page4d.formats.open3d import write_trajectory
+from page4d.formats.cameras_json import CaptureCameras, is_constant
+from page4d.formats.open3d import encode_intrinsics, write_trajectory
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.rotation import quaternion_from_matrix, xyzw_from_wxyz
 from page4d.geometry.transforms import invert_rigid
@@ -44,6 +44,7 @@ def capture_cameras(parts: Iterable[Predictions]) -> CaptureCameras:
         world_to_camera=torch.cat(poses),
         intrinsics=torch.cat(intrinsics),
         scale=last.scale,
+        map_sizes=tuple(transform.map_size for transform in last.pixel_transforms),
     )
 
 
@@ -78,15 +79,21 @@ def write_tum(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile
     return written
 
 
-def write_open3d_trajectories(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile]:
-    """Write each view's trajectory as Open3D's PinholeCameraTrajectory, with integer pixel centres."""
-    intrinsics = move_pixel_center(cameras.intrinsics, PIXEL_CENTER, INTEGER_PIXEL_CENTER)
-    return [
-        write_trajectory(
-            layout.open3d_trajectory(name),
-            cameras.world_to_camera[:, view],
-            intrinsics[:, view],
-            cameras.image_sizes[view],
-        )
-        for view, name in enumerate(cameras.view_names)
-    ]
+def write_open3d_cameras(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile]:
+    """Write each view's trajectory as Open3D's PinholeCameraTrajectory, with integer pixel centres, at two sizes.
+
+    One has the intrinsics of the original images; the other one, in the folder of the depth maps, those of the maps.
+    Intrinsics of maps that are the same at all instants also have a file of their own.
+    """
+    written = []
+    for view, name in enumerate(cameras.view_names):
+        files = [(layout.open3d_trajectory(name), cameras.image_sizes[view])]
+        files += [(layout.map_trajectory(name), size) for size in cameras.map_sizes[view : view + 1]]
+        for path, size in files:
+            matrices = move_pixel_center(cameras.intrinsics_at(view, size), PIXEL_CENTER, INTEGER_PIXEL_CENTER)
+            written.append(write_trajectory(path, cameras.world_to_camera[:, view], matrices, size))
+        if cameras.map_sizes and is_constant(matrices):
+            written.append(
+                write_bytes_atomic(layout.map_intrinsics(name), encode_intrinsics(matrices[0].numpy(), size))
+            )
+    return written

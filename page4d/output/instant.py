@@ -23,7 +23,7 @@ from page4d.formats.maps import (
 from page4d.formats.open3d import write_cloud, write_mesh
 from page4d.io.atomic import WrittenFile
 from page4d.options import PointOptions
-from page4d.output.cameras import write_open3d_trajectories, write_tum
+from page4d.output.cameras import write_open3d_cameras, write_tum
 from page4d.output.layout import OutputLayout
 from page4d.output.mesh import fused_mesh
 from page4d.output.points import cloud_comments, merged_cloud, static_cloud
@@ -241,6 +241,6 @@ INSTANT_WRITERS: dict[str, InstantWriter] = {
 CAPTURE_WRITERS: dict[str, CaptureWriter] = {
     "cameras.json": lambda layout, cameras: [write_cameras_json(layout.cameras, cameras)],
     "tum": write_tum,
-    "open3d": write_open3d_trajectories,
+    "open3d": write_open3d_cameras,
 }
 """Writers of a whole capture."""

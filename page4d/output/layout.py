@@ -124,6 +124,8 @@ class OutputLayout:
     static_mesh = _Once("mesh/static.ply")
     moving_mesh = _PerIndex(f"mesh/moving/{FRAME}.ply")
     depth = _PerFrame(f"depth/{VIEW}/{FRAME}.png")
+    map_trajectory = _PerView(f"depth/{VIEW}/trajectory.open3d.json")
+    map_intrinsics = _PerView(f"depth/{VIEW}/intrinsics.open3d.json")
     confidence = _PerFrame(f"confidence/{VIEW}/{FRAME}.png")
     dynamic = _PerFrame(f"dynamic/{VIEW}/{FRAME}.png")
     motion = _PerFrame(f"motion/{VIEW}/{FRAME}.png")

@@ -24,7 +24,7 @@ from page4d.formats.cameras_json import CaptureCameras, read_cameras_json
 from page4d.formats.maps import read_png, read_velocity
 from page4d.formats.ply import PointCloud, read_ply
 from page4d.formats.tracks import Tracks, read_tracks
-from page4d.geometry.camera import resize_intrinsics, unproject
+from page4d.geometry.camera import unproject
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.installation import require_extra
 from page4d.output.layout import OUTPUT_FILES, OutputLayout
@@ -275,10 +275,7 @@ class Output:
 
     def intrinsics_at_maps(self, view: str) -> Float[Tensor, "T 3 3"]:
         """Return a view's intrinsics on the pixel grid of its maps."""
-        record = self._view(view)
-        (map_width, map_height), (width, height) = record.map_size, record.original_size
-        intrinsics = self.cameras.intrinsics[:, self.view_names.index(view)]
-        return resize_intrinsics(intrinsics, map_width / width, map_height / height)
+        return self.cameras.intrinsics_at(self.view_names.index(view), self.map_size(view))
 
     def map_size(self, view: str) -> tuple[int, int]:
         """Return the (height, width) of a view's maps."""

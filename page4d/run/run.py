@@ -444,6 +444,7 @@ class Run:
             world_to_camera=torch.cat([chunk.world_to_camera for chunk in self.finished]),
             intrinsics=torch.cat([chunk.intrinsics for chunk in self.finished]),
             scale=self.world.scale,
+            map_sizes=tuple(transform.map_size for transform in self.plan.map_transforms),
         )
         files = write_capture_cameras(self.layout, cameras)
         return files + self.motion.finish(self._history(self.state))

@@ -20,6 +20,9 @@ from page4d.output.instant import write_capture_cameras
 from page4d.output.layout import OutputLayout
 from tests.output.output_scene import NAMES, SIZES, made_capture
 
+HALF = np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+"""Between pixel centres at 0.5, and at integers."""
+
 
 @pytest.fixture
 def cameras() -> CaptureCameras:
@@ -74,10 +77,37 @@ def test_evo_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras) -> 
         assert np.allclose(poses[:, :3, :3], camera_to_world[:, view, :3, :3], atol=1e-6)
 
 
+def test_cameras_of_the_maps_are_written_beside_them(tmp_path: Path, open3d: Any) -> None:
+    made = capture_cameras([made_capture(3)])
+    static = replace(made, intrinsics=made.intrinsics[:1].expand(3, -1, -1, -1))
+    layout = OutputLayout(tmp_path, NAMES)
+    write_capture_cameras(layout, static)
+    for view, name in enumerate(NAMES):
+        (height, width), (rows, columns) = SIZES[view], made.map_sizes[view]
+        expected = np.diag([columns / width, rows / height, 1]) @ static.intrinsics[0, view].numpy()
+        found = open3d.io.read_pinhole_camera_intrinsic(str(layout.map_intrinsics(name)))
+        assert (found.height, found.width) == (rows, columns)
+        assert np.allclose(found.intrinsic_matrix + HALF, expected, rtol=1e-14)
+        trajectory = open3d.io.read_pinhole_camera_trajectory(str(layout.map_trajectory(name))).parameters
+        for index, camera in enumerate(trajectory):
+            assert np.array_equal(camera.extrinsic, made.world_to_camera[index, view].numpy())
+            assert np.array_equal(camera.intrinsic.intrinsic_matrix, found.intrinsic_matrix)
+        entry = json.loads(layout.cameras.read_text())["views"][name]
+        assert entry["map_size"] == [columns, rows]
+        assert np.allclose(entry["map_intrinsics"], expected, rtol=1e-14)
+    assert read_cameras_json(layout.cameras).map_sizes == made.map_sizes
+
+
+def test_intrinsics_that_vary_have_no_file_of_one_matrix(tmp_path: Path, cameras: CaptureCameras) -> None:
+    layout = OutputLayout(tmp_path, NAMES)
+    write_capture_cameras(layout, cameras)
+    assert not layout.map_intrinsics(NAMES[0]).exists()
+    assert np.shape(json.loads(layout.cameras.read_text())["views"][NAMES[0]]["map_intrinsics"]) == (5, 3, 3)
+
+
 def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras, open3d: Any) -> None:
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, cameras)
-    half = np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
     for view, name in enumerate(NAMES):
         path = layout.open3d_trajectory(name)
         found = open3d.io.read_pinhole_camera_trajectory(str(path)).parameters
@@ -85,7 +115,7 @@ def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras, 
         for index, parameters in enumerate(found):
             assert np.array_equal(parameters.extrinsic, cameras.world_to_camera[index, view].numpy())
             matrix = parameters.intrinsic.intrinsic_matrix
-            assert np.allclose(matrix + half, cameras.intrinsics[index, view].numpy(), rtol=1e-15)
+            assert np.allclose(matrix + HALF, cameras.intrinsics[index, view].numpy(), rtol=1e-15)
             assert (parameters.intrinsic.height, parameters.intrinsic.width) == SIZES[view]
         again = tmp_path / "again.json"
         open3d.io.write_pinhole_camera_trajectory(str(again), open3d.io.read_pinhole_camera_trajectory(str(path)))

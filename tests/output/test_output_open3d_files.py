@@ -1,12 +1,14 @@
 """Clouds, trajectories and meshes through Open3D: the same content as without it, verified, and never incomplete."""
 
 import json
+import re
 import resource
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from page4d.formats.open3d import (
 )
 from page4d.formats.ply import PointCloud, encode_ply, encode_vertices, read_ply, read_ply_header
 from tests.output.clouds import made_cloud, same
+from tests.output.output_scene import export, made_capture
 
 
 def trajectory(length: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,3 +219,22 @@ def test_normals_are_read_only_where_all_three_are_there(tmp_path: Path) -> None
     assert isinstance(cloud, PointCloud)
     (tmp_path / "x.ply").write_bytes(encode_ply(cloud).replace(b"property float nz", b"property float nw"))
     assert read_ply(tmp_path / "x.ply").normals is None
+
+
+@pytest.mark.usefixtures("open3d")
+def test_the_documented_fusion_of_maps_gives_the_true_surfaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the scene of `made_capture`: a floor at y = 1, a wall at z = 5, and a ball of radius 0.6 in front of it."""
+    export(tmp_path / "out", made_capture(1), writers=("depth",))
+    text = (Path(__file__).parents[2] / "docs/python_api.md").read_text(encoding="utf-8")
+    (code,) = (block for block in re.findall(r"```py\n(.*?)```", text, re.DOTALL) if "VoxelBlockGrid" in block)
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    vertices = namespace["mesh"].vertex.positions.numpy()
+    to_ball = np.abs(np.linalg.norm(vertices - [-0.3, 0.4, 3.2], axis=1) - 0.6)
+    errors = np.minimum(np.minimum(np.abs(vertices[:, 1] - 1), np.abs(vertices[:, 2] - 5)), to_ball)
+    assert len(vertices) > 10_000
+    assert np.median(errors) < 0.005
+    assert np.quantile(errors, 0.9) < 0.02
