@@ -109,10 +109,7 @@ def export(
     progress: Progress | None = None,
     **options: Any,
 ) -> list[Exported]:
-    """Export a run to one or several formats.
-
-    The formats are colmap, nerfstudio, 4dgaussians, 4dgaussians-dynerf, spacetime, dynamic3dgs, fudan-4dgs,
-    easyvolcap, freetimegs, usd, glb, splat, exr, npz and chan; docs/exports.md describes them.
+    """Export a run to one or several formats: those of `page4d export --list`, described in docs/exports.md.
 
     Args:
         output: an output folder, or `open_output` of it.
@@ -120,29 +117,8 @@ def export(
         folder: new folder; with several formats each gets a subfolder by its name.
         overwrite: replace a former export.
         progress: is called with the work done and the total of a format.
-        **options: those of `ExportSettings`. A format refuses options that it has no use for; None is what the
-            format needs.
-
-            - scene=None: folder of the run's videos, for formats with pictures
-            - instants=(None, None, 1): start, stop and step, or a range
-            - views=None: names of views; all by default
-            - hold_out=(): names of views for testing
-            - per_instant=False: write a model per instant
-            - max_points=None: largest number of points, 0 for all; of a model, an instant or all instants
-            - voxel=0.0: width of the voxels that thin clouds, in units of the run; 0 for none
-            - min_confidence=0.0: least confidence of points, 0 to 1
-            - only='all': 'all', 'static' or 'moving' points
-            - seed=0: of the random choice of points
-            - images=True: False to write no pictures
-            - image_format=None: 'png' or 'jpg'
-            - image_size=None: long side of pictures in pixels
-            - pinhole=None: 'keep' the intrinsics, or one 'common' focal length and centre
-            - pinhole_focal=None: focal length of 'common' in pixels
-            - up='auto': up axis of the run's world, such as '-y'
-            - scale=None: factor of all lengths
-            - text=False: write text instead of binary files
-            - split=False: write a file per instant
-            - animated=False: write all instants to one file
+        **options: fields of `ExportSettings` by name, such as `scene`, `views` and `max_points`; None is what the
+            format needs. A format refuses options that it has no use for.
 
     Returns:
         One `Exported` per format: its folder, the content of its `export.json`, and how to use it.
