@@ -1,9 +1,9 @@
 """The formats of `page4d export` as data: what each needs, and its defaults. Imports no torch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,11 +33,49 @@ class BudgetScope(StrEnum):
     """The points of each instant."""
 
 
+class Points(Enum):
+    """Points that a format writes."""
+
+    NONE = auto()
+    INSTANTS = auto()
+    """Those of every instant."""
+
+    MODEL = auto()
+    """Static ones once, moving ones of every instant."""
+
+    LAYERS = auto()
+    """Those of every instant; of a run with layers static ones once, and what moves at every instant."""
+
+    FIRST = auto()
+    """Those of the first instant."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Files of a format besides pictures: a number in all, for each view, instant and picture; its points and maps.
+
+    `masks` are motion masks of the size of the pictures. `map_bytes` are those per pixel of the maps of a view and
+    instant. `frame_bytes` is the size of the camera of a view and instant, `velocity_bytes` that of the
+    velocity of a point, and `track_bytes` that of the position of a track at an instant.
+    """
+
+    files: int = 0
+    per_view: int = 0
+    per_instant: int = 0
+    per_picture: int = 0
+    points: Points = Points.NONE
+    map_bytes: int = 0
+    masks: bool = False
+    frame_bytes: int = 100
+    velocity_bytes: int = 0
+    track_bytes: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """A format, and what its readers need.
 
-    `title` is the content of its files, and `used_by` what reads them.
+    `title` is the content of its files, `used_by` what reads them, and `layout` bounds the size of an export.
     `module` has `write(job, folder) -> Written` and `next_step(job, folder) -> str`, the command or menu that uses
     the result, and may have `check(job)`, which refuses a job before anything is written. `up` is the axis that
     points up in its world, "" where the run's world is kept. `point_bytes` is the size of a point in its files.
@@ -53,6 +91,7 @@ class Format:
     title: str
     used_by: str
     module: str
+    layout: "Layout | Callable[[ExportJob], Layout]"
     point_bytes: int
     pictures: PictureUse = PictureUse.NEEDED
     extra: str = ""
@@ -93,6 +132,36 @@ class Format:
         return next_step
 
 
+def _colmap(job: "ExportJob") -> Layout:
+    if job.settings.per_instant:
+        return Layout(per_instant=8, points=Points.INSTANTS)
+    return Layout(files=9 if job.is_static_rig else 6, points=Points.MODEL)
+
+
+def _nerfstudio(job: "ExportJob") -> Layout:
+    layout = Layout(per_picture=1, map_bytes=2, frame_bytes=900)
+    if job.settings.per_instant:
+        return replace(layout, per_instant=2, points=Points.INSTANTS)
+    return replace(layout, files=2, points=Points.MODEL, masks=job.num_times > 1)
+
+
+def _easyvolcap(job: "ExportJob") -> Layout:
+    layout = Layout(files=1, per_view=2, per_instant=1, points=Points.INSTANTS, masks=True)
+    return replace(layout, files=3, per_view=0) if job.is_static_rig else layout
+
+
+def _usd(job: "ExportJob") -> Layout:
+    layout = Layout(files=1, points=Points.LAYERS, velocity_bytes=12, track_bytes=17)
+    if job.settings.split:
+        return replace(layout, files=3 if job.output.has_tracks else 2, per_instant=1)
+    return layout
+
+
+def _npz(job: "ExportJob") -> Layout:
+    tracks, velocity = job.output.has_tracks, job.output.has_velocity
+    return Layout(per_view=1 + tracks, map_bytes=26 if velocity else 10, track_bytes=15 * len(job.views))
+
+
 _PICTURE_OPTIONS = frozenset({"image_format", "image_size", "pinhole", "pinhole_focal"})
 
 _FORMATS = (
@@ -101,6 +170,7 @@ _FORMATS = (
         title="pictures, camera rig, points with tracks, times",
         used_by="COLMAP, gsplat, 3D Gaussian trainers, colmap4d",
         module="page4d.exporters.colmap",
+        layout=_colmap,
         pictures=PictureUse.OPTIONAL,
         point_bytes=90,
         max_points=200_000,
@@ -112,6 +182,7 @@ _FORMATS = (
         title="pictures, depth, masks, points",
         used_by="nerfstudio, readers of transforms.json",
         module="page4d.exporters.nerfstudio",
+        layout=_nerfstudio,
         point_bytes=15,
         max_points=200_000,
         cuts_outliers=True,
@@ -123,6 +194,7 @@ _FORMATS = (
         title="pictures and points, one pinhole for all views",
         used_by="4DGaussians (MultipleView)",
         module="page4d.exporters.trainers.multipleview",
+        layout=Layout(files=5, points=Points.MODEL, frame_bytes=0),
         image_format=ImageFormat.JPG,
         pinhole=Pinhole.COMMON,
         point_bytes=70,
@@ -138,6 +210,7 @@ _FORMATS = (
         title="videos, pictures, points",
         used_by="4DGaussians (Neural 3D Video)",
         module="page4d.exporters.trainers.dynerf",
+        layout=Layout(files=2, per_view=1, points=Points.MODEL, frame_bytes=0),
         pinhole=Pinhole.COMMON,
         image_size=(1014, 1352),
         point_bytes=27,
@@ -154,6 +227,7 @@ _FORMATS = (
         title="pictures, points with times; cameras may move",
         used_by="4d-gaussian-splatting of Fudan University",
         module="page4d.exporters.trainers.fudan",
+        layout=Layout(files=3, points=Points.MODEL, frame_bytes=600),
         point_bytes=31,
         max_points=300_000,
         cuts_outliers=True,
@@ -165,6 +239,7 @@ _FORMATS = (
         title="pictures and points, one COLMAP model per instant",
         used_by="SpacetimeGaussians",
         module="page4d.exporters.trainers.spacetime",
+        layout=Layout(files=2, per_instant=3, points=Points.INSTANTS, frame_bytes=150),
         pinhole=Pinhole.CENTERED,
         point_bytes=43,
         max_points=4_000,
@@ -180,6 +255,7 @@ _FORMATS = (
         title="pictures, masks, points of the first instant",
         used_by="Dynamic3DGaussians, 4DGaussians (PanopticSports)",
         module="page4d.exporters.trainers.dynamic3d",
+        layout=Layout(files=3, points=Points.FIRST, masks=True, frame_bytes=600),
         image_format=ImageFormat.JPG,
         point_bytes=56,
         max_points=100_000,
@@ -197,6 +273,7 @@ _FORMATS = (
         title="pictures, masks, points of every instant",
         used_by="EasyVolcap, trainers that are built on it",
         module="page4d.exporters.trainers.easyvolcap",
+        layout=_easyvolcap,
         image_format=ImageFormat.JPG,
         point_bytes=27,
         max_points=100_000,
@@ -209,6 +286,7 @@ _FORMATS = (
         title="points with velocities and times (NumPy)",
         used_by="FreeTimeGS (FreeTimeGsVanilla)",
         module="page4d.exporters.trainers.freetime",
+        layout=Layout(files=1, points=Points.MODEL, frame_bytes=0),
         pictures=PictureUse.NONE,
         point_bytes=45,
         max_points=1_000_000,
@@ -221,6 +299,7 @@ _FORMATS = (
         title="points and cameras over time (OpenUSD)",
         used_by="Blender, Houdini, Nuke, usdview",
         module="page4d.exporters.usd",
+        layout=_usd,
         pictures=PictureUse.NONE,
         extra="usd",
         point_bytes=30,
@@ -232,6 +311,7 @@ _FORMATS = (
         title="points and cameras of one instant, or animated",
         used_by="web viewers, Blender",
         module="page4d.exporters.glb",
+        layout=Layout(files=1, points=Points.LAYERS),
         pictures=PictureUse.NONE,
         point_bytes=20,
         max_points=1_000_000,
@@ -244,6 +324,7 @@ _FORMATS = (
         title="3D Gaussian splats of every instant (PLY)",
         used_by="SuperSplat, viewers of 3D Gaussian splats",
         module="page4d.exporters.splat",
+        layout=Layout(per_instant=1, points=Points.INSTANTS, frame_bytes=0),
         pictures=PictureUse.NONE,
         point_bytes=68,
         budget=BudgetScope.INSTANT,
@@ -254,6 +335,7 @@ _FORMATS = (
         title="depth, confidence, motion, cameras (NumPy)",
         used_by="Python",
         module="page4d.exporters.npz",
+        layout=_npz,
         pictures=PictureUse.NONE,
         point_bytes=0,
     ),
@@ -262,6 +344,7 @@ _FORMATS = (
         title="depth and confidence of every frame (OpenEXR)",
         used_by="Nuke, Blender",
         module="page4d.exporters.exr",
+        layout=Layout(per_picture=1, map_bytes=6, frame_bytes=500),
         pictures=PictureUse.NONE,
         extra="exr",
         point_bytes=0,
@@ -271,6 +354,7 @@ _FORMATS = (
         title="cameras over time (.chan)",
         used_by="Nuke, Blender (add-on)",
         module="page4d.exporters.chan",
+        layout=Layout(per_view=1),
         pictures=PictureUse.NONE,
         point_bytes=0,
         up="y",

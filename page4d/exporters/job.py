@@ -45,14 +45,16 @@ _PNG_STRATEGY = cv2.IMWRITE_PNG_STRATEGY_RLE
 
 @dataclass(frozen=True, kw_only=True)
 class ExportView:
-    """A view of the export: its true `name`, the `label` of its files, and its `index` in the run.
+    """A view of an export or a viewer: its true `name`, the `label` of its files or nodes, its `index` in the run.
 
-    `index` is also the value of the property `view` of clouds. A view that is `held_out` is for testing.
+    `index` is also the value of the property `view` of clouds. `size` is (height, width) of the original pictures. A
+    view that is `held_out` is for testing.
     """
 
     name: str
     label: str
     index: int
+    size: tuple[int, int]
     held_out: bool = False
 
 

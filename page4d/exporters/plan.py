@@ -7,7 +7,6 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat, Pinhole
 from page4d.errors import InputError, OutputError, UsageError, counted, listed, size_of
-from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
+from page4d.exporters.formats import FORMATS, BudgetScope, Format, Layout, PictureUse, Points
 from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pictures import plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
@@ -87,7 +86,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
     intrinsics = output.cameras.intrinsics.numpy()[np.ix_(instants, indices)]
     _check_limits(format, views, instants, output, poses, intrinsics)
     geometry = plan_pictures(
-        [output.cameras.image_sizes[index] for index in indices],
+        [view.size for view in views],
         intrinsics,
         settings.pinhole or format.pinhole,
         long_side=settings.image_size,
@@ -154,6 +153,7 @@ def exported_views(output: Output, settings: ExportSettings) -> tuple[ExportView
             name=name,
             label=output.layout.file_name(name),
             index=names.index(name),
+            size=output.cameras.image_sizes[names.index(name)],
             held_out=name in settings.hold_out,
         )
         for name in chosen
@@ -246,43 +246,6 @@ _LEAST_SHARE = 1 / 8
 """Share of its upper bound that an export takes at least: of smooth pictures and maps, well compressed."""
 
 
-class _Points(Enum):
-    """Points that a format writes."""
-
-    NONE = auto()
-    INSTANTS = auto()
-    """Those of every instant."""
-
-    MODEL = auto()
-    """Static ones once, moving ones of every instant."""
-
-    LAYERS = auto()
-    """Those of every instant; of a run with layers static ones once, and what moves at every instant."""
-
-    FIRST = auto()
-    """Those of the first instant."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Layout:
-    """Files of a format besides pictures: a number in all, for each instant and each picture; its points and maps.
-
-    `masks` are motion masks of the size of the pictures. `map_bytes` are those per pixel of the maps of a view and
-    instant. `frame_bytes` is the size of the camera of a view and instant, `velocity_bytes` that of the
-    velocity of a point, and `track_bytes` that of the position of a track at an instant.
-    """
-
-    files: int = 0
-    per_instant: int = 0
-    per_picture: int = 0
-    points: _Points = _Points.NONE
-    map_bytes: int = 0
-    masks: bool = False
-    frame_bytes: int = 100
-    velocity_bytes: int = 0
-    track_bytes: int = 0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """Largest size of an export, without `export.json`; the number of files is exact."""
@@ -298,9 +261,11 @@ def estimate(job: ExportJob) -> Estimate:
     Raises:
         InputError: if the header of a cloud cannot be read.
     """
-    layout, output = _layout(job), job.output
+    layout, output = job.format.layout, job.output
+    layout = layout if isinstance(layout, Layout) else layout(job)
     frames = job.num_times * len(job.views)
-    files = layout.files + layout.per_instant * job.num_times + layout.per_picture * frames
+    files = layout.files + layout.per_view * len(job.views)
+    files += layout.per_instant * job.num_times + layout.per_picture * frames
     num_bytes = layout.frame_bytes * frames
     picture_pixels = sum(math.prod(geometry.size) for geometry in job.geometry)
     if layout.map_bytes:
@@ -336,67 +301,19 @@ def check_room(folder: Path, num_bytes: int) -> None:
         )
 
 
-def _most_points(job: ExportJob, kind: _Points) -> int:
+def _most_points(job: ExportJob, kind: Points) -> int:
     """Return the number of points within the budget, if no filter leaves any out."""
-    if job.clouds is None or kind is _Points.NONE:
+    if job.clouds is None or kind is Points.NONE:
         return 0
     limit = job.max_points or 2**63
-    repeated = job.num_times // 2 if kind is _Points.LAYERS else 0  # by USD, in clouds of equal size
-    if kind is _Points.LAYERS and job.has_layers:
+    repeated = job.num_times // 2 if kind is Points.LAYERS else 0  # by USD, in clouds of equal size
+    if kind is Points.LAYERS and job.has_layers:
         of_static, of_moving = job.layer_limits
         return of_static + of_moving * job.num_times + repeated
-    instants = job.instants[:1] if kind is _Points.FIRST else job.instants
+    instants = job.instants[:1] if kind is Points.FIRST else job.instants
     numbers = [read_ply_header(job.output.layout.points(instant)).num_points for instant in instants]
-    if kind is _Points.MODEL:
+    if kind is Points.MODEL:
         return min(limit, sum(numbers))
-    if kind is not _Points.FIRST and job.format.budget is BudgetScope.CAPTURE:
+    if kind is not Points.FIRST and job.format.budget is BudgetScope.CAPTURE:
         limit = max(limit // job.num_times, 1)
     return sum(min(limit, number) for number in numbers) + repeated
-
-
-def _layout(job: ExportJob) -> _Layout:
-    """Return the files of a format, as its writer chooses them."""
-    per_instant, is_static, views = job.settings.per_instant, job.is_static_rig, len(job.views)
-    match job.format.name:
-        case "colmap":
-            if per_instant:
-                return _Layout(per_instant=8, points=_Points.INSTANTS)
-            return _Layout(files=9 if is_static else 6, points=_Points.MODEL)
-        case "nerfstudio":
-            layout = _Layout(per_picture=1, map_bytes=2, frame_bytes=900)
-            if per_instant:
-                return replace(layout, per_instant=2, points=_Points.INSTANTS)
-            return replace(layout, files=2, points=_Points.MODEL, masks=job.num_times > 1)
-        case "4dgaussians":
-            return _Layout(files=5, points=_Points.MODEL, frame_bytes=0)
-        case "4dgaussians-dynerf":
-            return _Layout(files=2 + views, points=_Points.MODEL, frame_bytes=0)
-        case "fudan-4dgs":
-            return _Layout(files=3, points=_Points.MODEL, frame_bytes=600)
-        case "freetimegs":
-            return _Layout(files=1, points=_Points.MODEL, frame_bytes=0)
-        case "spacetime":
-            return _Layout(files=2, per_instant=3, points=_Points.INSTANTS, frame_bytes=150)
-        case "dynamic3dgs":
-            return _Layout(files=3, points=_Points.FIRST, masks=True, frame_bytes=600)
-        case "easyvolcap":
-            cameras = 2 if is_static else 2 * views
-            return _Layout(files=1 + cameras, per_instant=1, points=_Points.INSTANTS, masks=True)
-        case "usd":
-            layout = _Layout(files=1, points=_Points.LAYERS, velocity_bytes=12, track_bytes=17)
-            if job.settings.split:
-                return replace(layout, files=3 if job.output.has_tracks else 2, per_instant=1)
-            return layout
-        case "glb":
-            return _Layout(files=1, points=_Points.LAYERS)
-        case "splat":
-            return _Layout(per_instant=1, points=_Points.INSTANTS, frame_bytes=0)
-        case "npz":
-            files = 2 * views if job.output.has_tracks else views
-            return _Layout(files=files, map_bytes=26 if job.output.has_velocity else 10, track_bytes=15 * views)
-        case "exr":
-            return _Layout(per_picture=1, map_bytes=6, frame_bytes=500)
-        case "chan":
-            return _Layout(files=views)
-        case name:
-            raise ValueError(f"no estimate of {name}")

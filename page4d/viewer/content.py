@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import PointLayer, UpAxis
-from page4d.exporters.job import frame_rate
+from page4d.exporters.job import ExportView, frame_rate
 from page4d.exporters.plan import exported_instants, exported_views, has_calibrated_world
 from page4d.exporters.points import CloudReader, PointFilter, layer_limits, layer_sizes, point_spacing
 from page4d.exporters.world import choose_up
@@ -58,16 +58,6 @@ class SortedCloud:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShownView:
-    """A view: its true name, the `label` of its nodes, its index in the run, and its picture size (height, width)."""
-
-    name: str
-    label: str
-    index: int
-    size: tuple[int, int]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ViewerContent:
     """T instants and V views of a run, in its world; a `place` counts the shown instants from 0.
 
@@ -76,7 +66,7 @@ class ViewerContent:
     """
 
     output: Output
-    views: tuple[ShownView, ...]
+    views: tuple[ExportView, ...]
     instants: tuple[int, ...]
     seconds: NDArray[np.float64]
     up: UpAxis
@@ -250,10 +240,7 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
     clouds = CloudReader(output, instants, PointFilter(views=indices), cuts_outliers=False, seed=settings.seed)
     return ViewerContent(
         output=output,
-        views=tuple(
-            ShownView(name=view.name, label=view.label, index=view.index, size=output.cameras.image_sizes[view.index])
-            for view in views
-        ),
+        views=views,
         instants=instants,
         seconds=output.cameras.times.numpy()[list(instants)],
         up=up,
