@@ -151,5 +151,8 @@ def _is_failed_allocation(error: BaseException) -> bool:
 
 
 def _is_due_to_input(error: BaseException, cause: BaseException) -> bool:
-    """Return whether a reader caught a MemoryError and reported its file: a size in the file was too large."""
-    return isinstance(error, Page4DError) and _is_failed_allocation(cause)
+    """Return whether a reader caught a MemoryError and reported its file: a size in the file was too large.
+
+    Readers of videos do so with FFmpeg's MemoryError only while memory is not scarce.
+    """
+    return isinstance(error, Page4DError) and isinstance(cause, MemoryError)

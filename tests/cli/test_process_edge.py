@@ -157,6 +157,7 @@ class TestLimits:
             av.error.err_check(-number, str(file))
 
         monkeypatch.setattr(av, "open", fail)
+        monkeypatch.setattr("page4d.scene.video.memory_is_scarce", lambda: True)
         ended = cli("inspect-scene", scene)
         assert ended.code == code
         assert "cam01" not in ended.err

@@ -4,6 +4,7 @@ import errno
 import os
 from pathlib import Path
 
+import av.error
 import pytest
 
 from page4d.errors import (
@@ -75,6 +76,7 @@ def test_a_disk_error_that_nobody_translated_is_an_output_error(number: int) -> 
         output_error(system(errno.ENOSPC), Path("out")),
         wrapped(MemoryError(), InterruptedRunError("interrupted")),
         wrapped(MemoryError(), InputError("declares 1e12 points")),
+        wrapped(av.error.MemoryError(errno.ENOMEM, "Cannot allocate memory"), InputError("'a.mp4' is incomplete")),
         ValueError("a bug"),
     ],
     ids=repr,
