@@ -20,8 +20,8 @@ from page4d.scene.video import (
     check_decoding_memory,
     damage_error,
     declared_length,
-    decode_stream,
     empty_frames,
+    first_frame,
     no_intact_frame_error,
     open_container,
     scan_for_damage,
@@ -107,7 +107,7 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
     """
     check_regular_file(path)
     header = _read_header(path, max_megapixels)
-    first = _first_frame(path)
+    first, is_clean = first_frame(path)
     if (header.ends_early and not allow_damaged) or not header.shown_pts:
         raise damage_error(path)
     orientation, turn_notices = upright(path.stem, first)
@@ -124,15 +124,26 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
             "convert or record it again",
         )
     notices += _timing_notices(path.stem, header, times, is_timed=is_timed)
+    first_key = header.key_pts[0] if header.key_pts and not is_clean else first.pts
+    num_early = 0 if header.container == "avi" else header.num_before_key  # not all recorders mark key frames
+    if pts is not None:
+        num_early = 0 if first.pts is None else int(np.searchsorted(pts, min(first.pts, first_key)))
+        pts = pts[num_early:]
+    if num_early == len(times):
+        raise damage_error(path)
+    if num_early:
+        text = f"{path.stem}: {counted(num_early, 'frame')} left out: the recording begins between two key frames"
+        notices.append(Notice(text))
     source = VideoSource(
         path=path,
         codec=header.codec,
         size=(orientation or Orientation()).size(square),
-        frame_times=times,
+        frame_times=times[num_early:],
         pts=pts,
-        positions=np.arange(len(times), dtype=np.int64),
+        positions=np.arange(len(times) - num_early, dtype=np.int64),
         key_pts=np.array(header.key_pts, dtype=np.int64),
         is_timed=is_timed,
+        starts_late=num_early > 0,
         orientation=orientation or Orientation(),
         bit_depth=first.format.components[0].bits,
         has_audio=header.has_audio,
@@ -157,6 +168,7 @@ class _Header:
     time_base: float
     shown_pts: list[int | None]
     shown_dts: list[int | None]
+    num_before_key: int
     key_pts: list[int]
     ends_early: bool
     has_audio: bool
@@ -185,6 +197,7 @@ def _read_header(path: Path, max_megapixels: float) -> _Header:
             time_base=float(stream.time_base),
             shown_pts=[pts for pts, _, _ in shown],
             shown_dts=[dts for _, dts, _ in shown],
+            num_before_key=next((place for place, (*_, key) in enumerate(shown) if key), 0),
             key_pts=[pts for pts, _, key in shown if key and pts is not None],
             ends_early=any(corrupt for *_, corrupt in packets) or 0 < len(packets) < declared or extent.is_cut(),
             has_audio=bool(container.streams.audio),
@@ -235,15 +248,6 @@ def _without_damage(source: VideoSource) -> VideoSource:
         frame_times=source.frame_times[kept],
         notices=(*source.notices, notice),
     )
-
-
-def _first_frame(path: Path) -> Any:
-    with open_container(path) as container:
-        for _, frame, _ in decode_stream(container, video_stream(container, path)):
-            if frame is not None:
-                return frame
-    check_decoding_memory(path)
-    raise InputError(f"{path.name} has no frame that can be decoded", "record or copy it again")
 
 
 def _timing_notices(name: str, header: _Header, times: NDArray[np.float64], *, is_timed: bool) -> list[Notice]:

@@ -359,6 +359,27 @@ def decode_stream(container: Any, stream: Any) -> Iterator[tuple[int, Any, bool]
             position += 1
 
 
+def first_frame(path: Path) -> tuple[Any, bool]:
+    """Decode the first frame; return it, and whether no packet from the first key frame on was damaged.
+
+    Raises:
+        InputError: if no frame can be decoded.
+    """
+    is_clean, has_key = True, False
+    with open_container(path) as container:
+        stream = video_stream(container, path)
+        stream.thread_type = "SLICE"  # decoding of several frames at once would delay errors
+        for packet in container.demux(stream):
+            has_key |= packet.is_keyframe
+            try:
+                for frame in packet.decode():
+                    return frame, is_clean and not frame.is_corrupt
+            except _DECODER_ERRORS:
+                is_clean &= not has_key
+    check_decoding_memory(path)
+    raise InputError(f"{path.name} has no frame that can be decoded", "record or copy it again")
+
+
 def declared_length(container: Any, stream: Any) -> int:
     """Return the number of packets that the container declares, 0 if unknown; an edit list may hide some of them."""
     declared = int(stream.frames)
@@ -468,7 +489,7 @@ class VideoSource:
     `size` is that of the upright frame with square pixels. `pts` are the time stamps of the usable frames in units of
     the stream's time base; None if the stream has none and frames are found by counting. `positions` are the usable
     frames' positions in the file. `is_timed` is False if the frame rate is assumed. `key_pts` are the time stamps of
-    key frames.
+    key frames. `starts_late` is True if frames before the first key frame are left out.
     """
 
     path: Path
@@ -483,6 +504,7 @@ class VideoSource:
     bit_depth: int
     has_audio: bool
     timecode: TimeCode | None
+    starts_late: bool = False
     tolerates_damage: bool = False
     notices: tuple[Notice, ...] = ()
 
@@ -539,7 +561,7 @@ class VideoReader:
             if self._peek() > index:
                 # Some files have no key frame at or before the index: decode from the start instead.
                 self._frames = self._decode_from(0)
-        self._frames = self._frames or self._decode(seeked=False)
+        self._frames = self._frames or self._decode(seeked=self._source.starts_late)
         for found, frame in self._frames:
             if found == index:
                 return _to_rgb(frame, self._size, self._source.orientation, self._source.bit_depth)

@@ -12,7 +12,7 @@ import pytest
 from page4d.errors import InputError
 from page4d.scene.probe import probe_video
 from page4d.scene.video import VideoSource
-from tests.scene.clip_writers import write_counter_clip
+from tests.scene.clip_writers import read_counter, write_counter_clip
 
 B_FRAMES = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0:keyint=10:min-keyint=10:scenecut=0"}
 RATED = {"b": "2000000"}
@@ -83,6 +83,41 @@ def test_intact_frames_before_the_cut_are_used_on_request(name: str, tmp_path: P
     assert 1 < read_all(source) < FRAMES
     assert source.notices[-1].text.startswith(f"cut{part.suffix} ")
     assert f"{len(source.frame_times)} intact frames are used" in source.notices[-1].text
+
+
+OPEN = "keyint=12:min-keyint=12:scenecut=0:bframes=2:b-adapt=0:open-gop=1"
+BETWEEN_KEY_FRAMES: dict[str, tuple[str, dict[str, str], int]] = {
+    "a.ts": ("libx264", {"preset": "fast", "x264-params": OPEN}, 12),
+    "a.mkv": ("libx264", {"g": "12", "bf": "0", "sc_threshold": "0"}, 12),
+    "a.mp4": ("libx264", {"g": "12", "bf": "0", "sc_threshold": "0"}, 12),
+    "a.h264": ("libx264", {"g": "12", "bf": "0", "sc_threshold": "0"}, 12),
+    "hevc.ts": ("libx265", {"x265-params": f"log-level=none:{OPEN}"}, 12),
+    "mpeg2.ts": ("mpeg2video", {"g": "12", "bf": "2", **RATED}, 12),
+    "refresh.ts": ("libx264", {"preset": "fast", "x264-params": "keyint=12:intra-refresh=1:bframes=0"}, 14),
+}
+"""Codec, its options, and the first complete frame of a recording without its first 5 packets."""
+
+
+@pytest.mark.parametrize("name", BETWEEN_KEY_FRAMES)
+def test_frames_before_the_first_key_frame_are_left_out(name: str, tmp_path: Path) -> None:
+    codec, options, first = BETWEEN_KEY_FRAMES[name]
+    suffix = ".mkv" if name == "a.h264" else Path(name).suffix
+    path = write_counter_clip(tmp_path / f"whole{suffix}", 30, codec=codec, options=options, rate=25)
+    with av.open(str(path)) as given, av.open(str(tmp_path / name), "w") as taken:
+        stream = taken.add_stream_from_template(given.streams.video[0])
+        packets = [packet for packet in given.demux(video=0) if packet.size]
+        times = [float(packet.pts * packet.time_base) for packet in packets]
+        for packet in packets[5:]:
+            packet.stream = stream
+            taken.mux(packet)
+    for allow_damaged in (False, True):
+        source = probe(tmp_path / name, allow_damaged=allow_damaged)
+        with source.open() as reader:
+            images = reader.read(range(len(source.frame_times)))
+            assert [read_counter(image / 255) for image in images] == list(range(first, 30))
+        np.testing.assert_allclose(source.frame_times, np.sort(times)[first:] - min(times[5:]), atol=2e-3)
+        text = f"{source.path.stem}: {first - 5} frames left out: the recording begins between two key frames"
+        assert text in [notice.text for notice in source.notices]
 
 
 def test_a_recording_that_was_never_finished_is_complete(tmp_path: Path) -> None:
