@@ -9,7 +9,7 @@ import math
 import re
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -130,6 +130,8 @@ _MAX_PAGES = 16
 """Maximum number of pages of a TIFF in which a second full-size image is searched."""
 
 _READABLE_BITS = (1, 2, 4, 8, 16)
+_PROJECTION = re.compile(r"GPano:ProjectionType\W{1,3}(\w[\w ]*)")
+_PLANE = ("rectilinear", "perspective")
 _EXIF_ORIENTATION = 0x0112
 _RENDER_AGAIN = "remove it or render it again"
 
@@ -140,6 +142,7 @@ class ImageHeader:
 
     `orientation` is still to be applied to decoded pixels. `numbers` qualifies pixels that are not unsigned integers,
     such as "float ".
+    `projection` is that of a panorama, "" if none is declared (Google, Photo Sphere XMP Metadata).
     """
 
     size: tuple[int, int]
@@ -147,6 +150,7 @@ class ImageHeader:
     bits: int
     channels: int
     numbers: str = ""
+    projection: str = ""
     has_palette: bool = False
     has_alpha: bool = False
     has_damaged_exif: bool = False
@@ -203,13 +207,25 @@ def read_pixels(
 
 
 def check_readable(name: str, header: ImageHeader) -> None:
-    """Refuse an image whose pixels are not whole numbers of at most 8 or of 16 bits.
+    """Refuse a panorama, and an image whose pixels are not whole numbers of at most 8 or of 16 bits.
 
     Raises:
-        InputError: naming the kind of its pixels.
+        InputError: naming the projection, or the kind of its pixels.
     """
+    if header.projection and header.projection not in _PLANE:
+        raise spherical_error(name, header.projection)
     if header.bits not in _READABLE_BITS or header.numbers:
         raise InputError(f"{name} has {header.pixel_kind} pixels", "convert it to 8 or 16 bits per channel")
+
+
+def spherical_error(name: str, projection: str) -> InputError:
+    """Return the error for footage whose projection is not that of a camera with one lens."""
+    of_ffmpeg = {"half equirectangular": "hequirect", "cube map": "c3x2"}.get(projection, "equirect")
+    return InputError(
+        f"{name} is a panorama ({projection}), not the image of a pinhole camera",
+        "cut out a view per direction, all with one field of view: "
+        f"ffmpeg -i IN -vf v360={of_ffmpeg}:flat:h_fov=90:v_fov=60:yaw=0 OUT.mp4",
+    )
 
 
 def image_name(file: Path) -> str:
@@ -247,6 +263,7 @@ def _header(stream: BinaryIO) -> ImageHeader:
             orientation=orientation,
             bits=8,
             channels=len(image.getbands()),
+            projection=_projection(image.info),
             has_palette=image.mode in ("P", "PA"),
             has_alpha=image.mode in ("RGBA", "RGBa", "LA", "La", "PA") or "transparency" in image.info,
             has_damaged_exif=has_damaged_exif,
@@ -266,6 +283,13 @@ def _header(stream: BinaryIO) -> ImageHeader:
                 header, bits=png["bits"][0], channels=_PNG_CHANNELS[color], has_palette=color == _PNG_PALETTE
             )
         return replace(header, has_more_images=_has_more_images(image))
+
+
+def _projection(properties: Mapping[Any, Any]) -> str:
+    """Return the projection of a panorama in the XMP of a JPEG, TIFF, WebP or PNG."""
+    xmp = properties.get("xmp") or properties.get("XML:com.adobe.xmp", "")
+    match = _PROJECTION.search(xmp.decode("latin-1") if isinstance(xmp, bytes) else str(xmp))
+    return match[1].lower() if match else ""
 
 
 def _orientation(image: PillowImage.Image) -> tuple[Orientation, bool]:

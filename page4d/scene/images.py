@@ -22,12 +22,13 @@ from PIL import Image as PillowImage
 from torch import Tensor
 
 from page4d.choices import Preprocess
-from page4d.errors import InputError, Notice, counted
+from page4d.errors import InputError, Notice, counted, listed
 from page4d.geometry.camera import denormalize_pixels, normalize_pixels, pixel_grid
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import fit_long_side
 from page4d.io.input_files import check_pixels, natural_key
 from page4d.scene.image_file import Image, ImageHeader, check_readable, image_name, read_header, read_pixels
+from page4d.scene.packing import MOSAIC, is_mosaic
 
 if TYPE_CHECKING:
     from page4d.scene.records import ViewCamera
@@ -254,24 +255,31 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFold
     return timed
 
 
-def dark_notices(source: ImageFolderSource) -> list[Notice]:
-    """Report 16-bit images that use 12 bits or fewer, as industrial cameras store them; decodes the first image.
+def content_notices(sources: Sequence[ImageFolderSource]) -> list[Notice]:
+    """Report colour mosaics, and 16-bit images that use 12 bits or fewer, as industrial cameras store them.
+
+    Decodes the first image of a folder if it is gray or has 16 bits.
 
     Raises:
         InputError: if the image is damaged.
     """
-    first = source.files[0]
-    if read_header(first).bits != 16:
-        return []
-    brightest = int(read_pixels(first, source.size).max())
-    if brightest > _BRIGHTEST_12_BITS:
-        return []
-    return [
-        Notice(
-            f"{source.label}: the brightest value of {first.name} is {brightest} of 65535: a nearly black image; "
-            f"multiply images of fewer than 16 bits, such as 12 bits by 16"
-        )
-    ]
+    notices, mosaics = [], []
+    for source in sources:
+        first = source.files[0]
+        header = read_header(first)
+        is_gray = header.channels == 1 and not header.has_palette
+        if header.bits != 16 and not is_gray:
+            continue
+        pixels = read_pixels(first, source.size, grayscale=is_gray)
+        if is_gray and is_mosaic(pixels):
+            mosaics.append(source.label)
+        brightest = int(pixels.max())
+        if header.bits == 16 and brightest <= _BRIGHTEST_12_BITS:
+            text = (
+                f"{source.label}: the brightest value of {first.name} is {brightest} of 65535: a nearly black image"
+            )
+            notices.append(Notice(f"{text}; multiply images of fewer than 16 bits, such as 12 bits by 16"))
+    return [*notices, *([Notice(f"{listed(mosaics)}: {MOSAIC}")] if mosaics else [])]
 
 
 def image_files(folder: Path, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> list[Path]:

@@ -13,7 +13,8 @@ from page4d.scene.calibration import match_cameras, place_cameras
 from page4d.scene.clocks import Synchronisation, synchronise
 from page4d.scene.discover import Candidate, discover, select_views
 from page4d.scene.identity import FileIdentity, identify
-from page4d.scene.images import ImageFolderSource, dark_notices, probe_image_folder, time_by_number
+from page4d.scene.images import ImageFolderSource, content_notices, probe_image_folder, time_by_number
+from page4d.scene.packing import check_halves
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, Level, Notice, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
@@ -97,7 +98,9 @@ def open_sources(
     notices = [notice for source in sources for notice in notices_of(source)]
     notices += _same_file_notices(sources)
     folders = [source for source in sources if isinstance(source, ImageFolderSource)]
-    notices += [notice for source in folders for notice in dark_notices(source)]
+    notices += content_notices(folders)
+    for source in sources:
+        check_halves(source)
     sequences = [source.label for source in folders if len(source.files) > 1]
     if options.image_fps is None and sequences:
         notices.append(Notice(f"{listed(sequences)}: images have no time stamps; assuming 30 fps (⟨image_fps⟩)"))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from page4d.errors import InputError, counted, listed
 from page4d.io.input_files import check_pixels, check_regular_file
 from page4d.scene.image_file import Orientation, display_matrix, orientation_of
+from page4d.scene.packing import MOSAIC, check_side_data, is_mosaic
 from page4d.scene.records import Level, Notice
 from page4d.scene.timeline import timing
 from page4d.scene.video import (
@@ -110,6 +111,7 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
     first, is_clean = first_frame(path)
     if (header.ends_early and not allow_damaged) or not header.shown_pts:
         raise damage_error(path)
+    check_side_data(path.name, first)
     orientation, turn_notices = upright(path.stem, first)
     # FFmpeg derives the pixel aspect of the stream from the matrix, whether or not that is applied.
     aspect = header.pixel_aspect if orientation else header.coded_pixel_aspect
@@ -117,6 +119,8 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
     check_pixels(path.name, square[1], square[0], max_megapixels)
     notices = [*aspect_notices, *turn_notices, *stream_notice(path, header.streams)]
     notices += content_notices(path.stem, first, header.field_order, has_alpha=header.has_alpha)
+    if first.format.name.startswith("gray") and is_mosaic(first.to_ndarray()):
+        notices.append(Notice(f"{path.stem}: {MOSAIC}"))
     pts, times, is_timed = _frame_times(header)
     if times[-1] > _MAX_SPAN_S:
         raise InputError(
