@@ -215,7 +215,7 @@ class CaptureCameras:
     """Cameras of T instants and V views in double precision; `intrinsics` belong to the original images.
 
     `image_sizes` are the original (height, width) of every view, `map_sizes` those of its maps, none if it has no
-    maps; `times` are seconds on the common clock.
+    maps; `times` are seconds on the common clock, whose 0 is at `start_ns`, which `cameras.json` does not hold.
     """
 
     times: Float[Tensor, " T"]
@@ -225,6 +225,7 @@ class CaptureCameras:
     intrinsics: Float[Tensor, "T V 3 3"]
     scale: Scale
     map_sizes: tuple[tuple[int, int], ...] = ()
+    start_ns: int = 0
 
     def intrinsics_at(self, view: int, size: tuple[int, int]) -> Float[Tensor, "T 3 3"]:
         """Return the intrinsics of a view whose image was resized to a (height, width)."""

@@ -1,6 +1,7 @@
 """The cameras of a whole capture at original pixels, from predictions, and their trajectories as files."""
 
 from collections.abc import Iterable
+from decimal import Decimal
 
 import torch
 
@@ -66,7 +67,10 @@ def check_finite(predictions: Predictions, error: type[Page4DError] = OutputErro
 
 
 def write_tum(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile]:
-    """Write each view's trajectory as camera-to-world positions and quaternions (TUM RGB-D format)."""
+    """Write each view's trajectory as camera-to-world positions and quaternions (TUM RGB-D format).
+
+    Times are the time stamps of the frames, to the nanosecond, if the frames have some.
+    """
     written = []
     camera_to_world = invert_rigid(cameras.world_to_camera)
     quaternions = xyzw_from_wxyz(quaternion_from_matrix(camera_to_world[..., :3, :3]))
@@ -74,7 +78,11 @@ def write_tum(layout: OutputLayout, cameras: CaptureCameras) -> list[WrittenFile
     for view, name in enumerate(cameras.view_names):
         lines = [f"# timestamp tx ty tz qx qy qz qw, camera-to-world, unit {cameras.scale.unit}"]
         for time, row in zip(cameras.times.tolist(), rows[:, view].tolist(), strict=True):
-            lines.append(" ".join(repr(number) for number in (time, *row)))
+            # A double holds a date to 0.2 microseconds only.
+            exact = (
+                f"{Decimal(cameras.start_ns + round(time * 1e9)).scaleb(-9):f}" if cameras.start_ns else repr(time)
+            )
+            lines.append(" ".join((exact, *(repr(number) for number in row))))
         written.append(write_bytes_atomic(layout.tum(name), ("\n".join(lines) + "\n").encode("ascii")))
     return written
 

@@ -383,10 +383,14 @@ Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 
 
 class SceneRecord(FileModel):
-    """Source of the views, method of synchronisation, and calibration."""
+    """Source of the views, method of synchronisation, and calibration.
+
+    `start_ns` is the time stamp of time 0 in nanoseconds, None without time stamps.
+    """
 
     name: Name
     synchronisation: str = "same start"
+    start_ns: int | None = None
     calibration: Name | None = None
 
 

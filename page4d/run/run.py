@@ -445,6 +445,7 @@ class Run:
             intrinsics=torch.cat([chunk.intrinsics for chunk in self.finished]),
             scale=self.world.scale,
             map_sizes=tuple(transform.map_size for transform in self.plan.map_transforms),
+            start_ns=self.scene.start_ns or 0,
         )
         files = write_capture_cameras(self.layout, cameras)
         return files + self.motion.finish(self._history(self.state))

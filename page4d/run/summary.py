@@ -316,7 +316,12 @@ def summarize_run(
     return RunRecord(
         status=status,
         settings=describe_settings(scene.options, plan.settings),
-        scene=SceneRecord(name=scene.name, synchronisation=scene.synchronisation, calibration=scene.calibration),
+        scene=SceneRecord(
+            name=scene.name,
+            synchronisation=scene.synchronisation,
+            start_ns=scene.start_ns,
+            calibration=scene.calibration,
+        ),
         views=[
             view_record(
                 layout,

@@ -27,6 +27,7 @@ from page4d.io.documents import (
 from page4d.io.input_files import composed
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
+from page4d.scene.stamps import DAY_NS, NS, Stamps
 from page4d.scene.timeline import timing
 from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream
 
@@ -175,10 +176,10 @@ def synchronise(
 ) -> Synchronisation:
     """Determine the clock of every view.
 
-    `mode` is a file, or one of `MODES`: `auto` uses the scene's sync file, else the first of time codes and frame
-    numbers that every view has, else those of some views with a warning, else a common start. `all_names` are the
-    names that a sync file may contain, including unused views. `number_offsets` are the start times in seconds of
-    numbered image folders, None for other views.
+    `mode` is a file, or one of `MODES`: `auto` uses the scene's sync file, else the first of time codes, time stamps
+    and frame numbers that every view has, else those of some views with a warning, else a common start.
+    `all_names` are the names that a sync file may contain, including unused views. `number_offsets` are the start
+    times in seconds of numbered image folders, None for other views.
 
     Raises:
         UsageError: if the sync file is invalid, or the mode is `people`.
@@ -200,7 +201,7 @@ def synchronise(
         return Synchronisation(clocks=(Clock(),) * len(names), method="same start")
     found = [_time_codes(sources, is_required=mode == "timecode")]
     if mode == "auto":
-        found.append(_frame_numbers(sources, number_offsets))
+        found += [_stamps_of_names(sources), _frame_numbers(sources, number_offsets)]
     for evidence in found:
         if None not in evidence.clocks:
             clocks_of_all = tuple(clock or Clock() for clock in evidence.clocks)
@@ -234,6 +235,32 @@ def _of_some_views(
     start = "views are assumed to start together (no sync file, common time codes, time stamps or frame numbers)"
     notices.append(Notice(start, Level.INFO))
     return Synchronisation(clocks=(Clock(),) * len(names), method="same start", notices=tuple(notices))
+
+
+def _stamps_of_names(sources: Sequence[FrameSource]) -> _Evidence:
+    """Return the clocks by time stamps in file names; those since another origin than the first are not compared."""
+    found: list[Stamps | None] = [getattr(source, "stamps", None) for source in sources]
+    first = next((stamps for stamps in found if stamps is not None), None)
+    starts: list[int | None] = []
+    for stamps in found:
+        if first is None or stamps is None or stamps.origin != first.origin:
+            starts.append(None)
+        elif first.origin == "midnight":
+            starts.append((stamps.first_ns - first.first_ns + DAY_NS // 2) % DAY_NS - DAY_NS // 2)
+        else:
+            starts.append(stamps.first_ns - first.first_ns)
+    earliest = min((start for start in starts if start is not None), default=0)
+    clocks = tuple(None if start is None else Clock(offset_s=(start - earliest) / NS) for start in starts)
+    return _Evidence("time stamps in the file names", clocks)
+
+
+def start_of_clock(sources: Sequence[FrameSource], clocks: Sequence[Clock]) -> int | None:
+    """Return the time stamp in nanoseconds of time 0 of the common clock, by the first view with time stamps."""
+    for source, clock in zip(sources, clocks, strict=True):
+        stamps: Stamps | None = getattr(source, "stamps", None)
+        if stamps is not None:
+            return stamps.first_ns - round(clock.offset_s * NS)
+    return None
 
 
 def _frame_numbers(sources: Sequence[FrameSource], starts: Sequence[float | None]) -> _Evidence:

@@ -29,6 +29,7 @@ from page4d.geometry.pixels import fit_long_side
 from page4d.io.input_files import check_pixels, natural_key
 from page4d.scene.image_file import Image, ImageHeader, check_readable, image_name, read_header, read_pixels
 from page4d.scene.packing import MOSAIC, is_mosaic
+from page4d.scene.stamps import NS, Stamps, stamps_of_names
 
 if TYPE_CHECKING:
     from page4d.scene.records import ViewCamera
@@ -146,9 +147,9 @@ UNREAD_SUFFIXES = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolderSource:
-    """A folder of images of one size; `numbers` are the trailing numbers of the file names, if all names have one.
+    """A folder of images of one size; `numbers` are the frame numbers in the file names, if all names have one.
 
-    Alpha is ignored, or blended with `background` (RGB) if given.
+    `stamps` belong to images whose names are times. Alpha is ignored, or blended with `background` (RGB) if given.
     """
 
     path: Path
@@ -157,6 +158,7 @@ class ImageFolderSource:
     frame_times: NDArray[np.float64]
     fps: float
     numbers: tuple[int, ...] | None = None
+    stamps: Stamps | None = None
     grayscale: bool = False
     background: tuple[int, int, int] | None = None
     notices: tuple[Notice, ...] = ()
@@ -230,6 +232,23 @@ def probe_image_folder(
         grayscale=grayscale,
         notices=tuple(_notices(folder, files, headers)),
     )
+
+
+def time_by_name(sources: Sequence[ImageFolderSource]) -> list[ImageFolderSource]:
+    """Time images whose names are plain times by these times, in their order; leave other sources as they are."""
+    timed = []
+    found = stamps_of_names([[file.stem for file in source.files] for source in sources])
+    for source, named in zip(sources, found, strict=True):
+        if named is None:
+            timed.append(source)
+            continue
+        origin, ns = named
+        order = np.argsort(ns)
+        times = (ns[order] - ns.min()) / NS
+        files = tuple(source.files[place] for place in order)
+        stamps = Stamps(int(ns.min()), origin)
+        timed.append(replace(source, files=files, frame_times=times, numbers=None, stamps=stamps))
+    return timed
 
 
 def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFolderSource, float]]:
@@ -323,12 +342,14 @@ def _notices(folder: Path, files: Sequence[Path], headers: Sequence[ImageHeader]
         yield Notice(
             f"{view}: {counted(len(unread), 'file')} not read (first {unread[0].name}): {kinds} is not supported"
         )
-    first_with: dict[int, Path] = {}
-    for file in files:
-        number = _frame_number(file)
-        if number is not None and first_with.setdefault(number, file) != file:
-            yield Notice(f"{view}: {first_with[number].name} and {file.name} have the same frame number")
-            return
+
+    if _frame_numbers(files) is None and stamps_of_names([[file.stem for file in files]]) == [None]:
+        first_with: dict[int, Path] = {}
+        for file in files:
+            number = _frame_number(file)
+            if number is not None and first_with.setdefault(number, file) != file:
+                yield Notice(f"{view}: {first_with[number].name} and {file.name} have the same frame number")
+                return
 
 
 def _frame_number(file: Path) -> int | None:
@@ -337,5 +358,13 @@ def _frame_number(file: Path) -> int | None:
 
 
 def _frame_numbers(files: Sequence[Path]) -> tuple[int, ...] | None:
-    numbers = [number for file in files if (number := _frame_number(file)) is not None]
-    return tuple(numbers) if len(numbers) == len(files) == len(set(numbers)) else None
+    """Return the trailing numbers of file names, else the only ones within them that differ, if they increase."""
+    trailing = [number for file in files if (number := _frame_number(file)) is not None]
+    columns = [trailing]
+    if len(set(trailing)) < len(files):
+        parts = [re.split(r"(\d+)", file.stem) for file in files]
+        is_one_form = all(part[::2] == parts[0][::2] for part in parts)
+        numbers = zip(*(map(int, part[1::2]) for part in parts), strict=True) if is_one_form else ()
+        columns = [list(column) for column in numbers if len(set(column)) == len(files)]
+    increases = len(columns) == 1 and all(before < after for before, after in pairwise(columns[0]))
+    return tuple(columns[0]) if increases and len(columns[0]) == len(files) else None

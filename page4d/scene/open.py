@@ -10,16 +10,19 @@ from page4d.errors import listed
 from page4d.formats.calibrations import read_calibration
 from page4d.options import SceneOptions
 from page4d.scene.calibration import match_cameras, place_cameras
-from page4d.scene.clocks import Synchronisation, synchronise
+from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
 from page4d.scene.discover import Candidate, discover, select_views
 from page4d.scene.identity import FileIdentity, identify
-from page4d.scene.images import ImageFolderSource, content_notices, probe_image_folder, time_by_number
+from page4d.scene.images import ImageFolderSource, content_notices, probe_image_folder, time_by_name, time_by_number
 from page4d.scene.packing import check_halves
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, Level, Notice, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
 from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
-from page4d.scene.timeline import build_timeline
+from page4d.scene.timeline import build_timeline, timing
+
+_SAME_RATE = 0.05
+"""Relative difference of the rate of time stamps and a stated rate that is not reported."""
 
 
 def open_scene(
@@ -68,6 +71,7 @@ def open_scene(
         mask_meaning=options.mask_meaning,
         depth_levels=options.depth_levels,
         synchronisation=sync.method,
+        start_ns=start_of_clock(sources, sync.clocks),
         notices=(*found.ignored, *view_notices, *source_notices, *sync.notices, *timeline.notices),
     )
     scene = _with_calibration(scene, options, all_names)
@@ -77,7 +81,7 @@ def open_scene(
 def open_sources(
     chosen: tuple[Candidate, ...], options: SceneOptions
 ) -> tuple[tuple[FrameSource, ...], tuple[float | None, ...], list[Notice]]:
-    """Probe every view; image folders are timed jointly by the frame numbers in their file names.
+    """Probe every view; image folders are timed jointly by times or frame numbers in their file names.
 
     Returns the sources, the start times of numbered image folders (None for other views), and notices.
 
@@ -101,16 +105,28 @@ def open_sources(
     notices += content_notices(folders)
     for source in sources:
         check_halves(source)
-    sequences = [source.label for source in folders if len(source.files) > 1]
+    folders = time_by_name(folders)
+    untimed = [source for source in folders if source.stamps is None]
+    sequences = [source.label for source in untimed if len(source.files) > 1]
     if options.image_fps is None and sequences:
         notices.append(Notice(f"{listed(sequences)}: images have no time stamps; assuming 30 fps (⟨image_fps⟩)"))
-    numbered = {source.path: (source, start) for source, start in time_by_number(folders)}
-    notices += _unnumbered_notice([source for source in folders if source.path not in numbered])
-    timed = [
-        numbered.get(source.path, (source, None)) if isinstance(source, ImageFolderSource) else (source, None)
-        for source in sources
+    notices += [notice for source in folders for notice in _other_rate_notice(source, options.image_fps)]
+    numbered = {source.path: (source, start) for source, start in time_by_number(untimed)}
+    notices += _unnumbered_notice([source for source in untimed if source.path not in numbered])
+    timed = {source.path: (source, None) for source in folders} | numbered
+    placed = [timed[source.path] if isinstance(source, ImageFolderSource) else (source, None) for source in sources]
+    return tuple(source for source, _ in placed), tuple(start for _, start in placed), notices
+
+
+def _other_rate_notice(source: ImageFolderSource, image_fps: float | None) -> list[Notice]:
+    rate = timing(source.frame_times).fps
+    if source.stamps is None or image_fps is None or not rate or abs(image_fps / rate - 1) < _SAME_RATE:
+        return []
+    return [
+        Notice(
+            f"{source.label}: the time stamps in the file names give {rate:.4g} fps, not ⟨image_fps={image_fps:g}⟩"
+        )
     ]
-    return tuple(source for source, _ in timed), tuple(start for _, start in timed), notices
 
 
 def _unnumbered_notice(folders: list[ImageFolderSource]) -> list[Notice]:

@@ -133,7 +133,8 @@ class View:
 class Scene:
     """A synchronized capture: V views on one clock and T instants at which every view has a frame.
 
-    No frame is decoded yet. `times` are in seconds on the common clock. `scale` is the unit of the calibration.
+    No frame is decoded yet. `times` are in seconds on the common clock, whose 0 is the time stamp `start_ns` of the
+    frames in nanoseconds: since 1970 for dates; None without time stamps. `scale` is the unit of the calibration.
     Measured depth maps have `depth_levels` levels per unit. `other_files` are input files besides the views, such as
     the calibration.
     """
@@ -145,6 +146,7 @@ class Scene:
     mask_meaning: MaskMeaning = MaskMeaning.DYNAMIC
     depth_levels: float = METRIC_DEPTH_SCALE
     synchronisation: str = "same start"
+    start_ns: int | None = None
     calibration: str | None = None
     other_files: tuple[Path, ...] = ()
     notices: tuple[Notice, ...] = field(default=())

@@ -108,6 +108,7 @@ def _document(scene: "Scene", rows: list[dict[str, Any]]) -> dict[str, Any]:
         "first_s": float(scene.times[0]),
         "last_s": float(scene.times[-1]),
         "synchronisation": scene.synchronisation,
+        "start_ns": scene.start_ns,
         "calibration": scene.calibration,
         "scale": scene.scale.value,
         "notices": [
@@ -126,8 +127,9 @@ def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
     )
     columns = (Column("view"), Column("file"), Column("codec"), *numbers, Column("calibration"))
     print_table(columns, [_cells(row) for row in rows], scene.name)
+    after = "" if scene.start_ns is None else f" after the time stamp {scene.start_ns / 1e9:.3f} s"
     fields = [
-        ("instants", f"{scene.num_times}, {scene.times[0]:.3f} to {scene.times[-1]:.3f} s"),
+        ("instants", f"{scene.num_times}, {scene.times[0]:.3f} to {scene.times[-1]:.3f} s{after}"),
         ("synchronisation", scene.synchronisation),
         ("calibration", scene.calibration or "none"),
         ("scale", scene.scale.value),

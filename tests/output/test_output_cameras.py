@@ -105,6 +105,20 @@ def test_intrinsics_that_vary_have_no_file_of_one_matrix(tmp_path: Path, cameras
     assert np.shape(json.loads(layout.cameras.read_text())["views"][NAMES[0]]["map_intrinsics"]) == (5, 3, 3)
 
 
+def test_trajectories_have_the_time_stamps_of_the_frames_to_the_nanosecond(
+    tmp_path: Path, cameras: CaptureCameras
+) -> None:
+    times = torch.tensor([0.0, 0.049999872, 0.1, 1.0, 3600.1], dtype=torch.float64)
+    given = replace(cameras, times=times, start_ns=1_403_636_579_763_555_584)
+    layout = OutputLayout(tmp_path, NAMES)
+    write_capture_cameras(layout, given)
+    lines = layout.tum(NAMES[0]).read_text().splitlines()[1:]
+    expected = ["1403636579.763555584", "1403636579.813555456", "1403640179.863555584"]
+    assert [lines[index].split()[0] for index in (0, 1, 4)] == expected
+    found = file_interface.read_tum_trajectory_file(layout.tum(NAMES[0]))
+    assert found.timestamps[[0, 1, 4]].tolist() == [float(text) for text in expected]
+
+
 def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras, open3d: Any) -> None:
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, cameras)

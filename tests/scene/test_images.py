@@ -83,7 +83,7 @@ def test_views_of_different_rate_are_paired_by_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        {f"{1699999999123456 + 33337 * n + n % 3}.png": n for n in range(9)},
+        {f"{1699999999123456 + 33337 * n**3}.png": n for n in range(9)},
         {f"frame_{letter}.png": n for n, letter in enumerate("abcdefghi")},
         {f"{n}.{suffix}": n for n, suffix in zip([1, 1, 2, 3], ["png", "bmp", "png", "png"], strict=True)},
     ],

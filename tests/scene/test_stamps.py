@@ -1,0 +1,162 @@
+"""Time stamps in names of images pair the frames, reveal lost ones, and keep their absolute start."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from page4d.scene.open import open_scene
+from page4d.scene.stamps import NS, stamps_of_names
+from tests.scene.clip_writers import counter_image, write_images
+
+EPOCH_NS = 1_403_636_579_763_555_584
+DATE_NS = int(datetime(2024, 5, 1, 12, 30, 15, tzinfo=UTC).timestamp()) * NS
+CLOCK_NS = (12 * 3600 + 30 * 60 + 15) * NS
+
+
+def dates(pattern: str, step_ms: int = 40, count: int = 30, first_ms: int = 0) -> list[str]:
+    """Return dates from 2024-05-01 12:30:15 on; `pattern` is that of strftime with `{ms}` and `{us}`."""
+    names = []
+    for index in range(count):
+        ms = first_ms + index * step_ms
+        moment = datetime.fromtimestamp(DATE_NS / NS + ms // 1000, tz=UTC)
+        names.append(moment.strftime(pattern).format(ms=f"{ms % 1000:03}", us=f"{ms % 1000:03}000"))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("names", "origin", "first_ns", "step_ns"),
+    [
+        ([f"{EPOCH_NS + n * 50_000_000}" for n in range(5)], "1970", EPOCH_NS, 50_000_000),
+        ([f"cam0_{EPOCH_NS // 1000 + n * 33_333}" for n in range(5)], "1970", EPOCH_NS // 1000 * 1000, 33_333_000),
+        ([f"{EPOCH_NS // 10**6 + n * 40}" for n in range(5)], "1970", EPOCH_NS // 10**6 * 10**6, 40_000_000),
+        ([f"{1700000000 + n * 5}" for n in range(5)], "1970", 1700000000 * NS, 5 * NS),
+        ([f"1305031102.{775304 + n * 33000}" for n in range(5)], "1970", 1305031102775304000, 33_000_000),
+        ([f"{1305031102 + n * 0.25}" for n in range(9)], "1970", 1305031102 * NS, 250_000_000),
+        ([f"1305031102_{100000000 + n * 33000000}" for n in range(5)], "1970", 1305031102100000000, 33_000_000),
+        (
+            [f"a_Color_15535253669{12 + n * 33}.54248046875" for n in range(3)],
+            "1970",
+            1553525366912542480,
+            33_000_000,
+        ),
+        (dates("%Y-%m-%d_%H-%M-%S.{ms}"), "1970", DATE_NS, 40_000_000),
+        (dates("%Y-%m-%d_%H-%M-%S.{ms}", count=5), "1970", DATE_NS, 40_000_000),
+        (dates("%Y-%m-%dT%H:%M:%S.{us}Z"), "1970", DATE_NS, 40_000_000),
+        (dates("%Y%m%dT%H%M%S.{us}"), "1970", DATE_NS, 40_000_000),
+        (dates("PXL_%Y%m%d_%H%M%S{ms}"), "1970", DATE_NS, 40_000_000),
+        (dates("%Y%m%d%H%M%S{ms}_left"), "1970", DATE_NS, 40_000_000),
+        (dates("%Y-%m-%d-%H-%M-%S-{ms}"), "1970", DATE_NS, 40_000_000),
+        (dates("%Y-%m-%d %H.%M.%S", step_ms=1000), "1970", DATE_NS, NS),
+        (dates("IMG_%Y%m%d_%H%M%S", step_ms=7000), "1970", DATE_NS, 7 * NS),
+        (dates("%H-%M-%S.{ms}", first_ms=600), "midnight", CLOCK_NS + 600_000_000, 40_000_000),
+        (dates("%H-%M-%S.{ms}", count=5), "midnight", CLOCK_NS, 40_000_000),
+        (dates("%H_%M_%S_{ms}"), "midnight", CLOCK_NS, 40_000_000),
+        ([f"f{n / 8:.6f}" for n in range(1, 12)], "unknown", NS // 8, NS // 8),
+    ],
+)
+def test_times_of_every_notation_are_read_exactly(names: list[str], origin: str, first_ns: int, step_ns: int) -> None:
+    (found,) = stamps_of_names([names])
+    assert found is not None
+    assert found[0] == origin
+    assert found[1].tolist() == [first_ns + step_ns * index for index in range(len(names))]
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"{n:06}" for n in range(0, 1000, 100)],
+        [f"{n:010}" for n in range(9)],
+        [f"{1700000000 + n}" for n in range(9)],
+        [f"{1700000000123 + n}" for n in range(9)],
+        [f"{1700000000123456 + int(n)}" for n in np.cumsum(np.random.default_rng(0).exponential(9e5, 40))],
+        [f"{20240501 + n}" for n in range(9)],
+        [f"12-30-{n:02}" for n in range(9)],
+        [f"2024-05-{n:02}" for n in range(1, 9)],
+        [f"20240501_{n:06}" for n in range(100, 159)],
+        [f"20240501_{n:06}" for n in range(0, 3000, 100)],
+        [f"20240501_000000_{n:06}" for n in range(100, 2000, 100)],
+        [f"IMG_20240501_1230{n}" for n in (15, 28, 47)],
+        [f"shot2.{n:04}" for n in range(1001, 1020)],
+        [f"shot2.{n:04}" for n in range(0, 1000, 100)],
+        [f"01-02-03-{n:03}" for n in range(0, 500, 10)],
+        [f"01.02.03.{n:02}" for n in range(50)],
+        [f"192.168.1.{n}" for n in range(1, 20)],
+        [f"{n}.{n * 33:05}" for n in range(20)],
+        ["1403636579763555584"],
+        [f"image_{n}" for n in range(8)],
+    ],
+)
+def test_numbers_and_dates_are_no_times(names: list[str]) -> None:
+    assert stamps_of_names([names]) == [None]
+
+
+def write_stamped(folder: Path, names: dict[str, list[str]], lost: dict[str, list[int]]) -> Path:
+    """Write images that encode their index, without the lost ones."""
+    for view, of_view in names.items():
+        kept = [index for index in range(len(of_view)) if index not in lost.get(view, [])]
+        write_images(folder / view, {f"{of_view[index]}.png": counter_image(index) for index in kept})
+    return folder
+
+
+def indices(folder: Path, view: str, names: list[str]) -> list[int]:
+    """Return the index in `names` of the image of a view at each instant."""
+    (found,) = (one for one in open_scene(folder).views if one.name == view)
+    return [names.index(found.source.files[index].stem) for index in found.indices]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("names", "start_ns"),
+    [
+        ([f"{EPOCH_NS + n * 50_000_000 - 128 * (n % 2)}" for n in range(10)], EPOCH_NS),
+        ([f"{(EPOCH_NS + n * 50_000_000) / 1e9:.6f}" for n in range(10)], 1_403_636_579_763_556_000),
+        (dates("%Y-%m-%d_%H-%M-%S.{ms}", first_ms=600, count=22), DATE_NS + 600_000_000),
+        (dates("%H-%M-%S.{ms}", first_ms=600, count=22), CLOCK_NS + 600_000_000),
+    ],
+)
+def test_images_are_paired_by_the_times_in_their_names(names: list[str], start_ns: int, tmp_path: Path) -> None:
+    write_stamped(tmp_path, {"a": names, "b": names}, {"b": [2, 5]})
+    scene = open_scene(tmp_path)
+    assert (scene.synchronisation, scene.start_ns) == ("time stamps in the file names", start_ns)
+    kept = [index for index in range(len(names)) if index not in (2, 5)]
+    assert indices(tmp_path, "a", names) == indices(tmp_path, "b", names) == kept
+    texts = [notice.text for notice in scene.notices]
+    assert any(text.startswith("2 instants left out: b has no frame") for text in texts)
+    assert not any("fps" in text or "number" in text for text in texts)
+
+
+def test_times_are_ordered_as_times_and_wrap_at_midnight(tmp_path: Path) -> None:
+    clock = ["23-59-59.900", "23-59-59.940", "23-59-59.980", "00-00-00.020", "00-00-00.060"]
+    write_stamped(tmp_path / "clock", {"a": clock, "b": clock}, {"a": [0, 1, 2]})
+    assert indices(tmp_path / "clock", "a", clock) == indices(tmp_path / "clock", "b", clock) == [3, 4]
+    python = [repr(1700000000.5 + n / 8) for n in range(9)]  # 0.5, 0.625, 0.75: not in the order of their digits
+    write_stamped(tmp_path / "python", {"a": python, "b": python}, {"b": [4]})
+    assert indices(tmp_path / "python", "b", python) == [0, 1, 2, 3, 5, 6, 7, 8]
+
+
+def test_times_of_some_views_are_used_and_reported(tmp_path: Path) -> None:
+    names = [f"{EPOCH_NS + n * 50_000_000}" for n in range(12)]
+    write_stamped(tmp_path, {"a": names[:9], "b": names[3:], "c": [f"f{n}" for n in range(9)]}, {})
+    scene = open_scene(tmp_path, image_fps=20)
+    assert [view.clock.offset_s for view in scene.views] == [0.0, 0.15, 0.0]
+    text = "a, b start 0.150 s apart by time stamps in the file names; c without it: assumed to start with a"
+    assert any(notice.text.startswith(text) for notice in scene.notices)
+
+
+def test_another_image_rate_than_that_of_the_names_is_reported(tmp_path: Path) -> None:
+    names = [f"{EPOCH_NS + n * 50_000_000}" for n in range(9)]
+    write_stamped(tmp_path, {"a": names}, {})
+    texts = [notice.text for notice in open_scene(tmp_path, image_fps=12).notices]
+    assert "a/: the time stamps in the file names give 20 fps, not image_fps=12" in texts
+    assert [notice.text for notice in open_scene(tmp_path, image_fps=20.1).notices] == []
+
+
+@pytest.mark.parametrize("pattern", ["{:06}_color", "{:04}_cam1", "take2_{:03}_left", "{}"])
+def test_a_number_before_a_word_is_a_frame_number(pattern: str, tmp_path: Path) -> None:
+    names = [pattern.format(n) for n in range(8)]
+    write_stamped(tmp_path, {"a": names, "b": names}, {"b": [2]})
+    scene = open_scene(tmp_path, image_fps=30)
+    assert scene.synchronisation == "frame numbers in the file names"
+    assert indices(tmp_path, "a", names) == indices(tmp_path, "b", names) == [0, 1, 3, 4, 5, 6, 7]
+    assert not any("same frame number" in notice.text for notice in scene.notices)
