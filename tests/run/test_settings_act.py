@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from itertools import count
 from pathlib import Path
+from signal import SIGINT
+from types import SimpleNamespace
 from typing import Any
 
 import cv2
@@ -14,7 +16,7 @@ import pytest
 
 import page4d
 from page4d.choices import EdgeFilter, PointSource
-from page4d.errors import InputError, MemoryBudgetError, Page4DError, UsageError
+from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, Page4DError, UsageError
 from page4d.io.atomic import file_sha256
 from page4d.networks.config_parts import MatchConfig
 from page4d.options import NetworkOptions, PointOptions, ReconstructSettings, SceneOptions, option_name
@@ -207,7 +209,26 @@ def from_python(options: Options, out: Path) -> None:
 def from_command_line(options: Options, out: Path) -> None:
     options = dict(options)
     words = ["reconstruct", options.pop("scene", "videos"), "--out", str(out), "--quiet"]
-    assert run([*words, *command_line(options)]) == 0
+    if code := run([*words, *command_line(options)]):
+        raise InterruptedRunError("", "", code - 128)
+
+
+def begun_with(options: Options, call: Callable[[Options, Path], None]) -> tuple[object, ...]:
+    """Return the folder of the scene and the records of options with which a run begins, without its remainder."""
+    found: list[tuple[object, ...]] = []
+
+    def begin(scene: SimpleNamespace, *records: object) -> None:
+        found.append((Path(scene.folder), scene.options, *records))
+        raise InterruptedRunError("begun", "", SIGINT)
+
+    with pytest.MonkeyPatch.context() as patched:
+        opened = lambda folder, options, **_: SimpleNamespace(folder=folder, options=options)  # noqa: E731
+        patched.setattr("page4d.run.reconstruct.open_scene", opened)
+        patched.setattr("page4d.run.reconstruct.predictor_for", begin)
+        with pytest.raises(InterruptedRunError) as ended:
+            call(options, Path("begun"))
+    assert ended.value.exit_code == 128 + SIGINT
+    return found[0]
 
 
 Runs = Callable[[Options, Callable[[Options, Path], None]], Result]
@@ -221,8 +242,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     numbers = count()
 
     def result(options: Options, call: Callable[[Options, Path], None]) -> Result:
-        if "sha256" in options:
-            options = {**options, "sha256": file_sha256(Path(options["weights"]))}
         key = f"{call.__name__} {options}"
         if key not in results:
             out = folder / "out" / str(next(numbers))
@@ -297,8 +316,10 @@ def test_an_option_has_the_same_effect_from_python_and_from_the_command_line(cas
         options = {**base, "points": {**base.get("points", {}), case.field: case.value}}
     else:
         options = {**base, case.field: case.value}
+    if case.field == "sha256":
+        options["sha256"] = file_sha256(Path(options["weights"]))
+    assert begun_with(options, from_python) == begun_with(options, from_command_line)
     result, other = runs(options, from_python), runs(base, from_python)
-    assert result == runs(options, from_command_line)
     assert (result.settings != other.settings) == (case not in NETWORK_CASES)
     assert (result.fingerprint != other.fingerprint) == (case.effect in (Effect.BYTES, Effect.FINGERPRINT))
     assert (result.without_preview() != other.without_preview()) == (case.effect is Effect.BYTES)
@@ -323,6 +344,11 @@ def test_a_limit_ends_a_run_from_python_and_from_the_command_line(
         from_python(options, tmp_path / "python")
     words = ["reconstruct", "videos", "--out", str(tmp_path / "command"), *command_line(options)]
     assert run(words) == error.exit_code
+
+
+def test_a_run_from_the_command_line_has_the_bytes_of_one_from_python(runs: Runs) -> None:
+    options = {**BASES["with motion"], "layers": True, "mesh": True, "tracks": 20}
+    assert runs(options, from_command_line) == runs(options, from_python)
 
 
 def test_a_run_in_steps_equals_a_run_in_one_call(runs: Runs) -> None:
