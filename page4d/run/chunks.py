@@ -1,7 +1,7 @@
 """Division of a capture into chunks of instants that are processed together."""
 
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from page4d.errors import MemoryBudgetError, UsageError, counted
 from page4d.run.memory import Forecast, MemoryLimit
@@ -11,8 +11,7 @@ MAX_DEFAULT_LENGTH = 8
 """Longest default chunk in instants: networks are trained on few instants and degrade on many more."""
 
 
-@dataclass(frozen=True)
-class Chunk:
+class Chunk(NamedTuple):
     """Instants `start` to before `stop`; the first `overlap` of them are shared with the previous chunk."""
 
     start: int
@@ -23,11 +22,6 @@ class Chunk:
     def length(self) -> int:
         """Number of instants."""
         return self.stop - self.start
-
-    @property
-    def record(self) -> tuple[int, int, int]:
-        """The numbers, for the state of a run."""
-        return (self.start, self.stop, self.overlap)
 
 
 def plan_chunks(num_times: int, length: int, overlap: int, start: int = 0) -> tuple[Chunk, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock, Semaphore, Thread
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from pydantic import JsonValue
@@ -46,7 +46,7 @@ from page4d.run.chunk_source import (
     out_of_memory,
 )
 from page4d.run.chunks import Chunk
-from page4d.run.memory import is_out_of_memory
+from page4d.run.memory import is_out_of_memory, peak_bytes
 from page4d.run.plan import RunPlan
 from page4d.run.progress import Journal
 from page4d.run.stage import History, Instant, Stage, chunk_name
@@ -58,7 +58,14 @@ from page4d.run.stages.stitch import StitchedChunk, stitch
 from page4d.run.stages.write import FileOptions, Writer
 from page4d.run.state import StateFolder, check_disk, check_fingerprint, fingerprint_of, is_occupied
 from page4d.run.state_records import FileRecord, FinishedChunk, RunState, transform_of
-from page4d.run.summary import check_seams, count_empty_frames, final_notices, summarize_run, write_previews
+from page4d.run.summary import (
+    begun_record,
+    check_seams,
+    count_empty_frames,
+    final_notices,
+    finished_record,
+    write_previews,
+)
 from page4d.run.time import record_rates
 from page4d.scene.batches import scene_cameras
 
@@ -139,6 +146,7 @@ class Run:
         self.open_chunks = open_chunks
         self.layout = OutputLayout(folder, plan.scene.view_names)
         self.states = StateFolder(self.layout)
+        self.readers = ExitStack()
         self.cleaner = Cleaner(plan, open_chunks, journal)
         self.rig = StaticRigAligner(
             plan.settings.camera_motion,
@@ -147,11 +155,11 @@ class Run:
             registered_rig(plan.scene, plan.transforms),
         )
         self.motion = MotionEstimator(
-            plan.scene, plan.predictor, plan.motion_transforms, plan.point_tracks, self.layout, journal
+            plan.scene, plan.predictor, plan.motion_transforms, plan.point_tracks, self.layout, self.readers
         )
         self.stages: tuple[Stage[Any], ...] = (
             self.cleaner,
-            Detailer(plan.scene, plan.fine_transforms, sweeps=plan.world.is_fixed),
+            Detailer(plan.scene, plan.fine_transforms, self.readers, sweeps=plan.world.is_fixed),
             FileOptions(plan),
             self.world,
             self.rig,
@@ -191,12 +199,13 @@ class Run:
         self.state = self._begun(existing) if earlier is None else self._continued(earlier)
         for notice in (*self.scene.notices, *self.plan.notices):
             self.journal.notice(notice)
-        write_run(self.layout, self._record("incomplete"))
+        begun = begun_record(self.plan, self.layout, self.state)
+        write_run(self.layout, begun)
         self._reconstruct_chunks()
-        files = self._finish_stages()
+        files, record = self._finish_stages(begun)
         if self.plan.settings.preview:
             # Previews are drawn from the written files, not from predictions in memory.
-            write_run(self.layout, self._record("incomplete"))
+            write_run(self.layout, record)
             with self.journal.timed("preview"):
                 output = open_output(self.layout.folder, allow_incomplete=True)
                 files += write_previews(output, self.scene)
@@ -204,7 +213,7 @@ class Run:
         if earlier is None and self.open_chunks is local_chunks:  # a cluster's times are those of waiting
             record_rates(self.plan, self.journal.seconds)
         self.states.check_present()
-        return self._complete(files)
+        return self._complete(record, files)
 
     def _earlier(self) -> RunState | None:
         """Return the state of the run to continue, with its finished chunks; None if there is nothing to continue.
@@ -240,7 +249,7 @@ class Run:
         check_disk(folder, self.plan.bytes_on_disk)
         state = RunState(
             fingerprint=fingerprint_of(self.plan),
-            plan=[chunk.record for chunk in self.plan.chunks],
+            plan=list(self.plan.chunks),
             registration=self.plan.registration,
             calibration_check=self.plan.calibration_check,
         )
@@ -262,11 +271,6 @@ class Run:
             stage.name: stage.decided.model_dump(mode="json") for stage in self.stages if stage.decided is not None
         }
 
-    def _record(self, status: Literal["complete", "incomplete"]) -> RunRecord:
-        """Return the content of `run.json` at this point."""
-        decided = [stage.decided for stage in self.stages if stage.decided is not None]
-        return summarize_run(status, self.plan, self.layout, self.state, self.finished, self.journal, decided)
-
     def _reconstruct_chunks(self) -> None:
         """Predict, stitch and write every chunk that is not finished yet."""
         total = self.scene.num_times
@@ -275,15 +279,13 @@ class Run:
             return
         try:
             self._prepare()
-            with self.open_chunks(self.plan, self.journal) as source, ExitStack() as stack:
-                predictions = ChunkPredictions(self.plan, source, self.journal, self.state.chunks, self._replan)
+            with self.open_chunks(self.plan, self.journal) as source, self.readers:
+                predictions = ChunkPredictions(self.plan, source, self.journal, self.state.plan, self._replan)
                 held, memory = self._held(predictions)
-                for stage in self.stages:
-                    stack.callback(stage.close)
-                writing = stack.enter_context(BoundedQueue(partial(self._stitch_and_write, held=held)))
-                for chunk in predictions.from_chunk(len(self.finished), memory):
-                    writing.put(chunk)
-                    del chunk
+                with BoundedQueue(partial(self._stitch_and_write, held=held)) as writing:
+                    for chunk in predictions.from_chunk(len(self.finished), memory):
+                        writing.put(chunk)
+                        del chunk
         except OutputError as error:
             raise OutputError(
                 f"{error.marked_message} (after {self._num_done} of {counted(total, 'instant')})", error.marked_hint
@@ -303,7 +305,7 @@ class Run:
     def _replan(self, index: int, rest: Sequence[Chunk]) -> None:
         """Record other chunks from a number on."""
         self.states.delete_chunks_from(index)
-        self._update(plan=[*self.state.plan[:index], *(chunk.record for chunk in rest)])
+        self._update(plan=[*self.state.plan[:index], *rest])
 
     def _held(self, predictions: ChunkPredictions) -> tuple[Predictions | None, Memory | None]:
         """Predict the last finished chunk again for its last instants, which are blended with the next chunk.
@@ -433,10 +435,8 @@ class Run:
         if self.plan.settings.strict_seams:
             check_seams(chunks, self.plan.max_side)
 
-    def _finish_stages(self) -> list[WrittenFile]:
-        """Report on the whole run, and write the files of the whole capture."""
-        for notice in final_notices(self.plan, self._record("incomplete")):
-            self.journal.notice(notice)
+    def _finish_stages(self, begun: RunRecord) -> tuple[list[WrittenFile], RunRecord]:
+        """Write the files of the whole capture, and report on the whole run."""
         cameras = CaptureCameras(
             times=torch.cat([chunk.times for chunk in self.finished]),
             view_names=self.layout.view_names,
@@ -447,12 +447,22 @@ class Run:
             map_sizes=tuple(transform.map_size for transform in self.plan.map_transforms),
             start_ns=self.scene.start_ns or 0,
         )
-        files = write_capture_cameras(self.layout, cameras)
-        return files + self.motion.finish(self._history(self.state))
+        files = write_capture_cameras(self.layout, cameras) + self.motion.finish(self._history(self.state))
+        decided = [stage.decided for stage in self.stages if stage.decided is not None]
+        record = finished_record(begun, self.plan, self.state, self.finished, decided)
+        for notice in final_notices(self.plan, record, self.finished):
+            self.journal.notice(notice)
+        return files, record.model_copy(update={"warnings": self.journal.warnings})
 
-    def _complete(self, files: list[WrittenFile]) -> RunRecord:
+    def _complete(self, record: RunRecord, files: list[WrittenFile]) -> RunRecord:
         """Write `run.json` last: only then the run is complete; the state, which has its hash, is written before."""
-        record = self._record("complete")
+        totals = {
+            "status": "complete",
+            "timings": {stage: round(seconds, 3) for stage, seconds in self.journal.seconds.items()},
+            "peak_memory_bytes": peak_bytes(self.plan.predictor.device),
+            "warnings": list(self.journal.warnings),
+        }
+        record = record.model_copy(update=totals)
         encoded = encode_run(record)
         files.append(WrittenFile.of(self.layout.run, encoded))
         self._update(stages=self._stage_states(), other_files=FileRecord.of_all(files, self.layout.folder))

@@ -107,6 +107,3 @@ class Stage(ABC, Generic[Decision]):
     @abstractmethod
     def __call__(self, instant: Instant) -> Instant:
         """Process an instant."""
-
-    def close(self) -> None:
-        """Release open files."""

@@ -261,7 +261,7 @@ def check_fingerprint(folder: Path, earlier: RunState | None, plan: RunPlan) -> 
     if earlier is None:
         raise UsageError(f"'{folder}' holds files but no record of a page4d run", "use another folder")
     differs = _differences(earlier.fingerprint, fingerprint_of(plan))
-    if not differs and earlier.chunks[-1].stop != plan.scene.num_times:
+    if not differs and earlier.plan[-1].stop != plan.scene.num_times:
         differs = ["instants of the state"]
     _refuse(folder, differs)
     return earlier

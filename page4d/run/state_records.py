@@ -102,7 +102,7 @@ class RunState(FileModel):
     """
 
     fingerprint: dict[str, JsonValue]
-    plan: Annotated[list[tuple[int, int, int]], Field(min_length=1)]
+    plan: Annotated[list[Chunk], Field(min_length=1)]
     registration: RegistrationState | None = None
     calibration_check: CalibrationCheckRecord | None = None
     stages: dict[str, JsonValue] = Field(default_factory=dict)
@@ -113,17 +113,12 @@ class RunState(FileModel):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        chunks = self.chunks
+        chunks = self.plan
         follow = all(one.stop - two.overlap == two.start and one.stop < two.stop for one, two in pairwise(chunks))
         within = all(0 <= chunk.overlap < chunk.length for chunk in chunks)
         if not follow or not within or (chunks[0].start, chunks[0].overlap) != (0, 0):
             raise ValueError("the plan is not one of consecutive chunks")
         return self
-
-    @property
-    def chunks(self) -> tuple[Chunk, ...]:
-        """The chunks of the plan."""
-        return tuple(Chunk(*chunk) for chunk in self.plan)
 
 
 def transform_of(record: ChunkRecord) -> Sim3:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from statistics import median
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,13 +45,13 @@ from page4d.output.record import (
 )
 from page4d.records import Predictions
 from page4d.run.domain import ADVICE, OOD_WARNING
-from page4d.run.memory import peak_bytes
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, is_conditioned
-from page4d.run.progress import Journal
+from page4d.run.stages.motion import motion_notices
 from page4d.run.state_records import FinishedChunk, RunState
 from page4d.scene.batches import open_batches
 from page4d.scene.records import Notice, Scene
+from page4d.weights.loading import BUNDLED_NAME
 
 MAX_SHIFT = 0.01
 """Largest acceptable displacement of the scene at a seam, as a share of the image's long side: 5 px of 518."""
@@ -298,23 +298,14 @@ def _rig_size(scene: Scene) -> float:
     return float((centers[:, None] - centers).norm(dim=-1).max())
 
 
-def summarize_run(
-    status: Literal["complete", "incomplete"],
-    plan: RunPlan,
-    layout: OutputLayout,
-    state: RunState,
-    finished: Sequence[FinishedChunk],
-    journal: Journal,
-    decided: Iterable[FileModel],
-) -> RunRecord:
-    """Return the content of `run.json` after the finished chunks; `decided` are the decisions of stages."""
+def begun_record(plan: RunPlan, layout: OutputLayout, state: RunState) -> RunRecord:
+    """Return the content of `run.json` before the first chunk."""
     scene, predictor = plan.scene, plan.predictor
-    fields: dict[str, Any] = {"scale": Scale.ARBITRARY, "unit": Scale.ARBITRARY.unit, "depth_scale": 1.0}
-    for decision in decided:
-        fields |= {name: value for name, value in decision if name in RunRecord.model_fields}
-    chunks = [chunk.record for chunk in finished]
     return RunRecord(
-        status=status,
+        status="incomplete",
+        scale=Scale.ARBITRARY,
+        unit=Scale.ARBITRARY.unit,
+        depth_scale=1.0,
         settings=describe_settings(scene.options, plan.settings),
         scene=SceneRecord(
             name=scene.name,
@@ -341,25 +332,37 @@ def summarize_run(
         network=predictor.record,
         registration=None if state.registration is None else state.registration.record,
         calibration_check=state.calibration_check,
-        calibration_residuals=summarize_residuals(scene, chunks),
-        chunks=chunks,
-        counts=CountsRecord(
-            clipped_depths=sum(chunk.clipped_depths for chunk in finished),
-            points=sum(chunk.num_points for chunk in finished),
-        ),
-        timings={stage: round(seconds, 3) for stage, seconds in journal.seconds.items()},
-        predicted_peak_memory_bytes=plan.forecast.peak_bytes(max(chunk.length for chunk in state.chunks)),
-        peak_memory_bytes=peak_bytes(predictor.device),
         device=str(predictor.device),
         precision=PRECISION_NAMES[predictor.precision],
         seed=plan.settings.seed,
-        warnings=journal.warnings,
-        **fields,
     )
 
 
-def final_notices(plan: RunPlan, record: RunRecord) -> tuple[Notice, ...]:
-    """Report on unmapped depths, empty frames or clouds, seams, static cameras, the calibration, and no Open3D."""
+def finished_record(
+    begun: RunRecord,
+    plan: RunPlan,
+    state: RunState,
+    finished: Sequence[FinishedChunk],
+    decided: Iterable[FileModel],
+) -> RunRecord:
+    """Add the results of all chunks to the content of `run.json`; `decided` are the decisions of stages."""
+    chunks = [chunk.record for chunk in finished]
+    results: dict[str, Any] = {
+        "calibration_residuals": summarize_residuals(plan.scene, chunks),
+        "chunks": chunks,
+        "counts": CountsRecord(
+            clipped_depths=sum(chunk.clipped_depths for chunk in finished),
+            points=sum(chunk.num_points for chunk in finished),
+        ),
+        "predicted_peak_memory_bytes": plan.forecast.peak_bytes(max(chunk.length for chunk in state.plan)),
+    }
+    for decision in decided:
+        results |= {name: value for name, value in decision if name in RunRecord.model_fields}
+    return RunRecord(**{**dict(begun), **results})
+
+
+def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedChunk]) -> tuple[Notice, ...]:
+    """Report on unmapped depths, empty frames or clouds, seams, cameras, motion, and no Open3D."""
     agreement = record.calibration_residuals
     # Evidence was checked on its own; predicted cameras are the less certain ones.
     is_registered = plan.registration is not None and plan.registration.record.is_used
@@ -377,7 +380,11 @@ def final_notices(plan: RunPlan, record: RunRecord) -> tuple[Notice, ...]:
         ),
         open3d_notice(*load_open3d()),
     )
-    return tuple(notice for notice in notices if notice is not None)
+    of_motion: tuple[Notice, ...] = ()
+    if record.motion is not None:
+        is_demonstration = plan.predictor.record.name == BUNDLED_NAME
+        of_motion = motion_notices(finished, record.motion.unmapped, is_demonstration=is_demonstration)
+    return (*(notice for notice in notices if notice is not None), *of_motion)
 
 
 _LONG_SIDE = 480

@@ -88,21 +88,21 @@ def _placed(scene: Scene, long_side: int | None) -> tuple[PixelTransform, ...]:
 
 
 class Detailer(Stage[FileModel]):
-    """Raises the resolution of cleaned instants, in the order in which they are written."""
+    """Raises the resolution of cleaned instants, in the order in which they are written.
+
+    `readers` closes the videos at the end of the run.
+    """
 
     name = seconds = "detail"
 
-    def __init__(self, scene: Scene, transforms: Sequence[PixelTransform] | None, *, sweeps: bool) -> None:
-        self._scene = scene
+    def __init__(
+        self, scene: Scene, transforms: Sequence[PixelTransform] | None, readers: ExitStack, *, sweeps: bool
+    ) -> None:
+        self._scene, self._readers = scene, readers
         self._transforms = None if transforms is None else tuple(transforms)
         self._sweeps = sweeps
-        self._stack = ExitStack()
         self._reader: BatchReader | None = None
         self._fused: FusedBackground | None = None
-
-    def close(self) -> None:
-        """Close the videos."""
-        self._stack.close()
 
     def __call__(self, instant: Instant) -> Instant:
         """Bring an instant and its background to the pixels of the result, the background once."""
@@ -114,7 +114,7 @@ class Detailer(Stage[FileModel]):
                 self._fused = fine_background(
                     instant.background, coarse, self._samples(), self._transforms, sweeps=self._sweeps
                 )
-            self._reader = self._stack.enter_context(open_placed_batches(self._scene, self._transforms))
+            self._reader = self._readers.enter_context(open_placed_batches(self._scene, self._transforms))
         batch = self._reader.read(index, index + 1)
         if index + 1 < self._scene.num_times:
             self._reader.read_ahead(index + 2)

@@ -46,13 +46,11 @@ from page4d.output.layout import OutputLayout
 from page4d.output.record import Difference, InstantMotion, MotionRecord
 from page4d.records import Predictions
 from page4d.run.predictor import MeasuredDepth, Predictor
-from page4d.run.progress import Journal
 from page4d.run.stage import History, Instant, Stage, chunk_name
 from page4d.run.state_records import FinishedChunk
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
 from page4d.scene.point_tracks import PointTracks
 from page4d.scene.records import Notice, Scene
-from page4d.weights.loading import BUNDLED_NAME
 
 MAX_ENTRIES = 10_000_000
 """Largest number of tracks times instants: the file holds a position per track and instant, 200 MB at most."""
@@ -254,7 +252,10 @@ class MotionState(FileModel):
 
 
 class MotionEstimator(Stage[MotionState]):
-    """Measures the velocities of instants and follows tracks, in the order in which instants are written."""
+    """Measures the velocities of instants and follows tracks, in the order in which instants are written.
+
+    `readers` closes the videos at the end of the run.
+    """
 
     name = seconds = "motion"
     decision = MotionState
@@ -266,16 +267,14 @@ class MotionEstimator(Stage[MotionState]):
         transforms: Sequence[PixelTransform] | None,
         point_tracks: Sequence[PointTracks | None],
         layout: OutputLayout,
-        journal: Journal,
+        readers: ExitStack,
     ) -> None:
         # Pictures alone: masks and depth maps are those of the predictions.
         views = tuple(replace(view, mask=None, depth=None) for view in scene.views)
-        self._scene, self._layout, self._journal = replace(scene, views=views), layout, journal
+        self._scene, self._layout, self._readers = replace(scene, views=views), layout, readers
         self._transforms = None if transforms is None else tuple(transforms)
         self._tolerance = EXACT_DEPTH_TOLERANCE if isinstance(predictor, MeasuredDepth) else DEPTH_TOLERANCE
-        self._is_demonstration = predictor.record.name == BUNDLED_NAME
         self._near = near_steps(scene.times)
-        self._stack = ExitStack()
         self._reader: BatchReader | None = None
         self._pictures: dict[int, _Pictures] = {}
         self._follower: ChunkedTracks | None = None
@@ -286,10 +285,6 @@ class MotionEstimator(Stage[MotionState]):
         self._steps: dict[int, _Step] = {}
         if transforms is not None:
             self.decided = MotionState(motion=motion_record((), 1.0))
-
-    def close(self) -> None:
-        """Close the videos."""
-        self._stack.close()
 
     def restore(self, history: History) -> None:
         """Continue the tracks of the last chunk."""
@@ -302,7 +297,7 @@ class MotionEstimator(Stage[MotionState]):
         return {} if self._follower is None else {_TRACKS: self._follower.take_chunk()}
 
     def finish(self, history: History) -> list[WrittenFile]:
-        """Report on the velocities, and write the tracks of all chunks."""
+        """Complete the record of the velocities, and write the tracks of all chunks."""
         num_tracks, files = None, []
         if self._follower is not None:
             chunks = (history.read_tensors(chunk_name(_TRACKS, index)) for index in range(len(history.finished)))
@@ -311,9 +306,6 @@ class MotionEstimator(Stage[MotionState]):
         if self.decided is not None:
             step = self.decided.motion.motion_step
             self.decided = MotionState(motion=motion_record(history.finished, step, num_tracks))
-            unmapped = self.decided.motion.unmapped
-            for notice in motion_notices(history.finished, unmapped, is_demonstration=self._is_demonstration):
-                self._journal.notice(notice)
         return files
 
     def __call__(self, instant: Instant) -> Instant:
@@ -413,7 +405,7 @@ class MotionEstimator(Stage[MotionState]):
         if index not in self._pictures:
             assert self._transforms is not None
             if self._reader is None:
-                self._reader = self._stack.enter_context(open_placed_batches(self._scene, self._transforms))
+                self._reader = self._readers.enter_context(open_placed_batches(self._scene, self._transforms))
             batch = self._reader.read(index, index + 1)
             if index + 1 < self._scene.num_times:
                 self._reader.read_ahead(index + 2)
