@@ -112,13 +112,14 @@ _STAGES = {
 
 def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     """Print the plan of a run."""
-    from page4d.run.time import forecast_time
+    from page4d.run.time import forecast_time, registration_stages
 
     scene, network = plan.scene, plan.predictor.record
     sizes = [[width, height] for height, width in (transform.canvas_size for transform in plan.transforms)]
     are_one = all(size == sizes[0] for size in sizes)
     peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
     time = forecast_time(plan)
+    stages = registration_stages(scene, plan.settings) if plan.evidence.is_pending else ()
     if as_json:
         console.print_json(
             {
@@ -134,9 +135,9 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
                 "memory_bytes": plan.memory_limit.num_bytes,
                 "predicted_seconds": None if time is None else _rounded(time),
                 "bytes_on_disk": plan.bytes_on_disk,
-                "will_register": plan.will_register,
-                "will_check": plan.will_check,
-                "registration_seconds": {stage.name: round(stage.seconds, 1) for stage in plan.registration_stages},
+                "will_register": plan.evidence.is_pending,
+                "will_check": plan.evidence.will_check,
+                "registration_seconds": {stage.name: round(stage.seconds, 1) for stage in stages},
             }
         )
         return
@@ -153,13 +154,13 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         ("chunks", f"{len(plan.chunks)} of {span}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
         ("memory", f"peak about {console.human_size(peak)} ({plan.forecast.device}), {allowed}"),
     ]
-    if plan.will_register:
+    if stages:
         evidence = {"auto": "people and texture"}.get(plan.settings.register, plan.settings.register)
         fields.append(("cameras", f"registered from {evidence} before the network, else the network's"))
-        stages = [f"{stage.name} {stage.seconds:.0f} s" for stage in plan.registration_stages]
-        memory = console.human_size(max(stage.num_bytes for stage in plan.registration_stages))
-        fields.append(("", f"at most about {', '.join(stages)}; {memory} of memory"))
-    if plan.will_check:
+        seconds = [f"{stage.name} {stage.seconds:.0f} s" for stage in stages]
+        memory = console.human_size(max(stage.num_bytes for stage in stages))
+        fields.append(("", f"at most about {', '.join(seconds)}; {memory} of memory"))
+    if plan.evidence.will_check:
         fields.append(("check", "the calibration is compared with camera motion and people before the network"))
     if time is None:
         work = plan.forecast.network_tflop([chunk.length for chunk in plan.chunks])

@@ -19,9 +19,7 @@ from PIL import Image, ImageDraw
 
 from page4d.output.preview.cloud import upward_axis
 from page4d.plotting.canvas import blank, font, tile, view_color
-from page4d.rig.instants import choose_instants
-from page4d.rig.lens import lenses_of
-from page4d.rig.people.keypoints import detect_people
+from page4d.rig.evidence import PixelEvidence
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 
@@ -72,8 +70,8 @@ def aligned(poses: Poses, truth: Poses) -> Poses:
 
 def draw_people(scene: Scene, width: int) -> list[Image.Image]:
     """Draw the keypoints of the middle instant, in the pictures of all views."""
-    instants = choose_instants(scene.times, 100)
-    people = detect_people(scene, instants, lenses_of(scene))
+    pixels = PixelEvidence(scene)
+    instants, people = pixels.instants, pixels.people
     middle = len(instants) // 2
     pictures = []
     for view, found in zip(scene.views, people, strict=True):

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.check.calibration import check_calibration
-from page4d.rig.check.scene import calibrated_cameras
+from page4d.rig.check.calibration import calibrated_cameras, check_calibration
+from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import RigCamera
 from page4d.scene.open import open_scene
 
@@ -42,8 +42,7 @@ def main() -> None:
     keypoints, folder, calibration, *resize = sys.argv[1:]
     people = pickle.loads(Path(keypoints).read_bytes())["people"]
     scene = open_scene(folder, calibration=Path(calibration), calibration_resize=resize[0] if resize else None)
-    given = calibrated_cameras(scene)
-    assert given is not None
+    given = calibrated_cameras(PixelEvidence(scene))
     named = total = 0
     for label, wrong, cameras in cases(list(given)):
         report = check_calibration(scene.view_names, cameras, people)

@@ -337,7 +337,7 @@ def calibrated_motion_notices(scene: Scene, motions: Sequence[ViewMotion]) -> tu
     return tuple(
         Notice(f"{view.name} moves, but its calibration has one pose; the result is wrong while it moves")
         for view in scene.views
-        if view.name in moving and view.camera is not None and view.camera.world_to_camera.ndim == 2
+        if view.name in moving and view.camera is not None and view.camera.is_static
     )
 
 

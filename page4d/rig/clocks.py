@@ -5,7 +5,7 @@ all pairs together.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -344,6 +344,26 @@ def check_clocks(
             f"(score {found.score:.2f} instead of {found.given:.2f}); check the clocks"
         )
     return tuple(texts)
+
+
+def check_sampled_clocks(
+    names: Sequence[str],
+    people: Sequence[ViewPeople],
+    lenses: Sequence[Lens],
+    times: Float[Array, " T"],
+    instants: Sequence[int],
+) -> tuple[str, ...]:
+    """Return the warnings of `check_clocks` for people at sampled instants of times, in runs or evenly spaced."""
+    steps = np.diff(instants)
+    if len(steps) == 0:
+        return ()
+    step = int(steps.min())
+    numbers = np.asarray(instants) // step  # runs stay apart, so that offsets do not pair one with the next
+    spaced = tuple(
+        ViewPeople(tracklets=tuple(replace(one, instants=numbers[one.instants]) for one in view.tracklets))
+        for view in people
+    )
+    return check_clocks(names, spaced, lenses, step * float(np.median(np.diff(times))))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from page4d.rig.clocks import estimate_clocks
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
 from page4d.rig.people.model import is_fetched
-from page4d.rig.records import Lens, StageProgress, of_stage
+from page4d.rig.records import Lens, StageProgress, no_progress, of_stage
 from page4d.scene.clocks import BY_PEOPLE, Synchronisation
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Clock, Level, Notice, Scene
@@ -29,7 +29,7 @@ def open_scene(
     folder: Path | str,
     options: SceneOptions | None = None,
     *,
-    progress: StageProgress = lambda _done, _total, _stage: None,
+    progress: StageProgress = no_progress,
     **changes: Any,
 ) -> Scene:
     """Open a folder of synchronized videos or image folders.

@@ -26,6 +26,10 @@ StageProgress = Callable[[int, int, str], None]
 """Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""
 
 
+def no_progress(done: int, total: int, stage: str) -> None:
+    """Ignore progress."""
+
+
 def of_stage(progress: StageProgress, stage: str) -> Callable[[int, int], None]:
     """Return what receives the steps done, and all steps, of one stage."""
     return lambda done, total: progress(done, total, stage)

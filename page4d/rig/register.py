@@ -6,20 +6,18 @@ Pairs, graph and adjustment are repeated for an unknown focal length.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 
 import numpy as np
 from jaxtyping import Float
 
 from page4d.choices import Registration
 from page4d.errors import Notice
-from page4d.options import RegisterSettings, in_options
+from page4d.options import in_options
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks
+from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, connected_parts, place
-from page4d.rig.instants import choose_instants
-from page4d.rig.lens import lenses_of
 from page4d.rig.people.height import person_height
-from page4d.rig.people.keypoints import detect_people
+from page4d.rig.people.keypoints import FETCH_COMMAND
 from page4d.rig.people.model import is_fetched
 from page4d.rig.people.pose import register_people_pair
 from page4d.rig.records import (
@@ -32,12 +30,10 @@ from page4d.rig.records import (
     StageProgress,
     ViewPeople,
     direction_angle_deg,
-    of_stage,
+    no_progress,
     rotation_angle_deg,
 )
-from page4d.rig.texture import ViewTexture, extract_texture
 from page4d.rig.texture_pairs import register_texture_pair
-from page4d.scene.records import Scene
 
 TexturePair = Callable[[Pair, tuple[Lens, Lens]], PairPose]
 """Registers a pair of views from texture."""
@@ -96,7 +92,7 @@ class Assembly:
     num_instants: int
     assumes_one_focal: bool = False
     seed: int = 0
-    progress: Callable[[int, int, str], None] = lambda _done, _total, _stage: None
+    progress: StageProgress = no_progress
     pairs: dict[tuple[Pair, Evidence], PairPose] = field(default_factory=dict)
     placement: Placement | None = None
     adjustment: Adjustment | None = None
@@ -352,31 +348,28 @@ def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[Arra
     return np.asarray(np.minimum(counts[:, None], counts[None]).sum(-1))
 
 
-NO_POSE_MODEL = "body keypoints are not used: 'page4d weights get people' fetches the model"
+NO_POSE_MODEL = f"body keypoints are not used: '{FETCH_COMMAND}' fetches the model"
 
 
-def register_rig(
-    scene: Scene, settings: RegisterSettings, notify: Callable[[Notice], None], progress: StageProgress
-) -> RigRegistration:
-    """Register the views of a scene, all of them static, from the evidence that `settings.register` names.
+def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> RigRegistration:
+    """Register the views of a scene, all of them static, from the evidence that its settings name.
 
-    `progress` receives the steps done of a stage, all its steps, and its name. The result depends only on the scene
-    and the settings. Texture is extracted only where people do not place all views in loops of accepted pairs, and
-    with unknown focal lengths only where people place some views, or `settings.register` requests texture.
+    The result depends only on the scene and the settings. Texture is extracted only where people do not place all
+    views in loops of accepted pairs, and with unknown focal lengths only where people place some views, or the
+    settings request texture.
 
     Raises:
-        UsageError: if `settings.focal` is invalid.
-        InputError: if a frame cannot be decoded, or `settings.intrinsics` is unusable.
+        UsageError: if `focal` is invalid.
+        InputError: if a frame cannot be decoded, or the file of `intrinsics` is unusable.
     """
     seconds: dict[str, float] = {}
     notes: list[str] = []
-    lenses = lenses_of(scene, settings.focal, settings.intrinsics)
-    instants = choose_instants(scene.times, settings.max_instants)
+    settings, names, num_instants = evidence.settings, evidence.scene.view_names, len(evidence.instants)
     start = time.perf_counter()
     people: tuple[ViewPeople, ...] | None = None
     if settings.register in (Registration.AUTO, Registration.PEOPLE):
         if is_fetched():
-            people = detect_people(scene, instants, lenses, of_stage(progress, "registering: keypoints"))
+            people = evidence.people
         else:
             notes.append(NO_POSE_MODEL)
     seconds["keypoints"] = time.perf_counter() - start
@@ -384,27 +377,22 @@ def register_rig(
     texture: TexturePair | None = None
     if settings.register in (Registration.AUTO, Registration.TEXTURE):
 
-        @cache
-        def views() -> tuple[ViewTexture, ...]:
-            begin = time.perf_counter()
-            found = extract_texture(scene, instants, lenses, of_stage(progress, "registering: texture"))
-            seconds["texture"] = time.perf_counter() - begin
-            return found
-
         def texture(pair: tuple[int, int], both: tuple[Lens, Lens]) -> PairPose:
-            first, second = (views()[view] for view in pair)
+            begin = time.perf_counter()
+            first, second = (evidence.texture[view] for view in pair)
+            seconds.setdefault("texture", time.perf_counter() - begin)
             return register_texture_pair(first, second, both, pair, settings.seed)
 
     start = time.perf_counter()
     assembly = Assembly(
-        names=scene.view_names,
-        lenses=list(lenses),
+        names=names,
+        lenses=list(evidence.lenses),
         people=people,
         texture=texture,
         assumes_one_focal=settings.register is Registration.TEXTURE,
-        num_instants=len(instants),
+        num_instants=num_instants,
         seed=settings.seed,
-        progress=progress,
+        progress=evidence.progress,
     )
     assembly.run()
     seconds["pairs and adjustment"] = time.perf_counter() - start - seconds.get("texture", 0.0)
@@ -413,7 +401,7 @@ def register_rig(
     return RigRegistration(
         views=assembly.views(),
         pairs=tuple(assembly.pairs.values()),
-        num_instants=len(instants),
+        num_instants=num_instants,
         person_height=assembly.person_height,
         notes=(*notes, *map(in_options, assembly.notes)),
         seconds=seconds,

@@ -193,10 +193,11 @@ def domain_of(predicted: PredictedChunk, plan: RunPlan) -> Domain:
 
 def _known_cameras(predicted: PredictedChunk, plan: RunPlan) -> KnownCameras | None:
     cameras, predicts = predicted.predictions.cameras[0], not plan.predictor.uses_rig_cameras
+    registration = plan.evidence.registration
     if predicted.rig is not None:
         known, views = predicted.rig[0].world_to_camera, list(range(plan.scene.num_views))
-    elif plan.registration is not None:
-        placed = {i: camera for i, camera in enumerate(plan.registration.cameras) if camera is not None}
+    elif registration is not None:
+        placed = {i: camera for i, camera in enumerate(registration.cameras) if camera is not None}
         if len(placed) < 2:
             return None
         views = list(placed)
@@ -205,7 +206,7 @@ def _known_cameras(predicted: PredictedChunk, plan: RunPlan) -> KnownCameras | N
     else:
         return None
     return KnownCameras(
-        source="calibrated" if plan.registration is None else "registered",
+        source="calibrated" if registration is None else "registered",
         are_used=plan.world.is_fixed,
         disagreement_deg=pair_rotation_error(cameras, known, views) if predicts else None,
     )
@@ -228,7 +229,7 @@ def pair_rotation_error(found: Cameras, known: Float[Tensor, "T W 4 4"], views: 
 
 def _camera_options(plan: RunPlan) -> str:
     """Name the options that provide other cameras than the network's."""
-    scene, tried = plan.scene, plan.registration is not None
+    scene, tried = plan.scene, plan.evidence.registration is not None
     has_cameras = [view.camera is not None for view in scene.views]
     if all(has_cameras):
         return "⟨poses=input⟩"

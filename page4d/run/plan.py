@@ -1,15 +1,9 @@
-"""The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space.
+"""The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space."""
 
-Registration has a forecast of its own: seconds and memory of its stages.
-"""
-
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import numpy as np
-
-from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess, Registration
+from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
@@ -17,66 +11,16 @@ from page4d.installation import load_open3d, require_open3d
 from page4d.networks.preprocess import place_views
 from page4d.options import ReconstructSettings
 from page4d.output.points import MAX_VIEWS
-from page4d.output.record import CalibrationCheckRecord, SourceRecord, source_record
-from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
-from page4d.rig.graph import choose_pairs
-from page4d.rig.people.model import is_fetched
-from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
+from page4d.output.record import SourceRecord, source_record
 from page4d.run.chunks import Chunk, choose_length, plan_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, NetworkPredictor, Predictor
-from page4d.run.registration import SceneEvidence, evidence_of, will_check
+from page4d.run.registration import SceneEvidence, evidence_of
 from page4d.run.stages.detail import detail_transforms
 from page4d.run.stages.motion import motion_transforms
-from page4d.run.stages.world import World, is_calibrated
-from page4d.run.state_records import RegistrationState
+from page4d.run.stages.world import World
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
 from page4d.scene.records import Notice, Scene, View
-
-_KEYPOINT_S = 0.07
-"""CPU seconds per frame: detection and landmarks of up to three people."""
-
-_TEXTURE_S = 0.55
-"""CPU seconds per frame and megapixel of SIFT, with decoding."""
-
-_PAIR_S = 1.0
-"""CPU seconds per pair from people, in each of up to two rounds."""
-
-_TEXTURE_PAIR_S = 1.5
-
-_KEYPOINT_BYTES = 150e6
-_TEXTURE_BYTES = 300e6
-"""Memory per megapixel of SIFT: its pyramid of scales in 32 bits, of a doubled image."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegistrationStage:
-    """A stage of registration: CPU seconds and peak memory in addition to what is in use."""
-
-    name: str
-    seconds: float
-    num_bytes: float
-
-
-def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[RegistrationStage, ...]:
-    """Return upper bounds for the stages; texture is not extracted where people place all views."""
-    register, views = settings.registration, scene.num_views
-    num_pairs = len(choose_pairs(np.ones((views, views))))
-    stages = []
-    if register.register is Registration.PEOPLE or (register.register is Registration.AUTO and is_fetched()):
-        seconds = _KEYPOINT_S * register.max_instants * views
-        stages.append(RegistrationStage(name="keypoints", seconds=seconds, num_bytes=_KEYPOINT_BYTES))
-        stages.append(RegistrationStage(name="pairs", seconds=2 * _PAIR_S * num_pairs, num_bytes=_KEYPOINT_BYTES))
-    if register.register is not Registration.PEOPLE:
-        sizes = [
-            np.prod(view.source.size) * min(1.0, MAX_SIDE_PX / max(view.source.size)) ** 2 for view in scene.views
-        ]
-        instants = min(MAX_INSTANTS, scene.num_times)
-        seconds = float(sum(sizes)) / 1e6 * instants * _TEXTURE_S + _TEXTURE_PAIR_S * num_pairs
-        memory = float(max(sizes)) / 1e6 * _TEXTURE_BYTES
-        stages.append(RegistrationStage(name="texture", seconds=seconds, num_bytes=memory))
-    return tuple(stages)
-
 
 _MAP_BYTES = 4
 _POINT_BYTES = 21
@@ -95,14 +39,14 @@ class RunPlan:
     """Plan of a run: scene, image sizes, chunks, world, memory forecast and disk space.
 
     `scene` has metric cameras if a known length gives its calibration a unit, and the cameras of registered views.
-    `registration` and `calibration_check` are None where none is made, or with `will_register` and `will_check` not
-    yet. `fine_transforms` place images at the pixels of depth and clouds, None for those of the network, and
+    `fine_transforms` place images at the pixels of depth and clouds, None for those of the network, and
     `motion_transforms` those whose flow is measured, None without motion.
     `point_tracks` are 2D tracks of the views, empty without.
     `bytes_on_disk` is an upper bound for points and maps.
     """
 
     scene: Scene
+    evidence: SceneEvidence
     predictor: Predictor
     settings: ReconstructSettings
     world: World
@@ -115,11 +59,6 @@ class RunPlan:
     forecast: Forecast
     memory_limit: MemoryLimit
     bytes_on_disk: int
-    registration: RegistrationState | None = None
-    will_register: bool = False
-    calibration_check: CalibrationCheckRecord | None = None
-    will_check: bool = False
-    registration_stages: tuple[RegistrationStage, ...] = ()
     notices: tuple[Notice, ...] = ()
 
     @property
@@ -132,12 +71,6 @@ class RunPlan:
         """Whether the result has motion: of several instants, or from masks."""
         masks = any(view.mask is not None for view in self.scene.views)
         return self.scene.num_times > 1 or (masks and self.scene.mask_meaning is MaskMeaning.DYNAMIC)
-
-    @cached_property
-    def motions(self) -> Sequence[ViewMotion]:
-        """Motion of the cameras, as registration measured it, or measured on first access."""
-        registration = self.registration
-        return (registration and registration.motions) or measure_camera_motion(self.scene)
 
     @property
     def max_side(self) -> int:
@@ -169,7 +102,7 @@ def plan_run(
     """
     settings = predictor.settings
     evidence = (evidence or evidence_of(scene, settings)).with_cameras()
-    scene, registration, is_pending = evidence.scene, evidence.registration, evidence.is_pending
+    scene, is_pending = evidence.scene, evidence.is_pending
     _check(scene, settings, predictor, is_pending=is_pending)
     sizes = [view.source.size for view in scene.views]
     long_side = settings.long_side or predictor.default_long_side or max(max(size) for size in sizes)
@@ -187,8 +120,7 @@ def plan_run(
     )
     fine = detail_transforms(scene, predictor, transforms, has_cameras=world.is_fixed)
     flow = motion_transforms(scene, settings)
-    checks = registration is None and will_check(scene, settings)
-    forecast = replace(_forecast(scene, transforms, fine, flow, predictor), people=checks or is_pending)
+    forecast = replace(_forecast(scene, transforms, fine, flow, predictor), people=evidence.will_check or is_pending)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
@@ -202,6 +134,7 @@ def plan_run(
         )
     return RunPlan(
         scene=scene,
+        evidence=evidence,
         predictor=predictor,
         settings=settings,
         world=world,
@@ -214,10 +147,6 @@ def plan_run(
         forecast=forecast,
         memory_limit=limit,
         bytes_on_disk=_bytes_on_disk(settings, fine or transforms, scene.num_times),
-        registration=registration,
-        will_register=is_pending,
-        will_check=checks,
-        registration_stages=registration_stages(scene, settings) if is_pending else (),
         notices=(
             *_preprocess_notices(scene, transforms, settings.preprocess),
             *_motion_notices(scene, predictor, chunks),
@@ -314,12 +243,11 @@ def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor, *,
 
 def _check_rig(scene: Scene, settings: ReconstructSettings, predictor: NetworkPredictor) -> None:
     """Refuse a rig that does not give the cameras, or not their unit, to a network that predicts depth alone."""
-    if not is_calibrated(scene):
+    if not scene.is_calibrated:
         raise UsageError("this network predicts depth and no cameras", CAMERAS_HINT)
     if settings.poses is Poses.PREDICTED:
         raise UsageError("⟨poses=predicted⟩ with a network that predicts no cameras", "leave it out")
-    is_alone = all(view.camera is not None and view.camera.world_to_camera.ndim == 2 for view in scene.views[:1])
-    if scene.num_views == 1 and is_alone:
+    if scene.num_views == 1 and all(view.camera is not None and view.camera.is_static for view in scene.views):
         return
     if predictor.scale is not Scale.METRIC:
         raise UsageError(

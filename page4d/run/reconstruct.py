@@ -20,7 +20,7 @@ from page4d.run.chunk_source import OpenChunks, local_chunks
 from page4d.run.plan import RunPlan, plan_run
 from page4d.run.predictor import Predictor, predictor_for
 from page4d.run.progress import Journal, Observer, SilentObserver
-from page4d.run.registration import SceneEvidence, check_for_run, evidence_of, register_for_run
+from page4d.run.registration import SceneEvidence, evidence_of, register_for_run
 from page4d.run.run import Run
 from page4d.run.state import StateFolder, earlier_registration, is_occupied
 from page4d.run.state_records import RunState
@@ -112,14 +112,10 @@ def reconstruct(
     journal = Journal(observer)
     is_resumed = existing is ExistingOutput.RESUME and is_occupied(out)
     earlier = StateFolder(OutputLayout(out, ())).read_run() if is_resumed else None
-    evidence = _registered(evidence_of(scene, predictor.settings), predictor.settings, out, earlier, journal)
+    evidence = evidence_of(scene, predictor.settings, journal.progress)
+    if evidence.is_pending:
+        evidence = _registered(evidence, predictor.settings, out, earlier, journal)
     plan = plan_run(scene, predictor, evidence)
-    if plan.will_check and is_resumed:
-        plan = replace(plan, calibration_check=None if earlier is None else earlier.calibration_check)
-    elif plan.will_check:
-        with journal.timed("check"):
-            check = check_for_run(plan.scene, journal.notice, journal.progress)
-        plan = replace(plan, calibration_check=check)
     with claim_output(out, OUTPUT_FOLDERS) as folder:
         check_target(folder, existing)  # again: another process may have finished it meanwhile
         return Run(plan, folder, journal, open_chunks).execute(existing)
@@ -164,11 +160,9 @@ def _opened(
 def _registered(
     evidence: SceneEvidence, settings: ReconstructSettings, out: Path, earlier: RunState | None, journal: Journal
 ) -> SceneEvidence:
-    """Add the registration of the run to continue, or a new one, if the scene is registered."""
-    if not evidence.is_pending:
-        return evidence
+    """Add the registration of the run to continue, or a new one."""
     found = earlier_registration(out, earlier, evidence.scene, settings)
-    if found is None:
-        with journal.timed("register"):
-            found = register_for_run(evidence, settings, journal.notice, journal.progress)
-    return replace(evidence, registration=found, is_pending=False)
+    if found is not None:
+        return replace(evidence, registration=found, is_pending=False)
+    with journal.timed("register"):
+        return register_for_run(evidence, settings, journal.notice)

@@ -19,32 +19,28 @@ from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
 from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options
 from page4d.output.record import CalibrationCheckRecord, PairRecord, PlacedRecord, RegistrationRecord
-from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices, measure_camera_motion
-from page4d.rig.check.scene import check_scene
-from page4d.rig.instants import with_all_instants
-from page4d.rig.lens import lenses_of
-from page4d.rig.opening import open_scene
-from page4d.rig.people.model import is_fetched, model_sha256
-from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration, StageProgress
-from page4d.rig.register import register_rig
-from page4d.run.progress import Observer, SilentObserver
-from page4d.run.stages.world import (
+from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
+from page4d.rig.check.calibration import check_scene
+from page4d.rig.evidence import PixelEvidence
+from page4d.rig.length import (
     KnownDistance,
     KnownHeight,
     KnownLength,
-    is_calibrated,
     known_length,
     metres_per_rig_unit,
     metric_scene,
     scene_in_metres,
 )
+from page4d.rig.opening import open_scene
+from page4d.rig.people.keypoints import FETCH_COMMAND
+from page4d.rig.people.model import is_fetched, model_sha256
+from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration, StageProgress, no_progress
+from page4d.rig.register import register_rig
+from page4d.run.progress import Observer, SilentObserver
 from page4d.run.state_records import RegistrationState
 from page4d.scene.records import Level, Notice, Scene, ViewCamera
 
 Notify = Callable[[Notice], None]
-
-FETCH_PEOPLE = "page4d weights get people"
-"""Command that obtains the pose model."""
 
 CAMERA_MOVES = "the camera moves"
 OTHERS_MOVE = "the other cameras move"
@@ -56,19 +52,26 @@ EXPLICIT = (Registration.PEOPLE, Registration.TEXTURE)
 
 @dataclass(frozen=True, kw_only=True)
 class SceneEvidence:
-    """The evidence of a scene before the network runs: a known length, and registered cameras.
+    """The evidence of a scene before the network runs: pixels, a known length, and registered cameras.
 
-    `length` is a known one, `registration` None where there is none, or none yet: then the cameras are pending.
-    `with_cameras` gives the scene registered and metric cameras, `scale_source` the origin of their metre, and
-    `distance` one that the result must have.
+    `registration` is None where there is none, or none yet: then the cameras are pending. `will_check` is whether a
+    new run compares its calibration with the pixels. `with_cameras` gives the scene registered and metric cameras,
+    `scale_source` the origin of their metre, and `distance` one that the result must have.
     """
 
     scene: Scene
+    pixels: PixelEvidence
     length: KnownLength | None
     is_pending: bool
+    will_check: bool
     registration: RegistrationState | None = None
     distance: KnownDistance | None = None
     scale_source: ScaleSource | None = None
+
+    @property
+    def motions(self) -> Sequence[ViewMotion]:
+        """Motion of the cameras, as registration measured it, or at the instants of the run."""
+        return (self.registration and self.registration.motions) or self.pixels.motions
 
     def with_cameras(self) -> "SceneEvidence":
         """Return it with the cameras that are known.
@@ -78,7 +81,7 @@ class SceneEvidence:
             InputError: if people do not place the cameras.
         """
         scene, length, registration = self.scene, self.length, self.registration
-        if scene.scale is Scale.METRIC and is_calibrated(scene):
+        if scene.scale is Scale.METRIC and scene.is_calibrated:
             if isinstance(length, KnownHeight):
                 _metres_of_people(scene, None)
             # A distance was compared with the calibration.
@@ -86,7 +89,7 @@ class SceneEvidence:
         if registration is not None:
             scene = registered_scene(scene, registration)
         if isinstance(length, KnownDistance):
-            if registration is not None and registration.record.is_used and not is_calibrated(scene):
+            if registration is not None and registration.record.is_used and not scene.is_calibrated:
                 metric, length = scene_in_metres(scene, registration.record.metres_per_unit or 1.0), None
             else:
                 metric = metric_scene(scene, length)
@@ -97,15 +100,21 @@ class SceneEvidence:
         return replace(self, scene=metric, scale_source=ScaleSource.PERSON)
 
 
-def evidence_of(scene: Scene, settings: ReconstructSettings) -> SceneEvidence:
-    """Resolve what the settings of a run give of a scene.
+def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProgress = no_progress) -> SceneEvidence:
+    """Resolve what the settings of a run give of a scene; pixels are measured where they are needed.
 
     Raises:
         UsageError: if the settings do not fit the scene.
     """
     scene.options.check_resize(settings.intrinsics)
     is_pending = will_register(scene, settings)
-    return SceneEvidence(scene=scene, length=known_length(scene, settings.scale_from), is_pending=is_pending)
+    return SceneEvidence(
+        scene=scene,
+        pixels=PixelEvidence(scene, settings.registration, progress),
+        length=known_length(scene, settings.scale_from),
+        is_pending=is_pending,
+        will_check=settings.check_calibration and scene.is_static_rig,
+    )
 
 
 def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
@@ -135,9 +144,7 @@ def _obstacle(scene: Scene, settings: ReconstructSettings) -> str | None:
     return None
 
 
-def register_for_run(
-    evidence: SceneEvidence, settings: ReconstructSettings, notify: Notify, progress: StageProgress
-) -> RegistrationState:
+def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, notify: Notify) -> SceneEvidence:
     """Register the rig of a run: from all instants of the capture, or from those of the run if a camera moves.
 
     Raises:
@@ -145,8 +152,12 @@ def register_for_run(
         WeightsError: if it is people, and the pose model was not fetched.
     """
     length = evidence.length
-    scene, motions = _chosen_instants(evidence.scene, settings.camera_motion, progress)
-    found = register_scene(scene, settings.registration, length, motions, notify, progress)
+    pixels = evidence.pixels.whole()
+    is_static = settings.camera_motion is CameraMotion.STATIC
+    if not is_static and _moving(pixels.motions):
+        pixels = evidence.pixels
+    motions = () if is_static else pixels.motions
+    found = register_scene(pixels, length, motions, notify)
     # The placed cameras must have the unit that a known distance requires.
     has_unit = not isinstance(length, KnownDistance) or found.metres_per_unit is not None
     uses_parts = settings.poses is Poses.INPUT and has_unit
@@ -159,24 +170,7 @@ def register_for_run(
         )
     for notice in registration_notices(state.record):
         notify(notice)
-    return state
-
-
-def _chosen_instants(
-    scene: Scene, motion: CameraMotion, progress: StageProgress
-) -> tuple[Scene, tuple[ViewMotion, ...]]:
-    """Return the scene to register, and the motion of its cameras; none is measured for static cameras."""
-    whole = with_all_instants(scene)
-    if motion is CameraMotion.STATIC:
-        return whole, ()
-    motions = _measure_motion(whole, progress)
-    if whole is scene or not _moving(motions):
-        return whole, motions
-    return scene, _measure_motion(scene, progress)
-
-
-def _measure_motion(scene: Scene, progress: StageProgress) -> tuple[ViewMotion, ...]:
-    return measure_camera_motion(scene, lambda done, total: progress(done, total, "registering: camera motion"))
+    return replace(evidence, registration=state, is_pending=False)
 
 
 def _moving(motions: Sequence[ViewMotion]) -> dict[str, str]:
@@ -185,29 +179,22 @@ def _moving(motions: Sequence[ViewMotion]) -> dict[str, str]:
 
 
 def register_scene(
-    scene: Scene,
-    settings: RegisterSettings,
-    length: KnownLength | None,
-    motions: Sequence[ViewMotion] | None = None,
-    notify: Notify = lambda _: None,
-    progress: StageProgress = lambda _done, _total, _stage: None,
+    pixels: PixelEvidence, length: KnownLength | None, motions: Sequence[ViewMotion], notify: Notify = lambda _: None
 ) -> RigRegistration:
-    """Register the static views of a scene; a known length gives the unit.
-
-    `motions` are those of the cameras; they are measured if None.
+    """Register the views of a scene whose `motions` are not those of a moving camera; a known length gives the unit.
 
     Raises:
         InputError: if a known height is given and no people are registered.
         WeightsError: if people are requested and the pose model was not fetched.
     """
-    _check_pose_model(settings.register, notify)
-    moving = _moving(_measure_motion(scene, progress) if motions is None else motions)
-    static = [view for view in scene.views if view.name not in moving]
+    _check_pose_model(pixels.settings.register, notify)
+    moving = _moving(motions)
+    static = [index for index, name in enumerate(pixels.scene.view_names) if name not in moving]
     if len(static) < 2:
         found = RigRegistration(views=(), pairs=(), num_instants=0)
     else:
-        found = register_rig(replace(scene, views=tuple(static)), settings, notify, progress)
-    found = _with_moving_views(found, scene, moving, settings)
+        found = register_rig(pixels.of_views(static), notify)
+    found = _with_moving_views(found, pixels, moving)
     if length is None or found.num_placed < 2:
         return found
     return replace(found, metres_per_unit=metres_per_rig_unit(found, length))
@@ -217,24 +204,21 @@ def _check_pose_model(register: Registration, notify: Notify) -> None:
     if register in (Registration.TEXTURE, Registration.NETWORK) or is_fetched():
         return
     if register is Registration.PEOPLE:
-        raise WeightsError("the model of body keypoints was not fetched", f"run '{FETCH_PEOPLE}'")
-    notify(Notice(f"registration from people needs a model, once: {FETCH_PEOPLE}", Level.INFO))
+        raise WeightsError("the model of body keypoints was not fetched", f"run '{FETCH_COMMAND}'")
+    notify(Notice(f"registration from people needs a model, once: {FETCH_COMMAND}", Level.INFO))
 
 
-def _with_moving_views(
-    found: RigRegistration, scene: Scene, moving: dict[str, str], settings: RegisterSettings
-) -> RigRegistration:
+def _with_moving_views(found: RigRegistration, pixels: PixelEvidence, moving: dict[str, str]) -> RigRegistration:
     """Add the views that were left out; pairs are numbered by the views of the whole scene."""
-    by_name = {view.name: view for view in found.views}
-    if by_name.keys() == set(scene.view_names):
+    names, by_name = pixels.scene.view_names, {view.name: view for view in found.views}
+    if by_name.keys() == set(names):
         return found
-    lenses = lenses_of(scene, settings.focal, settings.intrinsics)
     views = []
-    for name, lens in zip(scene.view_names, lenses, strict=True):
+    for name, lens in zip(names, pixels.lenses, strict=True):
         reason = moving.get(name, OTHERS_MOVE)
         left_out = RegisteredView(name=name, lens=lens, world_to_camera=None, reason=reason)
         views.append(by_name.get(name, left_out))
-    places = [scene.view_names.index(view.name) for view in found.views]
+    places = [names.index(view.name) for view in found.views]
     pairs = tuple(replace(pair, first=places[pair.first], second=places[pair.second]) for pair in found.pairs)
     return replace(found, views=tuple(views), pairs=pairs)
 
@@ -265,7 +249,7 @@ def state_of(found: RigRegistration, asked: Registration, *, uses_parts: bool = 
 def _advice(asked: Registration) -> str:
     """Return what to try for views that are not placed."""
     if asked is not Registration.TEXTURE and not is_fetched():
-        return in_options(f"try '{FETCH_PEOPLE}', or give ⟨calibration⟩")
+        return in_options(f"try '{FETCH_COMMAND}', or give ⟨calibration⟩")
     return in_options("give ⟨calibration⟩, or ⟨focal⟩")
 
 
@@ -412,7 +396,8 @@ def register(
     if scene.num_views < 2:
         raise UsageError("a single view cannot be registered", "give a scene of two views or more")
     length = known_length(scene, settings.scale_from)
-    return register_scene(scene, settings, length, notify=observer.notice, progress=observer.progress)
+    pixels = PixelEvidence(scene, settings, observer.progress)
+    return register_scene(pixels, length, pixels.motions, observer.notice)
 
 
 def placed_cameras(found: RigRegistration) -> Calibration:
@@ -442,28 +427,20 @@ def placed_cameras(found: RigRegistration) -> Calibration:
     return Calibration(path=Path("registration"), scale=scale, cameras=cameras)
 
 
-def will_check(scene: Scene, settings: ReconstructSettings) -> bool:
-    """Return whether a run checks the calibration of a scene."""
-    is_static = all(view.camera is not None and view.camera.world_to_camera.ndim == 2 for view in scene.views)
-    return settings.check_calibration and is_static and scene.num_views > 1
-
-
-def check_for_run(
-    scene: Scene, notify: Callable[[Notice], None], progress: StageProgress
-) -> CalibrationCheckRecord | None:
+def check_for_run(pixels: PixelEvidence, notify: Notify) -> CalibrationCheckRecord | None:
     """Check the calibration of a scene, and report faults as warnings; what prevents the check is one too.
 
     Without the pose model only camera motion and the calibration itself are checked.
     """
-    motions = measure_camera_motion(scene, lambda done, total: progress(done, total, "checking: camera motion"))
-    for notice in calibrated_motion_notices(scene, motions):
+    scene = pixels.scene
+    for notice in calibrated_motion_notices(scene, pixels.motions):
         notify(notice)
     try:
-        record = check_scene(scene, progress)
+        record = check_scene(pixels)
     except (CapabilityError, InputError) as error:
         notify(Notice(f"the calibration is not checked: {error.marked_message} ({error.marked_hint})"))
         return None
-    for notice in () if record is None else check_notices(scene, record):
+    for notice in check_notices(scene, record):
         notify(notice)
     return record
 

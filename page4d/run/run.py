@@ -49,6 +49,7 @@ from page4d.run.chunks import Chunk
 from page4d.run.memory import is_out_of_memory, peak_bytes
 from page4d.run.plan import RunPlan
 from page4d.run.progress import Journal
+from page4d.run.registration import check_for_run
 from page4d.run.stage import History, Instant, Stage, chunk_name
 from page4d.run.stages.clean import Cleaner, Layers
 from page4d.run.stages.detail import Detailer
@@ -151,7 +152,7 @@ class Run:
         self.rig = StaticRigAligner(
             plan.settings.camera_motion,
             self._place_first,
-            lambda: plan.motions,
+            lambda: plan.evidence.motions,
             registered_rig(plan.scene, plan.transforms),
         )
         self.motion = MotionEstimator(
@@ -241,8 +242,11 @@ class Run:
         return earlier
 
     def _begun(self, existing: ExistingOutput) -> RunState:
-        """Record a new run, after the files of an older one are deleted on request."""
-        folder = self.layout.folder
+        """Record a new run, after the check of its calibration; the files of an older one are deleted on request."""
+        folder, evidence, check = self.layout.folder, self.plan.evidence, None
+        if evidence.will_check:
+            with self.journal.timed("check"):
+                check = check_for_run(evidence.pixels, self.journal.notice)
         if existing is ExistingOutput.OVERWRITE and is_occupied(folder):
             check_disk(folder, self.plan.bytes_on_disk, self.states.listed_bytes())
             self.states.remove_listed_files()
@@ -250,8 +254,8 @@ class Run:
         state = RunState(
             fingerprint=fingerprint_of(self.plan),
             plan=list(self.plan.chunks),
-            registration=self.plan.registration,
-            calibration_check=self.plan.calibration_check,
+            registration=evidence.registration,
+            calibration_check=check,
         )
         self.states.write_run(state)
         return state

@@ -320,16 +320,16 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
         "precision": PRECISION_NAMES[predictor.precision],
         "device": predictor.device.type,
         "cameras": _cameras_fingerprint(scene),
-        "pose-model": None if plan.registration is None else plan.registration.record.pose_model,
+        "pose-model": None if plan.evidence.registration is None else plan.evidence.registration.record.pose_model,
         "registered": _registered_fingerprint(plan),
     }
 
 
 def _registered_fingerprint(plan: RunPlan) -> str | None:
     """Return a digest of the registered cameras; None if none is placed."""
-    if plan.registration is None or not any(plan.registration.cameras):
+    if plan.evidence.registration is None or not any(plan.evidence.registration.cameras):
         return None
-    return _digest([plan.registration.model_dump(mode="json")["cameras"]])
+    return _digest([plan.evidence.registration.model_dump(mode="json")["cameras"]])
 
 
 def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, JsonValue]:

@@ -365,7 +365,7 @@ def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedC
     """Report on unmapped depths, empty frames or clouds, seams, cameras, motion, and no Open3D."""
     agreement = record.calibration_residuals
     # Evidence was checked on its own; predicted cameras are the less certain ones.
-    is_registered = plan.registration is not None and plan.registration.record.is_used
+    is_registered = plan.evidence.registration is not None and plan.evidence.registration.record.is_used
     notices = (
         *map(Notice, record.unmapped_depths),
         seams_notice(record.chunks, plan.max_side),

@@ -1,4 +1,7 @@
-"""Times of the stages of a run: the rates that earlier runs measured on this machine, and the forecast from them."""
+"""Times of the stages of a run: the rates that earlier runs measured on this machine, and the forecast from them.
+
+Registration has a forecast of its own: upper bounds of the seconds and memory of its stages.
+"""
 
 import hashlib
 import math
@@ -11,14 +14,21 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat
 
+from page4d.choices import Registration
 from page4d.errors import InputError, OutputError
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.folders import cache_folder
 from page4d.io.json_records import FileModel, format_json, read_model
+from page4d.options import ReconstructSettings
+from page4d.rig.graph import choose_pairs
+from page4d.rig.people.model import is_fetched
+from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor, Predictor
+from page4d.scene.records import Scene
 from page4d.stereo.views import MAX_NEIGHBOURS
 
 if TYPE_CHECKING:
@@ -29,6 +39,51 @@ _DECODE_S = 1e-8
 
 _MIN_MEASURED_S = 0.5
 """Rates of shorter stages are not kept: their overhead is too large a part."""
+
+_KEYPOINT_S = 0.07
+"""CPU seconds per frame: detection and landmarks of up to three people."""
+
+_TEXTURE_S = 0.55
+"""CPU seconds per frame and megapixel of SIFT, with decoding."""
+
+_PAIR_S = 1.0
+"""CPU seconds per pair from people, in each of up to two rounds."""
+
+_TEXTURE_PAIR_S = 1.5
+
+_KEYPOINT_BYTES = 150e6
+_TEXTURE_BYTES = 300e6
+"""Memory per megapixel of SIFT: its pyramid of scales in 32 bits, of a doubled image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistrationStage:
+    """A stage of registration: CPU seconds and peak memory in addition to what is in use."""
+
+    name: str
+    seconds: float
+    num_bytes: float
+
+
+def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[RegistrationStage, ...]:
+    """Return upper bounds for the stages; texture is not extracted where people place all views."""
+    register, views = settings.registration, scene.num_views
+    num_pairs = len(choose_pairs(np.ones((views, views))))
+    stages = []
+    if register.register is Registration.PEOPLE or (register.register is Registration.AUTO and is_fetched()):
+        seconds = _KEYPOINT_S * register.max_instants * views
+        stages.append(RegistrationStage(name="keypoints", seconds=seconds, num_bytes=_KEYPOINT_BYTES))
+        stages.append(RegistrationStage(name="pairs", seconds=2 * _PAIR_S * num_pairs, num_bytes=_KEYPOINT_BYTES))
+    if register.register is not Registration.PEOPLE:
+        sizes = [
+            np.prod(view.source.size) * min(1.0, MAX_SIDE_PX / max(view.source.size)) ** 2 for view in scene.views
+        ]
+        instants = min(MAX_INSTANTS, scene.num_times)
+        seconds = float(sum(sizes)) / 1e6 * instants * _TEXTURE_S + _TEXTURE_PAIR_S * num_pairs
+        memory = float(max(sizes)) / 1e6 * _TEXTURE_BYTES
+        stages.append(RegistrationStage(name="texture", seconds=seconds, num_bytes=memory))
+    return tuple(stages)
+
 
 STAGES = ("check", "decode", "network", "refine", "clean", "detail", "motion", "write", "preview")
 
@@ -146,7 +201,7 @@ def _work(plan: "RunPlan", lengths: Sequence[int]) -> dict[str, float]:
         "motion": float(plan.scene.num_times * forecast.flow_pixels),
         "write": float(plan.scene.num_times * maps),
         "preview": float(settings.preview),
-        "check": float(plan.will_check or plan.calibration_check is not None),
+        "check": float(plan.evidence.will_check),
     }
 
 

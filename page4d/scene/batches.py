@@ -226,7 +226,7 @@ def _pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _poses(camera: "ViewCamera", start: int, stop: int) -> Tensor:
-    if camera.world_to_camera.ndim == 2:
+    if camera.is_static:
         return camera.world_to_camera.expand(stop - start, 4, 4)
     return camera.world_to_camera[start:stop]
 

@@ -107,6 +107,11 @@ class ViewCamera:
     intrinsics: Annotated[Float[Tensor, "3 3"], DOUBLES]
     distortion: Annotated[Distortion | None, BeforeValidator(_distortion), PlainSerializer(_lens)] = None
 
+    @property
+    def is_static(self) -> bool:
+        """Whether there is one pose."""
+        return self.world_to_camera.ndim == 2
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairedFrames:
@@ -168,6 +173,16 @@ class Scene:
         """Names of the views in order."""
         return tuple(view.name for view in self.views)
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether all views have calibrated cameras."""
+        return all(view.camera is not None for view in self.views)
+
+    @property
+    def is_static_rig(self) -> bool:
+        """Whether there are two or more views, all with static calibrated cameras."""
+        return self.num_views > 1 and all(view.camera is not None and view.camera.is_static for view in self.views)
+
     def images(
         self, times: Iterable[int] | None = None, *, long_side: int = 504, multiple: int = 56
     ) -> Float[Tensor, "one T V 3 H W"]:
@@ -195,7 +210,7 @@ def _view_at(view: View, instants: Sequence[int]) -> View:
         return None if frames is None else replace(frames, indices=tuple(frames.indices[index] for index in instants))
 
     camera = view.camera
-    if camera is not None and camera.world_to_camera.ndim > 2:
+    if camera is not None and not camera.is_static:
         camera = replace(camera, world_to_camera=camera.world_to_camera[list(instants)])
     return replace(
         view,

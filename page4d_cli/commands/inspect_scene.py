@@ -66,19 +66,15 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
         UsageError: if the cameras are not static, or there is one view.
     """
     from page4d.errors import UsageError
-    from page4d.rig.camera_motion import measure_camera_motion
-    from page4d.rig.check.scene import calibrated_cameras, check_scene
+    from page4d.rig.check.calibration import check_scene
+    from page4d.rig.evidence import PixelEvidence
 
-    if calibrated_cameras(scene) is None:
+    if not scene.is_static_rig:
         raise UsageError("--check of a single or a moving camera", "it compares two or more static cameras")
     with observed_run(console.Verbosity(), "check") as observer:
-        motions = measure_camera_motion(
-            scene, lambda done, total: observer.progress(done, total, "checking: camera motion")
-        )
-        moving = [motion.view for motion in motions if motion.is_static is False]
-        record = check_scene(scene, observer.progress)
-    assert record is not None
-    return record, moving
+        pixels = PixelEvidence(scene, progress=observer.progress)
+        moving = [motion.view for motion in pixels.motions if motion.is_static is False]
+        return check_scene(pixels), moving
 
 
 def _row(view: "View") -> dict[str, Any]:

@@ -1,10 +1,15 @@
 """A synthetic test bed of rig registration: walking skeletons of 33 joints in front of static cameras."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from page4d.choices import Registration
+from page4d.options import RegisterSettings
+from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import FocalSource, Lens, Tracklet, ViewPeople
 
 Array = NDArray[np.float64]
@@ -210,3 +215,12 @@ def _limb(length: float, forward: Array, outward: Array | float) -> Array:
     return length * np.stack(
         [np.sin(outward) * np.ones_like(forward), np.cos(forward) * np.cos(outward), np.sin(forward)], axis=-1
     )
+
+
+def evidence_of(rig: PeopleRig, register: Registration) -> PixelEvidence:
+    """Return the evidence of a scene without pictures: lenses and people are those of the rig."""
+    names = tuple(f"cam{view:02}" for view in range(len(rig.lenses)))
+    scene: Any = SimpleNamespace(view_names=names, times=np.arange(rig.num_instants) / 30)
+    pixels = PixelEvidence(scene, RegisterSettings(register=register))
+    pixels.lenses, pixels.people, pixels.instants = rig.lenses, rig.people, tuple(range(rig.num_instants))
+    return pixels

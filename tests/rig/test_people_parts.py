@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.rig.instants import RUN_LENGTH, choose_instants
+from page4d.rig.evidence import RUN_LENGTH, choose_instants
 from page4d.rig.people.keypoints import (
     MAX_PEOPLE,
     MIN_LENGTH,

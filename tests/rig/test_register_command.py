@@ -12,20 +12,20 @@ from page4d.choices import ExistingOutput, Registration
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.formats.calibrations import read_calibration
-from page4d.options import NetworkOptions, ReconstructSettings, RegisterSettings, SceneOptions
+from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions
+from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import Evidence, Lens, PairPose, RegisteredView, RigRegistration
 from page4d.run import registration
-from page4d.scene.records import Scene
 from page4d_cli.app import run
 from page4d_cli.commands.reconstruct import Request, Show, run_batch
 from page4d_cli.console import Verbosity
 from tests.cli.clips import write_scene
 
 
-def found_in(scene: Scene, settings: RegisterSettings, *_: object) -> RigRegistration:
+def found_in(pixels: PixelEvidence, *_: object) -> RigRegistration:
     """Place all views but the third one, 2 units apart."""
     views = []
-    for index, view in enumerate(scene.views):
+    for index, view in enumerate(pixels.scene.views):
         pose = np.eye(4)
         pose[0, 3] = 2.0 * index
         matrix = np.array([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]])
@@ -42,7 +42,9 @@ def found_in(scene: Scene, settings: RegisterSettings, *_: object) -> RigRegistr
     )
     rejected = replace(pair, second=len(views) - 1, score=0.21, reason="score 0.21 below 0.43")
     pairs = (pair, rejected) if len(views) > 2 else (pair,)
-    return RigRegistration(views=tuple(views), pairs=pairs, num_instants=settings.max_instants, person_height=3.4)
+    return RigRegistration(
+        views=tuple(views), pairs=pairs, num_instants=pixels.settings.max_instants, person_height=3.4
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +53,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(registration, "register_rig", found_in)
     monkeypatch.setattr(registration, "is_fetched", lambda: True)
     monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
-    monkeypatch.setattr(registration, "measure_camera_motion", lambda *_: ())
+    monkeypatch.setattr(PixelEvidence, "motions", ())
     write_scene(Path("videos"))
 
 
@@ -99,8 +101,8 @@ def test_a_target_is_checked_before_any_work(capsys: pytest.CaptureFixture[str],
 
 
 def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    def nothing(scene: Scene, settings: RegisterSettings, *_: object) -> RigRegistration:
-        found = found_in(scene, settings)
+    def nothing(pixels: PixelEvidence, *_: object) -> RigRegistration:
+        found = found_in(pixels)
         left = tuple(replace(view, world_to_camera=None, reason="no people") for view in found.views)
         return replace(found, views=left, pairs=())
 

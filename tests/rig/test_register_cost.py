@@ -1,18 +1,16 @@
 """Registration stays affordable: pairs of a large rig are chosen, and texture is extracted only where it can help."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from page4d.choices import Registration
-from page4d.options import RegisterSettings
-from page4d.rig import register
+from page4d.rig import evidence, register
 from page4d.rig import register as assemble
 from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
 from page4d.rig.register import Assembly
-from tests.rig.people_rig import Filming, PeopleRig, film_people
+from tests.rig.people_rig import Filming, PeopleRig, evidence_of, film_people
 
 RIG = film_people(Filming(angles_deg=(0.0, 50.0, 100.0), num_instants=30, noise_px=1.0, seed=1))
 
@@ -20,11 +18,8 @@ RIG = film_people(Filming(angles_deg=(0.0, 50.0, 100.0), num_instants=30, noise_
 def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
     """Register from people and from texture without features; return the result and the calls of extraction."""
     calls: list[int] = []
-    monkeypatch.setattr(register, "lenses_of", lambda *_: rig.lenses)
-    monkeypatch.setattr(register, "choose_instants", lambda *_: tuple(range(rig.num_instants)))
-    monkeypatch.setattr(register, "detect_people", lambda *_: people)
     monkeypatch.setattr(register, "is_fetched", lambda: True)
-    monkeypatch.setattr(register, "extract_texture", lambda *_: calls.append(1) or (None,) * len(rig.lenses))
+    monkeypatch.setattr(evidence, "extract_texture", lambda *_: calls.append(1) or (None,) * len(rig.lenses))
 
     def nothing(_first: object, _second: object, _lenses: object, pair: tuple[int, int], _seed: int) -> PairPose:
         return PairPose(
@@ -38,10 +33,9 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
         )
 
     monkeypatch.setattr(register, "register_texture_pair", nothing)
-    scene = SimpleNamespace(view_names=("a", "b", "c"), times=np.arange(rig.num_instants) / 30)
-    settings = RegisterSettings(register=Registration.AUTO)
-    found = register.register_rig(scene, settings, lambda _: None, lambda *_: None)  # type: ignore[arg-type]
-    return found, calls
+    pixels = evidence_of(rig, Registration.AUTO)
+    pixels.people = people
+    return register.register_rig(pixels, lambda _: None), calls
 
 
 def test_texture_is_extracted_once_and_only_if_people_do_not_place_all_views(monkeypatch: pytest.MonkeyPatch) -> None:

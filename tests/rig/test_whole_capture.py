@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from page4d.rig import instants as whole_capture
-from page4d.rig.instants import with_all_instants
+from page4d.rig import evidence as whole_capture
+from page4d.rig.evidence import with_all_instants
 from page4d.scene.records import Clock, Scene, View
 from page4d.scene.timeline import build_timeline
 

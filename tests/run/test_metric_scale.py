@@ -13,8 +13,8 @@ from page4d.errors import InputError, UsageError
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.output.reader import open_output
 from page4d.records import Predictions
+from page4d.rig.length import known_length, metric_scene
 from page4d.run.reconstruct import reconstruct
-from page4d.run.stages.world import known_length, metric_scene
 from page4d.scene.records import Scene
 from tests.run.test_reconstruct import CAPTURE, SETTINGS, in_random_world, uncalibrated
 from tests.run.truth import TruthPredictor

@@ -19,6 +19,7 @@ from page4d.output.reader import open_output
 from page4d.output.record import RunRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
+from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import FocalSource, Lens, RegisteredView, RigRegistration
 from page4d.run import registration
 from page4d.run.predictor import PredictedChunk
@@ -38,10 +39,10 @@ TRUE = torch.stack([camera.world_to_camera.reshape(-1, 4, 4)[0].double() for cam
 APART = float((camera_centers(TRUE[0]) - camera_centers(TRUE[2])).norm())
 
 
-def placed_in(scene: Scene, *_: object) -> RigRegistration:
+def placed_in(pixels: PixelEvidence, _: object) -> RigRegistration:
     """Place three of four views by the truth, in another unit; the first one has a distorted lens."""
     views = []
-    for index, view in enumerate(scene.views):
+    for index, view in enumerate(pixels.scene.views):
         pose = (TRUE[index] @ torch.linalg.inv(TRUE[0])).numpy()
         pose[:3, 3] *= UNIT
         lens = Lens(
@@ -68,8 +69,14 @@ def placed_in(scene: Scene, *_: object) -> RigRegistration:
 def evidence(monkeypatch: pytest.MonkeyPatch) -> None:
     motions = tuple(ViewMotion(view=name, is_static=True, share=0.9) for name in CAPTURE.scene().view_names)
     monkeypatch.setattr(registration, "register_rig", placed_in)
-    monkeypatch.setattr(registration, "measure_camera_motion", lambda *_: motions)
-    monkeypatch.setattr("page4d.run.plan.measure_camera_motion", lambda *_: pytest.fail("measured twice"))
+    measured: list[object] = []
+
+    def measure(scene: Scene, _: object) -> tuple[ViewMotion, ...]:
+        assert all(scene.views[0].source is not source for source in measured), "measured twice"
+        measured.append(scene.views[0].source)
+        return motions
+
+    monkeypatch.setattr("page4d.rig.evidence.measure_camera_motion", measure)
 
 
 @dataclass

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from page4d.choices import ExistingOutput
+from page4d.choices import ExistingOutput, Poses
 from page4d.errors import CapabilityError, InterruptedRunError
 from page4d.output.reader import open_output
 from page4d.output.record import (
@@ -16,9 +16,10 @@ from page4d.output.record import (
     FindingRecord,
     PairFitRecord,
 )
-from page4d.rig import camera_motion
+from page4d.rig import evidence
 from page4d.rig.camera_motion import ViewMotion
-from page4d.rig.check import scene as scene_check
+from page4d.rig.check import calibration as scene_check
+from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import ViewPeople
 from page4d.run import registration as people_check
 from page4d.run.reconstruct import reconstruct
@@ -54,10 +55,9 @@ class FakeCheck:
         self.calls = 0
         self.found: CalibrationCheckRecord | Exception = FOUND
 
-    def __call__(self, scene: Scene, progress) -> CalibrationCheckRecord:
-        del scene
+    def __call__(self, pixels: PixelEvidence) -> CalibrationCheckRecord:
         self.calls += 1
-        progress(1, 2, "checking: keypoints")
+        pixels.progress(1, 2, "checking: cameras")
         if isinstance(self.found, Exception):
             raise self.found
         return self.found
@@ -69,8 +69,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
     for module in (people_check, scene_check):
         monkeypatch.setattr(module, "check_scene", found)
     moving = ViewMotion(view="cam02", is_static=False)
-    monkeypatch.setattr(camera_motion, "measure_camera_motion", lambda *_: (moving,))
-    monkeypatch.setattr(people_check, "measure_camera_motion", lambda *_: (moving,))
+    monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: (moving,))
     return found
 
 
@@ -126,11 +125,22 @@ def test_the_check_records_the_pose_model_and_its_instants(monkeypatch: pytest.M
     monkeypatch.setattr(scene_check, "is_fetched", lambda: True)
     monkeypatch.setattr(scene_check, "model_sha256", lambda: "0" * 64)
     nobody = (ViewPeople(tracklets=()),) * CAPTURE.num_views
-    monkeypatch.setattr(scene_check, "detect_people", lambda *_: nobody)
-    record = CHECK_SCENE(replace(CAPTURE, num_times=16).scene())
+    monkeypatch.setattr(evidence, "detect_people", lambda *_: nobody)
+    record = CHECK_SCENE(PixelEvidence(replace(CAPTURE, num_times=16).scene()))
     assert (record.pose_model, record.num_instants) == ("0" * 64, 16)
     assert record.seconds.keys() == {"keypoints", "cameras", "clocks"}
     assert "12 or more" in record.reason
+
+
+def test_camera_motion_is_measured_once_for_the_check_and_the_rig(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+    monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: calls.append(1) or ())
+    record = result(tmp_path / "out", poses=Poses.PREDICTED)
+    assert record.rig is not None
+    assert record.timings["check"] >= 0
+    assert len(calls) == 1
 
 
 def test_a_check_that_fails_is_a_warning(tmp_path: Path, fake: FakeCheck) -> None:

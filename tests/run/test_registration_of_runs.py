@@ -13,11 +13,14 @@ from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsEr
 from page4d.geometry.transforms import camera_centers
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
+from page4d.rig import evidence
 from page4d.rig.camera_motion import ViewMotion
+from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, RegisteredView, RigRegistration
 from page4d.run import registration
 from page4d.run.plan import plan_run
 from page4d.run.reconstruct import reconstruct
+from page4d.run.time import registration_stages
 from page4d.scene.records import Scene
 from tests.run.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, in_random_world, uncalibrated
 from tests.run.truth import TruthPredictor
@@ -36,10 +39,11 @@ class FakeRegistration:
         self.calls = 0
         self.placed = {"cam01", "cam02"}
 
-    def __call__(self, scene: Scene, settings: object, notify: object, progress) -> RigRegistration:
-        del settings, notify
+    def __call__(self, pixels: PixelEvidence, notify: object) -> RigRegistration:
+        del notify
         self.calls += 1
-        progress(1, 2, "registering: keypoints cam01")
+        scene = pixels.scene
+        pixels.progress(1, 2, "registering: pairs from people")
         true = CAPTURE.cameras.world_to_camera[0].double()
         views = []
         for name in scene.view_names:
@@ -81,7 +85,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRegistration:
     monkeypatch.setattr(registration, "register_rig", found)
     monkeypatch.setattr(registration, "is_fetched", lambda: True)
     monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
-    monkeypatch.setattr(registration, "measure_camera_motion", lambda *_: ())
+    monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: ())
     return found
 
 
@@ -163,10 +167,9 @@ def test_a_height_needs_placed_people(fake: FakeRegistration, tmp_path: Path) ->
 
 
 def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(
-        registration, "measure_camera_motion", lambda *_: (ViewMotion(view="cam02", is_static=False),)
-    )
-    record = run(tmp_path / "out")
+    moving = ViewMotion(view="cam02", is_static=False)
+    monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: (moving,))
+    record = run(tmp_path / "out", focal="cam01=50,cam02=60")
     assert fake.calls == 0  # one static view is no rig
     assert record.registration is not None
     assert [camera.reason for camera in record.registration.cameras] == ["the other cameras move", "the camera moves"]
@@ -205,8 +208,9 @@ def test_registration_where_it_cannot_apply_is_refused(
 def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration) -> None:
     predictor = TruthPredictor(CAPTURE).with_settings(SETTINGS)
     plan = plan_run(uncalibrated(CAPTURE.scene()), predictor)
-    assert plan.will_register
-    assert all(stage.seconds > 0 and stage.num_bytes > 0 for stage in plan.registration_stages)
-    assert {stage.name for stage in plan.registration_stages} <= {"keypoints", "pairs", "texture"}
-    assert not plan_run(CAPTURE.scene(), predictor).will_register
+    assert plan.evidence.is_pending
+    stages = registration_stages(plan.scene, plan.settings)
+    assert all(stage.seconds > 0 and stage.num_bytes > 0 for stage in stages)
+    assert {stage.name for stage in stages} <= {"keypoints", "pairs", "texture"}
+    assert not plan_run(CAPTURE.scene(), predictor).evidence.is_pending
     assert fake.calls == 0

@@ -102,7 +102,7 @@ def test_a_resumed_run_of_static_and_moving_views_writes_the_same_bytes(
     capture = SyntheticCapture(seed=5, num_views=3, num_times=9, image_size=(24, 32))
     scene, settings = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5, register=Registration.OFF)
     motions = tuple(replace(motion, view=name) for motion, name in zip(MOTIONS, scene.view_names, strict=True))
-    monkeypatch.setattr("page4d.run.plan.measure_camera_motion", lambda _scene: motions)
+    monkeypatch.setattr("page4d.rig.evidence.measure_camera_motion", lambda *_: motions)
 
     def disturb(start: int, part: Predictions) -> Predictions:
         return shaken(part, start).transformed(random_similarity(start))

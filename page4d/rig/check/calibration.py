@@ -5,6 +5,7 @@ size, focal length or convention of poses of all cameras. A hypothesis is report
 the calibration, and the pairs that it does not change fit.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,10 +18,14 @@ from page4d.errors import counted, listed
 from page4d.options import in_options
 from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
 from page4d.rig.check.camera_refit import mean_score, refit_pose, refit_rotation
+from page4d.rig.clocks import check_sampled_clocks
 from page4d.rig.epipolar import relative_pose_of
+from page4d.rig.evidence import PixelEvidence
+from page4d.rig.people.keypoints import FETCH_COMMAND
+from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, camera_score, pair_people
 from page4d.rig.people.pose import quick_people_pose
-from page4d.rig.records import Array, RigCamera, ViewPeople, direction_angle_deg, rotation_angle_deg
+from page4d.rig.records import Array, RigCamera, ViewPeople, direction_angle_deg, of_stage, rotation_angle_deg
 
 _SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
 """Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
@@ -151,6 +156,52 @@ degrees, and that of hands and half bodies more."""
 
 MAX_ESTIMATED = 50
 """Instants of an estimated pose."""
+
+_NO_POSE_MODEL = f"the model of body keypoints was not fetched ('{FETCH_COMMAND}')"
+
+
+def calibrated_cameras(evidence: PixelEvidence) -> tuple[RigCamera, ...]:
+    """Return the cameras of a rig of static calibrated views."""
+    poses = [view.camera.world_to_camera.double().numpy() for view in evidence.scene.views if view.camera is not None]
+    both = zip(evidence.lenses, poses, strict=True)
+    return tuple(RigCamera(lens=lens, world_to_camera=np.asarray(pose)) for lens, pose in both)
+
+
+def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
+    """Compare the cameras of a rig of static calibrated views, and their clocks, with body keypoints.
+
+    Without the pose model, or with too few instants, only the calibration itself is checked.
+
+    Raises:
+        CapabilityError: if the pose model cannot run on this platform.
+        InputError: if a frame cannot be decoded.
+    """
+    scene, instants, cameras = evidence.scene, evidence.instants, calibrated_cameras(evidence)
+    reason = "" if is_fetched() else _NO_POSE_MODEL
+    if len(instants) < MIN_COMMON:
+        reason = f"too few instants to compare people: {len(instants)}, need {MIN_COMMON}"
+    if reason:
+        nobody = (ViewPeople(tracklets=()),) * scene.num_views
+        return check_calibration(scene.view_names, cameras, nobody).model_copy(update={"reason": reason})
+    begin = time.perf_counter()
+    people = evidence.people
+    detected = time.perf_counter()
+    record = check_calibration(scene.view_names, cameras, people, of_stage(evidence.progress, "checking: cameras"))
+    compared = time.perf_counter()
+    clocks = check_sampled_clocks(scene.view_names, people, evidence.lenses, scene.times, instants)
+    seconds = {
+        "keypoints": detected - begin,
+        "cameras": compared - detected,
+        "clocks": time.perf_counter() - compared,
+    }
+    changes = {
+        "clocks": clocks,
+        "num_instants": len(instants),
+        "pose_model": model_sha256(),
+        "seconds": {stage: round(duration, 3) for stage, duration in seconds.items()},
+    }
+    return record.model_copy(update=changes)
+
 
 Pair = tuple[int, int]
 

@@ -97,9 +97,7 @@ def static_views(scene: Scene, rig: StaticRig | None, *, is_calibrated: bool) ->
     if not is_calibrated:
         return () if rig is None else rig.views
     cameras = (view.camera for view in scene.views)
-    return tuple(
-        index for index, camera in enumerate(cameras) if camera is not None and camera.world_to_camera.ndim == 2
-    )
+    return tuple(index for index, camera in enumerate(cameras) if camera is not None and camera.is_static)
 
 
 def no_layers_notice(first: Predictions, views: Sequence[int], num_times: int) -> Notice | None:
@@ -302,4 +300,4 @@ class Cleaner(Stage[CleaningState]):
             return static_views(scene, None, is_calibrated=True)
         if motion is not CameraMotion.AUTO:
             return everything if motion is CameraMotion.STATIC else ()
-        return tuple(view for view, found in enumerate(self._plan.motions) if found.is_static)
+        return tuple(view for view, found in enumerate(self._plan.evidence.motions) if found.is_static)

@@ -1,21 +1,18 @@
 """The world frame and the metric scale of a result.
 
-The world is that of the calibrated rig, or of the first predicted camera. Scale follows from one known length: the
-distance between two cameras, or the height of the people.
+The world is that of the calibrated rig, or of the first predicted camera.
 """
 
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from page4d.choices import Poses
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import InputError, UsageError, counted, listed, shortened
+from page4d.errors import InputError, counted
 from page4d.geometry.alignment import (
     MAX_DISAGREEMENT_DEG,
     DegenerateGeometryError,
@@ -26,168 +23,17 @@ from page4d.geometry.alignment import (
 )
 from page4d.geometry.camera import Cameras
 from page4d.geometry.statistics import MAD_TO_STD
-from page4d.geometry.transforms import Sim3, camera_centers
+from page4d.geometry.transforms import Sim3
 from page4d.io.json_records import FileModel
 from page4d.output.record import DistanceRecord
 from page4d.records import Predictions
-from page4d.rig.records import RigRegistration
+from page4d.rig.length import TOLERANCE, KnownDistance
 from page4d.run.stage import History, Instant, Stage
 from page4d.run.state_records import transform_of
-from page4d.scene.records import Level, Notice, Scene, ViewCamera
-
-METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001, "ft": 0.3048}
-"""Metres per unit that a distance may be given in."""
-
-TOLERANCE = 0.02
-"""Maximum relative difference of a known distance from a metric calibration, and maximum variation over time."""
+from page4d.scene.records import Level, Notice, Scene
 
 _MIN_BASELINE = 1e-3
 """Cameras coincide if their distance is below this share of the median depth."""
-
-_MIN_METRES, _MAX_METRES = 1e-6, 1e6
-"""Distances of cameras, from those of microscopes to those of satellites."""
-
-_FORM = "give it as view1-view2=1.25m or person=1.75m; units are m, cm, mm and ft"
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownDistance:
-    """The distance between the cameras of two views."""
-
-    first: str
-    second: str
-    metres: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class KnownHeight:
-    """The median height of the people in a scene."""
-
-    metres: float
-
-
-KnownLength = KnownDistance | KnownHeight
-
-
-def known_length(scene: Scene, text: str | None) -> KnownLength | None:
-    """Parse `scale_from`, such as `cam01-cam02=1.25m` or `person=1.75m`.
-
-    Raises:
-        UsageError: if it is not of that form, names a view that does not exist, or contradicts a metric calibration.
-    """
-    if text is None:
-        return None
-    match = re.fullmatch(r"(?P<subject>.+)=\s*(?P<number>[^\s=]+?)\s*(?P<unit>mm|cm|m|ft)", text.strip())
-    if match is None:
-        raise UsageError(f"⟨scale_from='{text}'⟩ is not a pair of views and a distance", _FORM)
-    subject = match["subject"].strip()
-    pair = None if subject == "person" else _pair(subject, scene.view_names)
-    metres = _metres(match["number"], match["unit"])
-    if pair is None:
-        return KnownHeight(metres=metres)
-    known = KnownDistance(first=pair[0], second=pair[1], metres=metres)
-    if scene.scale is Scale.METRIC and is_calibrated(scene):
-        _check_calibration(scene, known)
-    return known
-
-
-def _metres(number: str, unit: str) -> float:
-    try:
-        metres = float(number) * METRES[unit]
-    except ValueError:
-        raise UsageError(f"⟨scale_from⟩: '{number}' is not a number", _FORM) from None
-    if not _MIN_METRES <= metres <= _MAX_METRES:
-        raise UsageError(
-            f"⟨scale_from⟩: a distance of {shortened(number)} {unit}",
-            f"give a distance of {_MIN_METRES:g} m to {_MAX_METRES:,.0f} m",
-        )
-    return metres
-
-
-def _pair(text: str, names: tuple[str, ...]) -> tuple[str, str]:
-    """Split at the dash between two names, which may contain dashes themselves."""
-    cuts = [(text[:place], text[place + 1 :]) for place, character in enumerate(text) if character == "-"]
-    pairs = [(first, second) for first, second in cuts if first in names and second in names]
-    if len(pairs) != 1:
-        raise UsageError(f"⟨scale_from⟩ names '{text}', the views are {listed(names)}", _FORM)
-    if pairs[0][0] == pairs[0][1]:
-        raise UsageError(f"⟨scale_from⟩ names '{pairs[0][0]}' twice", "name two views")
-    return pairs[0]
-
-
-def is_calibrated(scene: Scene) -> bool:
-    """Return whether all views have calibrated cameras."""
-    return all(view.camera is not None for view in scene.views)
-
-
-def _calibrated_distance(scene: Scene, known: KnownDistance) -> float:
-    """Return the distance in the calibration's unit: the median over time for moving cameras."""
-    by_name = {view.name: view.camera for view in scene.views}
-    first, second = by_name[known.first], by_name[known.second]
-    assert first is not None
-    assert second is not None
-    apart = camera_centers(first.world_to_camera) - camera_centers(second.world_to_camera)
-    return float(apart.norm(dim=-1).reshape(-1).quantile(0.5))
-
-
-def _check_calibration(scene: Scene, known: KnownDistance) -> None:
-    found = _calibrated_distance(scene, known)
-    if abs(found - known.metres) > TOLERANCE * known.metres:
-        raise UsageError(
-            f"⟨scale_from⟩: {known.first} and {known.second} are {known.metres:.4g} m apart, "
-            f"but {found:.4g} m in {scene.calibration}",
-            "leave it out, or correct the calibration or its ⟨calibration_unit⟩",
-        )
-
-
-def metric_scene(scene: Scene, known: KnownDistance | None) -> Scene:
-    """Scale a calibration of unknown unit to metres by a known distance; other scenes are returned unchanged.
-
-    Raises:
-        UsageError: if the two calibrated cameras coincide.
-    """
-    if known is None or scene.scale is Scale.METRIC or not is_calibrated(scene):
-        return scene
-    found = _calibrated_distance(scene, known)
-    if found == 0:
-        raise UsageError(f"{known.first} and {known.second} coincide in {scene.calibration}", _FORM)
-    return scene_in_metres(scene, known.metres / found)
-
-
-def scene_in_metres(scene: Scene, metres_per_unit: float) -> Scene:
-    """Scale the cameras of a scene to metres."""
-    views = tuple(
-        replace(view, camera=None if view.camera is None else _scaled(view.camera, metres_per_unit))
-        for view in scene.views
-    )
-    return replace(scene, views=views, scale=Scale.METRIC, depth_levels=scene.depth_levels / metres_per_unit)
-
-
-def metres_per_rig_unit(found: RigRegistration, known: KnownLength) -> float | None:
-    """Return the metres per unit of a registered rig; None if a camera of the known distance is not placed.
-
-    Raises:
-        InputError: if the height of people is known, and none are registered, or if the cameras coincide.
-    """
-    if isinstance(known, KnownHeight):
-        if found.person_height is None:
-            raise InputError("⟨scale_from=person=...⟩: no standing people are registered", _FORM)
-        return known.metres / found.person_height
-    poses = {view.name: view.world_to_camera for view in found.views}
-    first, second = poses[known.first], poses[known.second]
-    if first is None or second is None:
-        return None
-    centers = [-pose[:3, :3].T @ pose[:3, 3] for pose in (first, second)]
-    apart = float(np.linalg.norm(centers[0] - centers[1]))
-    if apart <= 0:
-        raise InputError(f"the registered cameras of {known.first} and {known.second} coincide", _FORM)
-    return known.metres / apart
-
-
-def _scaled(camera: ViewCamera, factor: float) -> ViewCamera:
-    poses = camera.world_to_camera.clone()
-    poses[..., :3, 3] *= factor
-    return replace(camera, world_to_camera=poses)
 
 
 def measure_distance(predictions: Predictions, known: KnownDistance) -> DistanceRecord:
@@ -255,7 +101,7 @@ class World(Stage[WorldState]):
         distance: KnownDistance | None = None,
         scale_source: ScaleSource | None = None,
     ) -> None:
-        self._has_rig = all(view.camera is not None for view in scene.views)
+        self._has_rig = scene.is_calibrated
         has_cameras = any(view.camera is not None for view in scene.views)
         self._distance = None if has_cameras else distance
         self._scale_of_cameras: ScaleSource | None = None

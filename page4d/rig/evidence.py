@@ -1,0 +1,146 @@
+"""Evidence of the cameras of a scene in its pixels, and the instants at which it is sought.
+
+Instants are runs of consecutive ones, of the whole capture if needed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float
+
+from page4d.options import RegisterSettings
+from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
+from page4d.rig.lens import lenses_of
+from page4d.rig.people.keypoints import detect_people
+from page4d.rig.records import Array, Lens, StageProgress, ViewPeople, no_progress, of_stage
+from page4d.rig.texture import ViewTexture, extract_texture
+from page4d.scene.records import Scene
+from page4d.scene.timeline import build_timeline
+
+MAX_INSTANTS = 100
+"""Registration of people gains little beyond 25 to 50 instants of varied poses."""
+
+MAX_RATE_HZ = 30.0
+"""Within a run, instants closer than this show nearly the same pose."""
+
+RUN_LENGTH = 20
+"""Instants of a run: enough for tracklets, and for several runs of different poses."""
+
+_SLACK = 0.9
+"""Rates of real cameras vary: 59.94 Hz is 60 Hz."""
+
+
+def choose_instants(times: Float[Array, " T"], max_instants: int = MAX_INSTANTS) -> tuple[int, ...]:
+    """Return the increasing indices of at most `max_instants` of some increasing times in seconds.
+
+    Every n-th instant, so that consecutive ones are at least about 1 / `MAX_RATE_HZ` apart; of a longer capture, runs
+    of `RUN_LENGTH` such instants that are spread evenly from the first to the last.
+    """
+    if len(times) == 0 or max_instants < 1:
+        return ()
+    step = 1
+    if len(times) > 1:
+        interval = float(np.median(np.diff(times)))
+        step = max(1, int(np.floor(1 / (MAX_RATE_HZ * interval) / _SLACK))) if interval > 0 else 1
+    every = np.arange(0, len(times), step)
+    if len(every) <= max_instants:
+        return tuple(every.tolist())
+    num_runs = max(max_instants // RUN_LENGTH, 1)
+    length = max_instants // num_runs
+    starts = np.linspace(0, len(every) - length, num_runs).round().astype(int)
+    chosen = np.unique(np.concatenate([np.arange(start, start + length) for start in starts]))
+    return tuple(every[chosen].tolist())
+
+
+MIN_SPAN = 100
+"""Instants below which the whole capture is used: at 60 Hz the 50 of every second frame, which suffice."""
+
+
+def with_all_instants(scene: Scene) -> Scene:
+    """Return the scene at all instants from its first to its last, whatever its stride and rate.
+
+    Where these are fewer than `MIN_SPAN`, at all instants of the capture. Masks and measured depth, which are paired
+    with the instants of the run, are left out if instants are added.
+    """
+    times = [view.clock.to_common(view.source.frame_times) for view in scene.views]
+    timeline = build_timeline(scene.view_names, times)
+    period = float(np.median(np.diff(timeline.times))) if len(timeline.times) > 1 else 0.0
+    first, last = scene.times[0] - period / 2, scene.times[-1] + period / 2
+    kept = np.flatnonzero((timeline.times >= first) & (timeline.times <= last))
+    if len(kept) < MIN_SPAN:
+        kept = np.arange(len(timeline.times))
+    if len(kept) <= scene.num_times:
+        return scene
+    views = tuple(
+        replace(view, indices=tuple(indices[index] for index in kept), mask=None, depth=None)
+        for view, indices in zip(scene.views, timeline.indices, strict=True)
+    )
+    return replace(scene, views=views, times=timeline.times[kept])
+
+
+_DEFAULTS = RegisterSettings()
+
+
+class PixelEvidence:
+    """Motion, lenses, people and texture of the views of a scene; each is measured once, on first access.
+
+    Lenses are those of `settings`, and so is the number of instants. `progress` receives the steps of a measurement.
+    """
+
+    def __init__(
+        self, scene: Scene, settings: RegisterSettings = _DEFAULTS, progress: StageProgress = no_progress
+    ) -> None:
+        self.scene, self.settings, self.progress = scene, settings, progress
+
+    def whole(self) -> "PixelEvidence":
+        """Return the evidence of all instants of a short or sparse run."""
+        scene = with_all_instants(self.scene)
+        return self if scene is self.scene else PixelEvidence(scene, self.settings, self.progress)
+
+    def of_views(self, views: Sequence[int]) -> "PixelEvidence":
+        """Return the evidence of some views; options and files name lenses of all views."""
+        scene = replace(self.scene, views=tuple(self.scene.views[view] for view in views))
+        part = PixelEvidence(scene, self.settings, self.progress)
+        part.lenses = tuple(self.lenses[view] for view in views)
+        return part
+
+    @cached_property
+    def motions(self) -> tuple[ViewMotion, ...]:
+        """Motion of the cameras."""
+        return measure_camera_motion(self.scene, of_stage(self.progress, "measuring: camera motion"))
+
+    @cached_property
+    def lenses(self) -> tuple[Lens, ...]:
+        """Lenses of the views.
+
+        Raises:
+            UsageError: if `focal` is invalid.
+            InputError: if the file of `intrinsics` is unusable.
+        """
+        return lenses_of(self.scene, self.settings.focal, self.settings.intrinsics)
+
+    @cached_property
+    def instants(self) -> tuple[int, ...]:
+        """Instants at which people and texture are sought."""
+        return choose_instants(self.scene.times, self.settings.max_instants)
+
+    @cached_property
+    def people(self) -> tuple[ViewPeople, ...]:
+        """People of the views at these instants.
+
+        Raises:
+            CapabilityError: if the pose model was not fetched, or cannot run on this platform.
+            InputError: if a frame cannot be decoded.
+        """
+        return detect_people(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: people"))
+
+    @cached_property
+    def texture(self) -> tuple[ViewTexture, ...]:
+        """Texture of the views at some of these instants.
+
+        Raises:
+            InputError: if a frame cannot be decoded.
+        """
+        return extract_texture(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: texture"))
