@@ -379,7 +379,7 @@ def report_exports(reports: Sequence[Report], *, as_json: bool) -> None:
                     "folder": str(report.folder),
                     "dry_run": report.is_plan,
                     "next_step": report.next_step,
-                    **report.record.document(),
+                    **report.record.model_dump(mode="json"),
                 }
                 for report in reports
             ]

@@ -80,10 +80,6 @@ class ExportRecord(FileModel):
     files: int
     bytes: int
 
-    def document(self) -> dict[str, Any]:
-        """Return the record as JSON values."""
-        return self.model_dump(mode="json")
-
 
 Progress = Callable[[int, int], None]
 
@@ -232,7 +228,7 @@ def run_export(
         written = job.format.write(job, staged)
         files = [path for path in staged.rglob("*") if path.is_file()]
         record = export_record(job, written, len(files), sum(path.stat().st_size for path in files))
-        write_json(staged / RECORD_NAME, record.document())
+        write_json(staged / RECORD_NAME, record.model_dump(mode="json"))
     steps.finish()
     return Exported(folder=folder, record=record, next_step=in_options(job.format.next_step(job, folder)))
 

@@ -6,7 +6,7 @@ accepts only what `write_cameras_json` writes.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -123,8 +123,7 @@ def write(calibration: Calibration, path: Path) -> None:
             "world_to_camera": camera.world_to_camera.tolist(),
         }
         if camera.distortion is not None:
-            coefficients = list(camera.distortion.coefficients)
-            content["distortion"] = {"model": camera.distortion.model.value, "coefficients": coefficients}
+            content["distortion"] = asdict(camera.distortion)
         cameras[readable(camera.name)] = content
     head = {"page4d": page4d.__version__, "pixel_center": PIXEL_CENTER, "scale": calibration.scale.value}
     text = format_json({**head, "unit": calibration.scale.unit, "cameras": cameras}) + "\n"

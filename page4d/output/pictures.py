@@ -20,10 +20,10 @@ from torch.utils.data import Dataset
 from page4d.choices import Poses, Preprocess
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.geometry.camera import resize_intrinsics
-from page4d.geometry.distortion import Distortion, LensModel
+from page4d.geometry.distortion import Distortion
 from page4d.io.json_records import readable
 from page4d.options import ReconstructSettings, SceneOptions
-from page4d.output.record import DistortionRecord, ViewRecord
+from page4d.output.record import ViewRecord
 from page4d.scene.batches import with_background
 from page4d.scene.discover import Candidate, discover
 from page4d.scene.identity import identify
@@ -92,7 +92,7 @@ def open_pictures(output: "Output", folder: Path | str) -> Pictures:
     sources, _, _ = open_sources(_candidates(folder, records), options)
     for record, source in zip(records, sources, strict=True):
         _check_file(record, source)
-    clocks = tuple(Clock(offset_s=record.clock.offset_s, rate=record.clock.rate) for record in records)
+    clocks = tuple(record.clock for record in records)
     recorded = [record.source for record in records]
     if all(source is not None for source in recorded):
         indices = tuple(_indices(record, source) for record, source in zip(records, sources, strict=True))
@@ -222,15 +222,9 @@ def _distorted_camera(output: "Output", view: str) -> ViewCamera | None:
             f"{output.run.page4d} with ⟨poses={output.run.settings.get('poses')}⟩)",
             "run page4d again",
         )
+    distortion = Distortion(model=record.model, coefficients=record.coefficients)
     poses = output.cameras.world_to_camera[:, index]
-    return ViewCamera(world_to_camera=poses, intrinsics=matrix, distortion=_distortion(record))
-
-
-def _distortion(record: DistortionRecord) -> Distortion:
-    try:
-        return Distortion(model=LensModel(record.model), coefficients=tuple(record.coefficients))
-    except ValueError as error:
-        raise InputError(f"run.json: no lens model is called '{record.model}'", "restore the file") from error
+    return ViewCamera(world_to_camera=poses, intrinsics=matrix, distortion=distortion)
 
 
 _SKIPPED = 8

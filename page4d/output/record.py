@@ -15,13 +15,14 @@ import page4d
 from page4d.choices import Registration
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
 from page4d.formats.maps import CONFIDENCE_MAPPING, DEEPEST_LEVEL, DYNAMIC_MAPPING, FASTEST_LEVEL, MOTION_MAPPING
+from page4d.geometry.distortion import LensModel
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model, readable
 from page4d.output.layout import SAFE_NAME, OutputLayout
 from page4d.scene.identity import identify
-from page4d.scene.records import Clock, View, ViewCamera
+from page4d.scene.records import Clock, Seconds, View, ViewCamera
 
 Name = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
 Count = Annotated[int, Field(ge=0)]
@@ -417,20 +418,9 @@ class DistortionRecord(FileModel):
     `intrinsics` [3, 3] at original pixels are those with which it was removed; None in files of version 0.2.
     """
 
-    model: str
-    coefficients: list[float]
+    model: LensModel
+    coefficients: tuple[float, ...]
     intrinsics: Annotated[list[Row], Field(min_length=3, max_length=3)] | None = None
-
-
-Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
-"""An instant; file names may number frames by their date in milliseconds."""
-
-
-class ClockRecord(FileModel):
-    """`common = offset_s + rate * own`."""
-
-    offset_s: Seconds = 0.0
-    rate: float = Field(default=1.0, ge=1e-3, le=100.0)
 
 
 class SourceRecord(FileModel):
@@ -457,7 +447,7 @@ class ViewRecord(FileModel):
     original_size: Size
     map_size: Size
     pixel_transform: PixelRecord
-    clock: ClockRecord = ClockRecord()
+    clock: Clock = Clock()
     undistorted: DistortionRecord | None = None
     source: SourceRecord | None = None
 
@@ -592,23 +582,20 @@ class RunRecord(FileModel):
 
 def view_record(
     layout: OutputLayout,
-    name: str,
-    file: str,
+    view: View,
     transform: PixelTransform,
-    clock: Clock,
-    camera: ViewCamera | None = None,
     source: SourceRecord | None = None,
     maps: PixelTransform | None = None,
 ) -> ViewRecord:
-    """Return the record of a view of the scene; the distortion of `camera` was removed on load.
+    """Return the record of a view of the scene; the distortion of its camera was removed on load.
 
     `transform` places it on the network's canvas, `maps` at the pixels of the maps if these differ.
     """
     window = transform.window
     return ViewRecord(
-        name=name,
-        safe_name=layout.file_name(name),
-        file=file,
+        name=view.name,
+        safe_name=layout.file_name(view.name),
+        file=view.source.label,
         original_size=transform.original_size[::-1],
         map_size=(maps or transform).map_size[::-1],
         pixel_transform=PixelRecord(
@@ -618,8 +605,8 @@ def view_record(
             top=transform.top,
             window=None if window is None else (window.left, window.top, window.width, window.height),
         ),
-        clock=ClockRecord(offset_s=clock.offset_s, rate=clock.rate),
-        undistorted=_distortion_record(camera),
+        clock=view.clock,
+        undistorted=_distortion_record(view.camera),
         source=source,
     )
 
@@ -644,11 +631,7 @@ def source_record(view: View) -> SourceRecord | None:
 def _distortion_record(camera: ViewCamera | None) -> DistortionRecord | None:
     if camera is None or camera.distortion is None:
         return None
-    return DistortionRecord(
-        model=camera.distortion.model.value,
-        coefficients=list(camera.distortion.coefficients),
-        intrinsics=camera.intrinsics.tolist(),
-    )
+    return DistortionRecord(**vars(camera.distortion), intrinsics=camera.intrinsics.tolist())
 
 
 def write_run(layout: OutputLayout, run: RunRecord) -> WrittenFile:

@@ -314,19 +314,8 @@ def begun_record(plan: RunPlan, layout: OutputLayout, state: RunState) -> RunRec
             calibration=scene.calibration,
         ),
         views=[
-            view_record(
-                layout,
-                view.name,
-                view.source.label,
-                transform,
-                view.clock,
-                view.camera,
-                source,
-                maps,
-            )
-            for view, transform, source, maps in zip(
-                scene.views, plan.transforms, plan.sources, plan.map_transforms, strict=True
-            )
+            view_record(layout, *of_view)
+            for of_view in zip(scene.views, plan.transforms, plan.sources, plan.map_transforms, strict=True)
         ],
         times=scene.times.tolist(),
         network=predictor.record,

@@ -9,7 +9,7 @@ from typing import Annotated, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
-from pydantic import BeforeValidator, PlainSerializer, TypeAdapter
+from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 from torch import Tensor
 
 from page4d.choices import MaskMeaning
@@ -23,6 +23,9 @@ from page4d.options import SceneOptions
 from page4d.scene.batches import read_images
 from page4d.scene.image_file import Image
 
+Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
+"""An instant; file names may number frames by their date in milliseconds."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:
@@ -31,8 +34,8 @@ class Clock:
     `own` is in seconds from the view's first frame. A clock that is slow by 0.1 % has a rate of 1.001.
     """
 
-    offset_s: float = 0.0
-    rate: float = 1.0
+    offset_s: Seconds = 0.0
+    rate: Annotated[float, Field(ge=1e-3, le=100.0)] = 1.0
 
     def __post_init__(self) -> None:
         if not abs(self.offset_s) < float("inf") or not 0 < self.rate < float("inf"):

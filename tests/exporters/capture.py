@@ -263,10 +263,7 @@ def _write_run(
         unit=predictions.scale.unit,
         depth_scale=depth_scale,
         scene=SceneRecord(name=opened.name, synchronisation=opened.synchronisation),
-        views=[
-            view_record(layout, view.name, view.name, transform, view.clock, view.camera, source_record(view))
-            for view, transform in transforms
-        ],
+        views=[view_record(layout, view, transform, source_record(view)) for view, transform in transforms],
         times=predictions.times.tolist(),
         network=NetworkRecord(name="truth", trained=True),
         counts=CountsRecord(clipped_depths=written.clipped_depths, points=written.num_points),

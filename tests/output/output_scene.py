@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from page4d.output.record import (
     write_run,
 )
 from page4d.records import Predictions
-from page4d.scene.records import Clock
+from page4d.scene.records import Clock, View, ViewCamera
 
 SIZES = ((480, 640), (480, 640), (640, 480), (360, 640))
 NAMES = ("cam 1", "cam 2", "Kamera ü", "../../x")
@@ -146,6 +147,11 @@ def motion_record(capture: Predictions, motion_step: float, tracks: int | None =
     )
 
 
+def view_of(name: str, clock: Clock | None = None, camera: ViewCamera | None = None, suffix: str = ".mp4") -> View:
+    source = SimpleNamespace(label=f"{name}{suffix}")
+    return View(name=name, source=source, clock=clock or Clock(), indices=(), camera=camera)
+
+
 def export(
     folder: Path,
     capture: Predictions,
@@ -170,7 +176,7 @@ def export(
         depth_scale=depth_scale,
         scene=SceneRecord(name="synthetic"),
         views=[
-            view_record(layout, name, f"{name}.mp4", transform, Clock())
+            view_record(layout, view_of(name), transform)
             for name, transform in zip(capture.view_names, capture.pixel_transforms, strict=True)
         ],
         times=capture.times.tolist(),

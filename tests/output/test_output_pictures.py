@@ -54,7 +54,7 @@ def finished_run(folder: Path, scene: Scene, poses: Poses = Poses.INPUT) -> Outp
         depth_scale=1000.0,
         scene=SceneRecord(name=scene.name),
         views=[
-            view_record(layout, view.name, view.source.label, transform, view.clock, view.camera, source_record(view))
+            view_record(layout, view, transform, source_record(view))
             for view, transform in zip(scene.views, fit_views(sizes, 56, 14), strict=True)
         ],
         times=scene.times.tolist(),

@@ -27,6 +27,7 @@ from page4d.output.record import (
     write_run,
 )
 from page4d.scene.records import Clock, ViewCamera
+from tests.output.output_scene import view_of
 
 GOLDEN = Path(__file__).parent / "golden" / "run.json"
 
@@ -42,18 +43,20 @@ def example(layout: OutputLayout) -> RunRecord:
         depth_scale=1000.0,
         scene=SceneRecord(name="juggling", synchronisation="audio", calibration="Calib.toml"),
         views=[
-            view_record(layout, "cam 1", "cam 1.mp4", transforms[0], Clock()),
+            view_record(layout, view_of("cam 1"), transforms[0]),
             view_record(
                 layout,
-                "Kamera ü",
-                "Kamera ü.mov",
-                transforms[1],
-                Clock(offset_s=-0.25, rate=1.001),
-                ViewCamera(
-                    world_to_camera=torch.eye(4),
-                    intrinsics=torch.tensor([[1500, 0, 540.5], [0, 1501, 960], [0, 0, 1]]),
-                    distortion=Distortion(model=LensModel.BROWN_CONRADY, coefficients=(-0.25, 0.5, 0.0, 0.0)),
+                view_of(
+                    "Kamera ü",
+                    Clock(offset_s=-0.25, rate=1.001),
+                    ViewCamera(
+                        world_to_camera=torch.eye(4),
+                        intrinsics=torch.tensor([[1500, 0, 540.5], [0, 1501, 960], [0, 0, 1]]),
+                        distortion=Distortion(model=LensModel.BROWN_CONRADY, coefficients=(-0.25, 0.5, 0.0, 0.0)),
+                    ),
+                    suffix=".mov",
                 ),
+                transforms[1],
                 SourceRecord(bytes=123_456_789, sha256_ends="0f" * 32, frames=[8, 9, 10], seconds=[0.25, 0.5, 0.75]),
             ),
         ],
@@ -128,6 +131,9 @@ def test_two_views_of_the_same_name_are_refused(tmp_path: Path) -> None:
         ('"safe_name": "cam_1"', '"safe_name": ".."', r"views\.0\.safe_name"),
         ('"status": "complete"', '"status": "done"', "status"),
         ('"seed": 0', '"seed": 0, "sed": 1', "sed: Extra inputs"),
+        ('"model": "brown-conrady"', '"model": "x"', r"views\.1\.undistorted\.model"),
+        ('"rate": 1.001', '"rate": 1e9', r"views\.1\.clock\.rate"),
+        ('"rate": 1.001', '"rate": 1.001, "drift": 0', r"views\.1\.clock\.drift"),
     ],
 )
 def test_an_invalid_file_is_refused_with_the_field(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -142,5 +148,5 @@ def test_an_invalid_file_is_refused_with_the_field(tmp_path: Path, old: str, new
 
 def test_a_file_name_in_another_encoding_is_escaped(tmp_path: Path) -> None:
     layout = OutputLayout(tmp_path, ("caf\udce9",))
-    record = view_record(layout, "caf\udce9", "caf\udce9.mp4", fit_views([(14, 14)], 14, 14)[0], Clock())
+    record = view_record(layout, view_of("caf\udce9"), fit_views([(14, 14)], 14, 14)[0])
     assert (record.name, record.safe_name) == ("caf\\udce9", "caf_")

@@ -430,17 +430,17 @@ def _motion_record(
     name: str, shift: Shift, view: int, found: bool, is_static: bool, pixels: ViewMotion | None
 ) -> ViewMotionRecord:
     """Record the decision on a view with its evidence; `found` is what was measured, whatever was requested."""
-    jitter, motion = float(shift.jitter[view]), float(shift.motion[view])
-    record = ViewMotionRecord(view=name, jitter_px=jitter, motion_px=motion, still=found, is_static=is_static)
-    if pixels is None:
-        return record
-    return record.model_copy(
-        update={
-            "evidence": "predictions" if pixels.is_static is None else "pixels",
-            "still_share": pixels.share,
-            "displacement_px": pixels.displacement_px,
-            "reason": pixels.reason,
-        }
+    pixels = pixels or ViewMotion(view=name, is_static=None)
+    return ViewMotionRecord(
+        view=name,
+        jitter_px=float(shift.jitter[view]),
+        motion_px=float(shift.motion[view]),
+        still=found,
+        is_static=is_static,
+        evidence="predictions" if pixels.is_static is None else "pixels",
+        still_share=pixels.share,
+        displacement_px=pixels.displacement_px,
+        reason=pixels.reason,
     )
 
 
