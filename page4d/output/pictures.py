@@ -25,9 +25,10 @@ from page4d.io.json_records import readable
 from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.record import ViewRecord
 from page4d.scene.batches import with_background
-from page4d.scene.discover import Candidate, discover
+from page4d.scene.discover import discover, select_views
 from page4d.scene.identity import identify
 from page4d.scene.images import resize, undistortion_map
+from page4d.scene.layout import Candidate
 from page4d.scene.open import open_sources
 from page4d.scene.records import Clock, FrameSource, Scene, View, ViewCamera
 from page4d.scene.timeline import build_timeline
@@ -138,12 +139,13 @@ def _recorded_settings(output: "Output") -> tuple[SceneOptions, Preprocess]:
 
 
 def _candidates(folder: Path, records: Sequence[ViewRecord]) -> tuple[Candidate, ...]:
-    found = {readable(candidate.name): candidate for candidate in discover(folder).candidates}
+    scene = discover(folder)
+    found = {readable(name): candidate for name, candidate in scene.named().items()}
     missing = [record.file for record in records if record.name not in found]
     if missing:
         there = listed([candidate.path.name for candidate in found.values()])
         raise InputError(f"'{folder}' has no {listed(missing)} of the run; it has {there}", _HINT)
-    return tuple(found[record.name] for record in records)
+    return select_views(scene, tuple(found[record.name].name for record in records), folder)[0]
 
 
 def _check_file(record: ViewRecord, source: FrameSource) -> None:

@@ -176,7 +176,8 @@ def _poses_by_name(
     camera: CalibratedCamera, frames: tuple[str, ...], source: ImageFolderSource, indices: tuple[int, ...], file: Path
 ) -> Tensor:
     pose_of = {name: pose for pose, name in enumerate(frames)}
-    stems = [source.files[index].stem for index in indices]
+    names = source.frame_names
+    stems = [names[index] for index in indices]
     missing = [stem for stem in stems if stem not in pose_of]
     if missing:
         count = f"{len(missing)} of {len(stems)} frames, first {missing[0]}"

@@ -3,11 +3,9 @@
 Folders for pictures may not lie directly in a scene, where they would be views the next time.
 """
 
-import os
-import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from page4d.errors import InputError, UsageError, counted, listed, shortened
@@ -15,18 +13,36 @@ from page4d.formats.calibrations import is_calibration_name
 from page4d.io.atomic import real_path
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import UNREAD_SUFFIXES, image_files
+from page4d.scene.layout import (
+    SMALL_FOLDERS,
+    SYSTEM_FOLDERS,
+    Candidate,
+    LeftOut,
+    cameras_alone,
+    image_view,
+    is_holder,
+    missing_chapters,
+    notices_of,
+    one_series,
+    recordings_below,
+    views_of_instants,
+)
 from page4d.scene.records import Level, Notice
 from page4d.scene.video import VIDEO_SUFFIXES
 
-_SYSTEM_FOLDERS = ("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found")
 RESERVED_FOLDERS = {
     "masks": "masks, read with ⟨masks⟩",
     "truth": "ground truth",
     "sparse": "a COLMAP calibration",
-    **dict.fromkeys(_SYSTEM_FOLDERS, "a folder of the operating system"),
+    **dict.fromkeys(SMALL_FOLDERS, "small copies of recordings"),
+    **dict.fromkeys(SYSTEM_FOLDERS, "a folder of the operating system"),
 }
 """Names of folders that are not views."""
 
+_RESULT = "run.json"
+"""A folder with this file is the result of a run."""
+
+_ONE_EACH = ", or leave one recording in every folder: each is a view then"
 _SYNC_FILES = ("sync.json", "sync.toml")
 
 _UNFINISHED_SUFFIXES = frozenset(".part .partial .crdownload .download .filepart .tmp .aria2".split())
@@ -39,29 +55,27 @@ _UNREAD_SUFFIXES = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A video file or image folder that may be used as a view."""
-
-    name: str
-    path: Path
-
-    @property
-    def is_image_folder(self) -> bool:
-        """True for a folder of images, False for a video file."""
-        return self.path.is_dir()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Discovery:
-    """Views in natural order of their names, the sync file of the folder if any, and notices of ignored entries."""
+    """Views in natural order of their names, the sync file of the folder if any, and notices of ignored entries.
+
+    `left_out` are recordings that are used only if they are selected by name.
+    """
 
     candidates: tuple[Candidate, ...]
+    left_out: tuple[LeftOut, ...]
     sync_file: Path | None
-    ignored: tuple[Notice, ...]
+    notices: tuple[Notice, ...]
+
+    def named(self) -> dict[str, Candidate]:
+        """Return the recordings by name, with those that are left out."""
+        others = (one.candidate for one in self.left_out)
+        return {candidate.name: candidate for candidate in (*others, *self.candidates)}
 
 
-def discover(folder: Path) -> Discovery:
-    """List the views of a scene folder without opening them.
+def discover(folder: Path, calibration: Path | None = None) -> Discovery:
+    """List the views of a scene folder; pictures are decoded only of recordings with names of copies.
+
+    The file `calibration` is in use and therefore not reported.
 
     Raises:
         UsageError: if the folder does not exist or is a file.
@@ -74,52 +88,102 @@ def discover(folder: Path) -> Discovery:
             f"'{folder}' is a file", f"give the folder that contains the videos, for example '{folder.parent}'"
         )
     candidates: list[Candidate] = []
-    ignored: list[Notice] = []
+    folders: list[Path] = []
+    ignored: dict[Notice, list[str]] = defaultdict(list)
     sync_file = None
+    used = None if calibration is None else real_path(calibration)
     try:
         for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
             if entry.name.lower() in _SYNC_FILES:
                 if sync_file is None:
                     sync_file = entry
                 else:
-                    ignored.append(Notice(f"ignored {entry.name}: {sync_file.name} is used", Level.INFO))
+                    ignored[Notice(f"{sync_file.name} is used", Level.INFO)].append(entry.name)
             elif (notice := _reason_to_ignore(entry)) is not None:
-                ignored.append(Notice(f"ignored {entry.name}: {notice.marked_text}", notice.level))
+                if used is None or real_path(entry) != used:
+                    ignored[notice].append(entry.name)
+            elif not entry.is_dir():
+                candidates.append(Candidate(name=composed(entry.stem), path=entry, label=entry.name))
+            elif view := image_view(entry, entry.name, entry.name):
+                candidates.append(view)
             else:
-                candidates.append(Candidate(name=composed(entry.name if entry.is_dir() else entry.stem), path=entry))
-        if not candidates:
-            raise _no_videos(folder)
+                folders.append(entry)
+        below = _below(folders) if all(candidate.files for candidate in candidates) else {}
+        left = []
+        if _are_cameras(below):
+            for entry, (kept, more) in below.items():
+                folders.remove(entry)
+                candidates += kept
+                left += more
+            candidates.sort(key=lambda candidate: natural_key(candidate.name))
+        elif not candidates:
+            raise _no_videos(folder, {entry: len(kept) for entry, (kept, _) in below.items()})
+        for entry in folders:
+            ignored[_folder_without_images(entry)].append(entry.name)
+        candidates, more = cameras_alone(candidates)
+        left += more
+        candidates, instants = views_of_instants(folder, candidates)
+        if instants:
+            candidates, more = cameras_alone(candidates)
+            left += more
     except PermissionError as error:
         raise InputError(
             f"'{error.filename}': permission denied", f"make it readable: chmod u+rx '{error.filename}'"
         ) from error
-    notices = (*ignored, *_chapter_notices(candidates))
-    return Discovery(candidates=_distinct(candidates), sync_file=sync_file, ignored=notices)
+    notices = [
+        Notice(f"ignored {listed(names)}: {reason.marked_text}", reason.level) for reason, names in ignored.items()
+    ]
+    return Discovery(
+        candidates=_distinct(candidates),
+        left_out=tuple(left),
+        sync_file=sync_file,
+        notices=(*notices, *notices_of(left), *missing_chapters(candidates), *instants),
+    )
+
+
+def _below(folders: list[Path]) -> dict[Path, tuple[list[Candidate], list[LeftOut]]]:
+    """Return the recordings below folders that may be those of single cameras."""
+    found = {entry: recordings_below(entry, entry.name) for entry in folders if not (entry / _RESULT).is_file()}
+    return {entry: views for entry, views in found.items() if views[0]}
+
+
+def _are_cameras(below: dict[Path, tuple[list[Candidate], list[LeftOut]]]) -> bool:
+    """Return whether folders are those of the cameras of a rig: several with one recording each."""
+    return len(below) > 1 and all(len(kept) == 1 and not is_holder(entry.name) for entry, (kept, _) in below.items())
 
 
 def select_views(
-    candidates: tuple[Candidate, ...], wanted: int | tuple[str, ...] | None, folder: Path
+    found: Discovery, wanted: int | tuple[str, ...] | None, folder: Path
 ) -> tuple[tuple[Candidate, ...], tuple[Notice, ...]]:
-    """Select the first `wanted` views, or the views with the given names in the given order.
+    """Select all views, the first `wanted` views, or those with the given names in the given order.
 
     Raises:
-        InputError: if there are fewer videos than requested.
+        InputError: if there are fewer videos than requested, or the images of a view are several series.
         UsageError: if a name is unknown or repeated.
     """
+    chosen, notices = _selected(found, wanted, folder)
+    series = [one_series(candidate) for candidate in chosen]
+    left = [one for _, more in series for one in more]
+    return tuple(candidate for candidate, _ in series), (*notices, *notices_of(left))
+
+
+def _selected(
+    found: Discovery, wanted: int | tuple[str, ...] | None, folder: Path
+) -> tuple[tuple[Candidate, ...], tuple[Notice, ...]]:
+    candidates = found.candidates
     if wanted is None:
         return candidates, ()
-    files = listed([candidate.path.name for candidate in candidates])
+    labels = [candidate.label.rstrip("/") for candidate in candidates]
     if isinstance(wanted, int):
         if wanted > len(candidates):
             count = counted(len(candidates), "video")
             raise InputError(
-                f"⟨views={wanted}⟩, but '{folder}' has {count}: {files}", f"pass ⟨views={len(candidates)}⟩"
+                f"⟨views={wanted}⟩, but '{folder}' has {count}: {listed(labels)}", f"pass ⟨views={len(candidates)}⟩"
             )
-        unused = [candidate.path.name for candidate in candidates[wanted:]]
-        used = listed([candidate.path.name for candidate in candidates[:wanted]])
-        text = f"using {wanted} of {len(candidates)} videos: {used}; not used: {listed(unused)}"
+        unused = labels[wanted:]
+        text = f"using {wanted} of {len(candidates)} videos: {listed(labels[:wanted])}; not used: {listed(unused)}"
         return candidates[:wanted], (Notice(text),) if unused else ()
-    by_name = {candidate.name: candidate for candidate in candidates}
+    by_name = found.named()
     names = tuple(composed(name) for name in wanted)
     for name in names:
         if name not in by_name:
@@ -132,23 +196,6 @@ def select_views(
     return tuple(by_name[name] for name in names), ()
 
 
-def _chapter_notices(candidates: Sequence[Candidate]) -> list[Notice]:
-    """Warn of the chapters of a recording, which are not recordings of several cameras.
-
-    Source: GoPro, "Camera File Naming Convention": two letters, the chapter (2 digits), the number of the recording
-    (4 digits).
-    """
-    chapters: dict[str, list[str]] = {}
-    for candidate in candidates:
-        if match := re.fullmatch(r"(G[HX])\d\d(\d{4})", candidate.name):
-            chapters.setdefault("".join(match.groups()), []).append(candidate.path.name)
-    return [
-        Notice(f"{listed(names)} are chapters of one recording by their names: join them, or select one by ⟨views⟩")
-        for names in chapters.values()
-        if len(names) > 1
-    ]
-
-
 def _distinct(candidates: list[Candidate]) -> tuple[Candidate, ...]:
     """Keep the suffix in repeated names, such as those of `cam1.mp4` and `cam1.mov`, until all names are unique."""
     names = [candidate.name for candidate in candidates]
@@ -157,32 +204,22 @@ def _distinct(candidates: list[Candidate]) -> tuple[Candidate, ...]:
         return tuple(candidates)
     return _distinct(
         [
-            Candidate(name=candidate.path.name, path=candidate.path) if candidate.name in repeated else candidate
+            replace(candidate, name=candidate.path.name) if candidate.name in repeated else candidate
             for candidate in candidates
         ]
     )
 
 
 def _reason_to_ignore(entry: Path) -> Notice | None:
-    """Return why an entry is not a view; None if it is."""
+    """Return why an entry is not a view by its name; None if it may be one."""
     name = entry.name.lower()
-    has_video_suffix = entry.suffix.lower() in VIDEO_SUFFIXES
     if name.startswith("."):
         return Notice("hidden", Level.INFO)
     if entry.is_dir():
-        if name in RESERVED_FOLDERS:
-            return Notice(RESERVED_FOLDERS[name], Level.INFO)
-        if image_files(entry):
-            return None
-        if unread := image_files(entry, UNREAD_SUFFIXES):
-            kind = unread[0].suffix.lower().lstrip(".")
-            return Notice(f"a folder of {kind} files, which are not read; convert them to PNG or JPEG")
-        if videos := sum(file.suffix.lower() in VIDEO_SUFFIXES for file in entry.iterdir()):
-            return Notice(f"a folder of {counted(videos, 'video')}; to use it, give it as the scene")
-        return Notice("a folder without images", Level.WARNING if has_video_suffix else Level.INFO)
+        return Notice(RESERVED_FOLDERS[name], Level.INFO) if name in RESERVED_FOLDERS else None
     if is_calibration_name(entry):
         return Notice(f"possibly a calibration; pass ⟨calibration='{entry}'⟩ to use it")
-    if has_video_suffix:
+    if entry.suffix.lower() in VIDEO_SUFFIXES:
         return None
     if entry.suffix.lower() in _UNFINISHED_SUFFIXES and Path(entry.stem).suffix.lower() in VIDEO_SUFFIXES:
         return Notice("an unfinished download or copy of a video")
@@ -191,27 +228,31 @@ def _reason_to_ignore(entry: Path) -> Notice | None:
     return Notice("not a video", Level.INFO)
 
 
-def _no_videos(folder: Path) -> InputError:
+def _folder_without_images(entry: Path) -> Notice:
+    """Return why a folder without images is not a view."""
+    if unread := image_files(entry, UNREAD_SUFFIXES):
+        kind = unread[0].suffix.lower().lstrip(".")
+        return Notice(f"a folder of {kind} files, which are not read; convert them to PNG or JPEG")
+    if videos := sum(file.suffix.lower() in VIDEO_SUFFIXES for file in entry.iterdir()):
+        return Notice(f"a folder of {counted(videos, 'video')}; to use it, give it as the scene")
+    has_video_suffix = entry.suffix.lower() in VIDEO_SUFFIXES
+    return Notice("a folder without images", Level.WARNING if has_video_suffix else Level.INFO)
+
+
+def _no_videos(folder: Path, below: dict[Path, int]) -> InputError:
     """Return the error for a folder without views; its hint depends on what the folder contains instead."""
-    if (folder / "run.json").is_file():
+    if (folder / _RESULT).is_file():
         return InputError(
             f"'{folder}' is the result of a run, not a scene", "give the folder that contains the videos"
         )
-    inner = {entry: _count_views(entry) for entry in sorted(folder.iterdir()) if _may_contain_views(entry)}
-    best = max(inner, key=lambda entry: inner[entry], default=None)
-    if best is not None and inner[best]:
-        return InputError(f"no videos in '{folder}', but '{best}' has {inner[best]}", f"give the folder '{best}'")
+    if below:
+        best = max(below, key=lambda entry: below[entry])
+        each = "" if any(is_holder(entry.name) for entry in below) or len(below) < 2 else _ONE_EACH
+        return InputError(
+            f"no videos in '{folder}', but '{best}' has {below[best]}", f"give the folder '{best}'{each}"
+        )
     supported = "mp4, mov, mkv, webm, avi, m4v, mts and image folders"
     return InputError(f"no videos in '{folder}' (supported: {supported})", _hint_for_loose_images(folder))
-
-
-def _may_contain_views(entry: Path) -> bool:
-    readable = entry.is_dir() and os.access(entry, os.R_OK | os.X_OK)
-    return readable and not entry.name.startswith(".") and entry.name.lower() not in RESERVED_FOLDERS
-
-
-def _count_views(folder: Path) -> int:
-    return sum(_reason_to_ignore(entry) is None for entry in folder.iterdir())
 
 
 def _hint_for_loose_images(folder: Path) -> str:

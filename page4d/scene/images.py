@@ -147,12 +147,14 @@ UNREAD_SUFFIXES = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolderSource:
-    """A folder of images of one size; `numbers` are the frame numbers in the file names, if all names have one.
+    """Images of one size in a folder; `numbers` are the frame numbers in their `frame_names`, if all names have one.
 
-    `stamps` belong to images whose names are times. Alpha is ignored, or blended with `background` (RGB) if given.
+    `label` is the name of the folder in messages. `stamps` belong to images whose names are times. Alpha is ignored,
+    or blended with `background` (RGB) if given.
     """
 
     path: Path
+    label: str
     files: tuple[Path, ...]
     size: tuple[int, int]
     frame_times: NDArray[np.float64]
@@ -164,9 +166,9 @@ class ImageFolderSource:
     notices: tuple[Notice, ...] = ()
 
     @property
-    def label(self) -> str:
-        """Folder name for messages."""
-        return f"{self.path.name}/"
+    def frame_names(self) -> tuple[str, ...]:
+        """Names of the frames: those of the files without suffix, or of their folders."""
+        return frame_names(self.files)
 
     @property
     def codec(self) -> str:
@@ -205,18 +207,22 @@ def probe_image_folder(
     *,
     fps: float,
     max_megapixels: float,
+    files: tuple[Path, ...] = (),
+    name: str = "",
+    label: str = "",
     grayscale: bool = False,
     check: Callable[[str, ImageHeader], None] = check_readable,
 ) -> ImageFolderSource:
     """List the images of a folder in natural order and check their headers; no pixel is decoded.
 
-    The images are `1 / fps` seconds apart. Depth maps are read with `grayscale`. `check` may refuse an image by its
-    name and header.
+    `files` are its images in order, by default all. `name` and `label` are those of the view and of the folder in
+    messages, by default the name of the folder. The images are `1 / fps` seconds apart. Depth maps are read with
+    `grayscale`. `check` may refuse an image by its name and header.
 
     Raises:
         InputError: if a file is not an image, or the images differ in size.
     """
-    files = tuple(sorted(image_files(folder), key=lambda file: natural_key(file.name)))
+    files = files or tuple(sorted(image_files(folder), key=lambda file: natural_key(file.name)))
     headers = [_read_header(file, max_megapixels, check) for file in files]
     common = Counter(header.size for header in headers).most_common(1)[0][0]
     for file, header in zip(files, headers, strict=True):
@@ -224,20 +230,21 @@ def probe_image_folder(
             raise _wrong_size(file, header.size, common)
     return ImageFolderSource(
         path=folder,
+        label=label or f"{folder.name}/",
         files=files,
         size=common,
         frame_times=np.arange(len(files)) / fps,
         fps=fps,
-        numbers=_frame_numbers(files),
+        numbers=_frame_numbers(frame_names(files)),
         grayscale=grayscale,
-        notices=tuple(_notices(folder, files, headers)),
+        notices=tuple(_notices(folder, name or folder.name, files, headers)),
     )
 
 
 def time_by_name(sources: Sequence[ImageFolderSource]) -> list[ImageFolderSource]:
     """Time images whose names are plain times by these times, in their order; leave other sources as they are."""
     timed = []
-    found = stamps_of_names([[file.stem for file in source.files] for source in sources])
+    found = stamps_of_names([source.frame_names for source in sources])
     for source, named in zip(sources, found, strict=True):
         if named is None:
             timed.append(source)
@@ -321,9 +328,9 @@ def _wrong_size(file: Path, size: tuple[int, int], common: tuple[int, int]) -> I
     return InputError(found, "images of a view must have the same size: remove the image or render it again")
 
 
-def _notices(folder: Path, files: Sequence[Path], headers: Sequence[ImageHeader]) -> Iterator[Notice]:
+def _notices(folder: Path, view: str, files: Sequence[Path], headers: Sequence[ImageHeader]) -> Iterator[Notice]:
     """Report what is not read from the files of a folder, and numbers that occur twice."""
-    view, total = folder.name, len(files)
+    total = len(files)
 
     def share(affected: Sequence[Path]) -> str:
         return f"{len(affected)} of {counted(total, 'image')} (first {affected[0].name})"
@@ -337,34 +344,45 @@ def _notices(folder: Path, files: Sequence[Path], headers: Sequence[ImageHeader]
         )
     if any(header.has_alpha for header in headers):
         yield Notice(f"{view}: alpha ignored")
-    if unread := sorted(image_files(folder, UNREAD_SUFFIXES), key=lambda file: natural_key(file.name)):
+    unread = image_files(folder, UNREAD_SUFFIXES) if folder.is_dir() else []  # none if every instant has a folder
+    if unread := sorted(unread, key=lambda file: natural_key(file.name)):
         kinds = ", ".join(sorted({file.suffix.lower().lstrip(".") for file in unread}))
         yield Notice(
             f"{view}: {counted(len(unread), 'file')} not read (first {unread[0].name}): {kinds} is not supported"
         )
-
-    if _frame_numbers(files) is None and stamps_of_names([[file.stem for file in files]]) == [None]:
+    names = frame_names(files)
+    if _frame_numbers(names) is None and stamps_of_names([names]) == [None]:
         first_with: dict[int, Path] = {}
-        for file in files:
-            number = _frame_number(file)
+        for file, name in zip(files, names, strict=True):
+            number = _frame_number(name)
             if number is not None and first_with.setdefault(number, file) != file:
                 yield Notice(f"{view}: {first_with[number].name} and {file.name} have the same frame number")
                 return
 
 
-def _frame_number(file: Path) -> int | None:
-    match = re.search(r"(\d+)$", file.stem)
+def frame_names(files: Sequence[Path]) -> tuple[str, ...]:
+    """Return the name of each frame: of its file without suffix or, where every instant has a folder, of that."""
+    if len({file.parent for file in files}) == 1:
+        return tuple(file.stem for file in files)
+    paths = [file.parent for file in files]
+    while len({path.name for path in paths}) < len(files) and len(paths[0].parts) > 1:
+        paths = [path.parent for path in paths]
+    return tuple(path.name for path in paths)
+
+
+def _frame_number(name: str) -> int | None:
+    match = re.search(r"(\d+)$", name)
     return int(match[1]) if match else None
 
 
-def _frame_numbers(files: Sequence[Path]) -> tuple[int, ...] | None:
-    """Return the trailing numbers of file names, else the only ones within them that differ, if they increase."""
-    trailing = [number for file in files if (number := _frame_number(file)) is not None]
+def _frame_numbers(names: Sequence[str]) -> tuple[int, ...] | None:
+    """Return the trailing numbers of names, else the only ones within them that differ, if they increase."""
+    trailing = [number for name in names if (number := _frame_number(name)) is not None]
     columns = [trailing]
-    if len(set(trailing)) < len(files):
-        parts = [re.split(r"(\d+)", file.stem) for file in files]
+    if len(set(trailing)) < len(names):
+        parts = [re.split(r"(\d+)", name) for name in names]
         is_one_form = all(part[::2] == parts[0][::2] for part in parts)
         numbers = zip(*(map(int, part[1::2]) for part in parts), strict=True) if is_one_form else ()
-        columns = [list(column) for column in numbers if len(set(column)) == len(files)]
+        columns = [list(column) for column in numbers if len(set(column)) == len(names)]
     increases = len(columns) == 1 and all(before < after for before, after in pairwise(columns[0]))
-    return tuple(columns[0]) if increases and len(columns[0]) == len(files) else None
+    return tuple(columns[0]) if increases and len(columns[0]) == len(names) else None

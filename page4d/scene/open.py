@@ -11,9 +11,10 @@ from page4d.formats.calibrations import read_calibration
 from page4d.options import SceneOptions
 from page4d.scene.calibration import match_cameras, place_cameras
 from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
-from page4d.scene.discover import Candidate, discover, select_views
+from page4d.scene.discover import discover, select_views
 from page4d.scene.identity import FileIdentity, identify
 from page4d.scene.images import ImageFolderSource, content_notices, probe_image_folder, time_by_name, time_by_number
+from page4d.scene.layout import Candidate
 from page4d.scene.packing import check_halves
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, Level, Notice, Scene, View, ViewCamera
@@ -43,10 +44,10 @@ def open_scene(
     """
     folder = Path(folder)
     options = replace(options or SceneOptions(), **changes)
-    found = discover(folder)
-    chosen, view_notices = select_views(found.candidates, options.views, folder)
+    found = discover(folder, options.calibration)
+    chosen, view_notices = select_views(found, options.views, folder)
     names = tuple(candidate.name for candidate in chosen)
-    all_names = tuple(candidate.name for candidate in found.candidates)
+    all_names = tuple(dict.fromkeys((*(candidate.name for candidate in found.candidates), *names)))
     sources, offsets, source_notices = open_sources(chosen, options)
     sync = synchronisation or synchronise(
         names, sources, options.sync, found.sync_file, all_names=all_names, number_offsets=offsets
@@ -72,7 +73,7 @@ def open_scene(
         depth_levels=options.depth_levels,
         synchronisation=sync.method,
         start_ns=start_of_clock(sources, sync.clocks),
-        notices=(*found.ignored, *view_notices, *source_notices, *sync.notices, *timeline.notices),
+        notices=(*found.notices, *view_notices, *source_notices, *sync.notices, *timeline.notices),
     )
     scene = _with_calibration(scene, options, all_names)
     return _with_sidecars(scene, options)
@@ -91,14 +92,13 @@ def open_sources(
     image_fps = options.image_fps or 30.0
     sources: list[FrameSource] = []
     for candidate in chosen:
-        if candidate.is_image_folder:
-            sources.append(probe_image_folder(candidate.path, fps=image_fps, max_megapixels=options.max_megapixels))
+        of: dict[str, Any] = {"label": candidate.label, "max_megapixels": options.max_megapixels}
+        if "/" in candidate.label.rstrip("/"):
+            of["name"] = candidate.name
+        if candidate.files:
+            sources.append(probe_image_folder(candidate.path, files=candidate.files, fps=image_fps, **of))
         else:
-            sources.append(
-                probe_video(
-                    candidate.path, max_megapixels=options.max_megapixels, allow_damaged=options.allow_damaged
-                )
-            )
+            sources.append(probe_video(candidate.path, allow_damaged=options.allow_damaged, **of))
     notices = [notice for source in sources for notice in notices_of(source)]
     notices += _same_file_notices(sources)
     folders = [source for source in sources if isinstance(source, ImageFolderSource)]
@@ -170,17 +170,12 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
         calibration=f"{calibration.path.name} ({calibration.format})",
         other_files=(*scene.other_files, options.calibration),
         notices=(
-            *(notice for notice in scene.notices if not _is_about(notice, options.calibration)),
+            *scene.notices,
             *(Notice(text) for text in calibration.notices),
             *notices,
             *_scale_notice(placed, calibration.scale),
         ),
     )
-
-
-def _is_about(notice: Notice, calibration: Path) -> bool:
-    """Return True if a notice reports the calibration in use as ignored."""
-    return notice.marked_text.startswith(f"ignored {calibration.name}:")
 
 
 def _scale_notice(cameras: tuple[ViewCamera, ...], scale: Scale) -> tuple[Notice, ...]:

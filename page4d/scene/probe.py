@@ -100,34 +100,39 @@ _MAX_SPAN_S = 1e9
 """Upper bound on the duration of a recording: 31 years."""
 
 
-def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = False) -> VideoSource:
+def probe_video(
+    path: Path, *, max_megapixels: float, allow_damaged: bool = False, name: str = "", label: str = ""
+) -> VideoSource:
     """Read a video's time stamps and properties; decodes one frame, or all frames if `allow_damaged`.
+
+    `name` and `label` are those of the view and of the file in messages, by default the stem and name of the file.
 
     Raises:
         InputError: if the file is not a complete, decodable video.
     """
     check_regular_file(path)
+    name = name or path.stem
     header = _read_header(path, max_megapixels)
     first, is_clean = first_frame(path)
     if (header.ends_early and not allow_damaged) or not header.shown_pts:
         raise damage_error(path)
     check_side_data(path.name, first)
-    orientation, turn_notices = upright(path.stem, first)
+    orientation, turn_notices = upright(name, first)
     # FFmpeg derives the pixel aspect of the stream from the matrix, whether or not that is applied.
     aspect = header.pixel_aspect if orientation else header.coded_pixel_aspect
-    square, aspect_notices = square_pixels(path.stem, first, aspect)
+    square, aspect_notices = square_pixels(name, first, aspect)
     check_pixels(path.name, square[1], square[0], max_megapixels)
     notices = [*aspect_notices, *turn_notices, *stream_notice(path, header.streams)]
-    notices += content_notices(path.stem, first, header.field_order, has_alpha=header.has_alpha)
+    notices += content_notices(name, first, header.field_order, has_alpha=header.has_alpha)
     if first.format.name.startswith("gray") and is_mosaic(first.to_ndarray()):
-        notices.append(Notice(f"{path.stem}: {MOSAIC}"))
+        notices.append(Notice(f"{name}: {MOSAIC}"))
     pts, times, is_timed = _frame_times(header)
     if times[-1] > _MAX_SPAN_S:
         raise InputError(
             f"{path.name} has implausible time stamps: its frames span {times[-1]:.3g} s",
             "convert or record it again",
         )
-    notices += _timing_notices(path.stem, header, times, is_timed=is_timed)
+    notices += _timing_notices(name, header, times, is_timed=is_timed)
     first_key = header.key_pts[0] if header.key_pts and not is_clean else first.pts
     num_early = 0 if header.container == "avi" else header.num_before_key  # not all recorders mark key frames
     if pts is not None:
@@ -136,10 +141,11 @@ def probe_video(path: Path, *, max_megapixels: float, allow_damaged: bool = Fals
     if num_early == len(times):
         raise damage_error(path)
     if num_early:
-        text = f"{path.stem}: {counted(num_early, 'frame')} left out: the recording begins between two key frames"
+        text = f"{name}: {counted(num_early, 'frame')} left out: the recording begins between two key frames"
         notices.append(Notice(text))
     source = VideoSource(
         path=path,
+        label=label or path.name,
         codec=header.codec,
         size=(orientation or Orientation()).size(square),
         frame_times=times[num_early:],
@@ -252,6 +258,17 @@ def _without_damage(source: VideoSource) -> VideoSource:
         frame_times=source.frame_times[kept],
         notices=(*source.notices, notice),
     )
+
+
+def first_picture(path: Path) -> NDArray[np.uint8]:
+    """Decode the first frame of a video, upright [H, W, 3].
+
+    Raises:
+        InputError: if it cannot be decoded.
+    """
+    frame, _ = first_frame(path)
+    orientation, _ = upright(path.stem, frame)
+    return (orientation or Orientation()).apply(frame.to_ndarray(format="rgb24"))
 
 
 def _timing_notices(name: str, header: _Header, times: NDArray[np.float64], *, is_timed: bool) -> list[Notice]:

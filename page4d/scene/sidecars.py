@@ -142,8 +142,9 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
     available: Sequence[str | int]
     wanted: Sequence[str | int]
     if isinstance(source, ImageFolderSource):
-        available = [file.stem for file in images.files]
-        wanted = [source.files[index].stem for index in indices]
+        available = images.frame_names
+        names = source.frame_names
+        wanted = [names[index] for index in indices]
     else:
         available = images.numbers or range(len(images.files))
         _check_numbers(kind, images, view)

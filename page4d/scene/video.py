@@ -486,13 +486,15 @@ class TimeCode:
 class VideoSource:
     """A probed video file: presentation times of all usable frames, but no pixels.
 
-    `size` is that of the upright frame with square pixels. `pts` are the time stamps of the usable frames in units of
-    the stream's time base; None if the stream has none and frames are found by counting. `positions` are the usable
-    frames' positions in the file. `is_timed` is False if the frame rate is assumed. `key_pts` are the time stamps of
-    key frames. `starts_late` is True if frames before the first key frame are left out.
+    `label` is the name of the file in messages. `size` is that of the upright frame with square pixels. `pts` are the
+    time stamps of the usable frames in units of the stream's time base; None if the stream has none and frames are
+    found by counting. `positions` are the usable frames' positions in the file. `is_timed` is False if the frame rate
+    is assumed. `key_pts` are the time stamps of key frames. `starts_late` is True if frames before the first key
+    frame are left out.
     """
 
     path: Path
+    label: str
     codec: str
     size: tuple[int, int]
     frame_times: NDArray[np.float64]
@@ -507,11 +509,6 @@ class VideoSource:
     starts_late: bool = False
     tolerates_damage: bool = False
     notices: tuple[Notice, ...] = ()
-
-    @property
-    def label(self) -> str:
-        """File name for messages."""
-        return self.path.name
 
     @contextmanager
     def open(self, size: tuple[int, int] | None = None) -> Iterator["VideoReader"]:

@@ -235,6 +235,7 @@ def video(num_frames: int, every: int | None, suffix: str = ".mp4") -> View:
     pts = np.arange(num_frames)
     source = VideoSource(
         path=Path(f"long{suffix}"),
+        label=f"long{suffix}",
         codec="h264",
         size=(2160, 3840),
         frame_times=pts / 30,

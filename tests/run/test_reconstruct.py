@@ -210,7 +210,7 @@ def test_an_output_that_would_overwrite_inputs_is_refused(tmp_path: Path):
         frame.write_bytes(b"")
     scene = CAPTURE.scene()
     source = ImageFolderSource(
-        path=folder, files=tuple(frames), size=(24, 32), frame_times=np.arange(9) / 12, fps=12.0
+        path=folder, label="", files=tuple(frames), size=(24, 32), frame_times=np.arange(9) / 12, fps=12.0
     )
     read = PairedFrames(frames=source, indices=tuple(range(9)))
     scene = replace(scene, views=(replace(scene.views[0], depth=read), scene.views[1]))

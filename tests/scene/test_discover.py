@@ -27,7 +27,7 @@ def names(folder: Path) -> list[str]:
 
 
 def ignored(folder: Path) -> dict[str, Level]:
-    return {notice.text: notice.level for notice in discover(folder).ignored}
+    return {notice.text: notice.level for notice in discover(folder).notices}
 
 
 def test_views_are_in_natural_order(tmp_path: Path) -> None:
@@ -67,24 +67,24 @@ def test_one_of_two_sync_files_is_used_and_reported(tmp_path: Path) -> None:
 
 def test_repeated_names_keep_their_suffix(tmp_path: Path) -> None:
     touch(tmp_path, "cam1.mp4", "cam1.mov", "cam2.mp4", "cam3/0.png", "cam3.mp4")
-    assert names(tmp_path) == ["cam1.mov", "cam1.mp4", "cam2", "cam3", "cam3.mp4"]
+    assert names(tmp_path) == ["cam1.mov", "cam1.mp4", "cam2", "cam3"]
 
 
 def test_views_are_selected_by_number_or_name(tmp_path: Path) -> None:
     touch(tmp_path, *(f"cam{n}.mp4" for n in range(1, 5)))
-    candidates = discover(tmp_path).candidates
-    first, notices = select_views(candidates, 2, tmp_path)
+    found = discover(tmp_path)
+    first, notices = select_views(found, 2, tmp_path)
     assert [view.name for view in first] == ["cam1", "cam2"]
     assert notices[0].text == "using 2 of 4 videos: cam1.mp4, cam2.mp4; not used: cam3.mp4, cam4.mp4"
-    assert select_views(candidates, 4, tmp_path)[1] == ()
-    named, _ = select_views(candidates, ("cam3", "cam1"), tmp_path)
+    assert select_views(found, 4, tmp_path)[1] == ()
+    named, _ = select_views(found, ("cam3", "cam1"), tmp_path)
     assert [view.name for view in named] == ["cam3", "cam1"]
     with pytest.raises(UsageError, match="no view is called 'cam9', the views are cam1, cam2, cam3, cam4"):
-        select_views(candidates, ("cam9",), tmp_path)
+        select_views(found, ("cam9",), tmp_path)
     with pytest.raises(UsageError, match="views contains a view twice"):
-        select_views(candidates, ("cam1", "cam1"), tmp_path)
+        select_views(found, ("cam1", "cam1"), tmp_path)
     with pytest.raises(InputError, match="has 4 videos"):
-        select_views(candidates, 5, tmp_path)
+        select_views(found, 5, tmp_path)
 
 
 @pytest.mark.parametrize("views", [0, -1, ()])
@@ -181,8 +181,7 @@ def test_videos_that_cannot_be_read_are_warnings(tmp_path: Path) -> None:
     touch(tmp_path, "cam1.mp4", "cam2.mp4.crdownload", "cam3.MP4.part", "cam4.vob", "notes.tmp", "cam1.mp4.json")
     warnings = [text for text, level in ignored(tmp_path).items() if level is Level.WARNING]
     assert warnings == [
-        "ignored cam2.mp4.crdownload: an unfinished download or copy of a video",
-        "ignored cam3.MP4.part: an unfinished download or copy of a video",
+        "ignored cam2.mp4.crdownload, cam3.MP4.part: an unfinished download or copy of a video",
         "ignored cam4.vob: a video of a format that is not read; convert it to MP4 or MKV",
     ]
 
@@ -224,7 +223,8 @@ def test_masks_of_a_longer_name_are_not_taken(tmp_path: Path) -> None:
 def test_folders_of_operating_systems_are_no_views(tmp_path: Path) -> None:
     touch(tmp_path, "cam1.mp4", "__MACOSX/0.png", "@eaDir/0.jpg", "$RECYCLE.BIN/0.png", "lost+found/0.png")
     assert names(tmp_path) == ["cam1"]
-    assert ignored(tmp_path)["ignored $RECYCLE.BIN: a folder of the operating system"] is Level.INFO
+    text = "ignored $RECYCLE.BIN, @eaDir, __MACOSX, lost+found: a folder of the operating system"
+    assert ignored(tmp_path) == {text: Level.INFO}
 
 
 def test_the_result_of_a_run_is_no_scene(tmp_path: Path) -> None:
@@ -240,16 +240,8 @@ def test_a_folder_of_images_that_are_not_read_is_a_warning(tmp_path: Path) -> No
     assert ignored(tmp_path) == {text: Level.WARNING}
 
 
-def test_chapters_of_one_recording_are_a_warning(tmp_path: Path) -> None:
-    touch(tmp_path, "GX010123.MP4", "GX020123.MP4", "GX010124.MP4", "cam1.mp4")
-    text = (
-        "GX010123.MP4, GX020123.MP4 are chapters of one recording by their names: join them, or select one by views"
-    )
-    assert ignored(tmp_path) == {text: Level.WARNING}
-
-
 def test_a_folder_of_videos_among_views_is_a_warning(tmp_path: Path) -> None:
     touch(tmp_path, "pictures/0.png", "room/cam01.MP4")
-    (notice,) = discover(tmp_path).ignored
+    (notice,) = discover(tmp_path).notices
     assert notice.level is Level.WARNING
     assert notice.text == "ignored room: a folder of 1 video; to use it, give it as the scene"

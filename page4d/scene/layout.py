@@ -1,0 +1,351 @@
+"""Layout of a scene folder: which files are the pictures of which camera, and which are copies, chapters or maps.
+
+Names decide where they are plain. A recording with the name of a copy is one if it has the original's first picture.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import cv2
+
+from page4d.errors import InputError, Level, Notice, Page4DError, listed
+from page4d.io.input_files import composed, natural_key
+from page4d.scene.image_file import Image, read_header, read_pixels
+from page4d.scene.images import image_files
+from page4d.scene.probe import first_picture
+from page4d.scene.video import VIDEO_SUFFIXES
+
+SYSTEM_FOLDERS = frozenset(("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found"))
+SMALL_FOLDERS = frozenset("proxy proxies thmbnl thumbnails thumbs".split())
+"""Folders in which cameras and editors keep small copies."""
+
+_MAPS = frozenset(
+    "depth depths depthmap depthmaps disparity mask masks matte mattes label labels segmentation semantic semantics "
+    "normals confidence".split()
+)
+MAPS = "depth maps or masks, for ⟨depth⟩ and ⟨masks⟩"
+_BOARDS = frozenset("calib calibration checkerboard chessboard charuco".split())
+_COLORS = frozenset("color colors colour colours rgb".split())
+_COPIES = frozenset(
+    "proxy half quarter eighth small low lowres lores preview thumb thumbnail copy resized downsampled downscaled "
+    "reduced compressed 2x 4x 8x 16x x2 x4 x8 x16 270p 360p 480p 540p 720p 1080p".split()
+)
+_DIVISORS = frozenset("2 4 8 16".split())
+_NO_CAMERAS = _COPIES | _DIVISORS | frozenset("1x x1 full orig original high 1440p 2160p 4k images image".split())
+"""Words that distinguish no cameras where there are copies: nerfstudio's `images_2` has half the size of `images`."""
+
+_SAME_PICTURE = 0.95
+"""Minimum correlation of a picture with its copy, at half the size of the smaller one."""
+
+_HOLDERS = re.compile(
+    r"images?|imgs|frames|videos?|pictures|photos|footage|clips|raw|data|colou?r|rgb"
+    r"|(takes?|scenes?|sessions?|trials?|shots?|seq|sequences?)[ _.-]*\w{0,4}",
+    re.IGNORECASE,
+)
+"""Names of folders that hold recordings of all cameras, or of one at different times."""
+
+_INSTANT = re.compile(r"(frames?|time|timestep|step|instant|moment|tick)[ _.-]*[\d_.:-]*\d", re.IGNORECASE)
+_NUMBER = re.compile(r"[\d_.:-]*\d")
+_CAMERA_WORD = r"(?:cam|camera|view|kinect|gopro|iphone|phone|device|sensor)[ _.-]*"
+_CAMERA = re.compile(
+    rf"{_CAMERA_WORD}(\d{{1,3}}|[a-z])|({_CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",
+    re.IGNORECASE,
+)
+_FRAME_NUMBER = re.compile(rf"({_CAMERA_WORD}\d+)|\d+(?:[.,]\d+)*", re.IGNORECASE)
+_WORD = re.compile(r"\d+[xpkK](?![A-Za-z])|x\d+|\d+|[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+_CHAPTER = re.compile(
+    r"(?P<of>.*(?<![a-z])g)(?:opr|(?P<letter>[a-z])(?P<gopro>\d\d))(?P<more>\d{4}(?:\D.*)?)"
+    r"|(?P<dji>dji_\d{4})_(?P<segment>\d{3})"
+    r"|(?P<name>.+?)[ _.-]*(?<![a-z])(?:part|pt)[ _.-]*(?P<part>\d{1,3})"
+)
+"""Names of chapters, which a camera begins when a file has 4 GB: GOPR0553, GP010553, GP020553; GX010123, GX020123.
+
+Source: GoPro, "Camera File Naming Convention"; merge_gopro_videos (README, DJI_1234_001, DJI_1234_002).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A video file, or the images `files` in natural order, that may be used as a view.
+
+    The images lie in one folder, or in one folder per instant. `label` is the place in the scene, for messages.
+    """
+
+    name: str
+    path: Path
+    label: str
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """A candidate that is used only if it is selected by name: what it is, and of which views."""
+
+    candidate: Candidate
+    kind: str
+    view: str = ""
+    level: Level = Level.WARNING
+
+
+def notices_of(left: Iterable[LeftOut]) -> list[Notice]:
+    """Report what is left out, in one line per kind."""
+    groups: dict[tuple[str, Level], list[LeftOut]] = defaultdict(list)
+    for one in left:
+        groups[one.kind, one.level].append(one)
+    notices = []
+    for (kind, level), group in groups.items():
+        views = listed(dict.fromkeys(one.view for one in group if one.view))
+        labels = listed([one.candidate.label for one in group])
+        notices.append(Notice(f"left out {labels}: {kind.format(views)}", level))
+    return notices
+
+
+def is_holder(name: str) -> bool:
+    """Return whether a folder is named as that of all cameras, or of one camera at different times."""
+    return _HOLDERS.fullmatch(name) is not None or bool(_words(name) & (_MAPS | _BOARDS))
+
+
+def image_view(folder: Path, name: str, label: str) -> Candidate | None:
+    """Return the images of a folder; None if it has none."""
+    files = sorted(image_files(folder), key=lambda file: natural_key(file.name))
+    return Candidate(name=composed(name), path=folder, label=f"{label}/", files=tuple(files)) if files else None
+
+
+def recordings_below(folder: Path, name: str) -> tuple[list[Candidate], list[LeftOut]]:
+    """Return the videos and image folders below a folder without images; if it is one, it has the folder's name."""
+    kept, left = cameras_alone(list(_below(folder, name)))
+    colored = [candidate for candidate in kept if _words(candidate.label.removeprefix(name)) & _COLORS]
+    if len(kept) > 1 and len(colored) == 1:
+        left += [_beside(other, colored[0].label) for other in kept if other not in colored]
+        kept = colored
+    return ([replace(kept[0], name=composed(name))] if len(kept) == 1 else kept), left
+
+
+def _below(folder: Path, label: str, depth: int = 4) -> Iterator[Candidate]:
+    """Yield the recordings below a folder, such as those in DCIM/100GOPRO of a memory card."""
+    for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
+        place = f"{label}/{entry.name}"
+        if entry.name.startswith(".") or entry.name.lower() in SYSTEM_FOLDERS | SMALL_FOLDERS:
+            continue
+        if not entry.is_dir():
+            if entry.suffix.lower() in VIDEO_SUFFIXES:
+                yield Candidate(name=composed(entry.stem), path=entry, label=place)
+        elif images := image_view(entry, entry.name, place):
+            yield images
+        elif depth:
+            yield from _below(entry, place, depth - 1)
+
+
+def _beside(other: Candidate, used: str) -> LeftOut:
+    return LeftOut(candidate=other, kind="the colour images are {}", view=used)
+
+
+def _words(name: str) -> frozenset[str]:
+    return frozenset(word.lower() for word in _WORD.findall(name))
+
+
+def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
+    """Keep the pictures of a folder that holds series of several kinds, such as `*.color.png` and `*.depth.png`.
+
+    Raises:
+        InputError: if no series is plainly that of the pictures.
+    """
+    series: dict[str, list[Path]] = defaultdict(list)
+    for file in candidate.files:
+        stem = _FRAME_NUMBER.sub(lambda match: match[1] or "*", file.stem)
+        series[stem + file.suffix.lower().replace("jpeg", "jpg")].append(file)
+    if len(series) < 2:
+        return candidate, []
+    pictures = [key for key in series if not _words(key) & (_MAPS | _COPIES)] or list(series)
+    largest = max(pictures, key=lambda key: len(series[key]))
+    rivals = [key for key in pictures if key == largest or _share_numbers(series[key], series[largest])]
+    colored = [key for key in rivals if _words(key) & _COLORS]
+    if len(rivals) > 1 and len(colored) != 1:
+        found = listed([f"{key} ({len(series[key])})" for key in rivals], 4)
+        raise InputError(
+            f"{candidate.label} holds several series of images: {found}",
+            "put every series into a folder of its own: all images of a folder are the frames of one view",
+        )
+    used = [key for key in pictures if key not in rivals or len(rivals) == 1 or key in colored]
+    left = []
+    for key in [key for key in series if key not in used]:
+        label = candidate.label + key
+        other = Candidate(name=label, path=candidate.path, label=label, files=tuple(series[key]))
+        is_map = bool(_words(key) & _MAPS)
+        left.append(LeftOut(candidate=other, kind=MAPS, level=Level.INFO) if is_map else _beside(other, used[0]))
+    chosen = {file for key in used for file in series[key]}
+    return replace(candidate, files=tuple(file for file in candidate.files if file in chosen)), left
+
+
+def _share_numbers(files: Sequence[Path], others: Sequence[Path]) -> bool:
+    """Return whether half of the frame numbers of one of two series are those of the other."""
+    numbers, taken = (
+        {tuple(match[0] for match in _FRAME_NUMBER.finditer(file.stem) if not match[1]) for file in of} - {()}
+        for of in (files, others)
+    )
+    return len(numbers) > 1 and 2 * len(numbers & taken) >= min(len(numbers), len(taken))
+
+
+def cameras_alone(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[LeftOut]]:
+    """Leave out maps, pictures of a calibration, copies of recordings, and all chapters of a recording but the first.
+
+    They are kept where there is nothing else.
+    """
+    kept, left = list(candidates), []
+    for names, kind, level in ((_MAPS, MAPS, Level.INFO), (_BOARDS, "images of a calibration", Level.WARNING)):
+        named = [candidate for candidate in kept if _words(candidate.label) & names]
+        if len(named) < len(kept):
+            left += [LeftOut(candidate=candidate, kind=kind, level=level) for candidate in named]
+            kept = [candidate for candidate in kept if candidate not in named]
+    for find in (_copies, _later_chapters):
+        found = find(kept)
+        left += found
+        kept = [candidate for candidate in kept if candidate not in [one.candidate for one in found]]
+    return kept, left
+
+
+def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
+    """Find images of a video with their name, and recordings with the name and the first picture of a larger one."""
+    groups: dict[tuple[str, ...], list[Candidate]] = defaultdict(list)
+    for candidate in candidates:
+        groups[_camera_words(candidate.name)].append(candidate)
+    left = []
+    for group in groups.values():
+        videos = {candidate.name: candidate for candidate in group if not candidate.files}
+        images = [candidate for candidate in group if candidate.files and candidate.name in videos]
+        left += [LeftOut(candidate=one, kind="images of {}", view=videos[one.name].label) for one in images]
+        others = [candidate for candidate in group if candidate not in images]
+        named = [candidate for candidate in others if _words(candidate.name) & _COPIES]
+        # Without such a name, as in cam2, cam4 and cam8, the original has no divisor: images, images_2 and images_4.
+        if len(others) > 1 and (named or not all(_words(candidate.name) & _DIVISORS for candidate in others)):
+            left += _smaller(others, named)
+    return left
+
+
+def _camera_words(name: str) -> tuple[str, ...]:
+    """Return the words of a name without those of copies.
+
+    Source: the names of proxies of Sony (C0001S03 of C0001) and GoPro (GL010123 of GX010123 or GH010123).
+    """
+    name = re.sub(r"^(C\d{4})S\d\d$", r"\1", name)
+    name = re.sub(r"^G[HXL](?=\d{6}$)", "G", name)
+    return tuple(word.lower() for word in _WORD.findall(name) if word.lower() not in _NO_CAMERAS)
+
+
+def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[LeftOut]:
+    """Return the candidates that show what the largest one shows, in fewer pixels or by their names."""
+    try:
+        pictures = {candidate.label: _first_picture(candidate) for candidate in group}
+    except Page4DError:  # reported when it is opened as a view
+        return []
+    sizes = {label: picture.shape[0] * picture.shape[1] for label, picture in pictures.items()}
+    original = max(group, key=lambda candidate: (sizes[candidate.label], candidate not in named))
+    return [
+        LeftOut(candidate=candidate, kind="copies of {}", view=original.label)
+        for candidate in group
+        if candidate is not original
+        and (sizes[candidate.label] < sizes[original.label] or candidate in named or candidate.name == original.name)
+        and _is_copy(pictures[candidate.label], pictures[original.label])
+    ]
+
+
+def _first_picture(candidate: Candidate) -> Image:
+    if not candidate.files:
+        return first_picture(candidate.path)
+    file = candidate.files[0]
+    return read_pixels(file, read_header(file).size)
+
+
+def _is_copy(picture: Image, original: Image) -> bool:
+    """Compare pictures by the correlation of their gray levels; those without contrast are equal."""
+    height, width = picture.shape[:2]
+    if abs(width / height / (original.shape[1] / original.shape[0]) - 1) > 0.02:
+        return False
+    size = (max(width // 2, 1), max(height // 2, 1))
+    gray = [cv2.resize(image, size, interpolation=cv2.INTER_AREA).mean(axis=2) for image in (picture, original)]
+    first, second = (values - values.mean() for values in gray)
+    energy = float((first**2).sum() * (second**2).sum()) ** 0.5
+    return bool(energy == 0 or (first * second).sum() > _SAME_PICTURE * energy)
+
+
+def _chapter(candidate: Candidate) -> tuple[tuple[str | None, ...], int] | None:
+    """Return the recording of a chapter, and its number in it from 0; None for other names."""
+    match = _CHAPTER.fullmatch(candidate.name.lower())
+    if match is None:
+        return None
+    folder = candidate.label.rpartition("/")[0]
+    recording = (folder, *match.group("of", "more", "dji", "name"), match["letter"] or "p")
+    number = int(match["gopro"] or match["segment"] or match["part"] or 0)
+    return recording, number - (match["letter"] != "p" and number > 0)
+
+
+def _later_chapters(candidates: Sequence[Candidate]) -> list[LeftOut]:
+    recordings: dict[tuple[str | None, ...], list[tuple[int, Candidate]]] = defaultdict(list)
+    for candidate in candidates:
+        if chapter := _chapter(candidate):
+            recordings[chapter[0]].append((chapter[1], candidate))
+    left = []
+    for chapters in recordings.values():
+        (_, first), *later = sorted(chapters, key=lambda chapter: chapter[0])
+        kind = "later chapters of {}; join them to use them"
+        left += [LeftOut(candidate=candidate, kind=kind, view=first.label) for _, candidate in later]
+    return left
+
+
+def missing_chapters(candidates: Sequence[Candidate]) -> list[Notice]:
+    """Warn of views that begin with a later chapter where others begin with the first."""
+    numbers = {candidate.label: chapter[1] for candidate in candidates if (chapter := _chapter(candidate))}
+    late = [label for label, number in numbers.items() if number > 0]
+    if not 0 < len(late) < len(numbers):
+        return []
+    return [Notice(f"{listed(late)}: the first chapter of the recording is missing, so it begins later than others")]
+
+
+def views_of_instants(folder: Path, candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[Notice]]:
+    """Return one view per camera if the folders are instants, each with one image per camera; else the candidates.
+
+    Raises:
+        InputError: if it is not plain which of the two levels are the cameras.
+    """
+    unchanged: tuple[list[Candidate], list[Notice]] = (list(candidates), [])
+    if len(candidates) < 2 or not all(candidate.files for candidate in candidates):
+        return unchanged
+    by_folder = [_by_camera(candidate) for candidate in candidates]
+    counts = Counter(name for images in by_folder for name in images)
+    names, folders = sorted(counts, key=natural_key), [candidate.name for candidate in candidates]
+    common = [name for name in names if 2 * counts[name] >= len(candidates)]
+    if 2 * len(common) < len(names) or any(_CAMERA.fullmatch(name) for name in folders):
+        return unchanged
+    cameras = len(names) > 1 and all(_CAMERA.fullmatch(name) for name in names)
+    instants = all(_INSTANT.fullmatch(name) for name in folders)
+    digits, camera_digits = ([len(re.sub(r".*\D", "", name)) for name in of] for of in (folders, names))
+    padded = len(set(digits)) == 1 and digits[0] >= 3 and any(re.search(r"(?<!\d)0", name) for name in folders)
+    numbers = padded and all(_NUMBER.fullmatch(name) for name in folders)
+    numbers = numbers and all(_NUMBER.fullmatch(name) or not re.search(r"\d", name) for name in names)
+    is_shorter = max(camera_digits) < max(digits)
+    if (cameras and all(digits)) or (instants and is_shorter):
+        files = {name: tuple(images[name] for images in by_folder if name in images) for name in names}
+        views = [Candidate(name=name, path=folder / name, label=f"{name}/", files=files[name]) for name in names]
+        text = f"{folders[0]} to {folders[-1]} are instants, each with one image of every view"
+        return views, [Notice(text, Level.INFO)]
+    if instants or cameras or (numbers and is_shorter):
+        raise InputError(
+            f"are the folders of '{folder}' cameras or instants? {listed(folders, 3)} hold images of the same names: "
+            f"{listed(names, 3)}",
+            "name the images after cameras (cam01.jpg) if every folder is an instant, else the folders (cam01)",
+        )
+    return unchanged
+
+
+def _by_camera(candidate: Candidate) -> dict[str, Path]:
+    """Return images by the names that they share with those of other instants: without the number of the folder."""
+    names = [file.stem for file in candidate.files]
+    if number := re.search(r"\d+$", candidate.name):
+        without = [re.sub(rf"(^|[ _.-]+)0*{int(number[0])}([ _.-]+|$)", "", name, count=1) for name in names]
+        if len(set(without)) > 1 and not set(without) & {*names, ""}:
+            names = without
+    return {composed(name): file for name, file in zip(names, candidate.files, strict=True)}

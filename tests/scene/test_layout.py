@@ -1,0 +1,287 @@
+"""Layouts of scene folders as other tools, cameras and people make them: the right views and frames, or a refusal."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from page4d.errors import InputError, Level
+from page4d.scene.open import open_scene
+from tests.scene.clip_writers import Pixels, counter_image, read_counter, write_images, write_video
+
+Tree = dict[str, Pixels]
+
+DEPTH = np.full((48, 64), 1500, np.uint16)
+TIMES = range(3)
+
+
+def number(view: int, time: int = 0) -> int:
+    """Return the number that the image of a view shows at a time."""
+    return 5 + 300 * view + 37 * time
+
+
+def tree(*names: str, half: bool = False, times: range = TIMES) -> Tree:
+    """Return the images of several views, whose names have the place of a time `t`; videos show that of time 0."""
+    size = (24, 32) if half else (48, 64)
+    return {
+        name.format(t=time): counter_image(number(view, time), size)
+        for view, name in enumerate(names)
+        for time in (times if "{t" in name else (0,))
+    }
+
+
+def depth(*names: str) -> Tree:
+    """Return depth maps."""
+    return {name.format(t=time): DEPTH for name in names for time in TIMES}
+
+
+def write_tree(folder: Path, files: Tree) -> Path:
+    """Write images, and videos of three equal frames, by their paths."""
+    for name, pixels in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix.lower() in (".png", ".jpg"):
+            write_images(path.parent, {path.name: pixels})
+        else:
+            write_video(path, [pixels if pixels.dtype == np.uint8 else counter_image(4000)] * 3)
+    return folder
+
+
+def numbers_in(folder: Path) -> dict[str, list[int]]:
+    """Return the numbers that the frames of every view show."""
+    shown = {}
+    for view in open_scene(folder).views:
+        with view.source.open() as reader:
+            shown[view.name] = [read_counter(image / 255) for image in reader.read(view.indices)]
+    return shown
+
+
+def texts(folder: Path, level: Level = Level.WARNING) -> list[str]:
+    """Return the notices of a level, without that of the assumed frame rate."""
+    notices = [notice for notice in open_scene(folder).notices if notice.level is level]
+    return [notice.text for notice in notices if "assuming 30 fps" not in notice.text]
+
+
+def instants(first: str, last: str) -> str:
+    return f"{first} to {last} are instants, each with one image of every view"
+
+
+def maps(left: str) -> str:
+    return f"left out {left}: depth maps or masks, for depth and masks"
+
+
+def copies(left: str, originals: str) -> str:
+    return f"left out {left}: copies of {originals}"
+
+
+def later(left: str, first: str) -> str:
+    return f"left out {left}: later chapters of {first}; join them to use them"
+
+
+@pytest.mark.parametrize(
+    ("files", "views", "notice"),
+    [
+        (tree("frame{t:05}/cam00.png", "frame{t:05}/cam01.png"), "cam00 cam01", instants("frame00000", "frame00002")),
+        (tree("{t}/left.png", "{t}/right.png"), "left right", instants("0", "2")),
+        (tree("timestep_{t:02}/3.png", "timestep_{t:02}/7.png"), "3 7", instants("timestep_00", "timestep_02")),
+        (tree("{t:03}/view1_{t:03}.png", "{t:03}/view2_{t:03}.png"), "view1 view2", instants("000", "002")),
+        (tree("Frame{t}/images/A.png", "Frame{t}/images/B.png"), "A B", instants("Frame0", "Frame2")),
+        (
+            tree("a/color/{t}.png", "b/color/{t}.png") | depth("a/depth/{t}.png", "b/depth/{t}.png"),
+            "a b",
+            maps("a/depth/, b/depth/"),
+        ),
+        (
+            tree("cam1/rgb.{t:04}.png", "cam2/rgb.{t:04}.png")
+            | depth("cam1/depth.{t:04}.png", "cam2/depth.{t:04}.png"),
+            "cam1 cam2",
+            maps("cam1/depth.*.png, cam2/depth.*.png"),
+        ),
+        (
+            tree("8362/color_{t:06}.png") | depth("8362/aligned_depth_to_color_{t:06}.png"),
+            "8362",
+            maps("8362/aligned_depth_to_color_*.png"),
+        ),
+        (tree("rgb/{t}.png") | depth("depth/{t}.png"), "rgb", maps("depth/")),
+    ],
+)
+def test_plain_layouts_of_images_are_read(files: Tree, views: str, notice: str, tmp_path: Path) -> None:
+    write_tree(tmp_path, files)
+    assert numbers_in(tmp_path) == {
+        name: [number(place, time) for time in TIMES] for place, name in enumerate(views.split())
+    }
+    assert notice in texts(tmp_path, Level.INFO)
+    assert texts(tmp_path) == []
+
+
+def test_an_instant_without_one_image_leaves_a_gap(tmp_path: Path) -> None:
+    files = tree("t/frame_{t}/cam1.png", "t/frame_{t}/cam2.png", times=range(5))
+    write_tree(tmp_path, {name: pixels for name, pixels in files.items() if name != "t/frame_2/cam2.png"})
+    assert numbers_in(tmp_path / "t") == {
+        f"cam{view + 1}": [number(view, t) for t in (0, 1, 3, 4)] for view in (0, 1)
+    }
+
+
+SMALL = {name: tree(name, half=True) for name in ("a_Proxy.mp4", "C0001S03.MP4", "GL010012.MP4")}
+
+
+@pytest.mark.parametrize(
+    ("files", "views", "notice"),
+    [
+        # One folder per camera
+        (tree("cam01/color.mp4", "cam02/color.mp4") | tree("cam01/depth.mp4"), {"cam01": 0, "cam02": 1}, []),
+        (tree("l/DCIM/100GOPRO/GX010012.MP4", "r/DCIM/100GOPRO/GX010044.MP4"), {"l": 0, "r": 1}, []),
+        (
+            tree("A/color.mp4", "B/color.mp4", "A/ir.mp4", "B/ir.mp4"),
+            {"A": 0, "B": 1},
+            ["left out A/ir.mp4, B/ir.mp4: the colour images are A/color.mp4, B/color.mp4"],
+        ),
+        # Copies
+        (
+            tree("images/{t}.png") | tree("images_2/{t}.png", half=True),
+            {"images": 0},
+            [copies("images_2/", "images/")],
+        ),
+        (tree("2x/{t}.png", half=True) | tree("1x/{t}.png"), {"1x": 0}, [copies("2x/", "1x/")]),
+        (
+            tree("l.mp4", "r.mp4") | tree("l_half.mp4", "r_half.mp4", half=True),
+            {"l": 0, "r": 1},
+            [copies("l_half.mp4, r_half.mp4", "l.mp4, r.mp4")],
+        ),
+        (tree("a.mp4") | SMALL["a_Proxy.mp4"], {"a": 0}, [copies("a_Proxy.mp4", "a.mp4")]),
+        (tree("a.mov") | tree("a_proxy.mp4"), {"a": 0}, [copies("a_proxy.mp4", "a.mov")]),
+        (tree("C0001.MP4") | SMALL["C0001S03.MP4"], {"C0001": 0}, [copies("C0001S03.MP4", "C0001.MP4")]),
+        (tree("GX010012.MP4") | SMALL["GL010012.MP4"], {"GX010012": 0}, [copies("GL010012.MP4", "GX010012.MP4")]),
+        (
+            tree("a.mp4", "b.mp4") | tree("a/{t}.png", "b/{t}.png"),
+            {"a": 0, "b": 1},
+            ["left out a/, b/: images of a.mp4, b.mp4"],
+        ),
+        # Chapters
+        (
+            tree("GOPR0553.MP4", "GP010553.MP4", "GP020553.MP4"),
+            {"GOPR0553": 0},
+            [later("GP010553.MP4, GP020553.MP4", "GOPR0553.MP4")],
+        ),
+        (
+            tree("GX010123.MP4", "GX010124.MP4", "GX020123.MP4"),
+            {"GX010123": 0, "GX010124": 1},
+            [later("GX020123.MP4", "GX010123.MP4")],
+        ),
+        (
+            tree("DJI_0007_001.MP4", "DJI_0007_002.MP4"),
+            {"DJI_0007_001": 0},
+            [later("DJI_0007_002.MP4", "DJI_0007_001.MP4")],
+        ),
+        (
+            tree("l/GH010001.MP4", "l/GH020001.MP4", "r/GH010009.MP4"),
+            {"l": 0, "r": 2},
+            [later("l/GH020001.MP4", "l/GH010001.MP4")],
+        ),
+        (
+            tree("a part 1.mp4", "a part 2.mp4", "b.mp4"),
+            {"a part 1": 0, "b": 2},
+            [later("a part 2.mp4", "a part 1.mp4")],
+        ),
+        (
+            tree("GX010001.MP4", "GX020002.MP4"),
+            {"GX010001": 0, "GX020002": 1},
+            ["GX020002.MP4: the first chapter of the recording is missing, so it begins later than others"],
+        ),
+    ],
+)
+def test_copies_chapters_and_maps_are_no_views(
+    files: Tree, views: dict[str, int], notice: list[str], tmp_path: Path
+) -> None:
+    write_tree(tmp_path, files)
+    shown = numbers_in(tmp_path)
+    assert {name: numbers[0] for name, numbers in shown.items()} == {
+        name: number(view) for name, view in views.items()
+    }
+    assert texts(tmp_path) == notice
+
+
+@pytest.mark.parametrize(
+    ("files", "found", "hint"),
+    [
+        (
+            tree("{t:06}/01.png", "{t:06}/02.png"),
+            "cameras or instants? 000000, 000001, 000002 hold images of the same names: 01, 02",
+            "(cam01.jpg) if every folder is an instant",
+        ),
+        (tree("frame{t}/0001.png", "frame{t}/0002.png"), "cameras or instants?", "else the folders (cam01)"),
+        (
+            tree("a/cam1.png", "a/cam2.png", "b/cam1.png", "b/cam2.png"),
+            "cameras or instants? a, b hold",
+            "name the images",
+        ),
+        (
+            tree("rig/left_{t}.png", "rig/right_{t}.png"),
+            "rig/ holds several series of images: left_*.png (3), right_*.png (3)",
+            "a folder of its own",
+        ),
+        (
+            tree("rig/cam0_{t:03}.png", "rig/cam1_{t:03}.png"),
+            "several series of images: cam0_*.png (3), cam1_*.png (3)",
+            "a folder of its own",
+        ),
+        (tree("c/{t}.png", "c/{t}.jpg"), "several series of images: *.jpg (3), *.png (3)", "a folder of its own"),
+        (tree("a/x.mp4", "a/y.mp4", "b/x.mp4"), "a' has 2", "or leave one recording in every folder"),
+        (tree("take1/x.mp4", "take2/x.mp4"), "take1' has 1", "give the folder"),
+    ],
+)
+def test_unclear_layouts_are_refused_with_a_way_out(files: Tree, found: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        open_scene(write_tree(tmp_path, files))
+    assert found in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_copy_is_used_if_it_is_selected(tmp_path: Path) -> None:
+    write_tree(tmp_path, tree("images/{t}.png") | tree("images_2/{t}.png", half=True))
+    (view,) = open_scene(tmp_path, views=("images_2",)).views
+    assert view.source.size == (24, 32)
+
+
+@pytest.mark.parametrize(
+    ("files", "views"),
+    [
+        (tree("cam1.mp4", "cam2.mp4", "cam10.mp4"), "cam1 cam2 cam10"),
+        (tree("cam1/{t:06}.png", "cam2/{t:06}.png"), "cam1 cam2"),
+        (tree("left.mp4", "right.mp4"), "left right"),
+        (tree("left/{t}.png", "right/{t}.png"), "left right"),
+        (tree("0/{t:05}.png", "1/{t:05}.png"), "0 1"),
+        (tree("00/{t:06}.png", "01/{t:06}.png", "02/{t:06}.png"), "00 01 02"),
+        (tree("0000/{t:06}.png", "0001/{t:06}.png"), "0000 0001"),
+        (tree("001/{t:03}.png", "002/{t:03}.png"), "001 002"),
+        (tree("836212060125/{t:06}.png", "839512060362/{t:06}.png"), "836212060125 839512060362"),
+        (tree("view0/{t:04}.png", "view1/{t:04}.png"), "view0 view1"),
+        (tree("cam1/frame_{t:05}.png", "cam2/frame_{t:05}.png"), "cam1 cam2"),
+        (tree("a/a_{t}.png", "b/b_{t}.png"), "a b"),
+        (tree("cam1/cam_{t:04}.png", "cam2/cam_{t:04}.png"), "cam1 cam2"),
+        (tree("1x/{t}.png", "2x/{t}.png"), "1x 2x"),
+        (tree("1x/{t}.png") | tree("none", "2x/{t}.png", half=True), "1x 2x"),
+        (tree("cam/{t}.png") | tree("none", "cam_2/{t}.png", "cam_4/{t}.png", half=True), "cam cam_2 cam_4"),
+        (tree("cam2.mp4", "cam4.mp4", "cam8.mp4"), "cam2 cam4 cam8"),
+        (tree("2.mp4", "4.mp4", "8.mp4", "16.mp4"), "2 4 8 16"),
+        (tree("high.mp4", "low.mp4"), "high low"),
+        (tree("DJI_0001.MP4", "DJI_0002.MP4"), "DJI_0001 DJI_0002"),
+        (tree("GX010012.MP4", "GX010034.MP4"), "GX010012 GX010034"),
+        (tree("GX020012.MP4", "GX020034.MP4"), "GX020012 GX020034"),
+        (tree("C0001.MP4", "C0002.MP4"), "C0001 C0002"),
+        (tree("IMG_0001.MOV", "IMG_0002.MOV"), "IMG_0001 IMG_0002"),
+        (tree("normal.mp4", "tele.mp4", "wide.mp4"), "normal tele wide"),
+        (tree("A.mp4", "B/{t}.png"), "A B"),
+        (tree("rgb/{t}.png", "ir/{t}.png"), "ir rgb"),
+        (tree("house/{t}.png"), "house"),
+    ],
+)
+def test_ordinary_layouts_are_read_without_a_warning(files: Tree, views: str, tmp_path: Path) -> None:
+    files.pop("none", None)
+    write_tree(tmp_path, files)
+    scene = open_scene(tmp_path)
+    assert " ".join(scene.view_names) == views
+    assert [len(view.source.frame_times) for view in scene.views] == [
+        len([n for n in files if n.startswith(f"{view}/")]) or 3 for view in scene.view_names
+    ]
+    assert texts(tmp_path) == []
