@@ -150,7 +150,7 @@ class ImageFolderSource:
     """Images of one size in a folder; `numbers` are the frame numbers in their `frame_names`, if all names have one.
 
     `label` is the name of the folder in messages. `stamps` belong to images whose names are times. Alpha is ignored,
-    or blended with `background` (RGB) if given.
+    or blended with `background` (RGB) if given. Pixels of `labels` other than 0 are read as 255 [H, W].
     """
 
     path: Path
@@ -162,6 +162,7 @@ class ImageFolderSource:
     numbers: tuple[int, ...] | None = None
     stamps: Stamps | None = None
     grayscale: bool = False
+    labels: bool = False
     background: tuple[int, int, int] | None = None
     notices: tuple[Notice, ...] = ()
 
@@ -199,7 +200,9 @@ class ImageFolderReader:
             pixels = read_pixels(
                 source.files[index], source.size, grayscale=source.grayscale, background=source.background
             )
-            yield resize(pixels, self._size, nearest=source.grayscale)
+            if source.labels:
+                pixels = (pixels != 0).any(axis=-1).astype(np.uint8) * 255
+            yield resize(pixels, self._size, nearest=source.grayscale or source.labels)
 
 
 def probe_image_folder(

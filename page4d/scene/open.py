@@ -192,8 +192,7 @@ def _with_sidecars(scene: Scene, options: SceneOptions) -> Scene:
     if options.masks is not None:
         masks, notices = find_sidecars(MASKS, options.masks, scene.views, options.max_megapixels)
         views = tuple(replace(view, mask=mask) for view, mask in zip(scene.views, masks, strict=True))
-        scene = replace(scene, views=views, notices=(*scene.notices, *notices))
-        scene = replace(scene, notices=(*scene.notices, *check_masks(scene)))
+        scene = check_masks(replace(scene, views=views, notices=(*scene.notices, *notices)))
     if options.depth is not None:
         depths, notices = find_sidecars(DEPTH_MAPS, options.depth, scene.views, options.max_megapixels)
         views = tuple(replace(view, depth=depth) for view, depth in zip(scene.views, depths, strict=True))

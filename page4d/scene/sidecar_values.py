@@ -1,19 +1,22 @@
 """Values of masks and measured depth, and the check that they leave something to reconstruct."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeGuard
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import MaskMeaning
 from page4d.conventions import Scale
-from page4d.errors import InputError, Level, Notice
-from page4d.scene.image_file import Image
+from page4d.errors import InputError, Level, Notice, listed
+from page4d.scene.image_file import Image, read_header
+from page4d.scene.images import ImageFolderSource
 
 if TYPE_CHECKING:
-    from page4d.scene.records import PairedFrames, Scene, View
+    from page4d.scene.records import FrameSource, PairedFrames, Scene, View
 
 DEEPEST_LEVEL = 65535
 
@@ -26,6 +29,11 @@ _NEARLY = 0.125
 
 _MAX_GRAY_SHARE = 0.3
 """Maximum share of doubtful pixels: masks with soft edges have few."""
+
+_LOSSY = ("jpg", "jpeg", "webp")
+_MAX_LABELS, _MIN_SOLID = 100, 0.4
+"""Maximum number of dark values of label maps, and minimum share of the pixels of a label within areas of it. Values
+of soft edges are in no areas, and those of wide ones are more."""
 
 _IF_ALL_ARE_MARKED = {
     MaskMeaning.DYNAMIC: "everything moves",
@@ -51,14 +59,18 @@ def _brightness(mask: Image) -> Image:
     return mask if mask.ndim == 2 else np.asarray(mask.max(axis=2))
 
 
-def check_masks(scene: "Scene") -> tuple[Notice, ...]:
-    """Sample the masks of all views and report masks without effect or without a pixel left.
+def check_masks(scene: "Scene") -> "Scene":
+    """Sample the masks of all views, recognize label maps, and report masks without effect or without a pixel left.
 
     Raises:
         InputError: if the masks leave no pixel of any frame.
     """
     meaning = scene.mask_meaning
     samples = {view.name: _MaskSample.of(view.mask) for view in scene.views if view.mask is not None}
+    label_notices = sum((sample.labels for sample in samples.values()), _LabelEvidence()).notices()
+    if label_notices:
+        scene = replace(scene, views=tuple(_with_labels(view) for view in scene.views))
+        samples = {view.name: _MaskSample.of(view.mask) for view in scene.views if view.mask is not None}
 
     def leaves_none(mask: Image) -> bool:
         marked = marked_pixels(mask)
@@ -70,7 +82,64 @@ def check_masks(scene: "Scene") -> tuple[Notice, ...]:
             "the masks leave no pixel of any frame", f"⟨mask_meaning={meaning}⟩ {white} pixels: check the masks"
         )
     has_effect = any(sample.num_marked for sample in samples.values())
-    return tuple(notice for name, sample in samples.items() for notice in sample.notices(name, meaning, has_effect))
+    found = [notice for name, sample in samples.items() for notice in sample.notices(name, meaning, has_effect)]
+    return replace(scene, notices=(*scene.notices, *label_notices, *found))
+
+
+@dataclass(frozen=True)
+class _LabelEvidence:
+    """Evidence for label maps in lossless images, by brightness from 1 to half of the maximum.
+
+    `areas` counts the pixels whose neighbours have the same value. `has_colors` is true for a palette with colours.
+    """
+
+    pixels: Counter[int] = field(default_factory=Counter)
+    areas: Counter[int] = field(default_factory=Counter)
+    has_colors: bool = False
+
+    @staticmethod
+    def of(source: "FrameSource", masks: Sequence[Image]) -> "_LabelEvidence":
+        """Collect it from some masks of a view."""
+        if not _is_exact(source):
+            return _LabelEvidence()
+        pixels, areas = Counter[int](), Counter[int]()
+        for mask in masks:
+            values = _brightness(mask)
+            dark = (values > 0) & ~marked_pixels(mask)
+            if dark.any():
+                around = np.ones((3, 3), dtype=np.uint8)
+                is_area = cv2.erode(values, around) == cv2.dilate(values, around)
+                for counter, chosen in ((pixels, dark), (areas, dark & is_area)):
+                    counter.update(dict(enumerate(np.bincount(values[chosen]).tolist())))
+        has_colors = any(mask.ndim == 3 and (mask != mask[..., :1]).any() for mask in masks)
+        return _LabelEvidence(+pixels, +areas, has_colors and read_header(source.files[0]).has_palette)
+
+    def __add__(self, other: "_LabelEvidence") -> "_LabelEvidence":
+        return _LabelEvidence(
+            self.pixels + other.pixels, self.areas + other.areas, self.has_colors or other.has_colors
+        )
+
+    def notices(self) -> list[Notice]:
+        """Report label maps: few dark values fill areas, or a palette has colours."""
+        solid = sorted(value for value, count in self.pixels.items() if self.areas[value] >= _MIN_SOLID * count)
+        if len(self.pixels) <= _MAX_LABELS and 2 * len(solid) > len(self.pixels):
+            text = f"masks: label maps (values such as {listed(solid[:4])}): all pixels other than 0 are marked"
+            return [Notice(text, Level.INFO if solid == [1] else Level.WARNING)]
+        if self.has_colors:
+            return [Notice("masks: label maps with a palette: all pixels other than black are marked", Level.INFO)]
+        return []
+
+
+def _is_exact(source: "FrameSource") -> TypeGuard[ImageFolderSource]:
+    """Return whether masks are images whose values are not changed by compression."""
+    return isinstance(source, ImageFolderSource) and source.codec not in _LOSSY
+
+
+def _with_labels(view: "View") -> "View":
+    """Read the masks of a view as label maps."""
+    if view.mask is None or not _is_exact(view.mask.frames):
+        return view
+    return replace(view, mask=replace(view.mask, frames=replace(view.mask.frames, labels=True)))
 
 
 @dataclass(frozen=True)
@@ -87,11 +156,13 @@ class _MaskSample:
     brightest: int
     gray_share: float
     limit: int
+    labels: "_LabelEvidence"
 
     @staticmethod
     def of(paired: "PairedFrames") -> "_MaskSample":
         """Decode some masks of a view."""
-        masks = [_brightness(mask) for mask in _decoded(paired, _places(paired))]
+        decoded = list(_decoded(paired, _places(paired)))
+        masks = [_brightness(mask) for mask in decoded]
         white = int(np.iinfo(masks[0].dtype).max)
         gray = [((mask > white * _NEARLY) & (mask < white * (1 - _NEARLY))).mean() for mask in masks]
         marked = [marked_pixels(mask) for mask in masks]
@@ -102,6 +173,7 @@ class _MaskSample:
             brightest=max(int(mask.max()) for mask in masks),
             gray_share=float(np.mean(gray)),
             limit=white // 2,
+            labels=_LabelEvidence.of(paired.frames, decoded),
         )
 
     def notices(self, view: str, meaning: MaskMeaning, has_effect: bool) -> Iterator[Notice]:

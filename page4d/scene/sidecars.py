@@ -8,7 +8,7 @@ import numpy as np
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.io.input_files import composed, reading_again
 from page4d.scene.image_file import ImageHeader, check_readable
-from page4d.scene.images import ImageFolderSource, image_files, probe_image_folder
+from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, image_files, probe_image_folder
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
 from page4d.scene.timeline import PAIRING_SLACK, nearest_frames
@@ -142,7 +142,7 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
     available: Sequence[str | int]
     wanted: Sequence[str | int]
     if isinstance(source, ImageFolderSource):
-        available = images.frame_names
+        available = [_without_image_suffix(name) for name in images.frame_names]
         names = source.frame_names
         wanted = [names[index] for index in indices]
     else:
@@ -158,6 +158,12 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
             "name them like the images, or number them like the frames of the video, from 0",
         )
     return tuple(index_of[key] for key in wanted)
+
+
+def _without_image_suffix(name: str) -> str:
+    """Return the name of the frame of a mask: COLMAP appends .png to the whole name of the image."""
+    path = Path(name)
+    return path.stem if path.suffix.lower() in IMAGE_SUFFIXES else name
 
 
 def _check_numbers(kind: str, images: ImageFolderSource, view: View) -> None:

@@ -265,7 +265,7 @@ def warnings_of(scene: Scene) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("meaning", "value"), [(MaskMeaning.IGNORE, 255), (MaskMeaning.KEEP, 0), (MaskMeaning.KEEP, 1)]
+    ("meaning", "value"), [(MaskMeaning.IGNORE, 255), (MaskMeaning.IGNORE, 1), (MaskMeaning.KEEP, 0)]
 )
 def test_masks_that_leave_no_pixel_are_refused(meaning: MaskMeaning, value: int, rig: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the masks leave no pixel of any frame") as failed:
@@ -289,7 +289,7 @@ def test_one_pixel_left_in_one_frame_that_is_not_sampled_suffices(rig: Path, tmp
         (MaskMeaning.IGNORE, 255, "every pixel is marked, everything is left out (mask_meaning='ignore')"),
         (MaskMeaning.DYNAMIC, 255, "every pixel is marked, everything moves (mask_meaning='dynamic')"),
         (MaskMeaning.KEEP, 255, "every pixel is marked, nothing is left out (mask_meaning='keep')"),
-        (MaskMeaning.IGNORE, 1, "no pixel is marked; the brightest value is 1, marked are those above 127"),
+        (MaskMeaning.IGNORE, 1, "every pixel is marked, everything is left out (mask_meaning='ignore')"),
         (MaskMeaning.KEEP, 0, "no pixel is marked; the brightest value is 0, marked are those above 127"),
     ],
 )
@@ -323,6 +323,89 @@ def test_masks_of_any_colour_mark_pixels(rig: Path, tmp_path: Path) -> None:
     batch = read(open_scene(rig, masks=tmp_path / "m"))
     assert batch.dynamic is not None
     assert (batch.dynamic == torch.from_numpy(HALF / 255)).all()
+
+
+DISK = np.hypot(*(np.indices((48, 64)) - 24)) / 12
+"""Distance from the centre of a disk, in its radius."""
+
+
+def soft(width: float) -> Pixels:
+    """Return a disk with an edge of this width, in its radius."""
+    return np.rint(255 * ((1 - DISK) / width + 0.5).clip(0, 1)).astype(np.uint8)
+
+
+def labelled(*labels: int, kind: type[np.generic] = np.uint8) -> Pixels:
+    """Return vertical bars of labels, with 0 between them."""
+    mask = np.zeros((48, 64), kind)
+    for place, label in enumerate(labels):
+        mask[5:40, 2 + 10 * place : 9 + 10 * place] = label
+    return mask
+
+
+FAINT = np.random.default_rng(0).integers(0, 4, (48, 64)).astype(np.uint8)
+LABELS = "masks: label maps (values such as {}): all pixels other than 0 are marked"
+MASKS: dict[str, tuple[Pixels, Pixels, str]] = {
+    "labels": (labelled(1, 13, 150), labelled(1, 13, 150) > 0, LABELS.format("1, 13")),
+    "many labels": (labelled(2, 5, 9, 40, 60, 90), labelled(1, 1, 1, 1, 1, 1) > 0, LABELS.format("2, 5, 9, 40")),
+    "deep labels": (labelled(26, 1001, kind=np.uint16), labelled(1, 1) > 0, LABELS.format("26, 1001")),
+    "colours": (
+        np.dstack([labelled(64, 0, 0), labelled(0, 128, 0), labelled(0, 0, 32)]),
+        labelled(1, 1, 1) > 0,
+        "32, 64",
+    ),
+    "0 and 1": (labelled(1), labelled(1) > 0, LABELS.format("1")),
+    "binary": (labelled(255), labelled(255) > 0, ""),
+    "deep binary": (labelled(65535, kind=np.uint16), labelled(1) > 0, ""),
+    "soft edge": (soft(0.2), soft(0.2) > 127, ""),
+    "wide edge": (soft(1.5), soft(1.5) > 127, ""),
+    "faint noise": (FAINT, FAINT > 127, ""),
+    "shades": (np.where(DISK < 1, 255, np.arange(64) + 40).astype(np.uint8), DISK < 1, ""),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_label_maps_are_told_from_masks_of_brightness(kind: str, rig: Path, tmp_path: Path) -> None:
+    mask, expected, text = MASKS[kind]
+    scene = with_masks(rig, tmp_path / "m", mask, mask, MaskMeaning.DYNAMIC)
+    found = [notice for notice in scene.notices if "label maps" in notice.text]
+    assert len(found) == bool(text)
+    for notice in found:
+        assert text in notice.text
+        assert notice.level is (Level.INFO if kind == "0 and 1" else Level.WARNING)
+    marked = read(scene).dynamic
+    assert marked is not None
+    np.testing.assert_array_equal(marked[0, 0, 1].numpy() > 0, expected)
+
+
+def test_masks_of_all_views_are_label_maps_if_those_of_one_are(rig: Path, tmp_path: Path) -> None:
+    scene = with_masks(rig, tmp_path / "m", labelled(200), labelled(7), MaskMeaning.DYNAMIC)
+    assert sum("label maps" in notice.text for notice in scene.notices) == 1
+    marked = read(scene).dynamic
+    assert marked is not None
+    assert (marked[0, :, 0] == marked[0, :, 1]).all()
+
+
+def test_the_palette_of_a_label_map_counts_where_no_sampled_mask_is_dark(rig: Path, tmp_path: Path) -> None:
+    for view, dark in (("a", 10), ("b", 7)):
+        (tmp_path / "m" / view).mkdir(parents=True)
+        for number in range(12):
+            mask = Image.fromarray(labelled(8 if number == dark else 1))
+            mask.putpalette([0, 0, 0, 128, 0, 0, *[0] * 18, 64, 0, 0])
+            mask.save(tmp_path / "m" / view / f"{number}.png")
+    scene = open_scene(rig, masks=tmp_path / "m")
+    assert [n.level for n in scene.notices if "palette" in n.text] == [Level.INFO]
+    marked = read(scene).dynamic
+    assert marked is not None
+    assert (marked[0, :, 1] == torch.from_numpy(labelled(1))).all()
+
+
+def test_masks_are_named_like_their_images_or_with_png_after_the_whole_name(tmp_path: Path) -> None:
+    for view in "ab":
+        write_images(tmp_path / "rig" / view, {f"{n:03}.jpg": counter_image(n) for n in range(6)})
+        write_images(tmp_path / "m" / view, {f"{n:03}.jpg.png": counter_image(n)[..., 0] for n in range(6)})
+    marked = read(open_scene(tmp_path / "rig", masks=tmp_path / "m")).dynamic
+    assert marked is not None
+    assert mask_numbers(marked[0, :, 1]) == list(range(6))
 
 
 @pytest.mark.parametrize("value", [0, 65535])
