@@ -81,16 +81,6 @@ class ViewerContent:
         return len(self.instants)
 
     @property
-    def title(self) -> str:
-        """Name of the scene."""
-        return self.output.run.scene.name
-
-    @property
-    def unit(self) -> str:
-        """Unit of length: "metre" or "arbitrary"."""
-        return self.output.run.unit
-
-    @property
     def frame_rate(self) -> float:
         """Instants per second, from the median step; 1 for a single instant."""
         return frame_rate(self.seconds)
@@ -104,16 +94,6 @@ class ViewerContent:
     def choice(self) -> PointChoice:
         """All points of the shown views."""
         return PointChoice(views=tuple(view.index for view in self.views))
-
-    @property
-    def has_motion(self) -> bool:
-        """Whether the run predicted which points move."""
-        return self.output.has_motion
-
-    @property
-    def has_velocity(self) -> bool:
-        """Whether the run measured velocities."""
-        return self.output.has_velocity
 
     @cached_property
     def tracks(self) -> Tracks | None:

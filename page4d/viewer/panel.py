@@ -70,14 +70,14 @@ class Panel:
             self.fps = gui.add_number("fps", rate, min=_MIN_FPS, max=_MAX_FPS, step=0.1, disabled=not has_time)
         with gui.add_folder("Points"):
             self.layer = gui.add_dropdown(
-                "show", [layer.value for layer in PointLayer], disabled=not content.has_motion
+                "show", [layer.value for layer in PointLayer], disabled=not content.output.has_motion
             )
             self.min_confidence = gui.add_slider("min confidence", min=0.0, max=1.0, step=0.01, initial_value=0.0)
             self.point_size = gui.add_slider("point size", min=0.1, max=5.0, step=0.1, initial_value=1.0)
             self.count = gui.add_text("shown", "", disabled=True)
-            self.unit = gui.add_text("unit", content.unit, disabled=True)
+            self.unit = gui.add_text("unit", content.output.run.unit, disabled=True)
         self.velocities = self.velocity_steps = self.tracks = None
-        if content.has_velocity:
+        if content.output.has_velocity:
             with gui.add_folder("Motion"):
                 self.velocities = gui.add_checkbox("velocities", False, hint="paths of moving points")
                 self.velocity_steps = gui.add_slider(

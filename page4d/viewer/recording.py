@@ -56,7 +56,7 @@ def estimated_bytes(content: ViewerContent, *, with_pictures: bool) -> int:
     pictures = content.num_times * len(content.views) if with_pictures else 0
     points = content.num_sent * _POINT_BYTES[content.precision]
     tracks = min(content.tracks.num_tracks, MAX_TRACKS) if content.tracks is not None else 0
-    lines = content.num_times * ((MAX_SEGMENTS if content.has_velocity else 0) + tracks * TRAIL)
+    lines = content.num_times * ((MAX_SEGMENTS if content.output.has_velocity else 0) + tracks * TRAIL)
     return round(_CLIENT_BYTES + points + pictures * _PICTURE_BYTES + lines * _SEGMENT_BYTES)
 
 
@@ -89,18 +89,18 @@ def record_page(
         CapabilityError: if viser is not installed.
     """
     check_size(content, with_pictures=thumbnails is not None)
-    server = start_server(0, content.title)
+    server = start_server(0, content.output.run.scene.name)
     try:
         serializer = server.get_scene_serializer()
         prepare_scene(server, content)
         cameras = CameraNodes(server.scene, content, thumbnails)
-        span_s = default_steps(content) / content.frame_rate if content.has_velocity else 0.0
+        span_s = default_steps(content) / content.frame_rate if content.output.has_velocity else 0.0
         for place, seconds in enumerate(content.durations.tolist()):
             with server.atomic():
                 for layer, cloud in _layers(content, place):
                     points = cloud.xyz, cloud.rgb
                     add_cloud(server.scene, f"/{layer}", content, points, size=content.point_size)
-                    if layer is PointLayer.MOVING and content.has_velocity:
+                    if layer is PointLayer.MOVING and content.output.has_velocity:
                         segments = velocity_segments(cloud, content.choice, span_s)
                         add_segments(server.scene, "/velocities", content, segments)
                 if content.tracks is not None:
@@ -113,7 +113,7 @@ def record_page(
         page = str(serializer.as_html(dark_mode=True))
     finally:
         stop_server(server)
-    title = html.escape(f"{content.title} - page4d")
+    title = html.escape(f"{content.output.run.scene.name} - page4d")
     return page.replace("<title>Viser</title>", f"<title>{title}</title>", 1).encode("utf-8", "replace")
 
 

@@ -401,7 +401,7 @@ class MotionNodes:
 
     def show(self, place: int, cloud: PointCloud, choice: PointChoice, steps: float, *, tracks: bool) -> None:
         """Show the velocities of a cloud during some steps (0: none), and the tracks."""
-        if self._content.has_velocity:
+        if self._content.output.has_velocity:
             seconds = steps / self._content.frame_rate
             self._show(
                 "/velocities", steps > 0, (place, choice, steps), lambda: velocity_segments(cloud, choice, seconds)

@@ -253,7 +253,7 @@ def live_viewer(
     Raises:
         CapabilityError: if viser is not installed, or no port is free.
     """
-    server = start_server(port, content.title)
+    server = start_server(port, content.output.run.scene.name)
     try:
         viewer = LiveViewer(server, content, thumbnails)
         try:

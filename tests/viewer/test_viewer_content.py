@@ -56,7 +56,7 @@ def test_the_chosen_points_are_those_of_a_search(content, threshold, layer, view
 
 def test_the_layers_are_both_there(content):
     dynamic = content.points(0).dynamic
-    assert content.has_motion
+    assert content.output.has_motion
     assert 0 < dynamic.mean() < 0.5
 
 
