@@ -189,7 +189,7 @@ _NotNegative = Annotated[float, Field(ge=0.0)]
 
 
 class PairRecord(FileModel):
-    """Two views with the evidence on their relative pose.
+    """Two views with the evidence of `num_instants` common instants on their relative pose.
 
     `score` is the support per possible person and instant for people, the number of unique inliers for texture.
     `control` is the best score where no agreement can be, None without such a control; `jackknife_deg` the median
@@ -261,7 +261,7 @@ class RegistrationRecord(FileModel):
         return " and ".join(sorted({pair.evidence for pair in self.pairs if pair.accepted}))
 
 
-_Score = Annotated[float, Field(ge=0.0, le=1.0)]
+_Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 Certainty = Literal["certain", "likely"]
 Fault = Literal["swapped", "turned", "displaced", "duplicate", "convention", "contradicted"]
@@ -272,7 +272,7 @@ class PairFitRecord(FileModel):
     """How well two calibrated cameras fit the people at `num_instants` common instants, and whether they fit."""
 
     views: tuple[Name, Name]
-    score: _Score
+    score: _Share
     num_instants: Count
     fits: bool
 
@@ -289,8 +289,8 @@ class FindingRecord(FileModel):
     certainty: Certainty
     what: str
     fix: str
-    score: _Score | None = None
-    better_score: _Score | None = None
+    score: _Share | None = None
+    better_score: _Share | None = None
     angle_deg: _NotNegative | None = None
 
     @property
@@ -329,8 +329,6 @@ class CalibrationCheckRecord(FileModel):
 Difference = Literal["central", "forward", "backward", "unknown"]
 """How the velocity of an instant is measured."""
 
-_Part = Annotated[float, Field(ge=0, le=1)]
-
 
 class InstantMotion(FileModel):
     """Velocities of an instant: how they were measured, and numbers of pixels of all views.
@@ -364,9 +362,9 @@ class MotionRecord(FileModel):
     sigma_factor: float = Field(gt=0.0)
     noise: list[float]
     differences: list[Difference]
-    known: _Part
-    still: _Part
-    one_view: _Part
+    known: _Share
+    still: _Share
+    one_view: _Share
     clipped: Count = 0
     tracks: Count | None = None
 

@@ -144,11 +144,8 @@ class PointMatches:
 class PairPose:
     """The pose of view `second` relative to view `first`, x2 = rotation @ x1 + s * direction, with its evidence.
 
-    `score` is in [0, 1] for people (support per possible person and instant) and the number of unique inliers for
-    texture. `control` is the best score of the same estimation where no agreement can be (permuted instants), None
-    where there is no such control. `jackknife_deg` is the median change of rotation between halves of the evidence.
-    `residual_px` is the median Sampson error of supporting matches, `num_instants` how many instants have common
-    evidence. `reason` states why a pair is not accepted; it is empty for accepted ones.
+    The other fields are those of `PairRecord` in `run.json`; `residual_px` is a Sampson error. `reason` is empty for
+    accepted pairs.
     """
 
     first: int
@@ -175,8 +172,8 @@ class RegisteredView:
     """The camera of one view in the world of its part of the rig.
 
     `world_to_camera` is None for a view that is not placed; `reason` states why. `part` numbers the connected parts
-    of the graph of accepted pairs, 0 being the largest; only views of part 0 are placed. `residual_px` is the median
-    reprojection error. `focal_std` is the relative standard deviation of an estimated focal length.
+    of the graph of accepted pairs, 0 being the largest; only views of part 0 are placed. `residual_px` and
+    `focal_std` are as in `PlacedRecord`.
     """
 
     name: str
@@ -195,11 +192,7 @@ class RegisteredView:
 
 @dataclass(frozen=True, kw_only=True)
 class RigRegistration:
-    """Cameras of a rig from evidence; the world is the first placed camera's frame.
-
-    `metres_per_unit` is known if a length was given. `person_height` is the median height of the people in units of
-    the rig. `seconds` are those of the stages.
-    """
+    """Cameras of a rig from evidence, as in `RegistrationRecord`; the world is the first placed camera's frame."""
 
     views: tuple[RegisteredView, ...]
     pairs: tuple[PairPose, ...]
