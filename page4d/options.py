@@ -594,19 +594,17 @@ class ReconstructSettings:
         )
 
 
-def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Split options by name into the fields of `SceneOptions`, `NetworkOptions` and `ReconstructSettings`.
+def split_options(options: Mapping[str, Any], function: str, *kinds: type[Any]) -> list[dict[str, Any]]:
+    """Split the options of a function of page4d by name into the fields of records of these kinds.
 
     Raises:
         UsageError: naming an option that none of them has.
     """
-    kinds = (SceneOptions, NetworkOptions, ReconstructSettings)
     records = [{field.name for field in fields(kind)} for kind in kinds]
     unknown = sorted(options.keys() - set().union(*records))
     if unknown:
-        raise UsageError(f"no option is called '{unknown[0]}'", "see help(page4d.reconstruct)")
-    scene, network, run = ({name: value for name, value in options.items() if name in names} for names in records)
-    return scene, network, run
+        raise UsageError(f"no option is called '{unknown[0]}'", f"see help(page4d.{function})")
+    return [{name: value for name, value in options.items() if name in names} for names in records]
 
 
 _COMMAND_OPTIONS = {"target": "to", "folder": "to", "published_as": "as", "scalars": "set", "configs": "config"}

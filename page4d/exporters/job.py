@@ -276,12 +276,9 @@ class ExportJob:
         return self.clouds
 
     def _moved(self, cloud: PointCloud) -> PointCloud:
-        return PointCloud(
+        return replace(
+            cloud,
             xyz=self.world.points(cloud.xyz),
-            rgb=cloud.rgb,
-            confidence=cloud.confidence,
-            view=cloud.view,
-            dynamic=cloud.dynamic,
             normals=None if cloud.normals is None else self.world.directions(cloud.normals),
             velocity=None if cloud.velocity is None else self.world.vectors(cloud.velocity),
             velocity_sigma=None if cloud.velocity_sigma is None else self._scaled(cloud.velocity_sigma),

@@ -144,7 +144,8 @@ def _opened(
     observer: Observer,
 ) -> tuple[Scene, Predictor]:
     """Open a scene, unless it is open, and build its predictor for the settings of the run, unless there is one."""
-    of_scene, of_network, of_run = split_options(options)
+    kinds = (SceneOptions, NetworkOptions, ReconstructSettings)
+    of_scene, of_network, of_run = split_options(options, "reconstruct", *kinds)
     if not isinstance(scene, Scene):
         scene = open_scene(scene, SceneOptions(**of_scene), progress=observer.progress)
     elif of_scene:

@@ -5,7 +5,7 @@ a calibration with camera motion and people.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from page4d.errors import CapabilityError, InputError, UsageError, WeightsError,
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
-from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options
+from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options, split_options
 from page4d.output.record import CalibrationCheckRecord, PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.check.calibration import check_scene
@@ -376,11 +376,7 @@ def register(
         InputError: if a video, image or calibration cannot be used.
         WeightsError: if people are requested and the pose model was not fetched.
     """
-    names = [{field.name for field in fields(kind)} for kind in (SceneOptions, RegisterSettings)]
-    unknown = sorted(options.keys() - set().union(*names))
-    if unknown:
-        raise UsageError(f"no option is called '{unknown[0]}'", "see help(page4d.register)")
-    of_scene, of_settings = ({key: value for key, value in options.items() if key in group} for group in names)
+    of_scene, of_settings = split_options(options, "register", SceneOptions, RegisterSettings)
     settings = replace(settings or RegisterSettings(), **of_settings)
     if settings.register not in _EVIDENCE:
         raise UsageError(

@@ -1,12 +1,11 @@
 """Synthetic worlds: descriptions in numbers, their conversion to batches of tensors, and their state over time."""
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import IntEnum
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,8 +55,6 @@ class Motion:
         turn = matrix_from_rotation_vector(self.axis[:, None] * angle[..., None])
         return rigid(turn @ matrix_from_rotation_vector(self.rotation)[:, None], center)
 
-
-AnyPart = TypeVar("AnyPart", "Lights", Motion, Figures, Texture)
 
 ROOM_FACES = 6
 """Number of textures of a room: the walls at -x and +x, ceiling (-y), floor (+y), the walls at -z and +z."""
@@ -132,18 +129,14 @@ class Worlds:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Worlds":
         """Apply `change` to every tensor, for example to move or cast it."""
-        return Worlds(
-            shape=change(self.shape),
-            half_size=change(self.half_size),
-            motion=_map_fields(self.motion, change),
-            figures=_map_fields(self.figures, change),
-            texture=_map_fields(self.texture, change),
-            lights=_map_fields(self.lights, change),
-        )
+        mapped: Worlds = _mapped(self, change)
+        return mapped
 
 
-def _map_fields(part: AnyPart, change: Callable[[Tensor], Tensor]) -> AnyPart:
-    return type(part)(**{field.name: change(getattr(part, field.name)) for field in dataclasses.fields(part)})
+def _mapped(part: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(part, Tensor):
+        return change(part)
+    return type(part)(**{field.name: _mapped(getattr(part, field.name), change) for field in fields(part)})
 
 
 EDGE = 1e-3
