@@ -21,6 +21,7 @@ from page4d.scene.layout import (
     cameras_alone,
     image_view,
     is_holder,
+    is_no_camera,
     missing_chapters,
     notices_of,
     one_series,
@@ -42,7 +43,6 @@ RESERVED_FOLDERS = {
 _RESULT = "run.json"
 """A folder with this file is the result of a run."""
 
-_ONE_EACH = ", or leave one recording in every folder: each is a view then"
 _SYNC_FILES = ("sync.json", "sync.toml")
 
 _UNFINISHED_SUFFIXES = frozenset(".part .partial .crdownload .download .filepart .tmp .aria2".split())
@@ -143,7 +143,8 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
 
 def _below(folders: list[Path]) -> dict[Path, tuple[list[Candidate], list[LeftOut]]]:
     """Return the recordings below folders that may be those of single cameras."""
-    found = {entry: recordings_below(entry, entry.name) for entry in folders if not (entry / _RESULT).is_file()}
+    may_be = [entry for entry in folders if not (entry / _RESULT).is_file() and not is_no_camera(entry.name)]
+    found = {entry: recordings_below(entry, entry.name) for entry in may_be}
     return {entry: views for entry, views in found.items() if views[0]}
 
 
@@ -247,7 +248,8 @@ def _no_videos(folder: Path, below: dict[Path, int]) -> InputError:
         )
     if below:
         best = max(below, key=lambda entry: below[entry])
-        each = "" if any(is_holder(entry.name) for entry in below) or len(below) < 2 else _ONE_EACH
+        is_rig = 1 in below.values() and below[best] > 1 and not any(is_holder(entry.name) for entry in below)
+        each = ", or leave one recording in every folder: each is a view then" if is_rig else ""
         return InputError(
             f"no videos in '{folder}', but '{best}' has {below[best]}", f"give the folder '{best}'{each}"
         )

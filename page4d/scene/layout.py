@@ -16,6 +16,7 @@ from page4d.io.input_files import composed, natural_key
 from page4d.scene.image_file import Image, read_header, read_pixels
 from page4d.scene.images import image_files
 from page4d.scene.probe import first_picture
+from page4d.scene.stamps import stamps_of_names
 from page4d.scene.video import VIDEO_SUFFIXES
 
 SYSTEM_FOLDERS = frozenset(("__macosx", "@eadir", "$recycle.bin", "system volume information", "lost+found"))
@@ -29,12 +30,20 @@ _MAPS = frozenset(
 MAPS = "depth maps or masks, for ⟨depth⟩ and ⟨masks⟩"
 _BOARDS = frozenset("calib calibration checkerboard chessboard charuco".split())
 _COLORS = frozenset("color colors colour colours rgb".split())
-_COPIES = frozenset(
-    "proxy half quarter eighth small low lowres lores preview thumb thumbnail copy resized downsampled downscaled "
-    "reduced compressed 2x 4x 8x 16x x2 x4 x8 x16 270p 360p 480p 540p 720p 1080p".split()
+_REDUCED = frozenset(
+    "proxy half quarter eighth lowres lores preview thumb thumbnail resized downsampled downscaled reduced".split()
 )
+"""Words in the names of recordings that are no cameras if there is a larger one with the rest of the name."""
+
+_COPIES = _REDUCED | frozenset(
+    "small low copy backup h264 h265 hevc prores converted transcoded compressed 2x 4x 8x 16x x2 x4 x8 x16 "
+    "270p 360p 480p 540p 720p 1080p".split()
+)
+"""Words in the names of recordings that are no cameras if they show what another one shows."""
+
 _DIVISORS = frozenset("2 4 8 16".split())
-_NO_CAMERAS = _COPIES | _DIVISORS | frozenset("1x x1 full orig original high 1440p 2160p 4k images image".split())
+_FRAMES = frozenset("frames images image imgs extracted mp4 mov avi mkv video".split())
+_NO_CAMERAS = _COPIES | _DIVISORS | _FRAMES | frozenset("1x x1 full orig original high 1440p 2160p 4k".split())
 """Words that distinguish no cameras where there are copies: nerfstudio's `images_2` has half the size of `images`."""
 
 _SAME_PICTURE = 0.95
@@ -48,14 +57,15 @@ _HOLDERS = re.compile(
 """Names of folders that hold recordings of all cameras, or of one at different times."""
 
 _INSTANT = re.compile(r"(frames?|time|timestep|step|instant|moment|tick)[ _.-]*[\d_.:-]*\d", re.IGNORECASE)
-_NUMBER = re.compile(r"[\d_.:-]*\d")
+_NUMBER = re.compile(r"[abd-jl-uw-z]?[\d_.:-]*\d", re.IGNORECASE)
+_SERIAL = re.compile(r"[1-9]\d{7,}")
 _CAMERA_WORD = r"(?:cam|camera|view|kinect|gopro|iphone|phone|device|sensor)[ _.-]*"
 _CAMERA = re.compile(
     rf"{_CAMERA_WORD}(\d{{1,3}}|[a-z])|({_CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",
     re.IGNORECASE,
 )
 _FRAME_NUMBER = re.compile(rf"({_CAMERA_WORD}\d+)|\d+(?:[.,]\d+)*", re.IGNORECASE)
-_WORD = re.compile(r"\d+[xpkK](?![A-Za-z])|x\d+|\d+|[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+_WORD = re.compile(r"\d+[xpkK]?(?![A-Za-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*(?![a-z])|\d+")
 
 _CHAPTER = re.compile(
     r"(?P<of>.*(?<![a-z])g)(?:opr|(?P<letter>[a-z])(?P<gopro>\d\d))(?P<more>\d{4}(?:\D.*)?)"
@@ -106,7 +116,12 @@ def notices_of(left: Iterable[LeftOut]) -> list[Notice]:
 
 def is_holder(name: str) -> bool:
     """Return whether a folder is named as that of all cameras, or of one camera at different times."""
-    return _HOLDERS.fullmatch(name) is not None or bool(_words(name) & (_MAPS | _BOARDS))
+    return _HOLDERS.fullmatch(name) is not None
+
+
+def is_no_camera(name: str) -> bool:
+    """Return whether a folder is named as one of maps or images of a calibration."""
+    return bool(_words(name) & (_MAPS | _BOARDS))
 
 
 def image_view(folder: Path, name: str, label: str) -> Candidate | None:
@@ -145,7 +160,9 @@ def _beside(other: Candidate, used: str) -> LeftOut:
 
 
 def _words(name: str) -> frozenset[str]:
-    return frozenset(word.lower() for word in _WORD.findall(name))
+    """Return the words of a name in lower case, with and without the numbers that follow them."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return frozenset((*words, *(re.sub(r"(?<=[a-z])\d+$", "", word) for word in words)))
 
 
 def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
@@ -215,9 +232,13 @@ def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
         groups[_camera_words(candidate.name)].append(candidate)
     left = []
     for group in groups.values():
-        videos = {candidate.name: candidate for candidate in group if not candidate.files}
-        images = [candidate for candidate in group if candidate.files and candidate.name in videos]
-        left += [LeftOut(candidate=one, kind="images of {}", view=videos[one.name].label) for one in images]
+        videos = [candidate for candidate in group if not candidate.files]
+        images = [
+            candidate
+            for candidate in group
+            if videos and candidate.files and not _words(candidate.name) & _NO_CAMERAS - _FRAMES
+        ]
+        left += [LeftOut(candidate=candidate, kind="images of {}", view=videos[0].label) for candidate in images]
         others = [candidate for candidate in group if candidate not in images]
         named = [candidate for candidate in others if _words(candidate.name) & _COPIES]
         # Without such a name, as in cam2, cam4 and cam8, the original has no divisor: images, images_2 and images_4.
@@ -227,17 +248,21 @@ def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
 
 
 def _camera_words(name: str) -> tuple[str, ...]:
-    """Return the words of a name without those of copies.
-
-    Source: the names of proxies of Sony (C0001S03 of C0001) and GoPro (GL010123 of GX010123 or GH010123).
-    """
-    name = re.sub(r"^(C\d{4})S\d\d$", r"\1", name)
-    name = re.sub(r"^G[HXL](?=\d{6}$)", "G", name)
+    """Return the words of a name without those of copies."""
+    name = re.sub(r"^(C\d{4})S\d\d$|^G[HXL](?=\d{6}$)", r"\1", name)
     return tuple(word.lower() for word in _WORD.findall(name) if word.lower() not in _NO_CAMERAS)
 
 
+def _is_reduced(name: str) -> bool:
+    """Return whether a name is that of a proxy.
+
+    Source: the names of proxies of Sony (C0001S03 of C0001) and GoPro (GL010123 of GX010123 or GH010123).
+    """
+    return bool(_words(name) & _REDUCED or re.fullmatch(r"C\d{4}S\d\d|GL\d{6}", name))
+
+
 def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[LeftOut]:
-    """Return the candidates that show what the largest one shows, in fewer pixels or by their names."""
+    """Return those with fewer pixels than the largest one, or names of copies, that show what it shows."""
     try:
         pictures = {candidate.label: _first_picture(candidate) for candidate in group}
     except Page4DError:  # reported when it is opened as a view
@@ -248,8 +273,17 @@ def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[Lef
         LeftOut(candidate=candidate, kind="copies of {}", view=original.label)
         for candidate in group
         if candidate is not original
-        and (sizes[candidate.label] < sizes[original.label] or candidate in named or candidate.name == original.name)
-        and _is_copy(pictures[candidate.label], pictures[original.label])
+        and (
+            (sizes[candidate.label] < sizes[original.label] and _is_reduced(candidate.name))
+            or (
+                (
+                    sizes[candidate.label] < sizes[original.label]
+                    or candidate in named
+                    or candidate.name == original.name
+                )
+                and _is_copy(pictures[candidate.label], pictures[original.label])
+            )
+        )
     ]
 
 
@@ -325,8 +359,8 @@ def views_of_instants(folder: Path, candidates: Sequence[Candidate]) -> tuple[li
     digits, camera_digits = ([len(re.sub(r".*\D", "", name)) for name in of] for of in (folders, names))
     padded = len(set(digits)) == 1 and digits[0] >= 3 and any(re.search(r"(?<!\d)0", name) for name in folders)
     numbers = padded and all(_NUMBER.fullmatch(name) for name in folders)
-    numbers = numbers and all(_NUMBER.fullmatch(name) or not re.search(r"\d", name) for name in names)
-    is_shorter = max(camera_digits) < max(digits)
+    is_shorter = max(camera_digits) < max(digits) and not all(_INSTANT.fullmatch(name) for name in names)
+    is_shorter |= all(_SERIAL.fullmatch(name) for name in names) and stamps_of_names([names]) == [None]
     if (cameras and all(digits)) or (instants and is_shorter):
         files = {name: tuple(images[name] for images in by_folder if name in images) for name in names}
         views = [Candidate(name=name, path=folder / name, label=f"{name}/", files=files[name]) for name in names]
