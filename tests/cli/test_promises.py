@@ -185,12 +185,8 @@ class TestResume:
     @pytest.mark.parametrize(
         ("option", "names"),
         [
-            (("--size", "42"), ["size"]),
             (("--views", "1"), ["views", "inputs", "instants"]),
-            (("--seed", "1"), ["seed"]),
-            (("--voxel", "0.5"), ["voxel"]),
             (("--stride", "2"), ["stride", "instants"]),
-            (("--preset", "mv-small"), ["preset"]),
             (("--precision", "bf16"), ["precision"]),
         ],
         ids=lambda value: value[0] if isinstance(value, tuple) else "",
@@ -213,13 +209,6 @@ class TestResume:
         refused = cli(*arguments(scene, out, "--resume"))
         assert (refused.code, "differs: inputs" in refused.err) == (2, True)
         assert "copies of inputs must keep their times, as with `cp -a`" in refused.err
-
-    def test_other_files_are_not_resumed(self, tmp_path, chunked):
-        (tmp_path / "points").mkdir()
-        (tmp_path / "points" / "other.ply").write_text("other")
-        refused = chunked(tmp_path, "--resume")
-        assert (refused.code, "holds files but no record of a page4d run" in refused.err) == (2, True)
-        assert chunked(tmp_path).code == 2
 
     def test_a_damaged_record_is_refused(self, out, chunked):
         (out / "state" / "run.json").write_text("{")
@@ -327,16 +316,6 @@ class TestOutputPaths:
         }
         assert sorted(path.name for path in tmp_path.rglob("*x*") if out not in path.parents) == []
 
-    def test_a_symbolic_link_out_of_the_folder_is_refused(self, tmp_path, chunked):
-        out, outside = tmp_path / "out", tmp_path / "outside"
-        out.mkdir()
-        outside.mkdir()
-        (out / "depth").symlink_to(outside)
-        refused = chunked(out)
-        assert refused.code == 5
-        assert "leads outside" in refused.err
-        assert list(outside.iterdir()) == []
-
 
 class TestOneWriter:
     def test_a_second_writer_is_refused_with_the_pid_of_the_first(self, out, chunked):
@@ -405,18 +384,13 @@ class TestDisk:
         assert "free" in ended.err
         assert not (tmp_path / "out" / "points").exists()
 
-    @pytest.mark.parametrize("place", ["file", "file/below", "/proc/page4d", "link"])
+    @pytest.mark.parametrize("place", ["file", "link"])
     def test_an_impossible_output_folder_is_refused_before_the_scene_is_opened(
         self, place, tmp_path, chunked, monkeypatch
     ):
         monkeypatch.setattr("page4d.scene.open.open_scene", lambda *_: pytest.fail("the scene was opened"))
         (tmp_path / "file").write_text("x")
         (tmp_path / "link").symlink_to("nowhere")
-        if place.startswith("/proc") and not Path("/proc").is_dir():
-            pytest.skip("no /proc here")
-        if place.startswith("/proc"):
-            real = os.access  # root has write access everywhere
-            monkeypatch.setattr(os, "access", lambda path, mode: str(path) != "/proc" and real(path, mode))
         ended = chunked(tmp_path / place)
         assert ended.code == 5
         assert f"error: cannot write to '{tmp_path / place}'" in ended.err

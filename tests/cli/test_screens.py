@@ -427,6 +427,7 @@ class TestHelp:
     def test_everyday_options_are_in_the_help_and_all_in_the_help_of_experts(self, command, cli) -> None:
         known = next(known for known in app.registered_commands if known.name == command)
         everyday, every = cli(command, "--help").out, cli(command, "--help-all")
+        assert cli(command, "-h").out == everyday
         assert (every.code == 0) == bool(known.callback.experts)
         for name, parameter in inspect.signature(known.callback).parameters.items():
             described = parameter.annotation.__metadata__[-1]

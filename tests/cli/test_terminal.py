@@ -61,20 +61,6 @@ def write_depth(folder: Path) -> None:
 
 
 class TestHelp:
-    @pytest.mark.parametrize("command", COMMANDS)
-    def test_every_command_has_help(self, command, cli):
-        for option in ("--help", "-h"):
-            ended = cli(command, option)
-            assert (ended.code, ended.err) == (0, "")
-            assert "Usage:" in ended.out
-            assert "--json" in ended.out
-
-    def test_the_help_of_the_application_lists_every_command(self, cli):
-        ended = cli("--help")
-        assert ended.code == 0
-        assert all(command in ended.out for command in COMMANDS)
-        assert cli().code == 2
-
     def test_every_command_prints_its_help_without_heavy_imports(self):
         """In one new process, as imported modules stay loaded."""
         code = (
@@ -93,16 +79,6 @@ class TestHelp:
         assert (ended.code, ended.out, ended.err) == (0, f"page4d {page4d.__version__}\n", "")
         project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
         assert project["project"]["scripts"]["page4d"] == "page4d_cli.app:main"
-
-    @pytest.mark.parametrize(
-        ("wrong", "right"), [("--sizes", "--size"), ("--presett", "--preset"), ("--ouput", "--out")]
-    )
-    def test_a_misspelt_option_is_refused_with_the_most_similar_one(self, wrong, right, cli):
-        ended = cli("reconstruct", "scene", wrong, "1")
-        assert ended.code == 2
-        assert "No such option" in ended.err
-        assert right in ended.err
-        assert ended.out == ""
 
 
 class TestReconstruct:

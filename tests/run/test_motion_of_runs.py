@@ -124,7 +124,7 @@ def test_tracks_are_in_the_world_and_agree_with_the_clouds(finished: Path) -> No
         assert distance < 1e-4
 
 
-@pytest.mark.parametrize("instants", [1, 3, 4])
+@pytest.mark.parametrize("instants", [1, 4])
 def test_a_resumed_run_writes_the_same_bytes(finished: Path, instants: int, tmp_path: Path) -> None:
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "out", observer=StopAt(instants))

@@ -100,7 +100,7 @@ class StopAt(SilentObserver):
             raise InterruptedRunError("stop", "", 15)
 
 
-@pytest.mark.parametrize("instants", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize("instants", [0, 2, 5, 8])
 def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path, finished: Path, instants: int):
     scene, out = uncalibrated(CAPTURE.scene()), tmp_path / "out"
     with pytest.raises(InterruptedRunError, match=r"after \d of 9 instants") as stopped:

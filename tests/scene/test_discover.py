@@ -133,15 +133,6 @@ def test_a_subfolder_with_the_videos_is_named(tmp_path: Path) -> None:
     assert caught.value.hint == f"give the folder '{tmp_path / 'videos'}'"
 
 
-def test_copies_of_a_recording_are_reported(tmp_path: Path) -> None:
-    path = write_counter_clip(tmp_path / "a.mp4", 3)
-    (tmp_path / "b.mp4").write_bytes(path.read_bytes())
-    write_counter_clip(tmp_path / "c.mp4", 4)
-    texts = [notice.text for notice in open_scene(tmp_path).notices]
-    assert "a.mp4 and b.mp4 are the same file" in texts
-    assert not any("c.mp4" in text for text in texts)
-
-
 def test_copies_of_image_folders_are_reported_in_one_line(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
         write_images(tmp_path / name, {f"{n}.png": frame for n, frame in enumerate(counter_clip(range(3)))})

@@ -241,23 +241,6 @@ def test_duplicated_frames_do_not_shift_the_alignment(tmp_path: Path) -> None:
     assert len(set(counts[:, 1])) == 30
 
 
-def test_a_video_of_one_frame_gives_one_instant(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.add("a.mp4", steady(30, 1))
-    write_counter_clip(tmp_path / "b.mp4", 1)
-    scene = rig.open(sync="none")
-    assert scene.times.tolist() == [0.0]
-    assert [view.indices for view in scene.views] == [(0,), (0,)]
-
-
-def test_offsets_without_a_common_span_are_refused(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.add("a.mp4", steady(30, 0.5))
-    rig.add("b.mp4", steady(30, 0.5), (0.7, 1.0))
-    with pytest.raises(InputError, match="do not overlap in time"):
-        rig.open()
-
-
 @pytest.mark.parametrize(
     ("code", "fps", "seconds"),
     [

@@ -297,7 +297,7 @@ class TestWeights:
         state = begin_from_weights(
             replace(TINY, model=replace(DEMO_LIKE, mlp_ratio=2.0)), RunFolder(whole).weights, CPU
         )
-        assert state.network.config == NETWORKS["mv-tiny"]
+        assert state.network.config == TINY.model
 
 
 class TestFailures:

@@ -17,11 +17,12 @@ from page4d.lab.training.optimizers import OptimizerConfig
 from page4d.lab.training.schedule import Budget
 from page4d.lab.training.state import TrainCheckpoint, read_checkpoint
 from page4d.lab.training.train import TrainOutcome, TrainRequest, train
+from page4d.networks.presets import PRESETS
 
 SIZE = (28, 42)
 
 TINY = TrainConfig(
-    model="mv-tiny",
+    model=replace(PRESETS["mv-tiny"], point_head=None),
     stages=(
         CurriculumStage(
             sizes=(SIZE,),

@@ -328,13 +328,6 @@ def test_a_dictionary_whose_keys_share_a_hash_is_refused(tmp_path: Path) -> None
         open_source(path)
 
 
-def test_keys_that_are_no_names_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "keys.pt"
-    torch.save({1: torch.zeros(1)}, path)
-    with pytest.raises(WeightsError, match="holds a tensor under 1, not under a name"):
-        open_source(path)
-
-
 @pytest.mark.parametrize("zipped", [True, False])
 def test_a_checkpoint_of_a_training_on_several_devices_is_read(zipped: bool, tmp_path: Path) -> None:
     """With prefixed names, tied weights, counts as integers, half precision, and the state of an optimizer."""

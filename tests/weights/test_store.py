@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,35 +87,6 @@ def test_half_precision_loads_as_float32(network: ViewTimeNetwork, saved: Path) 
     assert {value.dtype for value in state.values()} == {torch.float32}
     for name, value in network.state_dict().items():
         torch.testing.assert_close(state[name], value, rtol=1e-3, atol=1e-6)
-
-
-def test_saving_replaces_an_older_file_and_leaves_no_temporary_one(network: ViewTimeNetwork, tmp_path: Path) -> None:
-    path = tmp_path / "tiny.safetensors"
-    path.write_bytes(b"older")
-    reader = path.open("rb")
-    save_network(network, path, METADATA)
-    with reader:
-        assert reader.read() == b"older"  # open readers keep the older file
-    assert [file.name for file in tmp_path.iterdir()] == ["tiny.safetensors"]
-    umask = os.umask(0)
-    os.umask(umask)
-    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
-
-
-def test_a_failed_save_keeps_the_older_file(
-    network: ViewTimeNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "tiny.safetensors"
-    path.write_bytes(b"older")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OutputError, match="No space left on device"):
-        save_network(network, path, METADATA)
-    assert path.read_bytes() == b"older"
-    assert [file.name for file in tmp_path.iterdir()] == ["tiny.safetensors"]
 
 
 def test_an_unwritable_path_is_named(network: ViewTimeNetwork, tmp_path: Path) -> None:
