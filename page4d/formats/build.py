@@ -138,6 +138,7 @@ def make_camera(
     frames: tuple[str, ...] | None = None,
     times: tuple[float, ...] | None = None,
     pixel_center: float = PIXEL_CENTER,
+    nominal_width: float | None = None,
 ) -> CalibratedCamera:
     """Build a camera from the matrices of a file whose top-left pixel centre is at `pixel_center`.
 
@@ -153,6 +154,7 @@ def make_camera(
             distortion=distortion,
             frames=frames,
             times=times,
+            nominal_width=nominal_width,
         )
 
 
@@ -232,6 +234,7 @@ class ImageCamera:
     world_to_camera: Float[Tensor, "4 4"]
     image_size: tuple[int, int] | None
     distortion: Distortion | None
+    nominal_width: float | None = None
 
 
 def join_images(label: str, images: Sequence[ImageCamera]) -> tuple[CalibratedCamera, ...]:
@@ -261,6 +264,7 @@ def _join_view(label: str, name: str, images: list[ImageCamera]) -> CalibratedCa
         world_to_camera=poses[0] if is_static else poses,
         image_size=images[0].image_size,
         distortion=images[0].distortion,
+        nominal_width=images[0].nominal_width,
         frames=None if is_static else frames,
     )
 

@@ -106,7 +106,7 @@ def _format_of(content: object) -> RigFormat | None:
 
 def _find_in_folder(folder: Path) -> _Found:
     for row in FORMATS:
-        if row.is_folder(folder):
+        if not row.keys and row.is_folder(folder):
             return _Found(folder, row)
     try:
         files = sorted(path for path in folder.iterdir() if is_calibration_name(path) and path.is_file())
@@ -119,6 +119,10 @@ def _find_in_folder(folder: Path) -> _Found:
             found[lens_file(file)] = _find(file)
         except InputError as error:
             errors[lens_file(file)] = error
+    found = {file: each for file, each in found.items() if not each.row.advice} or found
+    if len(found) > 1 and not any(each.row.has_poses for each in found.values()):
+        first = next(iter(found.values()))
+        return first._replace(path=folder, content=[(each.path, each.content) for each in found.values()])
     if len(found) > 1:
         names = listed([path.name for path in found], limit=4)
         raise InputError(

@@ -209,8 +209,9 @@ class CalibratedCamera:
     """A camera of a calibration file, in page4d's conventions and in float64.
 
     `intrinsics` [3, 3] are in px with the top-left pixel's centre at (0.5, 0.5). `image_size` is (height, width), or
-    None if the file does not declare it. `world_to_camera` is [4, 4], or [F, 4, 4] for a moving camera: its F frames
-    are identified by `frames` (file stems) or `times` (seconds on the common clock).
+    None if the file does not declare it. If the file states only a field of view, `intrinsics` are for an image of
+    `nominal_width`, and the principal point is the centre of any image. `world_to_camera` is [4, 4], or [F, 4, 4] for
+    a moving camera: its F frames are identified by `frames` (file stems) or `times` (seconds on the common clock).
 
     Raises:
         InputError: if a matrix or the image size is invalid, or no real lens has such numbers (`check_lens`).
@@ -223,6 +224,7 @@ class CalibratedCamera:
     distortion: Distortion | None = None
     frames: tuple[str, ...] | None = None
     times: tuple[float, ...] | None = None
+    nominal_width: float | None = None
 
     def __post_init__(self) -> None:
         self._check(len(self.name) <= MAX_NAME, f"the name has {len(self.name):,} characters")
@@ -280,7 +282,8 @@ class Calibration:
     """All cameras of a calibration file.
 
     `scale` is METRIC if the camera positions are in metres. `file_unit` is the unit that the file declares ("m", "cm"
-    or "mm"), or None. `notices` are warnings about a readable file. `format` is set by `read_calibration`.
+    or "mm"), or None. `notices` are warnings about a readable file. The cameras of an `unnamed` calibration belong to
+    the views in the natural order of their names. `format` is set by `read_calibration`.
 
     Raises:
         InputError: if there is no camera, or two cameras have the same name.
@@ -292,6 +295,7 @@ class Calibration:
     format: str = ""
     file_unit: str | None = None
     notices: tuple[str, ...] = ()
+    unnamed: bool = False
 
     def __post_init__(self) -> None:
         label = self.path.name or str(self.path)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 
 from page4d.errors import InputError, shortened
@@ -72,9 +74,9 @@ def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
 
 
 def read_document(path: Path) -> Any:
-    """Return the parsed content of a JSON, YAML, TOML or XML file, recognized by its name or its beginning.
+    """Return the parsed content of a JSON, YAML, TOML, XML or NPY file, recognized by its name or its beginning.
 
-    XML is an Element, except that of OpenCV, which becomes a mapping as its YAML does.
+    XML is an Element, except that of OpenCV, which becomes a mapping as its YAML does; NPY is an array.
 
     Raises:
         InputError: if the file is missing, damaged, too large or of another kind.
@@ -85,6 +87,8 @@ def read_document(path: Path) -> Any:
         if kind == "xml":
             root = documents.parse_xml(documents.read_bytes(path, MAX_TEXT_BYTES))
             return _opencv_mapping(root) if root.tag == "opencv_storage" else root
+        if kind == "npy":
+            return _array(path)
         text = documents.read_text(path, MAX_JSON_BYTES if kind == "json" else MAX_TEXT_BYTES)
         if not text.strip():
             raise DocumentError("it is empty")
@@ -111,7 +115,15 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "yaml": documents.parse_yaml,
 }
 
-_KINDS = {".json": "json", ".toml": "toml", ".yml": "yaml", ".yaml": "yaml", ".xml": "xml", ".xcp": "xml"}
+_KINDS = {
+    ".json": "json",
+    ".toml": "toml",
+    ".yml": "yaml",
+    ".yaml": "yaml",
+    ".xml": "xml",
+    ".xcp": "xml",
+    ".npy": "npy",
+}
 
 
 def _kind(path: Path) -> str:
@@ -122,7 +134,15 @@ def _kind(path: Path) -> str:
     if kind := _KINDS.get(path.suffix.lower()):
         return kind
     start = documents.read_bytes(path, MAX_JSON_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    return {b"{": "json", b"<": "xml"}.get(start, "")
+    return {b"{": "json", b"<": "xml", b"\x93": "npy"}.get(start, "")
+
+
+def _array(path: Path) -> NDArray[Any]:
+    """Read a NumPy array; the map of the file is never larger than the file."""
+    try:
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, OSError, EOFError):
+        raise DocumentError("it is not a NumPy array of numbers, or incomplete") from None
 
 
 def _opencv_mapping(root: Element) -> dict[str, object]:
@@ -141,11 +161,12 @@ def _opencv_mapping(root: Element) -> dict[str, object]:
 def key_paths(document: object, depth: int = 3) -> Iterator[str]:
     """Yield the keys of a document with those above them (`cameras/cam1/K`); the first item of a list is `#`.
 
-    An XML document has the path of its root, `<root>`. At most 1,000 keys per level are looked at.
+    An XML document has the path of its root, `<root>`, an array `[]`. At most 1,000 keys per level are looked at.
     """
     if isinstance(document, Element):
         yield f"<{document.tag}>"
-        return
+    if isinstance(document, np.ndarray):
+        yield "[]"
     items: Iterable[tuple[object, object]] = ()
     if isinstance(document, dict):
         items = islice(document.items(), _MAX_KEYS)

@@ -48,6 +48,9 @@ _MODELS = {
 """Distortion coefficients of each camera model, in the order of `Distortion`."""
 
 
+_NOMINAL_WIDTH_PX = 1000
+
+
 class _Intrinsics(FileSchema):
     """Keys at the top level of the file, or in a frame, where they override the top level."""
 
@@ -102,11 +105,14 @@ def read(path: Path, content: dict[str, object]) -> Calibration:
     for raw, frame, name in zip(transforms.frames, frames, names, strict=True):
         with error_context(path.name, name.view):
             intrinsics = validated(_Intrinsics, shared | raw, path.name, name.view)
+            nominal = _nominal_width(intrinsics)
+            given = intrinsics if nominal is None else intrinsics.model_copy(update={"w": nominal, "h": nominal})
             images.append(
                 ImageCamera(
                     view=name.view,
                     frame=name.frame,
-                    intrinsics=_intrinsic_matrix(intrinsics),
+                    intrinsics=_intrinsic_matrix(given),
+                    nominal_width=nominal,
                     world_to_camera=_world_to_camera(frame, undo, transforms.applied_scale),
                     image_size=None if intrinsics.w is None or intrinsics.h is None else (intrinsics.h, intrinsics.w),
                     distortion=_distortion(intrinsics),
@@ -145,6 +151,12 @@ def _world_to_camera(frame: _Frame, undo: Float[Tensor, "4 4"], applied_scale: f
         rigid(given[:3, :3], given[:3, 3] / applied_scale) * torch.tensor(OPENGL_AXES, dtype=given.dtype)
     )
     return invert_rigid(undo @ opencv)
+
+
+def _nominal_width(given: _Intrinsics) -> int | None:
+    """Return the width to assume for intrinsics that state a field of view alone; None for others."""
+    is_field = given.camera_angle_x is not None and (given.w, given.fl_x, given.cx) == (None, None, None)
+    return _NOMINAL_WIDTH_PX if is_field else None
 
 
 def _intrinsic_matrix(given: _Intrinsics) -> Float[Tensor, "3 3"]:

@@ -74,6 +74,12 @@ def lens_file(path: Path) -> Path:
     return path if partner == path else _existing(partner)
 
 
+def partner_of(path: Path) -> Path:
+    """Return the other file of a pair `intri`, `extri`, which may not exist, or `path`."""
+    lenses = lens_file(path)
+    return lenses if lenses != path else _existing(_renamed(path, "intri", "extri"))
+
+
 def _existing(path: Path) -> Path:
     """Return a file, or the one of its name with another suffix if only that exists."""
     files = (path, *(path.with_suffix(suffix) for suffix in _SUFFIXES))
@@ -165,9 +171,9 @@ def _camera(label: str, name: str, intrinsic: _File, extrinsic: _File) -> Calibr
         if len(translation) != 3:
             raise InputError(f"T_{name} has {len(translation)} numbers, expected 3", CORRECTION_HINT)
         rotation = _rotation(name, extrinsic)
-        intrinsics = intrinsic.required((f"K_{name}",))
-        if intrinsics.shape != (3, 3):
-            raise InputError(f"K_{name} has shape {tuple(intrinsics.shape)}, expected (3, 3)", CORRECTION_HINT)
+        if f"K_{name}" not in intrinsic.content:
+            raise InputError(f"K_{name} is missing in {intrinsic.name}", CORRECTION_HINT)
+        intrinsics = numbers_of(intrinsic.content[f"K_{name}"], f"K_{name}", 3, 3)
         image_size = _image_size(name, intrinsic)
         pixel_center = _pixel_center(intrinsic)
     return make_camera(
@@ -217,7 +223,7 @@ def _image_size(name: str, intrinsic: _File) -> tuple[int, int] | None:
         return None
     if missing:
         raise InputError(f"{missing[0]} is missing in {intrinsic.name}", "give both sides of the image, or neither")
-    height, width = (_float(intrinsic.content[key], key) for key in keys)
+    height, width = (number_of(intrinsic.content[key], key) for key in keys)
     if not all(abs(side) < 1e9 and side == int(side) for side in (height, width)):
         raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
     return int(height), int(width)
@@ -225,7 +231,7 @@ def _image_size(name: str, intrinsic: _File) -> tuple[int, int] | None:
 
 def _pixel_center(intrinsic: _File) -> float:
     """Return the coordinate of the top-left pixel's centre, which exports of page4d state: EasyVolcap's is 0.5."""
-    center = _float(intrinsic.content.get("pixel_center", str(INTEGER_PIXEL_CENTER)), "pixel_center")
+    center = number_of(intrinsic.content.get("pixel_center", str(INTEGER_PIXEL_CENTER)), "pixel_center")
     if center not in (INTEGER_PIXEL_CENTER, PIXEL_CENTER):
         raise InputError(f"pixel_center is {center:g}, expected 0 or 0.5", CORRECTION_HINT)
     return center
@@ -238,14 +244,26 @@ def _matrix(value: object, key: str) -> Tensor:
     data = value.get("data")
     if not isinstance(data, list):
         raise InputError(f"{key} has no data", CORRECTION_HINT)
-    numbers = torch.tensor([_float(number, key) for number in data], dtype=torch.float64)
-    rows, columns = (_float(value.get(side), f"{key}.{side}") for side in ("rows", "cols"))
+    numbers = torch.tensor([number_of(number, key) for number in data], dtype=torch.float64)
+    rows, columns = (number_of(value.get(side), f"{key}.{side}") for side in ("rows", "cols"))
     if not (0 < rows <= len(data) and 0 < columns <= len(data) and int(rows) * int(columns) == len(data)):
         raise InputError(f"{key} has {len(data)} numbers for {rows:g}x{columns:g}", CORRECTION_HINT)
     return numbers.reshape(int(rows), int(columns))
 
 
-def _float(value: object, key: str) -> float:
+def numbers_of(value: object, key: str, rows: int, columns: int) -> Tensor:
+    """Build a matrix of known size from an `!!opencv-matrix` node, a list of numbers, or a list of rows."""
+    if isinstance(value, list):
+        flat = [number for row in value[: rows * columns] for number in (row if isinstance(row, list) else [row])]
+        value = {"rows": rows, "cols": columns, "data": flat}
+    matrix = _matrix(value, key)
+    if matrix.shape != (rows, columns):
+        raise InputError(f"{key} has shape {tuple(matrix.shape)}, expected {(rows, columns)}", CORRECTION_HINT)
+    return matrix
+
+
+def number_of(value: object, key: str) -> float:
+    """Return a number of a file, which YAML holds as text; `key` names it in the error."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)  # JSON
     if not isinstance(value, str):

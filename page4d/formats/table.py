@@ -46,8 +46,8 @@ class RigFormat:
 
     @property
     def is_folder(self) -> Callable[[Path], bool]:
-        """What recognizes a folder of the format; False if each calibration is one file."""
-        is_folder: Callable[[Path], bool] = self._function("is_folder", lambda _: False)
+        """What recognizes a folder of a format without `keys`."""
+        is_folder: Callable[[Path], bool] = self._function("is_folder")
         return is_folder
 
     @property
@@ -56,8 +56,8 @@ class RigFormat:
         write: Callable[[Calibration, Path], object] = self._function("write")
         return write
 
-    def _function(self, name: str, default: Any = None) -> Any:
-        return getattr(import_module(f"page4d.formats.{self.module}"), name, default)
+    def _function(self, name: str) -> Any:
+        return getattr(import_module(f"page4d.formats.{self.module}"), name)
 
 
 FORMATS = (
@@ -66,6 +66,33 @@ FORMATS = (
         "colmap",
         ("cameras.bin", "cameras.txt", "images.bin", "images.txt"),
         written=CalibrationFormat.COLMAP,
+    ),
+    RigFormat(
+        "Kalibr", "yaml_rigs", files="camchain.yaml", keys="[^#]+/camera_model", reader="read_kalibr", lenses=True
+    ),
+    RigFormat(
+        "MC-Calib",
+        "yaml_rigs",
+        files="calibrated_cameras_data.yml",
+        keys=r"camera_\d+/camera_matrix",
+        reader="read_mc_calib",
+        lenses=True,
+    ),
+    RigFormat(
+        "OpenCV stereo",
+        "yaml_rigs",
+        files="M1, D1, M2, D2, R, T",
+        keys=r"[MK]1|(CM|cameraMatrix|camera_matrix|CameraMatrix|mtx)_?(1|l|L|left)|R",
+        reader="read_stereo",
+        lenses=True,
+    ),
+    RigFormat(
+        "ROS camera_info",
+        "yaml_rigs",
+        files="one lens",
+        keys="(?i:camera_matrix|distortion_model)",
+        reader="read_camera_info",
+        has_poses=False,
     ),
     RigFormat(
         "OpenCV YAML",
@@ -82,6 +109,12 @@ FORMATS = (
         "transforms.json",
         keys="frames",
     ),
+    RigFormat("LLFF", "llff", ("poses_bounds*.npy",), "poses_bounds.npy", keys=r"\[\]"),
+    RigFormat(
+        "CMU Panoptic", "json_rigs", ("calibration*.json",), keys="cameras/#/(K|distCoef)", reader="read_panoptic"
+    ),
+    RigFormat("multical", "json_rigs", keys="camera_poses|cameras/.+/dist", reader="read_multical", lenses=True),
+    RigFormat("3D Gaussian Splatting", "json_rigs", files="cameras.json", keys="#/img_name", reader="read_trainer"),
     RigFormat("Qualisys", "qualisys", ("*.qca.txt", "*.qca"), ".qca.txt", keys="<calibration>"),
     RigFormat(
         "Caliscope",
@@ -106,6 +139,14 @@ FORMATS = (
         keys=r"views|cameras(/.+)?",
         written=CalibrationFormat.PAGE4D,
         suffix=".json",
+    ),
+    RigFormat("Metashape", "metashape", ("cameras.xml",), "cameras.xml", keys="<document>"),
+    RigFormat(
+        "Vicon",
+        "",
+        ("*.xcp",),
+        keys="<Cameras>",
+        advice="convert it to TOML with Pose2Sim (calibration type 'convert', from 'vicon')",
     ),
 )
 """Formats in the order in which they are tried; that of `cameras.json` has the most general keys."""

@@ -18,7 +18,7 @@ from page4d.formats.camera_model import check_lens
 from page4d.formats.files import error_context
 from page4d.io.limits import is_exhausted
 from page4d.rig.records import FocalSource, Lens
-from page4d.scene.calibration import check_sizes, fit_to_view, match_cameras
+from page4d.scene.calibration import check_sizes, fit_to_view, match_cameras, named_as_views
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import FrameSource, Scene, View
 from page4d.scene.video import VideoSource, open_container
@@ -81,6 +81,7 @@ def _calibrated(scene: Scene, file: Path, resize: CalibrationResize | None) -> t
     names = scene.view_names
     by_name = scene.options.calibration_match is CalibrationMatch.NAME
     calibration = read_lenses(file, names if by_name else None)
+    calibration = named_as_views(calibration, names) if by_name else calibration
     # Cameras without a video are accepted: the file may be that of a larger rig.
     cameras = match_cameras(calibration, names, names, scene.options.calibration_match, views_were_named=True)
     check_sizes(cameras, scene.views, resize)

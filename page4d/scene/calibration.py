@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from page4d.choices import CalibrationMatch, CalibrationResize
 from page4d.errors import InputError, counted, listed
+from page4d.formats.build import ImageCamera, join_images, pinhole
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig
 from page4d.formats.files import error_context
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.transforms import interpolate_rigid
-from page4d.io.input_files import composed
+from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Notice, View, ViewCamera
 
@@ -64,8 +66,69 @@ def match_cameras(
             f"add the videos, or select the views by name: ⟨views={calibrated}⟩",
         )
     if without_camera:
+        chosen = [name for name in view_names if name in by_name]
+        if 0 < len(chosen) <= _MAX_NAMES_IN_HINT:
+            hint = f"rename the videos, or select those with a camera: ⟨views={','.join(chosen)}⟩"
         raise InputError(f"{file} has no camera for {listed(without_camera)}", hint)
     return tuple(by_name[name] for name in view_names)
+
+
+def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibration:
+    """Name the cameras as the views where their files leave that open, and report it.
+
+    The cameras of an unnamed calibration are the views in natural order. If no view has the name of a camera, but the
+    name of each ends with that of one (`hd_00_05` and 00_05), these belong together.
+
+    Raises:
+        InputError: if an unnamed calibration has another number of cameras.
+    """
+    file, names = calibration.path.name, [composed(name) for name in calibration.names]
+    if calibration.unnamed:
+        if len(views) != len(names):
+            raise InputError(
+                f"{file} has {counted(len(names), 'camera')} without names, the scene {counted(len(views), 'view')}",
+                "leave the videos of other cameras out, or use a calibration with names",
+            )
+        order = sorted(views, key=natural_key)
+        notice = f"{file} names no cameras; they are, in this order, {listed(order)}"
+    elif set(names) & set(views):
+        return calibration
+    else:
+        ends = {
+            name: [view for view in views if re.search(rf"[^0-9a-zA-Z]{re.escape(name)}$", view)] for name in names
+        }
+        order = [found[0] if len(found) == 1 else "" for found in ends.values()]
+        if sorted(filter(None, order)) != sorted(views) or any(len(found) > 1 for found in ends.values()):
+            return calibration
+        pairs = listed([f"{name} is {view}" for name, view in zip(names, order, strict=True) if view], 4)
+        notice = f"cameras of {file} are paired with views by the ends of their names: {pairs}"
+    cameras = tuple(
+        replace(camera, name=view or camera.name) for camera, view in zip(calibration.cameras, order, strict=True)
+    )
+    return replace(calibration, cameras=cameras, notices=(*calibration.notices, notice), unnamed=False)
+
+
+def as_moving_camera(calibration: Calibration, views: Sequence[View]) -> Calibration:
+    """Join the cameras of single images to the moving camera of the only view, whose images have their names."""
+    source = views[0].source if len(views) == 1 else None
+    if not isinstance(source, ImageFolderSource) or views[0].name in calibration.names:
+        return calibration
+    if not {file.stem for file in source.files} & set(calibration.names) or len(source.files) < 2:
+        return calibration
+    images = [
+        ImageCamera(
+            view=views[0].name,
+            frame=camera.name,
+            intrinsics=camera.intrinsics,
+            world_to_camera=camera.world_to_camera,
+            image_size=camera.image_size,
+            distortion=camera.distortion,
+            nominal_width=camera.nominal_width,
+        )
+        for camera in calibration.cameras
+        if camera.is_static
+    ]
+    return replace(calibration, cameras=join_images(calibration.path.name, images))
 
 
 def place_cameras(
@@ -143,6 +206,9 @@ def _size(size: tuple[int, int]) -> str:
 
 def fit_to_view(camera: CalibratedCamera, size: tuple[int, int], resize: CalibrationResize | None) -> Tensor:
     """Return the intrinsics [3, 3] at images of (height, width)."""
+    if camera.nominal_width is not None:
+        focal_x, focal_y = (camera.intrinsics.diagonal()[:2] * size[1] / camera.nominal_width).tolist()
+        return pinhole(focal_x, focal_y, size[1] / 2, size[0] / 2)
     if camera.image_size is None or camera.image_size == size:
         return camera.intrinsics
     (height, width), (video_height, video_width) = camera.image_size, size

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from page4d.errors import InputError, UsageError, counted, listed, shortened
 from page4d.formats.calibrations import is_calibration_name
+from page4d.formats.opencv_yaml import partner_of
 from page4d.io.atomic import real_path
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import UNREAD_SUFFIXES, image_files
@@ -75,7 +76,7 @@ class Discovery:
 def discover(folder: Path, calibration: Path | None = None) -> Discovery:
     """List the views of a scene folder; pictures are decoded only of recordings with names of copies.
 
-    The file `calibration` is in use and therefore not reported.
+    The files of `calibration` are in use and therefore not reported.
 
     Raises:
         UsageError: if the folder does not exist or is a file.
@@ -91,7 +92,7 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
     folders: list[Path] = []
     ignored: dict[Notice, list[str]] = defaultdict(list)
     sync_file = None
-    used = None if calibration is None else real_path(calibration)
+    used = set() if calibration is None else {real_path(calibration), real_path(partner_of(calibration))}
     try:
         for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
             if entry.name.lower() in _SYNC_FILES:
@@ -100,7 +101,8 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
                 else:
                     ignored[Notice(f"{sync_file.name} is used", Level.INFO)].append(entry.name)
             elif (notice := _reason_to_ignore(entry)) is not None:
-                if used is None or real_path(entry) != used:
+                is_used = real_path(entry) in used or (real_path(folder) in used and is_calibration_name(entry))
+                if not is_used:
                     ignored[notice].append(entry.name)
             elif not entry.is_dir():
                 candidates.append(Candidate(name=composed(entry.stem), path=entry, label=entry.name))

@@ -9,7 +9,7 @@ from page4d.conventions import Scale
 from page4d.errors import listed
 from page4d.formats.calibrations import read_calibration
 from page4d.options import SceneOptions
-from page4d.scene.calibration import match_cameras, place_cameras
+from page4d.scene.calibration import as_moving_camera, match_cameras, named_as_views, place_cameras
 from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
 from page4d.scene.discover import discover, select_views
 from page4d.scene.identity import FileIdentity, identify
@@ -155,6 +155,8 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
     calibration = read_calibration(
         options.calibration, options.calibration_unit, scene.view_names if by_name else None
     )
+    if by_name:
+        calibration = named_as_views(as_moving_camera(calibration, scene.views), all_names)
     cameras = match_cameras(
         calibration,
         scene.view_names,

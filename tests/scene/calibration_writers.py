@@ -172,6 +172,115 @@ def write_caliscope(folder: Path, rig: list[RigCamera]) -> Path:
     return path
 
 
+def _rows(matrix: Array) -> str:
+    return ", ".join(f"[{', '.join(repr(float(value)) for value in row)}]" for row in matrix)
+
+
+def write_kalibr(folder: Path, rig: list[RigCamera], world: bool = True) -> Path:
+    """Write `camchain.yaml`; with a `world` the first camera has a pose, too, as mrcal writes it."""
+    text = ""
+    for index, camera in enumerate(rig):
+        k = camera.integer_intrinsics
+        before = rig[index - 1].world_to_camera if index else np.eye(4)
+        pose = camera.world_to_camera @ np.linalg.inv(before)
+        text += f"{camera.name}:\n  T_cn_cnm1: [{_rows(pose)}]\n" if index or world else f"{camera.name}:\n"
+        text += (
+            (
+                f"  camera_model: pinhole\n  intrinsics: [{k[0, 0]!r}, {k[1, 1]!r}, {k[0, 2]!r}, {k[1, 2]!r}]\n"
+                f"  distortion_model: {'equidistant' if camera.fisheye else 'radtan'}\n"
+                f"  distortion_coeffs: {list(camera.coefficients)}\n  rostopic: /{camera.name}/image_raw\n"
+                f"  resolution: [{camera.size[1]}, {camera.size[0]}]\n"
+            )
+            .replace("np.float64(", "")
+            .replace(")", "")
+        )
+    path = folder / "camchain.yaml"
+    path.write_text(text)
+    return path
+
+
+def write_mc_calib(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write `calibrated_cameras_data.yml` with OpenCV's own writer; poses map cameras to the world."""
+    path = folder / "calibrated_cameras_data.yml"
+    storage = cv2.FileStorage(str(path), cv2.FILE_STORAGE_WRITE)
+    storage.write("nb_camera", len(rig))
+    for index, camera in enumerate(rig):
+        storage.startWriteStruct(f"camera_{index}", cv2.FileNode_MAP)
+        storage.write("camera_matrix", camera.integer_intrinsics)
+        storage.write("distortion_vector", np.array([[*camera.coefficients, *([] if camera.fisheye else [0.0])]]))
+        storage.write("distortion_type", int(camera.fisheye))
+        storage.write("camera_group", 0)
+        storage.write("img_width", camera.size[1])
+        storage.write("img_height", camera.size[0])
+        storage.write("camera_pose_matrix", np.linalg.inv(camera.world_to_camera))
+        storage.endWriteStruct()
+    storage.release()
+    return path
+
+
+def write_panoptic(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write the calibration of a sequence of the Panoptic Studio: a list of cameras, centimetres."""
+    cameras = [
+        {"name": camera.name, "type": "hd", "resolution": list(camera.size[::-1]), "panel": 0, "node": index,
+         "K": camera.integer_intrinsics.tolist(), "distCoef": [*camera.coefficients, 0.0],
+         "R": camera.rotation.tolist(), "t": (100 * camera.translation[:, None]).tolist()}
+        for index, camera in enumerate(rig)
+    ]  # fmt: skip
+    path = folder / "calibration_160906_pizza1.json"
+    path.write_text(json.dumps({"calibDataSource": "160906_calib_norm", "cameras": cameras}))
+    return path
+
+
+def write_multical(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write `calibration.json` of multical; the last pose is named relative to the rig's camera."""
+    cameras = {
+        camera.name: {"model": "fisheye" if camera.fisheye else "standard", "image_size": list(camera.size[::-1]),
+                      "K": camera.integer_intrinsics.tolist(), "dist": [list(camera.coefficients)]}
+        for camera in rig
+    }  # fmt: skip
+    poses = {camera.name: {"R": camera.rotation.tolist(), "T": camera.translation.tolist()} for camera in rig}
+    poses[f"{rig[2].name}_to_{rig[0].name}"] = poses.pop(rig[2].name)
+    path = folder / "calibration.json"
+    path.write_text(json.dumps({"cameras": cameras, "camera_poses": poses, "image_sets": {"rgb": []}}))
+    return path
+
+
+def write_metashape(folder: Path, rig: list[RigCamera], scale: float = 2.0) -> Path:
+    """Write `cameras.xml`: the chunk has another world, and one sensor only an initial calibration."""
+    turn = Rotation.from_rotvec([0.3, -1.2, 0.5]).as_matrix()
+    shift = np.array([1.0, -2.0, 0.5])
+    sensors, cameras = "", ""
+    for index, camera in enumerate(rig):
+        k, c = camera.intrinsics, camera.coefficients
+        names = ("k1", "k2", "k3", "k4") if camera.fisheye else ("k1", "k2", "p2", "p1")
+        height, width = camera.size
+        values = {"f": k[1, 1], "cx": k[0, 2] - width / 2, "cy": k[1, 2] - height / 2, "b1": k[0, 0] - k[1, 1]}
+        values |= dict(zip(names, c, strict=True))
+        lens = "".join(f"<{key}>{float(value)!r}</{key}>" for key, value in values.items())
+        size = f'<resolution width="{width}" height="{height}"/>'
+        kind = f'type="{"fisheye" if camera.fisheye else "frame"}"'
+        initial = f'<calibration {kind} class="initial">{size}<f>500</f></calibration>'
+        adjusted = f'<calibration {kind} class="{"adjusted" if index else "initial"}">{size}{lens}</calibration>'
+        sensors += f'<sensor id="{index}" label="x" {kind}>{size}{initial if index else ""}{adjusted}</sensor>'
+        to_world = np.linalg.inv(camera.world_to_camera)
+        matrix = np.eye(4)
+        matrix[:3, :3] = turn.T @ to_world[:3, :3]
+        matrix[:3, 3] = turn.T @ (to_world[:3, 3] - shift) / scale
+        numbers = " ".join(repr(float(value)) for value in matrix.ravel())
+        cameras += f'<camera id="{index}" sensor_id="{index}" label="{camera.name}"><transform>{numbers}</transform>'
+        cameras += "</camera>"
+    text = [" ".join(repr(float(value)) for value in np.ravel(part)) for part in (turn, shift, scale)]
+    world = "".join(
+        f"<{tag}>{part}</{tag}>" for tag, part in zip(("rotation", "translation", "scale"), text, strict=True)
+    )
+    path = folder / "cameras.xml"
+    path.write_text(
+        f'<document version="2.0.0"><chunk label="Chunk 1"><sensors>{sensors}</sensors><cameras>{cameras}</cameras>'
+        f"<transform>{world}</transform></chunk></document>"
+    )
+    return path
+
+
 def write_nerfstudio(folder: Path, rig: list[RigCamera], applied: Array | None = None) -> Path:
     """Write `transforms.json` with one image per camera; `applied` transforms the world as nerfstudio does."""
     frames = []
@@ -277,6 +386,11 @@ WRITERS: dict[str, Writer] = {
     "yaml-one": partial(write_yaml, files=("calib.yaml",) * 2),
     "yaml-xml": partial(write_yaml, files=("intri.xml", "extri.xml")),
     "yaml-json": partial(write_yaml, files=("intri.json", "extri.json")),
+    "kalibr": write_kalibr,
+    "mc-calib": write_mc_calib,
+    "panoptic": write_panoptic,
+    "multical": write_multical,
+    "metashape": write_metashape,
     "nerfstudio": write_nerfstudio,
     "nerfstudio-applied": write_nerfstudio_applied,
     "colmap-text": write_colmap_text,
@@ -284,7 +398,7 @@ WRITERS: dict[str, Writer] = {
     "truth": write_truth,
     "output": write_output,
 }
-NAMES = {"caliscope": ("cam_0", "cam_1", "cam_2")}
+NAMES = {"caliscope": ("cam_0", "cam_1", "cam_2"), "mc-calib": ("camera_0", "camera_1", "camera_2")}
 """Names of the cameras of the rig, where they are not cam01, cam02 and cam03."""
 
-FISHEYE_FORMATS = tuple(name for name in WRITERS if name != "qualisys" and not name.startswith("yaml"))
+FISHEYE_FORMATS = tuple(name for name in WRITERS if not name.startswith(("qualisys", "yaml", "panoptic")))

@@ -28,7 +28,7 @@ from tests.scene.calibration_writers import (
 
 SAME_PIXEL = 1e-9
 POINTS = np.random.default_rng(3).uniform(-0.7, 0.7, size=(200, 3))
-METRIC_FORMATS = ("qualisys", "toml", "caliscope", "truth", "output")
+METRIC_FORMATS = ("qualisys", "toml", "caliscope", "kalibr", "panoptic", "truth", "output")
 RIG_NAMES = ("cam01", "cam02", "cam03")
 
 

@@ -1,11 +1,5 @@
-"""Views for training and testing, and their file `poses_bounds.npy`, as the readers of trainers expect them.
+"""Views for training and testing, and their file `poses_bounds.npy`, as the readers of trainers expect them."""
 
-The file has poses, focal lengths and depth bounds, one row per view.
-
-Source: README of LLFF, "Using your own poses without running COLMAP".
-"""
-
-import io
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,6 +7,7 @@ from numpy.typing import NDArray
 
 from page4d.errors import InputError, UsageError, counted
 from page4d.exporters.job import ExportJob
+from page4d.formats import llff
 
 
 def require_views(job: ExportJob, least: int) -> None:
@@ -96,14 +91,8 @@ def encode_poses_bounds(
 ) -> bytes:
     """Return the file for cameras that do not move, with a row per view in the order of `views` (default: all).
 
-    A row is the 3x5 matrix of the columns down, right, backwards, centre, (height, width, focal length), row by row,
-    then near and far, from `bounds` [V, 2]. Height, width and focal length (px) are multiplied by `scale`.
+    Near and far are from `bounds` [V, 2]; height, width and focal length (px) are multiplied by `scale`.
     """
     order = list(range(len(job.views)) if views is None else views)
-    rotation, centers = job.camera_to_world[0, order, :3, :3], job.camera_to_world[0, order, :3, 3]
     lenses = scale * np.array([[*job.sizes[view], job.intrinsics[0, view, 0, 0]] for view in order])
-    columns = [rotation[..., 1], rotation[..., 0], -rotation[..., 2], centers, lenses]
-    rows = np.concatenate([np.stack(columns, axis=-1).reshape(len(order), 15), bounds[order]], axis=1)
-    buffer = io.BytesIO()
-    np.save(buffer, rows, allow_pickle=False)
-    return buffer.getvalue()
+    return llff.encode(job.camera_to_world[0, order], lenses, bounds[order])

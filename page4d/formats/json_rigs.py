@@ -1,0 +1,179 @@
+"""JSON of calibration tools: CMU Panoptic Studio, multical, and the cameras of 3D Gaussian Splatting trainers.
+
+Source: Panoptic Studio toolbox, `demo_3Dkeypoints_reprojection_hd.ipynb`; multical, `io/export_calib.py`,
+`io/import_calib.py` and `tables.initialise_poses` (camera @ rig @ board); 3D Gaussian Splatting,
+`utils/camera_utils.py`, `camera_to_JSON`.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+
+from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
+from page4d.errors import InputError, listed
+from page4d.formats.build import (
+    FileSchema,
+    ImageCamera,
+    Matrix3,
+    Row3,
+    Side,
+    brown_conrady,
+    fisheye,
+    group_images,
+    identity_pose,
+    join_images,
+    make_camera,
+    pinhole,
+    pose_matrix,
+)
+from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.formats.files import MAX_IMAGES, check_count, error_context, unreadable, validated
+from page4d.geometry.transforms import invert_rigid
+
+_METRES_PER_CM = 0.01
+
+_Size = Annotated[list[Side], Field(min_length=2, max_length=2)]
+_Column3 = Annotated[
+    list[Annotated[list[float], Field(min_length=1, max_length=1)]], Field(min_length=3, max_length=3)
+]
+_Coefficients = list[float] | Annotated[list[list[float]], Field(max_length=1)]
+
+
+class _PanopticCamera(FileSchema):
+    """World to camera, in centimetres; distortion in OpenCV's order."""
+
+    name: str
+    resolution: _Size
+    K: Matrix3
+    distCoef: _Coefficients = Field(default=[])  # noqa: N815
+    R: Matrix3
+    t: _Column3 | Row3
+
+
+def read_panoptic(path: Path, content: dict[str, Any]) -> Calibration:
+    """Read `calibration_<sequence>.json`; the video `hd_00_05.mp4` shows the camera 00_05.
+
+    Raises:
+        InputError: if a camera is invalid.
+    """
+    given = content["cameras"]
+    check_count(path, len(given))
+    cameras = []
+    for index, raw in enumerate(given):
+        camera = validated(_PanopticCamera, raw, path.name, f"number {index + 1}")
+        shift = torch.tensor(camera.t, dtype=torch.float64).flatten() * _METRES_PER_CM
+        pose = pose_matrix(torch.tensor(camera.R, dtype=torch.float64), shift.tolist())
+        cameras.append(_camera(path, camera.name, camera.K, camera.distCoef, camera.resolution, pose))
+    return Calibration(path=path, scale=Scale.METRIC, cameras=tuple(cameras), file_unit="cm")
+
+
+class _MulticalCamera(FileSchema):
+    """Intrinsics; `model` is standard, rational, thin_prism, tilted or fisheye."""
+
+    model: str = "standard"
+    image_size: _Size
+    K: Matrix3
+    dist: _Coefficients = Field(default=[])
+
+
+class _MulticalPose(FileSchema):
+    """Rig to camera."""
+
+    R: Matrix3
+    T: Row3
+
+
+def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
+    """Read `calibration.json`; the pose `cam2_to_cam1` maps the rig, which is then cam1, to cam2.
+
+    Cameras without a pose are left out with a notice.
+
+    Raises:
+        InputError: if a camera is invalid, none has a pose, or poses are relative to different cameras.
+    """
+    given, placed = content.get("cameras"), content.get("camera_poses", {})
+    if not isinstance(given, dict) or not isinstance(placed, dict):
+        raise unreadable(path, "its cameras or camera_poses are not an object")
+    check_count(path, len(given))
+    pose_of = {key.partition("_to_")[0] if key not in given else key: value for key, value in placed.items()}
+    masters = {key.partition("_to_")[2] for key in placed if key not in given}
+    if len(masters) > 1:
+        raise unreadable(path, f"its poses are relative to {len(masters)} cameras: {listed(sorted(masters))}")
+    known = [name for name in given if name in pose_of or not poses]
+    if not known:
+        raise InputError(f"'{path.name}' has no camera_poses", "pass it as ⟨intrinsics⟩")
+    cameras = []
+    for name in known:
+        camera = validated(_MulticalCamera, given[name], path.name, name)
+        pose = identity_pose()
+        if poses:
+            rigid = validated(_MulticalPose, pose_of[name], path.name, name)
+            pose = pose_matrix(torch.tensor(rigid.R, dtype=torch.float64), rigid.T)
+        is_fisheye = camera.model == "fisheye"
+        cameras.append(_camera(path, name, camera.K, camera.dist, camera.image_size, pose, is_fisheye))
+    left_out = [name for name in given if name not in known]
+    notices = (f"{path.name}: {listed(left_out)} left out: without a pose",) if left_out else ()
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), notices=notices)
+
+
+def _camera(
+    path: Path,
+    name: str,
+    matrix: list[list[float]],
+    coefficients: list[float] | list[list[float]],
+    size: list[int],
+    pose: torch.Tensor,
+    is_fisheye: bool = False,
+) -> CalibratedCamera:
+    with error_context(path.name, name):
+        values = torch.tensor(coefficients, dtype=torch.float64).flatten().tolist()
+        distortion = fisheye(values) if is_fisheye else brown_conrady(values)
+    return make_camera(
+        path.name,
+        name,
+        intrinsics=torch.tensor(matrix, dtype=torch.float64),
+        world_to_camera=pose,
+        image_size=(size[1], size[0]),
+        distortion=distortion,
+        pixel_center=INTEGER_PIXEL_CENTER,
+    )
+
+
+class _TrainerCamera(FileSchema):
+    """Camera to world, OpenCV axes; the principal point is the centre of the image."""
+
+    img_name: str
+    width: Side
+    height: Side
+    position: Row3
+    rotation: Matrix3
+    fx: float
+    fy: float
+
+
+def read_trainer(path: Path, content: list[Any]) -> Calibration:
+    """Read `cameras.json` of 3D Gaussian Splatting: a list of images.
+
+    Raises:
+        InputError: if a camera is invalid.
+    """
+    check_count(path, len(content), "images", MAX_IMAGES)
+    given = [validated(_TrainerCamera, raw, path.name, f"number {index + 1}") for index, raw in enumerate(content)]
+    names = group_images([camera.img_name for camera in given])
+    check_count(path, len({name.view for name in names}))
+    images = []
+    for camera, name in zip(given, names, strict=True):
+        turn = torch.tensor(camera.rotation, dtype=torch.float64)
+        images.append(
+            ImageCamera(
+                view=name.view,
+                frame=name.frame,
+                intrinsics=pinhole(camera.fx, camera.fy, camera.width / 2, camera.height / 2),
+                world_to_camera=invert_rigid(pose_matrix(turn, camera.position)),
+                image_size=(camera.height, camera.width),
+                distortion=None,
+            )
+        )
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(path.name, images))

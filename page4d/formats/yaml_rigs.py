@@ -1,0 +1,281 @@
+"""YAML of calibration tools: Kalibr, MC-Calib, stereo pairs of OpenCV, and lenses of ROS and OpenCV.
+
+Pixels have the centre of the top-left one at (0, 0), as in OpenCV. Kalibr measures in metres; the other files have
+the unit of the calibration board.
+
+Source: Kalibr wiki, "Yaml formats"; MC-Calib, `saveCamerasParams` and "Output explanation"; ROS,
+`camera_calibration_parsers` and `sensor_msgs/distortion_models.hpp`; OpenCV, `stereoCalibrate`, `calibrateCamera` and
+samples/cpp/stereo_calib.cpp.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
+from page4d.errors import InputError
+from page4d.formats.build import (
+    FileSchema,
+    Matrix4,
+    Row4,
+    Side,
+    brown_conrady,
+    fisheye,
+    identity_pose,
+    make_camera,
+    pinhole,
+    pose_matrix,
+    rotation_of,
+)
+from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
+from page4d.formats.files import check_count, error_context, read_document, unreadable, validated
+from page4d.formats.opencv_yaml import number_of, numbers_of, partner_of
+from page4d.geometry.distortion import Distortion
+from page4d.geometry.transforms import invert_rigid
+from page4d.io.input_files import natural_key
+
+_FISHEYE_MODELS = frozenset({"equidistant", "fisheye", "kannala_brandt", "kannala_brandt4"})
+_BROWN_CONRADY_MODELS = frozenset({"radtan", "plumb_bob", "rational_polynomial", "none"})
+
+_MODEL_HINT = "calibrate with a pinhole camera and radial-tangential or equidistant (fisheye) distortion"
+
+
+class _KalibrCamera(FileSchema):
+    """A camera of a chain: `T_cn_cnm1` maps the previous camera to this one, `T_cam_imu` an IMU to the camera."""
+
+    camera_model: str
+    intrinsics: Row4
+    distortion_model: str = "none"
+    distortion_coeffs: list[float] = Field(default=[])
+    resolution: Annotated[list[Side], Field(min_length=2, max_length=2)]
+    T_cn_cnm1: Matrix4 | None = None
+    T_cam_imu: Matrix4 | None = None
+
+
+def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
+    """Read a camera chain; the world is the first camera, or the IMU where the file has poses to it alone.
+
+    Raises:
+        InputError: if a camera is invalid, of a model that is not supported, or without a pose.
+    """
+    # Kalibr sorts names as text, so that cam10 precedes cam2.
+    tables = sorted(_tables(content, r".+", "camera_model").items(), key=lambda item: natural_key(item[0]))
+    check_count(path, len(tables))
+    cameras: list[CalibratedCamera] = []
+    pose = identity_pose()
+    for key, raw in tables:
+        with error_context(path.name, key):
+            if raw["camera_model"] != "pinhole":
+                raise InputError(f"the camera model {str(raw['camera_model'])[:40]} is not supported", _MODEL_HINT)
+        fields = {name: _numeric(raw[name]) for name in _KalibrCamera.model_fields if name in raw}
+        camera = validated(_KalibrCamera, fields, path.name, key)
+        with error_context(path.name, key):
+            if camera.T_cn_cnm1 is not None:
+                pose = torch.tensor(camera.T_cn_cnm1, dtype=torch.float64) @ pose
+            elif all("T_cam_imu" in other and "T_cn_cnm1" not in other for _, other in tables):
+                pose = torch.tensor(camera.T_cam_imu, dtype=torch.float64)
+            elif cameras and poses:
+                raise InputError("T_cn_cnm1 is missing", "calibrate the cameras together, or pass ⟨intrinsics⟩")
+            lens = _lens(camera.distortion_coeffs, camera.distortion_model)
+        width, height = camera.resolution
+        matrix = pinhole(*camera.intrinsics)
+        cameras.append(_camera(path, key, matrix, lens, (height, width), pose if poses else identity_pose()))
+    return Calibration(path=path, scale=Scale.METRIC, cameras=tuple(cameras))
+
+
+def read_mc_calib(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
+    """Read `calibrated_cameras_data.yml`; `camera_pose_matrix` maps the camera to the first one of its group.
+
+    Raises:
+        InputError: if a camera is invalid, or the cameras have no common world.
+    """
+    tables = _tables(content, r"camera_\d+", "camera_matrix")
+    check_count(path, len(tables))
+    groups = {str(table.get("camera_group")) for table in tables.values()}
+    if poses and len(groups) > 1:
+        raise unreadable(path, f"its cameras form {len(groups)} groups without common poses")
+    cameras = []
+    for key, table in sorted(tables.items(), key=lambda item: natural_key(item[0])):
+        with error_context(path.name, key):
+            pose = invert_rigid(numbers_of(table.get("camera_pose_matrix"), "camera_pose_matrix", 4, 4))
+            model = {"0": "none", "1": "fisheye"}.get(str(table.get("distortion_type")), "")
+            lens = _lens(_flat(table.get("distortion_vector"), "distortion_vector"), model or "of another type")
+            matrix = numbers_of(table["camera_matrix"], "camera_matrix", 3, 3)
+            size = _size(table, "img_")
+        cameras.append(_camera(path, key, matrix, lens, size, pose if poses else identity_pose()))
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras))
+
+
+def read_camera_info(path: Path, content: dict[str, Any] | list[tuple[Path, dict[str, Any]]]) -> Calibration:
+    """Read the lens of a camera from `camera_info` of ROS or a file of OpenCV's calibration sample, or several files.
+
+    Without `camera_name` the camera has the name of the file.
+
+    Raises:
+        InputError: if a lens is invalid.
+    """
+    files = content if isinstance(content, list) else [(path, content)]
+    cameras = tuple(_camera_info(file, table) for file, table in files)
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
+
+
+def _camera_info(path: Path, content: dict[str, Any]) -> CalibratedCamera:
+    table = {key.lower(): value for key, value in content.items()}
+    name = str(table.get("camera_name") or path.name.split(".")[0])
+    with error_context(path.name, name):
+        key, matrix = _first(table, ("camera_matrix", "k"))
+        values = [table[other] for other in _COEFFICIENT_KEYS if other in table]
+        lens = _lens(_flat(values[0], "the distortion") if values else [], _model(table))
+        matrix = numbers_of(matrix, key, 3, 3)
+        size = _size(table, "image_")
+    return _camera(path, name, matrix, lens, size, identity_pose())
+
+
+_COEFFICIENT_KEYS = (
+    *("distortion_coefficients", "d", "dist_coeff", "dist_coeffs", "distcoeffs"),
+    *("distortion_coeffs", "distortion", "dist"),
+)
+
+_STEREO_LENS = re.compile(r"(m|k|cm|cameramatrix|camera_matrix|mtx)_?(1|2|l|r|left|right)")
+_STEREO_DISTORTION = re.compile(r"(d|dist|distcoeffs|dist_coeffs|distortion)_?(1|2|l|r|left|right)")
+
+
+def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
+    """Read a stereo pair: M1 D1 M2 D2 R T in one file, or in two as `intrinsics.yml` and `extrinsics.yml`.
+
+    The file names no cameras, the world is the first one: x2 = R x1 + T.
+
+    Raises:
+        InputError: if a matrix is missing or invalid.
+    """
+    table = {key.lower(): value for key, value in content.items()}
+    if (partner := partner_of(path)) != path and partner.is_file():
+        other = read_document(partner)
+        table = {key.lower(): value for key, value in other.items()} | table if isinstance(other, dict) else table
+    label = path.name
+    matrices, coefficients = (_sides(table, pattern) for pattern in (_STEREO_LENS, _STEREO_DISTORTION))
+    with error_context(label, "2"):
+        pose = identity_pose()
+        if poses:
+            turn = _flat(_first(table, ("r",))[1], "R")
+            shift = _flat(_first(table, ("t",))[1], "T")
+            if len(turn) not in (3, 9) or len(shift) != 3:
+                raise InputError(f"R has {len(turn)} numbers and T {len(shift)}, expected 9 and 3", CORRECTION_HINT)
+            pose = pose_matrix(rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]]), shift)
+    cameras = []
+    for side, to_camera in ((0, identity_pose()), (1, pose)):
+        with error_context(label, str(side + 1)):
+            if side not in matrices:
+                raise InputError(f"the camera matrix M{side + 1} is missing", CORRECTION_HINT)
+            lens = _lens(_flat(coefficients.get(side, []), f"D{side + 1}"), _model(table))
+            matrix = numbers_of(matrices[side], f"M{side + 1}", 3, 3)
+        cameras.append(_camera(path, str(side + 1), matrix, lens, _size(table, "image_"), to_camera))
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), unnamed=True)
+
+
+def _sides(table: Mapping[str, object], pattern: re.Pattern[str]) -> dict[int, object]:
+    """Return the values of the first (0) and the second camera (1)."""
+    found = ((pattern.fullmatch(key), value) for key, value in table.items())
+    return {int(match[2][0] in "2r"): value for match, value in found if match is not None}
+
+
+def _tables(content: Mapping[str, Any], name: str, key: str) -> dict[str, dict[str, Any]]:
+    return {
+        str(camera): table
+        for camera, table in content.items()
+        if isinstance(table, dict) and key in table and re.fullmatch(name, str(camera))
+    }
+
+
+def _first(table: Mapping[str, object], keys: Sequence[str]) -> tuple[str, object]:
+    found = next((key for key in keys if key in table), None)
+    if found is None:
+        raise InputError(f"{keys[0].upper() if len(keys[0]) == 1 else keys[0]} is missing", CORRECTION_HINT)
+    return found, table[found]
+
+
+def _camera(
+    path: Path,
+    name: str,
+    matrix: Float[Tensor, "3 3"],
+    lens: Distortion | None,
+    size: tuple[int, int] | None,
+    pose: Float[Tensor, "4 4"],
+) -> CalibratedCamera:
+    return make_camera(
+        path.name,
+        name,
+        intrinsics=matrix,
+        world_to_camera=pose,
+        image_size=size,
+        distortion=lens,
+        pixel_center=INTEGER_PIXEL_CENTER,
+    )
+
+
+def _model(table: Mapping[str, object]) -> str | None:
+    """Return the distortion model that a file declares."""
+    flag = table.get("fisheye_model", table.get("fisheye"))
+    if flag is not None:
+        return "fisheye" if str(flag).lower() in ("1", "true") else "none"
+    declared = table.get("distortion_model")
+    return None if declared is None else str(declared) or "none"
+
+
+def _lens(coefficients: Sequence[float], model: str | None) -> Distortion | None:
+    """Build the distortion; four coefficients of an undeclared model may be either one."""
+    if model is not None and model.lower() in _FISHEYE_MODELS:
+        return fisheye(coefficients)
+    if model is None and len(coefficients) == 4 and any(coefficients):
+        raise InputError(
+            "4 distortion coefficients are k1 k2 p1 p2, or k1 k2 k3 k4 of a fisheye lens",
+            "add 'fisheye_model: 0' or 'fisheye_model: 1' to the file",
+        )
+    if model is not None and model.lower() not in _BROWN_CONRADY_MODELS:
+        raise InputError(f"the distortion model {model[:40]} is not supported", _MODEL_HINT)
+    return brown_conrady(coefficients)
+
+
+def _size(table: Mapping[str, object], prefix: str) -> tuple[int, int] | None:
+    """Return (height, width), if the file states them."""
+    for names in ((f"{prefix}height", f"{prefix}width"), ("height", "width")):
+        if all(name in table for name in names):
+            height, width = (number_of(table[name], name) for name in names)
+            break
+    else:
+        pair = next((table[key] for key in ("image_size", "imagesize", "size") if key in table), None)
+        if not isinstance(pair, list) or len(pair) != 2:
+            return None
+        width, height = (number_of(value, "image_size") for value in pair)
+    if not all(0 <= side < 1e9 and side == int(side) for side in (height, width)):
+        raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
+    return (int(height), int(width)) if height and width else None
+
+
+def _flat(value: object, key: str) -> list[float]:
+    """Return the numbers of a matrix of OpenCV, which may be empty, or of nested lists."""
+    if isinstance(value, dict):
+        value = value.get("data", [])
+    if not isinstance(value, list):
+        raise InputError(f"{key} is not a list of numbers", CORRECTION_HINT)
+    rows = [row if isinstance(row, list) else [row] for row in value[:_MOST_NUMBERS]]
+    return [number_of(number, key) for row in rows for number in row[:_MOST_NUMBERS]]
+
+
+_MOST_NUMBERS = 64
+
+
+def _numeric(value: object, depth: int = 2) -> object:
+    """Convert the numbers in the text scalars of YAML, also in lists of lists."""
+    if isinstance(value, list) and depth and len(value) <= _MOST_NUMBERS:
+        return [_numeric(item, depth - 1) for item in value]
+    try:
+        return number_of(value, "")
+    except InputError:
+        return value

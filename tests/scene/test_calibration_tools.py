@@ -1,0 +1,405 @@
+"""Calibrations of other tools: forms that the common rig does not have, and refusals that name the way out."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from page4d.choices import CalibrationMatch
+from page4d.conventions import Scale
+from page4d.errors import InputError
+from page4d.formats import llff
+from page4d.formats.calibrations import read_calibration, read_lenses
+from page4d.geometry.distortion import LensModel
+from page4d.rig.lens import lenses_of
+from page4d.scene.open import open_scene
+from tests.scene.calibration_writers import (
+    WRITERS,
+    RigCamera,
+    make_rig,
+    write_caliscope,
+    write_kalibr,
+    write_metashape,
+    write_multical,
+)
+from tests.scene.clip_writers import counter_image, write_counter_clip, write_images
+
+SIZE = (48, 64)
+K = np.array([[70.0, 0.0, 31.5], [0.0, 71.0, 23.5], [0.0, 0.0, 1.0]])
+
+
+def views(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    for name in names:
+        write_counter_clip(folder / f"{name}.mp4", 3, size=SIZE)
+    return folder
+
+
+def write_frames(folder: Path) -> None:
+    write_images(folder, {f"frame_{index:05d}.png": counter_image(index, SIZE) for index in range(4)})
+
+
+def relative(first: RigCamera, second: RigCamera) -> np.ndarray:
+    return second.world_to_camera @ np.linalg.inv(first.world_to_camera)
+
+
+def test_a_kalibr_chain_is_relative_to_its_first_camera_in_natural_order(tmp_path: Path) -> None:
+    rig = make_rig()
+    names = ("cam0", "cam2", "cam10")
+    renamed = [RigCamera(name, *list(vars(camera).values())[1:]) for name, camera in zip(names, rig, strict=True)]
+    path = write_kalibr(tmp_path, renamed, world=False)
+    content = yaml.safe_load(path.read_text())
+    path.write_text(yaml.dump(content, sort_keys=True))  # cam0, cam10, cam2, as Kalibr writes them
+    calibration = read_calibration(path)
+    assert (calibration.names, calibration.scale) == (names, Scale.METRIC)
+    for camera, true in zip(calibration.cameras, rig, strict=True):
+        np.testing.assert_allclose(camera.world_to_camera, relative(rig[0], true), atol=1e-12)
+    for name, camera in zip(names, rig, strict=True):
+        content[name].pop("T_cn_cnm1", None)
+        content[name]["T_cam_imu"] = camera.world_to_camera.tolist()
+    content["imu0"] = {"T_i_b": np.eye(4).tolist(), "model": "calibrated"}
+    path.write_text(yaml.dump(content))
+    for camera, true in zip(read_calibration(path).cameras, rig, strict=True):
+        np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+
+
+STEREO = {
+    "M1": K,
+    "D1": np.array([[-0.1, 0.02, 0.001, -0.002, 0.003]]),
+    "M2": K + np.diag([1, 2, 0.0]),
+    "D2": np.zeros((1, 5)),
+    "R": cv2.Rodrigues(np.array([0.0, 0.3, 0.1]))[0],
+    "T": np.array([[-2.0], [0.1], [0.3]]),
+}
+
+
+def write_storage(path: Path, content: dict[str, Any]) -> Path:
+    storage = cv2.FileStorage(str(path), cv2.FILE_STORAGE_WRITE)
+    for key, value in content.items():
+        storage.write(key, value)
+    storage.release()
+    return path
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        lambda key: key,
+        lambda key: key.replace("M", "K"),
+        lambda key: key.replace("M", "cameraMatrix").replace("D", "distCoeffs"),
+        lambda key: key.replace("M", "camera_matrix_").replace("D", "dist_coeffs_"),
+        lambda key: {"M1": "K_left", "D1": "D_left", "M2": "K_right", "D2": "D_right"}.get(key, key),
+    ],
+)
+def test_a_stereo_pair_of_opencv_is_read_in_any_spelling(spelling: Callable[[str], str], tmp_path: Path) -> None:
+    content = {spelling(key): value for key, value in STEREO.items()}
+    paths = [write_storage(tmp_path / "stereo.yml", content), tmp_path / "stereo.json"]
+    paths[1].write_text(json.dumps({key: np.asarray(value).tolist() for key, value in content.items()}))
+    lenses = {key: value for key, value in content.items() if key not in ("R", "T")}
+    if "K_left" not in lenses:
+        paths.append(write_storage(tmp_path / "intrinsics.yml", lenses))
+        paths.append(write_storage(tmp_path / "extrinsics.yml", {key: STEREO[key] for key in ("R", "T")}))
+    points = np.random.default_rng(3).uniform([-0.5, -0.5, 3.5], [0.5, 0.5, 4.5], (20, 3))
+    for path in paths:
+        first, second = read_calibration(path).cameras
+        np.testing.assert_array_equal(first.world_to_camera, np.eye(4))
+        np.testing.assert_allclose(second.world_to_camera[:3, :3], STEREO["R"], atol=1e-14)
+        np.testing.assert_array_equal(second.world_to_camera[:3, 3], STEREO["T"][:, 0])
+        np.testing.assert_allclose(second.intrinsics, [[71, 0, 32], [0, 73, 24], [0, 0, 1]])
+        assert first.distortion is not None
+        expected = cv2.projectPoints(points, np.zeros(3), np.zeros(3), K, STEREO["D1"])[0][:, 0] + 0.5
+        plane = first.distortion.distort(torch.from_numpy(points[:, :2] / points[:, 2:]))
+        shown = plane.numpy() @ first.intrinsics[:2, :2].numpy().T + first.intrinsics[:2, 2].numpy()
+        np.testing.assert_allclose(shown, expected, atol=1e-9)
+
+
+def test_cameras_without_names_are_the_views_in_natural_order(tmp_path: Path) -> None:
+    folder = views(tmp_path / "rig", "right", "left")
+    path = write_storage(tmp_path / "stereo.yml", STEREO)
+    scene = open_scene(folder, calibration=path)
+    assert "stereo.yml names no cameras; they are, in this order, left, right" in [
+        notice.marked_text for notice in scene.notices
+    ]
+    left, right = scene.views
+    assert left.camera is not None
+    assert right.camera is not None
+    assert float(left.camera.intrinsics[0, 0]) == 70.0
+    assert float(right.camera.intrinsics[0, 0]) == 71.0
+    write_counter_clip(folder / "third.mp4", 3, size=SIZE)
+    with pytest.raises(InputError, match=r"stereo.yml has 2 cameras without names, the scene 3 views"):
+        open_scene(folder, calibration=path)
+
+
+ROS = """image_width: 64
+image_height: 48
+camera_name: {name}
+camera_matrix:
+  rows: 3
+  cols: 3
+  data: [70.0, 0.0, 31.5, 0.0, 71.0, 23.5, 0.0, 0.0, 1.0]
+distortion_model: {model}
+distortion_coefficients:
+  rows: 1
+  cols: {count}
+  data: {data}
+rectification_matrix: {{rows: 3, cols: 3, data: [1, 0, 0, 0, 1, 0, 0, 0, 1]}}
+"""
+
+
+ROS_TOPIC = """height: 48
+width: 64
+distortion_model: rational_polynomial
+D: [-0.1, 0.02, 0, 0, 0.01, 0, 0, 0]
+K: [70.0, 0.0, 31.5, 0.0, 71.0, 23.5, 0.0, 0.0, 1.0]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "lens"),
+    [
+        (ROS.format(name="left", model="plumb_bob", count=5, data=[-0.1, 0.02, 0, 0, 0.01]), "left", "brown-conrady"),
+        (ROS.format(name="''", model="equidistant", count=4, data=[-0.1, 0.02, 0, 0]), "lens", "fisheye"),
+        (
+            ROS_TOPIC,
+            "lens",
+            "brown-conrady",
+        ),
+        (
+            yaml.dump({"camera_matrix": K.tolist(), "dist_coeff": [[-0.1, 0.02, 0.0, 0.0, 0.01]]}),
+            "lens",
+            "brown-conrady",
+        ),
+    ],
+)
+def test_a_lens_of_one_camera_is_read_as_intrinsics_alone(text: str, name: str, lens: str, tmp_path: Path) -> None:
+    path = tmp_path / "lens.yaml"
+    path.write_text(text)
+    (camera,) = read_lenses(path).cameras
+    assert (camera.name, camera.image_size) == (name, SIZE if "height" in text else None)
+    assert camera.intrinsics.tolist() == [[70.0, 0.0, 32.0], [0.0, 71.0, 24.0], [0.0, 0.0, 1.0]]
+    assert camera.distortion is not None
+    assert (camera.distortion.model, camera.distortion.coefficients[:2]) == (LensModel(lens), (-0.1, 0.02))
+    with pytest.raises(InputError, match=r"'lens.yaml' \(ROS camera_info\) has lenses, but no poses") as caught:
+        read_calibration(path)
+    assert "intrinsics" in caught.value.hint
+
+
+def test_lenses_of_several_files_are_joined(tmp_path: Path) -> None:
+    scene = open_scene(views(tmp_path / "rig", "left", "right"))
+    (tmp_path / "info").mkdir()
+    for name in ("left", "right"):
+        text = ROS.format(name=name, model="plumb_bob", count=5, data=[0.0] * 5)
+        (tmp_path / "info" / f"{name}.yaml").write_text(text)
+    assert [lens.intrinsics[0, 0] for lens in lenses_of(scene, intrinsics=tmp_path / "info")] == [70.0, 70.0]
+
+
+def test_the_sample_of_opencv_states_whether_four_coefficients_are_a_fisheye(tmp_path: Path) -> None:
+    content = {"image_width": 64, "image_height": 48, "camera_matrix": K, "fisheye_model": 1,
+               "distortion_coefficients": np.array([[-0.1], [0.02], [0.0], [0.0]])}  # fmt: skip
+    path = write_storage(tmp_path / "camera.yml", content)
+    for flag, lens in ((1, LensModel.FISHEYE), (0, LensModel.BROWN_CONRADY)):
+        write_storage(path, content | {"fisheye_model": flag})
+        distortion = read_lenses(path).cameras[0].distortion
+        assert distortion is not None
+        assert distortion.model is lens
+    content.pop("fisheye_model")
+    with pytest.raises(InputError, match="4 distortion coefficients are k1 k2 p1 p2, or k1 k2 k3 k4") as caught:
+        read_lenses(write_storage(path, content))
+    assert "fisheye_model: 1" in caught.value.hint
+
+
+def llff_rows(rig: list[RigCamera]) -> np.ndarray:
+    """Return rows by the README of LLFF: columns down, right, backwards, centre, (height, width, focal length)."""
+    rows = []
+    for camera in rig:
+        right, down, forward = camera.rotation
+        center = -camera.rotation.T @ camera.translation
+        matrix = np.stack([down, right, -forward, center, [*camera.size, 600.0]], axis=1)
+        rows.append([*matrix.ravel(), 0.5, 9.0])
+    return np.array(rows)
+
+
+def test_poses_bounds_are_read_and_written(tmp_path: Path) -> None:
+    rig = make_rig()
+    path = tmp_path / "poses_bounds.npy"
+    np.save(path, llff_rows(rig))
+    poses = np.stack([np.linalg.inv(camera.world_to_camera) for camera in rig])
+    lenses = np.array([[*camera.size, 600.0] for camera in rig])
+    path.write_bytes(llff.encode(poses, lenses, np.tile([0.5, 9.0], (3, 1))))
+    np.testing.assert_allclose(np.load(path), llff_rows(rig), atol=1e-12)
+    calibration = read_calibration(tmp_path)
+    assert calibration.unnamed
+    for camera, true in zip(calibration.cameras, rig, strict=True):
+        assert camera.image_size == true.size
+        np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+        height, width = true.size
+        assert camera.intrinsics.tolist() == [[600.0, 0.0, width / 2], [0.0, 600.0, height / 2], [0.0, 0.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [(np.zeros((3, 15)), r"its shape is \(3, 15\), expected \(views, 17\)"),
+     (np.array([None]), "it is not a NumPy array of numbers, or incomplete")],
+)  # fmt: skip
+def test_other_arrays_are_refused(array: np.ndarray, message: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "poses_bounds.npy", array, allow_pickle=True)
+    with pytest.raises(InputError, match=message):
+        read_calibration(tmp_path)
+
+
+def test_cameras_of_gaussian_splatting_are_camera_to_world(tmp_path: Path) -> None:
+    rig = make_rig()
+    content = [
+        {"id": index, "img_name": camera.name, "width": camera.size[1], "height": camera.size[0], "fx": 600.0,
+         "fy": 610.0, "position": (-camera.rotation.T @ camera.translation).tolist(),
+         "rotation": camera.rotation.T.tolist()}
+        for index, camera in enumerate(rig)
+    ]  # fmt: skip
+    (tmp_path / "cameras.json").write_text(json.dumps(content))
+    calibration = read_calibration(tmp_path)
+    for camera, true in zip(calibration.cameras, rig, strict=True):
+        assert (camera.name, camera.image_size) == (true.name, true.size)
+        np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+        height, width = true.size
+        assert camera.intrinsics.tolist() == [[600.0, 0.0, width / 2], [0.0, 610.0, height / 2], [0.0, 0.0, 1.0]]
+
+
+def test_a_field_of_view_alone_takes_the_size_of_the_view(tmp_path: Path) -> None:
+    write_frames(tmp_path / "train")
+    stems = sorted(path.stem for path in (tmp_path / "train").iterdir())
+    frames = [
+        {"file_path": f"./train/{stem}", "time": index / 4, "transform_matrix": np.eye(4).tolist()}
+        for index, stem in enumerate(stems)
+    ]
+    (tmp_path / "transforms_train.json").write_text(
+        json.dumps({"camera_angle_x": 2 * np.arctan(64 / 2 / 90), "frames": frames})
+    )
+    scene = open_scene(tmp_path, calibration=tmp_path)
+    assert scene.views[0].camera is not None
+    np.testing.assert_allclose(scene.views[0].camera.intrinsics, [[90, 0, 32], [0, 90, 24], [0, 0, 1]], rtol=1e-12)
+    assert not any("ignored transforms_train.json" in notice.marked_text for notice in scene.notices)
+
+
+def test_images_of_one_moving_camera_are_the_frames_of_their_view(tmp_path: Path) -> None:
+    write_frames(tmp_path / "images")
+    files = sorted((tmp_path / "images").iterdir())
+    frames = []
+    for index, file in reversed(list(enumerate(files))):
+        matrix = np.eye(4)
+        matrix[0, 3] = index
+        frames.append({"file_path": f"images/{file.name}", "transform_matrix": matrix.tolist()})
+    content = {"fl_x": 70.0, "cx": 32.0, "cy": 24.0, "w": 64, "h": 48, "frames": frames}
+    (tmp_path / "transforms.json").write_text(json.dumps(content))
+    scene = open_scene(tmp_path, calibration=tmp_path / "transforms.json")
+    assert scene.views[0].camera is not None
+    assert scene.views[0].camera.world_to_camera[:, 0, 3].tolist() == [0.0, -1.0, -2.0, -3.0]
+
+
+def test_views_are_paired_with_cameras_by_the_ends_of_their_names(tmp_path: Path) -> None:
+    folder = views(tmp_path / "rig", "hd_00_00", "hd_00_10")
+    cameras = [
+        {"name": name, "type": "hd", "resolution": [64, 48], "K": (K + np.diag([shift, 0, 0])).tolist(),
+         "R": np.eye(3).tolist(), "t": [[100.0 * shift], [0.0], [0.0]]}
+        for shift, name in enumerate(("00_10", "00_00"))
+    ]  # fmt: skip
+    path = tmp_path / "calibration_1.json"
+    path.write_text(json.dumps({"cameras": cameras}))
+    scene = open_scene(folder, calibration=path)
+    first, second = (view.camera for view in scene.views)
+    assert first is not None
+    assert second is not None
+    assert [float(camera.intrinsics[0, 0]) for camera in (first, second)] == [71.0, 70.0]
+    assert float(first.world_to_camera[0, 3]) == 1.0  # 100 cm
+    assert any("00_10 is hd_00_10, 00_00 is hd_00_00" in notice.marked_text for notice in scene.notices)
+    by_order = open_scene(folder, calibration=path, calibration_match=CalibrationMatch.ORDER)
+    assert by_order.views[0].camera is not None
+    assert float(by_order.views[0].camera.intrinsics[0, 0]) == 70.0
+
+
+def edited(path: Path, edit: Callable[[Any], object]) -> Path:
+    content = json.loads(path.read_text())
+    edit(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_caliscope_cameras_that_are_not_in_use_are_left_out(tmp_path: Path) -> None:
+    path = write_caliscope(tmp_path, make_rig())
+    text = path.read_text().replace("ignore = false", "ignore = true", 1)
+    tables = text.split("[cameras.")
+    tables[2] = "\n".join(line for line in tables[2].splitlines() if not line.startswith("rotation =")) + "\n"
+    path.write_text("[cameras.".join(tables))
+    calibration = read_calibration(path)
+    assert calibration.names == ("cam_2",)
+    assert calibration.notices == (
+        "camera_array.toml: cam_0, cam_1 left out: not calibrated completely, or marked with 'ignore'",
+    )
+    assert read_lenses(path).names == ("cam_1", "cam_2")
+    path.write_text(path.read_text().replace("translation =", 'translation = "null" #'))
+    with pytest.raises(InputError, match="no camera has all of matrix, rotation, translation") as caught:
+        read_calibration(path)
+    assert "intrinsics" in caught.value.hint
+
+
+def test_poses_of_multical_may_be_missing(tmp_path: Path) -> None:
+    path = edited(write_multical(tmp_path, make_rig()), lambda content: content["camera_poses"].pop("cam02"))
+    calibration = read_calibration(path)
+    assert (calibration.names, calibration.notices) == (
+        ("cam01", "cam03"),
+        ("calibration.json: cam02 left out: without a pose",),
+    )
+    edited(path, lambda content: content.pop("camera_poses"))
+    assert read_lenses(path).names == ("cam01", "cam02", "cam03")
+
+
+TOOL_ERRORS: tuple[tuple[str, str, str, str], ...] = (
+    ("kalibr", "camera_model: pinhole", "camera_model: omni", "camera cam01: the camera model omni is not supported"),
+    ("kalibr", "distortion_model: radtan", "distortion_model: fov", "the distortion model fov is not supported"),
+    ("kalibr", r"cam02:\n.*T_cn_cnm1.*\n", "cam02:\n", "camera cam02: T_cn_cnm1 is missing"),
+    ("mc-calib", "camera_group: 0", "camera_group: 1", "2 groups without common poses"),
+    ("mc-calib", "distortion_type: 0", "distortion_type: 2", "the distortion model of another type is not supported"),
+    ("multical", r'"camera_poses": \{', '"camera_poses": {"a_to_b": 1, ', "relative to 2 cameras: b, cam01"),
+    ("metashape", "<k1>", "<k4>0.1</k4><k1>", "the lens has k4, p3 or p4"),
+    ("metashape", 'type="frame"', 'type="spherical"', "the sensor type spherical is not supported"),
+    ("metashape", "<transform>", "<pose>", "not well-formed XML"),
+    ("panoptic", '"R":', '"r":', "camera number 1: R: Field required"),
+)
+
+
+@pytest.mark.parametrize(("name", "old", "new", "message"), TOOL_ERRORS)
+def test_what_cannot_be_read_is_named(name: str, old: str, new: str, message: str, tmp_path: Path) -> None:
+    path = WRITERS[name](tmp_path, make_rig())
+    count = 1 if name in ("mc-calib", "multical") or "cam02" in old else 0
+    path.write_text(re.sub(old, new, path.read_text(), count=count))
+    with pytest.raises(InputError, match=message) as caught:
+        read_calibration(path)
+    assert caught.value.hint
+
+
+def test_metashape_keeps_geographic_coordinates_out(tmp_path: Path) -> None:
+    path = write_metashape(tmp_path, make_rig())
+    path.write_text(path.read_text().replace("<translation>1.0", "<translation>4000000.0"))
+    calibration = read_calibration(path)
+    assert calibration.notices == (
+        "cameras.xml: the world is that of the chunk, as geographic coordinates are too large",
+    )
+    centers = [-camera.world_to_camera[:3, :3].T @ camera.world_to_camera[:3, 3] for camera in calibration.cameras]
+    true = [-camera.rotation.T @ camera.translation for camera in make_rig()]
+    assert float((centers[0] - centers[1]).norm()) == pytest.approx(np.linalg.norm(true[0] - true[1]))
+
+
+def test_formats_of_other_tools_that_are_not_read_are_named(tmp_path: Path) -> None:
+    (tmp_path / "take.xcp").write_text('<?xml version="1.0"?>\n<Cameras><Camera DEVICEID="1"/></Cameras>')
+    for path in (tmp_path / "take.xcp", tmp_path):
+        with pytest.raises(InputError, match=r"'take.xcp' is a calibration of Vicon, which is not read") as caught:
+            read_calibration(path)
+        assert "Pose2Sim" in caught.value.hint
+    WRITERS["toml"](tmp_path, make_rig())
+    assert read_calibration(tmp_path).format == "Pose2Sim/Anipose TOML"
