@@ -222,7 +222,7 @@ def _poses_at(camera: CalibratedCamera, view: View, file: Path) -> Tensor:
     if poses.ndim == 2:
         return poses
     if camera.times is not None:
-        times = view.clock.to_common(view.source.frame_times[list(view.indices)])
+        times = view.clock.to_common(view.source.frame_times)[list(view.indices)]
         return _interpolate(camera, np.asarray(camera.times), times, file)
     if isinstance(view.source, ImageFolderSource) and camera.frames is not None:
         return _poses_by_name(camera, camera.frames, view.source, view.indices, file)

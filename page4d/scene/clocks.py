@@ -5,17 +5,18 @@ Audio tracks of two recordings are correlated.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import av
 import numpy as np
 from av.error import FFmpegError
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from page4d.errors import InputError, UsageError, listed, shortened
+from page4d.errors import InputError, UsageError, counted, listed, shortened
 from page4d.io.documents import (
     DocumentError,
     DocumentMissingError,
@@ -27,7 +28,7 @@ from page4d.io.documents import (
 from page4d.io.input_files import composed
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
-from page4d.scene.stamps import DAY_NS, NS, Stamps
+from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, find_stamp_tables
 from page4d.scene.timeline import timing
 from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream
 
@@ -136,14 +137,19 @@ _NO_SYNC_HINT = "pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
 
 @dataclass(frozen=True, kw_only=True)
 class Synchronisation:
-    """One clock per view, and the method that determined them."""
+    """One clock per view, and the method that determined them.
+
+    `start_ns` is the time stamp of time 0, None where only names of images may have time stamps.
+    """
 
     clocks: tuple[Clock, ...]
     method: str
     notices: tuple[Notice, ...] = ()
+    start_ns: int | None = None
 
 
 _MAX_OFFSET_S = 1e6
+_MAX_TIME_S = 4e9
 _MIN_RATE, _MAX_RATE = 1e-3, 100.0
 _USUAL_DRIFT = 0.05
 """Plausible clocks: 11 days, high speed at 25,000 fps played at 25, and a time lapse of one frame in 4 s.
@@ -154,6 +160,15 @@ class _ClockEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
     offset_s: float = Field(default=0.0, ge=-_MAX_OFFSET_S, le=_MAX_OFFSET_S)
     rate: float = Field(default=1.0, ge=_MIN_RATE, le=_MAX_RATE)
+    times_s: tuple[Annotated[float, Field(ge=-_MAX_TIME_S, le=_MAX_TIME_S)], ...] = Field(default=(), strict=False)
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Self:
+        if self.times_s and self.model_fields_set > {"times_s"}:
+            raise ValueError("give times_s, or offset_s and rate")
+        if any(after <= before for before, after in pairwise(self.times_s)):
+            raise ValueError("times_s do not increase")
+        return self
 
 
 @dataclass(frozen=True)
@@ -163,6 +178,8 @@ class _Evidence:
     kind: str
     clocks: tuple[Clock | None, ...]
     notices: tuple[Notice, ...] = ()
+    start_ns: int | None = None
+    files: tuple[Path, ...] = ()
 
 
 def synchronise(
@@ -171,15 +188,16 @@ def synchronise(
     mode: str,
     found_file: Path | None,
     *,
+    folder: Path | None = None,
     all_names: Sequence[str] | None = None,
     number_offsets: Sequence[float | None] = (),
 ) -> Synchronisation:
     """Determine the clock of every view.
 
-    `mode` is a file, or one of `MODES`: `auto` uses the scene's sync file, else the first of time codes, time stamps
-    and frame numbers that every view has, else those of some views with a warning, else a common start.
-    `all_names` are the names that a sync file may contain, including unused views. `number_offsets` are the start
-    times in seconds of numbered image folders, None for other views.
+    `mode` is a file, or one of `MODES`: `auto` uses the scene's sync file, else the first of tables of time stamps in
+    the `folder`, time codes, time stamps in names and frame numbers that every view has, else those of some views
+    with a warning, else a common start. `all_names` are the names that a sync file may contain, also of unused views.
+    `number_offsets` are the start times in seconds of numbered image folders, None for other views.
 
     Raises:
         UsageError: if the sync file is invalid, or the mode is `people`.
@@ -187,26 +205,39 @@ def synchronise(
     """
     file = Path(mode) if mode not in MODES else found_file if mode == "auto" else None
     if file is not None:
-        clocks = read_sync_file(file, all_names or names)
-        return Synchronisation(
-            clocks=tuple(clocks.get(name, Clock()) for name in names),
-            method=f"file {file.name}",
-            notices=_file_notices(file, names, clocks),
-        )
+        return _by_file(file, names, sources, read_sync_file(file, all_names or names))
     if mode == BY_PEOPLE:
         raise UsageError("⟨sync=people⟩ does not apply here", "pass ⟨sync=FILE⟩, or another mode")
     if mode == "audio":
         return _by_audio(names, sources)
     if mode == "none":
         return Synchronisation(clocks=(Clock(),) * len(names), method="same start")
-    found = [_time_codes(sources, is_required=mode == "timecode")]
-    if mode == "auto":
+    if mode == "timecode":
+        found = [_time_codes(sources, is_required=True)]
+    else:
+        tables = [] if folder is None else [_tables(folder, names, sources)]
+        if tables and None not in tables[0].clocks:
+            return _chosen(tables[0])
+        found = [*tables, _time_codes(sources, is_required=False)]
         found += [_stamps_of_names(sources), _frame_numbers(sources, number_offsets)]
     for evidence in found:
         if None not in evidence.clocks:
-            clocks_of_all = tuple(clock or Clock() for clock in evidence.clocks)
-            return Synchronisation(clocks=clocks_of_all, method=evidence.kind, notices=evidence.notices)
+            return _chosen(evidence, found[0])
     return _of_some_views(names, sources, found)
+
+
+def _chosen(evidence: _Evidence, tables: _Evidence | None = None) -> Synchronisation:
+    """Return the clocks that all views have; `tables` of some views are reported as not used."""
+    notices = list(evidence.notices)
+    if tables is not None and tables.files:
+        labels = listed([file.name for file in tables.files])
+        notices.append(Notice(f"{labels}: not used, as not every view has one; the views have {evidence.kind}"))
+    return Synchronisation(
+        clocks=tuple(clock or Clock() for clock in evidence.clocks),
+        method=evidence.kind,
+        notices=tuple(notices),
+        start_ns=evidence.start_ns,
+    )
 
 
 def _of_some_views(
@@ -217,12 +248,13 @@ def _of_some_views(
     for evidence in found:
         known = {name: clock for name, clock in zip(names, evidence.clocks, strict=True) if clock is not None}
         starts = [clock.offset_s for clock in known.values()]
-        if not known or max(starts) == min(starts):
+        if not known or (max(starts) == min(starts) and not evidence.files):
             continue
         clocks = tuple(clock or Clock() for clock in evidence.clocks)
         ends = [clock.to_common(source.frame_times)[-1] for clock, source in zip(clocks, sources, strict=True)]
         others = listed([name for name in names if name not in known])
-        differ = f"{listed(known)} start {max(starts) - min(starts):.3f} s apart by {evidence.kind}"
+        apart = f" start {max(starts) - min(starts):.3f} s apart" if len(known) > 1 else ""
+        differ = f"{listed(known)}{apart} by {evidence.kind}"
         if max(starts) > min(ends):
             notices.append(Notice(f"{differ}, which is not used: the views would not overlap in time"))
             continue
@@ -231,10 +263,89 @@ def _of_some_views(
             Notice(f"{differ}; {others} without it: assumed to start with {first}; ⟨sync=FILE⟩ states the offsets")
         )
         method = f"{evidence.kind} ({len(known)} of {len(names)} views)"
-        return Synchronisation(clocks=clocks, method=method, notices=tuple(notices))
+        return replace(_chosen(evidence), method=method, notices=tuple(notices))
     start = "views are assumed to start together (no sync file, common time codes, time stamps or frame numbers)"
     notices.append(Notice(start, Level.INFO))
     return Synchronisation(clocks=(Clock(),) * len(names), method="same start", notices=tuple(notices))
+
+
+def _tables(folder: Path, names: Sequence[str], sources: Sequence[FrameSource]) -> _Evidence:
+    """Return the clocks by tables of time stamps.
+
+    Raises:
+        InputError: if a table is damaged, or has not as many times as its view has frames.
+    """
+    paths = {name: getattr(source, "path", folder) for name, source in zip(names, sources, strict=True)}
+    tables, files, notices = find_stamp_tables(folder, paths)
+    stamps = {
+        name: _of_frames(np.array(table.in_ns(1 / (timing(source.frame_times).fps or 30))), source, table.label)
+        for name, source in zip(names, sources, strict=True)
+        if (table := tables.get(name)) is not None
+    }
+    start = min((int(ns[0]) for ns in stamps.values()), default=0)
+    clocks = tuple(
+        _frame_clock((stamps[name] - start) / NS, source) if name in stamps else None
+        for name, source in zip(names, sources, strict=True)
+    )
+    labels = listed(sorted({table.label for table in tables.values()}))
+    return _Evidence(f"time stamps in {labels}", clocks, notices, start if stamps else None, files)
+
+
+def _of_frames(times: NDArray[Any], source: FrameSource, label: str) -> NDArray[Any]:
+    """Return the times of the usable frames of a view, of those of all frames of the file.
+
+    Raises:
+        InputError: if these are not as many as the frames.
+    """
+    count, positions = len(source.frame_times), getattr(source, "positions", None)
+    if len(times) == count:
+        return times
+    if positions is not None and len(times) > positions[-1] and positions[-1] + 1 > count:
+        return np.asarray(times[positions])
+    text = f"{label} has {len(times)} time stamps for {counted(count, 'frame')} of {source.label}"
+    raise InputError(text, TABLE_HINT)
+
+
+def _frame_clock(times: NDArray[np.float64], source: FrameSource) -> Clock:
+    """Return a clock with the common times of all frames."""
+    own = float(source.frame_times[-1])
+    rate = float(times[-1] - times[0]) / own if own else 1.0
+    return Clock(
+        offset_s=float(times[0]), rate=min(max(rate, _MIN_RATE), _MAX_RATE), frame_times=tuple(times.tolist())
+    )
+
+
+def _by_file(
+    file: Path, names: Sequence[str], sources: Sequence[FrameSource], clocks: dict[str, Clock]
+) -> Synchronisation:
+    """Return the clocks of a sync file; dates are counted from the first of them.
+
+    Raises:
+        UsageError: if only some views have dates.
+        InputError: if a view has not as many times as frames.
+    """
+    notices = _file_notices(file, names, clocks)
+    timed = [name for name in names if name in clocks and clocks[name].frame_times]
+    start = min((clocks[name].offset_s for name in timed), default=0.0)
+    is_dated = start > _MAX_OFFSET_S
+    if is_dated and len(timed) < len(names):
+        others = listed([name for name in names if name not in timed])
+        raise UsageError(
+            f"{file.name}: times_s of {listed(timed)} are dates, {others} has none", "give all views times_s"
+        )
+    found = []
+    for name, source in zip(names, sources, strict=True) if timed else ():
+        clock = clocks.get(name, Clock())
+        if clock.frame_times:
+            times = _of_frames(np.array(clock.frame_times), source, f"{file.name}: {name}")
+            clock = _frame_clock(times - start if is_dated else times, source)
+        found.append(clock)
+    return Synchronisation(
+        clocks=tuple(found) if timed else tuple(clocks.get(name, Clock()) for name in names),
+        method=f"file {file.name}",
+        notices=notices,
+        start_ns=round(start * NS) if is_dated else None,
+    )
 
 
 def _stamps_of_names(sources: Sequence[FrameSource]) -> _Evidence:
@@ -303,7 +414,8 @@ def _file_notices(file: Path, names: Sequence[str], clocks: dict[str, Clock]) ->
 def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
     """Read `{"views": {"cam01": {"offset_s": 0.25, "rate": 1.0}, ...}}` from JSON or the same from TOML.
 
-    The table of views may also be at the top level. Both values are optional.
+    The table of views may also be at the top level. Both values are optional; `times_s` has the common times of all
+    frames instead.
 
     Raises:
         UsageError: with the line of a syntax error, or the view of an invalid entry.
@@ -335,7 +447,8 @@ def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
                 f"give offset_s in seconds after another view (not a date), at most {_MAX_OFFSET_S:,.0f}; "
                 f"and rate, {_MIN_RATE:g} to {_MAX_RATE:g}",
             ) from error
-        clocks[name] = Clock(offset_s=values.offset_s, rate=values.rate)
+        times = values.times_s
+        clocks[name] = Clock(offset_s=times[0] if times else values.offset_s, rate=values.rate, frame_times=times)
     return clocks
 
 

@@ -30,6 +30,7 @@ from page4d.scene.layout import (
     views_of_instants,
 )
 from page4d.scene.records import Level, Notice
+from page4d.scene.stamps import TABLE_FOLDER, is_stamp_table
 from page4d.scene.video import VIDEO_SUFFIXES
 
 RESERVED_FOLDERS = {
@@ -100,6 +101,8 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
                     sync_file = entry
                 else:
                     ignored[Notice(f"{sync_file.name} is used", Level.INFO)].append(entry.name)
+            elif is_stamp_table(entry) or (entry.name == TABLE_FOLDER and not image_files(entry)):
+                continue  # read with the clocks
             elif (notice := _reason_to_ignore(entry)) is not None:
                 is_used = real_path(entry) in used or (real_path(folder) in used and is_calibration_name(entry))
                 if not is_used:

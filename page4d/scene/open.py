@@ -1,8 +1,11 @@
 """Opening of a scene folder: views, clocks, instants, cameras, masks and depth, without decoding frames."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import Scale
@@ -17,7 +20,7 @@ from page4d.scene.images import ImageFolderSource, content_notices, probe_image_
 from page4d.scene.layout import Candidate
 from page4d.scene.packing import check_halves
 from page4d.scene.probe import probe_video
-from page4d.scene.records import FrameSource, Level, Notice, Scene, View, ViewCamera
+from page4d.scene.records import Clock, FrameSource, Level, Notice, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
 from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
 from page4d.scene.timeline import build_timeline, timing
@@ -50,7 +53,13 @@ def open_scene(
     all_names = tuple(dict.fromkeys((*(candidate.name for candidate in found.candidates), *names)))
     sources, offsets, source_notices = open_sources(chosen, options)
     sync = synchronisation or synchronise(
-        names, sources, options.sync, found.sync_file, all_names=all_names, number_offsets=offsets
+        names,
+        sources,
+        options.sync,
+        found.sync_file,
+        folder=folder,
+        all_names=all_names,
+        number_offsets=offsets,
     )
     timeline = build_timeline(
         names,
@@ -72,8 +81,15 @@ def open_scene(
         mask_meaning=options.mask_meaning,
         depth_levels=options.depth_levels,
         synchronisation=sync.method,
-        start_ns=start_of_clock(sources, sync.clocks),
-        notices=(*found.notices, *view_notices, *source_notices, *sync.notices, *timeline.notices),
+        start_ns=start_of_clock(sources, sync.clocks) if sync.start_ns is None else sync.start_ns,
+        notices=(
+            *found.notices,
+            *view_notices,
+            *source_notices,
+            *_rate_notices(sources, sync.clocks, options.image_fps),
+            *sync.notices,
+            *timeline.notices,
+        ),
     )
     scene = _with_calibration(scene, options, all_names)
     return _with_sidecars(scene, options)
@@ -107,10 +123,6 @@ def open_sources(
         check_halves(source)
     folders = time_by_name(folders)
     untimed = [source for source in folders if source.stamps is None]
-    sequences = [source.label for source in untimed if len(source.files) > 1]
-    if options.image_fps is None and sequences:
-        notices.append(Notice(f"{listed(sequences)}: images have no time stamps; assuming 30 fps (⟨image_fps⟩)"))
-    notices += [notice for source in folders for notice in _other_rate_notice(source, options.image_fps)]
     numbered = {source.path: (source, start) for source, start in time_by_number(untimed)}
     notices += _unnumbered_notice([source for source in untimed if source.path not in numbered])
     timed = {source.path: (source, None) for source in folders} | numbered
@@ -118,15 +130,21 @@ def open_sources(
     return tuple(source for source, _ in placed), tuple(start for _, start in placed), notices
 
 
-def _other_rate_notice(source: ImageFolderSource, image_fps: float | None) -> list[Notice]:
-    rate = timing(source.frame_times).fps
-    if source.stamps is None or image_fps is None or not rate or abs(image_fps / rate - 1) < _SAME_RATE:
-        return []
-    return [
-        Notice(
-            f"{source.label}: the time stamps in the file names give {rate:.4g} fps, not ⟨image_fps={image_fps:g}⟩"
-        )
-    ]
+def _rate_notices(
+    sources: Sequence[FrameSource], clocks: Sequence[Clock], image_fps: float | None
+) -> Iterator[Notice]:
+    """Report image folders whose rate is assumed, or is another one than stated."""
+    assumed = []
+    for source, clock in zip(sources, clocks, strict=True):
+        if not isinstance(source, ImageFolderSource) or len(source.files) < 2:
+            continue
+        rate = timing(np.array(clock.frame_times or source.frame_times)).fps
+        if source.stamps is None and not clock.frame_times:
+            assumed.append(source.label)
+        elif image_fps is not None and abs(image_fps / rate - 1) > _SAME_RATE:
+            yield Notice(f"{source.label}: the time stamps give {rate:.4g} fps, not ⟨image_fps={image_fps:g}⟩")
+    if assumed and image_fps is None:
+        yield Notice(f"{listed(assumed)}: images have no time stamps; assuming 30 fps (⟨image_fps⟩)")
 
 
 def _unnumbered_notice(folders: list[ImageFolderSource]) -> list[Notice]:

@@ -31,11 +31,14 @@ Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
 class Clock:
     """Mapping from the time of a view to the common clock: `common = offset_s + rate * own`.
 
-    `own` is in seconds from the view's first frame. A clock that is slow by 0.1 % has a rate of 1.001.
+    `own` is in seconds from the view's first frame. A clock that is slow by 0.1 % has a rate of 1.001. `frame_times`
+    are the common times of all frames where each has a time stamp of its own; offset and rate are then those of the
+    first and last frame.
     """
 
     offset_s: Seconds = 0.0
     rate: Annotated[float, Field(ge=1e-3, le=100.0)] = 1.0
+    frame_times: Annotated[tuple[float, ...], Field(exclude=True)] = ()
 
     def __post_init__(self) -> None:
         if not abs(self.offset_s) < float("inf") or not 0 < self.rate < float("inf"):
@@ -45,8 +48,8 @@ class Clock:
             )
 
     def to_common(self, own: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert times of the view to the common clock."""
-        return self.offset_s + self.rate * own
+        """Convert the times of all frames of the view to the common clock."""
+        return np.array(self.frame_times) if self.frame_times else self.offset_s + self.rate * own
 
 
 class FrameReader(Protocol):

@@ -3,14 +3,22 @@
 Double precision holds a date to about 0.2 microseconds: times are differences to the first stamp, kept whole.
 """
 
+import csv
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal, InvalidOperation
+from io import BytesIO
+from itertools import compress, pairwise, repeat
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from page4d.errors import InputError, Notice
+from page4d.io.documents import DocumentError, read_bytes, read_text
 
 NS = 1_000_000_000
 DAY_NS = 86_400 * NS
@@ -202,3 +210,180 @@ def _may_be_numbered(ns: NDArray[np.int64]) -> bool:
         return True
     step = max(int(steps.min()), 1)
     return bool((steps % step == 0).all() and steps.max() <= _LONGEST_GAP * step)
+
+
+_TABLE_NAME = re.compile(r"time[ _-]?stamps?|frame[ _-]?times?", re.IGNORECASE)
+TABLE_FOLDER = "timestamps"
+_TABLE_FOLDERS = (".", TABLE_FOLDER, f"{TABLE_FOLDER}/camera_timestamps")
+_TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".npy")
+_MAX_TABLE_BYTES = 1 << 26
+_MAX_DIGITS = 30
+_LAST_NS = 2**63
+TABLE_HINT = "correct or rename the file, or pass ⟨sync=none⟩"
+
+_VIEW_COLUMN = re.compile(r"(cam(era)?|view|port|serial|device)([ _.]?(id|name|index|number))?", re.IGNORECASE)
+_TIME_COLUMN = re.compile(r"time|stamp|^ts?$|^pts$", re.IGNORECASE)
+_OTHER_COLUMN = re.compile(r"duration|delta|interval|previous|rate|index|number", re.IGNORECASE)
+_UNITS = tuple(
+    (re.compile(rf"(?<![a-z])({names})(?![a-z])", re.IGNORECASE), unit_ns)
+    for names, unit_ns in (
+        (r"ns|nano\w*", 1),
+        (r"[uµμ]s|micro\w*", 1000),
+        (r"ms|milli\w*", 1_000_000),
+        (r"s|secs?|seconds?", NS),
+    )
+)
+
+
+@dataclass(frozen=True)
+class StampTable:
+    """Time stamps of all frames of a view in the file `label`; `unit_ns` is None if the file does not state it."""
+
+    label: str
+    values: tuple[Decimal, ...]
+    unit_ns: int | None
+
+    @property
+    def date_unit_ns(self) -> int | None:
+        """The unit with which the first value is a date, None if there is none."""
+        units = [unit for _, unit in _UNITS] if self.unit_ns is None else [self.unit_ns]
+        return next((unit for unit in units if 1 <= self.values[0] * unit / NS / NS < 4), None)
+
+    def in_ns(self, period_s: float) -> NDArray[np.int64]:
+        """Return nanoseconds; an unknown unit is that of a date, or else the closest to the period of the frames.
+
+        Raises:
+            InputError: if a time is not between the years 1677 and 2262.
+        """
+        unit = self.unit_ns or self.date_unit_ns
+        if unit is None:
+            gaps = sorted(float(after - before) for before, after in pairwise(self.values))
+            period = (gaps[len(gaps) // 2] if gaps else period_s) / period_s
+            unit = min((unit for _, unit in _UNITS), key=lambda each: abs(np.log(period * each / NS)))
+        if max(abs(value) for value in self.values) * unit >= _LAST_NS:
+            raise InputError(f"{self.label}: {self.values[-1]:.6g} is no time of a frame", TABLE_HINT)
+        return np.array([int(value * unit) for value in self.values], dtype=np.int64)
+
+
+def is_stamp_table(file: Path) -> bool:
+    """Return whether a file is named as a table of time stamps."""
+    return bool(file.suffix.lower() in _TABLE_SUFFIXES and _TABLE_NAME.search(file.stem)) and file.is_file()
+
+
+def find_stamp_tables(
+    folder: Path, views: Mapping[str, Path]
+) -> tuple[dict[str, StampTable], tuple[Path, ...], tuple[Notice, ...]]:
+    """Find time stamps of frames in CSV, text or NPY files of a scene or of its image folders.
+
+    A file whose name contains that of a view belongs to it; another one has a column of views, or the times of all of
+    them. Returns the tables of views, the files in use, and notices of files without times.
+
+    Raises:
+        InputError: if the times of a view do not increase, or a file cannot be read.
+
+    Source: Caliscope (`timestamps.csv` with `cam_id` and `frame_time`, earlier `frame_time_history.csv` with `port`);
+    skellycam (`timestamps/<view>_timestamps.csv` with `timestamp_unix_utc_ns`, later
+    `timestamps/camera_timestamps/*.<view>.timestamps.csv` with `timestamp.utc.seconds`); KITTI (`timestamps.txt`).
+    """
+    tables: dict[str, StampTable] = {}
+    shared: dict[str, StampTable] = {}
+    used: list[Path] = []
+    notices: list[Notice] = []
+    places: list[tuple[Path, str | None]] = [(folder / name, None) for name in _TABLE_FOLDERS]
+    places += [(path, view) for view, path in views.items() if path.is_dir()]
+    for place, of_view in places:
+        for file in sorted(place.iterdir()) if place.is_dir() else ():
+            if not is_stamp_table(file):
+                continue
+            label = file.relative_to(folder).as_posix()
+            named = [name for name in views if re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", file.stem)]
+            owner = of_view or max(named, key=len, default=None)
+            columns = _columns(file, label)
+            by_view = next((name for name in columns if _VIEW_COLUMN.fullmatch(name)), None)
+            found = {
+                view: table
+                for view, rows in _rows(columns, by_view, [owner] if owner else list(views)).items()
+                if (table := _times(label, rows)) is not None
+            }
+            if found:
+                used.append(file)
+                (tables if owner or by_view else shared).update(found)
+            else:
+                notices.append(Notice(f"{label}: no column of times; it is not used"))
+    return tables or shared, tuple(used), tuple(notices)
+
+
+def _columns(file: Path, label: str) -> dict[str, list[str]]:
+    """Return the columns of a table by name; those of a table without names are numbered.
+
+    Raises:
+        InputError: if the file cannot be read.
+    """
+    try:
+        if file.suffix.lower() == ".npy":
+            array = np.load(BytesIO(read_bytes(file, _MAX_TABLE_BYTES)), allow_pickle=False)
+            return {"0": [str(value) for value in array.tolist()]} if array.ndim == 1 else {}
+        lines = [line for line in read_text(file, _MAX_TABLE_BYTES).splitlines() if line.strip()]
+        header = next((line for line in lines if _TIME_COLUMN.search(line)), None)
+        lines = [line for line in lines if line is header or not line.startswith("#")]
+        delimiter = next((each for each in "\t;," if lines and each in lines[0]), None)
+        if delimiter is not None:
+            rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter)]
+        else:  # a date may contain a space
+            rows = [line.split() if _number(line) is None else [line] for line in lines]
+    except (DocumentError, ValueError, EOFError, csv.Error) as error:
+        raise InputError(f"{label} cannot be read: {error}", TABLE_HINT) from error
+    if not rows:
+        return {}
+    has_names = all(_number(cell) is None for cell in rows[0])
+    names = [cell.lstrip("# ") for cell in rows[0]] if has_names else [str(place) for place in range(len(rows[0]))]
+    body = [row for row in rows[has_names:] if len(row) >= len(names)]
+    return {name: [row[place] for row in body] for place, name in enumerate(names)}
+
+
+def _rows(
+    columns: Mapping[str, Sequence[str]], by_view: str | None, views: Sequence[str]
+) -> dict[str, dict[str, list[str]]]:
+    """Return the rows of every view, which a column names or numbers; without such a column all rows are of all."""
+    numbers = {view: str(int(match[1])) for view in views if (match := re.search(r"(\d+)$", view))}
+    chosen = {}
+    for view in views:
+        number = numbers.get(view)
+        keys = {view, number if list(numbers.values()).count(number or "") == 1 else None}
+        kept = repeat(True) if by_view is None else [cell in keys for cell in columns[by_view]]
+        chosen[view] = {name: list(compress(cells, kept)) for name, cells in columns.items()}
+    return chosen
+
+
+def _number(cell: str) -> Decimal | None:
+    """Return a finite number, or a date in nanoseconds since 1970; None for other text."""
+    try:
+        value = Decimal(cell.strip().replace(",", "."))
+        return value if value.is_finite() and abs(value.adjusted()) < _MAX_DIGITS else None
+    except InvalidOperation:
+        stamp = _date(cell) if ":" in cell else None
+        return None if stamp is None else Decimal(stamp.ns)
+
+
+def _times(label: str, columns: Mapping[str, Sequence[str]]) -> StampTable | None:
+    """Return the column of times: dates first, else the first one that is called so; None without times.
+
+    Raises:
+        InputError: if the times do not increase.
+    """
+    has_names = not all(name.isdecimal() for name in columns)
+    found: list[StampTable] = []
+    for name, cells in columns.items():
+        values = tuple(value for cell in cells if (value := _number(cell)) is not None)
+        is_count = len(columns) > 1 and all(value == values[0] + place for place, value in enumerate(values))
+        is_called_so = bool(_TIME_COLUMN.search(name)) and not _OTHER_COLUMN.search(name)
+        if values and len(values) == len(cells) and (is_called_so if has_names else not is_count):
+            unit = next((unit for pattern, unit in _UNITS if pattern.search(name)), None)
+            found.append(StampTable(label, values, 1 if ":" in cells[0] else unit))
+    if not found:
+        return None
+    table = min(found, key=lambda each: each.date_unit_ns is None)
+    for place, (before, after) in enumerate(pairwise(table.values), start=2):
+        if after <= before:
+            raise InputError(f"{label}: time {place} of {len(table.values)} is not after the one before", TABLE_HINT)
+    return table

@@ -79,6 +79,8 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
 
 def _row(view: "View") -> dict[str, Any]:
     """Return the properties of one view."""
+    import numpy as np
+
     from page4d.scene.timeline import timing
 
     height, width = view.source.size
@@ -87,7 +89,7 @@ def _row(view: "View") -> dict[str, Any]:
         "file": view.source.label,
         "codec": view.source.codec,
         "size": [width, height],
-        **asdict(timing(view.source.frame_times)),
+        **asdict(timing(np.array(view.clock.frame_times or view.source.frame_times))),
         "offset_s": view.clock.offset_s,
         "rate": view.clock.rate,
         "calibrated": view.camera is not None,

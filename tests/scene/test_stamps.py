@@ -1,14 +1,21 @@
-"""Time stamps in names of images pair the frames, reveal lost ones, and keep their absolute start."""
+"""Time stamps in names of images and in tables pair the frames, reveal lost ones, and keep their absolute start."""
 
+import io
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from page4d.errors import InputError, Page4DError, UsageError
 from page4d.scene.open import open_scene
-from page4d.scene.stamps import NS, stamps_of_names
-from tests.scene.clip_writers import counter_image, write_images
+from page4d.scene.stamps import NS, find_stamp_tables, stamps_of_names
+from tests.scene.clip_writers import counter_image, write_counter_clip, write_images
 
 EPOCH_NS = 1_403_636_579_763_555_584
 DATE_NS = int(datetime(2024, 5, 1, 12, 30, 15, tzinfo=UTC).timestamp()) * NS
@@ -148,7 +155,7 @@ def test_another_image_rate_than_that_of_the_names_is_reported(tmp_path: Path) -
     names = [f"{EPOCH_NS + n * 50_000_000}" for n in range(9)]
     write_stamped(tmp_path, {"a": names}, {})
     texts = [notice.text for notice in open_scene(tmp_path, image_fps=12).notices]
-    assert "a/: the time stamps in the file names give 20 fps, not image_fps=12" in texts
+    assert "a/: the time stamps give 20 fps, not image_fps=12" in texts
     assert [notice.text for notice in open_scene(tmp_path, image_fps=20.1).notices] == []
 
 
@@ -160,3 +167,193 @@ def test_a_number_before_a_word_is_a_frame_number(pattern: str, tmp_path: Path) 
     assert scene.synchronisation == "frame numbers in the file names"
     assert indices(tmp_path, "a", names) == indices(tmp_path, "b", names) == [0, 1, 3, 4, 5, 6, 7]
     assert not any("same frame number" in notice.text for notice in scene.notices)
+
+
+PERIOD = 1 / 30
+KEPT = {"cam_0": list(range(12)), "cam_1": [n for n in range(2, 14) if n not in (5, 6)]}
+"""Instants at which cameras with a common trigger have a frame: cam_1 starts later and loses two."""
+
+
+def csv_of(header: str, row: Callable[[int], str], kept: Sequence[int]) -> bytes:
+    return (header + "".join(row(n) + "\n" for n in kept)).encode()
+
+
+def npy_of(values: Sequence[float]) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.array(values))
+    return file.getvalue()
+
+
+def each(name: str, write: Callable[[Sequence[int]], bytes]) -> dict[str, bytes]:
+    return {name.format(view): write(kept) for view, kept in KEPT.items()}
+
+
+def caliscope(column: str) -> dict[str, bytes]:
+    rows = [(n, view[-1], 54321 + n * PERIOD) for view, kept in KEPT.items() for n in kept]
+    text = f"sync_index,{column},frame_time\n" + "".join(f"{n},{view},{time:.8f}\n" for n, view, time in sorted(rows))
+    return {"timestamps.csv": text.encode()}
+
+
+SKELLYCAM = "frame_number,timestamp.from_recording_start.ms,timestamp.utc.seconds,from_previous.frame_duration.ms\n"
+
+TABLES: dict[str, tuple[dict[str, bytes], float]] = {
+    "seconds": (
+        each("{}_timestamps.csv", lambda k: csv_of("frame,timestamp_s\n", lambda n: f"{n},{100 + n / 30:.6f}", k)),
+        100,
+    ),
+    "no unit": (
+        each(
+            "{}_timestamps.csv", lambda k: csv_of("frame,timestamp\n", lambda n: f"{n},{5e6 + n * 1e3 / 30:.3f}", k)
+        ),
+        5000,
+    ),
+    "epoch": (
+        each(
+            "{}-time_stamps.csv", lambda k: csv_of("timestamp,width\n", lambda n: f"{1753507730865 + n * 33},640", k)
+        ),
+        1753507730.865,
+    ),
+    "euroc": (
+        each(
+            "{}_timestamps.csv",
+            lambda k: csv_of("#timestamp [ns],filename\n", lambda n: f"{EPOCH_NS + n * 33333333},{n}.png", k),
+        ),
+        EPOCH_NS / 1e9,
+    ),
+    "no header": (each("{}.timestamps.txt", lambda k: csv_of("", lambda n: f"{7 + n / 30:.6f}", k)), 7),
+    "semicolons": (
+        each(
+            "{}_timestamps.csv",
+            lambda k: csv_of("Bild;Zeit (timestamp, ms)\n", lambda n: f"{n};{n * 100 / 3:.3f}".replace(".", ","), k),
+        ),
+        0,
+    ),
+    "kitti": (
+        each("{}_timestamps.txt", lambda k: csv_of("", lambda n: f"2024-05-01 12:30:15.{n * 33333333:09}", k)),
+        DATE_NS / 1e9,
+    ),
+    "skellycam": (
+        each(
+            "timestamps/camera_timestamps/rec.{}.timestamps.csv",
+            lambda k: csv_of(SKELLYCAM, lambda n: f"{n},{n * 33.3},{1786082436.639207 + n / 30:.6f},33.3", k),
+        ),
+        1786082436.639207,
+    ),
+    "earlier skellycam": (
+        each(
+            "timestamps/{}_timestamps.csv",
+            lambda k: csv_of("frame_number, timestamp_from_zero_ns\n", lambda n: f"{n}, {n * 33333333}", k),
+        ),
+        0,
+    ),
+    "npy": (each("{}_timestamps.npy", lambda k: npy_of([13387370298875 + n * 33333333 for n in k])), 13387.370298875),
+    "caliscope": (caliscope("cam_id"), 54321),
+    "earlier caliscope": ({"frame_time_history.csv": caliscope("port")["timestamps.csv"]}, 54321),
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_frames_are_paired_by_tables_of_time_stamps(kind: str, tmp_path: Path) -> None:
+    files, start_s = TABLES[kind]
+    for view, kept in KEPT.items():
+        write_counter_clip(tmp_path / f"{view}.mp4", len(kept))
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    scene = open_scene(tmp_path)
+    common = [n for n in KEPT["cam_0"] if n in KEPT["cam_1"]]
+    assert [[KEPT[view.name][index] for index in view.indices] for view in scene.views] == [common] * 2
+    assert scene.synchronisation.startswith("time stamps in ")
+    assert scene.start_ns == pytest.approx(start_s * 1e9, abs=200)
+    np.testing.assert_allclose(scene.times, np.array(common) * PERIOD, atol=4e-3)
+    texts = [notice.text for notice in scene.notices]
+    assert any(text.startswith("2 instants left out: cam_1 has no frame") for text in texts)
+    assert not any(text.startswith("ignored") for text in texts)
+    assert open_scene(tmp_path, sync="none").synchronisation == "same start"
+
+
+def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path) -> None:
+    for view in ("a", "b"):
+        write_counter_clip(tmp_path / f"{view}.mp4", 6)
+    table = tmp_path / "a_timestamps.csv"
+    table.write_text("timestamp_s\n" + "".join(f"{n / 30}\n" for n in range(7)))
+    with pytest.raises(InputError, match=r"a_timestamps\.csv has 7 time stamps for 6 frames of a\.mp4"):
+        open_scene(tmp_path)
+    table.write_text("timestamp_s\n0\n1\n2\n2\n3\n4\n")
+    with pytest.raises(InputError, match=r"a_timestamps\.csv: time 4 of 6 is not after the one before"):
+        open_scene(tmp_path)
+    table.write_text("comment\nby hand\n")
+    scene = open_scene(tmp_path)
+    assert "a_timestamps.csv: no column of times; it is not used" in [notice.text for notice in scene.notices]
+    table.write_text("timestamp_s\n" + "".join(f"{n / 30}\n" for n in (0, 1, 2, 4, 5, 6)))
+    scene = open_scene(tmp_path)
+    assert scene.synchronisation == "time stamps in a_timestamps.csv (1 of 2 views)"
+    assert [view.indices for view in scene.views] == [(0, 1, 2, 3, 4), (0, 1, 2, 4, 5)]
+    assert any(notice.text.startswith("a by time stamps in a_timestamps.csv") for notice in scene.notices)
+
+
+def test_a_sync_file_may_have_the_times_of_all_frames(tmp_path: Path) -> None:
+    for view in ("a", "b"):
+        write_counter_clip(tmp_path / f"{view}.mp4", 6)
+    clocks: dict[str, dict[str, object]] = {
+        "a": {"times_s": [n / 30 for n in (0, 1, 2, 4, 5, 6)]},
+        "b": {"offset_s": 1 / 30},
+    }
+    (tmp_path / "sync.json").write_text(json.dumps({"views": clocks}))
+    scene = open_scene(tmp_path)
+    assert [view.indices for view in scene.views] == [(1, 2, 3, 4, 5), (0, 1, 3, 4, 5)]
+    assert scene.start_ns is None
+    clocks["b"] = {"times_s": [1.7e9 + n / 30 for n in range(6)]}
+    clocks["a"] = {"times_s": [1.7e9 + n / 30 for n in range(1, 7)]}
+    (tmp_path / "sync.json").write_text(json.dumps(clocks))
+    scene = open_scene(tmp_path)
+    assert [view.indices for view in scene.views] == [(0, 1, 2, 3, 4), (1, 2, 3, 4, 5)]
+    assert scene.start_ns == 1_700_000_000 * NS
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "message"),
+    [
+        ({"times_s": [0.0, 0.1]}, InputError, "sync.json: a has 2 time stamps for 6 frames of a.mp4"),
+        ({"times_s": [0.0, 0.2, 0.1]}, UsageError, "times_s do not increase"),
+        ({"times_s": [0.0], "rate": 1.0}, UsageError, "give times_s, or offset_s and rate"),
+        ({"times_s": [1.7e9 + n for n in range(6)]}, UsageError, "sync.json: times_s of a are dates, b has none"),
+    ],
+)
+def test_invalid_times_of_frames_are_refused(
+    entry: dict[str, object], error: type, message: str, tmp_path: Path
+) -> None:
+    for view in ("a", "b"):
+        write_counter_clip(tmp_path / f"{view}.mp4", 6)
+    (tmp_path / "sync.json").write_text(json.dumps({"a": entry}))
+    with pytest.raises(error) as caught:
+        open_scene(tmp_path)
+    assert message in caught.value.message
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.binary(max_size=60) | st.text('timestamp_s [],;\t"#0123456789.:-eNinf\n', max_size=80).map(str.encode))
+def test_any_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    folder = tmp_path_factory.mktemp("tables")
+    for name in ("timestamps.csv", "a_timestamps.npy"):
+        (folder / name).write_bytes(content)
+        with suppress(Page4DError):
+            tables, *_ = find_stamp_tables(folder, {"a": folder / "a.mp4", "b": folder / "b.mp4"})
+            assert all((np.diff(table.in_ns(0.04)) >= 0).all() for table in tables.values())
+        (folder / name).unlink()
+
+
+def test_a_time_beyond_every_calendar_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "timestamps.csv").write_text("timestamp_s\n1\n1e25\n")
+    tables, *_ = find_stamp_tables(tmp_path, {"a": tmp_path / "a.mp4"})
+    with pytest.raises(InputError, match=r"timestamps\.csv: 1e\+25 is no time of a frame"):
+        tables["a"].in_ns(0.04)
+
+
+@given(
+    st.lists(
+        st.lists(st.from_regex(r"[a-f_.-]?[0-9]{0,20}[-_.:T]?[0-9]{0,9}", fullmatch=True), max_size=5), max_size=3
+    )
+)
+def test_any_names_have_times_or_none(views: list[list[str]]) -> None:
+    assert len(stamps_of_names(views)) == len(views)
