@@ -16,7 +16,7 @@ demo: $(VENV)/.installed libraries ## Install page4d, reconstruct samples/room i
 	$(BIN)/page4d evaluate demo_out samples/room
 
 test: $(VENV)/.tested libraries ## Install page4d with the test dependencies, and run the tests.
-	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --durations=15 --durations-min=1
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=15 --durations-min=1
 
 lint: $(VENV)/.developed ## Check format, lint rules and types.
 	$(BIN)/ruff format --check .

@@ -16,6 +16,13 @@ from tools import held_out
 RUN = ("--preset", "tiny", "--device", "cpu", "--threads", "1")
 
 
+@pytest.fixture(autouse=True)
+def _one_curve(request, monkeypatch):
+    """Draw the learning curve, which takes longer than the steps, in one test."""
+    if "trained" not in request.fixturenames:
+        monkeypatch.setattr("page4d.lab.training.train.draw_curve", lambda *_: None)
+
+
 @pytest.fixture
 def trained(cli, tmp_path):
     ended = cli("train", "--out", tmp_path / "run", *RUN, "--until-samples", 4, "--tensorboard", "--json")

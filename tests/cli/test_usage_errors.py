@@ -136,10 +136,13 @@ def test_help_without_arguments_has_code_2_as_nothing_was_done(cli) -> None:
     assert ended.out == cli("--help").out
 
 
-@pytest.mark.parametrize("given", ["", "0", "-5", "wide", "9" * 5000])
-def test_a_variable_that_is_no_width_changes_nothing(given, monkeypatch, cli) -> None:
+def test_a_variable_that_is_no_width_changes_nothing(monkeypatch, cli) -> None:
+    def screens() -> list[object]:
+        return [cli("export", "--list"), cli("doctor", "extra"), cli("doctor", "--help")]
+
     monkeypatch.delenv("COLUMNS", raising=False)
-    expected = [cli("inspect-shapes", "--model", "mv-tiny"), cli("doctor", "extra"), cli("doctor", "--help")]
-    monkeypatch.setenv("COLUMNS", given)
-    assert [cli("inspect-shapes", "--model", "mv-tiny"), cli("doctor", "extra"), cli("doctor", "--help")] == expected
-    assert "parameters" in expected[0].out
+    expected = screens()
+    assert "nerfstudio" in expected[0].out
+    for given in ("", "0", "-5", "wide", "9" * 5000):
+        monkeypatch.setenv("COLUMNS", given)
+        assert screens() == expected, given

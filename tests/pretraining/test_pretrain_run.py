@@ -13,7 +13,7 @@ from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.lab.pretraining import pretrain as pretraining
 from page4d.lab.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
 from page4d.lab.pretraining.data import Crops
-from page4d.lab.pretraining.pretrain import Pretraining, PretrainRequest
+from page4d.lab.pretraining.pretrain import PretrainRequest
 from page4d.lab.pretraining.tasks import DINOTask, PretrainStep, build_task, class_attention
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.logs import SilentTrainingObserver, read_metrics
@@ -63,22 +63,6 @@ class TestRuns:
         files = [folder / "encoder.safetensors" for folder in (out, tmp_path / "stopped")]
         assert files[0].read_bytes() == files[1].read_bytes()
 
-    def test_a_killed_and_resumed_run_equals_an_uninterrupted_one(self, whole, tmp_path, monkeypatch):
-        config, out = whole
-        step, taken = Pretraining._take, iter(range(100))
-
-        def die(*arguments):
-            if next(taken) == 4:
-                raise KeyboardInterrupt
-            return step(*arguments)
-
-        monkeypatch.setattr(Pretraining, "_take", die)
-        with pytest.raises(KeyboardInterrupt):
-            run_tiny(tmp_path / "killed", replace(config, save_every_seconds=1e-9), 6)
-        monkeypatch.undo()
-        run_tiny(tmp_path / "killed", None, None, resume=True)
-        assert_equal_runs(out, tmp_path / "killed")
-
     def test_a_run_writes_metrics_and_pictures(self, whole):
         config, out = whole
         lines = [line for line in read_metrics(RunFolder(out).metrics) if line["kind"] == "step"]
@@ -104,15 +88,6 @@ class TestRuns:
         name = {"mae": ("average", "encoder."), "dino": ("network", "teacher.encoder.")}[config.method.kind]
         for key, value in loaded.encoder.state_dict().items():
             assert torch.equal(value, stored[name[0]][name[1] + key])
-
-    def test_a_finished_run_continues_with_more_steps(self, scene, tmp_path):
-        config = replace(TINY_MAE, scenes=(str(scene),))
-        run_tiny(tmp_path / "short", config, 4)
-        with pytest.raises(UsageError, match="finished: 12 samples"):
-            run_tiny(tmp_path / "short", None, None, resume=True)
-        run_tiny(tmp_path / "short", None, 6, resume=True)
-        run_tiny(tmp_path / "long", config, 6)
-        assert_equal_runs(tmp_path / "short", tmp_path / "long")
 
     def test_a_run_with_a_time_limit_ends(self, scene, tmp_path):
         outcome = run_tiny(tmp_path / "timed", replace(TINY_MAE, scenes=(str(scene),)), None, seconds=0.2)

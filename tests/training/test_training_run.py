@@ -18,7 +18,7 @@ from page4d.lab.training.logs import read_metrics
 from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind
 from page4d.lab.training.schedule import Budget, Position
 from page4d.lab.training.state import TrainingState, begin, begin_from_weights, resume
-from page4d.lab.training.train import TrainRequest, train
+from page4d.lab.training.train import TrainRequest
 from page4d.lab.training.validation import NETWORK, evaluate, network_predictors
 from page4d.networks.config_parts import MatchConfig
 from page4d.networks.ood import OODLimits
@@ -31,7 +31,6 @@ from tests.training.training_runs import (
     Recorder,
     assert_equal_runs,
     checkpoint_of,
-    never,
     stop_after,
     train_tiny,
 )
@@ -304,7 +303,7 @@ class TestFailures:
     def test_a_step_without_a_finite_gradient_is_skipped_and_reported(self, tmp_path, monkeypatch):
         corrupt(monkeypatch, {2})
         observer = Recorder()
-        train(TrainRequest(out=tmp_path, config=TINY, budget=Budget(samples=5), device="cpu"), observer, never)
+        train_tiny(tmp_path, 5, observer=observer)
         assert observer.messages == ["step 2: the gradient is not finite, the weights are unchanged"]
         assert [report.skipped for report in observer.steps] == [0, 0, 1, 1, 1]
         assert all(value.isfinite().all() for value in checkpoint_of(tmp_path).network.values())

@@ -47,13 +47,19 @@ def never() -> None:
 
 
 def train_tiny(
-    out: Path, samples: int, *, config: TrainConfig | None = TINY, stop: Callable[[], int | None] = never, **more: Any
+    out: Path,
+    samples: int,
+    *,
+    config: TrainConfig | None = TINY,
+    stop: Callable[[], int | None] = never,
+    observer: SilentTrainingObserver | None = None,
+    **more: Any,
 ) -> TrainOutcome:
     """Train without drawing the learning curve, which takes longer than the steps, and poll `stop` by step only."""
     more = {"device": "cpu", "half": False, **more}
     request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
     with patch("page4d.lab.training.train.draw_curve"), patch.object(first_step, "_INTERVAL_S", 0.0):
-        return train(request, SilentTrainingObserver(), stop)
+        return train(request, observer or SilentTrainingObserver(), stop)
 
 
 def checkpoint_of(out: Path) -> TrainCheckpoint:
