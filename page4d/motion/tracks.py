@@ -104,7 +104,6 @@ class TrackedInstant(NamedTuple):
     world: Float[Tensor, "N 3"]
     sigma: Float[Tensor, " N"]
     seen: Bool[Tensor, "N V"]
-    num_new: int
     new_colors: UInt8[Tensor, "M 3"]
 
 
@@ -155,9 +154,7 @@ class TrackFollower:
         begun, colors = lifted.joined(free), torch.cat([guided_colors, colors])
         self.active = tracks.joined(begun)
         seen = torch.cat([seen, self._visibility(views, begun.world)])
-        return TrackedInstant(
-            self.active.ids, self.active.world, self.active.variance.sqrt(), seen, len(begun), colors
-        )
+        return TrackedInstant(self.active.ids, self.active.world, self.active.variance.sqrt(), seen, colors)
 
     def step(self, views: Sequence[FlowView] | None, guides: Sequence[Guide | None] = ()) -> None:
         """Move the tracks to the next instant by the flow of all views; without any, they end.

@@ -120,13 +120,6 @@ class OODLimits:
 
     limits: Mapping[str, float]
 
-    def exceeded(self, indicators: OODIndicators) -> tuple[str, ...]:
-        """Name the indicators above their thresholds; NaN is above any."""
-        found = asdict(indicators)
-        return tuple(
-            name for name, limit in self.limits.items() if (value := found[name]) is not None and not value <= limit
-        )
-
     def ratios(self, indicators: OODIndicators) -> dict[str, float]:
         """Return the measured indicators in units of their thresholds; infinite for NaN, and above one of 0."""
         found = asdict(indicators)

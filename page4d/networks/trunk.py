@@ -57,11 +57,6 @@ class TrunkOutput:
     memory: Memory | None
     """Conditioning input of the next chunk of instants."""
 
-    @property
-    def camera_tokens(self) -> Float[Tensor, "B T V C2"]:
-        """First token of every image, of the last layer."""
-        return self.special_tokens[..., 0, :]
-
 
 @dataclass
 class TrunkRun:

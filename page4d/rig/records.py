@@ -169,17 +169,15 @@ class PairPose:
 
 @dataclass(frozen=True, kw_only=True)
 class RegisteredView:
-    """The camera of one view in the world of its part of the rig.
+    """The camera of one view in the world of the rig.
 
-    `world_to_camera` is None for a view that is not placed; `reason` states why. `part` numbers the connected parts
-    of the graph of accepted pairs, 0 being the largest; only views of part 0 are placed. `residual_px` and
-    `focal_std` are as in `PlacedRecord`.
+    `world_to_camera` is None for a view that is not placed; `reason` states why. `residual_px` and `focal_std` are as
+    in `PlacedRecord`.
     """
 
     name: str
     lens: Lens
     world_to_camera: Float[Array, "4 4"] | None
-    part: int | None = None
     residual_px: float | None = None
     focal_std: float | None = None
     reason: str = ""

@@ -288,7 +288,6 @@ class Assembly:
                 name=name,
                 lens=self.lenses[view],
                 world_to_camera=cameras[view] @ origin if view in cameras else None,
-                part=next(index for index, part in enumerate(parts) if view in part),
                 residual_px=self._residual(view) if view in cameras else None,
                 focal_std=self._focal_std(view) if view in cameras else None,
                 reason="" if view in cameras else self._reason(view, parts),

@@ -59,7 +59,7 @@ def test_all_layers_of_both_streams_are_equal(randomized: Callable, name: str, l
         theirs = (shared or naive[Stream.GEOMETRY])[layer]
         torch.testing.assert_close(level / scale, theirs / scale, rtol=0, atol=1e-12)
     poses = (shared or naive[Stream.POSE])[-1][..., 0, :]
-    torch.testing.assert_close(ours.camera_tokens / scale, poses / scale, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.special_tokens[..., 0, :] / scale, poses / scale, rtol=0, atol=1e-12)
     if shared is None:
         assert (naive[Stream.POSE][-1] - naive[Stream.GEOMETRY][-1]).abs().max() > 1e-3 * scale
     assert set(ours.levels) == set(range(PRESETS["mv-tiny"].depth))

@@ -243,7 +243,7 @@ def da3_mids(run: Run, recorder: Recorder) -> dict[str, Tensor]:
         f"block_{start}_q_normed": processed(heads).reshape(*heads.shape[:2], config.num_heads, -1).transpose(1, 2),
         **{f"block_{index}": processed(recorder.of(block)) for index, block in blocks.items()},
         **{f"level_{place}": trunk.levels[layer][:, 0, :, 1:] for place, layer in enumerate(config.dense_layers)},
-        "camera_feature": trunk.camera_tokens,
+        "camera_feature": trunk.special_tokens[..., 0, :],
         "pose_enc": run.network.camera_head.camera_to_world(trunk.special_tokens[:, 0]),
     }
 

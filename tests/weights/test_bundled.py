@@ -75,10 +75,13 @@ def test_it_beats_the_baselines_without_images(network, truths):
 def test_noise_is_out_of_distribution_and_training_scenes_are_not(network, truths):
     limits = OODLimits.from_json(describe_weights(bundled_weights())[1].metadata["domain"])
     scenes = [truth.images[scene : scene + 1] for truth in truths for scene in range(len(truth.images))]
-    flagged = [images for images in scenes if limits.exceeded(measure_ood(RigOutput.of(network(images))))]
-    assert len(flagged) <= 1
+
+    def is_flagged(images: torch.Tensor) -> bool:
+        return any(ratio > 1 for ratio in limits.ratios(measure_ood(RigOutput.of(network(images)))).values())
+
+    assert sum(map(is_flagged, scenes)) <= 1
     torch.manual_seed(0)
-    assert limits.exceeded(measure_ood(RigOutput.of(network(torch.rand(1, 2, 4, 3, 64, 80)))))
+    assert is_flagged(torch.rand(1, 2, 4, 3, 64, 80))
 
 
 def test_a_missing_file_is_reported(monkeypatch, tmp_path):

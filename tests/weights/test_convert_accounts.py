@@ -24,7 +24,8 @@ from page4d.weights.conversion.accounting import (
 from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, ViewTimeOptions, network_blueprint
 from page4d.weights.families.family import Family
-from page4d.weights.families.table import PUBLISHED, read_network, read_settings, recognize
+from page4d.weights.families.shapes import NetworkSettings
+from page4d.weights.families.table import FAMILIES, read_network, read_settings, recognize
 from page4d.weights.store import TensorSpec
 from tests.weights.checkpoints import INSIDE, MANIFESTS, SHARED, manifest
 
@@ -198,9 +199,15 @@ def test_the_manifests_equal_the_recorded_ones(name: str, recording: str) -> Non
     assert {key: (spec.shape, str(spec.dtype)[6:]) for key, spec in manifest(name).items()} == recorded
 
 
+def published(family: str) -> NetworkSettings:
+    reader = FAMILIES[Family(family)].network
+    assert reader is not None
+    return reader.published[0]
+
+
 def test_published_settings_equal_the_reference_configurations() -> None:
     for name in ("vggt", "page4d", "pi3"):
-        assert read_settings(INSIDE / f"config_full_{name}.json") == PUBLISHED[name]
+        assert read_settings(INSIDE / f"config_full_{name}.json") == published(name)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +244,7 @@ def test_sizes_that_are_not_published_need_a_configuration() -> None:
         read_network(Family.VGGT, specs, "x", {})
     assert "configs" in caught.value.hint
     with pytest.raises(WeightsError, match="has depth 23 where its configs has 24"):
-        read_network(Family.VGGT, specs, "x", {"vggt": PUBLISHED["vggt"]})
+        read_network(Family.VGGT, specs, "x", {"vggt": published("vggt")})
 
 
 def test_unknown_tensors_are_refused() -> None:

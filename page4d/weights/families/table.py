@@ -340,11 +340,6 @@ Settings = VGGTSettings | Pi3Settings | Pi3XSettings | DA3AnySettings | OmegaSet
 
 _ADAPTER: TypeAdapter[Settings] = TypeAdapter(Annotated[Settings, Field(discriminator="model")])
 
-PUBLISHED: dict[str, Settings] = {
-    family.value: data.network.published[0] for family, data in FAMILIES.items() if data.network is not None
-}
-"""The first size of each published network, by family."""
-
 
 def read_settings(path: Path) -> Settings:
     """Read the constructor arguments of a public network from a JSON file.
