@@ -16,6 +16,7 @@ from page4d.errors import UsageError, counted, listed
 from page4d.exporters.formats import Format, PictureUse, find_format
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.plan import check_options, plan_job
+from page4d.formats.ply import offset_text
 from page4d.installation import require_extra
 from page4d.io.atomic import file_sha256, real_path
 from page4d.io.folders import check_replaceable, staged_folder, write_json
@@ -53,8 +54,9 @@ class ExportedInstant(FileModel):
 class ExportRecord(FileModel):
     """The whole of `export.json`.
 
-    `world_from_run` is the 4x4 similarity from the run's world to the exported one. `run_sha256` is that of the run's
-    `run.json`, `cut_points` the number of points that were dropped as far outside the scene.
+    `world_from_run` is the 4x4 similarity from the run's world to the exported one, which is about the `world_offset`
+    of the run. `run_sha256` is that of the run's `run.json`, `cut_points` the number of points that were dropped as
+    far outside the scene.
     """
 
     page4d: str
@@ -68,6 +70,7 @@ class ExportRecord(FileModel):
     up_found: str
     exported_up: str
     world_from_run: list[list[float]]
+    world_offset: tuple[float, float, float] | None = None
     regular: bool
     frame_rate: float
     pinhole: str | None
@@ -260,6 +263,8 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
     options = json.loads(json.dumps(asdict(job.settings), default=str))
     del options["scene"]  # a path of this machine
     remarks = [*written.remarks, *(job.pictures.remarks if job.pictures else ())]
+    if run.world_offset is not None:
+        remarks.append(f"coordinates are about the offset {offset_text(run.world_offset)} of the run's world")
     if job.num_times > 1 and not job.is_regular:
         remarks.append("the steps between instants differ; readers that assume a frame rate play them evenly")
     return ExportRecord(
@@ -273,7 +278,8 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
         up=job.world.up.value,
         up_found=in_options(job.up_found),
         exported_up=job.world.exported_up.value,
-        world_from_run=job.world.matrix.tolist(),
+        world_from_run=job.world.matrix(run.world_offset).tolist(),
+        world_offset=run.world_offset,
         regular=job.is_regular,
         frame_rate=job.frame_rate,
         pinhole=(job.settings.pinhole or job.format.pinhole).value if has_pictures else None,

@@ -1,5 +1,6 @@
 """The exported world: a similarity of that of a run, whose up axis may differ."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,11 +33,12 @@ class ExportWorld:
     scale: float
     rotation: NDArray[np.float64]
 
-    @property
-    def matrix(self) -> NDArray[np.float64]:
-        """The similarity as a 4x4 matrix."""
+    def matrix(self, offset: Sequence[float] | None = None) -> NDArray[np.float64]:
+        """Return the similarity as a 4x4 matrix, after an offset of the run's world is subtracted."""
         matrix = np.eye(4)
         matrix[:3, :3] = self.scale * self.rotation
+        if offset is not None:
+            matrix[:3, 3] = -matrix[:3, :3] @ offset
         return matrix
 
     def points(self, xyz: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -51,8 +51,11 @@ MAX_POSITION = 1e8
 MAX_EXTENT = 1e7
 """Largest distance from the origin, and between cameras, in units of the calibration."""
 
-USUAL_REMOTENESS, MAX_REMOTENESS = 1e3, 1e6
-"""Distance from the origin in sizes of the rig: coordinates of points have 7 digits."""
+MAX_REMOTENESS = 1e3
+"""Distance from the origin in sizes of the rig from which coordinates of 7 digits do not suffice."""
+
+SIZE_OF_ONE_PLACE = 100.0
+"""Size of a rig at one place, and of a single camera, in this comparison."""
 
 MIN_BASELINE = 1e-6
 """Distance of two cameras at one place, as a share of the size of the rig; and size of a rig at one place."""
@@ -132,42 +135,56 @@ def visible_share(
 
 
 def check_rig(names: Sequence[str], poses: Sequence[Float[Tensor, "*T 4 4"]]) -> tuple[str, ...]:
-    """Return doubts about the positions of the cameras of a scene: at one place, or far from the origin.
+    """Return doubts about the positions of the cameras of a scene: at one place.
 
     Moving cameras are compared at up to 8 instants.
 
     Raises:
         InputError: if no scene has such distances.
     """
-    paths = [camera_centers(pose.reshape(-1, 4, 4)) for pose in poses[:_MAX_COMPARED]]
-    length = max(len(path) for path in paths)
-    instants = torch.linspace(0, length - 1, min(length, _MAX_INSTANTS)).long()
-    centers = torch.stack([path[instants if len(path) > 1 else [0] * len(instants)] for path in paths], dim=1)
-    apart = torch.cdist(centers, centers).amax(dim=0)
-    size, remote = float(apart.max()), float(centers.norm(dim=-1).max())
+    apart, center = _distances(poses)
+    size = float(apart.max())
     if size > MAX_EXTENT:
         raise InputError(f"the cameras are {size:.3g} apart", "check the positions and their unit")
-    if len(paths) < 2:
+    if len(apart) < 2:
         return ()
-    if size <= MIN_BASELINE * max(1.0, remote * MIN_BASELINE):
-        found = f"the {len(paths)} calibrated cameras are at one place"
+    if _is_one_place(size, center):
+        found = f"the {len(apart)} calibrated cameras are at one place"
         return (f"{found}: without parallax between them, depth cannot be triangulated",)
-    if remote > MAX_REMOTENESS * size:
-        raise InputError(
-            f"the cameras are {remote:.3g} from the origin, but {size:.3g} apart", "subtract a common offset"
-        )
-    doubts = []
-    if remote > USUAL_REMOTENESS * size:
-        doubts.append(
-            f"the cameras are {remote:.3g} from the origin, but {size:.3g} apart: point clouds have 7 digits; "
-            "subtract a common offset"
-        )
     together = apart <= MIN_BASELINE * size
     pairs = torch.triu(together, diagonal=1).nonzero().tolist()
     if pairs:
         found = listed([f"{names[first]} and {names[second]}" for first, second in pairs], 4)
-        doubts.append(f"calibrated cameras at one place: {found}")
-    return tuple(doubts)
+        return (f"calibrated cameras at one place: {found}",)
+    return ()
+
+
+def world_offset(poses: Sequence[Float[Tensor, "*T 4 4"]]) -> tuple[float, float, float] | None:
+    """Return the offset of coordinates that are too large for single precision; None if they are not.
+
+    It is the mean of the cameras' positions, rounded to the power of ten above the size of the rig.
+    """
+    apart, center = _distances(poses)
+    size = SIZE_OF_ONE_PLACE if _is_one_place(float(apart.max()), center) else float(apart.max())
+    if float(center.norm()) <= MAX_REMOTENESS * size:
+        return None
+    step = 10.0 ** math.ceil(math.log10(size))
+    x, y, z = (float(f"{round(value / step) * step:.12g}") for value in center.tolist())
+    return x, y, z
+
+
+def _distances(poses: Sequence[Float[Tensor, "*T 4 4"]]) -> tuple[Float[Tensor, "V V"], Float[Tensor, "3"]]:
+    """Return the largest distance of any two cameras at an instant, and the mean of all positions."""
+    paths = [camera_centers(pose.reshape(-1, 4, 4)) for pose in poses[:_MAX_COMPARED]]
+    length = max(len(path) for path in paths)
+    instants = torch.linspace(0, length - 1, min(length, _MAX_INSTANTS)).long()
+    centers = torch.stack([path[instants if len(path) > 1 else [0] * len(instants)] for path in paths], dim=1)
+    center = centers.mean(dim=(0, 1))
+    return torch.cdist(centers - center, centers - center).amax(dim=0), center  # differences of small numbers
+
+
+def _is_one_place(size: float, center: Float[Tensor, "3"]) -> bool:
+    return size <= MIN_BASELINE * max(1.0, float(center.norm()) * MIN_BASELINE)
 
 
 def _normalized(fx: float, fy: float) -> InputError:

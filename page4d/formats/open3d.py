@@ -186,14 +186,16 @@ _MESH_VERTEX = np.dtype([*((axis, "<f8") for axis in "xyz"), *((name, "u1") for 
 _MESH_FACE = np.dtype([("count", "u1"), ("vertices", "<u4", 3)])
 
 
-def write_cloud(path: Path, cloud: PointCloud, comments: Sequence[str] = ()) -> WrittenFile:
-    """Write a cloud with Open3D; `comments` appear only in files of page4d's own writer.
+def write_cloud(
+    path: Path, cloud: PointCloud, comments: Sequence[str] = (), *, needs_comments: bool = False
+) -> WrittenFile:
+    """Write a cloud with Open3D, or, if it is empty or needs its `comments`, with page4d's own writer.
 
     Raises:
         OutputError: if the file cannot be written.
     """
     open3d = open3d_or_none()
-    if open3d is None or cloud.num_points == 0:
+    if open3d is None or cloud.num_points == 0 or needs_comments:
         return write_ply(path, cloud, comments)
 
     def is_complete(part: Path) -> bool:
@@ -245,15 +247,15 @@ def write_trajectory(
     return written or write_bytes_atomic(path, encode_trajectory(poses, matrices, image_size))
 
 
-def write_mesh(path: Path, mesh: Mesh) -> WrittenFile:
-    """Write a coloured triangle mesh as PLY, with positions in double precision.
+def write_mesh(path: Path, mesh: Mesh, comments: Sequence[str] = ()) -> WrittenFile:
+    """Write a coloured triangle mesh as PLY, with positions in double precision; Open3D writes no `comments`.
 
     Raises:
         OutputError: if the file cannot be written.
     """
     open3d = open3d_or_none()
-    data = encode_mesh(mesh)
-    if open3d is None or len(mesh.vertices) == 0:
+    data = encode_mesh(mesh, comments)
+    if open3d is None or len(mesh.vertices) == 0 or comments:
         return write_bytes_atomic(path, data)
     content = len(data) - data.index(b"end_header\n")
     written = _write_verified(
@@ -266,11 +268,12 @@ def write_mesh(path: Path, mesh: Mesh) -> WrittenFile:
     return written or write_bytes_atomic(path, data)
 
 
-def encode_mesh(mesh: Mesh) -> bytes:
+def encode_mesh(mesh: Mesh, comments: Sequence[str] = ()) -> bytes:
     """Return a PLY file with the same vertices and faces as Open3D's: binary, little endian."""
     header = [
         "ply",
         "format binary_little_endian 1.0",
+        *(f"comment {comment}" for comment in comments),
         f"element vertex {len(mesh.vertices)}",
         *(f"property double {axis}" for axis in "xyz"),
         *(f"property uchar {name}" for name in ("red", "green", "blue")),

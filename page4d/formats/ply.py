@@ -175,6 +175,11 @@ def encode_header(number: int, properties: Iterable[tuple[str, str]], comments: 
     return "\n".join(header).encode("ascii")
 
 
+def offset_text(offset: Sequence[float]) -> str:
+    """Return an offset of coordinates for a comment or a message."""
+    return " ".join(f"{value:.15g}" for value in offset)
+
+
 def write_ply(path: Path, cloud: PointCloud, comments: Sequence[str] = ()) -> WrittenFile:
     """Write a cloud atomically.
 

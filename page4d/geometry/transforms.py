@@ -31,6 +31,14 @@ def scale_translations(
     return rigid(transform[..., :3, :3], transform[..., :3, 3] * factor[..., None].to(transform.dtype))
 
 
+def move_origin(
+    world_to_camera: Float[Tensor, "*batch 4 4"], origin: Float[Tensor, "3"]
+) -> Float[Tensor, "*batch 4 4"]:
+    """Return poses in a world whose origin is at `origin` of the former one."""
+    rotation = world_to_camera[..., :3, :3]
+    return rigid(rotation, world_to_camera[..., :3, 3] + rotation @ origin.to(rotation))
+
+
 def transform_points(
     transform: Float[Tensor, "*batch 4 4"], points: Float[Tensor, "*grid 3"]
 ) -> Float[Tensor, "*grid 3"]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,12 +22,13 @@ from page4d.formats.maps import (
     write_png,
 )
 from page4d.formats.open3d import write_cloud, write_mesh
+from page4d.formats.ply import PointCloud
 from page4d.io.atomic import WrittenFile
 from page4d.options import PointOptions
 from page4d.output.cameras import write_open3d_cameras, write_tum
 from page4d.output.layout import OutputLayout
 from page4d.output.mesh import fused_mesh
-from page4d.output.points import cloud_comments, merged_cloud, static_cloud
+from page4d.output.points import cloud_comments, merged_cloud, offset_comment, static_cloud
 from page4d.records import Predictions
 
 _WHOLE, _LAYERED, _MESHES = {"points", "mesh"}, {"layers", "moving_mesh"}, {"mesh", "moving_mesh"}
@@ -44,7 +46,7 @@ class InstantOptions:
     """How instants are written; `depth_scale` applies to the whole capture, `writers` name `INSTANT_WRITERS`.
 
     `motion_step` is the velocity of one level of a velocity map, in units of the scene per second. A mesh has voxels
-    of `mesh_voxel`, in units of the scene.
+    of `mesh_voxel`, in units of the scene. Positions are about `world_offset`, which their files state.
     """
 
     depth_scale: float
@@ -52,6 +54,7 @@ class InstantOptions:
     points: PointOptions = PointOptions()  # noqa: RUF009  immutable
     mesh_voxel: float = 1.0
     seed: int = 0
+    world_offset: tuple[float, float, float] | None = None
     writers: tuple[str, ...] = field(default_factory=instant_writers)
 
     def __post_init__(self) -> None:
@@ -118,10 +121,11 @@ def write_static(layout: OutputLayout, background: Predictions, options: Instant
     """
     _check_views(layout, background)
     cloud = static_cloud(background, options.points, options.seed)
-    comments = cloud_comments(background, layout.file_names, kind="what does not move, at all instants")
-    files = [write_cloud(layout.static_points, cloud, comments)]
+    kind = "what does not move, at all instants"
+    files = [_write_cloud(layout.static_points, cloud, layout, background, options, kind)]
     if "moving_mesh" in options.writers:
-        files.append(write_mesh(layout.static_mesh, fused_mesh(background, options.points, options.mesh_voxel)))
+        mesh = fused_mesh(background, options.points, options.mesh_voxel)
+        files.append(write_mesh(layout.static_mesh, mesh, _mesh_comments(options)))
     return InstantFiles(tuple(files), num_points=cloud.num_points)
 
 
@@ -193,32 +197,42 @@ def _write_motion(layout: OutputLayout, index: int, instant: Predictions, option
 
 def _write_points(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
     cloud = merged_cloud(instant, options.points, options.seed)
-    file = write_cloud(layout.points(index), cloud, cloud_comments(instant, layout.file_names))
+    file = _write_cloud(layout.points(index), cloud, layout, instant, options)
     return InstantFiles((file,), num_points=cloud.num_points)
+
+
+def _write_cloud(
+    path: Path, cloud: PointCloud, layout: OutputLayout, instant: Predictions, options: InstantOptions, kind: str = ""
+) -> WrittenFile:
+    comments = cloud_comments(instant, layout.file_names, kind, options.world_offset)
+    return write_cloud(path, cloud, comments, needs_comments=options.world_offset is not None)
+
+
+def _mesh_comments(options: InstantOptions) -> list[str]:
+    return [] if options.world_offset is None else [offset_comment(options.world_offset)]
 
 
 def _write_layers(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
     """Write the merged cloud, and its moving points in a file of their own."""
     cloud = merged_cloud(instant, options.points, options.seed)
     moving = cloud[cloud.dynamic != 0]
-    comments = cloud_comments(instant, layout.file_names)
     files = (
-        write_cloud(layout.points(index), cloud, comments),
-        write_cloud(layout.moving_points(index), moving, comments),
+        _write_cloud(layout.points(index), cloud, layout, instant, options),
+        _write_cloud(layout.moving_points(index), moving, layout, instant, options),
     )
     return InstantFiles(files, num_points=cloud.num_points)
 
 
 def _write_mesh(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
     mesh = fused_mesh(instant, options.points, options.mesh_voxel)
-    return InstantFiles((write_mesh(layout.mesh(index), mesh),))
+    return InstantFiles((write_mesh(layout.mesh(index), mesh, _mesh_comments(options)),))
 
 
 def _write_moving_mesh(
     layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions
 ) -> InstantFiles:
     mesh = fused_mesh(instant, options.points, options.mesh_voxel, moving_only=True)
-    return InstantFiles((write_mesh(layout.moving_mesh(index), mesh),))
+    return InstantFiles((write_mesh(layout.moving_mesh(index), mesh, _mesh_comments(options)),))
 
 
 def _content(instant: Predictions, maps: Tensor, view: int) -> Tensor:

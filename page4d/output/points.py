@@ -14,7 +14,7 @@ from page4d.choices import EdgeFilter, PointSource
 from page4d.errors import ShapeError, UsageError
 from page4d.formats.maps import DYNAMIC_THRESHOLD, to_bytes, to_numpy
 from page4d.formats.open3d import estimate_normals, remove_outliers
-from page4d.formats.ply import PointCloud, join_clouds
+from page4d.formats.ply import PointCloud, join_clouds, offset_text
 from page4d.geometry.camera import unproject
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.geometry.warp import depth_edges, normal_edges
@@ -239,8 +239,15 @@ def random_subset(number: int, kept: int, seed: int) -> NDArray[np.int64]:
     return np.sort(np.random.default_rng(seed).choice(number, size=kept, replace=False))
 
 
-def cloud_comments(instant: Predictions, view_files: Sequence[str], kind: str = "") -> list[str]:
-    """Return the comments of a cloud's header: axes, unit, time, and the meaning of its properties.
+def offset_comment(offset: Sequence[float]) -> str:
+    """Return the comment of a file whose positions are about an offset."""
+    return f"offset {offset_text(offset)}: add it to x y z for the world of cameras.json"
+
+
+def cloud_comments(
+    instant: Predictions, view_files: Sequence[str], kind: str = "", offset: Sequence[float] | None = None
+) -> list[str]:
+    """Return the comments of a cloud's header: axes, unit, time, offset, and the meaning of its properties.
 
     `kind` is what the points are if not those of an instant.
     """
@@ -250,6 +257,7 @@ def cloud_comments(instant: Predictions, view_files: Sequence[str], kind: str = 
         "written by page4d",
         "axes OpenCV: x right, y down, z forward; world frame of cameras.json",
         f"unit {instant.scale.unit}",
+        *([] if offset is None else [offset_comment(offset)]),
         kind or f"time {float(instant.times[0])!r} seconds",
         f"confidence 0 to 1, higher is better; dynamic {dynamic}",
         *([f"velocity in {instant.scale.unit}s per second; vsigma 0 = unknown"] if has_velocity else []),

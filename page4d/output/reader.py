@@ -5,7 +5,7 @@ Arrays are points of a view, maps and cameras over time and views, and an xarray
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +25,7 @@ from page4d.formats.maps import read_png, read_velocity
 from page4d.formats.ply import PointCloud, read_ply
 from page4d.formats.tracks import Tracks, read_tracks
 from page4d.geometry.camera import unproject
-from page4d.geometry.transforms import invert_rigid, transform_points
+from page4d.geometry.transforms import invert_rigid, move_origin, transform_points
 from page4d.installation import require_extra
 from page4d.output.layout import OUTPUT_FILES, OutputLayout
 from page4d.output.pictures import OutputDataset, Pictures, PictureSize, open_pictures, picture_size
@@ -158,6 +158,8 @@ def as_xarray(output: "Output", views: Sequence[str] | None, times: Sequence[int
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Output:
     """A finished run. Files are read when they are asked for; views go by their true names.
+
+    If `run.world_offset` is not None, the world of cameras, points and tracks is that of the camera files less this.
 
     Methods that take a view or an instant raise `UsageError` if there is none such, and `InputError` if a file is
     missing or damaged.
@@ -412,6 +414,9 @@ def open_output(folder: Path | str, *, allow_incomplete: bool = False) -> Output
             f"'{folder}': run.json and cameras.json are of different runs",
             "restore one of them, or run page4d again",
         )
+    if run.world_offset is not None:
+        offset = torch.tensor(run.world_offset, dtype=torch.float64)
+        cameras = replace(cameras, world_to_camera=move_origin(cameras.world_to_camera, offset))
     return Output(layout=layout, run=run, cameras=cameras)
 
 

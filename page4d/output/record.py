@@ -26,6 +26,7 @@ from page4d.scene.records import Clock, Seconds, View, ViewCamera
 
 Name = Annotated[str, BeforeValidator(lambda value: readable(value) if isinstance(value, str) else value)]
 Count = Annotated[int, Field(ge=0)]
+Coordinate = Annotated[float, Field(ge=-1e12, le=1e12)]
 
 
 class TransformRecord(FileModel):
@@ -506,6 +507,8 @@ class LayersRecord(FileModel):
 class RunRecord(FileModel):
     """The whole of `run.json`. `depth_scale` is in PNG levels per unit of depth, `mesh_voxel_size` in units of depth.
 
+    Points, and cameras as `Output` has them, are about `world_offset` of the world of the camera files, if any.
+
     Peak memory is that of a GPU's allocator, otherwise of the process; the predicted one is the plan's. `timings` are
     seconds by stage; decoding (as far as prediction waits for it), prediction and writing overlap. `layers` is None
     where a run wrote merged clouds alone, `motion` where it measured no velocities.
@@ -518,6 +521,7 @@ class RunRecord(FileModel):
     scale: Scale
     scale_source: ScaleSource | None = None
     unit: Literal["metre", "arbitrary"]
+    world_offset: tuple[Coordinate, Coordinate, Coordinate] | None = None
     depth_scale: float = Field(ge=1e-12, le=1e15)
     mesh_voxel_size: float | None = Field(default=None, gt=0.0)
     confidence_mapping: str = CONFIDENCE_MAPPING

@@ -128,7 +128,11 @@ def scene_in_metres(scene: Scene, metres_per_unit: float) -> Scene:
         replace(view, camera=None if view.camera is None else _scaled(view.camera, metres_per_unit))
         for view in scene.views
     )
-    return replace(scene, views=views, scale=Scale.METRIC, depth_levels=scene.depth_levels / metres_per_unit)
+    x, y, z = (value * metres_per_unit for value in scene.world_offset or (0.0, 0.0, 0.0))
+    levels = scene.depth_levels / metres_per_unit
+    return replace(
+        scene, views=views, scale=Scale.METRIC, depth_levels=levels, world_offset=scene.world_offset and (x, y, z)
+    )
 
 
 def metres_per_rig_unit(found: RigRegistration, known: KnownLength) -> float | None:

@@ -23,7 +23,7 @@ from page4d.formats.cameras_json import CaptureCameras
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.networks.conditioning import Memory
-from page4d.output.cameras import capture_cameras
+from page4d.output.cameras import capture_cameras, in_world
 from page4d.output.instant import InstantFiles, write_capture_cameras
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import open_output
@@ -451,7 +451,8 @@ class Run:
             map_sizes=tuple(transform.map_size for transform in self.plan.map_transforms),
             start_ns=self.scene.start_ns or 0,
         )
-        files = write_capture_cameras(self.layout, cameras) + self.motion.finish(self._history(self.state))
+        files = write_capture_cameras(self.layout, in_world(cameras, self.scene.world_offset))
+        files += self.motion.finish(self._history(self.state))
         decided = [stage.decided for stage in self.stages if stage.decided is not None]
         record = finished_record(begun, self.plan, self.state, self.finished, decided)
         for notice in final_notices(self.plan, record, self.finished):

@@ -382,4 +382,5 @@ def _cameras_fingerprint(scene: Scene) -> str | None:
         for camera in (view.camera for view in scene.views)
         if camera is not None
     ]
-    return hashlib.sha256("".join(parts).encode()).hexdigest()
+    offset = "" if scene.world_offset is None else str(scene.world_offset)
+    return hashlib.sha256("".join([*parts, offset]).encode()).hexdigest()

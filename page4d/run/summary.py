@@ -318,6 +318,7 @@ def begun_record(plan: RunPlan, layout: OutputLayout, state: RunState) -> RunRec
             for of_view in zip(scene.views, plan.transforms, plan.sources, plan.map_transforms, strict=True)
         ],
         times=scene.times.tolist(),
+        world_offset=scene.world_offset,
         network=predictor.record,
         registration=None if state.registration is None else state.registration.record,
         calibration_check=state.calibration_check,

@@ -1,16 +1,21 @@
 """Opening of a scene folder: views, clocks, instants, cameras, masks and depth, without decoding frames."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import Scale
 from page4d.errors import listed
 from page4d.formats.calibrations import read_calibration
+from page4d.formats.camera_model import world_offset
+from page4d.formats.ply import offset_text
+from page4d.geometry.transforms import move_origin
 from page4d.options import SceneOptions
 from page4d.scene.calibration import as_moving_camera, match_cameras, named_as_views, place_cameras
 from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
@@ -183,10 +188,19 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
         views_were_named=isinstance(options.views, tuple),
     )
     placed, notices = place_cameras(cameras, scene.views, options.calibration_resize, options.calibration)
+    offset = world_offset([camera.world_to_camera for camera in placed])
+    if offset is not None:
+        origin = torch.tensor(offset, dtype=torch.float64)
+        poses = [move_origin(camera.world_to_camera, origin) for camera in placed]
+        placed = tuple(replace(one, world_to_camera=pose) for one, pose in zip(placed, poses, strict=True))
+        found = f"{calibration.path.name}: the cameras are {math.hypot(*offset):.3g} from the origin"
+        text = f"clouds, meshes and tracks are about the offset {offset_text(offset)} (world_offset in run.json)"
+        notices = (*notices, Notice(f"{found}, too far for coordinates of 7 digits: {text}"))
     return replace(
         scene,
         views=tuple(replace(view, camera=camera) for view, camera in zip(scene.views, placed, strict=True)),
         scale=calibration.scale,
+        world_offset=offset,
         calibration=f"{calibration.path.name} ({calibration.format})",
         other_files=(*scene.other_files, options.calibration),
         notices=(

@@ -146,6 +146,7 @@ class Scene:
 
     No frame is decoded yet. `times` are in seconds on the common clock, whose 0 is the time stamp `start_ns` of the
     frames in nanoseconds: since 1970 for dates; None without time stamps. `scale` is the unit of the calibration.
+    Cameras are about the `world_offset` of a calibration whose coordinates are too large for single precision.
     Measured depth maps have `depth_levels` levels per unit. `other_files` are input files besides the views, such as
     the calibration.
     """
@@ -154,6 +155,7 @@ class Scene:
     views: tuple[View, ...]
     times: NDArray[np.float64]
     scale: Scale = Scale.ARBITRARY
+    world_offset: tuple[float, float, float] | None = None
     mask_meaning: MaskMeaning = MaskMeaning.DYNAMIC
     depth_levels: float = METRIC_DEPTH_SCALE
     synchronisation: str = "same start"

@@ -43,7 +43,10 @@ def test_points_and_cameras_move_together() -> None:
     before = points @ pose[:3, :3].T + pose[:3, 3]
     after = world.points(points) @ moved_pose[:3, :3].T + moved_pose[:3, 3]
     assert np.allclose(after, 2.5 * before, atol=1e-5)
-    assert np.allclose(world.matrix[:3, :3] @ points[0], world.points(points)[0], atol=1e-6)
+    assert np.allclose(world.matrix()[:3, :3] @ points[0], world.points(points)[0], atol=1e-6)
+    offset = (5e5, 5e6, 300.0)
+    whole = world.matrix(offset) @ [*(points[0].astype(np.float64) + offset), 1]
+    assert np.allclose(whole[:3], world.points(points)[0], atol=1e-6)
 
 
 def test_an_unchanged_world_keeps_the_bits_of_points() -> None:

@@ -222,6 +222,17 @@ def test_normals_are_read_only_where_all_three_are_there(tmp_path: Path) -> None
 
 
 @pytest.mark.usefixtures("open3d")
+def test_files_that_need_comments_have_them_with_open3d(tmp_path: Path) -> None:
+    cloud = made_cloud(50)
+    path = write_cloud(tmp_path / "x.ply", cloud, ["offset 1 2 3"], needs_comments=True).path
+    assert path.read_bytes() == encode_ply(cloud, ["offset 1 2 3"])
+    path = write_mesh(tmp_path / "mesh.ply", triangle(), ["offset 1 2 3"]).path
+    assert path.read_bytes() == encode_mesh(triangle()).replace(
+        b"element vertex", b"comment offset 1 2 3\nelement vertex"
+    )
+
+
+@pytest.mark.usefixtures("open3d")
 def test_the_documented_fusion_of_maps_gives_the_true_surfaces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

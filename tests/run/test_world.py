@@ -1,14 +1,30 @@
 """The world frame and the scale of a result."""
 
+import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from page4d.choices import Poses
+from page4d.choices import ExistingOutput, Poses
 from page4d.conventions import Scale
+from page4d.exporters.export import export
+from page4d.formats.cameras_json import CaptureCameras, read_cameras_json
+from page4d.formats.ply import offset_text, read_ply_header
+from page4d.geometry.rotation import rotation_defect
+from page4d.geometry.transforms import camera_centers
 from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.write import write_capture
+from page4d.options import ReconstructSettings
+from page4d.output.cameras import in_world
+from page4d.output.reader import open_output
+from page4d.output.record import RunRecord
 from page4d.records import Predictions
+from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.world import World
 from tests.run.test_reconstruct import uncalibrated
 from tests.run.truth import exact_predictions, random_similarity
@@ -84,3 +100,100 @@ def test_the_unit_of_length_is_determined_by_the_first_chunk(truth: Predictions)
     _, transform = world.register(truth.transformed(random_similarity(3)), truth.cameras)
     assert world.scale is Scale.ARBITRARY
     assert float(transform.scale) == 1.0
+
+
+OFFSET = (500000.0, 5000000.0, 300.0)
+
+
+@pytest.fixture(scope="module")
+def rig(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a capture with a calibration whose coordinates are those of a survey."""
+    folder = tmp_path_factory.mktemp("survey") / "rig"
+    write_capture(CAPTURE, folder)
+    document = json.loads((folder / "truth/cameras.json").read_text())
+    for camera in document["cameras"].values():
+        pose = np.array(camera["world_to_camera"])
+        pose[:3, 3] -= pose[:3, :3] @ OFFSET
+        camera["world_to_camera"] = pose.tolist()
+    (folder / "survey.json").write_text(json.dumps(document))
+    return folder
+
+
+def run_of(rig: Path, calibration: Path, out: Path, **options: Any) -> RunRecord:
+    depth, settings = rig / "truth/depth", ReconstructSettings(preview=False, chunk=1, overlap=0)
+    return reconstruct(rig, out=out, calibration=calibration, depth=depth, settings=settings, **options)
+
+
+@pytest.fixture(scope="module")
+def survey(rig: Path) -> Path:
+    run_of(rig, rig / "survey.json", rig.parent / "out")
+    return rig.parent / "out"
+
+
+def test_a_world_too_large_for_single_precision_loses_no_digits(rig: Path, survey: Path, tmp_path: Path):
+    run_of(rig, rig / "truth/cameras.json", tmp_path / "local")
+    found, local = open_output(survey), open_output(tmp_path / "local")
+    assert local.run.world_offset is None
+    assert found.run.world_offset is not None
+    assert np.abs(np.subtract(found.run.world_offset, OFFSET)).max() <= 10
+    assert any("about the offset" in text for text in found.run.warnings)
+    shift = np.subtract(OFFSET, found.run.world_offset)
+    for index in range(2):
+        cloud, expected = found.points(index), local.points(index)
+        np.testing.assert_allclose(cloud.xyz, expected.xyz + shift, rtol=0, atol=2e-6)
+        assert np.array_equal(cloud.rgb, expected.rgb)
+        points, mask = found.world_points(index, "cam01")
+        expected_points, _ = local.world_points(index, "cam01")
+        np.testing.assert_allclose(points[mask], expected_points[mask] + shift, rtol=0, atol=2e-6)
+    comments = read_ply_header(found.layout.points(0)).comments
+    assert any(line.startswith(f"offset {offset_text(found.run.world_offset)}: add") for line in comments)
+
+
+def test_cameras_of_a_large_world_are_written_in_full_and_read_about_the_offset(rig: Path, survey: Path):
+    calibration = json.loads((rig / "survey.json").read_text())["cameras"]
+    written = read_cameras_json(survey / "cameras.json")
+    about, offset = open_output(survey).cameras, open_output(survey).run.world_offset
+    for view, (name, camera) in enumerate(calibration.items()):
+        np.testing.assert_allclose(written.world_to_camera[0, view], camera["world_to_camera"], rtol=0, atol=1e-8)
+        center = camera_centers(torch.tensor(camera["world_to_camera"], dtype=torch.float64)).numpy()
+        found = camera_centers(about.world_to_camera[0, view]).numpy() + offset
+        np.testing.assert_allclose(found, center, rtol=0, atol=1e-8)
+        row = (survey / f"cameras/{name}.tum").read_text().splitlines()[1].split()
+        np.testing.assert_allclose(np.array(row[1:4], dtype=float), center, rtol=0, atol=1e-8)
+
+
+def test_exports_of_a_large_world_state_its_offset(survey: Path, tmp_path: Path):
+    (exported,) = export(survey, "npz", tmp_path / "npz", scale=2.0)
+    record, output = exported.record, open_output(survey)
+    assert record.world_offset == output.run.world_offset
+    assert any("about the offset" in remark for remark in record.remarks)
+    point = output.points(0).xyz[0].astype(float)
+    whole = np.array(record.world_from_run) @ [*(point + record.world_offset), 1]
+    np.testing.assert_allclose(whole[:3], 2 * point, rtol=0, atol=1e-8)
+
+
+def test_a_large_world_is_the_same_after_resume(rig: Path, survey: Path, tmp_path: Path):
+    out = tmp_path / "out"
+    shutil.copytree(survey, out)
+    for name in ("state/chunk_00001.json", "points/frame_000001.ply", "cameras.json"):
+        (out / name).unlink()
+    run_of(rig, rig / "survey.json", out, existing=ExistingOutput.RESUME)
+    for name in ("points/frame_000001.ply", "cameras.json"):
+        assert (out / name).read_bytes() == (survey / name).read_bytes()
+
+
+def test_predicted_cameras_in_a_large_world_have_exact_rotations():
+    poses = torch.eye(4, dtype=torch.float64).repeat(1, 2, 1, 1)
+    poses[..., :3, :3] = poses[..., :3, :3] + 1e-7
+    poses[..., :3, 3] = torch.tensor([1.0, 2.0, 3.0])
+    cameras = CaptureCameras(
+        times=torch.zeros(1).double(),
+        view_names=("a", "b"),
+        image_sizes=((4, 4), (4, 4)),
+        world_to_camera=poses,
+        intrinsics=torch.eye(3, dtype=torch.float64).repeat(1, 2, 1, 1),
+        scale=Scale.METRIC,
+    )
+    moved = in_world(cameras, OFFSET).world_to_camera
+    assert float(rotation_defect(moved[..., :3, :3]).max()) < 1e-14
+    np.testing.assert_allclose(camera_centers(moved)[0, 0] - torch.tensor(OFFSET), [-1, -2, -3], atol=2e-6)

@@ -11,7 +11,7 @@ import torch
 from page4d.errors import InputError
 from page4d.formats.build import brown_conrady, fisheye, pinhole
 from page4d.formats.calibrations import read_calibration
-from page4d.formats.camera_model import CalibratedCamera, check_lens, check_rig
+from page4d.formats.camera_model import CalibratedCamera, check_lens, check_rig, world_offset
 from page4d.geometry.distortion import Distortion
 from tests.scene.calibration_writers import WRITERS, RigCamera, make_rig, write_yaml
 
@@ -163,11 +163,31 @@ def test_moving_cameras_are_compared_over_time() -> None:
     assert "at one place" in check_rig("ab", [path, path.clone()])[0]
 
 
-def test_remote_and_giant_rigs_are_reported_or_refused() -> None:
-    (found,) = check_rig("ab", poses([(5e5, 0, 0), (5e5 + 10, 0, 0)]))
-    assert found.startswith("the cameras are 5e+05 from the origin, but 10 apart")
-    with pytest.raises(InputError, match=r"the cameras are 5e[+]07 from the origin, but 10 apart"):
-        check_rig("ab", poses([(5e7, 0, 0), (5e7 + 10, 0, 0)]))
+@pytest.mark.parametrize(
+    ("positions", "offset"),
+    [
+        ([(0, 0, 0), (10, 0, 2)], None),
+        ([(9e3, 0, 0), (9e3 + 10, 0, 0)], None),
+        ([(500000, 5000000, 300), (500021, 5000002, 305)], (500000, 5000000, 300)),
+        ([(5e5, 0, 0), (5e5 + 0.2, 0, 0)], (500000, 0, 0)),
+        ([(-123456.7, 7654321.2, -8), (-123459.7, 7654321.2, -8)], (-123460, 7654320, -10)),
+        ([(3000, 2000, 1500)], None),
+        ([(500000, 5000000, 300)], (500000, 5000000, 300)),
+        ([(5e5, 0, 0), (5e5, 0, 0)], (500000, 0, 0)),
+    ],
+)
+def test_coordinates_too_large_for_single_precision_have_an_offset(
+    positions: list[tuple[float, float, float]], offset: tuple[float, float, float] | None
+) -> None:
+    assert world_offset(poses(positions)) == offset
+
+
+def test_many_remote_cameras_are_not_at_one_place() -> None:
+    """Squares of coordinates have no digits left for differences."""
+    assert check_rig("a" * 40, poses([(5e5 + 0.1 * x, 5e6, 300) for x in range(40)])) == ()
+
+
+def test_giant_and_too_remote_rigs_are_refused() -> None:
     with pytest.raises(InputError, match=r"the cameras are 2e[+]07 apart"):
         check_rig("ab", poses([(1e7, 0, 0), (-1e7, 0, 0)]))
     with pytest.raises(InputError, match=r"camera a: the camera is 1e[+]09 from the origin"):

@@ -52,6 +52,7 @@ class FileOptions(Stage[FileScales]):
             points=replace(settings.points, min_views=instant.min_views),
             mesh_voxel=self.decided.mesh_voxel_size or 1.0,
             seed=settings.seed,
+            world_offset=self._plan.scene.world_offset,
             writers=instant_writers(mesh=settings.mesh),
         )
         return replace(instant, options=options)
