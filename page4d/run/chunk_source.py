@@ -57,13 +57,14 @@ class _LocalChunks:
         self._journal = journal
 
     def predict(self, chunk: Chunk, coming: Sequence[Chunk], memory: Memory | None) -> PredictedChunk:
-        with self._journal.timed("decode"):
-            batch = self._reader.read(chunk.start, chunk.stop)
+        begin = time.perf_counter()
+        batch = self._reader.read(chunk.start, chunk.stop)
+        decoded = time.perf_counter()
         if coming:
             self._reader.read_ahead(coming[0].stop)
-        with self._journal.timed("predict"):
-            predicted = self._predictor.predict(batch, memory)
-        self._journal.move("predict", "refine", predicted.refine_seconds)
+        predicted = self._predictor.predict(batch, memory)
+        spent, refine = time.perf_counter() - decoded, predicted.refine_seconds
+        self._journal.add({"decode": decoded - begin, "predict": spent - refine, "refine": refine})
         return predicted
 
 
@@ -178,6 +179,6 @@ def out_of_memory(plan: RunPlan, length: int | None = None) -> MemoryBudgetError
     even = "" if length is None else f" even with {counted(length, 'instant')} per chunk"
     native = "" if plan.settings.preprocess is Preprocess.NATIVE else "⟨preprocess=native⟩ "
     return MemoryBudgetError(
-        f"out of memory{even} at {plan.long_side} px",
-        f"try {native}⟨long_side={max(plan.long_side * 3 // 4, 14)}⟩, a smaller ⟨overlap⟩, or fewer ⟨views⟩",
+        f"out of memory{even} at {plan.max_side} px",
+        f"try {native}⟨long_side={max(plan.max_side * 3 // 4, 14)}⟩, a smaller ⟨overlap⟩, or fewer ⟨views⟩",
     )

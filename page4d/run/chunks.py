@@ -52,19 +52,21 @@ def plan_chunks(num_times: int, length: int, overlap: int, start: int = 0) -> tu
     return (Chunk(chunks[0].start, chunks[0].stop, overlap if start else 0), *chunks[1:])
 
 
-def choose_length(
-    forecast: Forecast, limit: MemoryLimit, requested: int | None, min_length: int, num_times: int
-) -> tuple[int, list[Notice]]:
-    """Return the chunk length, requested or the longest useful one that fits in memory, and warnings.
+def choose_chunks(
+    forecast: Forecast, limit: MemoryLimit, requested: int | None, overlap: int, num_times: int
+) -> tuple[tuple[Chunk, ...], list[Notice]]:
+    """Return chunks of the requested length, or the longest useful one that fits in memory, and warnings.
 
     Raises:
+        UsageError: if a chunk would add no instant.
         MemoryBudgetError: if a limit set by the user does not suffice.
     """
+    min_length = max(1, 2 * overlap)
     longest = min(requested or max(MAX_DEFAULT_LENGTH, min_length), num_times)
     shortest = longest if requested else min(min_length, num_times)
     fitting = [length for length in range(shortest, longest + 1) if forecast.peak_bytes(length) <= limit.num_bytes]
     if fitting:
-        return requested or fitting[-1], []
+        return plan_chunks(num_times, requested or fitting[-1], overlap), []
     needed = f"about {forecast.peak_bytes(shortest) / 1e9:.2f} GB"
     frames = (
         f"chunks of {counted(shortest, 'instant')} of {counted(forecast.views, 'view')} at {max(forecast.size)} px"
@@ -75,4 +77,4 @@ def choose_length(
             f"give more memory{', a smaller ⟨chunk⟩' if requested else ''}, a smaller ⟨long_side⟩, or fewer ⟨views⟩",
         )
     text = f"{frames} need {needed}, {limit.num_bytes / 1e9:.2f} GB is available: memory may run out"
-    return requested or shortest, [Notice(text)]
+    return plan_chunks(num_times, requested or shortest, overlap), [Notice(text)]

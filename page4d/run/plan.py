@@ -1,20 +1,19 @@
 """The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess
 from page4d.conventions import Scale
 from page4d.errors import UsageError
-from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
+from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.installation import load_open3d, require_open3d
-from page4d.networks.preprocess import place_views
 from page4d.options import ReconstructSettings
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import SourceRecord, source_record
-from page4d.run.chunks import Chunk, choose_length, plan_chunks
+from page4d.run.chunks import Chunk, choose_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
-from page4d.run.predictor import CAMERAS_HINT, NetworkPredictor, Predictor
+from page4d.run.predictor import CAMERAS_HINT, NetworkPredictor, Predictor, network_transforms
 from page4d.run.registration import SceneEvidence, evidence_of
 from page4d.run.stages.detail import detail_transforms
 from page4d.run.stages.motion import motion_transforms
@@ -50,7 +49,6 @@ class RunPlan:
     predictor: Predictor
     settings: ReconstructSettings
     world: World
-    long_side: int
     transforms: tuple[PixelTransform, ...]
     fine_transforms: tuple[PixelTransform, ...] | None
     motion_transforms: tuple[PixelTransform, ...] | None
@@ -83,11 +81,7 @@ class RunPlan:
         return tuple(source_record(view) for view in self.scene.views)
 
 
-def plan_run(
-    scene: Scene,
-    predictor: Predictor,
-    evidence: SceneEvidence | None = None,
-) -> RunPlan:
+def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None = None) -> RunPlan:
     """Plan a run under the predictor's settings.
 
     `evidence` is that of the scene, with its registration; without one, a rig that the run will register is planned
@@ -102,14 +96,9 @@ def plan_run(
     """
     settings = predictor.settings
     evidence = (evidence or evidence_of(scene, settings)).with_cameras()
-    scene, is_pending = evidence.scene, evidence.is_pending
-    _check(scene, settings, predictor, is_pending=is_pending)
-    sizes = [view.source.size for view in scene.views]
-    long_side = settings.long_side or predictor.default_long_side or max(max(size) for size in sizes)
-    if settings.preprocess is Preprocess.NATIVE and predictor.takes_mixed_sizes:
-        transforms = fit_each_view(sizes, long_side, predictor.multiple)
-    else:
-        transforms = place_views(settings.preprocess, sizes, long_side, predictor.multiple)
+    scene = evidence.scene
+    _check(scene, settings, predictor, is_pending=evidence.is_pending)
+    transforms = network_transforms(predictor, [view.source.size for view in scene.views])
     world = World(
         scene,
         settings.poses,
@@ -120,14 +109,12 @@ def plan_run(
     )
     fine = detail_transforms(scene, predictor, transforms, has_cameras=world.is_fixed)
     flow = motion_transforms(scene, settings)
-    forecast = replace(_forecast(scene, transforms, fine, flow, predictor), people=evidence.will_check or is_pending)
+    forecast = _forecast(evidence, predictor, transforms, fine, flow)
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
-    min_length = max(1, 2 * settings.overlap)
-    length, warnings = choose_length(forecast, limit, settings.chunk, min_length, scene.num_times)
-    chunks = plan_chunks(scene.num_times, length, settings.overlap)
-    if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed and not is_pending:
+    chunks, warnings = choose_chunks(forecast, limit, settings.chunk, settings.overlap, scene.num_times)
+    if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed and not evidence.is_pending:
         raise UsageError(
             f"⟨overlap=0⟩ leaves {len(chunks)} chunks without shared instants to align them by",
             "give an overlap, or one chunk for all, or the rig's cameras with ⟨calibration⟩",
@@ -138,7 +125,6 @@ def plan_run(
         predictor=predictor,
         settings=settings,
         world=world,
-        long_side=long_side if settings.preprocess is Preprocess.NATIVE else max(transforms[0].canvas_size),
         transforms=transforms,
         fine_transforms=fine,
         motion_transforms=flow,
@@ -169,15 +155,15 @@ def _bytes_on_disk(settings: ReconstructSettings, maps: tuple[PixelTransform, ..
 
 
 def _forecast(
-    scene: Scene,
+    evidence: SceneEvidence,
+    predictor: Predictor,
     transforms: tuple[PixelTransform, ...],
     fine: tuple[PixelTransform, ...] | None,
     flow: tuple[PixelTransform, ...] | None,
-    predictor: Predictor,
 ) -> Forecast:
     """Forecast memory and work."""
     load_open3d()  # part of the memory in use before the run
-    device = predictor.device
+    scene, device = evidence.scene, predictor.device
     config = predictor.network.config if isinstance(predictor, NetworkPredictor) else None
     return Forecast(
         views=scene.num_views,
@@ -192,6 +178,7 @@ def _forecast(
         num_times=scene.num_times,
         fine_size=None if fine is None else shared_canvas(fine),
         flow_size=None if flow is None else shared_canvas(flow),
+        people=evidence.will_check or evidence.is_pending,
     )
 
 

@@ -15,14 +15,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.choices import Poses
+from page4d.choices import Poses, Preprocess
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed
 from page4d.geometry.camera import Cameras
+from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.networks.conditioning import Conditioning, Memory, parts_for_one_size
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.ood import OODLimits, measure_ood
 from page4d.networks.output import NetworkOutput, RigOutput, has_both, is_sky
+from page4d.networks.preprocess import place_views
 from page4d.networks.presets import PRESETS
 from page4d.options import NetworkOptions, ReconstructSettings, in_options
 from page4d.output.record import NetworkRecord
@@ -355,6 +357,19 @@ class MeasuredDepth:
             dynamic=batch.dynamic,
         )
         return PredictedChunk(measured, batch.cameras)
+
+
+def network_transforms(predictor: Predictor, sizes: Sequence[tuple[int, int]]) -> tuple[PixelTransform, ...]:
+    """Return the placement of images, whose original (height, width) are given, at the predictor's pixels.
+
+    Raises:
+        UsageError: if the size that the user sets, or the preprocessing, does not suit the images.
+    """
+    settings, originals = predictor.settings, list(sizes)
+    long_side = settings.long_side or predictor.default_long_side or max(max(size) for size in originals)
+    if settings.preprocess is Preprocess.NATIVE and predictor.takes_mixed_sizes:
+        return fit_each_view(originals, long_side, predictor.multiple)
+    return place_views(settings.preprocess, originals, long_side, predictor.multiple)
 
 
 def build_predictor(

@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -44,8 +44,13 @@ class Journal:
     def continue_from(self, warnings: list[str], seconds: dict[str, float]) -> None:
         """Add the warnings and timings of an interrupted run."""
         self.warnings.extend(warnings)
+        self.add(seconds)
+
+    def add(self, seconds: Mapping[str, float]) -> None:
+        """Add run times to stages; those of 0 s are none."""
         for stage, spent in seconds.items():
-            self.seconds[stage] += spent
+            if spent:
+                self.seconds[stage] += spent
 
     def notice(self, notice: Notice) -> None:
         """Forward a notice; a warning is collected once."""
@@ -62,9 +67,3 @@ class Journal:
             yield
         finally:
             self.seconds[stage] += time.perf_counter() - begin
-
-    def move(self, stage: str, part: str, seconds: float) -> None:
-        """Count seconds of a stage as those of a part of it."""
-        if seconds:
-            self.seconds[stage] -= seconds
-            self.seconds[part] += seconds

@@ -303,6 +303,8 @@ class Run:
     def _prepare(self) -> None:
         """Predict the background before the first chunk, unless an interrupted run did."""
         files = [self.states.write_tensors(name, tensors) for name, tensors in self.cleaner.prepare().items()]
+        if self.cleaner.decided is None:
+            return
         listed = [*self.state.files, *FileRecord.of_all(files, self.layout.folder)]
         self._update(files=listed, stages={**self.state.stages, **self._stage_states()})
 

@@ -59,9 +59,10 @@ def bad_state(name: str, reason: str) -> UsageError:
 class Instant:
     """One instant on its way through the stages: its predictions [1, 1, V, H, W], and what stages found.
 
-    `chunk` holds all final instants of its chunk, cleaned. `before` and `after` are the cameras [V] of the
-    neighbouring instants at the pixels of the original images, None where they are unknown. `background` is that of
-    static cameras, None without one; a point of the clouds needs `min_views`.
+    At `index` 0 stages decide what holds for the whole run. `chunk` holds all final instants of its chunk, cleaned.
+    `before` and `after` are the cameras [V] of the neighbouring instants at the pixels of the original images, None
+    where they are unknown. `background` is that of static cameras, None without one; a point of the clouds needs
+    `min_views`.
     """
 
     index: int
@@ -75,11 +76,6 @@ class Instant:
     motion: InstantMotion | None = None
     notices: tuple[Notice, ...] = ()
     written: InstantFiles = field(default_factory=InstantFiles)
-
-    @property
-    def is_first(self) -> bool:
-        """Whether it is the first of the run, at which decisions for the whole run are made."""
-        return self.index == 0
 
     def with_notices(self, *notices: Notice) -> "Instant":
         """Return it with more notices for the user."""

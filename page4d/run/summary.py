@@ -353,14 +353,14 @@ def finished_record(
 
 def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedChunk]) -> tuple[Notice, ...]:
     """Report on unmapped depths, empty frames or clouds, seams, cameras, motion, and no Open3D."""
-    agreement = record.calibration_residuals
+    agreement, side = record.calibration_residuals, plan.max_side
     # Evidence was checked on its own; predicted cameras are the less certain ones.
     is_registered = plan.evidence.registration is not None and plan.evidence.registration.record.is_used
     notices = (
         *map(Notice, record.unmapped_depths),
-        seams_notice(record.chunks, plan.max_side),
+        seams_notice(record.chunks, side),
         metres_notice(record.chunks, record.scale_source),
-        rig_fit_notice(record.chunks, plan.scene.view_names, plan.max_side),
+        rig_fit_notice(record.chunks, plan.scene.view_names, side),
         empty_frames_notice(record.chunks, plan.scene.view_names, plan.scene.num_times),
         no_points_notice(record.counts.points, plan.settings.points),
         None

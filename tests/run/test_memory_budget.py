@@ -15,7 +15,7 @@ from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import parse_memory
 from page4d.run import memory as network_cost
-from page4d.run.chunks import MAX_DEFAULT_LENGTH, choose_length
+from page4d.run.chunks import MAX_DEFAULT_LENGTH, choose_chunks
 from page4d.run.memory import (
     Extent,
     Forecast,
@@ -83,19 +83,20 @@ def forecast(per_pixel: float) -> Forecast:
 @pytest.mark.parametrize(("fitting", "chosen"), [(4, 4), (5, 5), (8, 8), (50, MAX_DEFAULT_LENGTH)])
 def test_the_default_chunk_is_the_longest_that_fits_up_to_a_maximum(fitting: int, chosen: int):
     allowed = MemoryLimit(num_bytes=1000 + fitting * 2 * 140 * 140 * 10, is_strict=True)
-    assert choose_length(forecast(10.0), allowed, None, 4, 100) == (chosen, [])
+    chunks, warnings = choose_chunks(forecast(10.0), allowed, None, 2, 100)
+    assert (max(chunk.length for chunk in chunks), warnings) == (chosen, [])
 
 
 def test_chunks_that_cannot_fit_are_refused_under_a_limit_of_the_user_and_else_a_warning():
     tight = MemoryLimit(num_bytes=2000, is_strict=True)
     with pytest.raises(MemoryBudgetError, match="chunks of 4 instants of 2 views at 140 px need about") as refused:
-        choose_length(forecast(10.0), tight, None, 4, 100)
+        choose_chunks(forecast(10.0), tight, None, 2, 100)
     assert refused.value.exit_code == 7
     with pytest.raises(MemoryBudgetError, match="chunks of 12 instants"):
-        choose_length(forecast(10.0), tight, 12, 4, 100)
+        choose_chunks(forecast(10.0), tight, 12, 2, 100)
     for requested, chosen in ((None, 4), (12, 12)):
-        length, (warning,) = choose_length(forecast(10.0), replace(tight, is_strict=False), requested, 4, 100)
-        assert length == chosen
+        chunks, (warning,) = choose_chunks(forecast(10.0), replace(tight, is_strict=False), requested, 2, 100)
+        assert max(chunk.length for chunk in chunks) == chosen
         assert "memory may run out" in warning.text
 
 

@@ -60,7 +60,7 @@ class Layers(Stage[LayersState]):
         """Write what does not move at the first instant, and have moving points written; report why not."""
         if not self._plan.settings.layers:
             return instant
-        if instant.is_first:
+        if instant.index == 0:
             instant = self._with_static(instant)
         if self.decided is None or self.decided.layers is None:
             return instant

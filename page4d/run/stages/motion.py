@@ -313,7 +313,7 @@ class MotionEstimator(Stage[MotionState]):
         if self._transforms is None:
             return instant
         index, predictions = instant.index, instant.predictions
-        if instant.is_first and instant.options is not None:
+        if index == 0 and instant.options is not None:
             self.decided = MotionState(motion=motion_record((), instant.options.motion_step))
         own = original_cameras(predictions)
         found: dict[Difference, list[Displacement]] = {}

@@ -240,7 +240,7 @@ class StaticRigAligner(Stage[RigState]):
 
     def __call__(self, instant: Instant) -> Instant:
         """Report the decision at the first instant."""
-        if not instant.is_first or self.record is None:
+        if instant.index > 0 or self.record is None:
             return instant
         self.decided = RigState.of(self.record, self.rig, instant.chunk.cameras.image_size)
         return instant.with_notices(rig_notice(self.record))

@@ -144,7 +144,7 @@ class World(Stage[WorldState]):
 
     def __call__(self, instant: Instant) -> Instant:
         """Decide and report on the unit of length at the first instant."""
-        if not instant.is_first:
+        if instant.index > 0:
             return instant
         self.decided = WorldState(
             scale=self.scale, scale_source=self.scale_source, unit=self.scale.unit, scale_from=self.measured
