@@ -324,12 +324,24 @@ def pair_offset(
 
 
 def check_clocks(
-    names: Sequence[str], people: Sequence[ViewPeople], lenses: Sequence[Lens], frame_s: float
+    names: Sequence[str],
+    people: Sequence[ViewPeople],
+    lenses: Sequence[Lens],
+    times: Float[Array, " T"],
+    instants: Sequence[int],
 ) -> tuple[str, ...]:
     """Return a warning for each view whose people fit the first view clearly better at another offset.
 
-    `frame_s` are the seconds between two sampled instants.
+    People are those at sampled instants of times in seconds; these are evenly spaced, apart from gaps between runs.
     """
+    if len(instants) < 2:
+        return ()
+    step = int(np.diff(instants).min())
+    numbers = np.asarray(instants) // step  # runs stay apart, so that offsets do not pair one with the next
+    people = [
+        ViewPeople(tracklets=tuple(replace(one, instants=numbers[one.instants]) for one in view.tracklets))
+        for view in people
+    ]
     texts = []
     for view in range(1, len(names)):
         both = pair_people(people[0], people[view], (lenses[0], lenses[view]), front_by_person=True)
@@ -338,32 +350,13 @@ def check_clocks(
         found = pair_offset(people, lenses, (0, view))
         if found is None or not found.is_clear or found.given > MAX_GIVEN * found.score:
             continue
-        when = "later" if found.instants > 0 else "earlier"
+        offset_s = abs(found.instants) * step * float(np.median(np.diff(times)))
         texts.append(
-            f"{names[view]} fits the people in {names[0]} better {abs(found.instants) * frame_s:.3f} s {when} "
+            f"{names[view]} fits the people in {names[0]} better {offset_s:.3f} s "
+            f"{'later' if found.instants > 0 else 'earlier'} "
             f"(score {found.score:.2f} instead of {found.given:.2f}); check the clocks"
         )
     return tuple(texts)
-
-
-def check_sampled_clocks(
-    names: Sequence[str],
-    people: Sequence[ViewPeople],
-    lenses: Sequence[Lens],
-    times: Float[Array, " T"],
-    instants: Sequence[int],
-) -> tuple[str, ...]:
-    """Return the warnings of `check_clocks` for people at sampled instants of times, in runs or evenly spaced."""
-    steps = np.diff(instants)
-    if len(steps) == 0:
-        return ()
-    step = int(steps.min())
-    numbers = np.asarray(instants) // step  # runs stay apart, so that offsets do not pair one with the next
-    spaced = tuple(
-        ViewPeople(tracklets=tuple(replace(one, instants=numbers[one.instants]) for one in view.tracklets))
-        for view in people
-    )
-    return check_clocks(names, spaced, lenses, step * float(np.median(np.diff(times))))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from page4d.errors import WeightsError
+from page4d.errors import UsageError, WeightsError
 from page4d.options import SceneOptions
 from page4d.rig.clocks import estimate_clocks
 from page4d.rig.lens import lenses_of
@@ -60,6 +60,20 @@ def open_scene(
     )
     clocks = synchronise_by_people(open_folder(folder, plain), options.calibration, progress)
     return open_folder(folder, options, synchronisation=clocks)
+
+
+def opened_scene(scene: Scene | Path | str, options: dict[str, Any], progress: StageProgress) -> Scene:
+    """Return a scene that is open, which takes no `options`, or open that of a folder with them.
+
+    Raises:
+        UsageError: if there are options with a scene that is open, or they do not fit the folder.
+        InputError: if a file of the folder is unusable.
+    """
+    if not isinstance(scene, Scene):
+        return open_scene(scene, SceneOptions(**options), progress=progress)
+    if options:
+        raise UsageError(f"{', '.join(options)} with a scene that is open", "pass them to open_scene")
+    return scene
 
 
 NUM_SAMPLES = 150

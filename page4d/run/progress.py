@@ -41,11 +41,6 @@ class Journal:
         self.warnings: list[str] = []
         self.seconds: dict[str, float] = defaultdict(float)
 
-    def continue_from(self, warnings: list[str], seconds: dict[str, float]) -> None:
-        """Add the warnings and timings of an interrupted run."""
-        self.warnings.extend(warnings)
-        self.add(seconds)
-
     def add(self, seconds: Mapping[str, float]) -> None:
         """Add run times to stages; those of 0 s are none."""
         for stage, spent in seconds.items():

@@ -15,7 +15,7 @@ from page4d.io.limits import limits_named
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, split_options
 from page4d.output.layout import OUTPUT_FOLDERS, OUTPUT_NAMES, OutputLayout
 from page4d.output.record import RunRecord
-from page4d.rig.opening import open_scene
+from page4d.rig.opening import opened_scene
 from page4d.run.chunk_source import OpenChunks, local_chunks
 from page4d.run.plan import RunPlan, plan_run
 from page4d.run.predictor import Predictor, predictor_for
@@ -146,10 +146,7 @@ def _opened(
     """Open a scene, unless it is open, and build its predictor for the settings of the run, unless there is one."""
     kinds = (SceneOptions, NetworkOptions, ReconstructSettings)
     of_scene, of_network, of_run = split_options(options, "reconstruct", *kinds)
-    if not isinstance(scene, Scene):
-        scene = open_scene(scene, SceneOptions(**of_scene), progress=observer.progress)
-    elif of_scene:
-        raise UsageError(f"{', '.join(of_scene)} with a scene that is open", "pass them to open_scene")
+    scene = opened_scene(scene, of_scene, observer.progress)
     if predictor is None:
         settings = replace(settings or ReconstructSettings(), **of_run)
         return scene, predictor_for(scene, NetworkOptions(**of_network), settings)

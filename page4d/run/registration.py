@@ -31,7 +31,7 @@ from page4d.rig.length import (
     metric_scene,
     scene_in_metres,
 )
-from page4d.rig.opening import open_scene
+from page4d.rig.opening import opened_scene
 from page4d.rig.people.keypoints import FETCH_COMMAND
 from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration, StageProgress, no_progress
@@ -384,10 +384,7 @@ def register(
             "use auto, people or texture; the network's cameras are in the result of `page4d reconstruct`",
         )
     observer = observer or SilentObserver()
-    if not isinstance(scene, Scene):
-        scene = open_scene(scene, SceneOptions(**of_scene), progress=observer.progress)
-    elif of_scene:
-        raise UsageError(f"{', '.join(of_scene)} with a scene that is open", "pass them to open_scene")
+    scene = opened_scene(scene, of_scene, observer.progress)
     scene.options.check_resize(settings.intrinsics)
     if scene.num_views < 2:
         raise UsageError("a single view cannot be registered", "give a scene of two views or more")

@@ -235,7 +235,8 @@ class Run:
     def _continued(self, earlier: RunState) -> RunState:
         """Restore the stages of an interrupted run."""
         self._check_seams([chunk.record for chunk in self.finished])
-        self.journal.continue_from(earlier.warnings, earlier.seconds)
+        self.journal.warnings.extend(earlier.warnings)
+        self.journal.add(earlier.seconds)
         self.states.check_unchanged(earlier.files)
         for stage in self.stages:
             stage.restore(self._history(earlier))

@@ -50,7 +50,8 @@ def test_given_clocks_are_doubted_only_if_another_offset_fits_better(delay: floa
     rng = np.random.default_rng(2)
     cameras = ring(2, rng)
     people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S, delays=(0.0, delay * FRAME_S))
-    texts = check_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras], FRAME_S)
+    times, instants = np.arange(120) * FRAME_S / 2, range(0, 120, 2)
+    texts = check_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras], times, instants)
     assert len(texts) == number
     assert all("cam02 fits the people in cam01 better 0.23" in text and "later" in text for text in texts)
 

@@ -18,7 +18,7 @@ from page4d.errors import counted, listed
 from page4d.options import in_options
 from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
 from page4d.rig.check.camera_refit import mean_score, refit_pose, refit_rotation
-from page4d.rig.clocks import check_sampled_clocks
+from page4d.rig.clocks import check_clocks
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.people.keypoints import FETCH_COMMAND
@@ -188,7 +188,7 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
     detected = time.perf_counter()
     record = check_calibration(scene.view_names, cameras, people, of_stage(evidence.progress, "checking: cameras"))
     compared = time.perf_counter()
-    clocks = check_sampled_clocks(scene.view_names, people, evidence.lenses, scene.times, instants)
+    clocks = check_clocks(scene.view_names, people, evidence.lenses, scene.times, instants)
     seconds = {
         "keypoints": detected - begin,
         "cameras": compared - detected,

@@ -236,7 +236,9 @@ class StaticRigAligner(Stage[RigState]):
         last, num_views = history.finished[-1], len(self.decided.rig.views)
         if num_views != last.world_to_camera.shape[1]:
             raise bad_state(self.name, f"{num_views} views where the scene has {last.world_to_camera.shape[1]}")
-        self.continue_from(self.decided.static_rig(), last.record.rig)
+        self.rig = self.decided.static_rig()
+        self._is_moving = self.rig is None
+        self._scale_std = 0.0 if last.record.rig is None else last.record.rig.scale_std
 
     def __call__(self, instant: Instant) -> Instant:
         """Report the decision at the first instant."""
@@ -244,11 +246,6 @@ class StaticRigAligner(Stage[RigState]):
             return instant
         self.decided = RigState.of(self.record, self.rig, instant.chunk.cameras.image_size)
         return instant.with_notices(rig_notice(self.record))
-
-    def continue_from(self, rig: StaticRig | None, last: RigFitRecord | None) -> None:
-        """Continue with a decision after a chunk with this fit; without `rig` all views move."""
-        self._is_moving, self.rig = rig is None, rig
-        self._scale_std = 0.0 if last is None else last.scale_std
 
     def anchor(self, predictions: Predictions, held: Predictions | None) -> PlacedChunk | None:
         """Align a chunk to the rig; None if all cameras move. `held` are its first instants, in the world already."""
