@@ -283,7 +283,6 @@ class PairOffset:
     `at_edge` states that the best offset is the last one searched, where a peak cannot be seen.
     """
 
-    views: tuple[int, int]
     instants: float
     score: float
     second: float
@@ -296,11 +295,8 @@ class PairOffset:
         return not self.at_edge and self.score >= MIN_PEAK and self.second <= MAX_SECOND * self.score
 
 
-def pair_offset(
-    people: Sequence[ViewPeople], lenses: Sequence[Lens], views: tuple[int, int], max_offset: int = MAX_OFFSET
-) -> PairOffset | None:
+def pair_offset(curve: PairCurve, max_offset: int = MAX_OFFSET) -> PairOffset | None:
     """Search the offset of a pair by itself. None without enough common instants."""
-    curve = PairCurve(people, lenses, views)
     curve.search(max_offset)
     best = max(curve.scores, key=curve.score)
     for offset in range(best - COARSE_STEP - 1, best + COARSE_STEP + 2):
@@ -314,7 +310,6 @@ def pair_offset(
     vertex = 0.5 * (left - right) / bend if bend < 0 and min(left, right) > 0 else 0.0
     apart = [value for offset, value in curve.scores.items() if abs(offset - best) > PEAK_WIDTH]
     return PairOffset(
-        views=views,
         instants=best + vertex,
         score=highest,
         second=max(apart, default=0.0),
@@ -344,10 +339,10 @@ def check_clocks(
     ]
     texts = []
     for view in range(1, len(names)):
-        both = pair_people(people[0], people[view], (lenses[0], lenses[view]), front_by_person=True)
-        if _best_score(both, MAX_SCORED) >= GOOD_SCORE:
+        curve = PairCurve(people, lenses, (0, view))
+        if curve.score(0) >= GOOD_SCORE:
             continue
-        found = pair_offset(people, lenses, (0, view))
+        found = pair_offset(curve)
         if found is None or not found.is_clear or found.given > MAX_GIVEN * found.score:
             continue
         offset_s = abs(found.instants) * step * float(np.median(np.diff(times)))

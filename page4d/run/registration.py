@@ -156,13 +156,13 @@ def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, not
     is_static = settings.camera_motion is CameraMotion.STATIC
     if not is_static and _moving(pixels.motions):
         pixels = evidence.pixels
-    motions = () if is_static else pixels.motions
-    found = register_scene(pixels, length, motions, notify)
+    found = register_scene(pixels, length, notify, is_static=is_static)
     # The placed cameras must have the unit that a known distance requires.
     has_unit = not isinstance(length, KnownDistance) or found.metres_per_unit is not None
     uses_parts = settings.poses is Poses.INPUT and has_unit
     state = state_of(found, settings.register, uses_parts=uses_parts)
-    state = state.model_copy(update={"motions": [replace(motion, view=readable(motion.view)) for motion in motions]})
+    motions = [] if is_static else [replace(motion, view=readable(motion.view)) for motion in pixels.motions]
+    state = state.model_copy(update={"motions": motions})
     if found.num_placed < 2 and settings.register in EXPLICIT:
         raise InputError(
             f"⟨register={settings.register}⟩ places no camera: {reasons(found)}",
@@ -173,22 +173,22 @@ def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, not
     return replace(evidence, registration=state, is_pending=False)
 
 
-def _moving(motions: Sequence[ViewMotion]) -> dict[str, str]:
-    """Return why views cannot belong to a static rig, by their names."""
-    return {motion.view: CAMERA_MOVES for motion in motions if motion.is_static is False}
+def _moving(motions: Sequence[ViewMotion]) -> set[str]:
+    """Return the views whose camera moves."""
+    return {motion.view for motion in motions if motion.is_static is False}
 
 
 def register_scene(
-    pixels: PixelEvidence, length: KnownLength | None, motions: Sequence[ViewMotion], notify: Notify = lambda _: None
+    pixels: PixelEvidence, length: KnownLength | None, notify: Notify, *, is_static: bool = False
 ) -> RigRegistration:
-    """Register the views of a scene whose `motions` are not those of a moving camera; a known length gives the unit.
+    """Register the views of a scene that do not move, all if it `is_static`; a known length gives the unit.
 
     Raises:
         InputError: if a known height is given and no people are registered.
         WeightsError: if people are requested and the pose model was not fetched.
     """
     _check_pose_model(pixels.settings.register, notify)
-    moving = _moving(motions)
+    moving = set() if is_static else _moving(pixels.motions)
     static = [index for index, name in enumerate(pixels.scene.view_names) if name not in moving]
     if len(static) < 2:
         found = RigRegistration(views=(), pairs=(), num_instants=0)
@@ -208,14 +208,14 @@ def _check_pose_model(register: Registration, notify: Notify) -> None:
     notify(Notice(f"registration from people needs a model, once: {FETCH_COMMAND}", Level.INFO))
 
 
-def _with_moving_views(found: RigRegistration, pixels: PixelEvidence, moving: dict[str, str]) -> RigRegistration:
+def _with_moving_views(found: RigRegistration, pixels: PixelEvidence, moving: set[str]) -> RigRegistration:
     """Add the views that were left out; pairs are numbered by the views of the whole scene."""
     names, by_name = pixels.scene.view_names, {view.name: view for view in found.views}
     if by_name.keys() == set(names):
         return found
     views = []
     for name, lens in zip(names, pixels.lenses, strict=True):
-        reason = moving.get(name, OTHERS_MOVE)
+        reason = CAMERA_MOVES if name in moving else OTHERS_MOVE
         left_out = RegisteredView(name=name, lens=lens, world_to_camera=None, reason=reason)
         views.append(by_name.get(name, left_out))
     places = [names.index(view.name) for view in found.views]
@@ -389,8 +389,7 @@ def register(
     if scene.num_views < 2:
         raise UsageError("a single view cannot be registered", "give a scene of two views or more")
     length = known_length(scene, settings.scale_from)
-    pixels = PixelEvidence(scene, settings, observer.progress)
-    return register_scene(pixels, length, pixels.motions, observer.notice)
+    return register_scene(PixelEvidence(scene, settings, observer.progress), length, observer.notice)
 
 
 def placed_cameras(found: RigRegistration) -> Calibration:

@@ -8,6 +8,7 @@ from page4d.rig import clocks
 from page4d.rig.clocks import (
     MAX_OTHER,
     MIN_PEAK,
+    PairCurve,
     PairEvidence,
     check_clocks,
     cut,
@@ -23,7 +24,7 @@ def test_an_offset_between_instants_is_found() -> None:
     rng = np.random.default_rng(2)
     cameras = ring(2, rng)
     people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S, delays=(0.0, -4.4 * FRAME_S))
-    found = pair_offset(people, [camera.lens for camera in cameras], (0, 1), max_offset=12)
+    found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1)), max_offset=12)
     assert found is not None
     assert found.is_clear
     assert found.instants == pytest.approx(4.4, abs=0.5)
@@ -33,7 +34,7 @@ def test_periodic_motion_is_ambiguous() -> None:
     rng = np.random.default_rng(3)
     cameras = ring(2, rng)
     people = observe(cameras, [Walk.random(rng, periodic=True)], rng, step_s=FRAME_S)
-    found = pair_offset(people, [camera.lens for camera in cameras], (0, 1), max_offset=30)
+    found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1)), max_offset=30)
     assert found is not None
     assert not found.is_clear
 
