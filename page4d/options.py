@@ -34,7 +34,7 @@ from page4d.choices import (
     Registration,
     UpAxis,
 )
-from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE
+from page4d.conventions import MAX_FPS
 from page4d.errors import OPTION, UsageError, listed, shortened
 from page4d.io.atomic import parse_pin, parse_sha256
 from page4d.io.json_records import config_record
@@ -286,21 +286,23 @@ class SceneOptions:
     depth: Annotated[
         Path | None,
         Option(
-            "Measured depth, instead of the network's: <view>/*.png (16 bits) or lossless gray16 <view>.mkv. Needs "
-            "⟨calibration⟩, unless ⟨weights⟩ names a network that takes depth, such as Pi3X.",
+            "Measured depth, instead of the network's: <view>/*.png (16 bits), *.npy or *.exr (float), or lossless "
+            "gray16 <view>.mkv. Needs ⟨calibration⟩, unless ⟨weights⟩ names a network that takes depth, such as "
+            "Pi3X.",
             SCENE,
             "FOLDER",
         ),
     ] = None
     depth_levels: Annotated[
-        PositiveFinite,
+        PositiveFinite | None,
         Option(
-            "Levels of measured depth per metre, or per unit of length if the scale is arbitrary.",
+            "Levels of measured depth per metre, or per unit of length if the scale is arbitrary. Default: 1000, for "
+            "float 1.",
             SCENE,
             "X",
             expert=True,
         ),
-    ] = METRIC_DEPTH_SCALE
+    ] = None
     allow_damaged: AllowDamaged = False
     max_megapixels: MaxPixels = 64.0
 

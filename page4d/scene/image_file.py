@@ -23,11 +23,13 @@ from PIL import Image as PillowImage
 from PIL.TiffImagePlugin import TiffImageFile
 
 from page4d.errors import InputError, Page4DError
+from page4d.formats import depth_files
 from page4d.io.input_files import RESTORE, check_regular_file, reading_again
 from page4d.io.limits import is_exhausted
 
 Image = NDArray[Any]
-"""RGB pixels [H, W, 3] (masks: [H, W]) as uint8, or uint16 where the source has more than 8 bits."""
+"""RGB pixels [H, W, 3] (masks, depth: [H, W]) as uint8, or uint16 where the source has more than 8 bits; depth may be
+float32."""
 
 _TOLERANCE = 0.02
 """Upper bound on the terms of a quarter turn that should be 0, relative to the others: about 1 degree."""
@@ -122,7 +124,9 @@ _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _PNG_PALETTE = 3
 _TIFF_SUBFILE, _TIFF_BITS, _TIFF_COLOR, _TIFF_CHANNELS, _TIFF_NUMBER_KIND = 254, 258, 262, 277, 339
 _TIFF_PALETTE = 3
-_TIFF_NUMBERS = {1: "", 2: "signed ", 3: "float "}
+_FLOAT = "float "
+_TIFF_NUMBERS = {1: "", 2: "signed ", 3: _FLOAT}
+_NUMPY_NUMBERS = {"u": "", "i": "signed ", "f": _FLOAT, "b": "Boolean "}
 _REDUCED = 1
 """Bit of the tag of a TIFF page that is a smaller copy of another."""
 
@@ -157,6 +161,11 @@ class ImageHeader:
     has_more_images: bool = False
 
     @property
+    def is_float(self) -> bool:
+        """True if pixels are floating-point numbers."""
+        return self.numbers == _FLOAT
+
+    @property
     def pixel_kind(self) -> str:
         """Kind of the pixels for messages, such as "8-bit colour"."""
         color = "palette" if self.has_palette else "grayscale" if self.channels == 1 else "colour"
@@ -173,13 +182,13 @@ def read_header(file: Path) -> ImageHeader:
     name = image_name(file)
     check_regular_file(file, name)
     with file.open("rb") as stream, _decoding(f"{name} is not a readable image", _RENDER_AGAIN):
-        return _header(stream)
+        return _header(stream, name)
 
 
 def read_pixels(
     file: Path, size: tuple[int, int], *, grayscale: bool = False, background: tuple[int, int, int] | None = None
 ) -> Image:
-    """Decode one upright image completely, as RGB [H, W, 3] or grayscale [H, W], 16-bit if the file is.
+    """Decode one upright image completely, as RGB [H, W, 3] or grayscale [H, W], 16-bit or float if the file is.
 
     `size` is that of its header when it was first read. Alpha is ignored, or blended with `background` (RGB) if the
     image is RGBA with 8 bits per channel.
@@ -194,13 +203,16 @@ def read_pixels(
             raise InputError(f"{name} is no longer a file", RESTORE)  # reading a pipe would block
         data = file.read_bytes()
     with _decoding(f"{name} is damaged", "copy or render it again"):
-        header = _header(io.BytesIO(data))
+        header = _header(io.BytesIO(data), name)
         if header.size != size:
             (height, width), (old_height, old_width) = header.size, size
             raise InputError(
                 f"{name} changed during the run: it is {width}x{height}, and was {old_width}x{old_height}", RESTORE
             )
-        pixels = _decode(data, header, grayscale=grayscale, background=background)
+        if depth_files.is_depth_file(data):
+            pixels = depth_files.decode(data, name)
+        else:
+            pixels = _decode(data, header, grayscale=grayscale, background=background)
         if pixels.shape[:2] != size:
             raise ValueError("the decoded image has another size than its header")
     return pixels
@@ -253,9 +265,18 @@ def _decoding(problem: str, hint: str) -> Iterator[None]:
         PillowImage.MAX_IMAGE_PIXELS = limit
 
 
-def _header(stream: BinaryIO) -> ImageHeader:
+def _header(stream: BinaryIO, name: str) -> ImageHeader:
     start = stream.read(26)
     stream.seek(0)
+    if depth_files.is_depth_file(start):
+        size, dtype = depth_files.read_layout(stream.read(depth_files.LONGEST_HEADER), name)
+        return ImageHeader(
+            size=size,
+            orientation=Orientation(),
+            bits=8 * dtype.itemsize,
+            channels=1,
+            numbers=_NUMPY_NUMBERS[dtype.kind],
+        )
     with PillowImage.open(stream, formats=_FORMATS) as image:
         orientation, has_damaged_exif = _orientation(image)
         header = ImageHeader(
@@ -334,7 +355,7 @@ def _has_more_images(image: PillowImage.Image) -> bool:
 
 def _decode(data: bytes, header: ImageHeader, *, grayscale: bool, background: tuple[int, int, int] | None) -> Image:
     if header.bits > 8:
-        return header.orientation.apply(_decode_deep(data, grayscale=grayscale))
+        return header.orientation.apply(_decode_deep(data, grayscale=grayscale, is_float=header.is_float))
     kind = "L" if grayscale else "RGB"
     if background is None or not header.has_alpha:
         return header.orientation.apply(_decode_shallow(data, kind))
@@ -357,8 +378,8 @@ def _decode_shallow(data: bytes, kind: str) -> Image:
             return np.asarray(plain.convert(kind))
 
 
-def _decode_deep(data: bytes, *, grayscale: bool) -> Image:
-    """Decode images of 16 bits per channel, which Pillow would reduce to 8; as stored, but a TIFF upright."""
+def _decode_deep(data: bytes, *, grayscale: bool, is_float: bool) -> Image:
+    """Decode 16 bits per channel or float, which Pillow would reduce to 8; as stored, but a TIFF upright."""
     color = cv2.IMREAD_GRAYSCALE if grayscale else cv2.IMREAD_COLOR
     logging = cv2.utils.logging
     level = logging.setLogLevel(logging.LOG_LEVEL_SILENT)  # suppresses messages on stderr
@@ -367,6 +388,6 @@ def _decode_deep(data: bytes, *, grayscale: bool) -> Image:
         pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     finally:
         logging.setLogLevel(level)
-    if pixels is None or pixels.dtype != np.uint16:
-        raise ValueError("not a 16-bit image")
+    if pixels is None or (pixels.dtype.kind != "f" if is_float and grayscale else pixels.dtype != np.uint16):
+        raise ValueError("not a 16-bit or float image")
     return np.ascontiguousarray(pixels if grayscale else pixels[..., ::-1], dtype=pixels.dtype)

@@ -348,7 +348,7 @@ def _notices(folder: Path, view: str, files: Sequence[Path], headers: Sequence[I
     if any(header.has_alpha for header in headers):
         yield Notice(f"{view}: alpha ignored")
     unread = image_files(folder, UNREAD_SUFFIXES) if folder.is_dir() else []  # none if every instant has a folder
-    if unread := sorted(unread, key=lambda file: natural_key(file.name)):
+    if unread := sorted(set(unread) - set(files), key=lambda file: natural_key(file.name)):
         kinds = ", ".join(sorted({file.suffix.lower().lstrip(".") for file in unread}))
         yield Notice(
             f"{view}: {counted(len(unread), 'file')} not read (first {unread[0].name}): {kinds} is not supported"

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from page4d.choices import CalibrationMatch
-from page4d.conventions import Scale
+from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import listed
 from page4d.formats.calibrations import read_calibration
 from page4d.formats.camera_model import world_offset
@@ -84,7 +84,6 @@ def open_scene(
         times=timeline.times,
         options=options,
         mask_meaning=options.mask_meaning,
-        depth_levels=options.depth_levels,
         synchronisation=sync.method,
         start_ns=start_of_clock(sources, sync.clocks) if sync.start_ns is None else sync.start_ns,
         notices=(
@@ -230,6 +229,8 @@ def _with_sidecars(scene: Scene, options: SceneOptions) -> Scene:
     if options.depth is not None:
         depths, notices = find_sidecars(DEPTH_MAPS, options.depth, scene.views, options.max_megapixels)
         views = tuple(replace(view, depth=depth) for view, depth in zip(scene.views, depths, strict=True))
-        scene = replace(scene, views=views, notices=(*scene.notices, *notices))
+        default = 1.0 if any(depth is not None and depth.is_float for depth in depths) else METRIC_DEPTH_SCALE
+        levels = options.depth_levels or default
+        scene = replace(scene, views=views, notices=(*scene.notices, *notices), depth_levels=levels)
         scene = replace(scene, notices=(*scene.notices, *check_depth(scene)))
     return scene

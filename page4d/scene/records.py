@@ -121,10 +121,14 @@ class ViewCamera:
 
 @dataclass(frozen=True, kw_only=True)
 class PairedFrames:
-    """Masks or depth maps of a view: `indices` select one of `frames` for each of the scene's times."""
+    """Masks or depth maps of a view: `indices` select one of `frames` for each of the scene's times.
+
+    `is_float` is True for depth maps that are not 16-bit levels.
+    """
 
     frames: FrameSource
     indices: tuple[int, ...]
+    is_float: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

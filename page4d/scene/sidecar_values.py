@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from page4d.scene.records import FrameSource, PairedFrames, Scene, View
 
 DEEPEST_LEVEL = 65535
+_LARGEST_HALF, _RENDERED_INFINITY = 65504.0, 1e9
+"""Float depth that is none: the largest number of 16 bits, and the 1e10 of the background in Blender."""
 
 _MAX_SAMPLES = 8
 _SAMPLED_INSTANTS = 1000
@@ -51,8 +53,24 @@ def marked_pixels(mask: Image) -> NDArray[np.bool_]:
 
 
 def depth_levels(depth: Image) -> Image:
-    """Return the levels [H, W] of a depth map [H, W], or [H, W, 3] with equal channels; 0 is unknown."""
+    """Return the levels [H, W] of a depth map [H, W], or [H, W, 3] with equal channels; 0 is unknown.
+
+    Saturated levels, numbers that are not finite and negative ones are unknown, too.
+    """
+    flat = _one_channel(depth)
+    return np.where(np.isfinite(flat) & (flat > 0) & ~_is_saturated(flat), flat, 0)
+
+
+def _one_channel(depth: Image) -> Image:
     return depth if depth.ndim == 2 else depth[..., 0]
+
+
+def _is_saturated(flat: Image) -> NDArray[np.bool_]:
+    """Return where depth is the largest number of its file: beyond the range of the sensor, or missing."""
+    if flat.dtype == np.uint16:
+        return np.equal(flat, DEEPEST_LEVEL)
+    is_largest: NDArray[np.bool_] = (flat == _LARGEST_HALF) | (flat >= _RENDERED_INFINITY)
+    return is_largest & np.isfinite(flat)
 
 
 def _brightness(mask: Image) -> Image:
@@ -207,27 +225,38 @@ def check_depth(scene: "Scene") -> tuple[Notice, ...]:
             f"no depth map has a reading: all values are 0 or {DEEPEST_LEVEL}",
             "write depth as 16-bit levels, 0 where unknown; ⟨depth_levels⟩ states the levels per unit",
         )
-    return tuple(notice for view in scene.views for notice in _depth_notices(scene, view))
+    notices: list[Notice] = []
+    shares: dict[str, float] = {}
+    for view in scene.views:
+        if view.depth is not None:
+            maps = [_one_channel(depth) for depth in _decoded(view.depth, _places(view.depth))]
+            notices += _depth_notices(scene, view.name, maps)
+            shares[view.name] = float(np.mean([_is_saturated(one).mean() for one in maps]))
+    if saturated := [view for view, share in shares.items() if share]:
+        share = 100 * np.mean([shares[view] for view in saturated])
+        text = f"depth maps of {listed(saturated)}: {share:.2g} % of the pixels are saturated"
+        notices.append(Notice(f"{text}: their value, the largest of the format, is read as no reading"))
+    if any(view.depth is not None and view.depth.is_float for view in scene.views):
+        unit = "metre" if scene.scale is Scale.METRIC else "unit of the calibration"
+        text = f"float depth maps: a value of {scene.depth_levels:g} is 1 {unit}; ⟨depth_levels⟩ states another scale"
+        notices.append(Notice(text, Level.INFO))
+    return tuple(notices)
 
 
 def _has_reading(depth: Image) -> bool:
-    levels = depth_levels(depth)
-    return bool(((levels > 0) & (levels < DEEPEST_LEVEL)).any())
+    return bool(depth_levels(depth).any())
 
 
-def _depth_notices(scene: "Scene", view: "View") -> Iterator[Notice]:
-    if view.depth is None:
-        return
-    sampled = [depth_levels(depth) for depth in _decoded(view.depth, _places(view.depth))]
-    levels = np.concatenate([one[one > 0] for one in sampled])
-    if not any(_has_reading(one) for one in sampled):
-        found = f"{DEEPEST_LEVEL} or 0" if levels.size else "0"
-        yield Notice(f"depth maps of {view.name} ({len(sampled)} checked): all values are {found}")
+def _depth_notices(scene: "Scene", view: str, maps: Sequence[Image]) -> Iterator[Notice]:
+    levels = np.concatenate([known[known > 0] for known in map(depth_levels, maps)])
+    if not levels.size:
+        found = f"{DEEPEST_LEVEL} or 0" if any(_is_saturated(one).any() for one in maps) else "0"
+        yield Notice(f"depth maps of {view} ({len(maps)} checked): all values are {found}")
         return
     median = float(np.median(levels)) / scene.depth_levels
     nearest, farthest = _PLAUSIBLE_DEPTH_M
     if scene.scale is Scale.METRIC and not nearest <= median <= farthest:
-        yield Notice(f"the median depth of {view.name} is {median:.4g} m: check ⟨depth_levels⟩")
+        yield Notice(f"the median depth of {view} is {median:.4g} m: check ⟨depth_levels⟩")
 
 
 def _is_true_everywhere(paired: "Sequence[PairedFrames | None]", condition: Callable[[Image], bool]) -> bool:

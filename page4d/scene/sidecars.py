@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from page4d.errors import InputError, UsageError, counted, listed
-from page4d.io.input_files import composed, reading_again
+from page4d.formats.depth_files import DEPTH_SUFFIXES
+from page4d.io.input_files import composed, natural_key, reading_again
 from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, image_files, probe_image_folder
 from page4d.scene.probe import probe_video
@@ -21,7 +22,12 @@ _ASPECT_TOLERANCE = 0.02
 """Relative difference of the aspect ratios of frames and sidecars."""
 
 _DEPTH_BITS = 16
-_DEPTH_HINT = "give depth as 16-bit grayscale PNG or TIFF, or as lossless gray16 video such as FFV1 in MKV"
+_DEPTH_HINT = (
+    "give depth as 16-bit grayscale PNG or TIFF, as float NPY, EXR or TIFF, or as lossless gray16 video such as FFV1 "
+    "in MKV"
+)
+_ONE_KIND = "convert them to one kind: float in metres, or 16-bit levels"
+_SUFFIXES = {MASKS: IMAGE_SUFFIXES, DEPTH_MAPS: IMAGE_SUFFIXES | DEPTH_SUFFIXES}
 _DEPTH_LAYOUTS = ("gray16le", "gray16be")
 
 
@@ -42,9 +48,10 @@ def find_sidecars(
     paired = tuple(_find_sidecar(kind, folder, view, max_megapixels) for view in views)
     missing = [view.name for view, frames in zip(views, paired, strict=True) if frames is None]
     if len(missing) == len(views):
-        raise UsageError(
-            f"no {kind} in '{folder}' for {listed(missing)}", f"name them {missing[0]}/ or {missing[0]}.mp4"
-        )
+        raise _nothing_found(kind, folder, missing)
+    floats = [view.name for view, frames in zip(views, paired, strict=True) if frames is not None and frames.is_float]
+    if 0 < len(floats) < len(views) - len(missing):
+        raise InputError(f"{kind} of {listed(floats)} are float, those of other views 16-bit levels", _ONE_KIND)
     notices = [
         Notice(f"{kind}: {notice.marked_text}", notice.level)
         for frames in paired
@@ -54,25 +61,46 @@ def find_sidecars(
     return paired, (*([Notice(f"no {kind} for {listed(missing)}")] if missing else ()), *notices)
 
 
+def _nothing_found(kind: str, folder: Path, names: list[str]) -> UsageError:
+    """Return the error for a folder without masks or depth of any view; it names files of other kinds."""
+    found = f"no {kind} in '{folder}' for {listed(names)}"
+    inside = sorted(file.suffix for file in (folder / names[0]).glob("*.*")) if (folder / names[0]).is_dir() else []
+    hint = f"name them {names[0]}/ or {names[0]}.{'mp4' if kind == MASKS else 'mkv'}"
+    if inside:
+        found += f": {names[0]}/ holds {counted(len(inside), f'{inside[0]} file')}"
+        hint = _DEPTH_HINT if kind == DEPTH_MAPS else "give masks as PNG or video"
+    return UsageError(found, hint)
+
+
 def notices_of(source: FrameSource) -> tuple[Notice, ...]:
     """Return the notices of a video or image folder; other sources have none."""
     return source.notices if isinstance(source, VideoSource | ImageFolderSource) else ()
 
 
 def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) -> PairedFrames | None:
-    path = _sidecar_path(folder, view)
+    kinds: dict[bool, str] = {}
+    path = _sidecar_path(kind, folder, view)
     if path is None:
         return None
     if path.resolve() == getattr(view.source, "path", path.parent).resolve():
         raise UsageError(f"{kind} folder '{folder}' holds the views themselves", f"give the folder of the {kind}")
     if path.is_dir():
         is_depth = kind == DEPTH_MAPS
+
+        def check(name: str, header: ImageHeader) -> None:
+            if is_depth:
+                _check_depth_image(name, header)
+                kinds.setdefault(header.is_float, name)
+            else:
+                check_readable(name, header)
+
         images = probe_image_folder(
             path,
+            files=tuple(sorted(image_files(path, _SUFFIXES[kind]), key=lambda file: natural_key(file.name))),
             fps=1.0,
             max_megapixels=max_megapixels,
             grayscale=is_depth,
-            check=_check_depth_image if is_depth else check_readable,
+            check=check,
         )
         frames: FrameSource = images
         indices = _pair_images(kind, images, view)
@@ -80,6 +108,7 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
         frames = probe_video(path, max_megapixels=max_megapixels)
         if kind == DEPTH_MAPS:
             _check_depth_video(path)
+            kinds[False] = path.name
         indices = _pair_by_time(kind, frames, view)
     (height, width), (map_height, map_width) = view.source.size, frames.size
     if abs(map_width / map_height / (width / height) - 1) > _ASPECT_TOLERANCE:
@@ -87,10 +116,14 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
             f"{kind} of {view.name} are {map_width}x{map_height}, its frames {width}x{height}: aspect ratios differ",
             "provide them for the whole upright frame, at any scale",
         )
-    return PairedFrames(frames=frames, indices=indices)
+    if len(kinds) > 1:
+        raise InputError(
+            f"{kind} of {view.name}: {kinds[True]} is float, {kinds[False]} has 16-bit levels", _ONE_KIND
+        )
+    return PairedFrames(frames=frames, indices=indices, is_float=True in kinds)
 
 
-def _sidecar_path(folder: Path, view: View) -> Path | None:
+def _sidecar_path(kind: str, folder: Path, view: View) -> Path | None:
     """Return the image folder or the video of a view.
 
     Raises:
@@ -99,7 +132,7 @@ def _sidecar_path(folder: Path, view: View) -> Path | None:
     with reading_again(f"'{folder}'"):
         entries = sorted(folder.iterdir())
         images = [entry for entry in entries if composed(entry.name) == view.name and entry.is_dir()]
-        found = [entry for entry in images if image_files(entry)]
+        found = [entry for entry in images if image_files(entry, _SUFFIXES[kind])]
         found += [
             entry for entry in entries if composed(entry.stem) == view.name and entry.suffix.lower() in VIDEO_SUFFIXES
         ]
@@ -110,7 +143,8 @@ def _sidecar_path(folder: Path, view: View) -> Path | None:
 
 
 def _check_depth_image(name: str, header: ImageHeader) -> None:
-    if header.bits != _DEPTH_BITS or header.channels != 1 or header.has_palette or header.numbers:
+    is_level = header.bits == _DEPTH_BITS and not header.numbers
+    if header.channels != 1 or header.has_palette or not (is_level or header.is_float):
         raise InputError(f"{name} has {header.pixel_kind} pixels, which are not measured depth", _DEPTH_HINT)
 
 
