@@ -119,6 +119,8 @@ def test_open3d_reads_trajectories_with_integer_pixel_centres(result: Result, op
 
 def test_cameras_json_equals_the_calibration(result: Result):
     views = json.loads((result.out / "cameras.json").read_text())["views"]
+    assert result.record["unit"] == "metre"
+    assert all(chunk["seam"]["residual"] < 1e-6 for chunk in result.record["chunks"][1:])
     for name in result.names:
         assert views[name]["static"] is True
         assert np.allclose(views[name]["world_to_camera"], result.world_to_camera[name], atol=1e-6)

@@ -46,6 +46,9 @@ def scene(tmp_path: Path) -> Path:
         (("inspect-scene", "--fps", "1e300"), "'--fps': '1e300' should be less than or equal to"),
         (("inspect-scene", "--image-fps", "1e300"), "'--image-fps': '1e300' should be less"),
         (("inspect-scene", "--masks", "x" * 300), "is no usable path: File name too long"),
+        (("inspect-scene", "--masks", "x" * 5000), "xxx..."),
+        (("inspect-scene", "--sync", "x" * 5000), "xxx..."),
+        (("inspect-scene", "--views", "x" * 5000), "xxx..."),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )

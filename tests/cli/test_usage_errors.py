@@ -27,6 +27,7 @@ from tests.exporters.capture import make_capture
         ("train", "Missing option '--out'", "'page4d train --help' lists the options"),
         ("doctor extra", "Got unexpected extra argument", "'page4d doctor --help' lists the options"),
         (f"doctor {'x ' * 500}", "Got unexpected extra argument", ""),
+        (f"inspect-scene {'x' * 5000}", "'xxx", ""),
         (f"reconstruct a --out x --frames {'x' * 5000}", "Invalid value for '--frames'", ""),
         (f"inspect-shapes --{'x' * 5000}", "No such option: --xxx", ""),
         (

@@ -209,3 +209,26 @@ def test_the_memory_for_bounds_does_not_grow_with_the_number_of_instants(monkeyp
     few, many = reader(FakeRun(num_times=6)).bounds, reader(FakeRun(num_times=24)).bounds
     assert max(sizes) < 2 * 12_000
     np.testing.assert_allclose(many.lower[:2], few.lower[:2], atol=0.1)
+
+
+def grid(side: int, step: float) -> np.ndarray:
+    axis = np.arange(side, dtype=np.float32) * np.float32(step)
+    return np.stack(np.meshgrid(axis, axis, axis, indexing="ij"), axis=-1).reshape(-1, 3)
+
+
+@pytest.mark.parametrize(
+    ("cloud", "options", "spacing"),
+    [
+        (grid(10, 0.25), {}, 0.25),
+        (grid(10, 0.25), {"sample": 50}, 0.25),  # neighbours are those of the whole cloud
+        (grid(30, 1.0), {"k": 7}, np.sqrt(2)),  # the diagonal of a square
+        (np.empty((0, 3), dtype=np.float32), {}, 0),
+        (np.zeros((1, 3), dtype=np.float32), {}, 0),
+        (np.float32([[0, 0, 0], [0, 3, 4]]), {}, 5),
+    ],
+    ids=["grid", "sample", "seventh", "empty", "single", "pair"],
+)
+def test_the_spacing_of_points_is_the_distance_of_neighbours(
+    cloud: np.ndarray, options: dict[str, int], spacing: float
+) -> None:
+    assert points.point_spacing(cloud, **options) == pytest.approx(spacing)

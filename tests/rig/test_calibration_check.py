@@ -1,15 +1,20 @@
 """Faults of calibrations are named from people alone, and right calibrations are not accused."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
 from page4d.output.record import CalibrationCheckRecord
-from page4d.rig.check.calibration import check_calibration
+from page4d.rig.check.calibration import calibrated_cameras, check_calibration
+from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import RigCamera, ViewPeople
+from page4d.scene.open import open_scene
+from tests.cli.clips import write_scene
 from tests.rig.walkers import Walk, observe, ring
+from tests.run.test_settings_act import rig as rig_json
 
 NAMES = ("cam01", "cam02", "cam03", "cam04")
 
@@ -101,3 +106,15 @@ def test_without_people_nothing_is_checked_and_copies_are_still_named() -> None:
     assert report.reason
     (finding,) = checked([cameras[0], *cameras[:3]], nobody).findings
     assert finding.fault == "duplicate"
+
+
+def test_cameras_of_static_calibrated_views_are_returned(tmp_path: Path) -> None:
+    write_scene(tmp_path / "videos")
+    (tmp_path / "rig.json").write_text(rig_json(scale="metric"))
+    scene = open_scene(tmp_path / "videos", calibration=tmp_path / "rig.json")
+    assert scene.is_static_rig
+    cameras = calibrated_cameras(PixelEvidence(scene))
+    assert [camera.center[0] for camera in cameras] == [0.0, -1.0]
+    np.testing.assert_allclose(cameras[0].lens.intrinsics, [[60, 0, 32], [0, 60, 24], [0, 0, 1]])
+    assert not replace(scene, views=scene.views[:1]).is_static_rig
+    assert not open_scene(tmp_path / "videos").is_static_rig

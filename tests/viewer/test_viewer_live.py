@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from page4d.errors import InputError
+from page4d.errors import CapabilityError, InputError
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.viewer.content import viewer_content
 from page4d.viewer.panel import LookThrough
 from page4d.viewer.scene import ResidentClouds, Thumbnails, frustum
-from page4d.viewer.server import LiveViewer, live_viewer, start_server, stop_server
+from page4d.viewer.server import HOST, LAST_PORT, LiveViewer, free_port, live_viewer, start_server, stop_server
 
 viser = pytest.importorskip("viser")
 
@@ -63,11 +63,18 @@ def test_the_server_ends(content):
 
 
 def test_a_taken_port_is_avoided(content):
-    taken = socket.create_server(("127.0.0.1", 0))
+    free = free_port(0)
+    assert free_port(free) == free > 1023
+    taken = socket.create_server((HOST, 0))
     port = taken.getsockname()[1]
     with taken, live_viewer(content, port=port) as viewer:
         assert viewer.port != port
         assert viewer.address == f"http://127.0.0.1:{viewer.port}"
+    with (
+        socket.create_server((HOST, LAST_PORT)),
+        pytest.raises(CapabilityError, match="no port from 65535 on is free"),
+    ):
+        free_port(LAST_PORT)
 
 
 @pytest.mark.parametrize(
