@@ -173,7 +173,7 @@ class TestErrors:
     @pytest.mark.parametrize(("name", "extra"), [("nerfstudio", ""), ("colmap", ", or --no-images")])
     def test_pictures_are_needed(self, name, extra, cli, capture, tmp_path) -> None:
         ended = cli("export", capture.folder, "--format", f"glb,{name}", "--to", tmp_path / "dir")
-        hint = f"give --scene FOLDER with cam01, cam02, cam03, ... (4 in all){extra}"
+        hint = f"give --scene FOLDER with cam01/, cam02/, cam03/, ... (4 in all){extra}"
         assert (ended.code, ended.err) == (2, f"error: {name} needs the pictures\nhint:  {hint}\n")
 
     def test_a_scene_of_another_size_is_refused(self, export, tmp_path_factory, tmp_path) -> None:
@@ -204,7 +204,7 @@ class TestErrors:
         shutil.copytree(capture.scene / "cam01", tmp_path / "scene" / "cam01")
         ended = export("colmap", "--scene", tmp_path / "scene")
         assert ended.code == 3
-        assert "has no cam02, cam03, cam04 of the run" in ended.err
+        assert "has no cam02/, cam03/, cam04/ of the run" in ended.err
 
     @pytest.mark.parametrize("name", [name for name, format in FORMATS.items() if format.static_rig])
     def test_moving_cameras_are_refused_where_a_view_has_one_camera(self, name, export, moving) -> None:

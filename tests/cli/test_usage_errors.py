@@ -92,8 +92,8 @@ None: evaluate(result, truth)
 
 None: export(result, 'colmap', new)
     export {result} --format colmap --to {new}
-colmap needs the pictures; give scene=FOLDER with cam01, cam02, cam03, ... (4 in all), or images=False
-colmap needs the pictures; give --scene FOLDER with cam01, cam02, cam03, ... (4 in all), or --no-images
+colmap needs the pictures; give scene=FOLDER with cam01/, cam02/, cam03/, ... (4 in all), or images=False
+colmap needs the pictures; give --scene FOLDER with cam01/, cam02/, cam03/, ... (4 in all), or --no-images
 
 text: export(result, 'npz', new, text=True)
     export {result} --format npz --to {new} --text
