@@ -70,29 +70,29 @@ class _File:
 
 def lens_file(path: Path) -> Path:
     """Return the file of the lenses that belongs to one of poses (`intri.yml` to `extri.yml`), else `path`."""
-    partner = _renamed(path, "extri", "intri")
-    return path if partner == path else _existing(partner)
+    return _renamed(path, "extri", "intri")
 
 
 def partner_of(path: Path) -> Path:
     """Return the other file of a pair `intri`, `extri`, which may not exist, or `path`."""
     lenses = lens_file(path)
-    return lenses if lenses != path else _existing(_renamed(path, "intri", "extri"))
-
-
-def _existing(path: Path) -> Path:
-    """Return a file, or the one of its name with another suffix if only that exists."""
-    files = (path, *(path.with_suffix(suffix) for suffix in _SUFFIXES))
-    return next((file for file in files if file.is_file()), path)
+    return lenses if lenses != path else _renamed(path, "intri", "extri")
 
 
 def _renamed(path: Path, word: str, other: str) -> Path:
-    """Replace a word in the name of a file by one of the same length; each letter keeps its case."""
+    """Replace a word in the name of a file by one of the same length; each letter keeps its case.
+
+    If there is no such file, but one with another suffix, that is returned.
+    """
 
     def replaced(found: re.Match[str]) -> str:
         return "".join(new.upper() if old.isupper() else new for old, new in zip(found[0], other, strict=True))
 
-    return path.with_name(re.sub(word, replaced, path.name, flags=re.IGNORECASE))
+    name = re.sub(word, replaced, path.name, flags=re.IGNORECASE)
+    if name == path.name:
+        return path
+    files = (path.with_name(name), *(path.with_name(name).with_suffix(suffix) for suffix in _SUFFIXES))
+    return next((file for file in files if file.is_file()), files[0])
 
 
 def read(path: Path, content: object, poses: bool = True) -> Calibration:
@@ -109,7 +109,7 @@ def read(path: Path, content: object, poses: bool = True) -> Calibration:
     if not poses:
         return _calibration(path, intrinsic, _without_poses(_names(path, intrinsic, intrinsic)))
     has_poses = any(re.fullmatch(r"(R|Rot|T)_.+", key) for key in named.content)
-    extrinsic = named if has_poses else _partner(path, _existing(_renamed(path, "intri", "extri")), _LENSES, _POSES)
+    extrinsic = named if has_poses else _partner(path, _renamed(path, "intri", "extri"), _LENSES, _POSES)
     return _calibration(path, intrinsic, extrinsic)
 
 

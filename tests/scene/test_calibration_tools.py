@@ -271,7 +271,7 @@ def test_cameras_of_gaussian_splatting_are_camera_to_world(tmp_path: Path) -> No
         assert camera.intrinsics.tolist() == [[600.0, 0.0, width / 2], [0.0, 610.0, height / 2], [0.0, 0.0, 1.0]]
 
 
-def test_a_field_of_view_alone_takes_the_size_of_the_view(tmp_path: Path) -> None:
+def test_a_field_of_view_alone_takes_the_size_of_the_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_frames(tmp_path / "train")
     stems = sorted(path.stem for path in (tmp_path / "train").iterdir())
     frames = [
@@ -281,7 +281,8 @@ def test_a_field_of_view_alone_takes_the_size_of_the_view(tmp_path: Path) -> Non
     (tmp_path / "transforms_train.json").write_text(
         json.dumps({"camera_angle_x": 2 * np.arctan(64 / 2 / 90), "frames": frames})
     )
-    scene = open_scene(tmp_path, calibration=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    scene = open_scene(".", calibration=Path())
     assert scene.views[0].camera is not None
     np.testing.assert_allclose(scene.views[0].camera.intrinsics, [[90, 0, 32], [0, 90, 24], [0, 0, 1]], rtol=1e-12)
     assert not any("ignored transforms_train.json" in notice.marked_text for notice in scene.notices)
