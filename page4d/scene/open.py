@@ -11,7 +11,7 @@ import torch
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
-from page4d.errors import listed
+from page4d.errors import InputError, listed
 from page4d.formats.calibrations import read_calibration
 from page4d.formats.camera_model import world_offset
 from page4d.formats.ply import offset_text
@@ -110,15 +110,7 @@ def open_sources(
         InputError: if a video or image is unusable.
     """
     image_fps = options.image_fps or 30.0
-    sources: list[FrameSource] = []
-    for candidate in chosen:
-        of: dict[str, Any] = {"label": candidate.label, "max_megapixels": options.max_megapixels}
-        if "/" in candidate.label.rstrip("/"):
-            of["name"] = candidate.name
-        if candidate.files:
-            sources.append(probe_image_folder(candidate.path, files=candidate.files, fps=image_fps, **of))
-        else:
-            sources.append(probe_video(candidate.path, allow_damaged=options.allow_damaged, **of))
+    sources = [_probe(candidate, options, image_fps) for candidate in chosen]
     notices = [notice for source in sources for notice in notices_of(source)]
     notices += _same_file_notices(sources)
     folders = [source for source in sources if isinstance(source, ImageFolderSource)]
@@ -132,6 +124,22 @@ def open_sources(
     timed = {source.path: (source, None) for source in folders} | numbered
     placed = [timed[source.path] if isinstance(source, ImageFolderSource) else (source, None) for source in sources]
     return tuple(source for source, _ in placed), tuple(start for _, start in placed), notices
+
+
+def _probe(candidate: Candidate, options: SceneOptions, image_fps: float) -> FrameSource:
+    """Open a view; messages name the view of a file that is not directly in the scene."""
+    of: dict[str, Any] = {"label": candidate.label, "max_megapixels": options.max_megapixels}
+    is_below = "/" in candidate.label.rstrip("/")
+    if is_below:
+        of["name"] = candidate.name
+    try:
+        if candidate.files:
+            return probe_image_folder(candidate.path, files=candidate.files, fps=image_fps, **of)
+        return probe_video(candidate.path, allow_damaged=options.allow_damaged, **of)
+    except InputError as error:
+        if not is_below:
+            raise
+        raise InputError(f"{candidate.name}: {error.marked_message}", error.marked_hint) from error
 
 
 def _rate_notices(

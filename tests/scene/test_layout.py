@@ -27,6 +27,7 @@ def tree(*names: str, half: bool = False, times: range = TIMES) -> Tree:
         name.format(t=time): counter_image(number(view, time), size)
         for view, name in enumerate(names)
         for time in (times if "{t" in name else (0,))
+        if name != "none"
     }
 
 
@@ -122,7 +123,9 @@ def test_an_instant_without_one_image_leaves_a_gap(tmp_path: Path) -> None:
     }
 
 
-SMALL = {name: tree(name, half=True) for name in ("a_Proxy.mp4", "C0001S03.MP4", "GL010012.MP4")}
+def small(name: str) -> Tree:
+    """Return a video of a view with half the size."""
+    return tree(name, half=True)
 
 
 @pytest.mark.parametrize(
@@ -148,14 +151,30 @@ SMALL = {name: tree(name, half=True) for name in ("a_Proxy.mp4", "C0001S03.MP4",
             {"l": 0, "r": 1},
             [copies("l_half.mp4, r_half.mp4", "l.mp4, r.mp4")],
         ),
-        (tree("a.mp4") | SMALL["a_Proxy.mp4"], {"a": 0}, [copies("a_Proxy.mp4", "a.mp4")]),
+        (tree("a.mp4") | small("a_Proxy.mp4"), {"a": 0}, [copies("a_Proxy.mp4", "a.mp4")]),
         (tree("a.mov") | tree("a_proxy.mp4"), {"a": 0}, [copies("a_proxy.mp4", "a.mov")]),
-        (tree("C0001.MP4") | SMALL["C0001S03.MP4"], {"C0001": 0}, [copies("C0001S03.MP4", "C0001.MP4")]),
-        (tree("GX010012.MP4") | SMALL["GL010012.MP4"], {"GX010012": 0}, [copies("GL010012.MP4", "GX010012.MP4")]),
+        (tree("C0001.MP4") | small("C0001S03.MP4"), {"C0001": 0}, [copies("C0001S03.MP4", "C0001.MP4")]),
+        (tree("GX010012.MP4") | small("GL010012.MP4"), {"GX010012": 0}, [copies("GL010012.MP4", "GX010012.MP4")]),
         (
             tree("a.mp4", "b.mp4") | tree("a/{t}.png", "b/{t}.png"),
             {"a": 0, "b": 1},
             ["left out a/, b/: images of a.mp4, b.mp4"],
+        ),
+        (
+            tree("A/M4ROOT/CLIP/C0001.MP4", "B/M4ROOT/CLIP/C0009.MP4") | small("A/M4ROOT/SUB/C0001S03.MP4"),
+            {"A": 0, "B": 1},
+            [copies("A/M4ROOT/SUB/C0001S03.MP4", "A/M4ROOT/CLIP/C0001.MP4")],
+        ),
+        (tree("a1.mp4") | tree("a1-h264.mp4"), {"a1": 0}, [copies("a1-h264.mp4", "a1.mp4")]),
+        (
+            tree("a1.mp4", "video.mp4") | tree("a1_frames/{t}.png", "images/{t}.png"),
+            {"a1": 0, "video": 1},
+            ["left out a1_frames/, images/: images of a1.mp4, video.mp4"],
+        ),
+        (
+            tree("1/x.mp4", "2/x.mp4", "calib/{t}.png"),
+            {"1": 0, "2": 1},
+            ["left out calib/: images of a calibration"],
         ),
         # Chapters
         (
@@ -237,6 +256,13 @@ def test_unclear_layouts_are_refused_with_a_way_out(files: Tree, found: str, hin
     assert hint in caught.value.hint
 
 
+def test_messages_name_the_camera_of_a_file_in_its_folder(tmp_path: Path) -> None:
+    write_tree(tmp_path, tree("a/GX010012.MP4", "b/GX010012.MP4"))
+    (tmp_path / "b" / "GX010012.MP4").write_bytes(b"no video")
+    with pytest.raises(InputError, match=r"b: GX010012\.MP4"):
+        open_scene(tmp_path)
+
+
 def test_a_copy_is_used_if_it_is_selected(tmp_path: Path) -> None:
     write_tree(tmp_path, tree("images/{t}.png") | tree("images_2/{t}.png", half=True))
     (view,) = open_scene(tmp_path, views=("images_2",)).views
@@ -257,6 +283,7 @@ def test_a_copy_is_used_if_it_is_selected(tmp_path: Path) -> None:
         (tree("836212060125/{t:06}.png", "839512060362/{t:06}.png"), "836212060125 839512060362"),
         (tree("view0/{t:04}.png", "view1/{t:04}.png"), "view0 view1"),
         (tree("cam1/frame_{t:05}.png", "cam2/frame_{t:05}.png"), "cam1 cam2"),
+        (tree("001/frame_{t:02}.png", "002/frame_{t:02}.png"), "001 002"),
         (tree("a/a_{t}.png", "b/b_{t}.png"), "a b"),
         (tree("cam1/cam_{t:04}.png", "cam2/cam_{t:04}.png"), "cam1 cam2"),
         (tree("1x/{t}.png", "2x/{t}.png"), "1x 2x"),
@@ -277,7 +304,6 @@ def test_a_copy_is_used_if_it_is_selected(tmp_path: Path) -> None:
     ],
 )
 def test_ordinary_layouts_are_read_without_a_warning(files: Tree, views: str, tmp_path: Path) -> None:
-    files.pop("none", None)
     write_tree(tmp_path, files)
     scene = open_scene(tmp_path)
     assert " ".join(scene.view_names) == views
