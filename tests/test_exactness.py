@@ -11,7 +11,6 @@ from types import ModuleType
 import cv2
 import numpy as np
 import pytest
-from evo.tools import file_interface
 from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import map_coordinates
@@ -97,24 +96,6 @@ def test_confidence_and_motion_pngs_equal_the_input(result: Result):
             found = np.asarray(Image.open(result.out / "dynamic" / name / f"frame_{time:06d}.png"))
             true = Image.open(result.truth / "dynamic" / name / f"{time + result.first_frame:06d}.png")
             assert np.array_equal(found, np.asarray(true))
-
-
-def test_evo_reads_the_tum_trajectories(result: Result):
-    for name in result.names:
-        trajectory = file_interface.read_tum_trajectory_file(str(result.out / "cameras" / f"{name}.tum"))
-        assert np.allclose(trajectory.timestamps, result.record["times"], atol=1e-12)
-        for pose in trajectory.poses_se3:
-            assert np.allclose(np.linalg.inv(pose), result.world_to_camera[name], atol=1e-6)
-
-
-def test_open3d_reads_trajectories_with_integer_pixel_centres(result: Result, open3d: ModuleType):
-    for name in result.names:
-        path = result.out / "cameras" / f"{name}.open3d.json"
-        trajectory = open3d.io.read_pinhole_camera_trajectory(str(path))
-        assert len(trajectory.parameters) == len(times_of(result))
-        for parameter in trajectory.parameters:
-            assert np.allclose(parameter.extrinsic, result.world_to_camera[name], atol=1e-6)
-            assert np.allclose(parameter.intrinsic.intrinsic_matrix, result.intrinsics[name], atol=1e-9)
 
 
 def test_cameras_json_equals_the_calibration(result: Result):

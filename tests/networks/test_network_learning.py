@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from page4d.networks.config import NetworkConfig
-from page4d.networks.config_parts import FrameHeadConfig, MaskConfig, MaskFusion, Streams
+from page4d.networks.config_parts import FrameHeadConfig, MaskFusion, Streams
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from tests.networks.small_networks import without_gradient
@@ -130,28 +130,3 @@ def test_an_untrained_network_predicts_valid_cameras(tiny: NetworkConfig, varian
     if out.pose_encoding is not None:
         assert (out.pose_encoding[..., 3:7].norm(dim=-1) - 1).abs().max() < 0.2
         assert ((out.pose_encoding[..., 7:] > 0.5) & (out.pose_encoding[..., 7:] < 2)).all()
-
-
-def test_heads_stay_in_float32_under_autocast(tiny: NetworkConfig) -> None:
-    torch.manual_seed(0)
-    network = build_network(tiny).eval()
-    images, external = capture(torch.float32)
-    with torch.no_grad():
-        exact = network(images, external)
-        with torch.autocast("cpu", dtype=torch.bfloat16):
-            rounded = network(images, external)
-    assert {value.dtype for value in (rounded.pose_encoding, rounded.depth, rounded.points)} == {torch.float32}
-    assert not torch.equal(exact.depth, rounded.depth)
-    torch.testing.assert_close(rounded.pose_encoding, exact.pose_encoding, rtol=0, atol=0.02)
-    torch.testing.assert_close(rounded.depth, exact.depth, rtol=0.1, atol=0)
-
-
-@pytest.mark.parametrize("mask", [MASK, None])
-def test_gradients_under_autocast_are_finite(tiny: NetworkConfig, mask: MaskConfig | None) -> None:
-    torch.manual_seed(0)
-    network = build_network(replace(tiny, mask=mask))
-    images, external = capture(torch.float32)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = task_loss(network, images, None if mask is None else external)
-    loss.backward()
-    assert all(value.grad.isfinite().all() for value in network.parameters() if value.grad is not None)

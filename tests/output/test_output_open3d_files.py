@@ -85,17 +85,19 @@ def test_plyfile_reads_velocities(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("without_open3d")
-@pytest.mark.parametrize("normals", [False, True])
-def test_a_cloud_is_written_without_open3d(tmp_path: Path, normals: bool) -> None:
-    cloud = made_cloud(500, normals=normals)
-    assert write_cloud(tmp_path / "x.ply", cloud, ["unit metre"]).path.read_bytes() == encode_ply(
-        cloud, ["unit metre"]
-    )
+def test_clouds_and_trajectories_are_written_without_open3d(tmp_path: Path) -> None:
+    for cloud in (made_cloud(500), made_cloud(500, normals=True)):
+        written = write_cloud(tmp_path / "x.ply", cloud, ["unit metre"]).path
+        assert written.read_bytes() == encode_ply(cloud, ["unit metre"])
+    poses, intrinsics = trajectory()
+    written = write_trajectory(tmp_path / "x.json", poses, intrinsics, (480, 640)).path
+    assert written.read_bytes() == encode_trajectory(poses.numpy(), intrinsics.numpy(), (480, 640))
 
 
-def test_a_cloud_without_points_is_written(tmp_path: Path) -> None:
-    cloud = made_cloud(0)
-    assert write_cloud(tmp_path / "x.ply", cloud).path.read_bytes() == encode_ply(cloud)
+def test_clouds_and_meshes_without_content_are_written(tmp_path: Path) -> None:
+    assert write_cloud(tmp_path / "x.ply", made_cloud(0)).path.read_bytes() == encode_ply(made_cloud(0))
+    empty = Mesh(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint8), np.zeros((0, 3), np.int32))
+    assert write_mesh(tmp_path / "x.ply", empty).path.read_bytes() == encode_mesh(empty)
 
 
 def test_trajectories_have_the_same_content_with_and_without_open3d(tmp_path: Path, open3d: ModuleType) -> None:
@@ -109,13 +111,6 @@ def test_trajectories_have_the_same_content_with_and_without_open3d(tmp_path: Pa
     assert again.read_bytes() == path.read_bytes()
 
 
-@pytest.mark.usefixtures("without_open3d")
-def test_a_trajectory_is_written_without_open3d(tmp_path: Path) -> None:
-    poses, intrinsics = trajectory()
-    path = write_trajectory(tmp_path / "x.open3d.json", poses, intrinsics, (480, 640)).path
-    assert path.read_bytes() == encode_trajectory(poses.numpy(), intrinsics.numpy(), (480, 640))
-
-
 def test_a_mesh_has_the_same_content_with_and_without_open3d(tmp_path: Path, open3d: ModuleType) -> None:
     mesh = triangle()
     path = write_mesh(tmp_path / "mesh" / "x.ply", mesh).path
@@ -126,11 +121,6 @@ def test_a_mesh_has_the_same_content_with_and_without_open3d(tmp_path: Path, ope
     assert np.array_equal(np.asarray(found.vertices), mesh.vertices)
     assert np.array_equal(np.rint(np.asarray(found.vertex_colors) * 255), mesh.rgb)
     assert np.array_equal(np.asarray(found.triangles), mesh.triangles)
-
-
-def test_a_mesh_without_faces_is_written(tmp_path: Path) -> None:
-    empty = Mesh(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint8), np.zeros((0, 3), np.int32))
-    assert write_mesh(tmp_path / "x.ply", empty).path.read_bytes() == encode_mesh(empty)
 
 
 @pytest.mark.parametrize("kept", [0, 100, -1])

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.errors import InputError, Page4DError, ShapeError
-from page4d.formats.open3d import open3d_cloud
 from page4d.formats.ply import (
     PROPERTIES,
     PointCloud,
@@ -57,16 +56,6 @@ def test_open3d_reads_the_clouds(tmp_path: Path, open3d: object) -> None:
     assert np.array_equal(found.point.colors.numpy(), cloud.rgb)
     for name in ("confidence", "view", "dynamic"):
         assert np.array_equal(found.point[name].numpy()[:, 0], getattr(cloud, name))
-
-
-def test_open3d_writes_the_same_vertices(tmp_path: Path, open3d: object) -> None:
-    cloud = made_cloud(500)
-    path = tmp_path / "x.ply"
-    assert open3d.t.io.write_point_cloud(str(path), open3d_cloud(cloud))  # type: ignore[attr-defined]
-    header = read_ply_header(path)
-    assert header.properties == PROPERTIES
-    assert path.read_bytes()[header.num_bytes :] == encode_vertices(cloud)
-    assert same(read_ply(path), cloud)
 
 
 def test_other_property_orders_and_number_types_are_read(tmp_path: Path) -> None:

@@ -4,11 +4,9 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, ShapeError, UsageError
@@ -53,14 +51,6 @@ def test_maps_equal_the_predictions_up_to_quantization(capture: Predictions, out
             moving = output.dynamic(index, name)
             assert moving is not None
             assert np.array_equal(moving, content(capture, "dynamic", index, view) >= 0.5)
-
-
-def test_pillow_and_opencv_read_the_same_maps(output: Output) -> None:
-    path = output.layout.depth(1, NAMES[2])
-    levels = np.asarray(Image.open(path)).astype(np.float64)
-    assert np.array_equal(levels, cv2.imread(str(path), cv2.IMREAD_UNCHANGED))
-    assert np.allclose(levels / output.run.depth_scale, output.depth(1, NAMES[2]))
-    assert set(np.unique(np.asarray(Image.open(output.layout.dynamic(1, NAMES[2]))))) == {0, 255}
 
 
 def test_maps_have_the_aspect_ratio_of_the_originals(output: Output) -> None:
