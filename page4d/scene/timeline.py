@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ _MAX_STEPS = 1e15
 _IRREGULAR = 0.1
 """Relative deviation of an irregular period, and minimum share of irregular periods at a variable rate."""
 
+_MOST_DROPPED = 0.25
+"""Maximum share of gaps that are attributed to dropped frames: a camera halves its rate in low light."""
+
 _DROPPED = 1.5
 _DUPLICATED = 0.5
 """Periods above or below these multiples of the usual period are due to dropped or duplicated frames."""
@@ -43,8 +47,9 @@ class Timing:
 def timing(frame_times: NDArray[np.float64]) -> Timing:
     """Estimate the frame rate, the number of dropped and duplicated frames, and whether the rate is variable.
 
-    A rate is variable if more than 10 % of the periods differ from the usual one by more than 10 %; dropped and
-    duplicated frames are then not counted.
+    A rate is variable if more than 10 % of the periods differ from the usual one, or from a multiple of it as by
+    dropped frames, by more than 10 % of it, or if more than 25 % are such multiples; dropped and duplicated frames
+    are then not counted.
     """
     periods = np.diff(frame_times)
     if len(periods) == 0:
@@ -52,8 +57,8 @@ def timing(frame_times: NDArray[np.float64]) -> Timing:
             fps=0.0, duration_s=0.0, num_frames=len(frame_times), dropped=0, duplicated=0, is_variable=False
         )
     period = _period(frame_times)
-    irregular = np.abs(periods - period) > _IRREGULAR * period
-    variable = bool(irregular.mean() > _IRREGULAR)
+    irregular = np.abs(periods - period * np.maximum(np.round(periods / period), 1)) > _IRREGULAR * period
+    variable = bool(irregular.mean() > _IRREGULAR or (periods > _DROPPED * period).mean() > _MOST_DROPPED)
     gaps = periods[periods > _DROPPED * period] / period
     return Timing(
         fps=1 / period,
@@ -124,6 +129,8 @@ def build_timeline(
     times = grid[keep]
     notices = _rate_notices(names, timings, slowest, fps) + _span_notices(names, frame_times, times, len(grid))
     notices += _unpaired_notices(names, paired, grid)
+    if fps is None and stride == 1:
+        notices += _gap_notices(names, frame_times, reaches, slowest, (times[0], times[-1]))
     if len(times) == 1:
         notices.append(Notice("1 instant: motion cannot be estimated"))
     return Timeline(
@@ -235,3 +242,26 @@ def _unpaired_notices(
             text = f"{count} left out: {name} has no frame within half a frame period (first at {lost[0]:.3f} s)"
             notices.append(Notice(text))
     return notices
+
+
+def _gap_notices(
+    names: Sequence[str],
+    frame_times: Sequence[NDArray[np.float64]],
+    reaches: Sequence[float],
+    slowest: int,
+    span: tuple[float, float],
+) -> list[Notice]:
+    """Report instants at which the view that determines them dropped a frame, and another view has one."""
+    own = frame_times[slowest]
+    period = _period(own)
+    gaps = [
+        (before, round((after - before) / period))
+        for before, after in pairwise(own[(own >= span[0]) & (own <= span[1])].tolist())
+        if after - before > _DROPPED * period
+    ]
+    if not 0 < sum(count for _, count in gaps) < DEFAULT_MAX_FRAMES or timing(own).is_variable:
+        return []
+    lost = np.concatenate([before + period * np.arange(1, count) for before, count in gaps])
+    others = [pair for place, pair in enumerate(zip(frame_times, reaches, strict=True)) if place != slowest]
+    has_other = [np.abs(times[nearest_frames(times, lost)] - lost) <= reach for times, reach in others]
+    return _unpaired_notices([names[slowest]], [~np.any(has_other, axis=0)], lost) if others else []

@@ -114,11 +114,25 @@ def test_instants_of_dropped_frames_are_left_out_and_counted() -> None:
         ]
 
 
+def test_dropped_frames_of_the_view_that_determines_the_instants_are_reported_if_another_view_has_them() -> None:
+    times = np.arange(30) / 30
+    own, both = np.delete(times, [5, 6, 20]), np.delete(times, 20)
+    texts = [notice.text for notice in build_timeline(["a", "b"], [own, both]).notices]
+    assert texts == ["2 instants left out: a has no frame within half a frame period (first at 0.167 s)"]
+    for changes in ({"stride": 2}, {"frames": (6, None)}):
+        texts = [notice.text for notice in build_timeline(["a", "b"], [own, both], **changes).notices]  # type: ignore[arg-type]
+        assert not any("left out: a" in text for text in texts)
+    far = np.r_[own, own + 1e9]
+    assert not build_timeline(["a", "b"], [far, far]).notices
+
+
 def test_timing_counts_dropped_and_duplicated_frames() -> None:
     steady = timing(np.arange(31) / 30)
     assert (round(steady.fps, 6), steady.num_frames, steady.dropped, steady.duplicated) == (30, 31, 0, 0)
     assert steady.duration_s == pytest.approx(31 / 30)
     assert timing(np.delete(np.arange(31) / 30, [4, 5, 9])).dropped == 3
+    assert timing(np.delete(np.arange(9) / 30, 4)).dropped == 1
+    assert timing(np.delete(np.arange(60) / 30, range(1, 60, 4))).is_variable
     assert timing(np.sort(np.r_[np.arange(31) / 30, 10 / 30 + 0.001])).duplicated == 1
     irregular = timing(np.cumsum(np.where(np.arange(40) % 3, 1 / 30, 1 / 20)))
     assert irregular.is_variable
