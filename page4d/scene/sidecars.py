@@ -9,9 +9,10 @@ from page4d.errors import InputError, UsageError, counted, listed
 from page4d.formats.depth_files import DEPTH_SUFFIXES
 from page4d.io.input_files import composed, natural_key, reading_again
 from page4d.scene.image_file import ImageHeader, check_readable
-from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, image_files, probe_image_folder
+from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, image_files, probe_image_folder, time_by_name
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
+from page4d.scene.stamps import NS, Stamps
 from page4d.scene.timeline import PAIRING_SLACK, nearest_frames
 from page4d.scene.video import VIDEO_SUFFIXES, VideoSource, open_container, video_stream
 
@@ -102,6 +103,7 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
             grayscale=is_depth,
             check=check,
         )
+        (images,) = time_by_name([images])
         frames: FrameSource = images
         indices = _pair_images(kind, images, view)
     else:
@@ -157,8 +159,9 @@ def _check_depth_video(path: Path) -> None:
             raise InputError(f"{path.name} is compressed by {context.name}, which can change depth", _DEPTH_HINT)
 
 
-def _pair_by_time(kind: str, video: FrameSource, view: View) -> tuple[int, ...]:
-    times = view.source.frame_times[list(view.indices)]
+def _pair_by_time(kind: str, video: FrameSource, view: View, late_s: float = 0.0) -> tuple[int, ...]:
+    """Pair by time; the first frame of the video is `late_s` after that of the view."""
+    times = view.source.frame_times[list(view.indices)] - late_s
     nearest = nearest_frames(video.frame_times, times)
     period = float(np.median(np.diff(video.frame_times))) if len(video.frame_times) > 1 else np.inf
     unpaired = np.abs(video.frame_times[nearest] - times) > period / 2 * PAIRING_SLACK
@@ -171,7 +174,7 @@ def _pair_by_time(kind: str, video: FrameSource, view: View) -> tuple[int, ...]:
 
 
 def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int, ...]:
-    """Pair by file stem if the view is an image folder, else by frame number in the video."""
+    """Pair by file stem or times in the names if the view is an image folder, else by frame number in the video."""
     source, indices = view.source, view.indices
     available: Sequence[str | int]
     wanted: Sequence[str | int]
@@ -186,6 +189,9 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
         wanted = [int(source.positions[index]) if isinstance(source, VideoSource) else index for index in indices]
     index_of = {key: index for index, key in enumerate(available)}
     missing = [key for key in wanted if key not in index_of]
+    own: Stamps | None = getattr(source, "stamps", None)
+    if missing and own and images.stamps and own.origin == images.stamps.origin:
+        return _pair_by_time(kind, images, view, (images.stamps.first_ns - own.first_ns) / NS)
     if missing:
         raise InputError(
             f"{kind} of {view.name}: missing for {len(missing)} of {len(indices)} frames, first {missing[0]}",

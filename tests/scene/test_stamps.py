@@ -159,6 +159,24 @@ def test_another_image_rate_than_that_of_the_names_is_reported(tmp_path: Path) -
     assert [notice.text for notice in open_scene(tmp_path, image_fps=20.1).notices] == []
 
 
+@pytest.mark.parametrize(
+    ("late_ns", "is_paired"), [(0, True), (7_000_000, True), (-20_000_000, True), (10**9, False)]
+)
+def test_depth_with_times_of_its_own_is_paired_by_time(late_ns: int, is_paired: bool, tmp_path: Path) -> None:
+    """In RGB-D TUM, depth maps are 20 ms apart from the pictures."""
+    write_stamped(tmp_path / "scene", {"a": [f"{EPOCH_NS + n * 50_000_000}" for n in range(6)]}, {})
+    depth = [f"{EPOCH_NS + late_ns + n * 50_000_000}.png" for n in range(-1, 7)]
+    levels = np.full((48, 64), 1000, dtype=np.uint16)
+    write_images(tmp_path / "depth" / "a", dict.fromkeys(depth, levels))
+    if not is_paired:
+        with pytest.raises(InputError, match="has no frame for"):
+            open_scene(tmp_path / "scene", depth=tmp_path / "depth")
+        return
+    (view,) = open_scene(tmp_path / "scene", depth=tmp_path / "depth").views
+    assert view.depth is not None
+    assert view.depth.indices == (1, 2, 3, 4, 5, 6)
+
+
 @pytest.mark.parametrize("pattern", ["{:06}_color", "{:04}_cam1", "take2_{:03}_left", "{}"])
 def test_a_number_before_a_word_is_a_frame_number(pattern: str, tmp_path: Path) -> None:
     names = [pattern.format(n) for n in range(8)]
