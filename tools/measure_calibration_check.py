@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.check.calibration import calibrated_cameras, check_calibration
+from page4d.rig.calibration_check import calibrated_cameras, check_calibration
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import RigCamera
 from page4d.scene.open import open_scene

@@ -19,8 +19,8 @@ from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
 from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options, split_options
 from page4d.output.record import CalibrationCheckRecord, PairRecord, PlacedRecord, RegistrationRecord
+from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
-from page4d.rig.check.calibration import check_scene
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.length import (
     KnownDistance,

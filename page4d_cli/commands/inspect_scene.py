@@ -66,7 +66,7 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
         UsageError: if the cameras are not static, or there is one view.
     """
     from page4d.errors import UsageError
-    from page4d.rig.check.calibration import check_scene
+    from page4d.rig.calibration_check import check_scene
     from page4d.rig.evidence import PixelEvidence
 
     if not scene.is_static_rig:

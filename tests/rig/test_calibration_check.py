@@ -8,7 +8,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from page4d.output.record import CalibrationCheckRecord
-from page4d.rig.check.calibration import calibrated_cameras, check_calibration
+from page4d.rig.calibration_check import calibrated_cameras, check_calibration
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import RigCamera, ViewPeople
 from page4d.scene.open import open_scene

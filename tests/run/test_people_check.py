@@ -16,9 +16,9 @@ from page4d.output.record import (
     FindingRecord,
     PairFitRecord,
 )
+from page4d.rig import calibration_check as scene_check
 from page4d.rig import evidence
 from page4d.rig.camera_motion import ViewMotion
-from page4d.rig.check import calibration as scene_check
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import ViewPeople
 from page4d.run import registration as people_check

@@ -17,7 +17,7 @@ from page4d.conventions import OPENGL_AXES
 from page4d.errors import counted, listed
 from page4d.options import in_options
 from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
-from page4d.rig.check.camera_refit import mean_score, refit_pose, refit_rotation
+from page4d.rig.camera_refit import mean_score, refit_pose, refit_rotation
 from page4d.rig.clocks import check_clocks
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence

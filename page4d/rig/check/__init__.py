@@ -1,1 +1,0 @@
-"""Checks of given cameras and clocks against evidence in pixels."""
