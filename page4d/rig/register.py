@@ -16,7 +16,7 @@ from page4d.options import in_options
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, connected_parts, place
-from page4d.rig.people.height import person_height
+from page4d.rig.length import person_height
 from page4d.rig.people.keypoints import FETCH_COMMAND
 from page4d.rig.people.model import is_fetched
 from page4d.rig.people.pose import register_people_pair

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from page4d.rig.adjust import NUM_JOINTS, Observations
-from page4d.rig.people.height import person_height
+from page4d.rig.length import person_height
 from page4d.rig.records import Array
 from tests.rig.people_rig import PERSON_HEIGHT, Filming, film_people
 
