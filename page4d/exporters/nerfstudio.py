@@ -19,7 +19,7 @@ import numpy as np
 
 from page4d.choices import ImageFormat, PointLayer
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture, opengl_poses
-from page4d.formats.maps import FINE_LEVELS
+from page4d.formats.maps import DEEPEST_LEVEL, FINE_LEVELS
 from page4d.formats.nerfstudio import frame_camera
 from page4d.formats.ply import PointCloud, encode_header
 from page4d.io.atomic import real_path
@@ -28,8 +28,6 @@ from page4d.output.layout import frame_name
 
 DEPTH_UNIT = 1e-3
 """Units of the exported world per level of a depth map: the default of `--depth-unit-scale-factor`."""
-
-_MAX_LEVEL = np.iinfo(np.uint16).max
 
 _VERTEX = np.dtype([("xyz", "<f4", 3), ("rgb", "u1", 3)])
 _PROPERTIES = (*((name, "float") for name in "xyz"), *((name, "uchar") for name in ("red", "green", "blue")))
@@ -96,8 +94,8 @@ class _Dataset:
         known = first[first > 0]
         if len(known) and float(np.median(known)) < FINE_LEVELS * DEPTH_UNIT:
             return False
-        limit = _MAX_LEVEL * DEPTH_UNIT
-        if job.world.scale * _MAX_LEVEL / job.output.run.depth_scale <= limit:
+        limit = DEEPEST_LEVEL * DEPTH_UNIT
+        if job.world.scale * DEEPEST_LEVEL / job.output.run.depth_scale <= limit:
             return True
         places, views = range(job.num_times), range(len(job.views))
         return all(float(job.depth(place, view).max()) <= limit for place in places for view in views)

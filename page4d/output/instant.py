@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -223,16 +224,12 @@ def _write_layers(layout: OutputLayout, index: int, instant: Predictions, option
     return InstantFiles(files, num_points=cloud.num_points)
 
 
-def _write_mesh(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
-    mesh = fused_mesh(instant, options.points, options.mesh_voxel)
-    return InstantFiles((write_mesh(layout.mesh(index), mesh, _mesh_comments(options)),))
-
-
-def _write_moving_mesh(
-    layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions
+def _write_mesh(
+    layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions, *, moving_only: bool = False
 ) -> InstantFiles:
-    mesh = fused_mesh(instant, options.points, options.mesh_voxel, moving_only=True)
-    return InstantFiles((write_mesh(layout.moving_mesh(index), mesh, _mesh_comments(options)),))
+    mesh = fused_mesh(instant, options.points, options.mesh_voxel, moving_only=moving_only)
+    path = layout.moving_mesh(index) if moving_only else layout.mesh(index)
+    return InstantFiles((write_mesh(path, mesh, _mesh_comments(options)),))
 
 
 def _content(instant: Predictions, maps: Tensor, view: int) -> Tensor:
@@ -248,7 +245,7 @@ INSTANT_WRITERS: dict[str, InstantWriter] = {
     "points": _write_points,
     "layers": _write_layers,
     "mesh": _write_mesh,
-    "moving_mesh": _write_moving_mesh,
+    "moving_mesh": partial(_write_mesh, moving_only=True),
 }
 """Writers of one instant; a new format is one more row."""
 

@@ -352,12 +352,12 @@ def finished_record(
 
 
 def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedChunk]) -> tuple[Notice, ...]:
-    """Report on unmapped depths, empty frames or clouds, seams, cameras, motion, and no Open3D."""
+    """Report on values that do not fit their maps, empty frames or clouds, seams, cameras, motion, and no Open3D."""
     agreement, side = record.calibration_residuals, plan.max_side
     # Evidence was checked on its own; predicted cameras are the less certain ones.
     is_registered = plan.evidence.registration is not None and plan.evidence.registration.record.is_used
     notices = (
-        *map(Notice, record.unmapped_depths),
+        *map(Notice, record.unmapped),
         seams_notice(record.chunks, side),
         metres_notice(record.chunks, record.scale_source),
         rig_fit_notice(record.chunks, plan.scene.view_names, side),
@@ -373,7 +373,7 @@ def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedC
     of_motion: tuple[Notice, ...] = ()
     if record.motion is not None:
         is_demonstration = plan.predictor.record.name == BUNDLED_NAME
-        of_motion = motion_notices(finished, record.motion.unmapped, is_demonstration=is_demonstration)
+        of_motion = motion_notices(finished, is_demonstration=is_demonstration)
     return (*(notice for notice in notices if notice is not None), *of_motion)
 
 

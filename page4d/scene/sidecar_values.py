@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from page4d.choices import MaskMeaning
 from page4d.conventions import Scale
 from page4d.errors import InputError, Level, Notice, listed
+from page4d.formats.maps import DEEPEST_LEVEL
 from page4d.scene.image_file import Image, read_header
 from page4d.scene.images import ImageFolderSource
 
 if TYPE_CHECKING:
     from page4d.scene.records import FrameSource, PairedFrames, Scene, View
 
-DEEPEST_LEVEL = 65535
 _LARGEST_HALF, _RENDERED_INFINITY = 65504.0, 1e9
 """Float depth that is none: the largest number of 16 bits, and the 1e10 of the background in Blender."""
 

@@ -10,6 +10,7 @@ import torch
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, ShapeError, UsageError
+from page4d.exporters.export import export as export_run
 from page4d.formats.maps import crop_to_content
 from page4d.formats.ply import read_ply_header
 from page4d.geometry.camera import project
@@ -20,6 +21,7 @@ from page4d.output.instant import InstantOptions, write_capture_cameras, write_i
 from page4d.output.layout import OutputLayout
 from page4d.output.points import cloud_comments
 from page4d.output.reader import Output, open_output
+from page4d.quality.page import report
 from page4d.records import Predictions
 from tests.output.output_scene import NAMES, SIZES, export, made_capture
 
@@ -146,13 +148,17 @@ def test_depths_that_do_not_fit_the_maps_are_unknown_and_said(tmp_path: Path, ca
     depth = capture.depth.clone()
     depth[0, 1, 0, :20] *= 100
     far = replace(capture, depth=depth)
-    written = export(tmp_path, far, scale_of=capture.at_times(0, 1), writers=("depth", "confidence"))
+    written = export(tmp_path, far, scale_of=capture.at_times(0, 1), writers=("depth", "confidence", "dynamic"))
     output = open_output(tmp_path)
     beyond = crop_to_content((far.depth > 65.535)[0, 1, 0], far.pixel_transforms[0]).numpy()
     assert written.clipped_depths == beyond.sum() > 0
     assert not output.depth(1, NAMES[0])[beyond].any()
     assert not output.confidence(1, NAMES[0])[beyond].any()
-    with pytest.warns(UserWarning, match=f"{beyond.sum()} depths outside 0.001 to 65.53 m are 0"):
+    said = f"{beyond.sum()} depths outside 0.001 to 65.53 m are 0"
+    (exported,) = export_run(tmp_path, "npz", tmp_path.parent / "npz")
+    for texts in (report(tmp_path).notes, exported.record.remarks):
+        assert any(text.startswith(said) for text in texts)
+    with pytest.warns(UserWarning, match=said):
         points, mask = output.world_points(1, NAMES[0])
     assert not mask[beyond].any()
     assert np.isnan(points[beyond]).all()

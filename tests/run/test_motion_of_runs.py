@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from page4d.choices import ExistingOutput, SceneFamily, Subject
+from page4d.conventions import Scale
 from page4d.errors import InterruptedRunError, UsageError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.transforms import invert_rigid, transform_points
@@ -19,9 +20,11 @@ from page4d.output.reader import open_output
 from page4d.output.record import InstantMotion, RunRecord
 from page4d.run.plan import plan_run
 from page4d.run.reconstruct import reconstruct
+from page4d.run.stage import Instant
 from page4d.run.stages.motion import motion_notices, motion_record, near_steps
+from page4d.run.stages.write import FileOptions
 from tests.run.test_reconstruct import StopAt, bytes_of
-from tests.run.truth import TruthPredictor
+from tests.run.truth import TruthPredictor, exact_predictions
 
 CAPTURE = SyntheticCapture(
     seed=96, num_views=3, num_times=7, image_size=(72, 96), fps=12, subject=Subject.PEOPLE, spacing_deg=20
@@ -206,6 +209,20 @@ def test_motion_that_one_view_measured_is_reported(finished: Path, tmp_path: Pat
     assert any("100% of the moving pixels were measured by one view alone" in text for text in record.warnings)
 
 
+@pytest.mark.parametrize(
+    ("factor", "fps", "step"), [(1.0, 30, 1e-3), (1.0, 240, 5e-3), (40.0, 30, 2e-2), (0.01, 30, 5e-6)]
+)
+def test_levels_of_velocities_reach_what_crosses_a_picture_in_16_instants(
+    factor: float, fps: float, step: float
+) -> None:
+    truth = exact_predictions(CAPTURE)
+    chunk = replace(truth, depth=truth.depth * factor, scale=Scale.METRIC)
+    scene = SimpleNamespace(times=np.arange(3) / fps, world_offset=None)
+    decide = FileOptions(SimpleNamespace(settings=ReconstructSettings(motion=True), scene=scene))
+    decided = decide(Instant(index=0, predictions=chunk, chunk=chunk, before=None, after=None)).options
+    assert decided.motion_step == pytest.approx(step)
+
+
 def test_notices_of_motion() -> None:
     known = {"pixels": 100, "known": 80, "still": 60, "noise": [0.5]}
     instants = [
@@ -213,10 +230,10 @@ def test_notices_of_motion() -> None:
         InstantMotion(difference="unknown", pixels=100, known=0, still=0, one_view=0, noise=[]),
     ]
     chunk = SimpleNamespace(motion=instants, clipped_velocities=7)
-    unmapped = motion_record([chunk], 0.001).unmapped
-    texts = [notice.text for notice in motion_notices([chunk], unmapped, is_demonstration=True)]
-    assert len(texts) == 4
+    texts = [notice.text for notice in motion_notices([chunk], is_demonstration=True)]
+    (unmapped,) = motion_record([chunk], 0.001).unmapped
+    assert len(texts) == 3
     assert "75% of the moving pixels were measured by one view alone" in texts[0]
     assert "1 instant without velocities" in texts[1]
-    assert "7 velocities above 32.77 per second are unknown" in texts[2]
-    assert "demonstration network" in texts[3]
+    assert "demonstration network" in texts[2]
+    assert unmapped.startswith("7 velocities above 32.77 per second are unknown")

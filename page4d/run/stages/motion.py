@@ -501,13 +501,10 @@ def motion_record(finished: Sequence[FinishedChunk], motion_step: float, tracks:
     )
 
 
-def motion_notices(
-    finished: Sequence[FinishedChunk], unmapped: Sequence[str] = (), *, is_demonstration: bool
-) -> tuple[Notice, ...]:
+def motion_notices(finished: Sequence[FinishedChunk], *, is_demonstration: bool) -> tuple[Notice, ...]:
     """Report motion that single views measured, instants without velocities, and depth not to trust.
 
-    `unmapped` are sentences on velocities that do not fit their maps; `is_demonstration` is whether depth is that of
-    the bundled network.
+    `is_demonstration` is whether depth is that of the bundled network.
     """
     instants = [instant for chunk in finished for instant in chunk.motion]
     moving = sum(instant.known - instant.still for instant in instants)
@@ -521,7 +518,6 @@ def motion_notices(
         )
     if unknown:
         notices.append(f"⟨motion⟩: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
-    notices += [f"⟨motion⟩: {text}" for text in unmapped]
     if is_demonstration:
         notices.append("⟨motion⟩: an error of depth is one of motion, and depth is that of the demonstration network")
     return tuple(Notice(text) for text in notices)
