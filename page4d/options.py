@@ -266,8 +266,8 @@ class SceneOptions:
     calibration: Annotated[
         Path | None,
         Option(
-            "Calibration: Qualisys .qca.txt, Pose2Sim or Anipose .toml, intri.yml, transforms.json, COLMAP or "
-            "cameras.json.",
+            "Calibration: a file of Qualisys, Pose2Sim, Anipose, OpenCV, Kalibr, nerfstudio and others, a COLMAP "
+            "model, or a folder with one.",
             RIG,
             "FILE",
         ),

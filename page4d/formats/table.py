@@ -21,7 +21,7 @@ class RigFormat:
     `read(path, content, poses) -> Calibration` of the parsed document; without `poses` it needs none, which only
     `lenses` formats distinguish, and a format without `has_poses` never has any. A format without `keys` spans a
     folder: `is_folder(path)` recognizes it, and `read(path, views)` gets the names of the views, if they are known.
-    `files` describes the files in messages, "" if the name does. A format with `advice`, how to convert its files, is
+    A format with `advice`, how to convert its files, is
     not read. A format that is `written` has `write(calibration, path)`, and its files end with `suffix`, "" for a
     folder that contains a file of the first name in `patterns`.
     """
@@ -29,7 +29,6 @@ class RigFormat:
     name: str
     module: str
     patterns: tuple[str, ...] = ()
-    files: str = ""
     keys: str = ""
     reader: str = "read"
     lenses: bool = False
@@ -67,21 +66,11 @@ FORMATS = (
         ("cameras.bin", "cameras.txt", "images.bin", "images.txt"),
         written=CalibrationFormat.COLMAP,
     ),
-    RigFormat(
-        "Kalibr", "yaml_rigs", files="camchain.yaml", keys="[^#]+/camera_model", reader="read_kalibr", lenses=True
-    ),
-    RigFormat(
-        "MC-Calib",
-        "yaml_rigs",
-        files="calibrated_cameras_data.yml",
-        keys=r"camera_\d+/camera_matrix",
-        reader="read_mc_calib",
-        lenses=True,
-    ),
+    RigFormat("Kalibr", "yaml_rigs", keys="[^#]+/camera_model", reader="read_kalibr", lenses=True),
+    RigFormat("MC-Calib", "yaml_rigs", keys=r"camera_\d+/camera_matrix", reader="read_mc_calib", lenses=True),
     RigFormat(
         "OpenCV stereo",
         "yaml_rigs",
-        files="M1, D1, M2, D2, R, T",
         keys=r"[MK]1|(CM|cameraMatrix|camera_matrix|CameraMatrix|mtx)_?(1|l|L|left)|R",
         reader="read_stereo",
         lenses=True,
@@ -89,7 +78,6 @@ FORMATS = (
     RigFormat(
         "ROS camera_info",
         "yaml_rigs",
-        files="one lens",
         keys="(?i:camera_matrix|distortion_model)",
         reader="read_camera_info",
         has_poses=False,
@@ -98,31 +86,18 @@ FORMATS = (
         "OpenCV YAML",
         "opencv_yaml",
         ("*.yml", "*.yaml", "intri.json", "extri.json", "intri.xml", "extri.xml"),
-        "intri.yml and extri.yml",
         keys=r"(K|R|Rot|T)_.+",
         lenses=True,
     ),
-    RigFormat(
-        "nerfstudio",
-        "nerfstudio",
-        ("transforms.json", "transforms_train.json"),
-        "transforms.json",
-        keys="frames",
-    ),
-    RigFormat("LLFF", "llff", ("poses_bounds*.npy",), "poses_bounds.npy", keys=r"\[\]"),
+    RigFormat("nerfstudio", "nerfstudio", ("transforms.json", "transforms_train.json"), keys="frames"),
+    RigFormat("LLFF", "llff", ("poses_bounds*.npy",), keys=r"\[\]"),
     RigFormat(
         "CMU Panoptic", "json_rigs", ("calibration*.json",), keys="cameras/#/(K|distCoef)", reader="read_panoptic"
     ),
     RigFormat("multical", "json_rigs", keys="camera_poses|cameras/.+/dist", reader="read_multical", lenses=True),
-    RigFormat("3D Gaussian Splatting", "json_rigs", files="cameras.json", keys="#/img_name", reader="read_trainer"),
-    RigFormat("Qualisys", "qualisys", ("*.qca.txt", "*.qca"), ".qca.txt", keys="<calibration>"),
-    RigFormat(
-        "Caliscope",
-        "toml_rig",
-        files="camera_array.toml",
-        keys=r"cameras/[^/#]+/(matrix|rotation)|[^/#]+/rotation_count",
-        lenses=True,
-    ),
+    RigFormat("3D Gaussian Splatting", "json_rigs", keys="#/img_name", reader="read_trainer"),
+    RigFormat("Qualisys", "qualisys", ("*.qca.txt", "*.qca"), keys="<calibration>"),
+    RigFormat("Caliscope", "toml_rig", keys=r"cameras/[^/#]+/(matrix|rotation)|[^/#]+/rotation_count", lenses=True),
     RigFormat(
         "Pose2Sim/Anipose TOML",
         "toml_rig",
@@ -136,11 +111,11 @@ FORMATS = (
         "cameras.json",
         "cameras_json",
         ("cameras.json",),
-        keys=r"views|cameras(/.+)?",
+        keys="(views|cameras)/.+/world_to_camera",
         written=CalibrationFormat.PAGE4D,
         suffix=".json",
     ),
-    RigFormat("Metashape", "metashape", ("cameras.xml",), "cameras.xml", keys="<document>"),
+    RigFormat("Metashape", "metashape", ("cameras.xml",), keys="<document>"),
     RigFormat(
         "Vicon",
         "",
@@ -149,9 +124,7 @@ FORMATS = (
         advice="convert it to TOML with Pose2Sim (calibration type 'convert', from 'vicon')",
     ),
 )
-"""Formats in the order in which they are tried; that of `cameras.json` has the most general keys."""
+"""Formats in the order in which they are tried."""
 
-SUPPORTED_FORMATS = "supported: " + ", ".join(
-    f"{row.name} ({row.files})" if row.files else row.name for row in FORMATS if not row.advice
-)
+SUPPORTED_FORMATS = "supported: " + ", ".join(row.name for row in FORMATS if not row.advice)
 """Hint for a file that is not a calibration."""
