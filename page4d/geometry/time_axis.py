@@ -35,6 +35,11 @@ def clone_tensors(record: Record) -> Record:
     return _map_tensors([record], lambda tensors, _: tensors[0].clone())
 
 
+def to_device(record: Record, device: torch.device | str) -> Record:
+    """Return the record with its tensors on a device, itself if they are there."""
+    return _map_tensors([record], lambda tensors, _: tensors[0].to(device))
+
+
 def _map_tensors(parts: Sequence[Record], function: Callable[[list[Tensor], int], Tensor]) -> Record:
     """Combine each tensor of all parts by `function`, which also takes the index of the time axis."""
     changes: dict[str, Any] = {}

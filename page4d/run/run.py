@@ -160,7 +160,13 @@ class Run:
         )
         self.stages: tuple[Stage[Any], ...] = (
             self.cleaner,
-            Detailer(plan.scene, plan.fine_transforms, self.readers, sweeps=plan.world.is_fixed),
+            Detailer(
+                plan.scene,
+                plan.fine_transforms,
+                self.readers,
+                plan.predictor.device,
+                sweeps=plan.world.is_fixed,
+            ),
             FileOptions(plan),
             self.world,
             self.rig,

@@ -315,7 +315,7 @@ def fine_instant(
     transforms, size = batch.pixel_transforms, (batch.images.shape[-2], batch.images.shape[-1])
     cameras = fine_cameras(coarse, transforms)
     dynamic = _fine_motion(coarse, batch, fused)
-    static = torch.zeros(size, dtype=torch.bool).expand(len(transforms), *size)
+    static = torch.zeros(size, dtype=torch.bool, device=batch.images.device).expand(len(transforms), *size)
     if fused is not None:
         static = fused.background.known
         if dynamic is not None:

@@ -226,9 +226,10 @@ def test_steps_are_taken(learner: TrainedPart, truth: GroundTruth) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("poses", Poses)
 def test_captures_are_reconstructed(poses: Poses, tmp_path: Path) -> None:
-    """With and without calibrated cameras as an input of the network."""
-    capture = SyntheticCapture(seed=3, num_views=2, num_times=3, image_size=(32, 48), spacing_deg=20)
-    settings = ReconstructSettings(chunk=2, overlap=1, poses=poses, preview=False, memory_bytes=2 << 30)
+    """With and without calibrated cameras as an input of the network, cleaned and at a higher resolution."""
+    capture = SyntheticCapture(seed=3, num_views=2, num_times=3, image_size=(64, 96), spacing_deg=20)
+    small = {"long_side": 48, "depth_size": 96}
+    settings = ReconstructSettings(chunk=2, overlap=1, poses=poses, preview=False, memory_bytes=2 << 30, **small)
     tested, scene = network(), capture.scene()
 
     def depths(out: Path, device: torch.device) -> list[NDArray[np.float32]]:

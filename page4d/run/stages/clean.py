@@ -15,6 +15,7 @@ from torch import Tensor
 
 from page4d.choices import CameraMotion
 from page4d.formats.maps import DYNAMIC_THRESHOLD
+from page4d.geometry.time_axis import to_device
 from page4d.geometry.warp import measure_agreement
 from page4d.io.json_records import FileModel
 from page4d.output.instant import InstantFiles, InstantOptions, instant_writers, write_static
@@ -245,7 +246,9 @@ class Cleaner(Stage[CleaningState]):
             return self._compared(predictions)
         if not self._is_begun:
             self._begin(predictions)
-        cleaned = clean(predictions, self._fused)
+        device = self._plan.predictor.device
+        fused = None if self._fused is None else self._fused.to(device)
+        cleaned = to_device(clean(to_device(predictions, device), fused), "cpu")
         if self._so_far.min_views is None:
             self.decided = self._so_far.model_copy(update={"min_views": self._choose_views(cleaned)})
         return cleaned
@@ -274,7 +277,8 @@ class Cleaner(Stage[CleaningState]):
         if scale is None:
             scale = 1.0 if self._plan.world.is_fixed else scale_between(self._background, first)
             self.decided = self._so_far.model_copy(update={"background_scale": scale})
-        self._fused = fuse_background(self._background.scaled(scale), first.cameras[0, 0])
+        device, background = self._plan.predictor.device, self._background.scaled(scale)
+        self._fused = fuse_background(to_device(background, device), first.cameras[0, 0].to(device)).to("cpu")
 
     def _choose_views(self, cleaned: Predictions) -> int:
         """Choose how many views must see a point, from the agreement of the first chunk."""

@@ -5,12 +5,14 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from page4d.choices import DepthSize, PointSource
 from page4d.errors import UsageError
 from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.geometry.time_axis import to_device
 from page4d.io.json_records import FileModel
 from page4d.options import ReconstructSettings
 from page4d.run.predictor import MeasuredDepth, Predictor
@@ -96,30 +98,39 @@ class Detailer(Stage[FileModel]):
     name = seconds = "detail"
 
     def __init__(
-        self, scene: Scene, transforms: Sequence[PixelTransform] | None, readers: ExitStack, *, sweeps: bool
+        self,
+        scene: Scene,
+        transforms: Sequence[PixelTransform] | None,
+        readers: ExitStack,
+        device: torch.device,
+        *,
+        sweeps: bool,
     ) -> None:
-        self._scene, self._readers = scene, readers
+        self._scene, self._readers, self._device = scene, readers, device
         self._transforms = None if transforms is None else tuple(transforms)
         self._sweeps = sweeps
         self._reader: BatchReader | None = None
         self._fused: FusedBackground | None = None
+        """On the device."""
+        self._background: FusedBackground | None = None
+        """The same in the memory of the process, for the stages that follow."""
 
     def __call__(self, instant: Instant) -> Instant:
         """Bring an instant and its background to the pixels of the result, the background once."""
         if self._transforms is None:
             return instant
-        coarse, index = instant.predictions, instant.index
+        coarse, index = to_device(instant.predictions, self._device), instant.index
         if self._reader is None:
             if instant.background is not None:
-                self._fused = fine_background(
-                    instant.background, coarse, self._samples(), self._transforms, sweeps=self._sweeps
-                )
+                network = instant.background.to(self._device)
+                self._fused = fine_background(network, coarse, self._samples(), self._transforms, sweeps=self._sweeps)
+                self._background = self._fused.to("cpu")
             self._reader = self._readers.enter_context(open_placed_batches(self._scene, self._transforms))
-        batch = self._reader.read(index, index + 1)
+        batch = to_device(self._reader.read(index, index + 1), self._device)
         if index + 1 < self._scene.num_times:
             self._reader.read_ahead(index + 2)
         fine = fine_instant(coarse, batch, self._fused, sweeps=self._sweeps)
-        return replace(instant, predictions=fine, background=self._fused)
+        return replace(instant, predictions=to_device(fine, "cpu"), background=self._background)
 
     def _samples(self) -> Callable[[int], Float[Tensor, "N 3 _ _"]]:
         """Return a function that decodes pictures of a view at instants spread over the scene."""
@@ -131,6 +142,6 @@ class Detailer(Stage[FileModel]):
         def samples(view: int) -> Float[Tensor, "N 3 _ _"]:
             alone = replace(scene, views=(scene.views[view],))
             with open_placed_batches(alone, (transforms[view],)) as reader:
-                return reader.read(0, alone.num_times).images[0, :, 0]
+                return reader.read(0, alone.num_times).images[0, :, 0].to(self._device)
 
         return samples
