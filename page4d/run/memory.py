@@ -3,6 +3,7 @@
 A forward pass is counted by a run on the meta device, and corrected by what a real one takes.
 """
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -213,7 +214,8 @@ def unless_out_of_memory(device: torch.device, work: Callable[[], T]) -> T | Non
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-    # Outside the handler: its traceback would keep the tensors alive that did not fit.
+    # Outside the handler: its traceback would keep the tensors alive that did not fit, as would cycles of objects.
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
     return None
@@ -299,7 +301,7 @@ class Forecast:
         extent = self._extent(length)
         network = 0 if self.cost is None else self.cost.num_bytes(extent)
         if self.device.type == "cuda":
-            return self.used_bytes + network
+            return self.used_bytes + network + int(self.fine_pixels * _FINE_BYTES)
         is_only = self.num_times is not None and length >= self.num_times
         return (
             self.used_bytes

@@ -12,6 +12,7 @@ from page4d.errors import UsageError
 from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder, claim_output, real_path
 from page4d.io.limits import limits_named
+from page4d.networks.layers.execution import reproducible
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, split_options
 from page4d.output.layout import OUTPUT_FOLDERS, OUTPUT_NAMES, OutputLayout
 from page4d.output.record import RunRecord
@@ -116,7 +117,7 @@ def reconstruct(
     if evidence.is_pending:
         evidence = _registered(evidence, predictor.settings, out, earlier, journal)
     plan = plan_run(scene, predictor, evidence)
-    with claim_output(out, OUTPUT_FOLDERS) as folder:
+    with reproducible(predictor.device), claim_output(out, OUTPUT_FOLDERS) as folder:
         check_target(folder, existing)  # again: another process may have finished it meanwhile
         return Run(plan, folder, journal, open_chunks).execute(existing)
 

@@ -64,7 +64,7 @@ IMAGES = (8, 16, 32, 64, 100, 200, 400)
 CHUNKS = (2, 4, 8, 16)
 PARTS = ("parity", "scene", "schedule", "chunks", "memory")
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-MEMORY_SHARE = 0.01
+MEMORY_SHARE = 0.02
 """Share of the memory of the GPU that the part `memory` may use: some GB, too few for its chunk at 518 px."""
 
 _HEAD = DPTHeadConfig(layers=(0, 1, 2, 3), features=32, out_channels=(32, 48, 64, 96))

@@ -11,6 +11,7 @@ import torch
 
 from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
+from page4d.networks.layers.execution import reproducible
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import parse_memory
@@ -24,6 +25,7 @@ from page4d.run.memory import (
     fitting_checkpoint,
     process_bytes,
     total_bytes,
+    unless_out_of_memory,
     usable_bytes,
     used_bytes,
 )
@@ -105,6 +107,37 @@ def test_amounts_of_memory_are_parsed_with_their_units():
     for text in ("20", "GB", "0GB", "-1GB", "20gb"):
         with pytest.raises(UsageError, match="not an amount of memory"):
             parse_memory(text)
+
+
+def test_what_did_not_fit_is_freed_before_the_next_attempt() -> None:
+    freed = []
+
+    class Tensors:
+        """Tensors that refer to themselves, as a traceback and its frames do."""
+
+        def __init__(self) -> None:
+            self.own = self
+
+        def __del__(self) -> None:
+            freed.append(True)
+
+    def work() -> None:
+        held = Tensors()
+        assert held.own
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert unless_out_of_memory(CPU, work) is None
+    assert freed
+
+
+def test_a_run_on_a_gpu_uses_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    found = []
+    for device in (torch.device("cuda"), CPU):
+        with reproducible(device):
+            found.append(torch.are_deterministic_algorithms_enabled())
+    assert found == [True, False]
+    assert not torch.are_deterministic_algorithms_enabled()
 
 
 def test_usable_memory_exceeds_used_memory():

@@ -4,6 +4,8 @@ The ranges contain every published network. They are checked before anything is 
 them are found in seconds, without memory for its parameters.
 """
 
+import os
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -143,6 +145,27 @@ def exact_convolutions() -> AbstractContextManager[None]:
     """Compute convolutions in float32 as such: on a GPU, PyTorch rounds their inputs to TF32's 10 bits by default."""
     cudnn = torch.backends.cudnn
     return cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False)
+
+
+@contextmanager
+def reproducible(device: torch.device) -> Iterator[None]:
+    """Let torch choose algorithms on a GPU whose result does not depend on the order of parallel sums.
+
+    Source: PyTorch documentation, "Reproducibility"; cuBLAS reads the variable when it is first used.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        # Of a median only the index among equal values is undetermined.
+        warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
 @contextmanager
