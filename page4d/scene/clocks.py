@@ -128,6 +128,10 @@ BY_PEOPLE = "people"
 MODES = ("auto", "none", "audio", "timecode", BY_PEOPLE)
 """Values of `sync` other than a file."""
 
+_USUAL_START_S = 2.0
+_USUAL_DELAY_S = 0.3
+_STREAM_SUFFIXES = (".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".vob")
+
 _DOUBLE_RATE = 48
 """Frame rate from which many cameras count one time code per two frames."""
 
@@ -264,6 +268,7 @@ def _of_some_views(
         )
         method = f"{evidence.kind} ({len(known)} of {len(names)} views)"
         return replace(_chosen(evidence), method=method, notices=tuple(notices))
+    notices += _file_start_notice(names, sources)
     start = "views are assumed to start together (no sync file, common time codes, time stamps or frame numbers)"
     notices.append(Notice(start, Level.INFO))
     return Synchronisation(clocks=(Clock(),) * len(names), method="same start", notices=tuple(notices))
@@ -308,7 +313,7 @@ def _of_frames(times: NDArray[Any], source: FrameSource, label: str) -> NDArray[
 
 def _frame_clock(times: NDArray[np.float64], source: FrameSource) -> Clock:
     """Return a clock with the common times of all frames."""
-    own = float(source.frame_times[-1])
+    own = float(source.frame_times[-1] - source.frame_times[0])
     rate = float(times[-1] - times[0]) / own if own else 1.0
     return Clock(
         offset_s=float(times[0]), rate=min(max(rate, _MIN_RATE), _MAX_RATE), frame_times=tuple(times.tolist())
@@ -372,6 +377,27 @@ def start_of_clock(sources: Sequence[FrameSource], clocks: Sequence[Clock]) -> i
         if stamps is not None:
             return stamps.first_ns - round(clock.offset_s * NS)
     return None
+
+
+def _file_start_notice(names: Sequence[str], sources: Sequence[FrameSource]) -> list[Notice]:
+    """Report files whose time stamps begin at different times, as those of one recorder with one clock.
+
+    Short delays are usual, as the sound may begin first, and transport streams begin at any time up to 2 s.
+    """
+    videos = [(name, source) for name, source in zip(names, sources, strict=True) if isinstance(source, VideoSource)]
+    if len(videos) < 2:
+        return []
+    (first, earliest), *_, (last, latest) = sorted(videos, key=lambda video: video[1].start_s)
+    late = latest.start_s - earliest.start_s
+    is_usual = earliest.start_s < _USUAL_START_S
+    period = 1 / (timing(latest.frame_times).fps or 25)
+    is_stream = any(source.path.suffix.lower() in _STREAM_SUFFIXES for _, source in videos)
+    if late < (_USUAL_DELAY_S if is_usual else period / 2) or (is_usual and is_stream):
+        return []
+    if latest.start_s > min(source.start_s + source.frame_times[-1] for _, source in videos):
+        return []
+    text = f"the time stamps of {first} begin at {earliest.start_s:.3f} s, those of {last} at {latest.start_s:.3f} s"
+    return [Notice(f"{text}: not used; if one recorder wrote both, give the offsets by ⟨sync=FILE⟩")]
 
 
 def _frame_numbers(sources: Sequence[FrameSource], starts: Sequence[float | None]) -> _Evidence:

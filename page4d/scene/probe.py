@@ -158,6 +158,7 @@ def probe_video(
         bit_depth=first.format.components[0].bits,
         has_audio=header.has_audio,
         timecode=header.timecode,
+        start_s=0.0 if pts is None else int(pts[0]) * header.time_base - float(times[num_early]),
         tolerates_damage=allow_damaged,
         notices=tuple(notices),
     )

@@ -489,8 +489,8 @@ class VideoSource:
     `label` is the name of the file in messages. `size` is that of the upright frame with square pixels. `pts` are the
     time stamps of the usable frames in units of the stream's time base; None if the stream has none and frames are
     found by counting. `positions` are the usable frames' positions in the file. `is_timed` is False if the frame rate
-    is assumed. `key_pts` are the time stamps of key frames. `starts_late` is True if frames before the first key
-    frame are left out.
+    is assumed. `key_pts` are the time stamps of key frames, `start_s` that of time 0 in seconds. `starts_late` is
+    True if frames before the first key frame are left out.
     """
 
     path: Path
@@ -506,6 +506,7 @@ class VideoSource:
     bit_depth: int
     has_audio: bool
     timecode: TimeCode | None
+    start_s: float = 0.0
     starts_late: bool = False
     tolerates_damage: bool = False
     notices: tuple[Notice, ...] = ()

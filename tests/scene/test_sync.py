@@ -364,6 +364,34 @@ def test_double_rates_without_a_stated_rate_of_the_time_code_are_reported(tmp_pa
     assert text in [notice.text for notice in scene.notices]
 
 
+@pytest.mark.parametrize(
+    ("suffix", "starts", "is_reported"),
+    [
+        ("mkv", (10.0, 10.5), True),
+        ("mkv", (3.0, 3.04), True),
+        ("mkv", (0.0, 0.5), True),
+        ("mkv", (0.0, 0.2), False),
+        ("mkv", (10.0, 10.01), False),
+        ("mkv", (10.0, 30.0), False),
+        ("ts", (0.0, 0.5), False),
+        ("ts", (10.0, 10.5), True),
+    ],
+)
+def test_files_whose_time_stamps_begin_at_different_times_are_reported(
+    suffix: str, starts: tuple[float, float], is_reported: bool, tmp_path: Path
+) -> None:
+    for name, start in zip("ab", starts, strict=True):
+        ticks = [round(start * 90000) + 3600 * n for n in range(30)]
+        write_counter_clip(tmp_path / f"{name}.{suffix}", 30, rate=25, ticks=ticks, time_base=TICK)
+    scene = open_scene(tmp_path)
+    assert (scene.synchronisation, scene.num_times) == ("same start", 30)
+    found = [notice.text for notice in scene.notices if "time stamps of a begin at" in notice.text]
+    assert len(found) == is_reported
+    if is_reported:
+        assert found[0].endswith("s: not used; if one recorder wrote both, give the offsets by sync=FILE")
+    assert not any("begin" in notice.text for notice in open_scene(tmp_path, sync="none").notices)
+
+
 def test_frame_numbers_of_some_views_are_used_and_reported(tmp_path: Path) -> None:
     write_counter_clip(tmp_path / "c.mp4", 20, rate=25)
     for name, first in (("a", 100), ("b", 105)):
