@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -56,8 +56,7 @@ _TEXTURE_BYTES = 300e6
 """Memory per megapixel of SIFT: its pyramid of scales in 32 bits, of a doubled image."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegistrationStage:
+class RegistrationStage(NamedTuple):
     """A stage of registration: CPU seconds and peak memory in addition to what is in use."""
 
     name: str
@@ -72,16 +71,15 @@ def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[Re
     stages = []
     if register.register is Registration.PEOPLE or (register.register is Registration.AUTO and is_fetched()):
         seconds = _KEYPOINT_S * register.max_instants * views
-        stages.append(RegistrationStage(name="keypoints", seconds=seconds, num_bytes=_KEYPOINT_BYTES))
-        stages.append(RegistrationStage(name="pairs", seconds=2 * _PAIR_S * num_pairs, num_bytes=_KEYPOINT_BYTES))
+        stages.append(RegistrationStage("keypoints", seconds, _KEYPOINT_BYTES))
+        stages.append(RegistrationStage("pairs", 2 * _PAIR_S * num_pairs, _KEYPOINT_BYTES))
     if register.register is not Registration.PEOPLE:
         sizes = [
             np.prod(view.source.size) * min(1.0, MAX_SIDE_PX / max(view.source.size)) ** 2 for view in scene.views
         ]
         instants = min(MAX_INSTANTS, scene.num_times)
         seconds = float(sum(sizes)) / 1e6 * instants * _TEXTURE_S + _TEXTURE_PAIR_S * num_pairs
-        memory = float(max(sizes)) / 1e6 * _TEXTURE_BYTES
-        stages.append(RegistrationStage(name="texture", seconds=seconds, num_bytes=memory))
+        stages.append(RegistrationStage("texture", seconds, float(max(sizes)) / 1e6 * _TEXTURE_BYTES))
     return tuple(stages)
 
 

@@ -1,12 +1,13 @@
-"""Registration of a short or sparse run takes all instants of the capture."""
+"""Evidence in pixels: registration of a short run takes all instants of the capture; each part is measured once."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from page4d.options import RegisterSettings
 from page4d.rig import evidence as whole_capture
-from page4d.rig.evidence import with_all_instants
+from page4d.rig.evidence import PixelEvidence, with_all_instants
 from page4d.scene.records import Clock, Scene, View
 from page4d.scene.timeline import build_timeline
 
@@ -54,3 +55,31 @@ def test_a_complete_scene_is_returned_unchanged(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(whole_capture, "MIN_SPAN", 0)
     alone = replace(single, times=whole.times[:1])
     assert with_all_instants(alone) is alone
+
+
+@pytest.mark.parametrize(
+    ("part", "function"),
+    [
+        ("motions", "measure_camera_motion"),
+        ("lenses", "lenses_of"),
+        ("people", "detect_people"),
+        ("texture", "extract_texture"),
+    ],
+)
+def test_evidence_is_measured_once_and_on_first_access(
+    part: str, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(whole_capture, function, lambda *_: calls.append(1) or ("found",))
+    pixels = PixelEvidence(scene())
+    assert pixels.whole() is pixels
+    assert not calls
+    assert getattr(pixels, part) is getattr(pixels, part)
+    assert len(calls) == 1
+
+
+def test_some_views_keep_the_lenses_that_options_give_all_views() -> None:
+    pixels = PixelEvidence(scene(), RegisterSettings(focal="a=5,b=7"))
+    part = pixels.of_views([1])
+    assert part.scene.view_names == ("b",)
+    assert [lens.focal for lens in part.lenses] == [7.0]
