@@ -1,5 +1,6 @@
 """Tiny clips and folders with one defect each, made with PyAV, OpenCV and a few patched bytes."""
 
+import json
 import os
 import struct
 import wave
@@ -73,6 +74,30 @@ def write_image_folder(folder: Path, frames: int = FRAMES, size: tuple[int, int]
     for index in range(frames):
         cv2.imwrite(str(folder / f"{index:06d}.png"), picture(index, size, seed))
     return folder
+
+
+def write_depth(folder: Path, frames: int = FRAMES) -> None:
+    """Write numbered depth maps of about 2 m."""
+    folder.mkdir(parents=True)
+    for index in range(frames):
+        cv2.imwrite(str(folder / f"{index:06d}.png"), np.full(SIZE, 2000 + index, np.uint16))
+
+
+def rig(*names: str, step: float = 1.0, width: int = SIZE[1], scale: str | None = "metric", **changes: object) -> str:
+    """Return a `cameras.json` of parallel cameras at distances of `step`; `changes` apply to the last one."""
+    cameras: dict[str, dict[str, object]] = {}
+    for place, name in enumerate(names):
+        pose = np.eye(4)
+        pose[0, 3] = step * place
+        intrinsics = [[60.0, 0, width / 2], [0, 60, SIZE[0] / 2], [0, 0, 1]]
+        cameras[name] = {
+            "world_to_camera": pose.tolist(),
+            "intrinsics": intrinsics,
+            "width": width,
+            "height": SIZE[0],
+        }
+    cameras[names[-1]].update(changes)
+    return json.dumps({"pixel_center": 0.5, "cameras": cameras} | ({} if scale is None else {"scale": scale}))
 
 
 def truncate(path: Path, share: float) -> Path:

@@ -3,7 +3,6 @@
 Numbers in the names of the cases are rows of a list of kinds of input (1 to 48, 55 to 60).
 """
 
-import json
 import os
 import shutil
 import socket
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import cv2
-import numpy as np
 import pytest
 import torch
 
@@ -86,13 +84,6 @@ def images(maker: Maker) -> Maker:
     return make
 
 
-def write_depth_folder(folder: Path, frames: int) -> None:
-    """Write numbered depth maps of 2 m."""
-    folder.mkdir(parents=True)
-    for index in range(frames):
-        cv2.imwrite(str(folder / f"{index:06d}.png"), np.full((48, 64), 2000, np.uint16))
-
-
 def six_views(folder: Path) -> None:
     write_scene(folder, [f"cam{number}" for number in (1, 2, 3, 4, 10, 11)], frames=2)
 
@@ -124,24 +115,8 @@ def with_sound(*seeds: int) -> Maker:
     return make
 
 
-def calibration(*names: str, image_size: tuple[int, int] = (64, 48), **changes: object) -> str:
-    """Return a `cameras.json` of parallel cameras; `changes` apply to the last one."""
-    cameras = {}
-    for place, name in enumerate(names):
-        pose = np.eye(4)
-        pose[0, 3] = place
-        cameras[name] = {
-            "world_to_camera": pose.tolist(),
-            "intrinsics": [[60.0, 0, 32], [0, 60, 24], [0, 0, 1]],
-            "width": image_size[0],
-            "height": image_size[1],
-        }
-    cameras[names[-1]].update(changes)
-    return json.dumps({"pixel_center": 0.5, "scale": "metric", "cameras": cameras})
-
-
 def calibrated(*names: str, **changes: object) -> Maker:
-    return with_file("rig.json", calibration(*names, **changes))
+    return with_file("rig.json", clips.rig(*names, **changes))
 
 
 def rig_toml(rotation: str = "[0.0, 0.0, 0.0]", matrix: str = "[[60.0,0,32],[0,60.0,24],[0,0,1]]") -> Maker:
@@ -366,7 +341,7 @@ CALIBRATIONS = (
     ),
     warns(
         "46 other size, declared",
-        calibrated("cam01", "cam02", image_size=(72, 48)),
+        calibrated("cam01", "cam02", width=72),
         "cam01: calibration is for 72x48, video is 64x48; crop-center applied",
         "--calibration {scene}/rig.json --calib-resize crop-center",
     ),
@@ -432,7 +407,7 @@ DECODING = (
     reconstructs("59 voxel nan", write_scene, "voxel", "--voxel nan", code=2),
     Case(
         "59 depth without cameras",
-        lambda f: (write_scene(f, frames=2), *(write_depth_folder(f / "truth" / n, 2) for n in ("cam01", "cam02"))),
+        lambda f: (write_scene(f, frames=2), *(clips.write_depth(f / "truth" / n, 2) for n in ("cam01", "cam02"))),
         "measured depth needs the cameras",
         "--out {out} --depth {scene}/truth",
         code=2,

@@ -22,7 +22,7 @@ from page4d.run.predictor import NetworkPredictor
 from page4d.run.run import Run
 from page4d.scene import batches
 from page4d_cli.app import run
-from tests.cli.clips import write_image_folder, write_scene
+from tests.cli.clips import rig, write_image_folder, write_scene
 from tests.cli.conftest import NETWORK
 from tests.run.test_run_state import contents
 
@@ -304,11 +304,7 @@ class TestOutputPaths:
 
     def test_camera_names_of_a_calibration_are_not_used_as_paths(self, tmp_path, cli):
         scene, out = write_scene(tmp_path / "s", frames=2), tmp_path / "a" / "b" / "out"
-        pose = [[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]
-        moved = [[1.0, 0, 0, 1], *pose[1:]]
-        record = {"intrinsics": [[60.0, 0, 32], [0, 60, 24], [0, 0, 1]], "width": 64, "height": 48}
-        cameras = {"../../x": {"world_to_camera": pose, **record}, "/etc/y": {"world_to_camera": moved, **record}}
-        (scene / "rig.json").write_text(json.dumps({"pixel_center": 0.5, "scale": "metric", "cameras": cameras}))
+        (scene / "rig.json").write_text(rig("../../x", "/etc/y"))
         options = ("--calibration", scene / "rig.json", "--calibration-match", "order")
         assert cli("reconstruct", scene, "--out", out, *NETWORK, *options).code == 0
         assert {path.name for path in (out / "cameras").iterdir()} == {

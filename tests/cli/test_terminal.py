@@ -9,7 +9,6 @@ import tomllib
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 
 import page4d
@@ -20,7 +19,7 @@ from page4d.run.predictor import NetworkPredictor
 from page4d.scene.open import open_scene
 from page4d_cli import console
 from page4d_cli.commands import doctor
-from tests.cli.clips import write_image_folder, write_scene, write_video
+from tests.cli.clips import rig, write_depth, write_image_folder, write_scene, write_video
 
 COMMANDS = (
     *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "pretrain"),
@@ -41,23 +40,10 @@ def scene(tmp_path_factory) -> Path:
 def measured(tmp_path) -> tuple[Path, tuple[str, ...]]:
     """A scene with cameras and depth, and the options of a run without a network and without warnings."""
     folder = write_scene(tmp_path / "scene")
-    cameras = {}
-    for place, name in enumerate(("cam01", "cam02")):
+    for name in ("cam01", "cam02"):
         write_depth(folder / "truth" / name)
-        pose = np.eye(4)
-        pose[0, 3] = place
-        intrinsics = [[60.0, 0, 32], [0, 60, 24], [0, 0, 1]]
-        cameras[name] = {"world_to_camera": pose.tolist(), "intrinsics": intrinsics, "width": 64, "height": 48}
-    (folder / "rig.json").write_text(json.dumps({"pixel_center": 0.5, "scale": "metric", "cameras": cameras}))
+    (folder / "rig.json").write_text(rig("cam01", "cam02"))
     return folder, ("--calibration", str(folder / "rig.json"), "--depth", str(folder / "truth"))
-
-
-def write_depth(folder: Path) -> None:
-    import cv2
-
-    folder.mkdir(parents=True)
-    for index in range(4):
-        cv2.imwrite(str(folder / f"{index:06d}.png"), np.full((48, 64), 2000 + index, np.uint16))
 
 
 class TestHelp:

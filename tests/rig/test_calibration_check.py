@@ -12,9 +12,9 @@ from page4d.rig.calibration_check import calibrated_cameras, check_calibration
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import RigCamera, ViewPeople
 from page4d.scene.open import open_scene
+from tests.cli.clips import rig as rig_json
 from tests.cli.clips import write_scene
 from tests.rig.walkers import Walk, observe, ring
-from tests.run.test_settings_act import rig as rig_json
 
 NAMES = ("cam01", "cam02", "cam03", "cam04")
 
@@ -110,7 +110,7 @@ def test_without_people_nothing_is_checked_and_copies_are_still_named() -> None:
 
 def test_cameras_of_static_calibrated_views_are_returned(tmp_path: Path) -> None:
     write_scene(tmp_path / "videos")
-    (tmp_path / "rig.json").write_text(rig_json(scale="metric"))
+    (tmp_path / "rig.json").write_text(rig_json("cam01", "cam02"))
     scene = open_scene(tmp_path / "videos", calibration=tmp_path / "rig.json")
     assert scene.is_static_rig
     cameras = calibrated_cameras(PixelEvidence(scene))

@@ -26,9 +26,8 @@ from page4d.run.reconstruct import reconstruct
 from page4d.run.summary import calibration_notice
 from page4d.scene.records import Level, Scene
 from page4d_cli.app import run
-from tests.cli.clips import write_scene
+from tests.cli.clips import rig, write_scene
 from tests.run.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, uncalibrated
-from tests.run.test_settings_act import rig
 from tests.run.truth import TruthPredictor
 
 FINDING = FindingRecord(
@@ -176,7 +175,7 @@ def test_inspect_scene_prints_pairs_faults_and_motion(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_scene(Path("videos"))
-    Path("rig.json").write_text(rig())
+    Path("rig.json").write_text(rig("cam01", "cam02", scale=None))
     words = ["inspect-scene", "videos", "--check"]
     assert run(words) == 2
     assert "--check without --calibration" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from page4d.networks.config_parts import MatchConfig
 from page4d.options import NetworkOptions, PointOptions, ReconstructSettings, SceneOptions, option_name
 from page4d.weights.store import save_network
 from page4d_cli.app import run
-from tests.cli.clips import write_image_folder, write_scene
+from tests.cli.clips import rig, write_depth, write_image_folder, write_scene
 from tests.run.test_network_predictor import TINY, without_zeros
 
 Options = dict[str, Any]
@@ -222,8 +222,8 @@ def begun_with(options: Options, call: Callable[[Options, Path], None]) -> tuple
         raise InterruptedRunError("begun", "", SIGINT)
 
     with pytest.MonkeyPatch.context() as patched:
-        opened = lambda folder, options, **_: SimpleNamespace(folder=folder, options=options)  # noqa: E731
-        patched.setattr("page4d.run.reconstruct.open_scene", opened)
+        opened = lambda folder, options, _: SimpleNamespace(folder=folder, options=SceneOptions(**options))  # noqa: E731
+        patched.setattr("page4d.run.reconstruct.opened_scene", opened)
         patched.setattr("page4d.run.reconstruct.predictor_for", begin)
         with pytest.raises(InterruptedRunError) as ended:
             call(options, Path("begun"))
@@ -259,16 +259,15 @@ def write_inputs() -> None:
     write_scene(Path("videos"))
     for seed, name in enumerate(("cam01", "cam02")):
         write_image_folder(Path("images", name), seed=seed)
-        for kind, image in (("masks", mask()), ("depth", np.full((48, 64), 2000, np.uint16))):
-            Path(kind, name).mkdir(parents=True)
-            for index in range(4):
-                cv2.imwrite(f"{kind}/{name}/{index:06d}.png", image)
+        write_depth(Path("depth", name))
+        Path("masks", name).mkdir(parents=True)
+        for index in range(4):
+            cv2.imwrite(f"masks/{name}/{index:06d}.png", mask())
     Path("tracks2d").mkdir()
     np.savez("tracks2d/cam01.npz", tracks=np.full((2, 4, 2), 20.0), visibles=np.ones((2, 4), bool))
     Path("clocks.json").write_text('{"cam02": {"offset_s": 0.0833333}}')
-    Path("rig.json").write_text(rig(scale="metric"))
-    Path("rig_without_unit.json").write_text(rig())
-    Path("larger_rig.json").write_text(rig(width=72, scale="metric"))
+    for name, changes in (("rig", {}), ("rig_without_unit", {"scale": None}), ("larger_rig", {"width": 72})):
+        Path(f"{name}.json").write_text(rig("cam02", "cam01", step=-1, **changes))  # in reverse order
     network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8), known_cameras=True))
     save_network(network, Path("net.safetensors"), {"licence": "CC0-1.0", "description": "test network"})
 
@@ -277,22 +276,6 @@ def mask() -> np.ndarray:
     image = np.zeros((48, 64), np.uint8)
     image[10:30, 10:40] = 255
     return image
-
-
-def rig(width: int = 64, **changes: object) -> str:
-    """Return two parallel cameras, listed in reverse order."""
-    cameras = {}
-    for x, name in ((1.0, "cam02"), (0.0, "cam01")):
-        pose = np.eye(4)
-        pose[0, 3] = x
-        intrinsics = [[60.0, 0, width / 2], [0, 60, 24], [0, 0, 1]]
-        cameras[name] = {
-            "world_to_camera": pose.tolist(),
-            "intrinsics": intrinsics,
-            "width": width,
-            "height": 48,
-        }
-    return json.dumps({"pixel_center": 0.5, "cameras": cameras, **changes})
 
 
 @pytest.mark.parametrize(
