@@ -14,7 +14,7 @@ import cv2
 from page4d.errors import InputError, Level, Notice, Page4DError, listed
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.image_file import Image, read_header, read_pixels
-from page4d.scene.images import image_files
+from page4d.scene.images import IMAGE_SUFFIXES, image_files
 from page4d.scene.probe import first_picture
 from page4d.scene.stamps import stamps_of_names
 from page4d.scene.video import VIDEO_SUFFIXES
@@ -23,9 +23,12 @@ SYSTEM_FOLDERS = frozenset(("__macosx", "@eadir", "$recycle.bin", "system volume
 SMALL_FOLDERS = frozenset("proxy proxies thmbnl thumbnails thumbs".split())
 """Folders in which cameras and editors keep small copies."""
 
-_MAPS = frozenset(
-    "depth depths depthmap depthmaps disparity mask masks matte mattes label labels segmentation semantic semantics "
-    "normals confidence".split()
+DEPTH_WORDS = frozenset("depth depths depthmap depthmaps".split())
+MASK_WORDS = frozenset("mask masks matte mattes".split())
+_MAPS = (
+    DEPTH_WORDS
+    | MASK_WORDS
+    | frozenset("disparity label labels segmentation semantic semantics normals confidence".split())
 )
 MAPS = "depth maps or masks, for ⟨depth⟩ and ⟨masks⟩"
 _BOARDS = frozenset("calib calibration checkerboard chessboard charuco".split())
@@ -124,9 +127,9 @@ def is_no_camera(name: str) -> bool:
     return bool(_words(name) & (_MAPS | _BOARDS))
 
 
-def image_view(folder: Path, name: str, label: str) -> Candidate | None:
+def image_view(folder: Path, name: str, label: str, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> Candidate | None:
     """Return the images of a folder; None if it has none."""
-    files = sorted(image_files(folder), key=lambda file: natural_key(file.name))
+    files = sorted(image_files(folder, suffixes), key=lambda file: natural_key(file.name))
     return Candidate(name=composed(name), path=folder, label=f"{label}/", files=tuple(files)) if files else None
 
 
@@ -140,7 +143,17 @@ def recordings_below(folder: Path, name: str) -> tuple[list[Candidate], list[Lef
     return ([replace(kept[0], name=composed(name))] if len(kept) == 1 else kept), left
 
 
-def _below(folder: Path, label: str, depth: int = 4) -> Iterator[Candidate]:
+def maps_below(folder: Path, name: str, words: frozenset[str], suffixes: frozenset[str]) -> list[Candidate]:
+    """Return the series with one of `words` in their names in the folder of a camera, or below it."""
+    if (images := image_view(folder, name, name, suffixes)) is None:
+        return [each for each in _below(folder, name, suffixes) if _words(each.label.removeprefix(name)) & words]
+    files = {key: of for key, of in _series(images).items() if _words(key) & words}
+    return [replace(images, label=f"{images.label}{key}", files=tuple(of)) for key, of in files.items()]
+
+
+def _below(
+    folder: Path, label: str, suffixes: frozenset[str] = IMAGE_SUFFIXES, depth: int = 4
+) -> Iterator[Candidate]:
     """Yield the recordings below a folder, such as those in DCIM/100GOPRO of a memory card."""
     for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
         place = f"{label}/{entry.name}"
@@ -149,10 +162,10 @@ def _below(folder: Path, label: str, depth: int = 4) -> Iterator[Candidate]:
         if not entry.is_dir():
             if entry.suffix.lower() in VIDEO_SUFFIXES:
                 yield Candidate(name=composed(entry.stem), path=entry, label=place)
-        elif images := image_view(entry, entry.name, place):
+        elif images := image_view(entry, entry.name, place, suffixes):
             yield images
         elif depth:
-            yield from _below(entry, place, depth - 1)
+            yield from _below(entry, place, suffixes, depth - 1)
 
 
 def _beside(other: Candidate, used: str) -> LeftOut:
@@ -171,10 +184,7 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
     Raises:
         InputError: if no series is plainly that of the pictures.
     """
-    series: dict[str, list[Path]] = defaultdict(list)
-    for file in candidate.files:
-        stem = _FRAME_NUMBER.sub(lambda match: match[1] or "*", file.stem)
-        series[stem + file.suffix.lower().replace("jpeg", "jpg")].append(file)
+    series = _series(candidate)
     if len(series) < 2:
         return candidate, []
     pictures = [key for key in series if not _words(key) & (_MAPS | _COPIES)] or list(series)
@@ -196,6 +206,15 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
         left.append(LeftOut(candidate=other, kind=MAPS, level=Level.INFO) if is_map else _beside(other, used[0]))
     chosen = {file for key in used for file in series[key]}
     return replace(candidate, files=tuple(file for file in candidate.files if file in chosen)), left
+
+
+def _series(candidate: Candidate) -> dict[str, list[Path]]:
+    """Return the images by their names with a * for each number, except those of cameras."""
+    series: dict[str, list[Path]] = defaultdict(list)
+    for file in candidate.files:
+        stem = _FRAME_NUMBER.sub(lambda match: match[1] or "*", file.stem)
+        series[stem + file.suffix.lower().replace("jpeg", "jpg")].append(file)
+    return series
 
 
 def _share_numbers(files: Sequence[Path], others: Sequence[Path]) -> bool:

@@ -7,9 +7,10 @@ import numpy as np
 
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.formats.depth_files import DEPTH_SUFFIXES
-from page4d.io.input_files import composed, natural_key, reading_again
+from page4d.io.input_files import composed, reading_again
 from page4d.scene.image_file import ImageHeader, check_readable
-from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, image_files, probe_image_folder, time_by_name
+from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, probe_image_folder, time_by_name
+from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, image_view, maps_below
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
 from page4d.scene.stamps import NS, Stamps
@@ -80,12 +81,14 @@ def notices_of(source: FrameSource) -> tuple[Notice, ...]:
 
 def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) -> PairedFrames | None:
     kinds: dict[bool, str] = {}
-    path = _sidecar_path(kind, folder, view)
-    if path is None:
+    found = _sidecar(kind, folder, view)
+    if found is None:
         return None
-    if path.resolve() == getattr(view.source, "path", path.parent).resolve():
+    path, files = found.path, found.files
+    own = getattr(view.source, "files", (getattr(view.source, "path", None),))
+    if {file.resolve() for file in own if file} & {file.resolve() for file in files or (path,)}:
         raise UsageError(f"{kind} folder '{folder}' holds the views themselves", f"give the folder of the {kind}")
-    if path.is_dir():
+    if files:
         is_depth = kind == DEPTH_MAPS
 
         def check(name: str, header: ImageHeader) -> None:
@@ -97,7 +100,8 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
 
         images = probe_image_folder(
             path,
-            files=tuple(sorted(image_files(path, _SUFFIXES[kind]), key=lambda file: natural_key(file.name))),
+            files=files,
+            label=found.label,
             fps=1.0,
             max_megapixels=max_megapixels,
             grayscale=is_depth,
@@ -125,23 +129,29 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
     return PairedFrames(frames=frames, indices=indices, is_float=True in kinds)
 
 
-def _sidecar_path(kind: str, folder: Path, view: View) -> Path | None:
-    """Return the image folder or the video of a view.
+def _sidecar(kind: str, folder: Path, view: View) -> Candidate | None:
+    """Return the image folder or the video of a view, or the series of this kind in the folder of its camera.
 
     Raises:
         InputError: if there are several.
     """
+    found: list[Candidate | None] = []
     with reading_again(f"'{folder}'"):
         entries = sorted(folder.iterdir())
-        images = [entry for entry in entries if composed(entry.name) == view.name and entry.is_dir()]
-        found = [entry for entry in images if image_files(entry, _SUFFIXES[kind])]
+        folders = [entry for entry in entries if composed(entry.name) == view.name and entry.is_dir()]
+        found += [image_view(entry, entry.name, entry.name, _SUFFIXES[kind]) for entry in folders]
         found += [
-            entry for entry in entries if composed(entry.stem) == view.name and entry.suffix.lower() in VIDEO_SUFFIXES
+            Candidate(name=view.name, path=entry, label=entry.name)
+            for entry in entries
+            if composed(entry.stem) == view.name and entry.suffix.lower() in VIDEO_SUFFIXES
         ]
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise InputError(f"'{folder}' holds {len(found)} sequences for {view.name}: {names}", "keep one of them")
-    return found[0] if found else None
+        words = DEPTH_WORDS if kind == DEPTH_MAPS else MASK_WORDS
+        found = [one for entry in folders for one in maps_below(entry, entry.name, words, _SUFFIXES[kind])] or found
+    sequences = [candidate for candidate in found if candidate]
+    if len(sequences) > 1:
+        names = ", ".join(candidate.label.rstrip("/") for candidate in sequences)
+        raise InputError(f"'{folder}' holds {len(sequences)} sequences for {view.name}: {names}", "keep one of them")
+    return sequences[0] if sequences else None
 
 
 def _check_depth_image(name: str, header: ImageHeader) -> None:
@@ -174,7 +184,7 @@ def _pair_by_time(kind: str, video: FrameSource, view: View, late_s: float = 0.0
 
 
 def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int, ...]:
-    """Pair by file stem or times in the names if the view is an image folder, else by frame number in the video."""
+    """Pair by file stem, number or time in the names if the view is an image folder, else by number in the video."""
     source, indices = view.source, view.indices
     available: Sequence[str | int]
     wanted: Sequence[str | int]
@@ -182,6 +192,9 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
         available = [_without_image_suffix(name) for name in images.frame_names]
         names = source.frame_names
         wanted = [names[index] for index in indices]
+        numbers = source.numbers or ()
+        if images.numbers and images.numbers[:1] == numbers[:1] and not set(available) & set(names):
+            available, wanted = images.numbers, [numbers[index] for index in indices]
     else:
         available = images.numbers or range(len(images.files))
         _check_numbers(kind, images, view)

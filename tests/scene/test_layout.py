@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from page4d.errors import InputError, Level
+from page4d.scene.images import ImageFolderSource
 from page4d.scene.open import open_scene
 from tests.scene.clip_writers import Pixels, counter_image, read_counter, write_images, write_video
 
@@ -311,3 +312,32 @@ def test_ordinary_layouts_are_read_without_a_warning(files: Tree, views: str, tm
         len([n for n in files if n.startswith(f"{view}/")]) or 3 for view in scene.view_names
     ]
     assert texts(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        tree("cam1/color/{t:03}.png", "cam2/color/{t:03}.png")
+        | depth("cam1/depth/{t:03}.png", "cam2/depth/{t:03}.png"),
+        tree("cam1/f{t:03}.color.png") | depth("cam1/f{t:03}.depth.png"),
+        tree("cam1/color_{t:06}.png") | depth("cam1/aligned_depth_to_color_{t:06}.png"),
+    ],
+)
+def test_depth_in_the_folders_of_cameras_is_read_on_request(files: Tree, tmp_path: Path) -> None:
+    for time in TIMES:
+        files |= {name: DEPTH + time for name in files if "depth" in name and f"{time}." in name}
+    write_tree(tmp_path, files)
+    for view in open_scene(tmp_path, depth=tmp_path).views:
+        assert view.depth is not None
+        assert isinstance(view.depth.frames, ImageFolderSource)
+        with view.depth.frames.open() as reader:
+            shown = [int(image.max()) for image in reader.read(view.depth.indices)]
+        assert shown == [1500 + time for time in TIMES]
+
+
+def test_masks_in_the_folder_of_a_camera_are_read_on_request(tmp_path: Path) -> None:
+    masks = {f"cam1/mask_{time}.png": counter_image(0, (48, 64)) for time in TIMES}
+    write_tree(tmp_path, tree("cam1/frame_{t}.png") | masks)
+    (view,) = open_scene(tmp_path, masks=tmp_path).views
+    assert view.mask is not None
+    assert view.mask.indices == (0, 1, 2)
