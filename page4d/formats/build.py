@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Annotated, TypeAlias
 
 import torch
@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from page4d.conventions import PIXEL_CENTER
+from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER
 from page4d.errors import InputError
 from page4d.formats.camera_model import MAX_SIDE_PX, ROTATION_TOLERANCE, CalibratedCamera
 from page4d.formats.files import error_context
@@ -158,14 +158,33 @@ def make_camera(
         )
 
 
+def opencv_camera(
+    path: Path,
+    name: str,
+    matrix: Float[Tensor, "3 3"] | Sequence[Sequence[float]],
+    image_size: tuple[int, int] | None,
+    world_to_camera: Float[Tensor, "4 4"] | None,
+    distortion: Distortion | None,
+) -> CalibratedCamera:
+    """Build a camera whose top-left pixel centre is at (0, 0), as in OpenCV; a lens alone has the identity as pose.
+
+    Raises:
+        InputError: with the file and the name of the camera.
+    """
+    return make_camera(
+        path.name,
+        name,
+        intrinsics=torch.as_tensor(matrix, dtype=torch.float64),
+        world_to_camera=torch.eye(4, dtype=torch.float64) if world_to_camera is None else world_to_camera,
+        image_size=image_size,
+        distortion=distortion,
+        pixel_center=INTEGER_PIXEL_CENTER,
+    )
+
+
 def pose_matrix(rotation: Float[Tensor, "*F 3 3"], translation: Sequence[float]) -> Float[Tensor, "*F 4 4"]:
     """Build `world_to_camera` from its rotation and translation."""
     return rigid(rotation, torch.tensor(list(translation), dtype=torch.float64))
-
-
-def identity_pose() -> Float[Tensor, "4 4"]:
-    """Return the pose of a camera of which only the lens is read."""
-    return torch.eye(4, dtype=torch.float64)
 
 
 _IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .webp .bmp .tif .tiff .exr .heic .heif .gif .ppm .pgm".split())

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field
 
-from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
+from page4d.conventions import Scale
 from page4d.errors import InputError, listed
 from page4d.formats.build import (
     FileSchema,
@@ -22,13 +22,12 @@ from page4d.formats.build import (
     brown_conrady,
     fisheye,
     group_images,
-    identity_pose,
     join_images,
-    make_camera,
+    opencv_camera,
     pinhole,
     pose_matrix,
 )
-from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.formats.camera_model import Calibration
 from page4d.formats.files import MAX_IMAGES, check_count, error_context, unreadable, validated
 from page4d.geometry.transforms import invert_rigid
 
@@ -39,6 +38,11 @@ _Column3 = Annotated[
     list[Annotated[list[float], Field(min_length=1, max_length=1)]], Field(min_length=3, max_length=3)
 ]
 _Coefficients = list[float] | Annotated[list[list[float]], Field(max_length=1)]
+
+
+def _flat(coefficients: _Coefficients) -> list[float]:
+    flat: list[float] = torch.tensor(coefficients, dtype=torch.float64).flatten().tolist()
+    return flat
 
 
 class _PanopticCamera(FileSchema):
@@ -65,7 +69,10 @@ def read_panoptic(path: Path, content: dict[str, Any]) -> Calibration:
         camera = validated(_PanopticCamera, raw, path.name, f"number {index + 1}")
         shift = torch.tensor(camera.t, dtype=torch.float64).flatten() * _METRES_PER_CM
         pose = pose_matrix(torch.tensor(camera.R, dtype=torch.float64), shift.tolist())
-        cameras.append(_camera(path, camera.name, camera.K, camera.distCoef, camera.resolution, pose))
+        with error_context(path.name, camera.name):
+            distortion = brown_conrady(_flat(camera.distCoef))
+        size = (camera.resolution[1], camera.resolution[0])
+        cameras.append(opencv_camera(path, camera.name, camera.K, size, pose, distortion))
     return Calibration(path=path, scale=Scale.METRIC, cameras=tuple(cameras), file_unit="cm")
 
 
@@ -107,38 +114,17 @@ def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
     cameras = []
     for name in known:
         camera = validated(_MulticalCamera, given[name], path.name, name)
-        pose = identity_pose()
+        pose = None
         if poses:
             rigid = validated(_MulticalPose, pose_of[name], path.name, name)
             pose = pose_matrix(torch.tensor(rigid.R, dtype=torch.float64), rigid.T)
-        is_fisheye = camera.model == "fisheye"
-        cameras.append(_camera(path, name, camera.K, camera.dist, camera.image_size, pose, is_fisheye))
+        with error_context(path.name, name):
+            distortion = (fisheye if camera.model == "fisheye" else brown_conrady)(_flat(camera.dist))
+        size = (camera.image_size[1], camera.image_size[0])
+        cameras.append(opencv_camera(path, name, camera.K, size, pose, distortion))
     left_out = [name for name in given if name not in known]
     notices = (f"{path.name}: {listed(left_out)} left out: without a pose",) if left_out else ()
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), notices=notices)
-
-
-def _camera(
-    path: Path,
-    name: str,
-    matrix: list[list[float]],
-    coefficients: list[float] | list[list[float]],
-    size: list[int],
-    pose: torch.Tensor,
-    is_fisheye: bool = False,
-) -> CalibratedCamera:
-    with error_context(path.name, name):
-        values = torch.tensor(coefficients, dtype=torch.float64).flatten().tolist()
-        distortion = fisheye(values) if is_fisheye else brown_conrady(values)
-    return make_camera(
-        path.name,
-        name,
-        intrinsics=torch.tensor(matrix, dtype=torch.float64),
-        world_to_camera=pose,
-        image_size=(size[1], size[0]),
-        distortion=distortion,
-        pixel_center=INTEGER_PIXEL_CENTER,
-    )
 
 
 class _TrainerCamera(FileSchema):

@@ -78,7 +78,7 @@ FORMATS = (
     RigFormat(
         "ROS camera_info",
         "yaml_rigs",
-        keys="(?i:camera_matrix|distortion_model)",
+        keys="(?i:camera_?matrix|distortion_model|mtx)",
         reader="read_camera_info",
         has_poses=False,
     ),

@@ -22,8 +22,7 @@ from page4d.formats.build import (
     Side,
     brown_conrady,
     fisheye,
-    identity_pose,
-    make_camera,
+    opencv_camera,
     pose_matrix,
     rotation_of,
 )
@@ -87,7 +86,7 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
     return Calibration(
         path=path,
         scale=Scale.ARBITRARY if is_arbitrary else Scale.METRIC,
-        cameras=tuple(_camera(path.name, key, table, poses) for key, table in known.items()),
+        cameras=tuple(_camera(path, key, table, poses) for key, table in known.items()),
         notices=(notice,) if left_out else (),
     )
 
@@ -97,22 +96,14 @@ def _numbered(tables: dict[str, Any]) -> dict[str, Any]:
     return {f"cam_{key}": table for key, table in tables.items()}
 
 
-def _camera(label: str, key: str, content: dict[str, object], poses: bool) -> CalibratedCamera:
-    table = validated(_CameraTable, content, label, key)
+def _camera(path: Path, key: str, content: dict[str, object], poses: bool) -> CalibratedCamera:
+    table = validated(_CameraTable, content, path.name, key)
     name = key if table.name is None else table.name
-    with error_context(label, name):
+    with error_context(path.name, name):
         coefficients = torch.tensor(table.distortions, dtype=torch.float64).flatten().tolist()
         distortion = fisheye(coefficients) if table.fisheye else brown_conrady(coefficients)
-        pose = pose_matrix(rotation_of(table.rotation), table.translation) if poses else identity_pose()
-    return make_camera(
-        label,
-        name,
-        intrinsics=torch.tensor(table.matrix, dtype=torch.float64),
-        world_to_camera=pose,
-        image_size=(table.size[1], table.size[0]),
-        distortion=distortion,
-        pixel_center=INTEGER_PIXEL_CENTER,
-    )
+        pose = pose_matrix(rotation_of(table.rotation), table.translation) if poses else None
+    return opencv_camera(path, name, table.matrix, (table.size[1], table.size[0]), pose, distortion)
 
 
 def write(calibration: Calibration, path: Path) -> None:

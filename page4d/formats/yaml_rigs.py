@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
-from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
+from page4d.conventions import Scale
 from page4d.errors import InputError
 from page4d.formats.build import (
     FileSchema,
@@ -27,8 +25,7 @@ from page4d.formats.build import (
     Side,
     brown_conrady,
     fisheye,
-    identity_pose,
-    make_camera,
+    opencv_camera,
     pinhole,
     pose_matrix,
     rotation_of,
@@ -41,7 +38,7 @@ from page4d.geometry.transforms import invert_rigid
 from page4d.io.input_files import natural_key
 
 _FISHEYE_MODELS = frozenset({"equidistant", "fisheye", "kannala_brandt", "kannala_brandt4"})
-_BROWN_CONRADY_MODELS = frozenset({"radtan", "plumb_bob", "rational_polynomial", "none"})
+_BROWN_CONRADY_MODELS = frozenset({"radtan", "radial-tangential", "plumb_bob", "rational_polynomial", "none"})
 
 _MODEL_HINT = "calibrate with a pinhole camera and radial-tangential or equidistant (fisheye) distortion"
 
@@ -68,7 +65,7 @@ def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     tables = sorted(_tables(content, r".+", "camera_model").items(), key=lambda item: natural_key(item[0]))
     check_count(path, len(tables))
     cameras: list[CalibratedCamera] = []
-    pose = identity_pose()
+    pose = torch.eye(4, dtype=torch.float64)
     for key, raw in tables:
         with error_context(path.name, key):
             if raw["camera_model"] != "pinhole":
@@ -85,7 +82,7 @@ def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
             lens = _lens(camera.distortion_coeffs, camera.distortion_model)
         width, height = camera.resolution
         matrix = pinhole(*camera.intrinsics)
-        cameras.append(_camera(path, key, matrix, lens, (height, width), pose if poses else identity_pose()))
+        cameras.append(opencv_camera(path, key, matrix, (height, width), pose if poses else None, lens))
     return Calibration(path=path, scale=Scale.METRIC, cameras=tuple(cameras))
 
 
@@ -108,12 +105,12 @@ def read_mc_calib(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
             lens = _lens(_flat(table.get("distortion_vector"), "distortion_vector"), model or "of another type")
             matrix = numbers_of(table["camera_matrix"], "camera_matrix", 3, 3)
             size = _size(table, "img_")
-        cameras.append(_camera(path, key, matrix, lens, size, pose if poses else identity_pose()))
+        cameras.append(opencv_camera(path, key, matrix, size, pose if poses else None, lens))
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras))
 
 
 def read_camera_info(path: Path, content: dict[str, Any] | list[tuple[Path, dict[str, Any]]]) -> Calibration:
-    """Read the lens of a camera from `camera_info` of ROS or a file of OpenCV's calibration sample, or several files.
+    """Read the lens of a camera from `camera_info` of ROS, OpenCV's calibration sample or EuRoC, or several files.
 
     Without `camera_name` the camera has the name of the file.
 
@@ -129,12 +126,16 @@ def _camera_info(path: Path, content: dict[str, Any]) -> CalibratedCamera:
     table = {key.lower(): value for key, value in content.items()}
     name = str(table.get("camera_name") or path.name.split(".")[0])
     with error_context(path.name, name):
-        key, matrix = _first(table, ("camera_matrix", "k"))
+        if "intrinsics" in table:  # EuRoC: fx fy cx cy
+            fx, fy, cx, cy = numbers_of(table["intrinsics"], "intrinsics", 1, 4)[0].tolist()
+            matrix = pinhole(fx, fy, cx, cy)
+        else:
+            key, given = _first(table, ("camera_matrix", "cameramatrix", "mtx", "k"))
+            matrix = numbers_of(given, key, 3, 3)
         values = [table[other] for other in _COEFFICIENT_KEYS if other in table]
         lens = _lens(_flat(values[0], "the distortion") if values else [], _model(table))
-        matrix = numbers_of(matrix, key, 3, 3)
         size = _size(table, "image_")
-    return _camera(path, name, matrix, lens, size, identity_pose())
+    return opencv_camera(path, name, matrix, size, None, lens)
 
 
 _COEFFICIENT_KEYS = (
@@ -161,7 +162,7 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     label = path.name
     matrices, coefficients = (_sides(table, pattern) for pattern in (_STEREO_LENS, _STEREO_DISTORTION))
     with error_context(label, "2"):
-        pose = identity_pose()
+        pose = None
         if poses:
             turn = _flat(_first(table, ("r",))[1], "R")
             shift = _flat(_first(table, ("t",))[1], "T")
@@ -169,13 +170,14 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
                 raise InputError(f"R has {len(turn)} numbers and T {len(shift)}, expected 9 and 3", CORRECTION_HINT)
             pose = pose_matrix(rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]]), shift)
     cameras = []
-    for side, to_camera in ((0, identity_pose()), (1, pose)):
+    for side, to_camera in ((0, None), (1, pose)):
         with error_context(label, str(side + 1)):
             if side not in matrices:
                 raise InputError(f"the camera matrix M{side + 1} is missing", CORRECTION_HINT)
             lens = _lens(_flat(coefficients.get(side, []), f"D{side + 1}"), _model(table))
             matrix = numbers_of(matrices[side], f"M{side + 1}", 3, 3)
-        cameras.append(_camera(path, str(side + 1), matrix, lens, _size(table, "image_"), to_camera))
+            size = _size(table, "image_")
+        cameras.append(opencv_camera(path, str(side + 1), matrix, size, to_camera, lens))
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), unnamed=True)
 
 
@@ -198,25 +200,6 @@ def _first(table: Mapping[str, object], keys: Sequence[str]) -> tuple[str, objec
     if found is None:
         raise InputError(f"{keys[0].upper() if len(keys[0]) == 1 else keys[0]} is missing", CORRECTION_HINT)
     return found, table[found]
-
-
-def _camera(
-    path: Path,
-    name: str,
-    matrix: Float[Tensor, "3 3"],
-    lens: Distortion | None,
-    size: tuple[int, int] | None,
-    pose: Float[Tensor, "4 4"],
-) -> CalibratedCamera:
-    return make_camera(
-        path.name,
-        name,
-        intrinsics=matrix,
-        world_to_camera=pose,
-        image_size=size,
-        distortion=lens,
-        pixel_center=INTEGER_PIXEL_CENTER,
-    )
 
 
 def _model(table: Mapping[str, object]) -> str | None:
@@ -249,7 +232,7 @@ def _size(table: Mapping[str, object], prefix: str) -> tuple[int, int] | None:
             height, width = (number_of(table[name], name) for name in names)
             break
     else:
-        pair = next((table[key] for key in ("image_size", "imagesize", "size") if key in table), None)
+        pair = next((table[key] for key in ("image_size", "imagesize", "size", "resolution") if key in table), None)
         if not isinstance(pair, list) or len(pair) != 2:
             return None
         width, height = (number_of(value, "image_size") for value in pair)

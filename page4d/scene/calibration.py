@@ -109,26 +109,33 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
 
 
 def as_moving_camera(calibration: Calibration, views: Sequence[View]) -> Calibration:
-    """Join the cameras of single images to the moving camera of the only view, whose images have their names."""
+    """Join the cameras of single images to the moving camera of the only view, whose images have their names.
+
+    The cameras of an unnamed calibration are the images in natural order.
+    """
     source = views[0].source if len(views) == 1 else None
-    if not isinstance(source, ImageFolderSource) or views[0].name in calibration.names:
+    if not isinstance(source, ImageFolderSource) or views[0].name in calibration.names or len(source.files) < 2:
         return calibration
-    if not {file.stem for file in source.files} & set(calibration.names) or len(source.files) < 2:
+    stems = [file.stem for file in source.files]
+    frames = list(calibration.names)
+    if calibration.unnamed and len(stems) == len(frames):
+        frames = sorted(stems, key=natural_key)
+    elif not set(stems) & set(frames):
         return calibration
     images = [
         ImageCamera(
             view=views[0].name,
-            frame=camera.name,
+            frame=frame,
             intrinsics=camera.intrinsics,
             world_to_camera=camera.world_to_camera,
             image_size=camera.image_size,
             distortion=camera.distortion,
             nominal_width=camera.nominal_width,
         )
-        for camera in calibration.cameras
+        for frame, camera in zip(frames, calibration.cameras, strict=True)
         if camera.is_static
     ]
-    return replace(calibration, cameras=join_images(calibration.path.name, images))
+    return replace(calibration, cameras=join_images(calibration.path.name, images), unnamed=False)
 
 
 def place_cameras(

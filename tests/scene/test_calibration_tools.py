@@ -172,6 +172,19 @@ K: [70.0, 0.0, 31.5, 0.0, 71.0, 23.5, 0.0, 0.0, 1.0]
             "brown-conrady",
         ),
         (
+            yaml.dump(
+                {
+                    "sensor_type": "camera",
+                    "camera_model": "pinhole",
+                    "intrinsics": [70, 71, 31.5, 23.5],
+                    "distortion_model": "radial-tangential",
+                    "distortion_coefficients": [-0.1, 0.02, 0, 0],
+                }
+            ),
+            "lens",
+            "brown-conrady",
+        ),
+        (
             yaml.dump({"camera_matrix": K.tolist(), "dist_coeff": [[-0.1, 0.02, 0.0, 0.0, 0.01]]}),
             "lens",
             "brown-conrady",
@@ -301,6 +314,18 @@ def test_images_of_one_moving_camera_are_the_frames_of_their_view(tmp_path: Path
     scene = open_scene(tmp_path, calibration=tmp_path / "transforms.json")
     assert scene.views[0].camera is not None
     assert scene.views[0].camera.world_to_camera[:, 0, 3].tolist() == [0.0, -1.0, -2.0, -3.0]
+
+
+def test_rows_of_poses_bounds_are_the_images_of_one_moving_camera(tmp_path: Path) -> None:
+    write_frames(tmp_path / "images")
+    rows = np.tile(llff_rows(make_rig())[0], (4, 1))
+    rows[:, [4, 9, 14]] = [[*SIZE, 70.0]]
+    rows[:, 3] += np.arange(4)  # the centre moves along x
+    np.save(tmp_path / "poses_bounds.npy", rows)
+    camera = open_scene(tmp_path, calibration=tmp_path / "poses_bounds.npy").views[0].camera
+    assert camera is not None
+    centers = -(camera.world_to_camera[:, :3, :3].mT @ camera.world_to_camera[:, :3, 3:])[..., 0]
+    np.testing.assert_allclose((centers - centers[0]).numpy()[:, 0], [0, 1, 2, 3], atol=1e-12)
 
 
 def test_views_are_paired_with_cameras_by_the_ends_of_their_names(tmp_path: Path) -> None:
