@@ -25,7 +25,6 @@ from page4d.evaluation.scores import counted_pixels
 from page4d.formats import cameras_json
 from page4d.formats.files import read_json
 from page4d.formats.maps import STILL_LEVEL, read_png
-from page4d.geometry.camera import resize_intrinsics
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.output.reader import Output, open_output
 
@@ -286,10 +285,7 @@ class Comparison:
 
     def intrinsics(self, view: ComparedView) -> Float[Tensor, "T 3 3"]:
         """Return a view's predicted intrinsics for the truth's image size, at all instants of the output."""
-        height, width = self.output.cameras.image_sizes[view.index]
-        true_height, true_width = view.truth.image_size
-        intrinsics = self.output.cameras.intrinsics[:, view.index]
-        return resize_intrinsics(intrinsics, true_width / width, true_height / height)
+        return self.output.cameras.intrinsics_at(view.index, view.truth.image_size)
 
 
 def no_step() -> None:

@@ -19,7 +19,6 @@ from torch.utils.data import Dataset
 
 from page4d.choices import Poses, Preprocess
 from page4d.errors import InputError, UsageError, counted, listed
-from page4d.geometry.camera import resize_intrinsics
 from page4d.geometry.distortion import Distortion
 from page4d.io.json_records import readable
 from page4d.options import ReconstructSettings, SceneOptions
@@ -263,14 +262,11 @@ class OutputDataset(Dataset[dict[str, Tensor]]):
         instant, place = divmod(index % len(self), len(self.views))
         time, name = self.times[instant], self.views[place]
         view = self.output.view_names.index(name)
-        height, width = self._sizes[name]
-        map_height, map_width = self.output.map_size(name)
-        intrinsics = self.output.intrinsics_at_maps(name)[time]
         moving = self.output.dynamic(time, name)
         item = {
             "depth": torch.from_numpy(self.output.depth(time, name)),
             "confidence": torch.from_numpy(self.output.confidence(time, name)),
-            "K": resize_intrinsics(intrinsics, width / map_width, height / map_height).float(),
+            "K": self.output.cameras.intrinsics_at(view, self._sizes[name])[time].float(),
             "world_to_camera": self.output.cameras.world_to_camera[time, view].float(),
             "time": torch.tensor(self.output.run.times[time], dtype=torch.float64),
             "view": torch.tensor(view),
@@ -281,7 +277,7 @@ class OutputDataset(Dataset[dict[str, Tensor]]):
             velocity, sigma = self.output.velocity(time, name)
             item |= {"velocity": torch.from_numpy(velocity), "velocity_sigma": torch.from_numpy(sigma)}
         if self._pictures is not None:
-            pixels = resize(self._decoded(self._pictures, name, time), (height, width))
+            pixels = resize(self._decoded(self._pictures, name, time), self._sizes[name])
             item["image"] = torch.from_numpy(pixels.astype(np.float32) / 255).permute(2, 0, 1).contiguous()
         return item
 

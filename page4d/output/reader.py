@@ -44,16 +44,6 @@ def instant_index(output: "Output", time_index: int) -> int:
     return int(time_index)
 
 
-def lift_depth(output: "Output", time_index: int, view: str) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Return the world points [H, W, 3] of a depth map and the mask [H, W] of pixels with depth; see `Output`."""
-    depth = torch.from_numpy(output.depth(time_index, view)).double()
-    pose = output.cameras.world_to_camera[time_index, output.view_names.index(view)]
-    points = transform_points(invert_rigid(pose), unproject(depth, output.intrinsics_at_maps(view)[time_index]))
-    mask = depth > 0
-    points[~mask] = torch.nan
-    return points.float().numpy(), mask.numpy()
-
-
 def choose_views(output: "Output", views: Sequence[str] | None) -> tuple[str, ...]:
     """Return the names of views, all of the run for None, after a check that they exist.
 
@@ -292,7 +282,13 @@ class Output:
         """
         for text in self.run.unmapped_depths:
             warnings.warn(text, stacklevel=2)
-        return lift_depth(self, instant_index(self, time_index), view)
+        index = instant_index(self, time_index)
+        depth = torch.from_numpy(self.depth(index, view)).double()
+        pose = self.cameras.world_to_camera[index, self.view_names.index(view)]
+        points = transform_points(invert_rigid(pose), unproject(depth, self.intrinsics_at_maps(view)[index]))
+        mask = depth > 0
+        points[~mask] = torch.nan
+        return points.float().numpy(), mask.numpy()
 
     def pictures(self, scene: Path | str) -> Pictures:
         """Open the run's videos in the folder `scene`, to decode pictures in order; once for a folder.
