@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from page4d.errors import Page4DError
+from page4d.io.limits import known_error
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 Result = TypeVar("Result")
@@ -50,11 +51,14 @@ def bounded(seconds: float = 1.0, megabytes: float = 300.0) -> Iterator[None]:
 
 
 def read_or_refuse(read: Callable[[], Result], codes: Sequence[int] = (2, 3)) -> Result | None:
-    """Return what a reader returns, or None if it refuses with a short message and a hint."""
+    """Return what a reader returns, or None if it refuses with a short message and a hint.
+
+    The error is the one that the command line reports: "out of memory" would not be in `codes`.
+    """
     try:
         return read()
     except Page4DError as error:
-        refused = error
+        refused = known_error(error) or error
     assert refused.exit_code in codes
     assert refused.hint
     assert "\n" not in refused.message
