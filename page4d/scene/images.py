@@ -28,7 +28,7 @@ from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import fit_long_side
 from page4d.io.input_files import check_pixels, natural_key
 from page4d.scene.image_file import Image, ImageHeader, check_readable, image_name, read_header, read_pixels
-from page4d.scene.packing import MOSAIC, is_mosaic
+from page4d.scene.packing import MOSAIC, check_halves, comparison_size, is_mosaic
 from page4d.scene.stamps import NS, Stamps, stamps_of_names
 
 if TYPE_CHECKING:
@@ -287,21 +287,24 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFold
 def content_notices(sources: Sequence[ImageFolderSource]) -> list[Notice]:
     """Report colour mosaics, and 16-bit images that use 12 bits or fewer, as industrial cameras store them.
 
-    Decodes the first image of a folder if it is gray or has 16 bits.
+    Decodes the first image of a folder if it is gray, has 16 bits or the shape of two images.
 
     Raises:
-        InputError: if the image is damaged.
+        InputError: if the image is damaged, or a stereo pair.
     """
     notices, mosaics = [], []
     for source in sources:
         first = source.files[0]
         header = read_header(first)
         is_gray = header.channels == 1 and not header.has_palette
-        if header.bits != 16 and not is_gray:
+        small = comparison_size(source.size)
+        if header.bits != 16 and not is_gray and small is None:
             continue
         pixels = read_pixels(first, source.size, grayscale=is_gray)
         if is_gray and is_mosaic(pixels):
             mosaics.append(source.label)
+        if small is not None:
+            check_halves(source.label, resize(pixels, small) / (257 if pixels.dtype == np.uint16 else 1))
         brightest = int(pixels.max())
         if header.bits == 16 and brightest <= _BRIGHTEST_12_BITS:
             text = (

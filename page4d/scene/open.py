@@ -23,7 +23,6 @@ from page4d.scene.discover import discover, select_views
 from page4d.scene.identity import FileIdentity, identify
 from page4d.scene.images import ImageFolderSource, content_notices, probe_image_folder, time_by_name, time_by_number
 from page4d.scene.layout import Candidate
-from page4d.scene.packing import check_halves
 from page4d.scene.probe import probe_video
 from page4d.scene.records import Clock, FrameSource, Level, Notice, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
@@ -115,8 +114,6 @@ def open_sources(
     notices += _same_file_notices(sources)
     folders = [source for source in sources if isinstance(source, ImageFolderSource)]
     notices += content_notices(folders)
-    for source in sources:
-        check_halves(source)
     folders = time_by_name(folders)
     untimed = [source for source in folders if source.stamps is None]
     numbered = {source.path: (source, start) for source, start in time_by_number(untimed)}

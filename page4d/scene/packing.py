@@ -1,6 +1,6 @@
 """Footage that is not one pinhole image: spherical projections, stereo pairs in one picture, raw colour mosaics."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import cv2
 import numpy as np
@@ -8,9 +8,6 @@ from numpy.typing import NDArray
 
 from page4d.errors import InputError
 from page4d.scene.image_file import Image, spherical_error
-
-if TYPE_CHECKING:
-    from page4d.scene.records import FrameSource
 
 _PROJECTIONS = {0: "equirectangular", 1: "cube map", 2: "cropped equirectangular", 3: "half equirectangular"}
 """FFmpeg's AVSphericalProjection without rectilinear and fisheye lenses (4, 5). Source: libavutil/spherical.h."""
@@ -64,24 +61,28 @@ def check_side_data(name: str, frame: Any) -> None:
         raise _stereo_error(f"{name} is stereoscopic footage", packing)
 
 
-def check_halves(source: "FrameSource") -> None:
-    """Decode the first frame if its shape may hold two pictures, and refuse it if its halves show the same scene.
+def comparison_size(size: tuple[int, int]) -> tuple[int, int] | None:
+    """Return the (height, width) at which `check_halves` compares a picture; None if it has not the shape of two."""
+    height, width = size
+    if _MAX_TALL < width / height < _MIN_WIDE:
+        return None
+    scale = min(_HALF_PX / (max(height, width / 2) if width > height * _MAX_TALL else max(height / 2, width)), 1.0)
+    small = (round(height * scale) // 2 * 2, round(width * scale) // 2 * 2)
+    return small if min(small) >= _BLOCK_PX else None
+
+
+def check_halves(label: str, picture: Image) -> None:
+    """Refuse a picture of 8 bits, at its comparison size, whose halves show the same scene.
 
     Raises:
-        InputError: if they do, or the frame cannot be decoded.
+        InputError: if they do.
     """
-    height, width = source.size
-    if _MAX_TALL < width / height < _MIN_WIDE:
-        return
-    wide = width > height * _MIN_WIDE
-    scale = min(_HALF_PX / max(height, width / 2) if wide else _HALF_PX / max(height / 2, width), 1.0)
-    size = (round(height * scale) // 2 * 2, round(width * scale) // 2 * 2)
-    with source.open(size) as reader:
-        picture = next(iter(reader.read([0])))
-    one, other = np.split(_gray(picture), 2, axis=1 if wide else 0)
+    gray = (picture if picture.ndim == 2 else picture.mean(axis=2)).astype(np.float32)
+    is_wide = gray.shape[1] > gray.shape[0] * _MAX_TALL
+    one, other = np.split(gray, 2, axis=1 if is_wide else 0)
     if _excess_of_equal_blocks(one, other) > _MIN_EXCESS:
-        packing = "side by side" if wide else "on top of each other"
-        raise _stereo_error(f"the halves of the first frame of {source.label} show the same scene", packing)
+        packing = "side by side" if is_wide else "on top of each other"
+        raise _stereo_error(f"the halves of the first frame of {label} show the same scene", packing)
 
 
 def is_mosaic(gray: Image) -> bool:
@@ -119,27 +120,25 @@ def _stereo_error(found: str, packing: str) -> InputError:
     return InputError(f"{found}: two cameras in one picture, {packing}", f"make a view of each eye: {how}")
 
 
-def _gray(picture: Image) -> NDArray[np.float32]:
-    flat = picture if picture.ndim == 2 else picture.mean(axis=2)
-    return (flat * (255 / np.iinfo(picture.dtype).max)).astype(np.float32)
-
-
 def _excess_of_equal_blocks(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     """Return the share of textured blocks with an equal at their place in the other half, less that at other rows."""
-    margin = ((_ROWS_PX, _ROWS_PX), (_SHIFT_PX, _SHIFT_PX))
-    there = np.pad(other, margin, mode="edge")
-    elsewhere = np.roll(there, there.shape[0] // 2, axis=0)
-    best = []
-    for y in range(0, one.shape[0] - _BLOCK_PX + 1, _BLOCK_PX):
-        for x in range(0, one.shape[1] - _BLOCK_PX + 1, _BLOCK_PX):
-            block = one[y : y + _BLOCK_PX, x : x + _BLOCK_PX]
-            if block.std() < _MIN_CONTRAST:
-                continue
-            area = np.s_[y : y + _BLOCK_PX + 2 * _ROWS_PX, x : x + _BLOCK_PX + 2 * _SHIFT_PX]
-            best.append(
-                [cv2.matchTemplate(half[area], block, cv2.TM_CCOEFF_NORMED).max() for half in (there, elsewhere)]
-            )
-    if len(best) < _MIN_BLOCKS:
-        return 0.0
-    at_its_place, at_other_rows = (np.array(best) > _SAME).mean(axis=0)
-    return float(at_its_place - at_other_rows)
+    places = [
+        (y, x)
+        for y in range(0, one.shape[0] - _BLOCK_PX + 1, _BLOCK_PX)
+        for x in range(0, one.shape[1] - _BLOCK_PX + 1, _BLOCK_PX)
+        if one[y : y + _BLOCK_PX, x : x + _BLOCK_PX].std() >= _MIN_CONTRAST
+    ]
+    there = np.pad(other, ((_ROWS_PX, _ROWS_PX), (_SHIFT_PX, _SHIFT_PX)), mode="edge")
+
+    def share(half: NDArray[np.float32]) -> float:
+        rows, columns = _BLOCK_PX + 2 * _ROWS_PX, _BLOCK_PX + 2 * _SHIFT_PX
+        best = [
+            cv2.matchTemplate(
+                half[y : y + rows, x : x + columns], one[y : y + _BLOCK_PX, x : x + _BLOCK_PX], cv2.TM_CCOEFF_NORMED
+            ).max()
+            for y, x in places
+        ]
+        return float(np.mean(np.array(best) > _SAME))
+
+    at_its_place = share(there) if len(places) >= _MIN_BLOCKS else 0.0
+    return at_its_place - share(np.roll(there, len(there) // 2, axis=0)) if at_its_place > _MIN_EXCESS else 0.0

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from av.video.reformatter import Interpolation
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted, listed
 from page4d.io.input_files import check_pixels, check_regular_file
 from page4d.scene.image_file import Orientation, display_matrix, orientation_of
-from page4d.scene.packing import MOSAIC, check_side_data, is_mosaic
+from page4d.scene.packing import MOSAIC, check_halves, check_side_data, comparison_size, is_mosaic
 from page4d.scene.records import Level, Notice
 from page4d.scene.timeline import timing
 from page4d.scene.video import (
@@ -101,14 +102,21 @@ _MAX_SPAN_S = 1e9
 
 
 def probe_video(
-    path: Path, *, max_megapixels: float, allow_damaged: bool = False, name: str = "", label: str = ""
+    path: Path,
+    *,
+    max_megapixels: float,
+    allow_damaged: bool = False,
+    is_footage: bool = True,
+    name: str = "",
+    label: str = "",
 ) -> VideoSource:
     """Read a video's time stamps and properties; decodes one frame, or all frames if `allow_damaged`.
 
-    `name` and `label` are those of the view and of the file in messages, by default the stem and name of the file.
+    Halves of the first frame are compared if it `is_footage`, not a mask or depth map. `name` and `label` are those
+    of the view and of the file in messages, by default the stem and name of the file.
 
     Raises:
-        InputError: if the file is not a complete, decodable video.
+        InputError: if the file is not a complete, decodable video of one pinhole camera.
     """
     check_regular_file(path)
     name = name or path.stem
@@ -122,6 +130,11 @@ def probe_video(
     aspect = header.pixel_aspect if orientation else header.coded_pixel_aspect
     square, aspect_notices = square_pixels(name, first, aspect)
     check_pixels(path.name, square[1], square[0], max_megapixels)
+    size = (orientation or Orientation()).size(square)
+    if is_footage and (small := comparison_size(size)):
+        height, width = (orientation or Orientation()).size(small)
+        stored = first.reformat(width=width, height=height, format="gray", interpolation=Interpolation.AREA)
+        check_halves(label or path.name, (orientation or Orientation()).apply(stored.to_ndarray()))
     notices = [*aspect_notices, *turn_notices, *stream_notice(path, header.streams)]
     notices += content_notices(name, first, header.field_order, has_alpha=header.has_alpha)
     if first.format.name.startswith("gray") and is_mosaic(first.to_ndarray()):
@@ -147,7 +160,7 @@ def probe_video(
         path=path,
         label=label or path.name,
         codec=header.codec,
-        size=(orientation or Orientation()).size(square),
+        size=size,
         frame_times=times[num_early:],
         pts=pts,
         positions=np.arange(len(times) - num_early, dtype=np.int64),

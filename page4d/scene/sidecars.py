@@ -111,7 +111,7 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
         frames: FrameSource = images
         indices = _pair_images(kind, images, view)
     else:
-        frames = probe_video(path, max_megapixels=max_megapixels)
+        frames = probe_video(path, max_megapixels=max_megapixels, is_footage=False)
         if kind == DEPTH_MAPS:
             _check_depth_video(path)
             kinds[False] = path.name

@@ -107,6 +107,7 @@ PICTURES: dict[str, tuple[Pixels, str]] = {
         "",
     ),
     "stripes": (np.tile(np.arange(64) % 16 // 8 * 255, (120, 5)).astype(np.uint8)[..., None].repeat(3, 2), ""),
+    "a line": (np.tile(SCENE[:2], (1, 20, 1)), ""),
     "black": (np.zeros((100, 300, 3), np.uint8), ""),
 }
 
