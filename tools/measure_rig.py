@@ -21,9 +21,10 @@ from scipy.spatial.transform import Rotation
 
 from page4d.choices import Registration
 from page4d.options import RegisterSettings
+from page4d.rig.evidence import PixelEvidence
 from page4d.rig.lens import START_FOCAL
-from page4d.rig.records import FocalSource, Lens, RigRegistration, direction_angle_deg, rotation_angle_deg
-from page4d.rig.register import Assembly, register_rig
+from page4d.rig.records import FocalSource, Lens, direction_angle_deg, rotation_angle_deg
+from page4d.rig.register import Assembly, assembled
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 
@@ -47,7 +48,7 @@ def lenses_of_truth(scene: Scene, is_known: bool) -> list[Lens]:
     return lenses
 
 
-def register(scene: Scene, options: argparse.Namespace) -> RigRegistration:
+def register(scene: Scene, options: argparse.Namespace) -> Assembly:
     """Register the scene, from saved keypoints if they are given."""
     if options.keypoints is None:
         uncalibrated = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
@@ -57,9 +58,7 @@ def register(scene: Scene, options: argparse.Namespace) -> RigRegistration:
             focal=None if options.lens in ("true", "unknown") else options.lens,
             seed=options.seed,
         )
-        return register_rig(
-            uncalibrated, settings, lambda notice: print(notice.text), lambda _done, _total, _stage: None
-        )
+        return assembled(PixelEvidence(uncalibrated, settings))
     with Path(options.keypoints).open("rb") as file:
         saved = pickle.load(file)
     assembly = Assembly(
@@ -71,12 +70,7 @@ def register(scene: Scene, options: argparse.Namespace) -> RigRegistration:
         seed=options.seed,
     )
     assembly.run()
-    return RigRegistration(
-        views=assembly.views(),
-        pairs=tuple(assembly.pairs.values()),
-        num_instants=assembly.num_instants,
-        person_height=assembly.person_height,
-    )
+    return assembly
 
 
 def relative(cameras: list[np.ndarray], first: int, second: int) -> np.ndarray:
@@ -84,9 +78,9 @@ def relative(cameras: list[np.ndarray], first: int, second: int) -> np.ndarray:
     return cameras[second] @ np.linalg.inv(cameras[first])
 
 
-def print_pairs(found: RigRegistration, truth: list[np.ndarray]) -> None:
+def print_pairs(found: Assembly, truth: list[np.ndarray]) -> None:
     """Print every pair that was tried, with its error."""
-    for pair in found.pairs:
+    for pair in found.pairs.values():
         error = ""
         if pair.rotation is not None and pair.direction is not None:
             true = relative(truth, pair.first, pair.second)
@@ -94,21 +88,22 @@ def print_pairs(found: RigRegistration, truth: list[np.ndarray]) -> None:
             bend = float(direction_angle_deg(pair.direction, true[:3, 3]))
             error = f"rotation {turn:6.2f} direction {bend:6.2f}"
         control = "" if pair.control is None else f" control {pair.control:.3g}"
-        names = f"{found.views[pair.first].name}-{found.views[pair.second].name}"
+        names = f"{found.names[pair.first]}-{found.names[pair.second]}"
         verdict = pair.reason or "accepted"
         print(f"pair {names} {pair.evidence:8} {error} score {pair.score:.3g}{control}: {verdict}")
 
 
-def print_cameras(found: RigRegistration, truth: list[np.ndarray], scene: Scene) -> None:
+def print_cameras(found: Assembly, truth: list[np.ndarray], scene: Scene) -> None:
     """Print errors of pairs of placed cameras, of centres after alignment, and of focal lengths."""
-    placed = [index for index, view in enumerate(found.views) if view.is_placed]
-    cameras = [np.eye(4) if view.world_to_camera is None else view.world_to_camera for view in found.views]
+    records, of_views = found.placed()
+    placed = [index for index, camera in enumerate(of_views) if camera is not None]
+    cameras = [np.eye(4) if camera is None else camera.world_to_camera.numpy() for camera in of_views]
     turns, bends = [], []
     for first, second in combinations(placed, 2):
         mine, true = relative(cameras, first, second), relative(truth, first, second)
         turns.append(float(rotation_angle_deg(mine[:3, :3], true[:3, :3])))
         bends.append(float(direction_angle_deg(mine[:3, 3], true[:3, 3])))
-        names = f"{found.views[first].name}-{found.views[second].name}"
+        names = f"{found.names[first]}-{found.names[second]}"
         print(f"rig  {names} rotation {turns[-1]:6.2f} direction {bends[-1]:6.2f} degrees")
     if placed:
         print(
@@ -118,12 +113,12 @@ def print_cameras(found: RigRegistration, truth: list[np.ndarray], scene: Scene)
         print("centres (share of the rig's extent):", " ".join(f"{error:.3f}" for error in errors))
         if found.person_height is not None:
             print(f"height of people: {found.person_height * scale:.3f} in the unit of the calibration")
-    for view, true_view in zip(found.views, scene.views, strict=True):
+    for view, true_view in zip(records, scene.views, strict=True):
         assert true_view.camera is not None
         true_lens = true_view.camera.intrinsics.double().numpy()
-        ratio = view.lens.focal / float(np.sqrt(true_lens[0, 0] * true_lens[1, 1]))
-        state = f"placed, residual {view.residual_px:.1f} px" if view.is_placed else f"not placed: {view.reason}"
-        print(f"{view.name}: {state}; focal / true {ratio:.3f} (std {view.focal_std})")
+        ratio = view.focal / float(np.sqrt(true_lens[0, 0] * true_lens[1, 1]))
+        state = f"placed, residual {view.residual_px:.1f} px" if view.placed else f"not placed: {view.reason}"
+        print(f"{view.view}: {state}; focal / true {ratio:.3f} (std {view.focal_std})")
 
 
 def centre_errors(cameras: list[np.ndarray], truth: list[np.ndarray]) -> tuple[float, list[float]]:
@@ -155,8 +150,8 @@ def main() -> None:
     scene = open_scene(options.scene, calibration=options.truth, calibration_resize=options.calib_resize)
     truth = [view.camera.world_to_camera.double().numpy() for view in scene.views if view.camera is not None]
     found = register(scene, options)
-    print_pairs(found, truth)
     print_cameras(found, truth, scene)
+    print_pairs(found, truth)
     for stage, seconds in found.seconds.items():
         print(f"{stage}: {seconds:.1f} s")
 

@@ -252,6 +252,11 @@ class RegistrationRecord(FileModel):
         return sum(camera.placed for camera in self.cameras)
 
     @property
+    def is_complete(self) -> bool:
+        """Whether evidence places all views."""
+        return self.num_placed == len(self.cameras)
+
+    @property
     def is_used(self) -> bool:
         """Whether the result has cameras from evidence."""
         return any(camera.source == "evidence" for camera in self.cameras)

@@ -4,6 +4,7 @@ The height of people in units of the rig is that of their bones.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -140,21 +141,20 @@ def scene_in_metres(scene: Scene, metres_per_unit: float) -> Scene:
     )
 
 
-def metres_per_rig_unit(found: RigRegistration, known: KnownLength) -> float | None:
+def metres_per_rig_unit(found: RigRegistration, view_names: Sequence[str], known: KnownLength) -> float | None:
     """Return the metres per unit of a registered rig; None if a camera of the known distance is not placed.
 
     Raises:
         InputError: if the height of people is known, and none are registered, or if the cameras coincide.
     """
     if isinstance(known, KnownHeight):
-        if found.person_height is None:
+        if found.record.person_height is None:
             raise InputError("⟨scale_from=person=...⟩: no standing people are registered", _FORM)
-        return known.metres / found.person_height
-    poses = {view.name: view.world_to_camera for view in found.views}
-    first, second = poses[known.first], poses[known.second]
+        return known.metres / found.record.person_height
+    first, second = (found.cameras[view_names.index(name)] for name in (known.first, known.second))
     if first is None or second is None:
         return None
-    centers = [-pose[:3, :3].T @ pose[:3, 3] for pose in (first, second)]
+    centers = [-pose[:3, :3].T @ pose[:3, 3] for pose in (one.world_to_camera.numpy() for one in (first, second))]
     apart = float(np.linalg.norm(centers[0] - centers[1]))
     if apart <= 0:
         raise InputError(f"the registered cameras of {known.first} and {known.second} coincide", _FORM)

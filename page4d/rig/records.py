@@ -4,14 +4,16 @@ Rotations are numpy arrays, made by the functions of `page4d.geometry.rotation`;
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 from scipy.spatial.transform import Rotation
 
 from page4d.geometry.distortion import Distortion
@@ -19,6 +21,10 @@ from page4d.geometry.rotation import (
     matrix_from_rotation_vector,
     rotation_vector_from_matrix,
 )
+from page4d.io.json_records import FileModel
+from page4d.output.record import PlacedRecord, RegistrationRecord
+from page4d.rig.camera_motion import ViewMotion
+from page4d.scene.records import ViewCamera
 
 Array = NDArray[np.float64]
 
@@ -71,6 +77,11 @@ class Lens:
     def focal(self) -> float:
         """Focal length in pixels: the geometric mean of both axes."""
         return float(np.sqrt(self.intrinsics[0, 0] * self.intrinsics[1, 1]))
+
+    def camera(self, world_to_camera: Float[Array, "4 4"]) -> ViewCamera:
+        """Return the camera of a view with this lens."""
+        pose, intrinsics = (torch.from_numpy(matrix.copy()) for matrix in (world_to_camera, self.intrinsics))
+        return ViewCamera(world_to_camera=pose, intrinsics=intrinsics, distortion=self.distortion)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,48 +178,41 @@ class PairPose:
         return self.rotation is not None and not self.reason
 
 
-@dataclass(frozen=True, kw_only=True)
-class RegisteredView:
-    """The camera of one view in the world of the rig.
+class RigRegistration(FileModel):
+    """Cameras of a rig from evidence, in the world of the first placed one: their record, and those of placed views.
 
-    `world_to_camera` is None for a view that is not placed; `reason` states why. `residual_px` and `focal_std` are as
-    in `PlacedRecord`.
+    `cameras` are at original pixels and in the unit of the rig; `motions` are those of all cameras, if measured.
     """
 
-    name: str
-    lens: Lens
-    world_to_camera: Float[Array, "4 4"] | None
-    residual_px: float | None = None
-    focal_std: float | None = None
-    reason: str = ""
+    record: RegistrationRecord
+    cameras: list[ViewCamera | None]
+    motions: list[ViewMotion] = Field(default_factory=list)
 
-    @property
-    def is_placed(self) -> bool:
-        """Whether evidence determines the camera."""
-        return self.world_to_camera is not None
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if [camera.placed for camera in self.record.cameras] != [camera is not None for camera in self.cameras]:
+            raise ValueError("cameras are not those of the placed views")
+        return self
+
+    def with_record(self, **changes: object) -> "RigRegistration":
+        """Return it with changes of its record."""
+        return self.model_copy(update={"record": self.record.model_copy(update=changes)})
 
 
-@dataclass(frozen=True, kw_only=True)
-class RigRegistration:
-    """Cameras of a rig from evidence, as in `RegistrationRecord`; the world is the first placed camera's frame."""
-
-    views: tuple[RegisteredView, ...]
-    pairs: tuple[PairPose, ...]
-    num_instants: int
-    metres_per_unit: float | None = None
-    person_height: float | None = None
-    notes: tuple[str, ...] = ()
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def num_placed(self) -> int:
-        """Number of placed views."""
-        return sum(view.is_placed for view in self.views)
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether all views are placed."""
-        return self.num_placed == len(self.views)
+def placed_record(
+    name: str, lens: Lens, reason: str = "", *, residual_px: float | None = None, focal_std: float | None = None
+) -> PlacedRecord:
+    """Record the camera of a view, placed unless there is a reason; the result has the evidence's if it is."""
+    return PlacedRecord(
+        view=name,
+        placed=not reason,
+        source="network" if reason else "evidence",
+        focal=lens.focal,
+        focal_source=lens.focal_source.value,
+        focal_std=focal_std,
+        residual_px=residual_px,
+        reason=reason,
+    )
 
 
 def exp_rotation(vector: Float[Array, "*batch 3"]) -> Float[Array, "*batch 3 3"]:

@@ -13,6 +13,7 @@ from jaxtyping import Float
 from page4d.choices import Registration
 from page4d.errors import Notice
 from page4d.options import in_options
+from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, connected_parts, place
@@ -25,15 +26,16 @@ from page4d.rig.records import (
     Evidence,
     Lens,
     PairPose,
-    RegisteredView,
     RigRegistration,
     StageProgress,
     ViewPeople,
     direction_angle_deg,
     no_progress,
+    placed_record,
     rotation_angle_deg,
 )
 from page4d.rig.texture_pairs import register_texture_pair
+from page4d.scene.records import ViewCamera
 
 TexturePair = Callable[[Pair, tuple[Lens, Lens]], PairPose]
 """Registers a pair of views from texture."""
@@ -98,6 +100,7 @@ class Assembly:
     adjustment: Adjustment | None = None
     reasons: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
 
     def run(self) -> None:
         """Register pairs, place the cameras of the largest part and adjust them."""
@@ -272,8 +275,8 @@ class Assembly:
         cameras = [half.world_to_camera for half in halves if half is not None]
         return list(zip(*cameras, strict=True))
 
-    def views(self) -> tuple[RegisteredView, ...]:
-        """Return the camera of every view, or the reason why it is not placed; the first placed is the world."""
+    def placed(self) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
+        """Return the record of every view, and its camera if it is placed; the first placed one is the world."""
         self._set_final_lenses()
         if self.placement is not None:
             for pair, reason in self.placement.dropped:
@@ -283,17 +286,34 @@ class Assembly:
             cameras = {}
         parts = connected_parts(len(self.names), [(pair.first, pair.second) for pair in self.accepted()])
         origin = np.linalg.inv(cameras[min(cameras)]) if cameras else np.eye(4)
-        return tuple(
-            RegisteredView(
-                name=name,
-                lens=self.lenses[view],
-                world_to_camera=cameras[view] @ origin if view in cameras else None,
-                residual_px=self._residual(view) if view in cameras else None,
-                focal_std=self._focal_std(view) if view in cameras else None,
-                reason="" if view in cameras else self._reason(view, parts),
+        records: list[PlacedRecord] = []
+        found: list[ViewCamera | None] = []
+        for view, (name, lens) in enumerate(zip(self.names, self.lenses, strict=True)):
+            if view in cameras:
+                residual, std = self._residual(view), self._focal_std(view)
+                records.append(placed_record(name, lens, residual_px=residual, focal_std=std))
+                found.append(lens.camera(cameras[view] @ origin))
+            else:
+                records.append(placed_record(name, lens, self._reason(view, parts)))
+                found.append(None)
+        return records, found
+
+    def pair_records(self) -> list[PairRecord]:
+        """Record all pairs that were tried."""
+        return [
+            PairRecord(
+                views=(self.names[pair.first], self.names[pair.second]),
+                evidence=pair.evidence.value,
+                score=pair.score,
+                control=pair.control,
+                jackknife_deg=pair.jackknife_deg,
+                residual_px=pair.residual_px,
+                num_instants=pair.num_instants,
+                accepted=pair.is_accepted,
+                reason=pair.reason,
             )
-            for view, name in enumerate(self.names)
-        )
+            for pair in self.pairs.values()
+        ]
 
     @property
     def person_height(self) -> float | None:
@@ -353,24 +373,42 @@ NO_POSE_MODEL = f"body keypoints are not used: '{FETCH_COMMAND}' fetches the mod
 def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> RigRegistration:
     """Register the views of a scene, all of them static, from the evidence that its settings name.
 
-    The result depends only on the scene and the settings. Texture is extracted only where people do not place all
-    views in loops of accepted pairs, and with unknown focal lengths only where people place some views, or the
-    settings request texture.
+    The result depends only on the scene and the settings.
 
     Raises:
         UsageError: if `focal` is invalid.
         InputError: if a frame cannot be decoded, or the file of `intrinsics` is unusable.
     """
+    assembly = assembled(evidence)
+    for note in assembly.notes:
+        notify(Notice(note))
+    asked = evidence.settings.register
+    lacks_model = asked in (Registration.AUTO, Registration.PEOPLE) and assembly.people is None
+    cameras, found = assembly.placed()
+    record = RegistrationRecord(
+        asked=asked,
+        pairs=assembly.pair_records(),
+        cameras=cameras,
+        num_instants=assembly.num_instants,
+        person_height=assembly.person_height,
+        notes=[*([NO_POSE_MODEL] if lacks_model else []), *map(in_options, assembly.notes)],
+        seconds={stage: round(seconds, 3) for stage, seconds in assembly.seconds.items()},
+    )
+    return RigRegistration(record=record, cameras=found)
+
+
+def assembled(evidence: PixelEvidence) -> Assembly:
+    """Register the pairs of views of a scene and place their cameras.
+
+    Texture is extracted only where people do not place all views in loops of accepted pairs, and with unknown focal
+    lengths only where people place some views, or the settings request texture.
+    """
     seconds: dict[str, float] = {}
-    notes: list[str] = []
-    settings, names, num_instants = evidence.settings, evidence.scene.view_names, len(evidence.instants)
+    settings = evidence.settings
     start = time.perf_counter()
     people: tuple[ViewPeople, ...] | None = None
-    if settings.register in (Registration.AUTO, Registration.PEOPLE):
-        if is_fetched():
-            people = evidence.people
-        else:
-            notes.append(NO_POSE_MODEL)
+    if settings.register in (Registration.AUTO, Registration.PEOPLE) and is_fetched():
+        people = evidence.people
     seconds["keypoints"] = time.perf_counter() - start
     start = time.perf_counter()
     texture: TexturePair | None = None
@@ -384,24 +422,16 @@ def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> R
 
     start = time.perf_counter()
     assembly = Assembly(
-        names=names,
+        names=evidence.scene.view_names,
         lenses=list(evidence.lenses),
         people=people,
         texture=texture,
         assumes_one_focal=settings.register is Registration.TEXTURE,
-        num_instants=num_instants,
+        num_instants=len(evidence.instants),
         seed=settings.seed,
         progress=evidence.progress,
+        seconds=seconds,
     )
     assembly.run()
     seconds["pairs and adjustment"] = time.perf_counter() - start - seconds.get("texture", 0.0)
-    for note in assembly.notes:
-        notify(Notice(note))
-    return RigRegistration(
-        views=assembly.views(),
-        pairs=tuple(assembly.pairs.values()),
-        num_instants=num_instants,
-        person_height=assembly.person_height,
-        notes=(*notes, *map(in_options, assembly.notes)),
-        seconds=seconds,
-    )
+    return assembly

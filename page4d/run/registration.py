@@ -18,7 +18,7 @@ from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
 from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options, split_options
-from page4d.output.record import CalibrationCheckRecord, PairRecord, PlacedRecord, RegistrationRecord
+from page4d.output.record import CalibrationCheckRecord, RegistrationRecord
 from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.evidence import PixelEvidence
@@ -34,10 +34,9 @@ from page4d.rig.length import (
 from page4d.rig.opening import opened_scene
 from page4d.rig.people.keypoints import FETCH_COMMAND
 from page4d.rig.people.model import is_fetched, model_sha256
-from page4d.rig.records import Evidence, PairPose, RegisteredView, RigRegistration, StageProgress, no_progress
+from page4d.rig.records import RigRegistration, StageProgress, no_progress, placed_record
 from page4d.rig.register import register_rig
 from page4d.run.progress import Observer, SilentObserver
-from page4d.run.state_records import RegistrationState
 from page4d.scene.records import Level, Notice, Scene, ViewCamera
 
 Notify = Callable[[Notice], None]
@@ -64,7 +63,7 @@ class SceneEvidence:
     length: KnownLength | None
     is_pending: bool
     will_check: bool
-    registration: RegistrationState | None = None
+    registration: RigRegistration | None = None
     distance: KnownDistance | None = None
     scale_source: ScaleSource | None = None
 
@@ -157,20 +156,22 @@ def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, not
     if not is_static and _moving(pixels.motions):
         pixels = evidence.pixels
     found = register_scene(pixels, length, notify, is_static=is_static)
+    record = found.record
     # The placed cameras must have the unit that a known distance requires.
-    has_unit = not isinstance(length, KnownDistance) or found.metres_per_unit is not None
-    uses_parts = settings.poses is Poses.INPUT and has_unit
-    state = state_of(found, settings.register, uses_parts=uses_parts)
+    has_unit = not isinstance(length, KnownDistance) or record.metres_per_unit is not None
+    if not record.is_complete and (record.num_placed < 2 or settings.poses is not Poses.INPUT or not has_unit):
+        cameras = [camera.model_copy(update={"source": "network"}) for camera in record.cameras]
+        found = found.with_record(cameras=cameras)
     motions = [] if is_static else [replace(motion, view=readable(motion.view)) for motion in pixels.motions]
-    state = state.model_copy(update={"motions": motions})
-    if found.num_placed < 2 and settings.register in EXPLICIT:
+    found = found.model_copy(update={"motions": motions})
+    if record.num_placed < 2 and settings.register in EXPLICIT:
         raise InputError(
-            f"⟨register={settings.register}⟩ places no camera: {reasons(found)}",
+            f"⟨register={settings.register}⟩ places no camera: {listed(_reasons(record))}",
             "try ⟨register=auto⟩, give ⟨focal⟩, more instants or a ⟨calibration⟩",
         )
-    for notice in registration_notices(state.record):
+    for notice in registration_notices(found.record):
         notify(notice)
-    return replace(evidence, registration=state, is_pending=False)
+    return replace(evidence, registration=found, is_pending=False)
 
 
 def _moving(motions: Sequence[ViewMotion]) -> set[str]:
@@ -190,14 +191,16 @@ def register_scene(
     _check_pose_model(pixels.settings.register, notify)
     moving = set() if is_static else _moving(pixels.motions)
     static = [index for index, name in enumerate(pixels.scene.view_names) if name not in moving]
-    if len(static) < 2:
-        found = RigRegistration(views=(), pairs=(), num_instants=0)
-    else:
+    asked, found = pixels.settings.register, None
+    if len(static) > 1:
         found = register_rig(pixels.of_views(static), notify)
-    found = _with_moving_views(found, pixels, moving)
-    if length is None or found.num_placed < 2:
+    if found is None or len(static) < pixels.scene.num_views:
+        found = _with_moving_views(found, pixels, static, moving)
+    used_people = any(pair.evidence == "people" for pair in found.record.pairs)
+    found = found.with_record(advice=_advice(asked), pose_model=model_sha256() if used_people else None)
+    if length is None or found.record.num_placed < 2:
         return found
-    return replace(found, metres_per_unit=metres_per_rig_unit(found, length))
+    return found.with_record(metres_per_unit=metres_per_rig_unit(found, pixels.scene.view_names, length))
 
 
 def _check_pose_model(register: Registration, notify: Notify) -> None:
@@ -208,42 +211,19 @@ def _check_pose_model(register: Registration, notify: Notify) -> None:
     notify(Notice(f"registration from people needs a model, once: {FETCH_COMMAND}", Level.INFO))
 
 
-def _with_moving_views(found: RigRegistration, pixels: PixelEvidence, moving: set[str]) -> RigRegistration:
-    """Add the views that were left out; pairs are numbered by the views of the whole scene."""
-    names, by_name = pixels.scene.view_names, {view.name: view for view in found.views}
-    if by_name.keys() == set(names):
-        return found
-    views = []
-    for name, lens in zip(names, pixels.lenses, strict=True):
-        reason = CAMERA_MOVES if name in moving else OTHERS_MOVE
-        left_out = RegisteredView(name=name, lens=lens, world_to_camera=None, reason=reason)
-        views.append(by_name.get(name, left_out))
-    places = [names.index(view.name) for view in found.views]
-    pairs = tuple(replace(pair, first=places[pair.first], second=places[pair.second]) for pair in found.pairs)
-    return replace(found, views=tuple(views), pairs=pairs)
-
-
-def state_of(found: RigRegistration, asked: Registration, *, uses_parts: bool = True) -> RegistrationState:
-    """Return what a run keeps: the record for `run.json`, and the cameras of placed views in the rig's unit.
-
-    A run takes the cameras of placed views from the evidence, others from the network; with `uses_parts=False` all
-    from the network unless all views are placed.
-    """
-    is_used = found.is_complete or (uses_parts and found.num_placed >= 2)
-    used_people = any(pair.evidence is Evidence.PEOPLE for pair in found.pairs)
-    record = RegistrationRecord(
-        asked=asked,
-        pairs=[_pair_record(pair, found) for pair in found.pairs],
-        cameras=[_placed_record(view, is_used=is_used) for view in found.views],
-        num_instants=found.num_instants,
-        metres_per_unit=found.metres_per_unit,
-        person_height=found.person_height,
-        pose_model=model_sha256() if used_people else None,
-        notes=list(found.notes),
-        advice=_advice(asked),
-        seconds={stage: round(seconds, 3) for stage, seconds in found.seconds.items()},
-    )
-    return RegistrationState(record=record, cameras=[_placed_camera(view) for view in found.views])
+def _with_moving_views(
+    found: RigRegistration | None, pixels: PixelEvidence, static: list[int], moving: set[str]
+) -> RigRegistration:
+    """Add the views that were left out to the registration of the static ones; None if there was none."""
+    records = [
+        placed_record(name, lens, CAMERA_MOVES if name in moving else OTHERS_MOVE)
+        for name, lens in zip(pixels.scene.view_names, pixels.lenses, strict=True)
+    ]
+    cameras: list[ViewCamera | None] = [None] * len(records)
+    whole = RegistrationRecord(asked=pixels.settings.register) if found is None else found.record
+    for view, record, camera in zip(static, whole.cameras, () if found is None else found.cameras, strict=False):
+        records[view], cameras[view] = record, camera
+    return RigRegistration(record=whole.model_copy(update={"cameras": records}), cameras=cameras)
 
 
 def _advice(asked: Registration) -> str:
@@ -253,58 +233,21 @@ def _advice(asked: Registration) -> str:
     return in_options("give ⟨calibration⟩, or ⟨focal⟩")
 
 
-def _pair_record(pair: PairPose, found: RigRegistration) -> PairRecord:
-    return PairRecord(
-        views=(found.views[pair.first].name, found.views[pair.second].name),
-        evidence=pair.evidence.value,
-        score=pair.score,
-        control=pair.control,
-        jackknife_deg=pair.jackknife_deg,
-        residual_px=pair.residual_px,
-        num_instants=pair.num_instants,
-        accepted=pair.is_accepted,
-        reason=pair.reason,
-    )
-
-
-def _placed_record(view: RegisteredView, *, is_used: bool) -> PlacedRecord:
-    return PlacedRecord(
-        view=view.name,
-        placed=view.is_placed,
-        source="evidence" if is_used and view.is_placed else "network",
-        focal=view.lens.focal,
-        focal_source=view.lens.focal_source.value,
-        focal_std=view.focal_std,
-        residual_px=view.residual_px,
-        reason=view.reason,
-    )
-
-
-def _placed_camera(view: RegisteredView) -> ViewCamera | None:
-    if view.world_to_camera is None:
-        return None
-    return ViewCamera(
-        world_to_camera=torch.from_numpy(view.world_to_camera.copy()),
-        intrinsics=torch.from_numpy(view.lens.intrinsics.copy()),
-        distortion=view.lens.distortion,
-    )
-
-
-def registered_scene(scene: Scene, state: RegistrationState) -> Scene:
+def registered_scene(scene: Scene, found: RigRegistration) -> Scene:
     """Return the scene with the cameras that the run takes from the evidence, as if calibrated."""
-    record = state.record
+    record = found.record
     if not record.is_used:
         return scene
-    views = tuple(replace(view, camera=camera) for view, camera in zip(scene.views, state.cameras, strict=True))
+    views = tuple(replace(view, camera=camera) for view, camera in zip(scene.views, found.cameras, strict=True))
     count = f"{record.num_placed} of {scene.num_views} views"
     return replace(
         scene, views=views, scale=Scale.ARBITRARY, calibration=f"registered from {record.evidence} ({count})"
     )
 
 
-def reasons(found: RigRegistration) -> str:
+def _reasons(record: RegistrationRecord) -> list[str]:
     """Return why views are not placed."""
-    return listed([f"{view.name}: {view.reason or 'no accepted pair'}" for view in found.views if not view.is_placed])
+    return [f"{camera.view}: {camera.reason}" for camera in record.cameras if not camera.placed]
 
 
 def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> tuple[Notice, ...]:
@@ -317,7 +260,7 @@ def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> 
     left = [camera for camera in record.cameras if not camera.placed]
     if not left:
         return (Notice(f"cameras registered from {record.evidence} ({total} of {total} views)", Level.INFO),)
-    why = listed([f"{camera.view}: {camera.reason or 'no accepted pair'}" for camera in left], separator="; ")
+    why = listed(_reasons(record), separator="; ")
     used = f"; those of the network are used for {_networks(record)}" if in_run else ""
     is_expected = len(left) == total or all(camera.reason in (CAMERA_MOVES, OTHERS_MOVE) for camera in left)
     level = Level.INFO if in_run and is_expected and record.asked is Registration.AUTO else Level.WARNING
@@ -330,23 +273,23 @@ def _networks(record: RegistrationRecord) -> str:
     return "all views" if len(names) == len(record.cameras) else listed(names)
 
 
-def _metres_of_people(scene: Scene, state: RegistrationState | None) -> float:
+def _metres_of_people(scene: Scene, found: RigRegistration | None) -> float:
     """Return the metres per unit of a rig whose people have a known height.
 
     Raises:
         UsageError: if the rig is not registered.
         InputError: if people do not place the cameras.
     """
-    if state is None:
+    if found is None:
         raise UsageError(
             "⟨scale_from=person=...⟩ without registration from people", "give a distance between two cameras"
         )
-    if state.record.metres_per_unit is None or not state.record.is_used:
+    if found.record.metres_per_unit is None or not found.record.is_used:
         raise InputError(
-            f"⟨scale_from=person=...⟩: people place {state.record.num_placed} of {scene.num_views} cameras",
+            f"⟨scale_from=person=...⟩: people place {found.record.num_placed} of {scene.num_views} cameras",
             "give a distance between two cameras, or leave it out",
         )
-    return state.record.metres_per_unit
+    return found.record.metres_per_unit
 
 
 _EVIDENCE = (Registration.AUTO, Registration.PEOPLE, Registration.TEXTURE)
@@ -392,30 +335,31 @@ def register(
     return register_scene(PixelEvidence(scene, settings, observer.progress), length, observer.notice)
 
 
-def placed_cameras(found: RigRegistration) -> Calibration:
-    """Return the placed cameras as a calibration, in metres if a length is known.
+def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
+    """Return the placed cameras of a scene as a calibration, in metres if a length is known.
 
     Raises:
         InputError: naming the reasons, if fewer than two views are placed.
     """
-    if found.num_placed < 2:
+    if found.record.num_placed < 2:
         raise InputError(
-            f"evidence places no camera: {reasons(found)}", "give ⟨focal⟩, more instants, or film people in all views"
+            f"evidence places no camera: {listed(_reasons(found.record))}",
+            "give ⟨focal⟩, more instants, or film people in all views",
         )
     factor = torch.ones(4, 4, dtype=torch.float64)
-    factor[:3, 3] = found.metres_per_unit or 1.0
+    factor[:3, 3] = found.record.metres_per_unit or 1.0
     cameras = tuple(
         CalibratedCamera(
             name=view.name,
-            image_size=view.lens.image_size,
-            intrinsics=torch.from_numpy(view.lens.intrinsics.copy()),
-            world_to_camera=torch.from_numpy(view.world_to_camera.copy()) * factor,
-            distortion=view.lens.distortion,
+            image_size=view.source.size,
+            intrinsics=camera.intrinsics,
+            world_to_camera=camera.world_to_camera * factor,
+            distortion=camera.distortion,
         )
-        for view in found.views
-        if view.world_to_camera is not None
+        for view, camera in zip(scene.views, found.cameras, strict=True)
+        if camera is not None
     )
-    scale = Scale.ARBITRARY if found.metres_per_unit is None else Scale.METRIC
+    scale = Scale.ARBITRARY if found.record.metres_per_unit is None else Scale.METRIC
     return Calibration(path=Path("registration"), scale=scale, cameras=cameras)
 
 

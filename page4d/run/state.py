@@ -24,9 +24,10 @@ from page4d.io.json_records import FileModel, Model, read_model, read_sealed, re
 from page4d.options import ReconstructSettings, describe_settings, option_name
 from page4d.output.layout import OUTPUT_FILES, OUTPUT_NAMES, OutputLayout, is_own_file
 from page4d.output.record import RunRecord, read_run
+from page4d.rig.records import RigRegistration
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES
-from page4d.run.state_records import FileRecord, FinishedChunk, OwnFile, RegistrationState, RunState
+from page4d.run.state_records import FileRecord, FinishedChunk, OwnFile, RunState
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import image_name
 from page4d.scene.records import Scene
@@ -269,7 +270,7 @@ def check_fingerprint(folder: Path, earlier: RunState | None, plan: RunPlan) -> 
 
 def earlier_registration(
     folder: Path, earlier: RunState | None, scene: Scene, settings: ReconstructSettings
-) -> RegistrationState | None:
+) -> RigRegistration | None:
     """Return the registration of the run to continue; None if there is none.
 
     Raises:

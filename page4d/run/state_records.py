@@ -18,11 +18,9 @@ from page4d.output.record import (
     ChunkRecord,
     Count,
     InstantMotion,
-    RegistrationRecord,
 )
-from page4d.rig.camera_motion import ViewMotion
+from page4d.rig.records import RigRegistration
 from page4d.run.chunks import Chunk
-from page4d.scene.records import ViewCamera
 
 Positive = Annotated[float, Field(gt=0.0)]
 
@@ -81,20 +79,6 @@ class FinishedChunk(FileModel):
         return self
 
 
-class RegistrationState(FileModel):
-    """The registration of a run: its record, the motion of cameras, and those of placed views in the rig's unit."""
-
-    record: RegistrationRecord
-    cameras: list[ViewCamera | None]
-    motions: list[ViewMotion] = Field(default_factory=list)
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        if [camera.placed for camera in self.record.cameras] != [camera is not None for camera in self.cameras]:
-            raise ValueError("cameras are not those of the placed views")
-        return self
-
-
 class RunState(FileModel):
     """The state of a run: the fingerprint required for resuming, the decisions of its stages by name, and totals.
 
@@ -103,7 +87,7 @@ class RunState(FileModel):
 
     fingerprint: dict[str, JsonValue]
     plan: Annotated[list[Chunk], Field(min_length=1)]
-    registration: RegistrationState | None = None
+    registration: RigRegistration | None = None
     calibration_check: CalibrationCheckRecord | None = None
     stages: dict[str, JsonValue] = Field(default_factory=dict)
     files: list[FileRecord] = Field(default_factory=list)

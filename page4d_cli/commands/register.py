@@ -43,7 +43,7 @@ def register(
     """
     from page4d.formats.calibrations import check_calibration_target, choose_format, write_calibration
     from page4d.rig.opening import open_scene
-    from page4d.run.registration import placed_cameras, registration_notices, state_of
+    from page4d.run.registration import placed_cameras, registration_notices
     from page4d.run.registration import register as register_rig
     from page4d_cli.progress import fetched_pose_model
     from page4d_cli.reports import report_registration
@@ -59,14 +59,14 @@ def register(
             for notice in opened.notices:
                 observer.notice(notice)
             found = register_rig(opened, settings=settings, observer=observer)
-        record = state_of(found, settings.register).record
+        record = found.record
         if as_json:
             console.print_json({"out": str(out), **record.model_dump(mode="json")})
         elif not quiet:
             report_registration(record, in_run=False)
-        calibration = placed_cameras(found)
+        calibration = placed_cameras(found, opened)
         write_calibration(calibration, out, chosen, overwrite=overwrite)
-    if found.is_complete:
+    if record.is_complete:
         return
     for notice in registration_notices(record, in_run=False):
         console.print_notice(notice, verbosity)

@@ -6,17 +6,18 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from page4d.output.record import PlacedRecord
 from page4d.rig.records import (
     Evidence,
     FocalSource,
     Lens,
     PairPose,
-    RegisteredView,
     ViewPeople,
     exp_rotation,
     rotation_angle_deg,
 )
 from page4d.rig.register import Assembly
+from page4d.scene.records import ViewCamera
 from tests.rig.people_rig import Filming, PeopleRig, film_people
 
 WORLD = film_people(
@@ -26,13 +27,13 @@ WORLD = film_people(
 
 def registered(
     world: PeopleRig, people: tuple[ViewPeople, ...], lenses: tuple[Lens, ...]
-) -> tuple[RegisteredView, ...]:
+) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
     names = tuple(f"cam{view}" for view in range(len(people)))
     assembly = Assembly(
         names=names, lenses=list(lenses), people=people, texture=None, num_instants=world.num_instants
     )
     assembly.run()
-    return assembly.views()
+    return assembly.placed()
 
 
 def test_a_rig_with_an_unknown_focal_length_is_registered() -> None:
@@ -40,30 +41,28 @@ def test_a_rig_with_an_unknown_focal_length_is_registered() -> None:
     lenses = tuple(
         replace(lens, intrinsics=lens.intrinsics * scale, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses
     )
-    views = registered(WORLD, WORLD.people, lenses)
-    assert all(view.is_placed for view in views)
-    assert views[0].lens.focal == pytest.approx(WORLD.lenses[0].focal, rel=0.05)
+    views, cameras = registered(WORLD, WORLD.people, lenses)
+    assert all(view.placed for view in views)
+    assert views[0].focal == pytest.approx(WORLD.lenses[0].focal, rel=0.05)
     for first, second in combinations(range(3), 2):
-        one, other = views[first].world_to_camera, views[second].world_to_camera
-        assert one is not None
-        assert other is not None
+        one, other = (cameras[view].world_to_camera.numpy() for view in (first, second))
         turn = (other @ np.linalg.inv(one))[:3, :3]
         assert float(rotation_angle_deg(turn, WORLD.relative_pose(first, second)[0])) < 4
 
 
 def test_a_view_without_people_is_named_and_two_unknown_views_are_refused() -> None:
     nobody = ViewPeople(tracklets=())
-    views = registered(WORLD, (*WORLD.people[:2], nobody), WORLD.lenses)
-    assert [view.is_placed for view in views] == [True, True, False]
+    views, _ = registered(WORLD, (*WORLD.people[:2], nobody), WORLD.lenses)
+    assert [view.placed for view in views] == [True, True, False]
     assert views[2].reason == "no pair with common evidence"
     unknown = tuple(replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses[:2])
-    for view in registered(WORLD, WORLD.people[:2], unknown):
+    for view in registered(WORLD, WORLD.people[:2], unknown)[0]:
         assert "unknown focal length" in view.reason
 
 
 def test_a_rig_without_evidence_is_not_placed() -> None:
     nobody = (ViewPeople(tracklets=()),) * 3
-    assert not any(view.is_placed for view in registered(WORLD, nobody, WORLD.lenses))
+    assert not any(view.placed for view in registered(WORLD, nobody, WORLD.lenses)[0])
 
 
 @pytest.mark.parametrize(("turn_deg", "is_kept"), [(2.0, True), (30.0, False)])
@@ -92,7 +91,7 @@ def test_texture_that_contradicts_the_people_is_refused(
         num_instants=WORLD.num_instants,
     )
     assembly.run()
-    assert all(view.is_placed for view in assembly.views())
+    assert all(view.placed for view in assembly.placed()[0])
     found = [pair for pair in assembly.pairs.values() if pair.evidence is Evidence.TEXTURE]
     assert [(pair.first, pair.second) for pair in found] == [(0, 1), (1, 2)]
     assert all(pair.is_accepted == is_kept for pair in found)
@@ -130,6 +129,6 @@ def test_texture_alone_needs_known_focal_lengths_or_the_assumption_of_one(
     )
     assembly.run()
     assert bool(tried) == is_used
-    reasons = [view.reason for view in assembly.views()]
+    reasons = [view.reason for view in assembly.placed()[0]]
     expected = "at most 12 inliers of texture" if is_used else "texture needs known focal lengths"
     assert all(expected in reason for reason in reasons), reasons

@@ -1,7 +1,6 @@
 """`page4d register` and `page4d.register`, with the registration itself replaced."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +12,9 @@ from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.formats.calibrations import read_calibration
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions
+from page4d.output.record import PairRecord, RegistrationRecord
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.records import Evidence, Lens, PairPose, RegisteredView, RigRegistration
+from page4d.rig.records import Lens, RigRegistration, placed_record
 from page4d.run import registration
 from page4d_cli.app import run
 from page4d_cli.commands.reconstruct import Request, Show, run_batch
@@ -24,27 +24,24 @@ from tests.cli.clips import write_scene
 
 def found_in(pixels: PixelEvidence, *_: object) -> RigRegistration:
     """Place all views but the third one, 2 units apart."""
-    views = []
+    records, cameras = [], []
     for index, view in enumerate(pixels.scene.views):
         pose = np.eye(4)
         pose[0, 3] = 2.0 * index
         matrix = np.array([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]])
-        placed = RegisteredView(
-            name=view.name,
-            lens=Lens(intrinsics=matrix, image_size=view.source.size),
-            world_to_camera=pose,
-            residual_px=1.5,
-            focal_std=0.02,
-        )
-        views.append(placed if index < 2 else replace(placed, world_to_camera=None, reason="best score 0.21"))
-    pair = PairPose(
-        first=0, second=1, evidence=Evidence.PEOPLE, rotation=np.eye(3), direction=np.ones(3), score=0.61, control=0.2
+        lens = Lens(intrinsics=matrix, image_size=view.source.size)
+        reason = "" if index < 2 else "best score 0.21"
+        records.append(placed_record(view.name, lens, reason, residual_px=1.5, focal_std=0.02))
+        cameras.append(None if reason else lens.camera(pose))
+    names = pixels.scene.view_names
+    pair = PairRecord(views=names[:2], evidence="people", score=0.61, control=0.2, accepted=True)
+    rejected = {"views": (names[0], names[-1]), "score": 0.21, "accepted": False, "reason": "score 0.21 below 0.43"}
+    pairs = [pair, pair.model_copy(update=rejected)] if len(names) > 2 else [pair]
+    settings = pixels.settings
+    record = RegistrationRecord(
+        asked=settings.register, pairs=pairs, cameras=records, num_instants=settings.max_instants, person_height=3.4
     )
-    rejected = replace(pair, second=len(views) - 1, score=0.21, reason="score 0.21 below 0.43")
-    pairs = (pair, rejected) if len(views) > 2 else (pair,)
-    return RigRegistration(
-        views=tuple(views), pairs=pairs, num_instants=pixels.settings.max_instants, person_height=3.4
-    )
+    return RigRegistration(record=record, cameras=cameras)
 
 
 @pytest.fixture(autouse=True)
@@ -102,9 +99,14 @@ def test_a_target_is_checked_before_any_work(capsys: pytest.CaptureFixture[str],
 
 def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     def nothing(pixels: PixelEvidence, *_: object) -> RigRegistration:
-        found = found_in(pixels)
-        left = tuple(replace(view, world_to_camera=None, reason="no people") for view in found.views)
-        return replace(found, views=left, pairs=())
+        found = found_in(pixels).record
+        left = [
+            camera.model_copy(update={"placed": False, "source": "network", "reason": "no people"})
+            for camera in found.cameras
+        ]
+        return RigRegistration(
+            record=found.model_copy(update={"cameras": left, "pairs": []}), cameras=[None] * len(left)
+        )
 
     monkeypatch.setattr(registration, "register_rig", nothing)
     assert run(["register", "videos", "--out", "cameras.json"]) == 3
@@ -114,7 +116,7 @@ def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys: pytest.Capt
 
 def test_the_python_function_takes_the_same_options() -> None:
     found = page4d.register("videos", register="people", max_instants=9, scale_from="cam01-cam02=1m")
-    assert (found.num_placed, found.num_instants, found.metres_per_unit) == (2, 9, 0.5)
+    assert (found.record.num_placed, found.record.num_instants, found.record.metres_per_unit) == (2, 9, 0.5)
     for options, message in (
         ({"evidence": "people"}, "no option is called 'evidence'"),
         ({"register": "network"}, "no evidence is called 'network'"),

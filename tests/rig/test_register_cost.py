@@ -35,7 +35,7 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(register, "register_texture_pair", nothing)
     pixels = evidence_of(rig, Registration.AUTO)
     pixels.people = people
-    return register.register_rig(pixels, lambda _: None), calls
+    return register.register_rig(pixels, lambda _: None).record, calls
 
 
 def test_texture_is_extracted_once_and_only_if_people_do_not_place_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ def test_a_rig_of_16_views_tries_few_pairs_in_every_round(is_known: bool, monkey
         num_instants=rig.num_instants,
     )
     assembly.run()
-    assert all(view.is_placed for view in assembly.views())
+    assert all(view.placed for view in assembly.placed()[0])
     assert len(set(tried)) <= 48
     assert len(tried) <= 3 * 48
 

@@ -18,15 +18,15 @@ def run() -> RigRegistration:
 def test_people_place_the_rig_the_same_way_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(register, "is_fetched", lambda: True)
     first, second = run(), run()
-    assert first.is_complete
-    assert first.person_height > 0
-    np.testing.assert_array_equal(first.views[0].world_to_camera, np.eye(4))
-    for one, other in zip(first.views, second.views, strict=True):
-        assert one.world_to_camera.tobytes() == other.world_to_camera.tobytes()
+    assert first.record.is_complete
+    assert first.record.person_height > 0
+    np.testing.assert_array_equal(first.cameras[0].world_to_camera, np.eye(4))
+    for one, other in zip(first.cameras, second.cameras, strict=True):
+        assert one.world_to_camera.tolist() == other.world_to_camera.tolist()
 
 
 def test_a_missing_pose_model_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(register, "is_fetched", lambda: False)
     found = run()
-    assert found.num_placed == 0
-    assert found.notes == (register.NO_POSE_MODEL,)
+    assert found.record.num_placed == 0
+    assert found.record.notes == [register.NO_POSE_MODEL]

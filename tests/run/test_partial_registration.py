@@ -16,11 +16,11 @@ from page4d.geometry.transforms import camera_centers
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
-from page4d.output.record import RunRecord
+from page4d.output.record import RegistrationRecord, RunRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.records import FocalSource, Lens, RegisteredView, RigRegistration
+from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
 from page4d.run import registration
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
@@ -41,7 +41,7 @@ APART = float((camera_centers(TRUE[0]) - camera_centers(TRUE[2])).norm())
 
 def placed_in(pixels: PixelEvidence, _: object) -> RigRegistration:
     """Place three of four views by the truth, in another unit; the first one has a distorted lens."""
-    views = []
+    records, cameras = [], []
     for index, view in enumerate(pixels.scene.views):
         pose = (TRUE[index] @ torch.linalg.inv(TRUE[0])).numpy()
         pose[:3, 3] *= UNIT
@@ -54,15 +54,10 @@ def placed_in(pixels: PixelEvidence, _: object) -> RigRegistration:
             focal_source=FocalSource.OPTION,
         )
         is_placed = index in PLACED
-        views.append(
-            RegisteredView(
-                name=view.name,
-                lens=lens,
-                world_to_camera=pose if is_placed else None,
-                reason="" if is_placed else "no pair with common evidence",
-            )
-        )
-    return RigRegistration(views=tuple(views), pairs=(), num_instants=6)
+        records.append(placed_record(view.name, lens, "" if is_placed else "no pair with common evidence"))
+        cameras.append(lens.camera(pose) if is_placed else None)
+    record = RegistrationRecord(asked=pixels.settings.register, cameras=records, num_instants=6)
+    return RigRegistration(record=record, cameras=cameras)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """Registration in runs, with the registration itself replaced: cameras, scale, records and resuming."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,11 @@ from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsEr
 from page4d.geometry.transforms import camera_centers
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
+from page4d.output.record import PairRecord, RegistrationRecord
 from page4d.rig import evidence
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, RegisteredView, RigRegistration
+from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
 from page4d.run import registration
 from page4d.run.plan import plan_run
 from page4d.run.reconstruct import reconstruct
@@ -45,7 +45,7 @@ class FakeRegistration:
         scene = pixels.scene
         pixels.progress(1, 2, "registering: pairs from people")
         true = CAPTURE.cameras.world_to_camera[0].double()
-        views = []
+        records, cameras = [], []
         for name in scene.view_names:
             index = ("cam01", "cam02").index(name)
             pose = (true[index] @ torch.linalg.inv(true[0])).numpy()
@@ -56,27 +56,22 @@ class FakeRegistration:
                 focal_source=FocalSource.OPTION,
             )
             is_placed = name in self.placed
-            views.append(
-                RegisteredView(
-                    name=name,
-                    lens=lens,
-                    world_to_camera=pose if is_placed else None,
-                    reason="" if is_placed else "best score 0.21",
-                )
-            )
-        pair = PairPose(
-            first=0,
-            second=1,
-            evidence=Evidence.PEOPLE,
-            rotation=np.eye(3),
-            direction=np.ones(3),
-            score=0.6,
-            control=0.2,
+            records.append(placed_record(name, lens, "" if is_placed else "best score 0.21"))
+            cameras.append(lens.camera(pose) if is_placed else None)
+        accepted = len(self.placed) == 2
+        reason = "" if accepted else "score 0.21 below 0.43"
+        pair = PairRecord(
+            views=("cam01", "cam02"), evidence="people", score=0.6, control=0.2, accepted=accepted, reason=reason
         )
-        pair = pair if len(self.placed) == 2 else replace(pair, reason="score 0.21 below 0.43")
-        return RigRegistration(
-            views=tuple(views), pairs=(pair,), num_instants=9, person_height=HEIGHT * UNIT, seconds={"people": 1.0}
+        record = RegistrationRecord(
+            asked=pixels.settings.register,
+            pairs=[pair],
+            cameras=records,
+            num_instants=9,
+            person_height=HEIGHT * UNIT,
+            seconds={"people": 1.0},
         )
+        return RigRegistration(record=record, cameras=cameras)
 
 
 @pytest.fixture(autouse=True)
