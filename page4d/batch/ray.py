@@ -18,6 +18,7 @@ from page4d.choices import Preprocess
 from page4d.errors import CapabilityError, InputError
 from page4d.geometry.pixels import PixelTransform
 from page4d.networks.conditioning import Memory
+from page4d.networks.layers.execution import reproducible
 from page4d.output.record import RunRecord
 from page4d.run.chunk_source import ChunkSource
 from page4d.run.chunks import Chunk
@@ -227,7 +228,8 @@ class _ChunkWorker:
             self._predictor = self._make_predictor(self._scene)
         try:
             batch = self._reader_at(chunk.start).read(chunk.start, chunk.stop)
-            return self._predictor.predict(batch, memory)
+            with reproducible(self._predictor.device):
+                return self._predictor.predict(batch, memory)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
