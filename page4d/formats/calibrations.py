@@ -68,7 +68,11 @@ class _Found(NamedTuple):
 
 
 def _read(path: Path, views: Collection[str] | None, *, poses: bool) -> Calibration:
-    path, row, content = _find(path)
+    return _content(_find(path, poses), views, poses)
+
+
+def _content(found: _Found, views: Collection[str] | None, poses: bool) -> Calibration:
+    path, row, content = found
     if row.advice:
         raise InputError(f"'{path.name}' is a calibration of {row.name}, which is not read", row.advice)
     if poses and not row.has_poses:
@@ -82,10 +86,12 @@ def _read(path: Path, views: Collection[str] | None, *, poses: bool) -> Calibrat
     return replace(calibration, format=row.name)
 
 
-def _find(path: Path) -> _Found:
+def _find(path: Path, poses: bool) -> _Found:
     check_exists(path)
-    if path.is_dir():
-        return _find_in_folder(path)
+    return _find_in_folder(path, poses) if path.is_dir() else _find_file(path)
+
+
+def _find_file(path: Path) -> _Found:
     name = path.name.lower()
     for row in FORMATS:
         if not row.keys and any(fnmatchcase(name, pattern) for pattern in row.patterns):
@@ -104,7 +110,7 @@ def _format_of(content: object) -> RigFormat | None:
     return next((row for row in FORMATS if row.keys and any(re.fullmatch(row.keys, path) for path in paths)), None)
 
 
-def _find_in_folder(folder: Path) -> _Found:
+def _find_in_folder(folder: Path, poses: bool) -> _Found:
     for row in FORMATS:
         if not row.keys and row.is_folder(folder):
             return _Found(folder, row)
@@ -116,25 +122,34 @@ def _find_in_folder(folder: Path) -> _Found:
     errors: dict[Path, InputError] = {}
     for file in files:
         try:
-            found[lens_file(file)] = _find(file)
+            found[lens_file(file)] = _find_file(file)
         except InputError as error:
             errors[lens_file(file)] = error
-    found = {file: each for file, each in found.items() if not each.row.advice} or found
-    if len(found) > 1 and not any(each.row.has_poses for each in found.values()):
-        first = next(iter(found.values()))
-        return first._replace(path=folder, content=[(each.path, each.content) for each in found.values()])
-    if len(found) > 1:
-        names = listed([path.name for path in found], limit=4)
+    usable = [each for each in found.values() if not each.row.advice and (each.row.has_poses or not poses)]
+    usable = usable or list(found.values())
+    if len(usable) > 1 and not any(each.row.has_poses for each in usable):
+        return usable[0]._replace(path=folder, content=[(each.path, each.content) for each in usable])
+    if len(usable) > 1 and not _agree(usable, poses):
         raise InputError(
-            f"'{folder.name or folder}' contains {len(found)} calibrations: {names}",
-            f"pass one of them, such as ⟨calibration='{next(iter(found))}'⟩",
+            f"'{folder.name or folder}' contains {len(usable)} calibrations: "
+            f"{listed([each.path.name for each in usable], limit=4)}",
+            f"pass one of them, such as ⟨calibration='{usable[0].path}'⟩",
         )
-    if found:
-        return next(iter(found.values()))
+    if usable:
+        return usable[0]
     if len(errors) == 1:
         raise next(iter(errors.values()))
     names = f": {listed([path.name for path in errors], limit=4)} are none" if errors else ""
     raise unreadable(folder, f"it contains no calibration file{names}")
+
+
+def _agree(found: list[_Found], poses: bool) -> bool:
+    """Return True if files of a folder hold the same cameras, as those of Caliscope do."""
+    try:
+        first, *others = (_content(each, None, poses) for each in found)
+    except InputError:
+        return False
+    return all(first.is_same(other) for other in others)
 
 
 def _in_metres(calibration: Calibration, unit: str) -> Calibration:

@@ -218,6 +218,9 @@ MAX_NAME = 255
 MAX_TIME_S = 1e10
 """Largest time of a pose: dates in seconds since 1970 are below 1e10 until the year 2286."""
 
+_SAME = 1e-5
+"""Difference of equal numbers in two files."""
+
 CORRECTION_HINT = "correct the calibration file or calibrate again"
 
 
@@ -327,3 +330,12 @@ class Calibration:
     def names(self) -> tuple[str, ...]:
         """Camera names in the order of the file."""
         return tuple(camera.name for camera in self.cameras)
+
+    def is_same(self, other: "Calibration") -> bool:
+        """Return True if two calibrations have the same cameras, up to the digits of text files."""
+        return self.names == other.names and all(
+            (camera.frames, camera.image_size) == (twin.frames, twin.image_size)
+            and torch.allclose(camera.world_to_camera, twin.world_to_camera, atol=_SAME)
+            and torch.allclose(camera.intrinsics, twin.intrinsics, atol=_SAME)
+            for camera, twin in zip(self.cameras, other.cameras, strict=True)
+        )

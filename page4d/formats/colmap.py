@@ -39,9 +39,6 @@ from page4d.io.json_records import readable
 _MODEL_FOLDERS = ("sparse", "sparse/*", "colmap/sparse", "colmap/sparse/*", "*")
 """Folders that may contain models, below one that is none itself; those of COLMAP have numbers."""
 
-_SAME = 1e-5
-"""Difference of equal numbers in a binary and a text file."""
-
 _CAMERA_SENSOR = 0
 
 _POINTS_AT_ONCE = 1 << 18
@@ -254,7 +251,7 @@ def read(path: Path, views: Collection[str] | None = None) -> Calibration:
         for model in found
         if views is not None and set(views) <= {composed(name) for name in model.calibration.names}
     ]
-    if kept and all(_is_same(model.calibration, kept[0].calibration) for model in kept):
+    if kept and all(model.calibration.is_same(kept[0].calibration) for model in kept):
         others = listed([str(model) for model in found if model is not kept[0]])
         notice = f"the COLMAP model {kept[0]} is used, not {others}"
         return replace(kept[0].calibration, notices=(*kept[0].calibration.notices, notice))
@@ -302,22 +299,12 @@ def _read_folder(path: Path, folder: Path) -> _ReadModel:
     models = [_read_model(path, folder, suffix) for suffix in _suffixes(folder)]
     if not models:
         raise unreadable(path, "it contains no COLMAP model (cameras and images, .bin or .txt)")
-    if not _is_same(models[0].calibration, models[-1].calibration):
+    if not models[0].calibration.is_same(models[-1].calibration):
         raise InputError(
             f"'{folder.name or folder}' contains two COLMAP models, which differ: cameras.bin and cameras.txt",
             f"pass one of them: ⟨calibration='{folder / 'cameras.txt'}'⟩ or cameras.bin",
         )
     return models[0]
-
-
-def _is_same(first: Calibration, second: Calibration) -> bool:
-    """Return True if two calibrations have the same cameras, up to the digits of text files."""
-    return first.names == second.names and all(
-        (one.frames, one.image_size) == (other.frames, other.image_size)
-        and torch.allclose(one.world_to_camera, other.world_to_camera, atol=_SAME)
-        and torch.allclose(one.intrinsics, other.intrinsics, atol=_SAME)
-        for one, other in zip(first.cameras, second.cameras, strict=True)
-    )
 
 
 def _read_model(path: Path, folder: Path, suffix: str) -> _ReadModel:

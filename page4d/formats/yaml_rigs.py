@@ -163,9 +163,11 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     matrices, coefficients = (_sides(table, pattern) for pattern in (_STEREO_LENS, _STEREO_DISTORTION))
     with error_context(label, "2"):
         pose = None
+        if poses and not {"r", "t"} <= set(table):
+            raise InputError("R and T are missing", "add them, or pass the file as ⟨intrinsics⟩")
         if poses:
-            turn = _flat(_first(table, ("r",))[1], "R")
-            shift = _flat(_first(table, ("t",))[1], "T")
+            turn = _flat(table["r"], "R")
+            shift = _flat(table["t"], "T")
             if len(turn) not in (3, 9) or len(shift) != 3:
                 raise InputError(f"R has {len(turn)} numbers and T {len(shift)}, expected 9 and 3", CORRECTION_HINT)
             pose = pose_matrix(rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]]), shift)

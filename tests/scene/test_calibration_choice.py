@@ -6,7 +6,14 @@ import pytest
 
 from page4d.errors import InputError
 from page4d.formats.calibrations import read_calibration, read_lenses
-from tests.scene.calibration_writers import RigCamera, make_rig, write_colmap_binary, write_colmap_text, write_yaml
+from tests.scene.calibration_writers import (
+    RigCamera,
+    make_rig,
+    write_caliscope,
+    write_colmap_binary,
+    write_colmap_text,
+    write_yaml,
+)
 
 
 def rig_of(focal: float) -> list[RigCamera]:
@@ -99,6 +106,18 @@ def test_of_several_colmap_models_the_one_with_all_views_is_read(parent: str, tm
                 read_calibration(path, views=views)
             assert str(path / f"{above}1") in caught.value.hint
     assert focal_of(tmp_path / parent / "2") == 700.0
+
+
+def test_the_calibrations_of_a_folder_may_be_equal_or_lenses(tmp_path: Path) -> None:
+    write_caliscope(tmp_path, rig_of(500.0))
+    text = (tmp_path / "camera_array.toml").read_text()
+    (tmp_path / "config.toml").write_text(text.replace("[cameras.", "[cam_") + "[charuco]\ncolumns = 4\n")
+    (tmp_path / "left.yaml").write_text("camera_matrix: [[9, 0, 9], [0, 9, 9], [0, 0, 1]]\n")
+    assert focal_of(tmp_path) == 500.0
+    assert read_calibration(tmp_path).path.name == "camera_array.toml"
+    (tmp_path / "config.toml").write_text(text.replace("[cameras.", "[cam_").replace("500.0", "501.0"))
+    with pytest.raises(InputError, match=r"contains 2 calibrations: camera_array.toml, config.toml$"):
+        focal_of(tmp_path)
 
 
 def test_copies_of_a_colmap_model_are_one(tmp_path: Path) -> None:
