@@ -113,7 +113,7 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
                 candidates.append(view)
             else:
                 folders.append(entry)
-        below = _below(folders) if all(candidate.files for candidate in candidates) else {}
+        below = _below(folders) if all(is_no_camera(candidate.name) for candidate in candidates) else {}
         left = []
         if _are_cameras(below):
             for entry, (kept, more) in below.items():

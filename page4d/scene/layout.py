@@ -12,8 +12,8 @@ from pathlib import Path
 import cv2
 
 from page4d.errors import InputError, Level, Notice, Page4DError, listed
-from page4d.io.input_files import composed, natural_key
-from page4d.scene.image_file import Image, read_header, read_pixels
+from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS, check_pixels, composed, natural_key
+from page4d.scene.image_file import Image, image_name, read_header, read_pixels
 from page4d.scene.images import IMAGE_SUFFIXES, image_files
 from page4d.scene.probe import first_picture
 from page4d.scene.stamps import stamps_of_names
@@ -30,6 +30,7 @@ _MAPS = (
     | MASK_WORDS
     | frozenset("disparity label labels segmentation semantic semantics normals confidence".split())
 )
+_COPY, _COLORED = "copies of {}", "the colour images are {}"
 MAPS = "depth maps or masks, for ⟨depth⟩ and ⟨masks⟩"
 _BOARDS = frozenset("calib calibration checkerboard chessboard charuco".split())
 _COLORS = frozenset("color colors colour colours rgb".split())
@@ -138,7 +139,8 @@ def recordings_below(folder: Path, name: str) -> tuple[list[Candidate], list[Lef
     kept, left = cameras_alone(list(_below(folder, name)))
     colored = [candidate for candidate in kept if _words(candidate.label.removeprefix(name)) & _COLORS]
     if len(kept) > 1 and len(colored) == 1:
-        left += [_beside(other, colored[0].label) for other in kept if other not in colored]
+        others = [candidate for candidate in kept if candidate not in colored]
+        left += [LeftOut(candidate=other, kind=_COLORED, view=colored[0].label) for other in others]
         kept = colored
     return ([replace(kept[0], name=composed(name))] if len(kept) == 1 else kept), left
 
@@ -168,10 +170,6 @@ def _below(
             yield from _below(entry, place, suffixes, depth - 1)
 
 
-def _beside(other: Candidate, used: str) -> LeftOut:
-    return LeftOut(candidate=other, kind="the colour images are {}", view=used)
-
-
 def _words(name: str) -> frozenset[str]:
     """Return the words of a name in lower case, with and without the numbers that follow them."""
     words = [word.lower() for word in _WORD.findall(name)]
@@ -187,7 +185,7 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
     series = _series(candidate)
     if len(series) < 2:
         return candidate, []
-    pictures = [key for key in series if not _words(key) & (_MAPS | _COPIES)] or list(series)
+    pictures = [key for key in series if not _words(key) & (_MAPS | _REDUCED)] or list(series)
     largest = max(pictures, key=lambda key: len(series[key]))
     rivals = [key for key in pictures if key == largest or _share_numbers(series[key], series[largest])]
     colored = [key for key in rivals if _words(key) & _COLORS]
@@ -202,25 +200,33 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
     for key in [key for key in series if key not in used]:
         label = candidate.label + key
         other = Candidate(name=label, path=candidate.path, label=label, files=tuple(series[key]))
-        is_map = bool(_words(key) & _MAPS)
-        left.append(LeftOut(candidate=other, kind=MAPS, level=Level.INFO) if is_map else _beside(other, used[0]))
+        if _words(key) & _MAPS:
+            left.append(LeftOut(candidate=other, kind=MAPS, level=Level.INFO))
+        else:
+            kind = _COPY if _words(key) & _REDUCED else _COLORED
+            left.append(LeftOut(candidate=other, kind=kind, view=candidate.label + largest))
     chosen = {file for key in used for file in series[key]}
     return replace(candidate, files=tuple(file for file in candidate.files if file in chosen)), left
 
 
 def _series(candidate: Candidate) -> dict[str, list[Path]]:
-    """Return the images by their names with a * for each number, except those of cameras."""
+    """Return the images by their names with a * for the frame number: all numbers but those of cameras.
+
+    Of two numbers, the last one is the frame number if it has three digits or more, as in `0_00012.png`.
+    """
     series: dict[str, list[Path]] = defaultdict(list)
     for file in candidate.files:
-        stem = _FRAME_NUMBER.sub(lambda match: match[1] or "*", file.stem)
-        series[stem + file.suffix.lower().replace("jpeg", "jpg")].append(file)
+        first = re.match(r"\D*\d+\D+(?=\d{3,}$)", file.stem)
+        start = first.end() if first else 0
+        key = file.stem[:start] + _FRAME_NUMBER.sub(lambda match: match[1] or "*", file.stem[start:])
+        series[key + file.suffix.lower().replace("jpeg", "jpg")].append(file)
     return series
 
 
 def _share_numbers(files: Sequence[Path], others: Sequence[Path]) -> bool:
     """Return whether half of the frame numbers of one of two series are those of the other."""
     numbers, taken = (
-        {tuple(match[0] for match in _FRAME_NUMBER.finditer(file.stem) if not match[1]) for file in of} - {()}
+        {tuple(match[0] for match in _FRAME_NUMBER.finditer(file.stem) if not match[1])[-1:] for file in of} - {()}
         for of in (files, others)
     )
     return len(numbers) > 1 and 2 * len(numbers & taken) >= min(len(numbers), len(taken))
@@ -289,7 +295,7 @@ def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[Lef
     sizes = {label: picture.shape[0] * picture.shape[1] for label, picture in pictures.items()}
     original = max(group, key=lambda candidate: (sizes[candidate.label], candidate not in named))
     return [
-        LeftOut(candidate=candidate, kind="copies of {}", view=original.label)
+        LeftOut(candidate=candidate, kind=_COPY, view=original.label)
         for candidate in group
         if candidate is not original
         and (
@@ -310,7 +316,9 @@ def _first_picture(candidate: Candidate) -> Image:
     if not candidate.files:
         return first_picture(candidate.path)
     file = candidate.files[0]
-    return read_pixels(file, read_header(file).size)
+    size = read_header(file).size
+    check_pixels(image_name(file), size[1], size[0], DEFAULT_MAX_MEGAPIXELS)
+    return read_pixels(file, size)
 
 
 def _is_copy(picture: Image, original: Image) -> bool:
@@ -373,7 +381,8 @@ def views_of_instants(folder: Path, candidates: Sequence[Candidate]) -> tuple[li
     common = [name for name in names if 2 * counts[name] >= len(candidates)]
     if 2 * len(common) < len(names) or any(_CAMERA.fullmatch(name) for name in folders):
         return unchanged
-    cameras = len(names) > 1 and all(_CAMERA.fullmatch(name) for name in names)
+    pictures = [name for name in names if not _words(name) & _MAPS] or names
+    cameras = len(names) > 1 and all(_CAMERA.fullmatch(name) for name in pictures)
     instants = all(_INSTANT.fullmatch(name) for name in folders)
     digits, camera_digits = ([len(re.sub(r".*\D", "", name)) for name in of] for of in (folders, names))
     padded = len(set(digits)) == 1 and digits[0] >= 3 and any(re.search(r"(?<!\d)0", name) for name in folders)

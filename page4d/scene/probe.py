@@ -10,7 +10,7 @@ from av.video.reformatter import Interpolation
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted, listed
-from page4d.io.input_files import check_pixels, check_regular_file
+from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS, check_pixels, check_regular_file
 from page4d.scene.image_file import Orientation, display_matrix, orientation_of
 from page4d.scene.packing import MOSAIC, check_halves, check_side_data, comparison_size, is_mosaic
 from page4d.scene.records import Level, Notice
@@ -274,12 +274,15 @@ def _without_damage(source: VideoSource) -> VideoSource:
     )
 
 
-def first_picture(path: Path) -> NDArray[np.uint8]:
+def first_picture(path: Path, max_megapixels: float = DEFAULT_MAX_MEGAPIXELS) -> NDArray[np.uint8]:
     """Decode the first frame of a video, upright [H, W, 3].
 
     Raises:
-        InputError: if it cannot be decoded.
+        InputError: if it cannot be decoded, or has more than `max_megapixels` million pixels.
     """
+    with open_container(path) as container:
+        context = video_stream(container, path).codec_context
+        check_pixels(path.name, context.width, context.height, max_megapixels)
     frame, _ = first_frame(path)
     orientation, _ = upright(path.stem, frame)
     return (orientation or Orientation()).apply(frame.to_ndarray(format="rgb24"))
