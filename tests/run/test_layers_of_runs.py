@@ -122,9 +122,12 @@ def test_static_points_are_written_once(finished: Path, monkeypatch: pytest.Monk
 
     written = []
     write = instant.write_cloud
-    monkeypatch.setattr(
-        instant, "write_cloud", lambda path, *rest: (written.append(path.name), write(path, *rest))[1]
-    )
+
+    def noted(path: Path, *rest: object, **options: object) -> object:
+        written.append(path.name)
+        return write(path, *rest, **options)
+
+    monkeypatch.setattr(instant, "write_cloud", noted)
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "out", observer=StopAt(4))
     run(tmp_path / "out", ExistingOutput.RESUME)
