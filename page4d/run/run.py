@@ -251,13 +251,14 @@ class Run:
     def _begun(self, existing: ExistingOutput) -> RunState:
         """Record a new run, after the check of its calibration; the files of an older one are deleted on request."""
         folder, evidence, check = self.layout.folder, self.plan.evidence, None
+        overwrites = existing is ExistingOutput.OVERWRITE and is_occupied(folder)
+        check_disk(folder, self.plan.bytes_on_disk, self.states.listed_bytes() if overwrites else 0)
         if evidence.will_check:
             with self.journal.timed("check"):
                 check = check_for_run(evidence.pixels, self.journal.notice)
-        if existing is ExistingOutput.OVERWRITE and is_occupied(folder):
-            check_disk(folder, self.plan.bytes_on_disk, self.states.listed_bytes())
+        if overwrites:
             self.states.remove_listed_files()
-        check_disk(folder, self.plan.bytes_on_disk)
+            check_disk(folder, self.plan.bytes_on_disk)
         state = RunState(
             fingerprint=fingerprint_of(self.plan),
             plan=list(self.plan.chunks),
