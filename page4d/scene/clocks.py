@@ -28,7 +28,7 @@ from page4d.io.documents import (
 from page4d.io.input_files import composed
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
-from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, find_stamp_tables
+from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, StampTable, find_stamp_tables
 from page4d.scene.timeline import timing
 from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream
 
@@ -183,7 +183,7 @@ class _Evidence:
     clocks: tuple[Clock | None, ...]
     notices: tuple[Notice, ...] = ()
     start_ns: int | None = None
-    files: tuple[Path, ...] = ()
+    files: tuple[str, ...] = ()
 
 
 def synchronise(
@@ -234,8 +234,9 @@ def _chosen(evidence: _Evidence, tables: _Evidence | None = None) -> Synchronisa
     """Return the clocks that all views have; `tables` of some views are reported as not used."""
     notices = list(evidence.notices)
     if tables is not None and tables.files:
-        labels = listed([file.name for file in tables.files])
-        notices.append(Notice(f"{labels}: not used, as not every view has one; the views have {evidence.kind}"))
+        notices.append(
+            Notice(f"{listed(tables.files)}: not used, as not every view has one; the views have {evidence.kind}")
+        )
     return Synchronisation(
         clocks=tuple(clock or Clock() for clock in evidence.clocks),
         method=evidence.kind,
@@ -281,19 +282,33 @@ def _tables(folder: Path, names: Sequence[str], sources: Sequence[FrameSource]) 
         InputError: if a table is damaged, or has not as many times as its view has frames.
     """
     paths = {name: getattr(source, "path", folder) for name, source in zip(names, sources, strict=True)}
-    tables, files, notices = find_stamp_tables(folder, paths)
-    stamps = {
-        name: _of_frames(np.array(table.in_ns(1 / (timing(source.frame_times).fps or 30))), source, table.label)
-        for name, source in zip(names, sources, strict=True)
-        if (table := tables.get(name)) is not None
-    }
+    found = find_stamp_tables(folder, paths)
+    notices = list(found.notices)
+
+    def stamps_of(tables: dict[str, StampTable]) -> dict[str, NDArray[Any]]:
+        return {
+            name: _of_frames(
+                tables[name].in_ns(1 / (timing(source.frame_times).fps or 30)), source, tables[name].label
+            )
+            for name, source in zip(names, sources, strict=True)
+            if name in tables
+        }
+
+    tables = found.tables or found.others
+    try:
+        stamps = stamps_of(tables)
+    except InputError as error:
+        if found.tables:
+            raise
+        notices.append(Notice(f"{error.marked_message}; they are not used"))
+        stamps = {}
     start = min((int(ns[0]) for ns in stamps.values()), default=0)
     clocks = tuple(
         _frame_clock((stamps[name] - start) / NS, source) if name in stamps else None
         for name, source in zip(names, sources, strict=True)
     )
-    labels = listed(sorted({table.label for table in tables.values()}))
-    return _Evidence(f"time stamps in {labels}", clocks, notices, start if stamps else None, files)
+    files = tuple(sorted({tables[name].label for name in stamps}))
+    return _Evidence(f"time stamps in {listed(files)}", clocks, tuple(notices), start if stamps else None, files)
 
 
 def _of_frames(times: NDArray[Any], source: FrameSource, label: str) -> NDArray[Any]:

@@ -101,8 +101,6 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
                     sync_file = entry
                 else:
                     ignored[Notice(f"{sync_file.name} is used", Level.INFO)].append(entry.name)
-            elif is_stamp_table(entry) or (entry.name == TABLE_FOLDER and not image_files(entry)):
-                continue  # read with the clocks
             elif (notice := _reason_to_ignore(entry)) is not None:
                 is_used = real_path(entry) in used or (real_path(folder) in used and is_calibration_name(entry))
                 if not is_used:
@@ -135,6 +133,11 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
         raise InputError(
             f"'{error.filename}': permission denied", f"make it readable: chmod u+rx '{error.filename}'"
         ) from error
+    views = [candidate.name for candidate in candidates]
+    for reason, names in list(ignored.items()):  # tables of time stamps are read with the clocks
+        names[:] = [name for name in names if name != TABLE_FOLDER and not is_stamp_table(folder / name, views)]
+        if not names:
+            del ignored[reason]
     notices = [
         Notice(f"ignored {listed(names)}: {reason.marked_text}", reason.level) for reason, names in ignored.items()
     ]

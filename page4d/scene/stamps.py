@@ -5,8 +5,8 @@ Double precision holds a date to about 0.2 microseconds: times are differences t
 
 import csv
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from io import BytesIO
@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.errors import InputError, Notice
+from page4d.errors import InputError, Level, Notice
 from page4d.io.documents import DocumentError, read_bytes, read_text
 
 NS = 1_000_000_000
@@ -213,6 +213,9 @@ def _may_be_numbered(ns: NDArray[np.int64]) -> bool:
 
 
 _TABLE_NAME = re.compile(r"time[ _-]?stamps?|frame[ _-]?times?", re.IGNORECASE)
+_PLAIN_TABLE_NAME = re.compile(
+    rf"[ _.-]*(synchronized|recorded|camera|video)?[ _.-]*({_TABLE_NAME.pattern})([ _-]history)?", re.IGNORECASE
+)
 TABLE_FOLDER = "timestamps"
 _TABLE_FOLDERS = (".", TABLE_FOLDER, f"{TABLE_FOLDER}/camera_timestamps")
 _TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".npy")
@@ -265,52 +268,72 @@ class StampTable:
         return np.array([int(value * unit) for value in self.values], dtype=np.int64)
 
 
-def is_stamp_table(file: Path) -> bool:
-    """Return whether a file is named as a table of time stamps."""
-    return bool(file.suffix.lower() in _TABLE_SUFFIXES and _TABLE_NAME.search(file.stem)) and file.is_file()
+def is_stamp_table(file: Path, views: Iterable[str]) -> bool:
+    """Return whether a file is named as a table of time stamps, or as a view and has a column of time stamps."""
+    if file.suffix.lower() not in _TABLE_SUFFIXES or not file.is_file():
+        return False
+    if file.stem not in views or file.suffix.lower() == ".npy":
+        return _TABLE_NAME.search(file.stem) is not None
+    try:
+        with file.open("rb") as opened:
+            return re.search(rb"time[ _-]?stamp", opened.readline(4096), re.IGNORECASE) is not None
+    except OSError:
+        return False
 
 
-def find_stamp_tables(
-    folder: Path, views: Mapping[str, Path]
-) -> tuple[dict[str, StampTable], tuple[Path, ...], tuple[Notice, ...]]:
-    """Find time stamps of frames in CSV, text or NPY files of a scene or of its image folders.
+@dataclass(frozen=True)
+class StampTables:
+    """Time stamps of views: `tables` that are named so, and `others`, which may be those of something else."""
+
+    tables: dict[str, StampTable]
+    others: dict[str, StampTable]
+    notices: tuple[Notice, ...]
+
+
+def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> StampTables:
+    """Find time stamps of frames in CSV, text or NPY files of a scene, or of the folder of a view.
 
     A file whose name contains that of a view belongs to it; another one has a column of views, or the times of all of
-    them. Returns the tables of views, the files in use, and notices of files without times.
+    them.
 
     Raises:
-        InputError: if the times of a view do not increase, or a file cannot be read.
+        InputError: if the times of a view do not increase, or its file cannot be read.
 
     Source: Caliscope (`timestamps.csv` with `cam_id` and `frame_time`, earlier `frame_time_history.csv` with `port`);
     skellycam (`timestamps/<view>_timestamps.csv` with `timestamp_unix_utc_ns`, later
     `timestamps/camera_timestamps/*.<view>.timestamps.csv` with `timestamp.utc.seconds`); KITTI (`timestamps.txt`).
     """
-    tables: dict[str, StampTable] = {}
-    shared: dict[str, StampTable] = {}
-    used: list[Path] = []
+    found = StampTables({}, {}, ())
     notices: list[Notice] = []
     places: list[tuple[Path, str | None]] = [(folder / name, None) for name in _TABLE_FOLDERS]
-    places += [(path, view) for view, path in views.items() if path.is_dir()]
+    places += [(path if path.is_dir() else path.parent, view) for view, path in views.items()]
     for place, of_view in places:
-        for file in sorted(place.iterdir()) if place.is_dir() else ():
-            if not is_stamp_table(file):
+        is_scene = of_view is not None and place.resolve() == folder.resolve()
+        for file in sorted(place.iterdir()) if place.is_dir() and not is_scene else ():
+            if not is_stamp_table(file, views):
                 continue
             label = file.relative_to(folder).as_posix()
-            named = [name for name in views if re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", file.stem)]
-            owner = of_view or max(named, key=len, default=None)
-            columns = _columns(file, label)
-            by_view = next((name for name in columns if _VIEW_COLUMN.fullmatch(name)), None)
-            found = {
-                view: table
-                for view, rows in _rows(columns, by_view, [owner] if owner else list(views)).items()
-                if (table := _times(label, rows)) is not None
-            }
-            if found:
-                used.append(file)
-                (tables if owner or by_view else shared).update(found)
-            else:
-                notices.append(Notice(f"{label}: no column of times; it is not used"))
-    return tables or shared, tuple(used), tuple(notices)
+            named = {name: re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", file.stem) for name in views}
+            owner = of_view or max((name for name, match in named.items() if match), key=len, default=None)
+            match = named.get(owner or "")
+            is_plain = _PLAIN_TABLE_NAME.fullmatch(file.stem[match.end() if match else 0 :]) is not None
+            try:
+                columns = _columns(file, label)
+                by_view = next((name for name in columns if _VIEW_COLUMN.fullmatch(name)), None)
+                rows = _rows(columns, by_view, [owner] if owner else list(views))
+                tables = {view: _times(label, of_rows) for view, of_rows in rows.items()}
+            except InputError as error:
+                if owner and is_plain:
+                    raise
+                notices.append(Notice(f"{error.marked_message}; it is not used", Level.INFO))
+                continue
+            certain = is_plain and (owner or by_view)
+            known = {view: table for view, table in tables.items() if table is not None}
+            (found.tables if certain else found.others).update(known)
+            if not known:
+                level = Level.WARNING if is_plain else Level.INFO
+                notices.append(Notice(f"{label}: no times of the views; it is not used", level))
+    return replace(found, notices=tuple(notices))
 
 
 def _columns(file: Path, label: str) -> dict[str, list[str]]:

@@ -302,12 +302,47 @@ def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path) -> None:
         open_scene(tmp_path)
     table.write_text("comment\nby hand\n")
     scene = open_scene(tmp_path)
-    assert "a_timestamps.csv: no column of times; it is not used" in [notice.text for notice in scene.notices]
+    assert "a_timestamps.csv: no times of the views; it is not used" in [notice.text for notice in scene.notices]
     table.write_text("timestamp_s\n" + "".join(f"{n / 30}\n" for n in (0, 1, 2, 4, 5, 6)))
     scene = open_scene(tmp_path)
     assert scene.synchronisation == "time stamps in a_timestamps.csv (1 of 2 views)"
     assert [view.indices for view in scene.views] == [(0, 1, 2, 3, 4), (0, 1, 2, 4, 5)]
     assert any(notice.text.startswith("a by time stamps in a_timestamps.csv") for notice in scene.notices)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_used"),
+    [
+        ("a.csv", "frame,device_timestamp_ns\n" + "".join(f"{n},{10**15 + n * 33333333}\n" for n in range(6)), True),
+        ("a.csv", "timestamp_s,joint,x\n" + "".join(f"{n // 2 / 30},{n % 2},1\n" for n in range(12)), False),
+        ("a.csv", "frame,x\n" + "".join(f"{n},1\n" for n in range(6)), False),
+        ("timestamps.csv", "timestamp_s\n" + "".join(f"{n / 30}\n" for n in range(6)), True),
+        ("timestamps.csv", "timestamp_s\n" + "".join(f"{n / 30}\n" for n in range(7)), False),
+        ("imu_timestamps.csv", "timestamp_s,ax\n" + "".join(f"{n / 200},1\n" for n in range(60)), False),
+        ("a_imu_timestamps.csv", "timestamp_s,ax\n" + "".join(f"{n / 200},1\n" for n in range(60)), False),
+        ("a_imu_timestamps.csv", "timestamp_s\n1\n1\n", False),
+        ("gps.csv", "timestamp,lat\n1,2\n", False),
+    ],
+)
+def test_tables_that_may_be_those_of_other_sensors_are_used_only_if_they_fit(
+    name: str, text: str, is_used: bool, tmp_path: Path
+) -> None:
+    for view in ("a", "b"):
+        write_counter_clip(tmp_path / f"{view}.mp4", 6)
+    (tmp_path / name).write_text(text)
+    scene = open_scene(tmp_path)
+    assert scene.synchronisation.startswith(f"time stamps in {name}") is is_used
+    assert scene.num_times == 6
+    assert any(notice.text.startswith(f"ignored {name}") for notice in scene.notices) <= (not is_used)
+
+
+def test_a_table_in_the_folder_of_a_camera_is_that_of_its_view(tmp_path: Path) -> None:
+    for view, kept in (("a", [0, 1, 2, 3, 4, 5]), ("b", [0, 1, 3, 4, 5])):
+        (tmp_path / view).mkdir()
+        write_counter_clip(tmp_path / view / "color.mp4", len(kept))
+        (tmp_path / view / "timestamps.csv").write_text("time_ms\n" + "".join(f"{n * 33.3}\n" for n in kept))
+    scene = open_scene(tmp_path)
+    assert [view.indices for view in scene.views] == [(0, 1, 3, 4, 5), (0, 1, 2, 3, 4)]
 
 
 def test_a_sync_file_may_have_the_times_of_all_frames(tmp_path: Path) -> None:
@@ -356,16 +391,17 @@ def test_any_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, 
     for name in ("timestamps.csv", "a_timestamps.npy"):
         (folder / name).write_bytes(content)
         with suppress(Page4DError):
-            tables, *_ = find_stamp_tables(folder, {"a": folder / "a.mp4", "b": folder / "b.mp4"})
-            assert all((np.diff(table.in_ns(0.04)) >= 0).all() for table in tables.values())
+            found = find_stamp_tables(folder, {"a": folder / "a.mp4", "b": folder / "b.mp4"})
+            tables = (*found.tables.values(), *found.others.values())
+            assert all((np.diff(table.in_ns(0.04)) >= 0).all() for table in tables)
         (folder / name).unlink()
 
 
 def test_a_time_beyond_every_calendar_is_refused(tmp_path: Path) -> None:
     (tmp_path / "timestamps.csv").write_text("timestamp_s\n1\n1e25\n")
-    tables, *_ = find_stamp_tables(tmp_path, {"a": tmp_path / "a.mp4"})
+    found = find_stamp_tables(tmp_path, {"a": tmp_path / "a.mp4"})
     with pytest.raises(InputError, match=r"timestamps\.csv: 1e\+25 is no time of a frame"):
-        tables["a"].in_ns(0.04)
+        found.others["a"].in_ns(0.04)
 
 
 @given(
