@@ -279,7 +279,8 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFold
         return []
     timed = []
     for source, of_view in numbered:
-        counts = (np.array(of_view, dtype=np.float64) - first) / step / source.fps
+        # Numbers of more than 15 digits are no exact doubles.
+        counts = np.array([(number - first) / step for number in of_view]) / source.fps
         timed.append((replace(source, frame_times=counts - counts[0]), float(counts[0])))
     return timed
 
