@@ -1,30 +1,18 @@
-"""Tensors renamed by a key map, and key maps for tests only."""
+"""Tensors renamed by a key map, and networks with them."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from torch import Tensor
 
 from page4d.choices import Recipe, Target
 from page4d.networks.config import NetworkConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
-from page4d.weights.conversion.accounting import Account, KeyMap, Rule, target_name
+from page4d.weights.conversion.accounting import Account, KeyMap, target_name
 from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.shapes import NetworkSettings
 from page4d.weights.families.table import read_network, recognize
-from page4d.weights.families.vggt import VGGT
 from page4d.weights.store import TensorSpec
-
-
-def _in_time_and_view(rule: Rule) -> Rule:
-    if rule.target is None:
-        return rule
-    return replace(rule, target=rule.target.replace(".blocks.frame.", ".blocks.time.").replace(".global.", ".view."))
-
-
-VGGT_TO_TIME_VIEW: KeyMap = tuple(map(_in_time_and_view, VGGT))
-"""The public VGGT checkpoint, for the schedule time, view; exact for one instant."""
 
 
 def rename(tensors: Mapping[str, Tensor], rules: KeyMap) -> dict[str, Tensor]:

@@ -68,7 +68,6 @@ def account(
 
 CASES = [  # test_full_size has the others that keep their schedule
     (Recipe.VGGT, MV, None, "vggt", 12, 395),
-    (Recipe.PAGE4D, OWN, True, "page4d", 2, 395),
     (Recipe.PAGE4D, OWN, False, "page4d_notrack", 0, 7),
     (Recipe.PAGE4D, MV, True, "page4d", 6, 395),
     (Recipe.PAGE4D, MV, False, "page4d", 12, 401),

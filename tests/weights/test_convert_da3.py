@@ -57,11 +57,6 @@ def test_a_further_tensor_is_refused(
         converted(weights | {name: torch.zeros(2)}, settings)
 
 
-def test_a_missing_tensor_is_refused(weights: Mapping[str, Tensor], settings: DA3Settings) -> None:
-    with pytest.raises(WeightsError, match=r"no source tensor becomes 'depth_head\.ray_branch\.norm\.weight'"):
-        converted({name: value for name, value in weights.items() if name != SHARED_NORM}, settings)
-
-
 def test_settings_that_no_public_network_has_are_refused(
     weights: Mapping[str, Tensor], settings: DA3Settings
 ) -> None:
