@@ -43,8 +43,8 @@ _IF_ALL_ARE_MARKED = {
     MaskMeaning.KEEP: "nothing is left out",
 }
 
-_PLAUSIBLE_DEPTH_M = (0.01, 1000.0)
-"""Range of the median depth of a view."""
+_NEAREST_M, _FARTHEST_M, _FARTHEST_FLOAT_M = 0.01, 1000.0, 200.0
+"""Range of the median depth of a view; float depth beyond is probably in millimetres."""
 
 
 def marked_pixels(mask: Image) -> NDArray[np.bool_]:
@@ -253,9 +253,10 @@ def _depth_notices(scene: "Scene", view: str, maps: Sequence[Image]) -> Iterator
         found = f"{DEEPEST_LEVEL} or 0" if any(_is_saturated(one).any() for one in maps) else "0"
         yield Notice(f"depth maps of {view} ({len(maps)} checked): all values are {found}")
         return
+    is_levels = levels.dtype == np.uint16
     median = float(np.median(levels)) / scene.depth_levels
-    nearest, farthest = _PLAUSIBLE_DEPTH_M
-    if scene.scale is Scale.METRIC and not nearest <= median <= farthest:
+    farthest = _FARTHEST_M if is_levels else _FARTHEST_FLOAT_M
+    if scene.scale is Scale.METRIC and not _NEAREST_M <= median <= farthest:
         yield Notice(f"the median depth of {view} is {median:.4g} m: check ⟨depth_levels⟩")
 
 

@@ -1,6 +1,7 @@
 """Measured depth is read exactly from files of other programs; values that are no reading are left out."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import OpenEXR
 import pytest
 from numpy.typing import NDArray
 
+from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.scene.batches import open_batches
 from page4d.scene.image_file import read_header, read_pixels
 from page4d.scene.open import open_scene
 from page4d.scene.records import Level, Scene
+from page4d.scene.sidecar_values import check_depth
 from tests.scene.clip_writers import Pixels, write_counter_clip, write_video
 
 DEPTH = np.linspace(0.5, 9.5, 48 * 64, dtype=np.float32).reshape(48, 64)
@@ -148,6 +151,14 @@ def test_float_depth_is_in_units_of_the_scene_unless_levels_are_given(
     np.testing.assert_array_equal(depth_of(scene)[1], (DEPTH / np.float32(unit)))
     text = f"float depth maps: a value of {unit:g} is 1 unit of the calibration; depth_levels states another scale"
     assert [notice.level for notice in scene.notices if notice.text == text] == [Level.INFO]
+
+
+@pytest.mark.parametrize(("depth", "is_reported"), [(800, True), (150, False), (2, False)])
+def test_float_depth_in_millimetres_is_reported(depth: float, is_reported: bool, rig: Path) -> None:
+    scene = with_depth(rig, {"a": DEPTH * 0 + depth, "b": DEPTH * 0 + depth})
+    found = [notice.text for notice in check_depth(replace(scene, scale=Scale.METRIC))]
+    assert ("the median depth of a is 800 m: check depth_levels" in found) is is_reported
+    assert "float depth maps: a value of 1 is 1 metre; depth_levels states another scale" in found
 
 
 def test_sixteen_bit_depth_has_1000_levels_per_unit_unless_others_are_given(rig: Path) -> None:
