@@ -65,8 +65,15 @@ def known_length(scene: Scene, text: str | None) -> KnownLength | None:
     if pair is None:
         return KnownHeight(metres=metres)
     known = KnownDistance(first=pair[0], second=pair[1], metres=metres)
-    if scene.scale is Scale.METRIC and scene.is_calibrated:
-        _check_calibration(scene, known)
+    if scene.scale is not Scale.METRIC or not scene.is_calibrated:
+        return known
+    found = _calibrated_distance(scene, known)
+    if abs(found - metres) > TOLERANCE * metres:
+        raise UsageError(
+            f"⟨scale_from⟩: {known.first} and {known.second} are {metres:.4g} m apart, "
+            f"but {found:.4g} m in {scene.calibration}",
+            "leave it out, or correct the calibration or its ⟨calibration_unit⟩",
+        )
     return known
 
 
@@ -104,23 +111,13 @@ def _calibrated_distance(scene: Scene, known: KnownDistance) -> float:
     return float(apart.norm(dim=-1).reshape(-1).quantile(0.5))
 
 
-def _check_calibration(scene: Scene, known: KnownDistance) -> None:
-    found = _calibrated_distance(scene, known)
-    if abs(found - known.metres) > TOLERANCE * known.metres:
-        raise UsageError(
-            f"⟨scale_from⟩: {known.first} and {known.second} are {known.metres:.4g} m apart, "
-            f"but {found:.4g} m in {scene.calibration}",
-            "leave it out, or correct the calibration or its ⟨calibration_unit⟩",
-        )
-
-
-def metric_scene(scene: Scene, known: KnownDistance | None) -> Scene:
+def metric_scene(scene: Scene, known: KnownDistance) -> Scene:
     """Scale a calibration of unknown unit to metres by a known distance; other scenes are returned unchanged.
 
     Raises:
         UsageError: if the two calibrated cameras coincide.
     """
-    if known is None or scene.scale is Scale.METRIC or not scene.is_calibrated:
+    if scene.scale is Scale.METRIC or not scene.is_calibrated:
         return scene
     found = _calibrated_distance(scene, known)
     if found == 0:
