@@ -4,6 +4,7 @@ Double precision holds a date to about 0.2 microseconds: times are differences t
 """
 
 import csv
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -308,8 +309,11 @@ def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> StampTables:
     places: list[tuple[Path, str | None]] = [(folder / name, None) for name in _TABLE_FOLDERS]
     places += [(path if path.is_dir() else path.parent, view) for view, path in views.items()]
     for place, of_view in places:
-        is_scene = of_view is not None and place.resolve() == folder.resolve()
-        for file in sorted(place.iterdir()) if place.is_dir() and not is_scene else ():
+        is_scene = of_view is not None and place == folder
+        # A path of each of many images would take long.
+        names = os.listdir(place) if place.is_dir() and not is_scene else ()  # noqa: PTH208
+        for name in sorted(name for name in names if name.lower().endswith(_TABLE_SUFFIXES)):
+            file = place / name
             if not is_stamp_table(file, views):
                 continue
             label = file.relative_to(folder).as_posix()
