@@ -6,6 +6,7 @@ Double precision holds a date to about 0.2 microseconds: times are differences t
 import csv
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -294,8 +295,8 @@ class StampTables:
 def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> StampTables:
     """Find time stamps of frames in CSV, text or NPY files of a scene, or of the folder of a view.
 
-    A file whose name contains that of a view belongs to it; another one has a column of views, or the times of all of
-    them.
+    A file whose name contains that of a view belongs to it; another one has a column of views, columns with names of
+    views, or the times of all of them.
 
     Raises:
         InputError: if the times of a view do not increase, or its file cannot be read.
@@ -307,31 +308,31 @@ def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> StampTables:
     found = StampTables({}, {}, ())
     notices: list[Notice] = []
     places: list[tuple[Path, str | None]] = [(folder / name, None) for name in _TABLE_FOLDERS]
-    places += [(path if path.is_dir() else path.parent, view) for view, path in views.items()]
+    own = [(place, view) for view, path in views.items() for place in (path, path.parent) if place != folder]
+    shared = Counter(place for place, _ in own)
+    places += [(place, view) for place, view in own if shared[place] == 1]
     for place, of_view in places:
-        is_scene = of_view is not None and place == folder
         # A path of each of many images would take long.
-        names = os.listdir(place) if place.is_dir() and not is_scene else ()  # noqa: PTH208
+        names = os.listdir(place) if place.is_dir() else ()  # noqa: PTH208
         for name in sorted(name for name in names if name.lower().endswith(_TABLE_SUFFIXES)):
             file = place / name
             if not is_stamp_table(file, views):
                 continue
             label = file.relative_to(folder).as_posix()
-            named = {name: re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", file.stem) for name in views}
+            named = {name: _find_name(name, file.stem) for name in views}
             owner = of_view or max((name for name, match in named.items() if match), key=len, default=None)
             match = named.get(owner or "")
             is_plain = _PLAIN_TABLE_NAME.fullmatch(file.stem[match.end() if match else 0 :]) is not None
             try:
                 columns = _columns(file, label)
-                by_view = next((name for name in columns if _VIEW_COLUMN.fullmatch(name)), None)
-                rows = _rows(columns, by_view, [owner] if owner else list(views))
+                rows, is_shared = _rows(columns, [owner] if owner else list(views))
                 tables = {view: _times(label, of_rows) for view, of_rows in rows.items()}
             except InputError as error:
                 if owner and is_plain:
                     raise
                 notices.append(Notice(f"{error.marked_message}; it is not used", Level.INFO))
                 continue
-            certain = is_plain and (owner or by_view)
+            certain = is_plain and (owner or not is_shared)
             known = {view: table for view, table in tables.items() if table is not None}
             (found.tables if certain else found.others).update(known)
             if not known:
@@ -368,10 +369,28 @@ def _columns(file: Path, label: str) -> dict[str, list[str]]:
     return {name: [row[place] for row in body] for place, name in enumerate(names)}
 
 
-def _rows(
-    columns: Mapping[str, Sequence[str]], by_view: str | None, views: Sequence[str]
-) -> dict[str, dict[str, list[str]]]:
-    """Return the rows of every view, which a column names or numbers; without such a column all rows are of all."""
+def _find_name(view: str, text: str) -> re.Match[str] | None:
+    """Find the name of a view between other words."""
+    return re.search(rf"(?<![^\W_]){re.escape(view)}(?![^\W_])", text)
+
+
+def _rows(columns: Mapping[str, list[str]], views: Sequence[str]) -> tuple[dict[str, dict[str, list[str]]], bool]:
+    """Return the columns of times of every view, and whether they are those of all views.
+
+    They are the columns that have the name of a view, without empty cells, or else the rows that a column of views
+    names or numbers.
+    """
+    own = {
+        view: {
+            f"time {name}": [cell for cell in cells if cell.lower() not in ("", "nan")]
+            for name, cells in columns.items()
+            if not name.isdecimal() and _find_name(view, name)
+        }
+        for view in views
+    }
+    if any(own.values()):
+        return own, False
+    by_view = next((name for name in columns if _VIEW_COLUMN.fullmatch(name)), None)
     numbers = {view: str(int(match[1])) for view in views if (match := re.search(r"(\d+)$", view))}
     chosen = {}
     for view in views:
@@ -379,7 +398,7 @@ def _rows(
         keys = {view, number if list(numbers.values()).count(number or "") == 1 else None}
         kept = repeat(True) if by_view is None else [cell in keys for cell in columns[by_view]]
         chosen[view] = {name: list(compress(cells, kept)) for name, cells in columns.items()}
-    return chosen
+    return chosen, by_view is None
 
 
 def _number(cell: str) -> Decimal | None:

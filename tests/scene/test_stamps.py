@@ -336,6 +336,18 @@ def test_tables_that_may_be_those_of_other_sensors_are_used_only_if_they_fit(
     assert any(notice.text.startswith(f"ignored {name}") for notice in scene.notices) <= (not is_used)
 
 
+def test_a_table_may_have_a_column_per_view(tmp_path: Path) -> None:
+    for view, kept in KEPT.items():
+        write_counter_clip(tmp_path / f"{view}.mp4", len(kept))
+    rows = [[f"{n / 30:.5f}" if n in kept else "" for kept in KEPT.values()] for n in range(14)]
+    (tmp_path / "timestamps.csv").write_text(
+        "n,cam_0,cam_1\n" + "".join(f"{n},{a},{b}\n" for n, (a, b) in enumerate(rows))
+    )
+    scene = open_scene(tmp_path)
+    common = [n for n in KEPT["cam_0"] if n in KEPT["cam_1"]]
+    assert [[KEPT[view.name][index] for index in view.indices] for view in scene.views] == [common] * 2
+
+
 def test_a_table_in_the_folder_of_a_camera_is_that_of_its_view(tmp_path: Path) -> None:
     for view, kept in (("a", [0, 1, 2, 3, 4, 5]), ("b", [0, 1, 3, 4, 5])):
         (tmp_path / view).mkdir()
