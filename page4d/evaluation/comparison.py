@@ -23,7 +23,7 @@ from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, listed, shortened
 from page4d.evaluation.scores import counted_pixels
 from page4d.formats import cameras_json
-from page4d.formats.files import read_json
+from page4d.formats.files import read_document
 from page4d.formats.maps import STILL_LEVEL, read_png
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.output.reader import Output, open_output
@@ -115,7 +115,7 @@ def open_truth(path: Path | str) -> TruthFolder:
         InputError: if it does not exist or cannot be read.
     """
     folder = _find(Path(path))
-    calibration = cameras_json.read(folder / CAMERAS, read_json(folder / CAMERAS))
+    calibration = cameras_json.read(folder / CAMERAS, read_document(folder / CAMERAS))
     views = []
     for camera in calibration.cameras:
         if camera.image_size is None or camera.distortion is not None:

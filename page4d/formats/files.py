@@ -100,15 +100,6 @@ def read_document(path: Path) -> Any:
     raise unreadable(path, "neither its name nor its content matches a supported format")
 
 
-def read_json(path: Path) -> dict[str, object]:
-    """Return a JSON object; NaN, Infinity and repeated keys are errors."""
-    with parsing(path):
-        content = documents.parse_json(read_text(path))
-    if not isinstance(content, dict):
-        raise unreadable(path, "it is not a JSON object")
-    return content
-
-
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "json": documents.parse_json,
     "toml": documents.parse_toml,

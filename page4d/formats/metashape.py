@@ -42,19 +42,17 @@ def read(path: Path, root: Element) -> Calibration:
     The image with the label `000000` in the group `cam01` is frame 000000 of the view cam01.
 
     Raises:
-        InputError: if there are several chunks, no camera is aligned, or a camera or its sensor is invalid.
+        InputError: if no chunk has aligned cameras, or several, or a camera or its sensor is invalid.
     """
-    chunks = root.findall("chunk")
-    if root.tag != "document" or len(chunks) != 1:
-        raise unreadable(path, f"it has {counted(len(chunks), 'chunk')} of Metashape, expected 1: export it alone")
+    chunks = [chunk for chunk in root.findall("chunk") if chunk.find("cameras//transform") is not None]
+    if len(chunks) != 1:
+        raise unreadable(path, f"it has {counted(len(chunks), 'chunk')} with aligned cameras, expected 1")
     chunk = chunks[0]
     parts = {part.get("id"): part.find("transform") for part in chunk.iterfind("components/component")}
     sensors = {sensor.get("id"): sensor for sensor in chunk.iterfind("sensors/sensor")}
     listed_cameras = _named(chunk.find("cameras"), "")
     check_count(path, len(listed_cameras), "images", MAX_IMAGES)
     aligned = [(name, node) for name, node in listed_cameras if node.find("transform") is not None]
-    if not aligned:
-        raise unreadable(path, "it has no aligned camera")
     notices = []
     if len(aligned) < len(listed_cameras):
         left_out = [name for name, node in listed_cameras if node.find("transform") is None]
@@ -66,7 +64,8 @@ def read(path: Path, root: Element) -> Calibration:
         with error_context(path.name, label):
             intrinsics, distortion, size = _lens(sensors.get(node.get("sensor_id")))
             pose = torch.tensor(_numbers(node, "transform", 16), dtype=torch.float64).reshape(4, 4)
-            turn, shift, scale = _similarity(parts.get(node.get("component_id"), chunk.find("transform")))
+            part = parts.get(node.get("component_id"))
+            turn, shift, scale = _similarity(chunk.find("transform") if part is None else part)
             if float(shift.norm()) > _FARTHEST:
                 turn, shift = torch.eye(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
                 notices.append(

@@ -100,12 +100,13 @@ def read_mc_calib(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
     cameras = []
     for key, table in sorted(tables.items(), key=lambda item: natural_key(item[0])):
         with error_context(path.name, key):
-            pose = invert_rigid(numbers_of(table.get("camera_pose_matrix"), "camera_pose_matrix", 4, 4))
-            model = {"0": "none", "1": "fisheye"}.get(str(table.get("distortion_type")), "")
-            lens = _lens(_flat(table.get("distortion_vector"), "distortion_vector"), model or "of another type")
+            to_world = numbers_of(table.get("camera_pose_matrix"), "camera_pose_matrix", 4, 4) if poses else None
+            model = {"0": "none", "1": "fisheye"}.get(str(table.get("distortion_type")), "of another type")
+            lens = _lens(_flat(table.get("distortion_vector"), "distortion_vector"), model)
             matrix = numbers_of(table["camera_matrix"], "camera_matrix", 3, 3)
             size = _size(table, "img_")
-        cameras.append(opencv_camera(path, key, matrix, size, pose if poses else None, lens))
+        pose = None if to_world is None else invert_rigid(to_world)
+        cameras.append(opencv_camera(path, key, matrix, size, pose, lens))
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras))
 
 

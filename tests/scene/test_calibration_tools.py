@@ -395,6 +395,7 @@ TOOL_ERRORS: tuple[tuple[str, str, str, str], ...] = (
     ("metashape", "<k1>", "<k4>0.1</k4><k1>", "the lens has k4, p3 or p4"),
     ("metashape", 'type="frame"', 'type="spherical"', "the sensor type spherical is not supported"),
     ("metashape", "<transform>", "<pose>", "not well-formed XML"),
+    ("metashape", "<cameras>.*</cameras>", "<cameras/>", "it has 0 chunks with aligned cameras, expected 1"),
     ("panoptic", '"R":', '"r":', "camera number 1: R: Field required"),
 )
 
@@ -419,6 +420,21 @@ def test_metashape_keeps_geographic_coordinates_out(tmp_path: Path) -> None:
     centers = [-camera.world_to_camera[:3, :3].T @ camera.world_to_camera[:3, 3] for camera in calibration.cameras]
     true = [-camera.rotation.T @ camera.translation for camera in make_rig()]
     assert float((centers[0] - centers[1]).norm()) == pytest.approx(np.linalg.norm(true[0] - true[1]))
+
+
+def test_metashape_names_images_by_groups_and_leaves_out_what_is_not_aligned(tmp_path: Path) -> None:
+    path = write_metashape(tmp_path, make_rig())
+    text = path.read_text().replace('<camera id="0"', '<group label="left"><camera id="0"')
+    text = text.replace('<camera id="1"', '</group><group label="right"><camera id="1"')
+    text = text.replace('<camera id="2"', '</group><camera id="9" label="lost"/><camera id="2"')
+    world = re.findall(r"(<transform><rotation>.*</transform>)</chunk>", text)[0]
+    text = text.replace(world, f'<components><component id="5">{world}</component></components>')
+    path.write_text(text.replace("<camera ", '<camera component_id="5" '))
+    calibration = read_calibration(path)
+    assert calibration.names == ("left", "right", "cam03")
+    assert calibration.notices == ("cameras.xml: lost left out: not aligned",)
+    for camera, true in zip(calibration.cameras, make_rig(), strict=True):
+        np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
 
 
 def test_formats_of_other_tools_that_are_not_read_are_named(tmp_path: Path) -> None:
