@@ -93,12 +93,6 @@ def twins(folder: Path) -> None:
     shutil.copy(folder / "cam01.mp4", folder / "cam02.mp4")
 
 
-def cut_off(path: Path) -> None:
-    """Write a clip without its end; the arithmetic decoder of the preset detects missing bytes."""
-    write_video(path.with_name("cam02.mp4"), 12)
-    truncate(write_video(path, 12, seed=1, noisy=True, options={"preset": "medium"}), 0.7)
-
-
 def with_file(name: str, text: str) -> Maker:
     def make(folder: Path) -> None:
         write_scene(folder)
@@ -214,10 +208,6 @@ VIDEOS = (
         ("cam01.mp4 is damaged:", "intact frames are used"),
         "--allow-damaged",
     ),
-    Case("14 cut off mkv", lambda f: cut_off(f / "cam01.mkv"), ("cam01.mkv ends early", "pass --allow-damaged")),
-    Case("14 cut off ts", lambda f: cut_off(f / "cam01.ts"), ("cam01.ts ends early, after", "pass --allow-damaged")),
-    warns("14 mkv allowed", lambda f: cut_off(f / "cam01.mkv"), "intact frames are used", "--allow-damaged"),
-    warns("14 ts allowed", lambda f: cut_off(f / "cam01.ts"), "intact frames are used", "--allow-damaged"),
     Case(
         "16 unknown codec",
         video(lambda p: clips.replace_fourcc(p, b"zzzz")),
@@ -245,11 +235,6 @@ VIDEOS = (
     warns(
         "30 alpha vp9",
         video(lambda p: write_video(p, codec="libvpx-vp9", pixel_format="yuva420p"), "cam01.webm"),
-        "cam01: alpha ignored",
-    ),
-    warns(
-        "30 alpha prores",
-        video(lambda p: write_video(p, codec="prores_ks", pixel_format="yuva444p10le"), "cam01.mov"),
         "cam01: alpha ignored",
     ),
     warns(

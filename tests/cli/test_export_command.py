@@ -176,13 +176,6 @@ class TestErrors:
         hint = f"give --scene FOLDER with cam01/, cam02/, cam03/, ... (4 in all){extra}"
         assert (ended.code, ended.err) == (2, f"error: {name} needs the pictures\nhint:  {hint}\n")
 
-    def test_a_scene_of_another_size_is_refused(self, export, tmp_path_factory, tmp_path) -> None:
-        other = make_capture(tmp_path_factory.mktemp("other"), size=(60, 80))
-        ended = export("colmap", "--scene", other.scene)
-        assert ended.code == 3
-        assert "is 80x60, the run has 64x48" in ended.err
-        assert not (tmp_path / "dir").exists()
-
     @pytest.mark.parametrize(
         ("change", "message"),
         [

@@ -266,19 +266,6 @@ class TestSynthesize:
         assert len(list((truth / "motion").rglob("*.png"))) == 6
         assert read_tracks(truth / "tracks.npz").coords.shape[0] == 3
 
-    def test_existing_files_are_not_overwritten(self, tmp_path, cli):
-        (tmp_path / "notes.txt").write_text("notes")
-        ended = cli("synthesize", "--out", tmp_path, *self.OPTIONS)
-        assert ended.code == 5
-        assert "is not empty: it contains 'notes.txt'" in ended.err
-        assert cli("synthesize", "--out", tmp_path / "notes.txt", *self.OPTIONS).code == 5
-        assert (tmp_path / "notes.txt").read_text() == "notes"
-
-    @pytest.mark.parametrize("size", ["32", "32x", "0x32", "axb", "-3x3"])
-    def test_a_size_that_is_not_two_numbers_is_refused(self, size, tmp_path, cli):
-        ended = cli("synthesize", "--out", tmp_path / "s", "--size", size)
-        assert (ended.code, "Invalid value for '--size'" in ended.err) == (2, True)
-
 
 class TestDoctor:
     @pytest.mark.parametrize(("flags", "is_named"), [({"processor", "BogoMIPS"}, True), ({"no_such_flag"}, False)])
