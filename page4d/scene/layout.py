@@ -50,8 +50,9 @@ _FRAMES = frozenset("frames images image imgs extracted mp4 mov avi mkv video".s
 _NO_CAMERAS = _COPIES | _DIVISORS | _FRAMES | frozenset("1x x1 full orig original high 1440p 2160p 4k".split())
 """Words that distinguish no cameras where there are copies: nerfstudio's `images_2` has half the size of `images`."""
 
-_SAME_PICTURE = 0.95
-"""Minimum correlation of a picture with its copy, at half the size of the smaller one."""
+_SAME_PICTURE = 0.9
+"""Minimum correlation of a picture with its copy, at half the size of the smaller one. Measured on 8 captures:
+copies (1/2 to 1/8 of the size without averaging, JPEG quality 10) at least 0.92, other cameras at most 0.84."""
 
 _HOLDERS = re.compile(
     r"images?|imgs|frames|videos?|pictures|photos|footage|clips|raw|data|colou?r|rgb"
