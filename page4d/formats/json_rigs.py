@@ -59,21 +59,25 @@ class _PanopticCamera(FileSchema):
 def read_panoptic(path: Path, content: dict[str, Any]) -> Calibration:
     """Read `calibration_<sequence>.json`; the video `hd_00_05.mp4` shows the camera 00_05.
 
+    Files of the same form without `panel` and `node`, which others write, have an unknown unit.
+
     Raises:
         InputError: if a camera is invalid.
     """
     given = content["cameras"]
     check_count(path, len(given))
+    is_studio = all(isinstance(raw, dict) and {"panel", "node"} <= set(raw) for raw in given)
     cameras = []
     for index, raw in enumerate(given):
         camera = validated(_PanopticCamera, raw, path.name, f"number {index + 1}")
-        shift = torch.tensor(camera.t, dtype=torch.float64).flatten() * _METRES_PER_CM
+        shift = torch.tensor(camera.t, dtype=torch.float64).flatten() * (_METRES_PER_CM if is_studio else 1.0)
         pose = pose_matrix(torch.tensor(camera.R, dtype=torch.float64), shift.tolist())
         with error_context(path.name, camera.name):
             distortion = brown_conrady(_flat(camera.distCoef))
         size = (camera.resolution[1], camera.resolution[0])
         cameras.append(opencv_camera(path, camera.name, camera.K, size, pose, distortion))
-    return Calibration(path=path, scale=Scale.METRIC, cameras=tuple(cameras), file_unit="cm")
+    scale, unit = (Scale.METRIC, "cm") if is_studio else (Scale.ARBITRARY, None)
+    return Calibration(path=path, scale=scale, cameras=tuple(cameras), file_unit=unit)
 
 
 class _MulticalCamera(FileSchema):

@@ -332,7 +332,7 @@ def test_views_are_paired_with_cameras_by_the_ends_of_their_names(tmp_path: Path
     folder = views(tmp_path / "rig", "hd_00_00", "hd_00_10")
     cameras = [
         {"name": name, "type": "hd", "resolution": [64, 48], "K": (K + np.diag([shift, 0, 0])).tolist(),
-         "R": np.eye(3).tolist(), "t": [[100.0 * shift], [0.0], [0.0]]}
+         "R": np.eye(3).tolist(), "t": [[100.0 * shift], [0.0], [0.0]], "panel": 0, "node": shift}
         for shift, name in enumerate(("00_10", "00_00"))
     ]  # fmt: skip
     path = tmp_path / "calibration_1.json"
@@ -344,6 +344,11 @@ def test_views_are_paired_with_cameras_by_the_ends_of_their_names(tmp_path: Path
     assert [float(camera.intrinsics[0, 0]) for camera in (first, second)] == [71.0, 70.0]
     assert float(first.world_to_camera[0, 3]) == 1.0  # 100 cm
     assert any("00_10 is hd_00_10, 00_00 is hd_00_00" in notice.marked_text for notice in scene.notices)
+    for camera in cameras:
+        del camera["node"]
+    path.write_text(json.dumps({"cameras": cameras}))
+    other = read_calibration(path)
+    assert (other.scale, float(other.cameras[1].world_to_camera[0, 3])) == (Scale.ARBITRARY, 100.0)
     by_order = open_scene(folder, calibration=path, calibration_match=CalibrationMatch.ORDER)
     assert by_order.views[0].camera is not None
     assert float(by_order.views[0].camera.intrinsics[0, 0]) == 70.0
