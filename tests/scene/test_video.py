@@ -360,14 +360,6 @@ def test_repeated_indices_are_decoded_once(tmp_path: Path, monkeypatch: pytest.M
     assert converted == 2
 
 
-def test_a_change_of_size_is_refused(tmp_path: Path) -> None:
-    small, large = (write_counter_clip(tmp_path / f"{h}.h264", 5, size=(h, 64)) for h in (48, 96))
-    path = tmp_path / "a.h264"
-    path.write_bytes(small.read_bytes() + large.read_bytes())
-    with pytest.raises(InputError, match=r"a\.h264 changes size"):
-        counters(probe(path))
-
-
 def avi_with_drops(path: Path, numbers: list[int | None]) -> Path:
     """Write a motion-JPEG AVI; None is an empty chunk, as capture programs write for dropped frames."""
     chunks = [b"" if n is None else cv2.imencode(".jpg", counter_clip([n])[0])[1].tobytes() for n in numbers]
