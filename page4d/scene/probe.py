@@ -137,7 +137,7 @@ def probe_video(
         check_halves(label or path.name, (orientation or Orientation()).apply(stored.to_ndarray()))
     notices = [*aspect_notices, *turn_notices, *stream_notice(path, header.streams)]
     notices += content_notices(name, first, header.field_order, has_alpha=header.has_alpha)
-    if first.format.name.startswith("gray") and is_mosaic(first.to_ndarray()):
+    if first.format.name.startswith("gray") and is_mosaic(first.reformat(format="gray16le").to_ndarray()):
         notices.append(Notice(f"{name}: {MOSAIC}"))
     pts, times, is_timed = _frame_times(header)
     if times[-1] > _MAX_SPAN_S:

@@ -229,7 +229,7 @@ _SIGNATURES = (
     (b"<!DOCTYPE", "is a web page, not a video"),
     (b"version https://git-lfs", "is a git-lfs pointer, not a video"),
 )
-_INCOMPLETE = "is incomplete (recording or copy did not finish)"
+_INCOMPLETE = "is incomplete or damaged (recording or copy may not have finished)"
 
 _MOST_BYTES = 1 << 31
 """FFmpeg's limit of one allocation; more than this is requested only for damaged files."""

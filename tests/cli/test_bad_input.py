@@ -196,7 +196,11 @@ VIDEOS = (
     Case("11 m3u8", video(content(b"#EXTM3U\n#EXTINF:1,\ncam02.mp4\n")), "cam01.mp4 is a playlist (m3u8)"),
     Case("12 sound only", video(clips.audio_only), "cam01.mp4 has no video stream"),
     Case("12 wav", video(clips.wave_file), "cam01.mp4 is not a video"),
-    Case("13 moov missing", video(clips.without_moov), "cam01.mp4 is incomplete (recording or copy did not finish)"),
+    Case(
+        "13 moov missing",
+        video(clips.without_moov),
+        "cam01.mp4 is incomplete or damaged (recording or copy may not have finished)",
+    ),
     Case(
         "14 cut off",
         video(clips.truncated_faststart),

@@ -181,6 +181,7 @@ def test_mosaics_are_reported_once_for_all_views(tmp_path: Path) -> None:
     for view in "ab":
         write_images(tmp_path / view, {"0.png": mosaic(SCENE)})
     write_images(tmp_path / "c", {"0.png": GRAY})
-    write_video(tmp_path / "d.mkv", [mosaic(SCENE)], codec="ffv1", pixel_format="gray", given_as="gray")
+    for name, layout in (("d.mkv", "gray"), ("e.mkv", "gray10le"), ("f.mkv", "gray16le")):
+        write_video(tmp_path / name, [mosaic(SCENE)], codec="ffv1", pixel_format=layout, given_as="gray")
     found = [notice.text for notice in open_scene(tmp_path).notices if "Bayer" in notice.text]
-    assert [text.split(":")[0] for text in found] == ["d", "a/, b/"]
+    assert [text.split(":")[0] for text in found] == ["d", "e", "f", "a/, b/"]
