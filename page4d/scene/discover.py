@@ -145,7 +145,7 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
         candidates=_distinct(candidates),
         left_out=tuple(left),
         sync_file=sync_file,
-        notices=(*notices, *notices_of(left), *missing_chapters(candidates), *instants),
+        notices=(*notices, *missing_chapters(candidates), *instants),
     )
 
 
@@ -172,7 +172,8 @@ def select_views(
     """
     chosen, notices = _selected(found, wanted, folder)
     series = [one_series(candidate) for candidate in chosen]
-    left = [one for _, more in series for one in more]
+    left = [one for one in found.left_out if one.candidate not in chosen]
+    left += [one for _, more in series for one in more]
     return tuple(candidate for candidate, _ in series), (*notices, *notices_of(left))
 
 

@@ -31,7 +31,7 @@ _MAPS = (
     | frozenset("disparity label labels segmentation semantic semantics normals confidence".split())
 )
 _COPY, _COLORED = "copies of {}", "the colour images are {}"
-MAPS = "depth maps or masks, for ⟨depth⟩ and ⟨masks⟩"
+MAPS = "depth maps or masks, read with ⟨depth⟩ and ⟨masks⟩"
 _BOARDS = frozenset("calib calibration checkerboard chessboard charuco".split())
 _COLORS = frozenset("color colors colour colours rgb".split())
 _REDUCED = frozenset(
@@ -295,22 +295,16 @@ def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[Lef
         return []
     sizes = {label: picture.shape[0] * picture.shape[1] for label, picture in pictures.items()}
     original = max(group, key=lambda candidate: (sizes[candidate.label], candidate not in named))
-    return [
-        LeftOut(candidate=candidate, kind=_COPY, view=original.label)
-        for candidate in group
-        if candidate is not original
-        and (
-            (sizes[candidate.label] < sizes[original.label] and _is_reduced(candidate.name))
-            or (
-                (
-                    sizes[candidate.label] < sizes[original.label]
-                    or candidate in named
-                    or candidate.name == original.name
-                )
-                and _is_copy(pictures[candidate.label], pictures[original.label])
-            )
-        )
-    ]
+
+    def is_copy(candidate: Candidate) -> bool:
+        is_smaller = sizes[candidate.label] < sizes[original.label]
+        if is_smaller and _is_reduced(candidate.name):
+            return True
+        may_be = is_smaller or candidate in named or candidate.name == original.name
+        return may_be and _show_the_same(pictures[candidate.label], pictures[original.label])
+
+    copies = [candidate for candidate in group if candidate is not original and is_copy(candidate)]
+    return [LeftOut(candidate=candidate, kind=_COPY, view=original.label) for candidate in copies]
 
 
 def _first_picture(candidate: Candidate) -> Image:
@@ -322,7 +316,7 @@ def _first_picture(candidate: Candidate) -> Image:
     return read_pixels(file, size)
 
 
-def _is_copy(picture: Image, original: Image) -> bool:
+def _show_the_same(picture: Image, original: Image) -> bool:
     """Compare pictures by the correlation of their gray levels; those without contrast are equal."""
     height, width = picture.shape[:2]
     if abs(width / height / (original.shape[1] / original.shape[0]) - 1) > 0.02:
@@ -385,6 +379,7 @@ def views_of_instants(folder: Path, candidates: Sequence[Candidate]) -> tuple[li
     pictures = [name for name in names if not _words(name) & _MAPS] or names
     cameras = len(names) > 1 and all(_CAMERA.fullmatch(name) for name in pictures)
     instants = all(_INSTANT.fullmatch(name) for name in folders)
+    # Folders of instants are numbered with more digits than cameras, unless these have serial numbers.
     digits, camera_digits = ([len(re.sub(r".*\D", "", name)) for name in of] for of in (folders, names))
     padded = len(set(digits)) == 1 and digits[0] >= 3 and any(re.search(r"(?<!\d)0", name) for name in folders)
     numbers = padded and all(_NUMBER.fullmatch(name) for name in folders)

@@ -69,7 +69,7 @@ def instants(first: str, last: str) -> str:
 
 
 def maps(left: str) -> str:
-    return f"left out {left}: depth maps or masks, for depth and masks"
+    return f"left out {left}: depth maps or masks, read with depth and masks"
 
 
 def copies(left: str, originals: str) -> str:
@@ -267,8 +267,9 @@ def test_messages_name_the_camera_of_a_file_in_its_folder(tmp_path: Path) -> Non
 
 def test_a_copy_is_used_if_it_is_selected(tmp_path: Path) -> None:
     write_tree(tmp_path, tree("images/{t}.png") | tree("images_2/{t}.png", half=True))
-    (view,) = open_scene(tmp_path, views=("images_2",)).views
-    assert view.source.size == (24, 32)
+    scene = open_scene(tmp_path, views=("images_2",))
+    assert scene.views[0].source.size == (24, 32)
+    assert not any("left out" in notice.text for notice in scene.notices)
 
 
 @pytest.mark.parametrize(
