@@ -25,9 +25,6 @@ COMMANDS = (
     *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "pretrain"),
     *("doctor", "convert-weights", "inspect-shapes", "benchmark"),
 )
-SIZES = {"native": [70, 56], "vggt-crop": [518, 392], "vggt-pad": [518, 518], "pi3": [574, 434], "da3": [504, 378]}
-"""Network sizes of published preprocessing for images of 64 x 48 px."""
-
 HEAVY = ("torch", "av", "cv2", "open3d", "scipy", "numpy")
 
 
@@ -148,14 +145,6 @@ class TestReconstruct:
         assert chunk["domain"] == {"indicators": {"doubt": 2.5, "depth_gap": None}, "camera_disagreement_deg": None}
         assert chunk["refined"] == []
 
-    @pytest.mark.parametrize("preprocess", list(SIZES))
-    def test_the_plan_has_the_published_size(self, preprocess, scene, tmp_path, cli):
-        chosen = ("--untrained", "--preset", "mv-tiny", "--preprocess", preprocess, "--dry-run", "--json")
-        ended = cli("reconstruct", scene, "--out", tmp_path / "out", *chosen)
-        assert ended.code == 0
-        assert json.loads(ended.out)["network_size"] == SIZES[preprocess]
-        assert "--preprocess" not in ended.err
-
     def test_square_brackets_in_names_are_not_markup(self, tmp_path, reconstruct):
         folder = write_scene(tmp_path / "[bold]", ["[red]a", "b[0]"])
         ended = reconstruct(folder, tmp_path / "x[" / "b]")
@@ -215,11 +204,6 @@ class TestInspectScene:
         assert "file sync.json" in ended.out
         assert "metric" in ended.out
 
-    def test_dropped_frames_are_counted(self, tmp_path, cli):
-        write_video(tmp_path / "cam01.mp4", 30, pts=[n if n < 20 else n + 2 for n in range(30)])
-        (row,) = json.loads(cli("inspect-scene", tmp_path, "--json").out)["views"]
-        assert (row["dropped"], row["duplicated"], row["is_variable"]) == (2, 0, False)
-
     def test_image_folders_are_views(self, tmp_path, cli):
         write_image_folder(tmp_path / "left")
         write_image_folder(tmp_path / "right", seed=1)
@@ -229,14 +213,6 @@ class TestInspectScene:
             ("right/", "png", 10.0),
         ]
         assert document["synchronisation"] == "frame numbers in the file names"
-
-    def test_ignored_files_are_reported(self, tmp_path, cli):
-        write_scene(tmp_path)
-        (tmp_path / "notes.txt").write_text("hello")
-        (tmp_path / "Calib.toml").write_text("")
-        out = cli("inspect-scene", tmp_path).out
-        assert "info:            ignored notes.txt: not a video" in out
-        assert "warning:         ignored Calib.toml: possibly a calibration; pass --calibration" in out
 
 
 class TestSynthesize:

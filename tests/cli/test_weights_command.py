@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from huggingface_hub import constants
 from rich.cells import cell_len
 
 from page4d.networks.network import build_network
@@ -161,15 +160,3 @@ class TestRuns:
         ended = cli("benchmark", "--weights", "da3-base", *arguments)
         assert (ended.code, json.loads(ended.out)["network"]) == (0, "da3-base")
         assert len(served.ranges()) == 1
-
-    @pytest.mark.usefixtures("hub")
-    def test_without_network_the_file_and_its_place_are_named(self, cli, tmp_path, monkeypatch) -> None:
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-        scene = write_scene(tmp_path / "scene")
-        ended = cli("reconstruct", scene, "--out", tmp_path / "out", "--weights", "da3-base")
-        assert ended.code == 4
-        error, hint = ended.err.splitlines()[-2:]
-        assert error == "error: weights 'da3-base' are not in the cache and HF_HUB_OFFLINE is set"
-        assert "depth-anything/DA3-BASE/resolve/main/model.safetensors" in hint
-        assert hint.endswith("pass the file: --weights FILE")
-        assert not (tmp_path / "out").exists()
