@@ -115,26 +115,6 @@ def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path, finished: Path, ins
     assert open_output(out).run.status == "complete"
 
 
-def test_resuming_a_complete_run_predicts_nothing(tmp_path: Path):
-    scene, out = CAPTURE.scene(), tmp_path / "out"
-    reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=SETTINGS)
-    before = bytes_of(out)
-    again = TruthPredictor(CAPTURE)
-    reconstruct(scene, again, out=out, settings=SETTINGS, existing=ExistingOutput.RESUME)
-    assert again.calls == []
-    assert bytes_of(out) == before
-
-
-def test_resuming_restores_a_deleted_file(tmp_path: Path, finished: Path):
-    scene, out = uncalibrated(CAPTURE.scene()), tmp_path / "out"
-    reconstruct(scene, TruthPredictor(CAPTURE, in_random_world), out=out, settings=SETTINGS)
-    (out / "points" / "frame_000004.ply").unlink()
-    reconstruct(
-        scene, TruthPredictor(CAPTURE, in_random_world), out=out, settings=SETTINGS, existing=ExistingOutput.RESUME
-    )
-    assert bytes_of(out) == bytes_of(finished)
-
-
 def test_resume_refuses_other_settings_and_names_them(tmp_path: Path):
     scene, out = CAPTURE.scene(), tmp_path / "out"
     stopped, resume = StopAt(3), ExistingOutput.RESUME
@@ -215,35 +195,6 @@ def test_an_output_that_would_overwrite_inputs_is_refused(tmp_path: Path):
     scene = replace(scene, views=(replace(scene.views[0], depth=read), scene.views[1]))
     with pytest.raises(UsageError, match="would overwrite"):
         reconstruct(scene, TruthPredictor(CAPTURE), out=tmp_path, settings=SETTINGS, existing=ExistingOutput.RESUME)
-
-
-def test_files_that_page4d_did_not_write_are_not_overwritten(tmp_path: Path):
-    (tmp_path / "points").mkdir()
-    (tmp_path / "points" / "frame_000000.ply").write_text("notes")
-    with pytest.raises(UsageError, match="did not write"):
-        reconstruct(
-            CAPTURE.scene(),
-            TruthPredictor(CAPTURE),
-            out=tmp_path,
-            settings=SETTINGS,
-            existing=ExistingOutput.OVERWRITE,
-        )
-    assert (tmp_path / "points" / "frame_000000.ply").read_text() == "notes"
-
-
-def test_an_existing_result_is_refused_and_overwriting_keeps_other_files(tmp_path: Path):
-    out = tmp_path / "out"
-    reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=out, settings=SETTINGS)
-    (out / "notes.txt").write_text("notes")
-    with pytest.raises(UsageError, match="already holds a result"):
-        reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=out, settings=SETTINGS)
-    shorter = SyntheticCapture(seed=5, num_views=2, num_times=3, image_size=(24, 32))
-    reconstruct(
-        shorter.scene(), TruthPredictor(shorter), out=out, settings=SETTINGS, existing=ExistingOutput.OVERWRITE
-    )
-    assert (out / "notes.txt").read_text() == "notes"
-    assert len(list((out / "points").iterdir())) == 3
-    assert open_output(out).num_times == 3
 
 
 def fails_above(length: int) -> Callable[[int, Predictions], Predictions]:

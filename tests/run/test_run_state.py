@@ -166,6 +166,7 @@ EDITS = {
     "cloud": flipped("points/frame_000002.ply"),
     "depth map": flipped("depth/cam01/frame_000004.png"),
     "memory": flipped("state/memory_00001.safetensors"),
+    "deleted cloud": lambda out: (out / "points/frame_000003.ply").unlink(),
     "linked cloud": linked("points/frame_000000.ply"),
     "linked run.json": linked("run.json"),
     "torn chunk": lambda out: os.truncate(out / "state/chunk_00001.json", 100),
