@@ -30,9 +30,6 @@ from page4d.formats.files import MAX_IMAGES, check_count, error_context, unreada
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.transforms import invert_rigid
 
-_FARTHEST = 1e5
-"""Distance of the world's origin up to which the coordinates of the world are used; geographic ones are larger."""
-
 _Lens = tuple[Float[Tensor, "3 3"], Distortion | None, tuple[int, int]]
 
 
@@ -53,10 +50,6 @@ def read(path: Path, root: Element) -> Calibration:
     listed_cameras = _named(chunk.find("cameras"), "")
     check_count(path, len(listed_cameras), "images", MAX_IMAGES)
     aligned = [(name, node) for name, node in listed_cameras if node.find("transform") is not None]
-    notices = []
-    if len(aligned) < len(listed_cameras):
-        left_out = [name for name, node in listed_cameras if node.find("transform") is None]
-        notices.append(f"{path.name}: {listed(left_out, 4)} left out: not aligned")
     images_of = group_images([name for name, _ in aligned])
     check_count(path, len({name.view for name in images_of}))
     images = []
@@ -66,11 +59,6 @@ def read(path: Path, root: Element) -> Calibration:
             pose = torch.tensor(_numbers(node, "transform", 16), dtype=torch.float64).reshape(4, 4)
             part = parts.get(node.get("component_id"))
             turn, shift, scale = _similarity(chunk.find("transform") if part is None else part)
-            if float(shift.norm()) > _FARTHEST:
-                turn, shift = torch.eye(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
-                notices.append(
-                    f"{path.name}: the world is that of the chunk, as geographic coordinates are too large"
-                )
             to_world = pose_matrix(turn @ pose[:3, :3], (scale * turn @ pose[:3, 3] + shift).tolist())
         images.append(
             ImageCamera(
@@ -82,8 +70,10 @@ def read(path: Path, root: Element) -> Calibration:
                 distortion=distortion,
             )
         )
+    left_out = [name for name, node in listed_cameras if node.find("transform") is None]
+    notices = (f"{path.name}: {listed(left_out, 4)} left out: not aligned",) if left_out else ()
     cameras = join_images(path.name, images)
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=tuple(dict.fromkeys(notices)))
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=notices)
 
 
 def _named(parent: Element | None, folder: str) -> list[tuple[str, Element]]:

@@ -20,6 +20,7 @@ from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.transforms import interpolate_rigid
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import ImageFolderSource
+from page4d.scene.layout import CAMERA_NAME
 from page4d.scene.records import Notice, View, ViewCamera
 
 _MAX_NAMES_IN_HINT = 32
@@ -111,12 +112,15 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
 def as_moving_camera(calibration: Calibration, views: Sequence[View]) -> Calibration:
     """Join the cameras of single images to the moving camera of the only view, whose images have their names.
 
-    The cameras of an unnamed calibration are the images in natural order.
+    The cameras of an unnamed calibration are the images in natural order. Images that are named as cameras, such as
+    cam01, are no frames.
     """
     source = views[0].source if len(views) == 1 else None
     if not isinstance(source, ImageFolderSource) or views[0].name in calibration.names or len(source.files) < 2:
         return calibration
     stems = [file.stem for file in source.files]
+    if all(CAMERA_NAME.fullmatch(stem) for stem in stems):
+        return calibration
     frames = list(calibration.names)
     if calibration.unnamed and len(stems) == len(frames):
         frames = sorted(stems, key=natural_key)

@@ -65,7 +65,7 @@ _INSTANT = re.compile(r"(frames?|time|timestep|step|instant|moment|tick)[ _.-]*[
 _NUMBER = re.compile(r"[abd-jl-uw-z]?[\d_.:-]*\d", re.IGNORECASE)
 _SERIAL = re.compile(r"[1-9]\d{7,}")
 _CAMERA_WORD = r"(?:cam|camera|view|kinect|gopro|iphone|phone|device|sensor)[ _.-]*"
-_CAMERA = re.compile(
+CAMERA_NAME = re.compile(
     rf"{_CAMERA_WORD}(\d{{1,3}}|[a-z])|({_CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",
     re.IGNORECASE,
 )
@@ -374,10 +374,10 @@ def views_of_instants(folder: Path, candidates: Sequence[Candidate]) -> tuple[li
     counts = Counter(name for images in by_folder for name in images)
     names, folders = sorted(counts, key=natural_key), [candidate.name for candidate in candidates]
     common = [name for name in names if 2 * counts[name] >= len(candidates)]
-    if 2 * len(common) < len(names) or any(_CAMERA.fullmatch(name) for name in folders):
+    if 2 * len(common) < len(names) or any(CAMERA_NAME.fullmatch(name) for name in folders):
         return unchanged
     pictures = [name for name in names if not _words(name) & _MAPS] or names
-    cameras = len(names) > 1 and all(_CAMERA.fullmatch(name) for name in pictures)
+    cameras = len(names) > 1 and all(CAMERA_NAME.fullmatch(name) for name in pictures)
     instants = all(_INSTANT.fullmatch(name) for name in folders)
     # Folders of instants are numbered with more digits than cameras, unless these have serial numbers.
     digits, camera_digits = ([len(re.sub(r".*\D", "", name)) for name in of] for of in (folders, names))
