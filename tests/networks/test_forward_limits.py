@@ -11,7 +11,7 @@ from page4d.networks.presets import PRESETS
 from page4d.networks.profile.meta import LiveBytes
 from page4d.networks.profile.network import profile_network
 
-PUBLISHED = ["vggt", "page4d", "pi3x", "da3-small", "da3-giant", "vggt-omega", "mv-large"]
+PUBLISHED = ["vggt", "pi3x", "da3-giant", "vggt-omega", "mv-large"]
 
 
 def side_of(name: str) -> int:
