@@ -28,7 +28,7 @@ from page4d.io.documents import (
 from page4d.io.input_files import composed
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
-from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, StampTable, find_stamp_tables
+from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, StampTable, find_stamp_tables, is_stamp_table
 from page4d.scene.timeline import timing
 from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream
 
@@ -494,6 +494,11 @@ def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
 
 
 def _parse(path: Path) -> object:
+    if is_stamp_table(path, ()):
+        raise UsageError(
+            f"{path.name} is a table of time stamps, not a sync file",
+            "put it into the scene, or beside its video, and pass ⟨sync=auto⟩",
+        )
     try:
         text = read_text(path)
         return parse_toml(text) if path.suffix.lower() == ".toml" else parse_json(text)

@@ -300,6 +300,8 @@ def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path) -> None:
     table.write_text("timestamp_s\n0\n1\n2\n2\n3\n4\n")
     with pytest.raises(InputError, match=r"a_timestamps\.csv: time 4 of 6 is not after the one before"):
         open_scene(tmp_path)
+    with pytest.raises(UsageError, match=r"a_timestamps\.csv is a table of time stamps, not a sync file"):
+        open_scene(tmp_path, sync=str(table))
     table.write_text("comment\nby hand\n")
     scene = open_scene(tmp_path)
     assert "a_timestamps.csv: no times of the views; it is not used" in [notice.text for notice in scene.notices]
