@@ -334,8 +334,19 @@ class Calibration:
     def is_same(self, other: "Calibration") -> bool:
         """Return True if two calibrations have the same cameras, up to the digits of text files."""
         return self.names == other.names and all(
-            (camera.frames, camera.image_size) == (twin.frames, twin.image_size)
-            and torch.allclose(camera.world_to_camera, twin.world_to_camera, atol=_SAME)
-            and torch.allclose(camera.intrinsics, twin.intrinsics, atol=_SAME)
-            for camera, twin in zip(self.cameras, other.cameras, strict=True)
+            _is_close(camera, twin) for camera, twin in zip(self.cameras, other.cameras, strict=True)
         )
+
+
+def _is_close(camera: CalibratedCamera, twin: CalibratedCamera) -> bool:
+    facts, numbers = zip(*(_facts_and_numbers(one) for one in (camera, twin)), strict=True)
+    return facts[0] == facts[1] and all(
+        torch.allclose(mine, other, atol=_SAME) for mine, other in zip(*numbers, strict=True)
+    )
+
+
+def _facts_and_numbers(camera: CalibratedCamera) -> tuple[tuple[object, ...], tuple[Tensor, ...]]:
+    lens = camera.distortion
+    coefficients = () if lens is None else lens.coefficients
+    facts = (camera.frames, camera.image_size, None if lens is None else lens.model, len(coefficients))
+    return facts, (camera.world_to_camera, camera.intrinsics, torch.tensor(coefficients, dtype=torch.float64))

@@ -115,9 +115,10 @@ def test_the_calibrations_of_a_folder_may_be_equal_or_lenses(tmp_path: Path) -> 
     (tmp_path / "left.yaml").write_text("camera_matrix: [[9, 0, 9], [0, 9, 9], [0, 0, 1]]\n")
     assert focal_of(tmp_path) == 500.0
     assert read_calibration(tmp_path).path.name == "camera_array.toml"
-    (tmp_path / "config.toml").write_text(text.replace("[cameras.", "[cam_").replace("500.0", "501.0"))
-    with pytest.raises(InputError, match=r"contains 2 calibrations: camera_array.toml, config.toml$"):
-        focal_of(tmp_path)
+    for old, new in (("500.0", "501.0"), ("-0.21", "-0.2"), ("fisheye = false", "fisheye = true")):
+        (tmp_path / "config.toml").write_text(text.replace("[cameras.", "[cam_").replace(old, new))
+        with pytest.raises(InputError, match=r"contains 2 calibrations: camera_array.toml, config.toml$"):
+            focal_of(tmp_path)
 
 
 def test_copies_of_a_colmap_model_are_one(tmp_path: Path) -> None:
