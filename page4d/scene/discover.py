@@ -19,6 +19,7 @@ from page4d.scene.layout import (
     SYSTEM_FOLDERS,
     Candidate,
     LeftOut,
+    are_takes,
     cameras_alone,
     image_view,
     is_holder,
@@ -158,7 +159,9 @@ def _below(folders: list[Path]) -> dict[Path, tuple[list[Candidate], list[LeftOu
 
 def _are_cameras(below: dict[Path, tuple[list[Candidate], list[LeftOut]]]) -> bool:
     """Return whether folders are those of the cameras of a rig: several with one recording each."""
-    return len(below) > 1 and all(len(kept) == 1 and not is_holder(entry.name) for entry, (kept, _) in below.items())
+    if len(below) < 2 or any(len(kept) != 1 or is_holder(entry.name) for entry, (kept, _) in below.items()):
+        return False
+    return not are_takes([recording for kept, _ in below.values() for recording in kept])
 
 
 def select_views(
@@ -257,8 +260,7 @@ def _no_videos(folder: Path, below: dict[Path, int]) -> InputError:
         )
     if below:
         best = max(below, key=lambda entry: below[entry])
-        is_rig = 1 in below.values() and below[best] > 1 and not any(is_holder(entry.name) for entry in below)
-        each = ", or leave one recording in every folder: each is a view then" if is_rig else ""
+        each = ", or put one recording of every camera into a folder such as cam01" if 1 in below.values() else ""
         return InputError(
             f"no videos in '{folder}', but '{best}' has {below[best]}", f"give the folder '{best}'{each}"
         )

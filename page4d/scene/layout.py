@@ -28,7 +28,7 @@ MASK_WORDS = frozenset("mask masks matte mattes".split())
 _MAPS = (
     DEPTH_WORDS
     | MASK_WORDS
-    | frozenset("disparity label labels segmentation semantic semantics normals confidence".split())
+    | frozenset("disparity label labels seg segmentation semantic semantics normals confidence".split())
 )
 _COPY, _COLORED = "copies of {}", "the colour images are {}"
 MAPS = "depth maps or masks, read with ⟨depth⟩ and ⟨masks⟩"
@@ -124,6 +124,13 @@ def is_holder(name: str) -> bool:
     return _HOLDERS.fullmatch(name) is not None
 
 
+def are_takes(below: Sequence[Candidate]) -> bool:
+    """Return whether recordings in folders of one each are those of one camera, by their common name such as cam1."""
+    names = {candidate.path.stem for candidate in below}
+    is_camera = all(CAMERA_NAME.fullmatch(name) for name in names)
+    return len(names) == 1 and is_camera and not any(CAMERA_NAME.fullmatch(candidate.name) for candidate in below)
+
+
 def is_no_camera(name: str) -> bool:
     """Return whether a folder is named as one of maps or images of a calibration."""
     return bool(_words(name) & (_MAPS | _BOARDS))
@@ -204,8 +211,8 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
         if _words(key) & _MAPS:
             left.append(LeftOut(candidate=other, kind=MAPS, level=Level.INFO))
         else:
-            kind = _COPY if _words(key) & _REDUCED else _COLORED
-            left.append(LeftOut(candidate=other, kind=kind, view=candidate.label + largest))
+            kind, of = (_COPY, largest) if _words(key) & _REDUCED else (_COLORED, colored[0])
+            left.append(LeftOut(candidate=other, kind=kind, view=candidate.label + of))
     chosen = {file for key in used for file in series[key]}
     return replace(candidate, files=tuple(file for file in candidate.files if file in chosen)), left
 
@@ -333,7 +340,7 @@ def _chapter(candidate: Candidate) -> tuple[tuple[str | None, ...], int] | None:
     match = _CHAPTER.fullmatch(candidate.name.lower())
     if match is None:
         return None
-    folder = candidate.label.rpartition("/")[0]
+    folder = candidate.label.rstrip("/").rpartition("/")[0]
     recording = (folder, *match.group("of", "more", "dji", "name"), match["letter"] or "p")
     number = int(match["gopro"] or match["segment"] or match["part"] or 0)
     return recording, number - (match["letter"] != "p" and number > 0)
@@ -368,7 +375,7 @@ def views_of_instants(folder: Path, candidates: Sequence[Candidate]) -> tuple[li
         InputError: if it is not plain which of the two levels are the cameras.
     """
     unchanged: tuple[list[Candidate], list[Notice]] = (list(candidates), [])
-    if len(candidates) < 2 or not all(candidate.files for candidate in candidates):
+    if not candidates or not all(candidate.files for candidate in candidates):
         return unchanged
     by_folder = [_by_camera(candidate) for candidate in candidates]
     counts = Counter(name for images in by_folder for name in images)
@@ -379,6 +386,8 @@ def views_of_instants(folder: Path, candidates: Sequence[Candidate]) -> tuple[li
     pictures = [name for name in names if not _words(name) & _MAPS] or names
     cameras = len(names) > 1 and all(CAMERA_NAME.fullmatch(name) for name in pictures)
     instants = all(_INSTANT.fullmatch(name) for name in folders)
+    if len(folders) == 1 and not (instants and cameras):
+        return unchanged
     # Folders of instants are numbered with more digits than cameras, unless these have serial numbers.
     digits, camera_digits = ([len(re.sub(r".*\D", "", name)) for name in of] for of in (folders, names))
     padded = len(set(digits)) == 1 and digits[0] >= 3 and any(re.search(r"(?<!\d)0", name) for name in folders)
@@ -388,7 +397,7 @@ def views_of_instants(folder: Path, candidates: Sequence[Candidate]) -> tuple[li
     if (cameras and all(digits)) or (instants and is_shorter):
         files = {name: tuple(images[name] for images in by_folder if name in images) for name in names}
         views = [Candidate(name=name, path=folder / name, label=f"{name}/", files=files[name]) for name in names]
-        text = f"{folders[0]} to {folders[-1]} are instants, each with one image of every view"
+        text = f"{folders[0]} to {folders[-1]} are instants, each with one image per view"
         return views, [Notice(text, Level.INFO)]
     if instants or cameras or (numbers and is_shorter):
         raise InputError(

@@ -65,7 +65,7 @@ def texts(folder: Path, level: Level = Level.WARNING) -> list[str]:
 
 
 def instants(first: str, last: str) -> str:
-    return f"{first} to {last} are instants, each with one image of every view"
+    return f"{first} to {last} are instants, each with one image per view"
 
 
 def maps(left: str) -> str:
@@ -184,6 +184,11 @@ def small(name: str) -> Tree:
             [later("GP010553.MP4, GP020553.MP4", "GOPR0553.MP4")],
         ),
         (
+            tree("GOPR0553/{t}.png", "GP010553/{t}.png"),
+            {"GOPR0553": 0},
+            [later("GP010553/", "GOPR0553/")],
+        ),
+        (
             tree("GX010123.MP4", "GX010124.MP4", "GX020123.MP4"),
             {"GX010123": 0, "GX010124": 1},
             [later("GX020123.MP4", "GX010123.MP4")],
@@ -247,7 +252,12 @@ def test_copies_chapters_and_maps_are_no_views(
         ),
         (tree("rig/0_{t:05}.png", "rig/1_{t:05}.png"), "0_*.png (3), 1_*.png (3)", "a folder of its own"),
         (tree("c/{t}.png", "c/{t}.jpg"), "several series of images: *.jpg (3), *.png (3)", "a folder of its own"),
-        (tree("a/x.mp4", "a/y.mp4", "b/x.mp4"), "a' has 2", "or leave one recording in every folder"),
+        (
+            tree("a/x.mp4", "a/y.mp4", "b/x.mp4"),
+            "a' has 2",
+            "or put one recording of every camera into a folder such as cam01",
+        ),
+        (tree("2024-05-01/cam1.mp4", "2024-05-02/cam1.mp4"), "2024-05-01' has 1", "a folder such as cam01"),
         (tree("take1/x.mp4", "take2/x.mp4"), "take1' has 1", "give the folder"),
     ],
 )
@@ -256,6 +266,11 @@ def test_unclear_layouts_are_refused_with_a_way_out(files: Tree, found: str, hin
         open_scene(write_tree(tmp_path, files))
     assert found in caught.value.message
     assert hint in caught.value.hint
+
+
+def test_one_instant_is_read(tmp_path: Path) -> None:
+    write_tree(tmp_path, tree("frame_7/cam1.png", "frame_7/cam2.png"))
+    assert numbers_in(tmp_path) == {"cam1": [number(0)], "cam2": [number(1)]}
 
 
 def test_messages_name_the_camera_of_a_file_in_its_folder(tmp_path: Path) -> None:
