@@ -497,7 +497,7 @@ def _parse(path: Path) -> object:
     if is_stamp_table(path, ()):
         raise UsageError(
             f"{path.name} is a table of time stamps, not a sync file",
-            "put it into the scene, or beside its video, and pass ⟨sync=auto⟩",
+            "put it into the folder of the scene or the camera, and pass ⟨sync=auto⟩",
         )
     try:
         text = read_text(path)

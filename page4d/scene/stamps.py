@@ -66,6 +66,7 @@ _DATE = re.compile(
     r"(?<!\d)((?:199|20\d)\d)([-_.]?)(\d\d)\2(\d\d)[T_ -]?(\d\d)([-:_.]?)(\d\d)\6(\d\d)"
     r"(?:([.,])(\d{1,9})|[_-]?(\d{9}|\d{6}|\d{3}))?(?!\d)"
 )
+_ZONE = re.compile(r"([+-])(\d\d):?(\d\d)(?!\d)")
 _EPOCH = re.compile(
     r"(?<!\d)(?:(\d{19})|(\d{16})|(\d{13})(?:[.,](\d+))?|(\d{10})(?:[.,](\d+)|[_-](\d{9}|\d{6}))?)(?!\d)"
 )
@@ -84,7 +85,10 @@ def _date(stem: str) -> _Read | None:
     except ValueError:
         return None
     decimals, unit = _fraction(match[10] or match[11])
-    return _Read(int(moment.timestamp()) * NS + decimals, unit, bool(match[6] and (match[9] or not match[11])))
+    zone = _ZONE.match(stem, match.end()) if match[6] == ":" else None
+    minutes = int(f"{zone[1]}1") * (int(zone[2]) * 60 + int(zone[3])) if zone else 0
+    ns = (int(moment.timestamp()) - minutes * 60) * NS + decimals
+    return _Read(ns, unit, bool(match[6] and (match[9] or not match[11])))
 
 
 def _epoch(stem: str) -> _Read | None:
@@ -402,12 +406,12 @@ def _rows(columns: Mapping[str, list[str]], views: Sequence[str]) -> tuple[dict[
 
 
 def _number(cell: str) -> Decimal | None:
-    """Return a finite number, or a date in nanoseconds since 1970; None for other text."""
+    """Return a finite number, or a date or time of day in nanoseconds; None for other text."""
     try:
         value = Decimal(cell.strip().replace(",", "."))
         return value if value.is_finite() and abs(value.adjusted()) < _MAX_DIGITS else None
     except InvalidOperation:
-        stamp = _date(cell) if ":" in cell else None
+        stamp = _date(cell) or _clock(cell) if ":" in cell else None
         return None if stamp is None else Decimal(stamp.ns)
 
 

@@ -52,6 +52,8 @@ def dates(pattern: str, step_ms: int = 40, count: int = 30, first_ms: int = 0) -
         (dates("%Y-%m-%d_%H-%M-%S.{ms}", count=5), "1970", DATE_NS, 40_000_000),
         (dates("%Y-%m-%dT%H:%M:%S.{us}Z"), "1970", DATE_NS, 40_000_000),
         (dates("%Y%m%dT%H%M%S.{us}"), "1970", DATE_NS, 40_000_000),
+        (dates("%Y-%m-%dT%H:%M:%S.{us}+0230"), "1970", DATE_NS - 9000 * NS, 40_000_000),
+        (dates("%Y-%m-%dT%H:%M:%S.{ms}-01:00"), "1970", DATE_NS + 3600 * NS, 40_000_000),
         (dates("PXL_%Y%m%d_%H%M%S{ms}"), "1970", DATE_NS, 40_000_000),
         (dates("%Y%m%d%H%M%S{ms}_left"), "1970", DATE_NS, 40_000_000),
         (dates("%Y-%m-%d-%H-%M-%S-{ms}"), "1970", DATE_NS, 40_000_000),
@@ -263,6 +265,13 @@ TABLES: dict[str, tuple[dict[str, bytes], float]] = {
             lambda k: csv_of("frame_number, timestamp_from_zero_ns\n", lambda n: f"{n}, {n * 33333333}", k),
         ),
         0,
+    ),
+    "time of day": (
+        each(
+            "{}_timestamps.csv",
+            lambda k: csv_of("frame;timestamp\n", lambda n: f"{n};12:30:{15 + n // 30:02}.{n * 33333 % 10**6:06}", k),
+        ),
+        CLOCK_NS / 1e9,
     ),
     "npy": (each("{}_timestamps.npy", lambda k: npy_of([13387370298875 + n * 33333333 for n in k])), 13387.370298875),
     "caliscope": (caliscope("cam_id"), 54321),
