@@ -164,7 +164,9 @@ class _ClockEntry(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
     offset_s: float = Field(default=0.0, ge=-_MAX_OFFSET_S, le=_MAX_OFFSET_S)
     rate: float = Field(default=1.0, ge=_MIN_RATE, le=_MAX_RATE)
-    times_s: tuple[Annotated[float, Field(ge=-_MAX_TIME_S, le=_MAX_TIME_S)], ...] = Field(default=(), strict=False)
+    times_s: tuple[Annotated[float, Field(ge=-_MAX_TIME_S, le=_MAX_TIME_S)], ...] = Field(
+        default=(), min_length=1, strict=False
+    )
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Self:
@@ -217,26 +219,27 @@ def synchronise(
     if mode == "none":
         return Synchronisation(clocks=(Clock(),) * len(names), method="same start")
     if mode == "timecode":
-        found = [_time_codes(sources, is_required=True)]
-    else:
-        tables = [] if folder is None else [_tables(folder, names, sources)]
-        if tables and None not in tables[0].clocks:
-            return _chosen(tables[0])
-        found = [*tables, _time_codes(sources, is_required=False)]
-        found += [_stamps_of_names(sources), _frame_numbers(sources, number_offsets)]
+        codes = _time_codes(sources, is_required=True)
+        return _chosen(codes, codes.notices)
+    tables = _Evidence("", (None,) * len(names)) if folder is None else _tables(folder, names, sources)
+    if None not in tables.clocks:
+        return _chosen(tables, tables.notices)
+    found = [
+        tables,
+        _time_codes(sources, is_required=False),
+        _stamps_of_names(sources),
+        _frame_numbers(sources, number_offsets),
+    ]
     for evidence in found:
         if None not in evidence.clocks:
-            return _chosen(evidence, found[0])
+            text = f"{listed(tables.files)}: not used, as not every view has one; the views have {evidence.kind}"
+            unused = [Notice(text)] if tables.files else []
+            return _chosen(evidence, (*tables.notices, *unused, *evidence.notices))
     return _of_some_views(names, sources, found)
 
 
-def _chosen(evidence: _Evidence, tables: _Evidence | None = None) -> Synchronisation:
-    """Return the clocks that all views have; `tables` of some views are reported as not used."""
-    notices = list(evidence.notices)
-    if tables is not None and tables.files:
-        notices.append(
-            Notice(f"{listed(tables.files)}: not used, as not every view has one; the views have {evidence.kind}")
-        )
+def _chosen(evidence: _Evidence, notices: Sequence[Notice]) -> Synchronisation:
+    """Return the clocks of evidence; views without it start at time 0."""
     return Synchronisation(
         clocks=tuple(clock or Clock() for clock in evidence.clocks),
         method=evidence.kind,
@@ -268,7 +271,7 @@ def _of_some_views(
             Notice(f"{differ}; {others} without it: assumed to start with {first}; ⟨sync=FILE⟩ states the offsets")
         )
         method = f"{evidence.kind} ({len(known)} of {len(names)} views)"
-        return replace(_chosen(evidence), method=method, notices=tuple(notices))
+        return replace(_chosen(evidence, notices), method=method)
     notices += _file_start_notice(names, sources)
     start = "views are assumed to start together (no sync file, common time codes, time stamps or frame numbers)"
     notices.append(Notice(start, Level.INFO))

@@ -392,6 +392,7 @@ def test_a_sync_file_may_have_the_times_of_all_frames(tmp_path: Path) -> None:
     [
         ({"times_s": [0.0, 0.1]}, InputError, "sync.json: a has 2 time stamps for 6 frames of a.mp4"),
         ({"times_s": [0.0, 0.2, 0.1]}, UsageError, "times_s do not increase"),
+        ({"times_s": []}, UsageError, "view 'a': times_s: "),
         ({"times_s": [0.0], "rate": 1.0}, UsageError, "give times_s, or offset_s and rate"),
         ({"times_s": [1.7e9 + n for n in range(6)]}, UsageError, "sync.json: times_s of a are dates, b has none"),
     ],

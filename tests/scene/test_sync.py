@@ -358,10 +358,11 @@ def test_time_codes_of_some_views_that_do_not_overlap_are_reported(tmp_path: Pat
 def test_double_rates_without_a_stated_rate_of_the_time_code_are_reported(tmp_path: Path) -> None:
     """Matroska states the time code as text alone."""
     write_coded(tmp_path, {"a.mkv": "10:00:00:05", "b.mkv": "10:00:00:17"}, 50)
-    scene = open_scene(tmp_path)
-    assert scene.views[1].clock.offset_s == pytest.approx(12 / 50)
     text = "a.mkv, b.mkv: the rate of the time code is not stated; one number per frame is assumed"
-    assert text in [notice.text for notice in scene.notices]
+    for mode in ("auto", "timecode"):
+        scene = open_scene(tmp_path, sync=mode)
+        assert scene.views[1].clock.offset_s == pytest.approx(12 / 50)
+        assert text in [notice.text for notice in scene.notices]
 
 
 @pytest.mark.parametrize(
