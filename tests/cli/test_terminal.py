@@ -212,7 +212,15 @@ class TestInspectScene:
             ("left/", "png", 10.0),
             ("right/", "png", 10.0),
         ]
-        assert document["synchronisation"] == "frame numbers in the file names"
+        assert (document["synchronisation"], document["start_ns"]) == ("frame numbers in the file names", None)
+
+    def test_the_absolute_start_is_shown(self, tmp_path, cli):
+        write_image_folder(tmp_path / "left")
+        for number, file in enumerate(sorted((tmp_path / "left").iterdir())):
+            file.rename(file.with_stem(f"{1_403_636_579_763_555_584 + number * 40_000_000}"))
+        assert " s after the time stamp 1403636579.764 s" in cli("inspect-scene", tmp_path).out
+        document = json.loads(cli("inspect-scene", tmp_path, "--json").out)
+        assert document["start_ns"] == 1_403_636_579_763_555_584
 
 
 class TestSynthesize:
