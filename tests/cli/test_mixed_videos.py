@@ -48,7 +48,7 @@ def test_each_view_is_reconstructed_at_its_own_size(
     cameras = json.loads((out / "cameras.json").read_text())["views"]
     for name, (height, width) in SIZES.items():
         for kind in ("depth", "confidence"):
-            maps = sorted((out / kind / name).iterdir())
+            maps = sorted((out / kind / name).glob("*.png"))
             assert len(maps) == 6
             assert cv2.imread(str(maps[0]), cv2.IMREAD_UNCHANGED).shape == CONTENTS[name]
         assert cameras[name]["image_size"] == [width, height]
@@ -59,7 +59,7 @@ def test_each_view_is_reconstructed_at_its_own_size(
 
     before = {path: path.read_bytes() for path in out.rglob("*.p*") if path.suffix in (".png", ".ply")}
     (out / "state" / "chunk_00001.json").unlink()
-    max((out / "depth" / "cam04").iterdir()).unlink()
+    max((out / "depth" / "cam04").glob("*.png")).unlink()
     (out / "run.json").unlink()
     ended = reconstruct(scene, out, *options, "--resume")
     assert ended.code == 0, ended.err
