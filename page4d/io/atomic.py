@@ -83,6 +83,9 @@ _REASONS = {
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 """Numbers of the errors that only writing can cause."""
 
+NO_CACHE = Path(os.devnull, "page4d")
+"""Folder of the cache where no other can be: nothing is found in it, and nobody can create it."""
+
 _LONGEST_NAME = "x" * 180
 """As long as the longest path of an output file below its folder."""
 
@@ -103,6 +106,8 @@ class WrittenFile:
 
 def output_error(error: OSError, path: Path | None) -> OutputError:
     """Translate an operating system error on writing a path into a message with a hint."""
+    if path is not None and NO_CACHE in path.parents:
+        return OutputError("there is no folder for caches", "set XDG_CACHE_HOME to a folder that you may write to")
     reason, hint = _REASONS.get(error.errno or 0, (error.strerror or str(error), _ELSEWHERE))
     if error.errno == errno.ENOSPC and path is not None and _lacks_inodes(path.parent):
         reason, hint = "the disk holds no more files (inodes)", "delete files, then repeat"

@@ -3,6 +3,7 @@
 Folders are written under a temporary name, synced, and renamed.
 """
 
+import errno
 import fcntl
 import os
 import shutil
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from page4d.errors import OutputError, UsageError
-from page4d.io.atomic import check_folder, output_error, part_name, real_path
+from page4d.io.atomic import NO_CACHE, check_folder, output_error, part_name, real_path
 from page4d.io.json_records import format_json
 from page4d.signals import deferred_signals
 
@@ -147,16 +148,17 @@ def _move(staged: Path, target: Path) -> None:
 def cache_folder() -> Path:
     """Return the folder of page4d's cache; a relative XDG_CACHE_HOME is ignored.
 
-    Raises:
-        OutputError: if the user has no home folder.
+    It is `NO_CACHE` where the user has no home folder, as in containers, or may neither read nor create the folder:
+    then nothing is cached, and only what has to be kept fails.
 
     Source: XDG Base Directory Specification 0.8, section 2.
     """
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    try:
-        return (given if given.is_absolute() else Path.home() / ".cache") / "page4d"
-    except RuntimeError as error:
-        raise OutputError("no folder for caches: the user has no home folder", "set XDG_CACHE_HOME") from error
+    home = os.path.expanduser("~")  # noqa: PTH111  Path.home() raises without a home folder
+    folder = (given if given.is_absolute() else Path(home, ".cache")) / "page4d"
+    existing = _existing(folder)
+    access = os.X_OK if existing == folder else os.X_OK | os.W_OK
+    return folder if folder.is_absolute() and os.access(existing, access) else NO_CACHE
 
 
 @contextmanager
@@ -195,10 +197,12 @@ def check_space(needs: Mapping[Path, int], what: str) -> None:
     """Refuse work that does not fit on the disks of some folders, which need not exist yet.
 
     Raises:
-        OutputError: with the space that is needed and free.
+        OutputError: with the space that is needed and free, or if a folder cannot be written.
     """
     by_disk: dict[int, tuple[Path, int]] = {}
     for folder, num_bytes in needs.items():
+        if NO_CACHE in (folder, *folder.parents) or not os.access(_existing(folder), os.W_OK):
+            raise output_error(PermissionError(errno.EACCES, ""), folder / "file")
         disk = _existing(folder).stat().st_dev
         by_disk[disk] = (folder, by_disk.get(disk, (folder, 0))[1] + num_bytes)
     for folder, num_bytes in by_disk.values():
@@ -211,7 +215,7 @@ def check_space(needs: Mapping[Path, int], what: str) -> None:
 
 
 def _existing(folder: Path) -> Path:
-    """Return the nearest folder that exists."""
-    while not folder.exists() and folder != folder.parent:
+    """Return the nearest folder that exists and can be looked into."""
+    while not os.access(folder, os.F_OK) and folder != folder.parent:
         folder = folder.parent
     return folder

@@ -1,5 +1,6 @@
 """Line charts, drawn by matplotlib's Agg backend without pyplot and without the user's style settings."""
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ def draw_charts(
     Each chart has a legend on its right, or all charts share one legend below and the range of x. Equal input gives
     equal pixels.
     """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where it has no folder for its cache
     from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -161,6 +161,17 @@ def _pose_model() -> Capability:
     return Capability(name, False, "not fetched; only registration, clocks and checks from people need it", fix)
 
 
+def _caches() -> Capability:
+    from page4d.io.atomic import NO_CACHE
+    from page4d.io.folders import cache_folder
+
+    folder = cache_folder()
+    if folder == NO_CACHE:
+        found = "no folder that can be written; only weights need one"
+        return Capability("caches", False, found, "set XDG_CACHE_HOME to a folder that you may write to")
+    return Capability("caches", True, str(folder))
+
+
 def _checkpoints() -> list[Capability]:
     """Return the public checkpoint that suits this machine for each use; none without PyTorch."""
     try:
@@ -188,6 +199,7 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _processor,
     _gpu,
     _open3d,
+    _caches,
     _pose_model,
     _extra("Ray", "ray", "ray", "--distributed"),
     _extra("TensorBoard", "tensorboard", "train", "--tensorboard"),

@@ -302,6 +302,15 @@ class TestDoctor:
         assert "Open3D cannot start: system library libEGL.so.1 is missing" in ended.out
         assert "sudo apt-get install libusb-1.0-0 libegl1 libgl1" in ended.out
 
+    def test_only_doctor_names_the_missing_folder_for_caches(self, cli, monkeypatch):
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setenv("HOME", "/dev/null")
+        monkeypatch.setattr(doctor, "_CHECKS", (doctor._caches,))
+        [row] = [row for row in json.loads(cli("doctor", "--json").out) if row["name"] == "caches"]
+        assert (row["ok"], row["found"]) == (False, "no folder that can be written; only weights need one")
+        listed = cli("weights", "list")
+        assert (listed.code, listed.err) == (0, "")
+
     def test_a_missing_required_library_is_an_error(self, cli, monkeypatch):
         monkeypatch.setattr(doctor, "_CHECKS", (doctor._library("PyTorch", "no_such_module", "torch"),))
         ended = cli("doctor")

@@ -1,17 +1,22 @@
 """Texts that users take for names of weights, and folders of caches that do not exist."""
 
 import os
+import pwd
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 import page4d
 from page4d.errors import OutputError, UsageError, WeightsError
-from page4d.io.folders import cache_folder
+from page4d.io.atomic import NO_CACHE
+from page4d.io.folders import cache_folder, check_space
+from page4d.rig.people import model
 from page4d.weights.file_type import first_bytes
-from page4d.weights.names import parse_weights
-from page4d.weights.resolve import find_weights
+from page4d.weights.names import parse_weights, read_pin
+from page4d.weights.people import fetch_pose_model
+from page4d.weights.resolve import converted_files, find_weights
 
 
 @pytest.mark.parametrize("text", ["s3://a/b.pt", "HTTPS://huggingface.co/a/b", "file:///a.safetensors"])
@@ -54,9 +59,24 @@ def test_a_relative_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert cache_folder() == tmp_path / ".cache" / "page4d"
 
 
-def test_a_user_without_a_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("home", [None, "", "relative", "/dev/null"], ids=["unset", "empty", "relative", "no folder"])
+def test_without_a_folder_for_caches_only_what_must_be_kept_fails(
+    home: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers run under user ids without an entry in the list of users."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
-    with pytest.raises(OutputError, match="no home folder"):
-        cache_folder()
+    if home is None:
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr(pwd, "getpwuid", Mock(side_effect=KeyError))
+    else:
+        monkeypatch.setenv("HOME", home)
+    # "/.cache" can be created by this user in some places; no other folder is tried.
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and Path(path).is_dir())
+    assert cache_folder() == NO_CACHE
+    assert read_pin(parse_weights("da3-small")) is None
+    assert not model.is_fetched()
+    assert [*converted_files()] == []
+    for write in (fetch_pose_model, lambda: check_space({cache_folder() / "weights": 1}, "it")):
+        with pytest.raises(OutputError, match="there is no folder for caches") as caught:
+            write()
+        assert "XDG_CACHE_HOME" in caught.value.hint

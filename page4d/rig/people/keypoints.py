@@ -423,7 +423,7 @@ def _unpack(row: np.ndarray) -> BodyPose:
 
 
 def _path(source: FrameSource, frames: Sequence[int]) -> Path | None:
-    """Return the file of a source and frames; None for frames without files, or without a home folder."""
+    """Return the file of a source and frames; None for frames without files."""
     identity = identify(source)
     if identity is None:
         return None
@@ -431,10 +431,7 @@ def _path(source: FrameSource, frames: Sequence[int]) -> Path | None:
     files = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in getattr(source, "files", ())]
     key = [VERSION, identity.num_bytes, identity.sha256_ends, files, list(source.size), list(frames), SHA256]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    try:
-        return cache_folder() / "keypoints" / f"{name}{_SUFFIX}"
-    except OutputError:
-        return None
+    return cache_folder() / "keypoints" / f"{name}{_SUFFIX}"
 
 
 FETCH_COMMAND = "page4d weights get people"

@@ -45,11 +45,7 @@ class RawLandmarks(NamedTuple):
 
 
 def model_folder() -> Path:
-    """Return the folder of the files of the pose model.
-
-    Raises:
-        OutputError: if the user has no home folder.
-    """
+    """Return the folder of the files of the pose model."""
     return cache_folder() / "pose_model"
 
 
