@@ -76,12 +76,20 @@ class _PerFrame(OutputFile):
         return lambda index, view: layout.path(self.pattern.format(index=index, view=layout.file_name(view)))
 
 
-def safe_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Turn view names into distinct file names, also where upper and lower case count as equal.
+_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
+"""Names that Windows keeps for devices, also before a dot; nor can its names end in a dot.
 
-    Accents are dropped, other characters become `_`, and names that collide get `_2`, `_3` and so on.
+Source: Microsoft, "Naming Files, Paths, and Namespaces".
+"""
+
+
+def safe_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Turn view names into distinct file names, also where upper and lower case count as equal, and on Windows.
+
+    Accents are dropped, other characters become `_`, and names that collide get `_2`, `_3` and so on, as do those of
+    devices.
     """
-    taken: set[str] = set()
+    taken = set(_DEVICES)
     cleaned = []
     for name in names:
         base = _clean(name)
@@ -97,7 +105,9 @@ def safe_names(names: Sequence[str]) -> tuple[str, ...]:
 
 def _clean(name: str) -> str:
     letters = "".join(char for char in unicodedata.normalize("NFKD", name) if not unicodedata.combining(char))
-    cleaned = re.sub(r"[^A-Za-z0-9._-]", "_", letters).lstrip(".")[:LONGEST_NAME]
+    cleaned = re.sub(r"[^A-Za-z0-9._-]", "_", letters).lstrip(".")[:LONGEST_NAME].rstrip(".")
+    if cleaned.partition(".")[0].casefold() in _DEVICES:
+        cleaned = cleaned.replace(".", "_", 1)
     return re.sub(r"^-", "_", cleaned) or "view"
 
 

@@ -49,6 +49,9 @@ def paths_of(layout: OutputLayout, index: int) -> list[Path]:
 
 
 def test_safe_names_are_kept_and_collisions_are_numbered() -> None:
+    assert safe_names(["CON", "aux", "Aux", "nul.left", "LPT9.", "cam.", "cam", "com10", "COM\u00b9", "con_"]) == (
+        *("CON_2", "aux_2", "Aux_3", "nul_left", "LPT9_2", "cam", "cam_2", "com10", "COM1_2", "con_"),
+    )
     assert safe_names(["cam01", "a b", "a_b", "A_B", "a_b_2"]) == ("cam01", "a_b", "a_b_2", "A_B_3", "a_b_2_2")
     assert safe_names(["../../x", "caméra", ".hidden", "-rf", "日本", ""]) == (
         "_.._x",
