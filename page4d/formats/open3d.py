@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -184,6 +184,14 @@ _CAMERA_BYTES = 1024
 
 _MESH_VERTEX = np.dtype([*((axis, "<f8") for axis in "xyz"), *((name, "u1") for name in ("red", "green", "blue"))])
 _MESH_FACE = np.dtype([("count", "u1"), ("vertices", "<u4", 3)])
+
+
+CloudWriter = Literal["Open3D", "page4d"]
+
+
+def cloud_writer(*, needs_comments: bool) -> CloudWriter:
+    """Return which writer writes clouds with points here: the order of properties and the comments depend on it."""
+    return "page4d" if needs_comments or open3d_or_none() is None else "Open3D"
 
 
 def write_cloud(

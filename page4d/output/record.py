@@ -15,6 +15,7 @@ import page4d
 from page4d.choices import Registration
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
 from page4d.formats.maps import CONFIDENCE_MAPPING, DEEPEST_LEVEL, DYNAMIC_MAPPING, FASTEST_LEVEL, MOTION_MAPPING
+from page4d.formats.open3d import CloudWriter
 from page4d.geometry.distortion import LensModel
 from page4d.geometry.pixels import PixelTransform
 from page4d.geometry.transforms import Sim3
@@ -516,7 +517,8 @@ class RunRecord(FileModel):
 
     Peak memory is that of a GPU's allocator, otherwise of the process; the predicted one is the plan's. `timings` are
     seconds by stage; decoding (as far as prediction waits for it), prediction and writing overlap. `layers` is None
-    where a run wrote merged clouds alone, `motion` where it measured no velocities.
+    where a run wrote merged clouds alone, `motion` where it measured no velocities. `threads` and `cloud_writer` are
+    None in files of version 0.2.
     """
 
     page4d: str = page4d.__version__
@@ -543,11 +545,13 @@ class RunRecord(FileModel):
     chunks: list[ChunkRecord] = Field(default_factory=list)
     counts: CountsRecord = CountsRecord()
     layers: LayersRecord | None = None
+    cloud_writer: CloudWriter | None = None
     motion: MotionRecord | None = None
     timings: dict[str, float] = Field(default_factory=dict)
     predicted_peak_memory_bytes: Count | None = None
     peak_memory_bytes: Count | None = None
     device: str = "cpu"
+    threads: int | None = Field(default=None, ge=1)
     precision: str = "fp32"
     seed: int = 0
     warnings: list[str] = Field(default_factory=list)

@@ -18,11 +18,12 @@ import torch
 from pydantic import JsonValue
 
 from page4d.choices import ExistingOutput
-from page4d.errors import InterruptedRunError, OutputError, Stopped, UsageError, counted
+from page4d.errors import InterruptedRunError, Level, Notice, OutputError, Stopped, UsageError, counted
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.networks.conditioning import Memory
+from page4d.networks.layers.execution import on_threads
 from page4d.output.cameras import capture_cameras, in_world
 from page4d.output.instant import InstantFiles, write_capture_cameras
 from page4d.output.layout import OutputLayout
@@ -172,7 +173,7 @@ class Run:
             self.rig,
             Layers(plan, self.rig, self.layout),
             self.motion,
-            Writer(self.layout),
+            Writer(self.layout, plan.scene),
         )
         self.finished: list[FinishedChunk] = []
         self.state_lock = Lock()
@@ -204,6 +205,11 @@ class Run:
             self._check_seams(finished.chunks)
             return finished
         self.state = self._begun(existing) if earlier is None else self._continued(earlier)
+        with on_threads(self.state.threads):
+            return self._finish(begin, is_new=earlier is None)
+
+    def _finish(self, begin: float, *, is_new: bool) -> RunRecord:
+        """Reconstruct what is not finished yet, and write the files of the whole capture."""
         for notice in (*self.scene.notices, *self.plan.notices):
             self.journal.notice(notice)
         begun = begun_record(self.plan, self.layout, self.state)
@@ -217,7 +223,7 @@ class Run:
                 output = open_output(self.layout.folder, allow_incomplete=True)
                 files += write_previews(output, self.scene)
         self.journal.seconds["total"] += time.perf_counter() - begin
-        if earlier is None and self.open_chunks is local_chunks:  # a cluster's times are those of waiting
+        if is_new and self.open_chunks is local_chunks:  # a cluster's times are those of waiting
             record_rates(self.plan, self.journal.seconds)
         self.states.check_present()
         return self._complete(record, files)
@@ -240,6 +246,9 @@ class Run:
 
     def _continued(self, earlier: RunState) -> RunState:
         """Restore the stages of an interrupted run."""
+        if earlier.threads != (now := torch.get_num_threads()):
+            text = f"computing on {counted(earlier.threads, 'thread')}, as before the interruption, not on {now}"
+            self.journal.notice(Notice(text, Level.STEP))
         self._check_seams([chunk.record for chunk in self.finished])
         self.journal.warnings.extend(earlier.warnings)
         self.journal.add(earlier.seconds)
@@ -261,6 +270,7 @@ class Run:
             check_disk(folder, self.plan.bytes_on_disk)
         state = RunState(
             fingerprint=fingerprint_of(self.plan),
+            threads=torch.get_num_threads(),
             plan=list(self.plan.chunks),
             registration=evidence.registration,
             calibration_check=check,

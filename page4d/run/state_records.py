@@ -82,10 +82,12 @@ class FinishedChunk(FileModel):
 class RunState(FileModel):
     """The state of a run: the fingerprint required for resuming, the decisions of its stages by name, and totals.
 
+    `threads` is the number on which it computes, also when it is resumed: the last digits of results depend on it.
     `files` are those written before the first chunk, `other_files` those after the last one.
     """
 
     fingerprint: dict[str, JsonValue]
+    threads: Annotated[int, Field(ge=1, le=4096)]
     plan: Annotated[list[Chunk], Field(min_length=1)]
     registration: RigRegistration | None = None
     calibration_check: CalibrationCheckRecord | None = None

@@ -324,6 +324,7 @@ def begun_record(plan: RunPlan, layout: OutputLayout, state: RunState) -> RunRec
         calibration_check=state.calibration_check,
         device=str(predictor.device),
         precision=PRECISION_NAMES[predictor.precision],
+        threads=state.threads,
         seed=plan.settings.seed,
     )
 

@@ -19,7 +19,7 @@ from page4d.geometry.pixels import bounding_box
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.time_axis import to_device
 from page4d.geometry.warp import Agreement, compared_views, measure_agreement, pixel_indices, ray_warp, sample
-from page4d.networks.layers.execution import one_thread
+from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
 from page4d.stereo.background import Background, sharpen_motion
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
@@ -343,7 +343,7 @@ def fuse_background(background: Background, cameras: Cameras) -> FusedBackground
     )
 
 
-@one_thread()
+@on_threads(1)
 @torch.no_grad()
 def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Predictions:
     """Return predictions [1, T, V, H, W] in the world of the background, with their agreement between views.

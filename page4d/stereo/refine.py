@@ -19,7 +19,7 @@ from page4d.geometry.alignment import (
 from page4d.geometry.camera import Cameras
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
-from page4d.networks.layers.execution import one_thread
+from page4d.networks.layers.execution import on_threads
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.stereo.bundle_adjustment import BundleAdjustment, Correspondences, Priors, adjust_bundle
@@ -126,7 +126,7 @@ def refinement_of(
     return run_refinement(output, network.config.patch_size, matches.finer, conditioning, images)
 
 
-@one_thread()
+@on_threads(1)
 @torch.no_grad()
 def run_refinement(
     output: RigOutput,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from page4d.networks.layers.execution import one_thread
+from page4d.networks.layers.execution import on_threads
 from page4d.stereo import refine
 
 
@@ -22,10 +22,10 @@ def threads() -> Iterator[int]:
 
 
 def test_one_thread_ends_with_the_body_and_with_its_errors(threads: int) -> None:
-    with one_thread():
+    with on_threads(1):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == threads
-    with pytest.raises(ZeroDivisionError), one_thread():
+    with pytest.raises(ZeroDivisionError), on_threads(1):
         raise ZeroDivisionError
     assert torch.get_num_threads() == threads
 

@@ -12,6 +12,7 @@ from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from page4d.errors import InterruptedRunError, OutputError, Page4DError, UsageEr
 from page4d.io.atomic import part_name
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
+from page4d.networks.layers.execution import on_threads
 from page4d.options import ReconstructSettings
 from page4d.output.layout import OUTPUT_FILES, OutputLayout, is_own_file
 from page4d.output.reader import open_output
@@ -200,6 +202,43 @@ def test_a_memory_that_no_chunk_lists_is_not_used(stopped: Path, tmp_path: Path,
     shutil.copy(out / "state/memory_00000.safetensors", out / "state/memory_00002.safetensors")
     run(out)
     assert contents(out) == whole
+
+
+def test_a_run_is_resumed_on_its_number_of_threads(stopped: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+    """The last digits of sums depend on it."""
+    out, seen, told = Path(shutil.copytree(stopped, tmp_path / "out")), [], Mock()
+
+    def look(_: int, predictions: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return predictions
+
+    before = torch.get_num_threads()
+    with on_threads(before + 2):
+        reconstruct(
+            *(CAPTURE.scene(), Remembering(CAPTURE, disturb=look)),
+            out=out,
+            settings=SETTINGS,
+            existing="resume",
+            observer=told,
+        )
+        assert torch.get_num_threads() == before + 2
+    assert set(seen) == {before}
+    text = f"computing on {before} thread, as before the interruption, not on {before + 2}"
+    assert text in [call.args[0].text for call in told.notice.call_args_list]
+    assert contents(out) == whole
+    assert json.loads(whole["run.json"])["threads"] == before
+
+
+def test_clouds_of_two_writers_are_not_mixed(
+    stopped: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, used = Path(shutil.copytree(stopped, tmp_path / "out")), json.loads(whole["run.json"])["cloud_writer"]
+    assert used == ("Open3D" if b"Created by Open3D" in whole["points/frame_000004.ply"] else "page4d")
+    other = {"Open3D": "page4d", "page4d": "Open3D"}[used]
+    monkeypatch.setattr("page4d.run.stages.write.cloud_writer", lambda **_: other)
+    with pytest.raises(UsageError, match=f"so far were written by {used}, the others would be by {other}") as refused:
+        run(out)
+    assert "existing='overwrite'" in refused.value.hint
 
 
 @pytest.fixture(scope="module")

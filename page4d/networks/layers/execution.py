@@ -169,13 +169,14 @@ def reproducible(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute on one core in this thread: many small operations, in which the threads would wait for each other.
+def on_threads(number: int) -> Iterator[None]:
+    """Compute on a number of cores in this thread, and in those that it starts.
 
-    On a busy machine two threads take several times the CPU time of one, at the barrier after every operation.
+    One suits many small operations, in which threads would wait for each other: on a busy machine two take several
+    times the CPU time of one, at the barrier after every operation.
     """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(number)
     try:
         yield
     finally:

@@ -5,7 +5,10 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from page4d.errors import UsageError
 from page4d.formats.maps import FLOW_SHARE, choose_depth_scale, choose_motion_step, depth_quantiles
+from page4d.formats.open3d import CloudWriter, cloud_writer
+from page4d.installation import load_open3d
 from page4d.io.json_records import FileModel
 from page4d.output.instant import InstantOptions, instant_writers, write_instant
 from page4d.output.layout import OutputLayout
@@ -13,8 +16,9 @@ from page4d.output.mesh import check_mesh_voxel, choose_mesh_voxel
 from page4d.records import Predictions
 from page4d.run.memory import usable_bytes
 from page4d.run.plan import RunPlan
-from page4d.run.stage import Instant, Stage
+from page4d.run.stage import History, Instant, Stage
 from page4d.run.state_records import Positive
+from page4d.scene.records import Scene
 
 
 class FileScales(FileModel):
@@ -78,16 +82,43 @@ def _mesh_voxel(plan: RunPlan, first: Predictions) -> float:
     return size
 
 
-class Writer(Stage[FileModel]):
-    """Writes the files of instants."""
+class FileWriters(FileModel):
+    """Which writer writes the clouds."""
 
-    name = "files"
+    cloud_writer: CloudWriter
 
-    def __init__(self, layout: OutputLayout) -> None:
-        self._layout = layout
+
+class Writer(Stage[FileWriters]):
+    """Writes the files of instants; all clouds of a run are by one writer."""
+
+    name, decision = "files", FileWriters
+
+    def __init__(self, layout: OutputLayout, scene: Scene) -> None:
+        self._layout, self._scene = layout, scene
+
+    def restore(self, history: History) -> None:
+        """Restore the decision.
+
+        Raises:
+            UsageError: if clouds would be written by another writer here.
+        """
+        super().restore(history)
+        if self.decided is None or self.decided.cloud_writer == (here := self._cloud_writer()):
+            return
+        _, reason, fix = load_open3d()
+        raise UsageError(
+            f"the clouds so far were written by {self.decided.cloud_writer}, the others would be by {here}"
+            + (f": {reason}" if reason else ""),
+            (f"{fix}; or " if fix else "") + "use ⟨existing=overwrite⟩ to start again",
+        )
+
+    def _cloud_writer(self) -> CloudWriter:
+        return cloud_writer(needs_comments=self._scene.world_offset is not None)
 
     def __call__(self, instant: Instant) -> Instant:
         """Write the files of an instant."""
         assert instant.options is not None
+        if self.decided is None:
+            self.decided = FileWriters(cloud_writer=self._cloud_writer())
         written = write_instant(self._layout, instant.index, instant.predictions, instant.options)
         return replace(instant, written=instant.written + written)
