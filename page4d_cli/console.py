@@ -209,16 +209,32 @@ class StopRequest:
     number: int | None = None
 
 
+_requests: list[StopRequest] = []
+"""Those whose signals become exceptions, the innermost last."""
+
+
 @contextmanager
 def raising_stop(request: StopRequest) -> Iterator[None]:
     """Turn the first signal into `Stopped`, and record it: a library may replace the exception."""
+    raise_lost_stop()
 
     def stop(number: int) -> None:
         request.number = number
         raise Stopped(number)
 
-    with handled(stop):
-        yield
+    _requests.append(request)
+    try:
+        with handled(stop):
+            yield
+    finally:
+        _requests.remove(request)
+
+
+def raise_lost_stop() -> None:
+    """Raise `Stopped` again if a library swallowed it, as torch does when it imports NumPy first."""
+    for request in _requests:
+        if request.number is not None:
+            raise Stopped(request.number)
 
 
 @contextmanager
@@ -227,6 +243,7 @@ def stops_cleanly() -> Iterator[None]:
 
     An error that a library raised in its place is turned into `InterruptedRunError` too.
     """
+    raise_lost_stop()
     request = StopRequest()
     try:
         with raising_stop(request):
@@ -240,6 +257,7 @@ def stops_cleanly() -> Iterator[None]:
 @contextmanager
 def recorded_stop() -> Iterator[StopRequest]:
     """Record the first signal for a run that polls for it."""
+    raise_lost_stop()
     request = StopRequest()
 
     def record(number: int) -> None:
