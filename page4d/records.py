@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from page4d.conventions import Scale
@@ -23,6 +23,7 @@ class Predictions:
     `agreement` counts the other views that confirm or contradict each depth; None if views were not compared.
     `velocity` is that of each pixel's point in the world, in units of the scene per second, exactly 0 where the point
     stands still, and `velocity_sigma` the standard deviation of its error; both are 0 where the velocity is unknown.
+    `faults` has the codes of frames without content, by `FAULTS` of `page4d/scene/content.py`; None if not judged.
     If the canvases of the views differ in size, each is placed at the top left of [H, W] and the rest is not valid.
     """
 
@@ -41,6 +42,7 @@ class Predictions:
     agreement: Agreement | None = None
     velocity: Float[Tensor, "B T V H W 3"] | None = None
     velocity_sigma: Float[Tensor, "B T V H W"] | None = None
+    faults: UInt8[Tensor, "B T V"] | None = None
 
     def __post_init__(self) -> None:
         maps = tuple(self.depth.shape)
@@ -56,6 +58,7 @@ class Predictions:
             "agreement": maps,
             "velocity": (*maps, 3),
             "velocity_sigma": maps,
+            "faults": maps[:3],
         }
         for name, shape in expected.items():
             value = getattr(self, name)
@@ -82,6 +85,15 @@ class Predictions:
     def known(self) -> Bool[Tensor, "B T V H W"]:
         """Valid pixels with a finite, positive depth."""
         return self.valid & has_depth(self.depth)
+
+    @property
+    def shown_views(self) -> list[int]:
+        """Views of which most frames have content; all if none has."""
+        views = range(len(self.view_names))
+        if self.faults is None:
+            return list(views)
+        shown = ((self.faults[0] > 0).float().mean(dim=0) < 0.5).tolist()
+        return [view for view in views if shown[view] or not any(shown)]
 
     @property
     def view_sizes(self) -> tuple[tuple[int, int], ...]:

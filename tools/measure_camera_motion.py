@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from page4d.rig.camera_motion import measure_camera_motion
+from page4d.rig.samples import sample_views
 from page4d.scene.open import open_scene
 
 
@@ -31,7 +32,8 @@ def synthesize(seed: int, out: Path, *options: str) -> Path:
 
 def judged(folder: Path) -> list[str]:
     """Return static, moving or undetermined for every view."""
-    found = measure_camera_motion(open_scene(folder))
+    scene = open_scene(folder)
+    found = measure_camera_motion(scene, sample_views(scene))
     return ["undetermined" if one.is_static is None else "static" if one.is_static else "moving" for one in found]
 
 

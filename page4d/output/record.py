@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_v
 import page4d
 from page4d.choices import Registration
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
+from page4d.errors import listed
 from page4d.formats.maps import CONFIDENCE_MAPPING, DEEPEST_LEVEL, DYNAMIC_MAPPING, FASTEST_LEVEL, MOTION_MAPPING
 from page4d.formats.open3d import CloudWriter
 from page4d.geometry.distortion import LensModel
@@ -22,6 +23,8 @@ from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model, readable
 from page4d.output.layout import SAFE_NAME, OutputLayout
+from page4d.scene.content import Fault as ContentFault
+from page4d.scene.content import fault_text
 from page4d.scene.identity import identify
 from page4d.scene.records import Clock, Seconds, View, ViewCamera
 
@@ -101,12 +104,21 @@ class DomainRecord(FileModel):
     camera_disagreement_deg: float | None = Field(default=None, ge=0.0)
 
 
+class FaultRecord(FileModel):
+    """Frames of a view without content, by their instants: they have no depth, or, `repeated`, no velocities."""
+
+    view: Name
+    fault: ContentFault
+    instants: list[Count]
+
+
 class ChunkRecord(FileModel):
     """Instants `start` to before `stop`; the first `overlap` of them are shared with the previous chunk.
 
     `empty_frames` counts, for every view, the frames written by this chunk that have no pixel with depth. `refined`
     are the parts of cameras ("poses", "focal") whose refinement held-out evidence supports; the others are the
     network's. None without such a comparison. `domain` is None without indicators and without known cameras.
+    `faults` are the frames without content that it wrote.
     """
 
     start: Count
@@ -120,6 +132,7 @@ class ChunkRecord(FileModel):
     empty_frames: list[Count] = Field(default_factory=list)
     refined: list[Literal["poses", "focal"]] | None = None
     domain: DomainRecord | None = None
+    faults: list[FaultRecord] = Field(default_factory=list)
 
 
 class ViewMotionRecord(FileModel):
@@ -443,7 +456,8 @@ class SourceRecord(FileModel):
 class ViewRecord(FileModel):
     """One view; `safe_name` is the name of its files, `map_size` the size of its PNG maps.
 
-    `source` is None in files of version 0.2, and for frames that are not read from files.
+    `source` is None in files of version 0.2, and for frames that are not read from files. `content_share` is the
+    share of its pictures within dead borders, such as bars.
     """
 
     name: Name
@@ -455,6 +469,7 @@ class ViewRecord(FileModel):
     clock: Clock = Clock()
     undistorted: DistortionRecord | None = None
     source: SourceRecord | None = None
+    content_share: float = Field(default=1.0, ge=0.0, le=1.0)
 
 
 class WeightsSourceRecord(FileModel):
@@ -557,6 +572,21 @@ class RunRecord(FileModel):
     warnings: list[str] = Field(default_factory=list)
 
     @property
+    def faulty_frames(self) -> tuple[str, ...]:
+        """A sentence on each kind of frames without content."""
+        found: dict[ContentFault, dict[str, list[int]]] = {}
+        for fault in (fault for chunk in self.chunks for fault in chunk.faults):
+            found.setdefault(fault.fault, {}).setdefault(fault.view, []).extend(fault.instants)
+        return tuple(fault_text(fault, views, len(self.times)) for fault, views in found.items())
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """A sentence each on dead borders and on every kind of frames without content."""
+        shares = [f"{view.name} ({1 - view.content_share:.0%})" for view in self.views if view.content_share < 1]
+        text = "borders without a picture, such as bars, have no depth"
+        return (*([f"{text}: {listed(shares)}"] if shares else []), *self.faulty_frames)
+
+    @property
     def unmapped_depths(self) -> tuple[str, ...]:
         """A sentence on the depths that do not fit the levels of the maps; none if all do."""
         number, finest = self.counts.clipped_depths, 1 / self.depth_scale
@@ -619,6 +649,7 @@ def view_record(
         clock=view.clock,
         undistorted=_distortion_record(view.camera),
         source=source,
+        content_share=1.0 if view.content is None else view.content.share,
     )
 
 

@@ -62,6 +62,9 @@ def _clamped(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
+_CONTENT_CHANGE = "look at these pictures; leave views without content out with ⟨views⟩, or film again"
+
+
 def grade(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> Grade:
     """Grade a result by its measurements and by what the run recorded."""
     weights = _WITHOUT_PICTURES if overall.photo_gain is None else _WITH_PICTURES
@@ -75,8 +78,10 @@ def grade(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> Gra
     if any(fault.factor is None for fault in faults) and letter < "D":
         letter = "D"
     found = [*faults, *_measured_reasons(overall, pairs, run, factors)]
-    reasons = [replace(reason, change=in_options(reason.change)) for reason in found]
-    reasons.sort(key=lambda reason: -(reason.factor or inf))
+    # Pictures without content come first: other measurements may follow from them.
+    found.sort(key=lambda reason: -(reason.factor or inf))
+    content = [Reason(found=text, change=_CONTENT_CHANGE, factor=1.0) for text in run.faulty_frames]
+    reasons = [replace(reason, change=in_options(reason.change)) for reason in (*content, *found)]
     return Grade(
         letter=letter,
         expected_error=expected,
@@ -223,7 +228,7 @@ def overall_quality(measured: Measurements, run: RunRecord) -> Overall:
             ]
         ),
         single=mean_of([view.single for view in views]) or 0.0,
-        confidence=mean_of([view.confidence for view in views]) or 0.0,
+        confidence=mean_of([view.confidence for view in views if view.with_depth]) or 0.0,
         residual=mean_of([pair.residual for pair in pairs]),
         residual_px=mean_of([pair.residual_px for pair in pairs]),
         photo=mean_of([pair.photo for pair in pairs]),

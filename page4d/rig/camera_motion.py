@@ -3,22 +3,19 @@
 Between two pictures, corners that stay are weighed against corners that move together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from numpy.typing import NDArray
 
-from page4d.errors import InputError
-from page4d.options import in_options
-from page4d.scene.image_file import Image
-from page4d.scene.records import FrameSource, Notice, Scene, View
-from page4d.scene.video import VideoSource
+from page4d.rig.samples import ViewSample
+from page4d.scene.content import Area, Fault, Picture
+from page4d.scene.records import Notice, Scene
 
-Picture = UInt8[NDArray[np.uint8], "H W"]
 Points = Float[NDArray[np.float32], "K 2"]
 
 STILL_PX = 0.25
@@ -132,10 +129,10 @@ def normalize_contrast(gray: Picture) -> Picture:
     return np.clip(np.rint(normalized), 0, 255).astype(np.uint8)
 
 
-def find_corners(picture: Picture) -> Points:
-    """Return corners of a normalized picture, away from its border, where tracking lacks surroundings."""
+def find_corners(picture: Picture, area: Picture) -> Points:
+    """Return corners of a normalized picture in an area, away from its border, where tracking lacks surroundings."""
     inside = np.zeros_like(picture)
-    inside[_BORDER_PX:-_BORDER_PX, _BORDER_PX:-_BORDER_PX] = 255
+    inside[_BORDER_PX:-_BORDER_PX, _BORDER_PX:-_BORDER_PX] = area[_BORDER_PX:-_BORDER_PX, _BORDER_PX:-_BORDER_PX]
     found = cv2.goodFeaturesToTrack(picture, _MAX_CORNERS, _CORNER_QUALITY, _CORNER_DISTANCE_PX, mask=inside)
     return np.zeros((0, 2), np.float32) if found is None else np.asarray(found, np.float32).reshape(-1, 2)
 
@@ -268,30 +265,14 @@ def _num_cells(places: Points, size: tuple[int, ...]) -> int:
     return int((counts > 1).sum())
 
 
-LONG_SIDE = 256
-"""Long side of the compared pictures: noise of cameras and of compression is averaged."""
-
-NUM_PICTURES = 12
-"""Pictures of a view."""
-
 MAX_OTHERS = 0.1
 """Share of pictures of a static camera that may disagree: a hand that stops the recording, a passing vehicle."""
-
-MAX_DECODED = 1500
-"""Frames decoded for a view: 20 s of a 4K video on two cores. Videos that can be sought need far fewer; of others,
-the beginning is measured."""
 
 _MIN_GROUP = 2
 """Other pictures of a camera at rest in one place, from which it was moved to another."""
 
-_SEEKABLE = (".mp4", ".mov", ".m4v", ".3gp", ".mkv", ".webm")
-"""Suffixes of containers in which page4d seeks."""
-
-_BAR_LEVELS = 8
-"""Range of grey levels within rows and columns of black bars, which compression makes uneven."""
-
 _BAR_MARGIN = 3
-"""Rows and columns removed with a bar: tracking windows must not see its edge, which never moves."""
+"""Pixels removed with a border: tracking windows must not see its edge, which never moves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,23 +293,9 @@ class ViewMotion:
     reason: str = ""
 
 
-def measure_camera_motion(scene: Scene, progress: Callable[[int, int], None] | None = None) -> tuple[ViewMotion, ...]:
-    """Measure for each view whether its camera moves; `progress` receives the number of measured views and of all.
-
-    A view whose frames cannot be decoded is not determined; the run that needs them reports it.
-    """
-    found = []
-    for view in scene.views:
-        try:
-            instants = choose_pictures(view)
-            pictures = read_pictures(view.source, [view.indices[instant] for instant in instants])
-        except InputError as error:
-            found.append(ViewMotion(view=view.name, is_static=None, reason=in_options(error.marked_message)))
-        else:
-            found.append(measure_motion(view.name, pictures, scene.times[list(instants)]))
-        if progress is not None:
-            progress(len(found), scene.num_views)
-    return tuple(found)
+def measure_camera_motion(scene: Scene, samples: Sequence[ViewSample]) -> tuple[ViewMotion, ...]:
+    """Measure for each view of a scene, from its sample, whether its camera moves."""
+    return tuple(measure_motion(sample, scene.times[list(sample.instants)]) for sample in samples)
 
 
 def calibrated_motion_notices(scene: Scene, motions: Sequence[ViewMotion]) -> tuple[Notice, ...]:
@@ -341,78 +308,22 @@ def calibrated_motion_notices(scene: Scene, motions: Sequence[ViewMotion]) -> tu
     )
 
 
-def choose_pictures(view: View, count: int = NUM_PICTURES) -> tuple[int, ...]:
-    """Return instants spread over the capture, the first included, at key frames where a video has them.
-
-    Where seeking does not bound the number of decoded frames, the instants are of the beginning.
-    """
-    span = len(view.indices)
-    while True:
-        chosen = tuple(dict.fromkeys(int(instant) for instant in np.linspace(0, span - 1, count).round()))
-        if len(chosen) == count:
-            chosen = _at_key_frames(view, chosen)
-        if span <= count or _num_decoded(view.source, [view.indices[instant] for instant in chosen]) <= MAX_DECODED:
-            return chosen
-        span = max(span // 2, count)
-
-
-def _at_key_frames(view: View, instants: Sequence[int]) -> tuple[int, ...]:
-    """Move instants to the next key frame, at most half of their spacing ahead."""
-    source = view.source
-    if not isinstance(source, VideoSource) or source.pts is None:
-        return tuple(instants)
-    pts = source.pts[list(view.indices)]
-    at_key = np.flatnonzero(np.isin(pts, source.key_pts))
-    moved = []
-    for instant in instants:
-        after = at_key[np.searchsorted(at_key, instant) :][:1]
-        ahead = int(after[0]) - instant if len(after) else 0
-        moved.append(instant + ahead if ahead <= (instants[1] - instants[0]) // 2 else instant)
-    return tuple(moved)
-
-
-def _num_decoded(source: FrameSource, indices: Sequence[int]) -> int:
-    """Return how many frames are decoded to read these indices: all from the last one or its key frame on."""
-    if not isinstance(source, VideoSource):
-        return len(indices)
-    keys = np.zeros(1, np.int64) if source.pts is None else np.searchsorted(source.pts, source.key_pts)
-    seeks = source.path.suffix.lower() in _SEEKABLE
-    total, last = 0, 0
-    for index in indices:
-        start = int(keys[max(int(np.searchsorted(keys, index, side="right")) - 1, 0)])
-        total += index - (max(last, start) if seeks else last)
-        last = index
-    return total
-
-
-def read_pictures(source: FrameSource, indices: Sequence[int]) -> list[Picture]:
-    """Decode frames as grey pictures with a long side of at most 256 px.
-
-    Raises:
-        InputError: if a frame cannot be decoded.
-    """
-    scale = min(LONG_SIDE / max(source.size), 1.0)
-    size = (max(round(source.size[0] * scale), 1), max(round(source.size[1] * scale), 1))
-    with source.open(size) as reader:
-        return [_gray(pixels) for pixels in reader.read(indices)]
-
-
-def _gray(pixels: Image) -> Picture:
-    shallow = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
-    return np.asarray(shallow if shallow.ndim == 2 else cv2.cvtColor(shallow, cv2.COLOR_RGB2GRAY))
-
-
-def measure_motion(name: str, pictures: Sequence[Picture], times: NDArray[np.float64]) -> ViewMotion:
-    """Measure whether the camera of pictures [H, W] of one view moves; `times` are in seconds.
+def measure_motion(sample: ViewSample, times: NDArray[np.float64]) -> ViewMotion:
+    """Measure whether the camera of one view moves; `times` of its pictures are in seconds.
 
     The first, the middle and the last picture are references, and the one that most pictures agree with counts:
-    a lamp, a person at the lens or a hand at the camera can spoil any of them.
+    a lamp, a person at the lens or a hand at the camera can spoil any of them. Pictures with faults are left out.
     """
-    undetermined = ViewMotion(view=name, is_static=None, num_frames=len(pictures))
-    if len(pictures) < 2:
+    shown = [place for place, fault in enumerate(sample.faults) if fault in (None, Fault.REPEATED)]
+    undetermined = ViewMotion(view=sample.view, is_static=None, num_frames=len(shown))
+    if reason := sample.reason or sample.obstacle:
+        return replace(undetermined, reason=reason)
+    if len(shown) < 2:
         return replace(undetermined, reason="1 instant")
-    plain = [normalize_contrast(picture) for picture in _without_bars(pictures)]
-    corners = [find_corners(picture) for picture in plain]
+    times = times[shown]
+    plain, inside = _content([sample.pictures[place] for place in shown], sample.content.area)
+    plain = [normalize_contrast(picture) for picture in plain]
+    corners = [find_corners(picture, inside) for picture in plain]
     judged: list[ViewMotion] = []
     lost: dict[int, set[int]] = {}
     for reference in dict.fromkeys((0, len(plain) // 2, len(plain) - 1)):
@@ -477,22 +388,12 @@ def _judge(base: ViewMotion, found: Sequence[PictureMotion], at: float, times: N
     return judged
 
 
-def _without_bars(pictures: Sequence[Picture]) -> list[Picture]:
-    """Remove rows and columns of one level at the borders of all pictures, as of a letterbox."""
-    stacked = np.stack(pictures)
-    rows = (stacked.max(axis=2).astype(int) - stacked.min(axis=2)).max(axis=0) > _BAR_LEVELS
-    columns = (stacked.max(axis=1).astype(int) - stacked.min(axis=1)).max(axis=0) > _BAR_LEVELS
-    top, bottom = _content(rows)
-    left, right = _content(columns)
-    return [np.ascontiguousarray(picture[top:bottom, left:right]) for picture in pictures]
-
-
-def _content(varies: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the range of rows or columns between two bars; all where nothing varies."""
-    places = np.flatnonzero(varies)
-    if not len(places):
-        return 0, len(varies)
-    first, stop = int(places[0]), int(places[-1]) + 1
-    begin = first + _BAR_MARGIN if first else 0
-    end = stop - _BAR_MARGIN if stop < len(varies) else stop
-    return (begin, end) if begin < end else (0, len(varies))
+def _content(pictures: Sequence[Picture], area: Area | None) -> tuple[list[Picture], Picture]:
+    """Crop pictures to the content within their border, away from its edge, and return where they have content."""
+    if area is None:
+        return list(pictures), np.full_like(pictures[0], 255)
+    kernel = np.ones((2 * _BAR_MARGIN + 1, 2 * _BAR_MARGIN + 1), np.uint8)
+    inner = cv2.erode(area.astype(np.uint8) * np.uint8(255), kernel, borderValue=255)
+    left, top, width, height = cv2.boundingRect(inner)
+    window = slice(top, top + height), slice(left, left + width)
+    return [np.ascontiguousarray(picture[window]) for picture in pictures], np.ascontiguousarray(inner[window])

@@ -15,6 +15,7 @@ from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.records import Array, Lens, StageProgress, ViewPeople, no_progress, of_stage
+from page4d.rig.samples import ViewSample, sample_views, with_content
 from page4d.rig.texture import ViewTexture, extract_texture
 from page4d.scene.records import Scene
 from page4d.scene.timeline import build_timeline
@@ -104,12 +105,24 @@ class PixelEvidence:
         scene = replace(self.scene, views=tuple(self.scene.views[view] for view in views))
         part = PixelEvidence(scene, self.settings, self.progress)
         part.lenses = tuple(self.lenses[view] for view in views)
+        if "samples" in vars(self):
+            part.samples = tuple(self.samples[view] for view in views)
         return part
+
+    @cached_property
+    def samples(self) -> tuple[ViewSample, ...]:
+        """A few pictures of every view."""
+        return sample_views(self.scene, of_stage(self.progress, "measuring: pictures"))
+
+    @property
+    def obstacles(self) -> dict[str, str]:
+        """Why views are no evidence, by name; those that are have none."""
+        return {sample.view: sample.obstacle for sample in self.samples if sample.obstacle}
 
     @cached_property
     def motions(self) -> tuple[ViewMotion, ...]:
         """Motion of the cameras."""
-        return measure_camera_motion(self.scene, of_stage(self.progress, "measuring: camera motion"))
+        return measure_camera_motion(self.scene, self.samples)
 
     @cached_property
     def lenses(self) -> tuple[Lens, ...]:
@@ -128,19 +141,23 @@ class PixelEvidence:
 
     @cached_property
     def people(self) -> tuple[ViewPeople, ...]:
-        """People of the views at these instants.
+        """People of the views at these instants; nobody where pictures are no evidence.
 
         Raises:
             CapabilityError: if the pose model was not fetched, or cannot run on this platform.
             InputError: if a frame cannot be decoded.
         """
-        return detect_people(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: people"))
+        found = detect_people(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: people"))
+        unseen = {place for place, sample in enumerate(self.samples) if sample.obstacle}
+        nobody = ViewPeople(tracklets=())
+        return tuple(nobody if place in unseen else people for place, people in enumerate(found))
 
     @cached_property
     def texture(self) -> tuple[ViewTexture, ...]:
-        """Texture of the views at some of these instants.
+        """Texture of the views at some of these instants, where they carry a picture.
 
         Raises:
             InputError: if a frame cannot be decoded.
         """
-        return extract_texture(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: texture"))
+        scene = with_content(self.scene, self.samples)
+        return extract_texture(scene, self.instants, self.lenses, of_stage(self.progress, "detecting: texture"))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from page4d.choices import MaskMeaning
 from page4d.rig.epipolar import normalized_points
 from page4d.rig.records import Array, Lens
+from page4d.scene.content import scaled_area
 from page4d.scene.image_file import Image
 from page4d.scene.images import resize
 from page4d.scene.records import Scene, View
@@ -65,8 +66,8 @@ def extract_texture(
 ) -> tuple[ViewTexture, ...]:
     """Extract the features of all views at up to `MAX_INSTANTS` of the given instants, spread over them.
 
-    Pixels that masks exclude have no features. One frame is in memory at a time. `progress` is called with the number
-    of processed frames and their total.
+    Pixels that masks exclude, or without content, have no features. One frame is in memory at a time. `progress` is
+    called with the number of processed frames and their total.
 
     Raises:
         InputError: if a frame cannot be decoded.
@@ -96,16 +97,18 @@ def _view_texture(
     scale = min(1.0, MAX_SIDE_PX / max(size))
     small = (max(1, round(size[0] * scale)), max(1, round(size[1] * scale)))
     excludes = view.mask is not None and scene.mask_meaning is not MaskMeaning.DYNAMIC
+    area = None if view.content is None else view.content.area
     features: dict[int, InstantTexture] = {}
     with ExitStack() as stack:
         reader = stack.enter_context(view.source.open(small))
         masks = stack.enter_context(view.mask.frames.open()) if excludes and view.mask is not None else None
         for count, instant in enumerate(instants):
             (pixels,) = reader.read([view.indices[instant]])
-            allowed = None
+            allowed = None if area is None else scaled_area(area, small).astype(np.uint8) * np.uint8(255)
             if masks is not None and view.mask is not None:
                 (mask,) = masks.read([view.mask.indices[instant]])
-                allowed = _allowed(mask, small, scene.mask_meaning)
+                kept = _allowed(mask, small, scene.mask_meaning)
+                allowed = kept if allowed is None else np.minimum(allowed, kept)
             features[instant] = _with_ids(_features(pixels, allowed, lens), features, _SAME_PX / scale)
             if step is not None:
                 step(count + 1)

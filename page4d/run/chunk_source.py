@@ -146,7 +146,7 @@ class ChunkPredictions:
         check_finite(predictions, WeightsError)
         residuals = None
         if rig is not None and not self._plan.predictor.uses_rig_cameras:
-            residuals = compare_rigs(predictions.cameras[0], rig[0], predictions.view_names)
+            residuals = compare_rigs(predictions.cameras[0], rig[0], predictions.view_names, predictions.shown_views)
         facts = ChunkFacts(
             chunk=chunk,
             begin=begin,

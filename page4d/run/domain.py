@@ -205,6 +205,8 @@ def _known_cameras(predicted: PredictedChunk, plan: RunPlan) -> KnownCameras | N
         known = poses.expand(len(cameras.intrinsics), -1, -1, -1)
     else:
         return None
+    used = [place for place, view in enumerate(views) if view in predicted.predictions.shown_views]
+    known, views = known[:, used], [views[place] for place in used]
     return KnownCameras(
         source="calibrated" if registration is None else "registered",
         are_used=plan.world.is_fixed,

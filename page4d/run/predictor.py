@@ -90,6 +90,7 @@ def predictions_of(batch: FrameBatch, output: NetworkOutput, scale: Scale) -> Pr
         points=None if output.points is None else _to_host(output.points),
         points_confidence=None if points_confidence is None else _unit_confidence(_to_host(points_confidence)),
         dynamic=batch.dynamic if motion is None else motion,
+        faults=batch.faults,
     )
 
 
@@ -355,6 +356,7 @@ class MeasuredDepth:
             depth=batch.depth,
             depth_confidence=(batch.valid & (batch.depth > 0)).to(torch.float32),
             dynamic=batch.dynamic,
+            faults=batch.faults,
         )
         return PredictedChunk(measured, batch.cameras)
 

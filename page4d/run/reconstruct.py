@@ -113,7 +113,7 @@ def reconstruct(
     journal = Journal(observer)
     is_resumed = existing is ExistingOutput.RESUME and is_occupied(out)
     earlier = StateFolder(OutputLayout(out, ())).read_run() if is_resumed else None
-    evidence = evidence_of(scene, predictor.settings, journal.progress)
+    evidence = evidence_of(scene, predictor.settings, journal.progress).with_content()
     if evidence.is_pending:
         evidence = _registered(evidence, predictor.settings, out, earlier, journal)
     plan = plan_run(scene, predictor, evidence)

@@ -36,6 +36,7 @@ from page4d.rig.people.keypoints import FETCH_COMMAND
 from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import RigRegistration, StageProgress, no_progress, placed_record
 from page4d.rig.register import register_rig
+from page4d.rig.samples import with_content
 from page4d.run.progress import Observer, SilentObserver
 from page4d.scene.records import Level, Notice, Scene, ViewCamera
 
@@ -71,6 +72,10 @@ class SceneEvidence:
     def motions(self) -> Sequence[ViewMotion]:
         """Motion of the cameras, as registration measured it, or at the instants of the run."""
         return (self.registration and self.registration.motions) or self.pixels.motions
+
+    def with_content(self) -> "SceneEvidence":
+        """Return it with what the pictures of the scene usually show, so that its frames are judged."""
+        return replace(self, scene=with_content(self.scene, self.pixels.samples))
 
     def with_cameras(self) -> "SceneEvidence":
         """Return it with the cameras that are known.
@@ -190,12 +195,13 @@ def register_scene(
     """
     _check_pose_model(pixels.settings.register, notify)
     moving = set() if is_static else _moving(pixels.motions)
-    static = [index for index, name in enumerate(pixels.scene.view_names) if name not in moving]
+    left = dict.fromkeys(sorted(moving), CAMERA_MOVES) | pixels.obstacles
+    static = [index for index, name in enumerate(pixels.scene.view_names) if name not in left]
     asked, found = pixels.settings.register, None
     if len(static) > 1:
         found = register_rig(pixels.of_views(static), notify)
     if found is None or len(static) < pixels.scene.num_views:
-        found = _with_moving_views(found, pixels, static, moving)
+        found = _with_left_views(found, pixels, static, left)
     used_people = any(pair.evidence == "people" for pair in found.record.pairs)
     found = found.with_record(advice=_advice(asked), pose_model=model_sha256() if used_people else None)
     if length is None or found.record.num_placed < 2:
@@ -211,12 +217,12 @@ def _check_pose_model(register: Registration, notify: Notify) -> None:
     notify(Notice(f"registration from people needs a model, once: {FETCH_COMMAND}", Level.INFO))
 
 
-def _with_moving_views(
-    found: RigRegistration | None, pixels: PixelEvidence, static: list[int], moving: set[str]
+def _with_left_views(
+    found: RigRegistration | None, pixels: PixelEvidence, static: list[int], left: dict[str, str]
 ) -> RigRegistration:
     """Add the views that were left out to the registration of the static ones; None if there was none."""
     records = [
-        placed_record(name, lens, CAMERA_MOVES if name in moving else OTHERS_MOVE)
+        placed_record(name, lens, left.get(name, OTHERS_MOVE))
         for name, lens in zip(pixels.scene.view_names, pixels.lenses, strict=True)
     ]
     cameras: list[ViewCamera | None] = [None] * len(records)

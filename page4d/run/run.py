@@ -64,6 +64,7 @@ from page4d.run.summary import (
     begun_record,
     check_seams,
     count_empty_frames,
+    fault_records,
     final_notices,
     finished_record,
     write_previews,
@@ -451,6 +452,7 @@ class Run:
             rig=stitched.fit,
             calibration=facts.residuals,
             empty_frames=count_empty_frames(stitched.predictions),
+            faults=fault_records(stitched.predictions, chunk.start),
             refined=facts.domain.refined,
             domain=facts.domain.record,
         )

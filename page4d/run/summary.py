@@ -37,6 +37,7 @@ from page4d.output.record import (
     CameraResidualRecord,
     ChunkRecord,
     CountsRecord,
+    FaultRecord,
     ResidualsRecord,
     RunRecord,
     SceneRecord,
@@ -50,6 +51,7 @@ from page4d.run.predictor import PRECISION_NAMES, is_conditioned
 from page4d.run.stages.motion import motion_notices
 from page4d.run.state_records import FinishedChunk, RunState
 from page4d.scene.batches import open_batches
+from page4d.scene.content import FAULTS
 from page4d.scene.records import Notice, Scene
 from page4d.weights.loading import BUNDLED_NAME
 
@@ -167,9 +169,24 @@ def open3d_notice(module: ModuleType | None, reason: str, hint: str) -> Notice |
     return Notice(f"{reason}: page4d wrote clouds and trajectories itself, with the same content ({hint})")
 
 
+def fault_records(predictions: Predictions, start: int) -> list[FaultRecord]:
+    """Return the frames without content of instants from `start` on."""
+    if predictions.faults is None:
+        return []
+    codes = predictions.faults[0].cpu().numpy()
+    return [
+        FaultRecord(view=name, fault=fault, instants=(start + np.flatnonzero(codes[:, view] == code)).tolist())
+        for view, name in enumerate(predictions.view_names)
+        for code, fault in enumerate(FAULTS, 1)
+        if (codes[:, view] == code).any()
+    ]
+
+
 def count_empty_frames(predictions: Predictions) -> list[int]:
-    """Return the number of frames of every view without a pixel with depth: masks or a depth sensor left none."""
+    """Return the number of frames of every view whose content has no depth: masks or a depth sensor left none."""
     empty = ~predictions.known.any(dim=-1).any(dim=-1)
+    if predictions.faults is not None:
+        empty &= predictions.faults.to(empty.device) == 0
     return [int(count) for count in empty.sum(dim=(0, 1))]
 
 
@@ -204,15 +221,16 @@ _AGREEMENT_SHARE = 0.2
 third times the largest residual of the others, which must agree to within the last two."""
 
 
-def compare_rigs(found: Cameras, known: Cameras, view_names: Sequence[str]) -> ResidualsRecord:
-    """Compare predicted cameras [T, V] with calibrated ones after a robust similarity."""
+def compare_rigs(found: Cameras, known: Cameras, view_names: Sequence[str], shown: Sequence[int]) -> ResidualsRecord:
+    """Compare predicted cameras [T, V] with calibrated ones after a robust similarity of the views that are shown."""
     chosen = torch.arange(len(found.intrinsics))[:: -(-len(found.intrinsics) // _MAX_INSTANTS)]
     poses = [cameras.world_to_camera[chosen].double() for cameras in (found, known)]
     centers = camera_centers(poses[1]).reshape(-1, 3)
     size = float((centers[:, None] - centers).norm(dim=-1).max())
-    views = range(poses[0].shape[1])
-    rotation, distance = _residuals(poses[0], poses[1], list(views))
-    fault = _at_fault(poses[0], poses[1], rotation, distance, size)
+    views = list(shown)
+    rotation, distance = _residuals(poses[0], poses[1], views)
+    place = _at_fault(poses[0][:, views], poses[1][:, views], rotation[views], distance[views], size)
+    fault = None if place is None else views[place]
     if fault is not None:  # the alignment must not depend on the camera at fault
         rotation, distance = _residuals(poses[0], poses[1], [view for view in views if view != fault])
     focal = [  # untrained networks may predict negative focal lengths
@@ -358,6 +376,7 @@ def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedC
     # Evidence was checked on its own; predicted cameras are the less certain ones.
     is_registered = plan.evidence.registration is not None and plan.evidence.registration.record.is_used
     notices = (
+        *map(Notice, record.content),
         *map(Notice, record.unmapped),
         seams_notice(record.chunks, side),
         metres_notice(record.chunks, record.scale_source),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,6 +18,7 @@ from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
 from page4d.geometry.time_axis import join_times, slice_times
+from page4d.scene.content import FAULTS, Fault, SmallCopy, frame_faults, small_copy
 from page4d.scene.image_file import Image
 from page4d.scene.images import ImageFolderSource, resample, resize, undistortion_map
 from page4d.scene.sidecar_values import depth_levels, marked_pixels
@@ -41,10 +42,11 @@ UNKNOWN_MOTION = 0.5
 class FrameBatch:
     """Decoded frames of T instants as network input.
 
-    `images` are RGB in [0, 1]. `valid` is False on padding, on pixels without data after undistortion and on pixels
-    excluded by masks. `dynamic` is the probability of motion from masks. `cameras` are calibrated cameras at network
-    pixels, None unless every view has one. `depth` is measured z-depth in the unit of the calibration, 0 where
-    unknown.
+    `images` are RGB in [0, 1]. `valid` is False on padding, on pixels without data after undistortion or without
+    content, and on pixels excluded by masks. `faults` has the codes of frames without content, by `FAULTS`, if the
+    scene was sampled. `dynamic` is the probability of motion from masks. `cameras` are
+    calibrated cameras at network pixels, None unless every view has one. `depth` is measured z-depth in the unit of
+    the calibration, 0 where unknown.
 
     If the canvases of the views differ in size, each is placed at the top left of a shared canvas [H, W].
     """
@@ -57,6 +59,7 @@ class FrameBatch:
     dynamic: Float[Tensor, "B T V H W"] | None = None
     cameras: Cameras | None = None
     depth: Float[Tensor, "B T V H W"] | None = None
+    faults: UInt8[Tensor, "B T V"] | None = None
 
 
 @contextmanager
@@ -124,6 +127,9 @@ class BatchReader:
         self._thread = thread
         self._view_threads = views
         self._read_ahead: Future[None] | None = None
+        self._usual = [view.content for view in scene.views if view.content is not None]
+        self._judged = 0
+        self._last: list[SmallCopy] = []
 
     def read(self, start: int, stop: int) -> FrameBatch:
         """Return the instants from `start` to before `stop`; `start` must not decrease over calls.
@@ -179,10 +185,18 @@ class BatchReader:
         return batch
 
     def _decode_with(self, views: list["_OpenView"], start: int, stop: int) -> FrameBatch:
+        is_judged = len(self._usual) == len(views)
+        if is_judged and start and self._judged != start:
+            self._last, self._judged = [view.copy_at(start - 1) for view in views], start
         reading = [self._view_threads.submit(view.read, start, stop) for view in views]
         wait(reading)  # no decoder is at work any more if one of them fails
         frames = [one.result() for one in reading]
         size = shared_canvas(self.transforms)
+        valid = torch.stack([_pad_to(view.valid, size) for view in frames], dim=1)[None]
+        faults = self._faults([view.copies for view in frames], stop) if is_judged else None
+        if faults is not None:
+            shows = (faults == 0) | (faults == 1 + FAULTS.index(Fault.REPEATED))
+            valid = valid & shows[..., None, None]
 
         def stacked(maps: list[Tensor | None], unknown: float) -> Tensor | None:
             if all(part is None for part in maps):
@@ -195,11 +209,22 @@ class BatchReader:
             view_names=self._scene.view_names,
             pixel_transforms=self.transforms,
             images=torch.stack([_pad_to(view.images, size) for view in frames], dim=1)[None],
-            valid=torch.stack([_pad_to(view.valid, size) for view in frames], dim=1)[None],
+            valid=valid,
+            faults=faults,
             dynamic=stacked([view.dynamic for view in frames], UNKNOWN_MOTION),
             depth=stacked([view.depth for view in frames], 0.0),
             cameras=scene_cameras(self._scene, self.transforms, start, stop),
         )
+
+    def _faults(self, copies: list[list[SmallCopy]], stop: int) -> UInt8[Tensor, "one T V"]:
+        """Judge the frames that are decoded, whose copies come by view, after those of the last instant."""
+        codes = []
+        for instant in zip(*copies, strict=True):
+            found = frame_faults(instant, self._last or None, self._usual)
+            codes.append([0 if fault is None else 1 + FAULTS.index(fault) for fault in found])
+            self._last = list(instant)
+        self._judged = stop
+        return torch.tensor([codes], dtype=torch.uint8)
 
 
 def scene_cameras(scene: "Scene", transforms: Sequence[PixelTransform], start: int, stop: int) -> Cameras | None:
@@ -233,10 +258,11 @@ def _poses(camera: "ViewCamera", start: int, stop: int) -> Tensor:
 
 @dataclass(frozen=True)
 class _ViewFrames:
-    """The frames of one view of a batch: images [T, 3, H, W], maps [T, H, W]."""
+    """The frames of one view of a batch: images [T, 3, H, W], maps [T, H, W], and T small copies, if judged."""
 
     images: Tensor
     valid: Tensor
+    copies: list[SmallCopy]
     dynamic: Tensor | None = None
     depth: Tensor | None = None
 
@@ -261,6 +287,11 @@ class _OpenView:
         self._depths = stack.enter_context(view.depth.frames.open()) if view.depth else None
         self._valid = self._valid_pixels()
 
+    def copy_at(self, instant: int) -> SmallCopy:
+        """Decode the small copies of one instant."""
+        (pixels,) = self._reader.read([self._view.indices[instant]])
+        return small_copy(pixels)
+
     def read(self, start: int, stop: int) -> _ViewFrames:
         """Decode the instants from `start` to before `stop`."""
         height, width = self._transform.canvas_size
@@ -268,7 +299,10 @@ class _OpenView:
         padding = PADDING_RGB if self._preprocess is Preprocess.NATIVE else PUBLISHED_PADDING_RGB
         images = torch.tensor(padding).reshape(1, 3, 1, 1).repeat(count, 1, height, width)
         valid = self._valid.expand(count, height, width).clone()
+        copies = []
         for place, pixels in enumerate(self._reader.read(self._view.indices[start:stop])):
+            if self._view.content is not None:
+                copies.append(small_copy(pixels))
             ideal = pixels if self._undistortion is None else self._undistortion.remap(pixels)
             scaled = self._cropped(resample(self._windowed(ideal), self._transform.content_size, self._preprocess))
             values = torch.from_numpy(scaled.astype(np.float32) / np.iinfo(scaled.dtype).max)
@@ -276,10 +310,10 @@ class _OpenView:
         depth = self._read_maps(self._depths, self._view.depth, self._to_depth, start, stop)
         marked = self._read_maps(self._masks, self._view.mask, self._to_mask, start, stop)
         if marked is None or self._scene.mask_meaning is MaskMeaning.DYNAMIC:
-            return _ViewFrames(images, valid, marked, depth)
+            return _ViewFrames(images, valid, copies, marked, depth)
         # A network pixel is ignored if any of its mask pixels is marked, and kept only if all are.
         ignored = marked > 0 if self._scene.mask_meaning is MaskMeaning.IGNORE else marked < 1
-        return _ViewFrames(images, valid & ~ignored, None, depth)
+        return _ViewFrames(images, valid & ~ignored, copies, None, depth)
 
     def _read_maps(
         self,
@@ -328,6 +362,9 @@ class _OpenView:
             visible = self._windowed(self._undistortion.visible.astype(np.uint8) * 255)
             visible = resize(visible, self._transform.content_size)
             mask[self._transform.rows, self._transform.columns] = torch.from_numpy(self._cropped(visible == 255))
+        if self._view.content is not None and self._view.content.area is not None:
+            dead = self._cropped(self._to_mask((~self._view.content.area).astype(np.uint8) * np.uint8(255)))
+            mask[self._transform.rows, self._transform.columns] &= torch.from_numpy(dead == 0)
         return mask
 
 

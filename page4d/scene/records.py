@@ -21,6 +21,7 @@ from page4d.geometry.distortion import Distortion, LensModel
 from page4d.io.json_records import DOUBLES
 from page4d.options import SceneOptions
 from page4d.scene.batches import read_images
+from page4d.scene.content import ViewContent
 from page4d.scene.image_file import Image
 
 Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
@@ -133,7 +134,10 @@ class PairedFrames:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One camera of the rig: `indices` select one frame of `source` for each of the scene's times."""
+    """One camera of the rig: `indices` select one frame of `source` for each of the scene's times.
+
+    `content` is what its pictures usually show, None before pictures were sampled: then no frame is judged.
+    """
 
     name: str
     source: FrameSource
@@ -142,6 +146,7 @@ class View:
     camera: ViewCamera | None = None
     mask: PairedFrames | None = None
     depth: PairedFrames | None = None
+    content: ViewContent | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

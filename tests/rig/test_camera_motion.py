@@ -13,13 +13,13 @@ import pytest
 from page4d.errors import InputError
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.rig.camera_motion import (
-    MAX_DECODED,
     ViewMotion,
     calibrated_motion_notices,
-    choose_pictures,
     measure_camera_motion,
     measure_motion,
 )
+from page4d.rig.samples import MAX_DECODED, ViewSample, choose_pictures, sample_views
+from page4d.rig.samples import judged as judged_samples
 from page4d.scene.image_file import Orientation
 from page4d.scene.open import open_scene
 from page4d.scene.records import Clock, Scene, View
@@ -81,7 +81,8 @@ def crossed(pictures: list[np.ndarray], share: float) -> list[np.ndarray]:
 
 def judged(pictures: list[np.ndarray]) -> ViewMotion:
     gray = [np.clip(np.rint(picture), 0, 255).astype(np.uint8) for picture in pictures]
-    return measure_motion("cam01", gray, np.arange(len(gray)) / 2.0)
+    (sample,) = judged_samples([ViewSample(view="cam01", instants=tuple(range(len(gray))), pictures=tuple(gray))])
+    return measure_motion(sample, np.arange(len(gray)) / 2.0)
 
 
 def test_a_static_camera_is_static_under_noise_flicker_people_and_wind() -> None:
@@ -141,8 +142,9 @@ def test_one_spoiled_picture_does_not_make_a_camera_moving() -> None:
 
 def test_pictures_without_corners_determine_nothing() -> None:
     black, flat = [np.zeros(SIZE)] * 12, [np.full(SIZE, 90.0)] * 12
-    cases = [(black, "too few corners"), (flat, "too few corners"), (still(1), "1 instant")]
-    cases.append((still()[:3] + [np.zeros(SIZE)] * 9, "too few corners are found again"))
+    ramp = [np.tile(np.linspace(60, 90, SIZE[1]), (SIZE[0], 1))] * 12
+    cases = [(black, "its pictures are black"), (flat, "its pictures are without contrast"), (still(1), "1 instant")]
+    cases += [(ramp, "too few corners"), (still()[:3] + ramp[:9], "too few corners are found again")]
     for pictures, reason in cases:
         motion = judged(pictures)
         assert motion.is_static is None
@@ -210,12 +212,13 @@ def test_each_view_of_a_rig_is_judged_by_itself() -> None:
     scene = rig(Frames(tuple(still(30))), Frames(tuple(filmed(np.repeat(sway(4.0), 3, axis=0)[:30]))))
     damaged = replace(scene.views[0], name="cam03", source=Frames(tuple(still(30)), label="damaged"))
     done: list[tuple[int, int]] = []
-    motions = measure_camera_motion(replace(scene, views=(*scene.views, damaged)), lambda *at: done.append(at))
+    scene = replace(scene, views=(*scene.views, damaged))
+    motions = measure_camera_motion(scene, sample_views(scene, lambda *at: done.append(at)))
     assert [motion.is_static for motion in motions] == [True, False, None]
     assert [motion.view for motion in motions] == ["cam01", "cam02", "cam03"]
     assert motions[2].reason == "damaged"
     assert done == [(1, 3), (2, 3), (3, 3)]
-    assert motions == measure_camera_motion(replace(scene, views=(*scene.views, damaged)))
+    assert motions == measure_camera_motion(scene, sample_views(scene))
 
 
 def test_a_view_that_moves_with_a_calibration_of_one_pose_is_named() -> None:
@@ -268,5 +271,6 @@ def test_the_number_of_decoded_frames_is_bounded_for_hours_of_video() -> None:
 def test_real_captures(name: str, is_static: bool) -> None:
     if not (SCENES / name).is_dir():
         pytest.skip("the shared captures are not here")
-    motions = measure_camera_motion(open_scene(SCENES / name))
+    scene = open_scene(SCENES / name)
+    motions = measure_camera_motion(scene, sample_views(scene))
     assert [motion.is_static for motion in motions] == [is_static] * len(motions)

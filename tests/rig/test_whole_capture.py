@@ -8,6 +8,7 @@ import pytest
 from page4d.options import RegisterSettings
 from page4d.rig import evidence as whole_capture
 from page4d.rig.evidence import PixelEvidence, with_all_instants
+from page4d.rig.samples import ViewSample
 from page4d.scene.records import Clock, Scene, View
 from page4d.scene.timeline import build_timeline
 
@@ -60,6 +61,7 @@ def test_a_complete_scene_is_returned_unchanged(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("part", "function"),
     [
+        ("samples", "sample_views"),
         ("motions", "measure_camera_motion"),
         ("lenses", "lenses_of"),
         ("people", "detect_people"),
@@ -72,6 +74,8 @@ def test_evidence_is_measured_once_and_on_first_access(
     calls: list[int] = []
     monkeypatch.setattr(whole_capture, function, lambda *_: calls.append(1) or ("found",))
     pixels = PixelEvidence(scene())
+    if part != "samples":
+        pixels.samples = tuple(ViewSample(view=name) for name in pixels.scene.view_names)
     assert pixels.whole() is pixels
     assert not calls
     assert getattr(pixels, part) is getattr(pixels, part)

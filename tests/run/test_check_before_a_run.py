@@ -39,7 +39,7 @@ def test_rigs_that_differ_by_a_similarity_have_no_residuals(seed: int):
     moved = replace(rig(), world_to_camera=random_similarity(seed).apply_to_cameras(rig().world_to_camera))
     longer = moved.intrinsics.clone()
     longer[..., :2, :2] *= 1.1
-    found = compare_rigs(replace(moved, intrinsics=longer), rig(), CAPTURE.view_names)
+    found = compare_rigs(replace(moved, intrinsics=longer), rig(), CAPTURE.view_names, range(4))
     assert max(found.rotation_deg) < 1e-6
     assert max(found.distance) < 1e-6
     assert found.focal_percent == pytest.approx([10.0] * 4)
@@ -54,6 +54,7 @@ def test_the_camera_at_fault_is_named_with_its_error(view: int, degrees: float, 
         replace(noisy, world_to_camera=random_similarity(view).apply_to_cameras(noisy.world_to_camera)),
         turned(rig(), view, degrees * torch.pi / 180, shift),
         CAPTURE.view_names,
+        range(4),
     )
     assert found.at_fault == CAPTURE.view_names[view]
     assert found.rotation_deg[view] == pytest.approx(degrees, abs=1.0)
@@ -65,18 +66,18 @@ def test_the_camera_at_fault_is_named_with_its_error(view: int, degrees: float, 
 def test_no_camera_is_at_fault_where_all_are_noisy():
     for seed in range(5):
         noisy = shaken(exact_predictions(CAPTURE), seed, 0.1).cameras[0]
-        assert compare_rigs(noisy, rig(), CAPTURE.view_names).at_fault is None
+        assert compare_rigs(noisy, rig(), CAPTURE.view_names, range(4)).at_fault is None
 
 
 def test_residuals_of_negative_focal_lengths_are_finite():
     mirrored = rig().intrinsics.clone()
     mirrored[..., 0, 0] *= -1
-    found = compare_rigs(replace(rig(), intrinsics=mirrored), rig(), CAPTURE.view_names)
+    found = compare_rigs(replace(rig(), intrinsics=mirrored), rig(), CAPTURE.view_names, range(4))
     assert found.focal_percent == pytest.approx([0.0] * 4)
 
 
 def test_of_two_cameras_neither_is_at_fault():
-    assert compare_rigs(turned(rig(), 0, 0.3)[:, :2], rig()[:, :2], CAPTURE.view_names[:2]).at_fault is None
+    assert compare_rigs(turned(rig(), 0, 0.3)[:, :2], rig()[:, :2], CAPTURE.view_names[:2], range(2)).at_fault is None
 
 
 def miscalibrated(scene: Scene, view: int) -> Scene:

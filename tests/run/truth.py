@@ -74,5 +74,11 @@ class TruthPredictor:
         stop = start + len(batch.times)
         truth = exact_predictions(self.capture).at_times(start, stop)
         self.calls.append((start, stop))
-        predicted = replace(truth, images=batch.images, valid=batch.valid, pixel_transforms=batch.pixel_transforms)
+        predicted = replace(
+            truth,
+            images=batch.images,
+            valid=batch.valid,
+            faults=batch.faults,
+            pixel_transforms=batch.pixel_transforms,
+        )
         return PredictedChunk(self.disturb(start, predicted), batch.cameras)

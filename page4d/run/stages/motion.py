@@ -229,7 +229,10 @@ def near_steps(times: NDArray[np.float64]) -> list[bool]:
 
 
 class _Pictures(NamedTuple):
-    """Pictures of an instant, one per view: RGB [3, H, W] in [0, 1], where they are valid, and their luma."""
+    """Pictures of an instant, one per view: RGB [3, H, W] in [0, 1], where they are valid, and their luma.
+
+    Pictures without content have no valid pixel, also those that show an earlier instant.
+    """
 
     images: Sequence[Float[Tensor, "3 H W"]]
     valid: Sequence[Bool[Tensor, "H W"]]
@@ -238,11 +241,15 @@ class _Pictures(NamedTuple):
 
 @dataclass(frozen=True)
 class _Step:
-    """Flow of the pictures of all views between an instant and the next one, forward and back, and their noise."""
+    """Flow of the pictures of all views between an instant and the next one, forward and back, and their noise.
+
+    `shows` is whether a view has content at both instants: else its flow is none.
+    """
 
     forward: tuple[ViewFlow, ...]
     backward: tuple[ViewFlow, ...]
     noise: tuple[float, ...]
+    shows: tuple[bool, ...]
 
 
 class MotionState(FileModel):
@@ -329,7 +336,7 @@ class MotionEstimator(Stage[MotionState]):
             flows = self._step(step)
             noise = flows.noise
             of_side = flows.forward if side == "forward" else flows.backward
-            views = self._views(predictions, index, own, cameras, of_side)
+            views = self._views(predictions, index, own, cameras, of_side, flows.shows)
             found[side] = rig_flow(views, self._tolerance)
         if self._follower is not None:
             self._follower.follow(index, views, found, forward="forward" in found)
@@ -362,7 +369,13 @@ class MotionEstimator(Stage[MotionState]):
         )
 
     def _views(
-        self, instant: Predictions, index: int, own: Cameras, other: Cameras, flows: Sequence[ViewFlow]
+        self,
+        instant: Predictions,
+        index: int,
+        own: Cameras,
+        other: Cameras,
+        flows: Sequence[ViewFlow],
+        shows: Sequence[bool],
     ) -> list[FlowView]:
         """Return what `rig_flow` needs to know of every view."""
         assert self._transforms is not None
@@ -379,7 +392,7 @@ class MotionEstimator(Stage[MotionState]):
             views.append(
                 FlowView(
                     depth=instant.depth[0, 0, view].detach().cpu(),
-                    known=known[view],
+                    known=known[view] & shows[view],
                     moving=_moving(instant, view),
                     image=pictures.images[view],
                     flow=flows[view],
@@ -397,7 +410,9 @@ class MotionEstimator(Stage[MotionState]):
             with ThreadPoolExecutor(max(1, torch.get_num_threads()), "flow") as threads:
                 found = list(threads.map(_flow_of_view, first.gray, second.gray, first.valid, second.valid))
             forward, backward, noise = zip(*found, strict=True)
-            self._steps[step] = _Step(forward, backward, noise)
+            both = zip(first.valid, second.valid, strict=True)
+            shows = tuple(bool(one.any() and other.any()) for one, other in both)
+            self._steps[step] = _Step(forward, backward, noise, shows)
         return self._steps[step]
 
     def _picture(self, index: int) -> _Pictures:
@@ -412,7 +427,9 @@ class MotionEstimator(Stage[MotionState]):
             images, valid = [], []
             for view, transform in enumerate(self._transforms):
                 images.append(batch.images[0, 0, view][:, transform.rows, transform.columns])
-                valid.append(batch.valid[0, 0, view][transform.rows, transform.columns])
+                own = batch.valid[0, 0, view][transform.rows, transform.columns]
+                shows = batch.faults is None or not batch.faults[0, 0, view]
+                valid.append(own if shows else torch.zeros_like(own))
             self._pictures[index] = _Pictures(images, valid, [to_gray(image) for image in images])
         return self._pictures[index]
 

@@ -1,0 +1,110 @@
+"""Runs of pictures without content: no depth and no verdicts from them, and their names in `run.json`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from page4d.choices import Subject
+from page4d.errors import InterruptedRunError
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.options import ReconstructSettings
+from page4d.output.reader import open_output
+from page4d.output.record import RunRecord
+from page4d.run.reconstruct import reconstruct
+from page4d.scene.image_file import Image
+from page4d.scene.records import Scene
+from tests.run.test_reconstruct import StopAt
+from tests.run.truth import TruthPredictor
+
+CAPTURE = SyntheticCapture(
+    seed=96, num_views=3, num_times=5, image_size=(72, 96), fps=12, subject=Subject.PEOPLE, spacing_deg=20
+)
+SETTINGS = ReconstructSettings(chunk=3, overlap=1, preview=False, fuse=False, motion=True)
+SECOND = CAPTURE.view_names[1]
+
+
+def changed(change: Callable[[Callable[[int], Image], int], Image], views: tuple[str, ...] = (SECOND,)) -> Scene:
+    """Return the capture with the frames of some views changed: `change` takes the true frames and an index."""
+    scene = CAPTURE.scene()
+    of_views = []
+    for view in scene.views:
+        render = view.source.render  # type: ignore[attr-defined]
+        source = replace(view.source, render=lambda index, render=render: change(render, index))  # type: ignore[type-var]
+        of_views.append(replace(view, source=source) if view.name in views else view)
+    return replace(scene, views=tuple(of_views))
+
+
+def run(scene: Scene, out: Path, **options: Any) -> RunRecord:
+    return reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=SETTINGS, **options)
+
+
+def barred(render: Callable[[int], Image], index: int) -> Image:
+    frame = render(index).copy()
+    frame[:12] = frame[-12:] = 0
+    return frame
+
+
+def test_bars_have_neither_depth_nor_points(tmp_path: Path) -> None:
+    record = run(changed(barred, CAPTURE.view_names), tmp_path / "out")
+    output = open_output(tmp_path / "out")
+    for name in output.view_names:
+        depth = output.depth(2, name)
+        assert not depth[:12].any()
+        assert not depth[-12:].any()
+        assert (depth[16:-16] > 0).mean() > 0.9
+        assert not output.confidence(2, name)[:12].any()
+    black = (output.points(2).rgb.max(axis=1) < 8).mean()
+    assert black < 0.01
+    assert [view.content_share for view in record.views] == pytest.approx([48 / 72] * 3, abs=0.06)
+    (warning,) = (text for text in record.warnings if "borders" in text)
+    assert all(name in warning for name in output.view_names)
+
+
+def test_a_covered_view_is_named_and_nothing_is_concluded_from_it(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    scene = changed(lambda render, index: rng.integers(0, 3, render(index).shape, dtype=np.uint8))
+    record = run(scene, tmp_path / "out")
+    output = open_output(tmp_path / "out")
+    assert not any(output.depth(index, SECOND).any() for index in range(5))
+    assert all((output.depth(index, "cam01") > 0).any() for index in range(5))
+    assert not (output.points(0).view == 1).any()
+    found = [(fault.view, fault.fault, fault.instants) for chunk in record.chunks for fault in chunk.faults]
+    assert found == [(SECOND, "black", [0, 1]), (SECOND, "black", [2, 3, 4])]
+    assert [text for text in record.warnings if SECOND in text] == list(record.content)
+    assert sum(sum(chunk.empty_frames) for chunk in record.chunks) == 0
+
+
+def test_one_black_frame_loses_its_depth_alone(tmp_path: Path) -> None:
+    record = run(changed(lambda render, index: render(index) * np.uint8(index != 3)), tmp_path / "out")
+    output = open_output(tmp_path / "out")
+    assert [bool(output.depth(index, SECOND).any()) for index in range(5)] == [True, True, True, False, True]
+    assert [text for text in record.warnings if "black" in text] == list(record.content)
+    assert f"{SECOND} (instant 3)" in record.content[0]
+
+
+def test_velocities_of_a_frozen_view_are_unknown(tmp_path: Path) -> None:
+    record = run(changed(lambda render, index: render(min(index, 2))), tmp_path / "out")
+    output = open_output(tmp_path / "out")
+    known = [bool(output.velocity(index, SECOND)[1].any()) for index in range(5)]
+    assert known == [True, True, True, False, False]
+    assert all(output.velocity(index, "cam01")[1].any() for index in range(5))
+    assert all(output.depth(index, SECOND).any() for index in range(5))
+    assert f"{SECOND} (instants 3 to 4)" in record.content[0]
+
+
+@pytest.mark.parametrize("instants", [2, 4])
+def test_a_resumed_run_finds_the_same_faults(instants: int, tmp_path: Path) -> None:
+    scene = changed(lambda render, index: render(min(index, 2)))
+    with pytest.raises(InterruptedRunError):
+        run(scene, tmp_path / "out", observer=StopAt(instants))
+    assert f"{SECOND} (instants 3 to 4)" in run(scene, tmp_path / "out", existing="resume").content[0]
+
+
+def test_still_and_ordinary_runs_have_no_faults(tmp_path: Path) -> None:
+    still = changed(lambda render, index: render(0 * index), CAPTURE.view_names)
+    assert not run(still, tmp_path / "still").content
+    assert not run(CAPTURE.scene(), tmp_path / "out").content
