@@ -132,7 +132,9 @@ def parse_toml(text: str) -> dict[str, object]:
 
 
 def parse_yaml(text: str) -> object:
-    """Parse one YAML document; every scalar is a string, tags have no effect, and repeated keys are errors.
+    """Parse YAML; every scalar is a string, tags have no effect, and repeated keys are errors.
+
+    Empty documents, such as that after the last line of `rostopic echo`, are left out.
 
     Numbers are not reinterpreted (YAML 1.1 parses `010` as 8 and `1e-05` as text). The first line of OpenCV 3 and 4,
     `%YAML:1.0`, is no valid YAML and is skipped.
@@ -149,12 +151,16 @@ def parse_yaml(text: str) -> object:
 
     with _guard():
         try:
-            return Loader(re.sub(r"\A%YAML:.*", "#", text)).get_single_data()
+            loader = Loader(re.sub(r"\A%YAML:.*", "#", text))
+            found = [data for _ in iter(loader.check_data, False) if (data := loader.get_data())]
         except yaml.MarkedYAMLError as error:
             line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
             raise DocumentError(f"{line}{shortened(error.problem or 'not YAML')}") from None
         except yaml.YAMLError:
             raise DocumentError("it contains characters that YAML forbids") from None
+    if len(found) > 1:
+        raise DocumentError(f"it has {len(found)} documents, expected 1")
+    return found[0] if found else None
 
 
 def parse_xml(content: bytes) -> ElementTree.Element:
