@@ -52,9 +52,13 @@ _NOMINAL_WIDTH_PX = 1000
 
 
 class _Intrinsics(FileSchema):
-    """Keys at the top level of the file, or in a frame, where they override the top level."""
+    """Keys at the top level of the file, or in a frame, where they override the top level.
+
+    `is_fisheye` is that of Instant-NGP, which names no model.
+    """
 
     camera_model: str | None = None
+    is_fisheye: bool = False
     fl_x: float | None = None
     fl_y: float | None = None
     cx: float | None = None
@@ -106,7 +110,9 @@ def read(path: Path, content: dict[str, object]) -> Calibration:
         with error_context(path.name, name.view):
             intrinsics = validated(_Intrinsics, shared | raw, path.name, name.view)
             nominal = _nominal_width(intrinsics)
-            given = intrinsics if nominal is None else intrinsics.model_copy(update={"w": nominal, "h": nominal})
+            # The height is unknown: pixels are square, whatever camera_angle_y is.
+            assumed = {} if nominal is None else {"w": nominal, "h": nominal, "camera_angle_y": None}
+            given = intrinsics.model_copy(update=assumed)
             images.append(
                 ImageCamera(
                     view=name.view,
@@ -186,7 +192,7 @@ def _focal(side: int | None, angle: float | None) -> float | None:
 
 
 def _distortion(given: _Intrinsics) -> Distortion | None:
-    model = "OPENCV" if given.camera_model is None else given.camera_model
+    model = given.camera_model or ("OPENCV_FISHEYE" if given.is_fisheye else "OPENCV")
     if model not in _MODELS:
         raise InputError(
             f"the camera model {model[:40]} is not supported",

@@ -134,6 +134,15 @@ def test_opencv_yaml_of_early_versions_is_read(tmp_path: Path) -> None:
     assert calibration.scale is Scale.ARBITRARY
 
 
+@pytest.mark.parametrize("key", ["D", "dist", "distCoeffs", "distortion_coefficients"])
+def test_distortion_of_opencv_yaml_has_several_names(key: str, tmp_path: Path) -> None:
+    (tmp_path / "intri.yml").write_text(INTRI.replace("D_01", f"{key}_01").replace("[ 0., 0., 0.", "[ -0.1, 0., 0."))
+    (tmp_path / "extri.yml").write_text(EXTRI)
+    (camera,) = read_calibration(tmp_path).cameras
+    assert camera.distortion is not None
+    assert camera.distortion.coefficients == (-0.1, 0.0, 0.0, 0.0, 0.0)
+
+
 def test_toml_names_and_distortion_lengths_are_read(tmp_path: Path) -> None:
     table = (
         "[{key}]\n{name}size = [640, 480]\nmatrix = [[500.0, 0.0, 320.0], [0.0, 500.0, 240.0], [0.0, 0.0, 1.0]]\n"
@@ -180,6 +189,12 @@ def test_nerfstudio_field_of_view_gives_the_focal_length(tmp_path: Path) -> None
     (camera,) = read_calibration(write_transforms(tmp_path, **content, frames=[nerf_frame("./train/r_0")])).cameras
     np.testing.assert_allclose(camera.intrinsics, [[400, 0, 400], [0, 400, 300], [0, 0, 1]], rtol=1e-15)
     assert camera.image_size == (600, 800)
+
+
+def test_instant_ngp_declares_fisheye_lenses(tmp_path: Path) -> None:
+    content = LENS | {"is_fisheye": True, "k1": -0.05, "k2": 0.01, "k3": -0.002, "k4": 0.0}
+    (camera,) = read_calibration(write_transforms(tmp_path, **content, frames=[nerf_frame("a.png")])).cameras
+    assert camera.distortion == Distortion(model=LensModel.FISHEYE, coefficients=(-0.05, 0.01, -0.002, 0.0))
 
 
 def test_nerfstudio_frames_are_merged_into_moving_and_static_views(tmp_path: Path) -> None:
