@@ -564,7 +564,9 @@ def _read_text_images(path: Path) -> list[Image]:
             images.append(Image(id=int(words[0]), pose=pose, camera_id=int(words[8]), name=words[9]))
         except ValueError:
             raise unreadable(path, f"line {number}: IMAGE_ID or CAMERA_ID is not an integer") from None
-        next(rows, None)
+        following, points = next(rows, (0, ""))
+        if points and not points.rsplit(maxsplit=1)[-1].removeprefix("-").isdigit():
+            raise unreadable(path, f"line {following}: expected points, or an empty line, after each image")
     return images
 
 

@@ -71,7 +71,7 @@ def read(path: Path, root: Element) -> Calibration:
             )
         )
     left_out = [name for name, node in listed_cameras if node.find("transform") is None]
-    notices = (f"{path.name}: {listed(left_out, 4)} left out: not aligned",) if left_out else ()
+    notices = (f"{path.name}: {listed(left_out, 4)} left out: without a transform",) if left_out else ()
     cameras = join_images(path.name, images)
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=notices)
 
@@ -120,6 +120,8 @@ def _lens(sensor: Element | None) -> _Lens:
     value = {child.tag: _number(child.text, child.tag) for child in node if child.tag in _COEFFICIENTS}
     f, cx, cy, b1, b2, k1, k2, k3, k4, p1, p2, p3, p4 = (value.get(key, 0.0) for key in _COEFFICIENTS)
     is_fisheye = kind == "fisheye"
+    if "f" not in value:
+        raise InputError("its calibration has no focal length f", "export the cameras with Metashape 1.3 or later")
     if p3 or p4 or (k4 and not is_fisheye) or (is_fisheye and (p1 or p2)):
         raise InputError(
             "the lens has k4, p3 or p4, or the fisheye lens p1 or p2, which are not supported",

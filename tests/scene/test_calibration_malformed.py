@@ -158,6 +158,13 @@ FILES: tuple[tuple[dict[str, str], str], ...] = (
         {"images.txt": "1 1 0 0 0 0 0 0 2 cam05/0.png\n\n", "cameras.txt": "1 PINHOLE 64 48 50 50 32 24\n"},
         r"camera cam05: image cam05/0.png uses camera number 2, which is missing",
     ),
+    (
+        {
+            "images.txt": "1 1 0 0 0 0 0 0 1 a.png\n2 1 0 0 0 0 0 0 1 b.png\n",
+            "cameras.txt": "1 PINHOLE 4 4 5 5 2 2\n",
+        },
+        r"'images.txt': line 2: expected points, or an empty line, after each image",
+    ),
     ({"transforms.json": '{\n "frames": [\n  {,\n'}, r"'transforms.json': line 3: Expecting property name"),
     ({"x.toml": "[cam]\nsize = [1\n"}, r"'x.toml': line 3: Unclosed array"),
     ({"cameras.json": '{"cameras": {"a": {}, "a": {}}}'}, "key 'a' appears twice"),
