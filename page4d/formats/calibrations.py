@@ -77,7 +77,8 @@ def _content(found: _Found, views: Collection[str] | None, poses: bool) -> Calib
         raise InputError(f"'{path.name}' is a calibration of {row.name}, which is not read", row.advice)
     if poses and not row.has_poses:
         raise InputError(
-            f"'{path.name}' ({row.name}) has lenses, but no poses of cameras", "pass it as ⟨intrinsics⟩ instead"
+            f"'{path.name}' ({row.name}) is read for a lens alone",
+            "pass it as ⟨intrinsics⟩, or the calibration of a rig",
         )
     if not row.keys:
         calibration = row.read(path, views)

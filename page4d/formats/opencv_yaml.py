@@ -143,9 +143,13 @@ def _calibration(path: Path, intrinsic: _File, extrinsic: _File) -> Calibration:
     names = _names(path, intrinsic, extrinsic)
     check_count(path, len(names))
     cameras = tuple(_camera(label, name, intrinsic, extrinsic) for name in names)
-    plain = [name for name in names if not _coefficients(name, intrinsic)]
-    notice = f"{intrinsic.name} has no distortion of {listed(plain)}: undistorted images are assumed"
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=(notice,) if plain else ())
+    notices = undistorted(intrinsic.name, [name for name in names if not _coefficients(name, intrinsic)])
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=notices)
+
+
+def undistorted(label: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the notice for cameras of a file without distortion coefficients, which may lack for a reason."""
+    return (f"{label} has no distortion of {listed(names)}: undistorted images are assumed",) if names else ()
 
 
 def _without_poses(names: list[str]) -> _File:
@@ -189,12 +193,15 @@ def _camera(label: str, name: str, intrinsic: _File, extrinsic: _File) -> Calibr
 
 def _coefficients(name: str, intrinsic: _File) -> list[float]:
     """Return the distortion coefficients; none if the matrix is missing or, as OpenCV writes an absent one, empty."""
-    for key in (f"dist_{name}", f"D_{name}"):
-        given = intrinsic.content.get(key)
-        if isinstance(given, dict) and given.get("data", []) == []:
-            return []
-    lens = intrinsic.matrix((f"dist_{name}", f"D_{name}"))
+    key = next((key for key in intrinsic.content if re.fullmatch(_DISTORTION + re.escape(name), key)), "")
+    given = intrinsic.content.get(key)
+    if isinstance(given, dict) and given.get("data", []) == []:
+        return []
+    lens = intrinsic.matrix((key,))
     return [] if lens is None else [float(value) for value in lens.flatten()]
+
+
+_DISTORTION = "(?i:d|dist(ortion)?(_?coeff?(s|icients)?)?)_"
 
 
 def _rotation(name: str, extrinsic: _File) -> Tensor:

@@ -59,6 +59,11 @@ class RigFormat:
         return getattr(import_module(f"page4d.formats.{self.module}"), name)
 
 
+CAMERA_MATRIX = "(?i:cm|(?:camera|intrinsics?)?_?(?:mtx|mat|matrix))"
+"""Pattern of the keys of a camera matrix, besides single letters."""
+
+_FIRST = "(?i:0|1|l|left)"
+
 FORMATS = (
     RigFormat(
         "COLMAP",
@@ -71,17 +76,18 @@ FORMATS = (
     RigFormat(
         "OpenCV stereo",
         "yaml_rigs",
-        keys=r"[MK]1|(CM|cameraMatrix|camera_matrix|CameraMatrix|mtx)_?(1|l|L|left)|R",
+        keys=rf"[MK][01]|{CAMERA_MATRIX}_?{_FIRST}|{_FIRST}[_.]?{CAMERA_MATRIX}|{_FIRST}[_.][MK]",
         reader="read_stereo",
         lenses=True,
     ),
     RigFormat(
         "ROS camera_info",
         "yaml_rigs",
-        keys="(?i:camera_?matrix|distortion_model|mtx)",
+        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]",
         reader="read_camera_info",
         has_poses=False,
     ),
+    RigFormat("OpenCV stereo", "yaml_rigs", keys="R", reader="read_stereo", lenses=True),
     RigFormat(
         "OpenCV YAML",
         "opencv_yaml",
@@ -126,5 +132,5 @@ FORMATS = (
 )
 """Formats in the order in which they are tried."""
 
-SUPPORTED_FORMATS = "supported: " + ", ".join(row.name for row in FORMATS if not row.advice)
+SUPPORTED_FORMATS = "supported: " + ", ".join(dict.fromkeys(row.name for row in FORMATS if not row.advice))
 """Hint for a file that is not a calibration."""

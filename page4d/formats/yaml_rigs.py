@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
@@ -32,19 +33,23 @@ from page4d.formats.build import (
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context, read_document, unreadable, validated
-from page4d.formats.opencv_yaml import number_of, numbers_of, partner_of
+from page4d.formats.opencv_yaml import number_of, numbers_of, partner_of, undistorted
+from page4d.formats.table import CAMERA_MATRIX
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.transforms import invert_rigid
 from page4d.io.input_files import natural_key
 
-_FISHEYE_MODELS = frozenset({"equidistant", "fisheye", "kannala_brandt", "kannala_brandt4"})
+_FISHEYE_MODELS = frozenset({"equidistant", "equi", "fisheye", "kannala_brandt", "kannala_brandt4", "kb4"})
 _BROWN_CONRADY_MODELS = frozenset({"radtan", "radial-tangential", "plumb_bob", "rational_polynomial", "none"})
 
 _MODEL_HINT = "calibrate with a pinhole camera and radial-tangential or equidistant (fisheye) distortion"
 
 
 class _KalibrCamera(FileSchema):
-    """A camera of a chain: `T_cn_cnm1` maps the previous camera to this one, `T_cam_imu` an IMU to the camera."""
+    """A camera of a chain: `T_cn_cnm1` maps the previous camera to this one, `T_cam_imu` an IMU to the camera.
+
+    OpenVINS writes `T_imu_cam`, which maps the camera to the IMU.
+    """
 
     camera_model: str
     intrinsics: Row4
@@ -53,6 +58,14 @@ class _KalibrCamera(FileSchema):
     resolution: Annotated[list[Side], Field(min_length=2, max_length=2)]
     T_cn_cnm1: Matrix4 | None = None
     T_cam_imu: Matrix4 | None = None
+    T_imu_cam: Matrix4 | None = None
+
+    @property
+    def imu_to_camera(self) -> Tensor | None:
+        """The pose relative to the IMU [4, 4]."""
+        if self.T_imu_cam is not None:
+            return invert_rigid(torch.tensor(self.T_imu_cam, dtype=torch.float64))
+        return None if self.T_cam_imu is None else torch.tensor(self.T_cam_imu, dtype=torch.float64)
 
 
 def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
@@ -64,19 +77,22 @@ def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     # Kalibr sorts names as text, so that cam10 precedes cam2.
     tables = sorted(_tables(content, r".+", "camera_model").items(), key=lambda item: natural_key(item[0]))
     check_count(path, len(tables))
-    cameras: list[CalibratedCamera] = []
-    pose = torch.eye(4, dtype=torch.float64)
+    chain: dict[str, _KalibrCamera] = {}
     for key, raw in tables:
         with error_context(path.name, key):
             if raw["camera_model"] != "pinhole":
                 raise InputError(f"the camera model {str(raw['camera_model'])[:40]} is not supported", _MODEL_HINT)
         fields = {name: _numeric(raw[name]) for name in _KalibrCamera.model_fields if name in raw}
-        camera = validated(_KalibrCamera, fields, path.name, key)
+        chain[key] = validated(_KalibrCamera, fields, path.name, key)
+    has_imu_alone = all(camera.imu_to_camera is not None and not camera.T_cn_cnm1 for camera in chain.values())
+    cameras: list[CalibratedCamera] = []
+    pose = torch.eye(4, dtype=torch.float64)
+    for key, camera in chain.items():
         with error_context(path.name, key):
             if camera.T_cn_cnm1 is not None:
                 pose = torch.tensor(camera.T_cn_cnm1, dtype=torch.float64) @ pose
-            elif all("T_cam_imu" in other and "T_cn_cnm1" not in other for _, other in tables):
-                pose = torch.tensor(camera.T_cam_imu, dtype=torch.float64)
+            elif has_imu_alone and (own := camera.imu_to_camera) is not None:
+                pose = own
             elif cameras and poses:
                 raise InputError("T_cn_cnm1 is missing", "calibrate the cameras together, or pass ⟨intrinsics⟩")
             lens = _lens(camera.distortion_coeffs, camera.distortion_model)
@@ -120,32 +136,24 @@ def read_camera_info(path: Path, content: dict[str, Any] | list[tuple[Path, dict
     """
     files = content if isinstance(content, list) else [(path, content)]
     cameras = tuple(_camera_info(file, table) for file, table in files)
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
+    plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not _find(table, _DISTORTION)]
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=undistorted(path.name, plain))
 
 
 def _camera_info(path: Path, content: dict[str, Any]) -> CalibratedCamera:
-    table = {key.lower(): value for key, value in content.items()}
+    table = _lowered(content)
     name = str(table.get("camera_name") or path.name.split(".")[0])
     with error_context(path.name, name):
+        given = _find(table, _LENS)
         if "intrinsics" in table:  # EuRoC: fx fy cx cy
-            fx, fy, cx, cy = numbers_of(table["intrinsics"], "intrinsics", 1, 4)[0].tolist()
-            matrix = pinhole(fx, fy, cx, cy)
+            matrix = pinhole(*numbers_of(table["intrinsics"], "intrinsics", 1, 4)[0].tolist())
+        elif given is None:
+            raise InputError("camera_matrix is missing", CORRECTION_HINT)
         else:
-            key, given = _first(table, ("camera_matrix", "cameramatrix", "mtx", "k"))
-            matrix = numbers_of(given, key, 3, 3)
-        values = [table[other] for other in _COEFFICIENT_KEYS if other in table]
-        lens = _lens(_flat(values[0], "the distortion") if values else [], _model(table))
+            matrix = numbers_of(given, "camera_matrix", 3, 3)
+        lens = _lens(_flat(_find(table, _DISTORTION, []), "the distortion"), _model(table))
         size = _size(table, "image_")
     return opencv_camera(path, name, matrix, size, None, lens)
-
-
-_COEFFICIENT_KEYS = (
-    *("distortion_coefficients", "d", "dist_coeff", "dist_coeffs", "distcoeffs"),
-    *("distortion_coeffs", "distortion", "dist"),
-)
-
-_STEREO_LENS = re.compile(r"(m|k|cm|cameramatrix|camera_matrix|mtx)_?(1|2|l|r|left|right)")
-_STEREO_DISTORTION = re.compile(r"(d|dist|distcoeffs|dist_coeffs|distortion)_?(1|2|l|r|left|right)")
 
 
 def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
@@ -156,38 +164,65 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     Raises:
         InputError: if a matrix is missing or invalid.
     """
-    table = {key.lower(): value for key, value in content.items()}
-    if (partner := partner_of(path)) != path and partner.is_file():
+    table = content
+    is_half = not _sides(table, _STEREO_LENS) or _find(table, _ROTATION) is None
+    if is_half and (partner := partner_of(path)) != path and partner.is_file():
         other = read_document(partner)
-        table = {key.lower(): value for key, value in other.items()} | table if isinstance(other, dict) else table
+        table = other | content if isinstance(other, dict) else content
     label = path.name
     matrices, coefficients = (_sides(table, pattern) for pattern in (_STEREO_LENS, _STEREO_DISTORTION))
     with error_context(label, "2"):
         pose = None
-        if poses and not {"r", "t"} <= set(table):
+        given = [_find(table, pattern) for pattern in (_ROTATION, _TRANSLATION)]
+        if poses and None in given:
             raise InputError("R and T are missing", "add them, or pass the file as ⟨intrinsics⟩")
         if poses:
-            turn = _flat(table["r"], "R")
-            shift = _flat(table["t"], "T")
+            turn, shift = (_flat(value, key) for value, key in zip(given, "RT", strict=True))
             if len(turn) not in (3, 9) or len(shift) != 3:
                 raise InputError(f"R has {len(turn)} numbers and T {len(shift)}, expected 9 and 3", CORRECTION_HINT)
             pose = pose_matrix(rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]]), shift)
     cameras = []
     for side, to_camera in ((0, None), (1, pose)):
         with error_context(label, str(side + 1)):
-            if side not in matrices:
-                raise InputError(f"the camera matrix M{side + 1} is missing", CORRECTION_HINT)
-            lens = _lens(_flat(coefficients.get(side, []), f"D{side + 1}"), _model(table))
+            if side not in matrices or (coefficients and side not in coefficients):
+                what = "distortion D" if side in matrices else "camera matrix M"
+                raise InputError(f"the {what}{side + 1} is missing", CORRECTION_HINT)
+            lens = _lens(_flat(coefficients.get(side, []), f"D{side + 1}"), _model(_lowered(table)))
             matrix = numbers_of(matrices[side], f"M{side + 1}", 3, 3)
-            size = _size(table, "image_")
+            size = _size(_lowered(table), "image_")
         cameras.append(opencv_camera(path, str(side + 1), matrix, size, to_camera, lens))
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), unnamed=True)
+    notices = () if coefficients else undistorted(label, ["both cameras"])
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), unnamed=True, notices=notices)
+
+
+_LENS = re.compile(f"{CAMERA_MATRIX}|(?i:k)")
+_DISTORTION = re.compile(r"(?i:d|dist(?!ance|\w*(?:model|type))\w*?)")
+_ROTATION = re.compile("(?i:r|rot(ation)?(_?(matrix|mat|vector|vec))?|rmat|rvec)")
+_TRANSLATION = re.compile("(?i:t|trans(lation)?(_?(matrix|vector|vec))?|tvec)")
+
+_SIDE = "(?i:(0|1|2|l|r|left|right))"
+_STEREO_LENS, _STEREO_DISTORTION = (
+    re.compile(rf"(?:{word})_?{_SIDE}|{_SIDE}[_.]?(?:{word})")
+    for word in (f"[MK]|{CAMERA_MATRIX}", _DISTORTION.pattern)
+)
 
 
 def _sides(table: Mapping[str, object], pattern: re.Pattern[str]) -> dict[int, object]:
-    """Return the values of the first (0) and the second camera (1)."""
-    found = ((pattern.fullmatch(key), value) for key, value in table.items())
-    return {int(match[2][0] in "2r"): value for match, value in found if match is not None}
+    """Return the values of the first (0) and the second camera (1), which are numbered from 0 or 1."""
+    matches = ((pattern.fullmatch(key), value) for key, value in table.items())
+    found = {(match[1] or match[2]).lower(): value for match, value in matches if match is not None}
+    first = 0 if "0" in found else 1
+    names = {str(first): 0, "l": 0, "left": 0, str(first + 1): 1, "r": 1, "right": 1}
+    return {names[side]: value for side, value in found.items() if side in names}
+
+
+def _find(table: Mapping[str, Any], pattern: re.Pattern[str], default: Any = None) -> Any:
+    """Return the value of the first key that matches."""
+    return next((value for key, value in table.items() if pattern.fullmatch(key)), default)
+
+
+def _lowered(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key.lower(): value for key, value in table.items()}
 
 
 def _tables(content: Mapping[str, Any], name: str, key: str) -> dict[str, dict[str, Any]]:
@@ -196,13 +231,6 @@ def _tables(content: Mapping[str, Any], name: str, key: str) -> dict[str, dict[s
         for camera, table in content.items()
         if isinstance(table, dict) and key in table and re.fullmatch(name, str(camera))
     }
-
-
-def _first(table: Mapping[str, object], keys: Sequence[str]) -> tuple[str, object]:
-    found = next((key for key in keys if key in table), None)
-    if found is None:
-        raise InputError(f"{keys[0].upper() if len(keys[0]) == 1 else keys[0]} is missing", CORRECTION_HINT)
-    return found, table[found]
 
 
 def _model(table: Mapping[str, object]) -> str | None:

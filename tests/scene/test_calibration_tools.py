@@ -66,8 +66,12 @@ def test_a_kalibr_chain_is_relative_to_its_first_camera_in_natural_order(tmp_pat
         content[name]["T_cam_imu"] = camera.world_to_camera.tolist()
     content["imu0"] = {"T_i_b": np.eye(4).tolist(), "model": "calibrated"}
     path.write_text(yaml.dump(content))
-    for camera, true in zip(read_calibration(path).cameras, rig, strict=True):
-        np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+    for _ in range(2):
+        for camera, true in zip(read_calibration(path).cameras, rig, strict=True):
+            np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+        for name in names:  # as OpenVINS writes it
+            content[name]["T_imu_cam"] = np.linalg.inv(content[name].pop("T_cam_imu", np.eye(4))).tolist()
+        path.write_text("%YAML:1.0\n" + yaml.dump(content))
 
 
 STEREO = {
@@ -89,22 +93,25 @@ def write_storage(path: Path, content: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize(
-    "spelling",
+    "keys",
     [
-        lambda key: key,
-        lambda key: key.replace("M", "K"),
-        lambda key: key.replace("M", "cameraMatrix").replace("D", "distCoeffs"),
-        lambda key: key.replace("M", "camera_matrix_").replace("D", "dist_coeffs_"),
-        lambda key: {"M1": "K_left", "D1": "D_left", "M2": "K_right", "D2": "D_right"}.get(key, key),
+        "M1 D1 M2 D2 R T",
+        "K1 D1 K2 D2 R T",
+        "K0 D0 K1 D1 R T",
+        "K_left D_left K_right D_right R T",
+        "LEFT_K LEFT_D RIGHT_K RIGHT_D R T",
+        "cameraMatrix1 distCoeffs1 cameraMatrix2 distCoeffs2 R T",
+        "Intrinsic_mtx_1 dist_1 Intrinsic_mtx_2 dist_2 rot_mat trans",
+        "left_camera_matrix left_distortion right_camera_matrix right_distortion R T",
+        "camera_matrix_l distortion_coefficents_l camera_matrix_r distortion_coefficents_r rotation translation",
     ],
 )
-def test_a_stereo_pair_of_opencv_is_read_in_any_spelling(spelling: Callable[[str], str], tmp_path: Path) -> None:
-    content = {spelling(key): value for key, value in STEREO.items()}
+def test_a_stereo_pair_of_opencv_is_read_in_any_spelling(keys: str, tmp_path: Path) -> None:
+    content = dict(zip(keys.split(), STEREO.values(), strict=True))
     paths = [write_storage(tmp_path / "stereo.yml", content), tmp_path / "stereo.json"]
     paths[1].write_text(json.dumps({key: np.asarray(value).tolist() for key, value in content.items()}))
-    lenses = {key: value for key, value in content.items() if key not in ("R", "T")}
-    if "K_left" not in lenses:
-        paths.append(write_storage(tmp_path / "intrinsics.yml", lenses))
+    if not keys.startswith("K_left"):  # which would be cameras called left and right, without poses
+        paths.append(write_storage(tmp_path / "intrinsics.yml", dict(list(content.items())[:4])))
         paths.append(write_storage(tmp_path / "extrinsics.yml", {key: STEREO[key] for key in ("R", "T")}))
     points = np.random.default_rng(3).uniform([-0.5, -0.5, 3.5], [0.5, 0.5, 4.5], (20, 3))
     for path in paths:
@@ -118,6 +125,19 @@ def test_a_stereo_pair_of_opencv_is_read_in_any_spelling(spelling: Callable[[str
         plane = first.distortion.distort(torch.from_numpy(points[:, :2] / points[:, 2:]))
         shown = plane.numpy() @ first.intrinsics[:2, :2].numpy().T + first.intrinsics[:2, 2].numpy()
         np.testing.assert_allclose(shown, expected, atol=1e-9)
+
+
+def test_a_complete_stereo_file_is_not_completed_by_others(tmp_path: Path) -> None:
+    path = write_storage(tmp_path / "intrinsics.yml", {key: STEREO[key] for key in ("M1", "M2", "R", "T")})
+    write_storage(tmp_path / "extrinsics.yml", STEREO)
+    calibration = read_calibration(path)
+    assert [camera.distortion for camera in calibration.cameras] == [None, None]
+    assert calibration.notices == (
+        "intrinsics.yml has no distortion of both cameras: undistorted images are assumed",
+    )
+    write_storage(path, {key: value for key, value in STEREO.items() if key != "D2"})
+    with pytest.raises(InputError, match=r"intrinsics.yml: camera 2: the distortion D2 is missing"):
+        read_calibration(path)
 
 
 def test_cameras_without_names_are_the_views_in_natural_order(tmp_path: Path) -> None:
@@ -153,11 +173,14 @@ rectification_matrix: {{rows: 3, cols: 3, data: [1, 0, 0, 0, 1, 0, 0, 0, 1]}}
 """
 
 
-ROS_TOPIC = """height: 48
+ROS_TOPIC = """header: {seq: 1}
+height: 48
 width: 64
 distortion_model: rational_polynomial
 D: [-0.1, 0.02, 0, 0, 0.01, 0, 0, 0]
 K: [70.0, 0.0, 31.5, 0.0, 71.0, 23.5, 0.0, 0.0, 1.0]
+R: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
+---
 """
 
 
@@ -166,15 +189,11 @@ K: [70.0, 0.0, 31.5, 0.0, 71.0, 23.5, 0.0, 0.0, 1.0]
     [
         (ROS.format(name="left", model="plumb_bob", count=5, data=[-0.1, 0.02, 0, 0, 0.01]), "left", "brown-conrady"),
         (ROS.format(name="''", model="equidistant", count=4, data=[-0.1, 0.02, 0, 0]), "lens", "fisheye"),
-        (
-            ROS_TOPIC,
-            "lens",
-            "brown-conrady",
-        ),
+        (ROS_TOPIC, "lens", "brown-conrady"),
         (
             yaml.dump(
                 {
-                    "sensor_type": "camera",
+                    "T_BS": {"rows": 4, "cols": 4, "data": np.eye(4).ravel().tolist()},
                     "camera_model": "pinhole",
                     "intrinsics": [70, 71, 31.5, 23.5],
                     "distortion_model": "radial-tangential",
@@ -184,10 +203,14 @@ K: [70.0, 0.0, 31.5, 0.0, 71.0, 23.5, 0.0, 0.0, 1.0]
             "lens",
             "brown-conrady",
         ),
-        (
-            yaml.dump({"camera_matrix": K.tolist(), "dist_coeff": [[-0.1, 0.02, 0.0, 0.0, 0.01]]}),
-            "lens",
-            "brown-conrady",
+        *(
+            (yaml.dump({matrix: K.tolist(), lens: [[-0.1, 0.02, 0.0, 0.0, 0.01]]}), "lens", "brown-conrady")
+            for matrix, lens in (
+                ("camera_matrix", "dist_coeff"),
+                ("camera_matrix", "distortion_coefficents"),  # a misspelling of published files
+                ("intrinsic_matrix", "distortion"),
+                ("mtx", "dist"),
+            )
         ),
     ],
 )
@@ -199,7 +222,7 @@ def test_a_lens_of_one_camera_is_read_as_intrinsics_alone(text: str, name: str, 
     assert camera.intrinsics.tolist() == [[70.0, 0.0, 32.0], [0.0, 71.0, 24.0], [0.0, 0.0, 1.0]]
     assert camera.distortion is not None
     assert (camera.distortion.model, camera.distortion.coefficients[:2]) == (LensModel(lens), (-0.1, 0.02))
-    with pytest.raises(InputError, match=r"'lens.yaml' \(ROS camera_info\) has lenses, but no poses") as caught:
+    with pytest.raises(InputError, match=r"'lens.yaml' \(ROS camera_info\) is read for a lens alone") as caught:
         read_calibration(path)
     assert "intrinsics" in caught.value.hint
 
@@ -292,7 +315,7 @@ def test_a_field_of_view_alone_takes_the_size_of_the_view(tmp_path: Path, monkey
         for index, stem in enumerate(stems)
     ]
     (tmp_path / "transforms_train.json").write_text(
-        json.dumps({"camera_angle_x": 2 * np.arctan(64 / 2 / 90), "frames": frames})
+        json.dumps({"camera_angle_x": 2 * np.arctan(64 / 2 / 90), "camera_angle_y": 1.0, "frames": frames})
     )
     monkeypatch.chdir(tmp_path)
     scene = open_scene(".", calibration=Path())
@@ -404,6 +427,7 @@ TOOL_ERRORS: tuple[tuple[str, str, str, str], ...] = (
     ("multical", r'"camera_poses": \{', '"camera_poses": {"a_to_b": 1, ', "relative to 2 cameras: b, cam01"),
     ("metashape", "<k1>", "<k4>0.1</k4><k1>", "the lens has k4, p3 or p4"),
     ("metashape", 'type="frame"', 'type="spherical"', "the sensor type spherical is not supported"),
+    ("metashape", "<f>([^<]*)</f>", r"<fx>\1</fx>", "its calibration has no focal length f"),
     ("metashape", "<transform>", "<pose>", "not well-formed XML"),
     ("metashape", "<cameras>.*</cameras>", "<cameras/>", "it has 0 chunks with aligned cameras, expected 1"),
     ("panoptic", '"R":', '"r":', "camera number 1: R: Field required"),
@@ -430,7 +454,7 @@ def test_metashape_names_images_by_groups_and_leaves_out_what_is_not_aligned(tmp
     path.write_text(text.replace("<camera ", '<camera component_id="5" '))
     calibration = read_calibration(path)
     assert calibration.names == ("left", "right", "cam03")
-    assert calibration.notices == ("cameras.xml: lost left out: not aligned",)
+    assert calibration.notices == ("cameras.xml: lost left out: without a transform",)
     for camera, true in zip(calibration.cameras, make_rig(), strict=True):
         np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
 
