@@ -10,13 +10,12 @@ import re
 import struct
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import cv2
-import imageio.v3 as iio
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image as PillowImage
@@ -356,26 +355,11 @@ def _has_more_images(image: PillowImage.Image) -> bool:
 def _decode(data: bytes, header: ImageHeader, *, grayscale: bool, background: tuple[int, int, int] | None) -> Image:
     if header.bits > 8:
         return header.orientation.apply(_decode_deep(data, grayscale=grayscale, is_float=header.is_float))
-    kind = "L" if grayscale else "RGB"
-    if background is None or not header.has_alpha:
-        return header.orientation.apply(_decode_shallow(data, kind))
     with PillowImage.open(io.BytesIO(data), formats=_FORMATS) as image:
-        below = PillowImage.new("RGBA", image.size, background)
-        blended = PillowImage.alpha_composite(below, image) if image.mode == "RGBA" else image
-        return header.orientation.apply(np.asarray(blended.convert(kind)))
-
-
-def _decode_shallow(data: bytes, kind: str) -> Image:
-    """Decode the first image of 8 bits per channel as "L" or "RGB", as stored."""
-    try:
-        with closing(iio.imopen(data, "r", plugin="pillow")) as image:
-            return np.asarray(image.read(index=0, mode=kind))
-    except Exception as error:
-        if is_exhausted(error):
-            raise
-        # imageio reads the metadata with the pixels, and fails if the metadata alone are damaged.
-        with PillowImage.open(io.BytesIO(data), formats=_FORMATS) as plain:
-            return np.asarray(plain.convert(kind))
+        blended: PillowImage.Image = image
+        if background is not None and image.mode == "RGBA":
+            blended = PillowImage.alpha_composite(PillowImage.new("RGBA", image.size, background), image)
+        return header.orientation.apply(np.asarray(blended.convert("L" if grayscale else "RGB")))
 
 
 def _decode_deep(data: bytes, *, grayscale: bool, is_float: bool) -> Image:
