@@ -19,15 +19,9 @@ from page4d.errors import InputError, ShapeError
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 
 PROPERTIES = (
-    ("x", "float"),
-    ("y", "float"),
-    ("z", "float"),
-    ("red", "uchar"),
-    ("green", "uchar"),
-    ("blue", "uchar"),
-    ("confidence", "float"),
-    ("view", "uchar"),
-    ("dynamic", "uchar"),
+    *((axis, "float") for axis in "xyz"),
+    *((name, "uchar") for name in ("red", "green", "blue")),
+    *(("confidence", "float"), ("view", "uchar"), ("dynamic", "uchar")),
 )
 """Vertex properties in the order of the file: 21 bytes per point."""
 
@@ -41,22 +35,12 @@ _COLORS = ("red", "green", "blue")
 _SCALARS = ("confidence", "view", "dynamic", "velocity_sigma")
 
 _NUMPY_TYPES = {
-    "char": "i1",
-    "int8": "i1",
-    "uchar": "u1",
-    "uint8": "u1",
-    "short": "<i2",
-    "int16": "<i2",
-    "ushort": "<u2",
-    "uint16": "<u2",
-    "int": "<i4",
-    "int32": "<i4",
-    "uint": "<u4",
-    "uint32": "<u4",
-    "float": "<f4",
-    "float32": "<f4",
-    "double": "<f8",
-    "float64": "<f8",
+    name: kind
+    for names, kind in (
+        *(("char int8", "i1"), ("uchar uint8", "u1"), ("short int16", "<i2"), ("ushort uint16", "<u2")),
+        *(("int int32", "<i4"), ("uint uint32", "<u4"), ("float float32", "<f4"), ("double float64", "<f8")),
+    )
+    for name in names.split()
 }
 _LONGEST_HEADER = 65536
 
@@ -275,9 +259,6 @@ def _foreign(path: Path, reason: str) -> InputError:
     return InputError(f"'{path}' is not a point cloud of page4d: {reason}", "give a file that page4d wrote")
 
 
-_TYPES = {"float": "<f4", "uchar": "u1"}
-
-
 def encode_trainer_ply(xyz: NDArray[Any], rgb: NDArray[np.uint8], time: NDArray[Any] | None = None) -> bytes:
     """Return a PLY file of points [N, 3] with colours [N, 3] and, optionally, times [N].
 
@@ -296,7 +277,8 @@ def encode_trainer_ply(xyz: NDArray[Any], rgb: NDArray[np.uint8], time: NDArray[
         if time.shape != (count,):
             raise ShapeError(f"{count} points with times {time.shape}", f"give ({count},)")
         columns["time"] = ("float", time)
-    vertices = np.empty(count, dtype=[(name, _TYPES[kind]) for name, (kind, _) in columns.items()])
+    properties = [(name, kind) for name, (kind, _) in columns.items()]
+    vertices = np.empty(count, dtype=_layout(properties))
     for name, (_, values) in columns.items():
         vertices[name] = values
-    return encode_header(count, ((name, kind) for name, (kind, _) in columns.items())) + vertices.tobytes()
+    return encode_header(count, properties) + vertices.tobytes()
