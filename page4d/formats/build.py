@@ -48,10 +48,20 @@ Row3: TypeAlias = Annotated[list[float], Field(min_length=3, max_length=3)]
 Row4: TypeAlias = Annotated[list[float], Field(min_length=4, max_length=4)]
 Matrix3: TypeAlias = Annotated[list[Row3], Field(min_length=3, max_length=3)]
 Matrix4: TypeAlias = Annotated[list[Row4], Field(min_length=4, max_length=4)]
+Column3: TypeAlias = Annotated[list[Annotated[list[float], Field(max_length=1)]], Field(min_length=3, max_length=3)]
 Matrix34: TypeAlias = Annotated[list[Row4], Field(min_length=3, max_length=4)]
 
 Side: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SIDE_PX, strict=False), BeforeValidator(_refuse_other_types)]
 """Side of an image in px; Pose2Sim writes it as 640.0."""
+
+WidthHeight: TypeAlias = Annotated[list[Side], Field(min_length=2, max_length=2)]
+Coefficients: TypeAlias = list[float] | Annotated[list[list[float]], Field(max_length=1)]
+
+
+def flat(numbers: Sequence[float] | Sequence[Sequence[float]]) -> list[float]:
+    """Return the numbers of a vector, a row or a column."""
+    values: list[float] = torch.tensor(numbers, dtype=torch.float64).flatten().tolist()
+    return values
 
 
 def pinhole(
@@ -243,16 +253,15 @@ def _folder_names(folders: list[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     return {folder: "/".join(folder[lead : len(folder) - tail]) or "/".join(folder) for folder in folders}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ImageCamera:
     """The camera of a single image."""
 
-    view: str
-    frame: str | None
+    name: ImageName
     intrinsics: Float[Tensor, "3 3"]
     world_to_camera: Float[Tensor, "4 4"]
     image_size: tuple[int, int] | None
-    distortion: Distortion | None
+    distortion: Distortion | None = None
     nominal_width: float | None = None
 
 
@@ -264,14 +273,14 @@ def join_images(label: str, images: Sequence[ImageCamera]) -> tuple[CalibratedCa
     """
     views: dict[str, list[ImageCamera]] = {}
     for image in images:
-        views.setdefault(image.view, []).append(image)
+        views.setdefault(image.name.view, []).append(image)
     return tuple(_join_view(label, name, members) for name, members in views.items())
 
 
 def _join_view(label: str, name: str, images: list[ImageCamera]) -> CalibratedCamera:
     with error_context(label, name):
-        images = sorted(images, key=lambda image: natural_key(image.frame or ""))
-        frames = tuple(image.frame or "" for image in images)
+        images = sorted(images, key=lambda image: natural_key(image.name.frame or ""))
+        frames = tuple(image.name.frame or "" for image in images)
         _check_frames(frames)
         _check_one_camera(images)
     poses = torch.stack([image.world_to_camera for image in images])

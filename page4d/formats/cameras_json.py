@@ -18,7 +18,7 @@ from torch import Tensor
 import page4d
 from page4d.conventions import DESCRIPTION, INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, ShapeError
-from page4d.formats.build import FileSchema, Matrix3, Matrix4, Side, make_camera
+from page4d.formats.build import FileSchema, Matrix3, Matrix4, Side, WidthHeight, make_camera
 from page4d.formats.camera_model import CORRECTION_HINT, ROTATION_TOLERANCE, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context, unreadable, validated
 from page4d.geometry.camera import resize_intrinsics
@@ -61,7 +61,7 @@ class _TruthCamera(_Camera):
 
 
 class _OutputView(_Camera):
-    image_size: Annotated[list[Side], Field(min_length=2, max_length=2)]
+    image_size: WidthHeight
     static: bool = True
     intrinsics: Matrix3 | Annotated[list[Matrix3], Field(min_length=1)]
 

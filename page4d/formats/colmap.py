@@ -20,6 +20,7 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, counted, listed, shortened
 from page4d.formats.build import (
     ImageCamera,
+    ImageName,
     brown_conrady,
     fisheye,
     group_images,
@@ -326,24 +327,19 @@ def _read_model(path: Path, folder: Path, suffix: str) -> _ReadModel:
                 raise InputError(
                     f"image {image.name} uses camera number {image.camera_id}, which is missing", CORRECTION_HINT
                 )
-            joined.append(_image_camera(name.view, name.frame, cameras[image.camera_id], image))
+            joined.append(_image_camera(name, cameras[image.camera_id], image))
     calibration = Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(label, joined))
     below = folder.relative_to(path) if folder.is_relative_to(path) else folder
     return _ReadModel(str(below), len(images), calibration)
 
 
-def _image_camera(view: str, frame: str | None, camera: Camera, image: Image) -> ImageCamera:
-    quaternion = torch.tensor(image.pose.qvec, dtype=torch.float64)
+def _image_camera(name: ImageName, camera: Camera, image: Image) -> ImageCamera:
     num_focals = camera.model.num_focals
     focals, rest = camera.parameters[:num_focals], camera.parameters[num_focals:]
-    return ImageCamera(
-        view=view,
-        frame=frame,
-        intrinsics=pinhole(focals[0], focals[-1], *rest[:2]),
-        world_to_camera=pose_matrix(matrix_from_quaternion(quaternion), image.pose.tvec),
-        image_size=(camera.height, camera.width),
-        distortion=fisheye(rest[2:]) if camera.model.is_fisheye else brown_conrady(rest[2:]),
-    )
+    lens = fisheye(rest[2:]) if camera.model.is_fisheye else brown_conrady(rest[2:])
+    turn = matrix_from_quaternion(torch.tensor(image.pose.qvec, dtype=torch.float64))
+    pose = pose_matrix(turn, image.pose.tvec)
+    return ImageCamera(name, pinhole(focals[0], focals[-1], *rest[:2]), pose, (camera.height, camera.width), lens)
 
 
 def write(calibration: Calibration, folder: Path) -> None:

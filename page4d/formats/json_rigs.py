@@ -6,26 +6,30 @@ Source: Panoptic Studio toolbox, `demo_3Dkeypoints_reprojection_hd.ipynb`; multi
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import torch
 from pydantic import Field
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, listed
 from page4d.formats.build import (
+    Coefficients,
+    Column3,
     FileSchema,
     ImageCamera,
     Matrix3,
     Row3,
     Side,
+    WidthHeight,
     brown_conrady,
     fisheye,
+    flat,
     group_images,
     join_images,
     opencv_camera,
     pinhole,
     pose_matrix,
+    rotation_of,
 )
 from page4d.formats.camera_model import Calibration
 from page4d.formats.files import MAX_IMAGES, check_count, error_context, unreadable, validated
@@ -33,27 +37,16 @@ from page4d.geometry.transforms import invert_rigid
 
 _METRES_PER_CM = 0.01
 
-_Size = Annotated[list[Side], Field(min_length=2, max_length=2)]
-_Column3 = Annotated[
-    list[Annotated[list[float], Field(min_length=1, max_length=1)]], Field(min_length=3, max_length=3)
-]
-_Coefficients = list[float] | Annotated[list[list[float]], Field(max_length=1)]
-
-
-def _flat(coefficients: _Coefficients) -> list[float]:
-    flat: list[float] = torch.tensor(coefficients, dtype=torch.float64).flatten().tolist()
-    return flat
-
 
 class _PanopticCamera(FileSchema):
     """World to camera, in centimetres; distortion in OpenCV's order."""
 
     name: str
-    resolution: _Size
+    resolution: WidthHeight
     K: Matrix3
-    distCoef: _Coefficients = Field(default=[])  # noqa: N815
+    distCoef: Coefficients = Field(default=[])  # noqa: N815
     R: Matrix3
-    t: _Column3 | Row3
+    t: Column3 | Row3
 
 
 def read_panoptic(path: Path, content: dict[str, Any]) -> Calibration:
@@ -70,10 +63,10 @@ def read_panoptic(path: Path, content: dict[str, Any]) -> Calibration:
     cameras = []
     for index, raw in enumerate(given):
         camera = validated(_PanopticCamera, raw, path.name, f"number {index + 1}")
-        shift = torch.tensor(camera.t, dtype=torch.float64).flatten() * (_METRES_PER_CM if is_studio else 1.0)
-        pose = pose_matrix(torch.tensor(camera.R, dtype=torch.float64), shift.tolist())
+        shift = [value * (_METRES_PER_CM if is_studio else 1.0) for value in flat(camera.t)]
+        pose = pose_matrix(rotation_of(camera.R), shift)
         with error_context(path.name, camera.name):
-            distortion = brown_conrady(_flat(camera.distCoef))
+            distortion = brown_conrady(flat(camera.distCoef))
         size = (camera.resolution[1], camera.resolution[0])
         cameras.append(opencv_camera(path, camera.name, camera.K, size, pose, distortion))
     scale, unit = (Scale.METRIC, "cm") if is_studio else (Scale.ARBITRARY, None)
@@ -84,16 +77,16 @@ class _MulticalCamera(FileSchema):
     """Intrinsics; `model` is standard, rational, thin_prism, tilted or fisheye."""
 
     model: str = "standard"
-    image_size: _Size
+    image_size: WidthHeight
     K: Matrix3
-    dist: _Coefficients = Field(default=[])
+    dist: Coefficients = Field(default=[])
 
 
 class _MulticalPose(FileSchema):
     """Rig to camera."""
 
     R: Matrix3
-    T: Row3
+    T: Column3 | Row3
 
 
 def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
@@ -121,9 +114,9 @@ def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
         pose = None
         if poses:
             rigid = validated(_MulticalPose, pose_of[name], path.name, name)
-            pose = pose_matrix(torch.tensor(rigid.R, dtype=torch.float64), rigid.T)
+            pose = pose_matrix(rotation_of(rigid.R), flat(rigid.T))
         with error_context(path.name, name):
-            distortion = (fisheye if camera.model == "fisheye" else brown_conrady)(_flat(camera.dist))
+            distortion = (fisheye if camera.model == "fisheye" else brown_conrady)(flat(camera.dist))
         size = (camera.image_size[1], camera.image_size[0])
         cameras.append(opencv_camera(path, name, camera.K, size, pose, distortion))
     left_out = [name for name in given if name not in known]
@@ -155,15 +148,7 @@ def read_trainer(path: Path, content: list[Any]) -> Calibration:
     check_count(path, len({name.view for name in names}))
     images = []
     for camera, name in zip(given, names, strict=True):
-        turn = torch.tensor(camera.rotation, dtype=torch.float64)
-        images.append(
-            ImageCamera(
-                view=name.view,
-                frame=name.frame,
-                intrinsics=pinhole(camera.fx, camera.fy, camera.width / 2, camera.height / 2),
-                world_to_camera=invert_rigid(pose_matrix(turn, camera.position)),
-                image_size=(camera.height, camera.width),
-                distortion=None,
-            )
-        )
+        lens = pinhole(camera.fx, camera.fy, camera.width / 2, camera.height / 2)
+        pose = invert_rigid(pose_matrix(rotation_of(camera.rotation), camera.position))
+        images.append(ImageCamera(name, lens, pose, (camera.height, camera.width)))
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(path.name, images))

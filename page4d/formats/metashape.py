@@ -60,16 +60,7 @@ def read(path: Path, root: Element) -> Calibration:
             part = parts.get(node.get("component_id"))
             turn, shift, scale = _similarity(chunk.find("transform") if part is None else part)
             to_world = pose_matrix(turn @ pose[:3, :3], (scale * turn @ pose[:3, 3] + shift).tolist())
-        images.append(
-            ImageCamera(
-                view=name.view,
-                frame=name.frame,
-                intrinsics=intrinsics,
-                world_to_camera=invert_rigid(to_world),
-                image_size=size,
-                distortion=distortion,
-            )
-        )
+        images.append(ImageCamera(name, intrinsics, invert_rigid(to_world), size, distortion))
     left_out = [name for name, node in listed_cameras if node.find("transform") is None]
     notices = (f"{path.name}: {listed(left_out, 4)} left out: without a transform",) if left_out else ()
     cameras = join_images(path.name, images)

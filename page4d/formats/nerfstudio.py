@@ -113,17 +113,10 @@ def read(path: Path, content: dict[str, object]) -> Calibration:
             # The height is unknown: pixels are square, whatever camera_angle_y is.
             assumed = {} if nominal is None else {"w": nominal, "h": nominal, "camera_angle_y": None}
             given = intrinsics.model_copy(update=assumed)
-            images.append(
-                ImageCamera(
-                    view=name.view,
-                    frame=name.frame,
-                    intrinsics=_intrinsic_matrix(given),
-                    nominal_width=nominal,
-                    world_to_camera=_world_to_camera(frame, undo, transforms.applied_scale),
-                    image_size=None if intrinsics.w is None or intrinsics.h is None else (intrinsics.h, intrinsics.w),
-                    distortion=_distortion(intrinsics),
-                )
-            )
+            matrix, lens = _intrinsic_matrix(given), _distortion(intrinsics)
+            pose = _world_to_camera(frame, undo, transforms.applied_scale)
+            size = None if intrinsics.w is None or intrinsics.h is None else (intrinsics.h, intrinsics.w)
+            images.append(ImageCamera(name, matrix, pose, size, lens, nominal))
     cameras = join_images(path.name, images)
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
 

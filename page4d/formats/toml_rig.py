@@ -8,20 +8,21 @@ Source: user guides of Pose2Sim and Anipose, "calibration"; Caliscope, `cameras/
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import torch
 from pydantic import Field
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, listed
 from page4d.formats.build import (
+    Coefficients,
     FileSchema,
     Matrix3,
     Row3,
-    Side,
+    WidthHeight,
     brown_conrady,
     fisheye,
+    flat,
     opencv_camera,
     pose_matrix,
     rotation_of,
@@ -47,9 +48,9 @@ class _CameraTable(FileSchema):
     """
 
     name: str | None = None
-    size: Annotated[list[Side], Field(min_length=2, max_length=2)]
+    size: WidthHeight
     matrix: Matrix3
-    distortions: list[float] | Annotated[list[list[float]], Field(max_length=1)] = Field(default=[])
+    distortions: Coefficients = Field(default=[])
     rotation: Row3 | Matrix3 = Field(default=[])
     translation: Row3 = Field(default=[])
     fisheye: bool = False
@@ -65,10 +66,12 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
         InputError: if a camera is invalid, or none is complete.
     """
     nested = content.get("cameras")
+    # Caliscope numbers its cameras, and calls their videos cam_0.
+    named = {f"cam_{key}": table for key, table in nested.items()} if isinstance(nested, dict) else content
     tables = {
         # Caliscope writes "null" for values that it does not know.
         key: {name: value for name, value in table.items() if value != "null"}
-        for key, table in (_numbered(nested) if isinstance(nested, dict) else content).items()
+        for key, table in named.items()
         if isinstance(table, dict) and _CAMERA_KEYS & set(table)
     }
     check_count(path, len(tables))
@@ -91,17 +94,11 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
     )
 
 
-def _numbered(tables: dict[str, Any]) -> dict[str, Any]:
-    """Name the cameras of Caliscope, which have numbers, as its videos."""
-    return {f"cam_{key}": table for key, table in tables.items()}
-
-
 def _camera(path: Path, key: str, content: dict[str, object], poses: bool) -> CalibratedCamera:
     table = validated(_CameraTable, content, path.name, key)
     name = key if table.name is None else table.name
     with error_context(path.name, name):
-        coefficients = torch.tensor(table.distortions, dtype=torch.float64).flatten().tolist()
-        distortion = fisheye(coefficients) if table.fisheye else brown_conrady(coefficients)
+        distortion = (fisheye if table.fisheye else brown_conrady)(flat(table.distortions))
         pose = pose_matrix(rotation_of(table.rotation), table.translation) if poses else None
     return opencv_camera(path, name, table.matrix, (table.size[1], table.size[0]), pose, distortion)
 

@@ -11,7 +11,7 @@ samples/cpp/stereo_calib.cpp.
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from pydantic import Field
@@ -23,7 +23,7 @@ from page4d.formats.build import (
     FileSchema,
     Matrix4,
     Row4,
-    Side,
+    WidthHeight,
     brown_conrady,
     fisheye,
     opencv_camera,
@@ -55,7 +55,7 @@ class _KalibrCamera(FileSchema):
     intrinsics: Row4
     distortion_model: str = "none"
     distortion_coeffs: list[float] = Field(default=[])
-    resolution: Annotated[list[Side], Field(min_length=2, max_length=2)]
+    resolution: WidthHeight
     T_cn_cnm1: Matrix4 | None = None
     T_cam_imu: Matrix4 | None = None
     T_imu_cam: Matrix4 | None = None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from page4d.choices import CalibrationMatch, CalibrationResize
 from page4d.errors import InputError, counted, listed
-from page4d.formats.build import ImageCamera, join_images, pinhole
+from page4d.formats.build import ImageCamera, ImageName, join_images, pinhole
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig
 from page4d.formats.files import error_context
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
@@ -128,13 +128,12 @@ def as_moving_camera(calibration: Calibration, views: Sequence[View]) -> Calibra
         return calibration
     images = [
         ImageCamera(
-            view=views[0].name,
-            frame=frame,
-            intrinsics=camera.intrinsics,
-            world_to_camera=camera.world_to_camera,
-            image_size=camera.image_size,
-            distortion=camera.distortion,
-            nominal_width=camera.nominal_width,
+            ImageName(views[0].name, frame),
+            camera.intrinsics,
+            camera.world_to_camera,
+            camera.image_size,
+            camera.distortion,
+            camera.nominal_width,
         )
         for frame, camera in zip(frames, calibration.cameras, strict=True)
         if camera.is_static
