@@ -14,7 +14,6 @@ from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_v
 import page4d
 from page4d.choices import Registration
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
-from page4d.errors import listed
 from page4d.formats.maps import CONFIDENCE_MAPPING, DEEPEST_LEVEL, DYNAMIC_MAPPING, FASTEST_LEVEL, MOTION_MAPPING
 from page4d.formats.open3d import CloudWriter
 from page4d.geometry.distortion import LensModel
@@ -24,7 +23,7 @@ from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model, readable
 from page4d.output.layout import SAFE_NAME, OutputLayout
 from page4d.scene.content import Fault as ContentFault
-from page4d.scene.content import fault_text
+from page4d.scene.content import content_texts
 from page4d.scene.identity import identify
 from page4d.scene.records import Clock, Seconds, View, ViewCamera
 
@@ -574,17 +573,14 @@ class RunRecord(FileModel):
     @property
     def faulty_frames(self) -> tuple[str, ...]:
         """A sentence on each kind of frames without content."""
-        found: dict[ContentFault, dict[str, list[int]]] = {}
-        for fault in (fault for chunk in self.chunks for fault in chunk.faults):
-            found.setdefault(fault.fault, {}).setdefault(fault.view, []).extend(fault.instants)
-        return tuple(fault_text(fault, views, len(self.times)) for fault, views in found.items())
+        faults = [(fault.view, fault.fault, fault.instants) for chunk in self.chunks for fault in chunk.faults]
+        return content_texts({}, faults, len(self.times))
 
     @property
     def content(self) -> tuple[str, ...]:
         """A sentence each on dead borders and on every kind of frames without content."""
-        shares = [f"{view.name} ({1 - view.content_share:.0%})" for view in self.views if view.content_share < 1]
-        text = "borders without a picture, such as bars, have no depth"
-        return (*([f"{text}: {listed(shares)}"] if shares else []), *self.faulty_frames)
+        shares = {view.name: view.content_share for view in self.views}
+        return (*content_texts(shares, (), len(self.times)), *self.faulty_frames)
 
     @property
     def unmapped_depths(self) -> tuple[str, ...]:

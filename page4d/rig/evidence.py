@@ -148,7 +148,7 @@ class PixelEvidence:
             InputError: if a frame cannot be decoded.
         """
         found = detect_people(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: people"))
-        unseen = {place for place, sample in enumerate(self.samples) if sample.obstacle}
+        unseen = {place for place, sample in enumerate(self.samples) if sample.obstacle or sample.is_frozen}
         nobody = ViewPeople(tracklets=())
         return tuple(nobody if place in unseen else people for place, people in enumerate(found))
 

@@ -8,8 +8,17 @@ import numpy as np
 
 from page4d.errors import InputError
 from page4d.options import in_options
-from page4d.scene.content import Fault, Picture, ViewContent, frame_faults, gray_of, small_copy, usual_content
-from page4d.scene.records import FrameSource, Scene, View
+from page4d.scene.content import (
+    Fault,
+    Picture,
+    ViewContent,
+    content_texts,
+    frame_faults,
+    gray_of,
+    small_copy,
+    usual_content,
+)
+from page4d.scene.records import FrameSource, Notice, Scene, View
 from page4d.scene.video import VideoSource
 
 LONG_SIDE = 256
@@ -21,6 +30,12 @@ NUM_PICTURES = 12
 MAX_DECODED = 1500
 """Frames decoded for a view: 20 s of a 4K video on two cores. Videos that can be sought need far fewer; of others,
 the beginning is measured."""
+
+FEW_DECODED = 100
+"""Frames decoded for a view where a scene is only inspected."""
+
+_MOST = 0.8
+"""Share of the pictures of a view that decides on all."""
 
 _SEEKABLE = (".mp4", ".mov", ".m4v", ".3gp", ".mkv", ".webm")
 """Suffixes of containers in which page4d seeks."""
@@ -42,17 +57,20 @@ class ViewSample:
 
     @property
     def obstacle(self) -> str:
-        """Why the view is no evidence: four fifths of its pictures have faults; else empty."""
-        found = [fault for fault in self.faults if fault is not None]
-        # The first of repeated pictures is none.
-        repeated = Fault.REPEATED in found
-        if 5 * (len(found) + repeated) < 4 * len(self.faults) or not found:
+        """Why the view is no evidence: four fifths of its pictures show nothing; else empty."""
+        found = [fault for fault in self.faults if fault not in (None, Fault.REPEATED)]
+        if not found or len(found) < _MOST * len(self.faults):
             return ""
-        return f"its pictures are {max(found, key=found.count).value}"
+        return f"its pictures are {max(found, key=found.count)}"
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the view is no evidence of motion or clocks: most pictures repeat the one before."""
+        return self.faults.count(Fault.REPEATED) >= max(_MOST * (len(self.faults) - 1), 1)
 
 
 def sample_views(
-    scene: Scene, progress: Callable[[int, int], None] | None = None, count: int = NUM_PICTURES
+    scene: Scene, progress: Callable[[int, int], None] | None = None, max_decoded: int = MAX_DECODED
 ) -> tuple[ViewSample, ...]:
     """Decode a few pictures of every view; `progress` receives the number of views that are done, and of all.
 
@@ -61,7 +79,7 @@ def sample_views(
     samples = []
     for view in scene.views:
         try:
-            instants = choose_pictures(view, count)
+            instants = choose_pictures(view, max_decoded=max_decoded)
             pictures = tuple(read_pictures(view.source, [view.indices[instant] for instant in instants]))
             samples.append(ViewSample(view=view.name, instants=instants, pictures=pictures))
         except InputError as error:
@@ -89,13 +107,29 @@ def judged(samples: Sequence[ViewSample]) -> tuple[ViewSample, ...]:
     return tuple(replace(sample, content=content, faults=tuple(own)) for sample, content, own in parts)
 
 
+def with_notices_on_content(scene: Scene) -> Scene:
+    """Return the scene with warnings of dead borders and of pictures without content, from a few frames."""
+    samples = sample_views(scene, max_decoded=FEW_DECODED)
+    shares = {sample.view: sample.content.share for sample in samples}
+    faults = [
+        (sample.view, fault, [instant])
+        for sample in samples
+        for instant, fault in zip(sample.instants, sample.faults, strict=True)
+        if fault is not None
+    ]
+    most = max((len(sample.instants) for sample in samples), default=0)
+    texts = content_texts(shares, faults, scene.num_times)
+    scope = "" if most == scene.num_times else f"; {most} pictures per view were decoded"
+    return replace(scene, notices=(*scene.notices, *(Notice(text + scope) for text in texts)))
+
+
 def with_content(scene: Scene, samples: Sequence[ViewSample]) -> Scene:
     """Return the scene with the usual content of its views."""
     views = zip(scene.views, samples, strict=True)
     return replace(scene, views=tuple(replace(view, content=sample.content) for view, sample in views))
 
 
-def choose_pictures(view: View, count: int = NUM_PICTURES) -> tuple[int, ...]:
+def choose_pictures(view: View, count: int = NUM_PICTURES, max_decoded: int = MAX_DECODED) -> tuple[int, ...]:
     """Return instants spread over the capture, the first included, at key frames where a video has them.
 
     Where seeking does not bound the number of decoded frames, the instants are of the beginning.
@@ -105,7 +139,7 @@ def choose_pictures(view: View, count: int = NUM_PICTURES) -> tuple[int, ...]:
         chosen = tuple(dict.fromkeys(int(instant) for instant in np.linspace(0, span - 1, count).round()))
         if len(chosen) == count:
             chosen = _at_key_frames(view, chosen)
-        if span <= count or _num_decoded(view.source, [view.indices[instant] for instant in chosen]) <= MAX_DECODED:
+        if span <= count or _num_decoded(view.source, [view.indices[instant] for instant in chosen]) <= max_decoded:
             return chosen
         span = max(span // 2, count)
 

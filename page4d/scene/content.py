@@ -4,7 +4,7 @@ All is measured in small gray copies, once per frame that is decoded. Downstream
 pixels, as those that masks exclude.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -105,6 +105,22 @@ class SmallCopy(NamedTuple):
 
     mean: Picture
     points: Picture
+
+
+def content_texts(
+    shares: Mapping[str, float], faults: Iterable[tuple[str, Fault, Sequence[int]]], num_times: int
+) -> tuple[str, ...]:
+    """Return a sentence on dead borders, by the share of content of views, and on each kind of faults of frames.
+
+    Faults are those of some instants of a view.
+    """
+    bordered = [f"{name} ({1 - share:.0%})" for name, share in shares.items() if share < 1]
+    text = "borders without a picture, such as bars, have no depth"
+    found: dict[Fault, dict[str, list[int]]] = {}
+    for name, fault, instants in faults:
+        found.setdefault(fault, {}).setdefault(name, []).extend(instants)
+    texts = (fault_text(fault, views, num_times) for fault, views in found.items())
+    return (*([f"{text}: {listed(bordered)}"] if bordered else []), *texts)
 
 
 def fault_text(fault: Fault, views: Mapping[str, Sequence[int]], num_times: int) -> str:

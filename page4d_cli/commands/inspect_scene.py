@@ -35,6 +35,7 @@ def inspect_scene(
     """
     from page4d.errors import UsageError
     from page4d.rig.opening import open_scene
+    from page4d.rig.samples import with_notices_on_content
 
     scene_options.check_resize()
     if check and scene_options.calibration is None:
@@ -44,6 +45,7 @@ def inspect_scene(
             opened = open_scene(scene, scene_options, progress=observer.progress)
     else:
         opened = open_scene(scene, scene_options)
+    opened = with_notices_on_content(opened)
     rows = [_row(view) for view in opened.views]
     record, moving = _checked(opened) if check else (None, [])
     if as_json:

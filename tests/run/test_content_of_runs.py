@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,10 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.output.record import RunRecord
+from page4d.rig import evidence
+from page4d.rig.evidence import PixelEvidence
+from page4d.rig.records import ViewPeople
+from page4d.rig.samples import with_notices_on_content
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.image_file import Image
 from page4d.scene.records import Scene
@@ -108,3 +113,23 @@ def test_still_and_ordinary_runs_have_no_faults(tmp_path: Path) -> None:
     still = changed(lambda render, index: render(0 * index), CAPTURE.view_names)
     assert not run(still, tmp_path / "still").content
     assert not run(CAPTURE.scene(), tmp_path / "out").content
+
+
+def test_an_inspection_names_pictures_without_content() -> None:
+    frozen = with_notices_on_content(changed(lambda render, index: render(min(index, 2))))
+    (notice,) = frozen.notices
+    assert f"{SECOND} (instants 3 to 4)" in notice.text
+    (notice,) = with_notices_on_content(changed(barred)).notices
+    assert "borders" in notice.text
+    assert not with_notices_on_content(CAPTURE.scene()).notices
+
+
+@pytest.mark.parametrize("change", [lambda frame, _: 0 * frame, lambda _, first: first])
+def test_people_of_black_and_frozen_views_are_no_evidence(
+    change: Callable[[Image, Image], Image], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = (ViewPeople(tracklets=(Mock(),)),) * 3
+    monkeypatch.setattr(evidence, "detect_people", lambda *_: found)
+    pixels = PixelEvidence(changed(lambda render, index: change(render(index), render(0))))
+    assert [len(people.tracklets) for people in pixels.people] == [1, 0, 1]
+    assert [len(people.tracklets) for people in PixelEvidence(CAPTURE.scene()).people] == [1, 1, 1]
