@@ -148,6 +148,17 @@ def test_frames_with_missing_maps_are_drawn() -> None:
         contact_sheet([], Scale.METRIC)
 
 
+@pytest.mark.parametrize(("views", "area"), [(4, 220 * 165), (16, 220 * 165), (64, 110 * 82), (100, 110 * 82)])
+def test_a_sheet_of_many_views_has_rows(views: int, area: int) -> None:
+    """No row of the sheet is a strip that no screen shows, and every view has its tiles."""
+    frames = [FrameMaps(view=f"v{view}", time=0.0, depth=np.zeros((3, 4), np.float32)) for view in range(views)]
+    sheet = contact_sheet([frames], Scale.METRIC)
+    assert views < 9 or 1.2 < sheet.shape[1] / sheet.shape[0] < 3
+    assert max(sheet.shape) < 3200
+    tiles = (sheet == np.array(NO_VALUE)).all(axis=-1).sum()
+    assert tiles / (views * area) == pytest.approx(1, abs=0.02)
+
+
 def test_instants_are_spread_over_the_capture() -> None:
     assert [chosen_instants(number) for number in (1, 2, 4, 5, 100)] == [
         [0],

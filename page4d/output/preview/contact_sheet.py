@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
+from statistics import fmean
 
 import cv2
 import numpy as np
@@ -37,6 +39,12 @@ from page4d.plotting.canvas import (
 
 MAX_INSTANTS = 4
 _TILE_AREA = 220 * 165
+_FULL_TILES = 16
+"""Views up to which tiles have that area; those of 64 and more have a quarter of it."""
+
+_ONE_STRIP = 8
+"""Views up to which an instant is one strip."""
+
 _GAP = 6
 _LABEL = 20
 _BLOCK_GAP = 26
@@ -93,7 +101,9 @@ def chosen_instants(num_times: int) -> list[int]:
 
 
 def contact_sheet(instants: Sequence[Sequence[FrameMaps]], scale: Scale, notice: str = "") -> NDArray[np.uint8]:
-    """Draw one block per instant with one column per view; all share one depth range.
+    """Draw one block per instant, with one column per view, in several strips for many views.
+
+    All share one depth range.
 
     Returns the picture [H, W, 3] in RGB.
 
@@ -107,7 +117,7 @@ def contact_sheet(instants: Sequence[Sequence[FrameMaps]], scale: Scale, notice:
     fastest = highest_speed(all_frames)
     blocks = [_block(frames, lowest, highest, fastest) for frames in instants]
     block_width = max(block.width for block in blocks)
-    columns = _block_columns(len(blocks), block_width, blocks[0].height)
+    columns = _columns(len(blocks), block_width, blocks[0].height)
     rows = math.ceil(len(blocks) / columns)
     bars = _color_bars(lowest, highest, scale, min(blocks[0].height, 420))
     if fastest is not None:
@@ -143,8 +153,22 @@ def highest_speed(frames: Sequence[FrameMaps]) -> float | None:
 
 
 def _block(frames: Sequence[FrameMaps], lowest: float, highest: float, fastest: float | None) -> Image.Image:
-    """Draw one instant: its time, the view names, and one row per kind of map."""
-    sizes = [_tile_size(frame) for frame in frames]
+    """Draw one instant: as many strips as bring it close to 3:2."""
+    number = len(frames)
+    area = _TILE_AREA / min(max(number / _FULL_TILES, 1), 4)
+    width = fmean(_tile_size(frame, area)[0] for frame in frames) + _GAP
+    columns = number
+    if number > _ONE_STRIP:
+        columns = _columns(number, width, _strip(frames[:1], area, lowest, highest, fastest).height)
+    parts = (frames[first : first + columns] for first in range(0, number, columns))
+    return reduce(_stacked, (_strip(part, area, lowest, highest, fastest) for part in parts))
+
+
+def _strip(
+    frames: Sequence[FrameMaps], area: float, lowest: float, highest: float, fastest: float | None
+) -> Image.Image:
+    """Draw some views at an instant: its time, the view names, and one row per kind of map, in tiles of an area."""
+    sizes = [_tile_size(frame, area) for frame in frames]
     cells = [_cells(frame, lowest, highest, fastest) for frame in frames]
     rows = [label for label in cells[0] if any(column[label] is not None for column in cells)]
     label_width, row_height = 78, max(height for _, height in sizes)
@@ -170,10 +194,10 @@ def _block(frames: Sequence[FrameMaps], lowest: float, highest: float, fastest: 
     return picture
 
 
-def _tile_size(frame: FrameMaps) -> tuple[int, int]:
+def _tile_size(frame: FrameMaps, area: float) -> tuple[int, int]:
     """Return width and height of a view's tiles; portrait and landscape views get equal areas."""
     aspect = min(max(frame.depth.shape[1] / frame.depth.shape[0], 0.25), 4.0)
-    return round(math.sqrt(_TILE_AREA * aspect)), round(math.sqrt(_TILE_AREA / aspect))
+    return round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
 
 
 def _cells(
@@ -199,8 +223,8 @@ def _motion_overlay(mask: NDArray[np.bool_], image: NDArray[np.uint8] | None) ->
     return np.where(mask[..., None], 0.25 * rgb + 0.75 * np.array(MOVING), rgb).astype(np.uint8)
 
 
-def _block_columns(number: int, width: int, height: int) -> int:
-    """Return the number of blocks per row that brings the sheet close to 3:2 with few empty places."""
+def _columns(number: int, width: float, height: float) -> int:
+    """Return the number of cells per row that brings a picture of all close to 3:2 with few empty places."""
 
     def cost(columns: int) -> float:
         rows = math.ceil(number / columns)
