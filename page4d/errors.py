@@ -5,7 +5,7 @@ the command line and the files of an output have the options of the command line
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
@@ -162,3 +162,27 @@ class Notice:
     def text(self) -> str:
         """The message, with options named as in Python."""
         return in_python(self.marked_text)
+
+
+_MOST_ALIKE = 4
+
+
+def one_per_fact(notices: Iterable[Notice], views: Iterable[str]) -> tuple[Notice, ...]:
+    """Join more than four notices that differ in the names of views and in numbers alone: one line per fact.
+
+    The first is kept in full, with the views that the others name.
+    """
+    longest_first = sorted(views, key=len, reverse=True)
+    names = re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in longest_first) or r"(?!)")
+    facts = [
+        (re.sub(r"\d[\d.,]*", "0", names.sub("", notice.marked_text)), notice.level, notice) for notice in notices
+    ]
+    joined = []
+    for *fact, notice in facts:
+        found = [names.findall(other.marked_text) for *of_other, other in facts if of_other == fact]
+        if len(found) <= _MOST_ALIKE or not found[0]:
+            joined.append(notice)
+        elif notice is next(other for *of_other, other in facts if of_other == fact):
+            others = [" and ".join(dict.fromkeys(each[:2])) for each in found[1:]]
+            joined.append(Notice(f"{notice.marked_text}; likewise {listed(others, 3)}", notice.level))
+    return tuple(joined)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from page4d.errors import counted
+from page4d.errors import Notice, counted, listed, one_per_fact
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
 from page4d_cli import console
@@ -35,12 +35,15 @@ def report_check(record: "CalibrationCheckRecord") -> None:
             for pair in record.pairs
         ]
         print_table(columns, rows, "calibration and people")
-    fields = [("fault:", finding.text) for finding in record.findings]
+    views = {view for finding in record.findings for view in finding.views}
+    faults = one_per_fact((Notice(finding.text) for finding in record.findings), views)
+    fields = [("fault:", fault.marked_text) for fault in faults]
     fields += [("clock:", text) for text in record.clocks]
     if not record.is_checked:
         fields.append(("not checked:", record.reason))
     else:
-        fields += [("not checked:", f"{view}: too few people together with other views") for view in record.unchecked]
+        if record.unchecked:
+            fields.append(("not checked:", f"{listed(record.unchecked)}: too few people together with other views"))
         if not fields:
             fields.append(("check:", "no fault of the calibration is found"))
     print_fields(fields)

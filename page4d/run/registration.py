@@ -13,7 +13,7 @@ import torch
 
 from page4d.choices import CameraMotion, Poses, Registration
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import CapabilityError, InputError, UsageError, WeightsError, listed
+from page4d.errors import CapabilityError, InputError, UsageError, WeightsError, listed, one_per_fact
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
@@ -375,7 +375,7 @@ def check_for_run(pixels: PixelEvidence, notify: Notify) -> CalibrationCheckReco
     Without the pose model only camera motion and the calibration itself are checked.
     """
     scene = pixels.scene
-    for notice in calibrated_motion_notices(scene, pixels.motions):
+    for notice in one_per_fact(calibrated_motion_notices(scene, pixels.motions), scene.view_names):
         notify(notice)
     try:
         record = check_scene(pixels)
@@ -389,8 +389,8 @@ def check_for_run(pixels: PixelEvidence, notify: Notify) -> CalibrationCheckReco
 
 def check_notices(scene: Scene, record: CalibrationCheckRecord) -> tuple[Notice, ...]:
     """Report the faults of a calibration and its clocks as warnings, and what was not checked."""
-    notices = [Notice(f"{scene.calibration}: {finding.text}") for finding in record.findings]
-    notices += [Notice(text) for text in record.clocks]
+    texts = [*(f"{scene.calibration}: {finding.text}" for finding in record.findings), *record.clocks]
+    notices = [*one_per_fact(map(Notice, texts), scene.view_names)]
     if not record.is_checked:
         notices.append(Notice(f"the calibration is not compared with people: {record.reason}", Level.INFO))
     elif not record.findings:

@@ -11,7 +11,7 @@ import torch
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
-from page4d.errors import InputError, listed
+from page4d.errors import InputError, listed, one_per_fact
 from page4d.formats.calibrations import read_calibration
 from page4d.formats.camera_model import world_offset
 from page4d.formats.ply import offset_text
@@ -94,8 +94,8 @@ def open_scene(
             *timeline.notices,
         ),
     )
-    scene = _with_calibration(scene, options, all_names)
-    return _with_sidecars(scene, options)
+    scene = _with_sidecars(_with_calibration(scene, options, all_names), options)
+    return replace(scene, notices=one_per_fact(scene.notices, names))
 
 
 def open_sources(

@@ -2,6 +2,7 @@
 
 from copy import copy
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import Scale
-from page4d.errors import InputError, listed, shortened
+from page4d.errors import InputError, Level, Notice, listed, one_per_fact, shortened
 from page4d.formats.build import pinhole
 from page4d.formats.calibrations import read_calibration
 from page4d.formats.camera_model import CalibratedCamera, Calibration
@@ -24,6 +25,21 @@ def test_lists_in_messages_are_bounded() -> None:
     assert listed(range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
     assert listed(range(10_000), limit=2) == "0, 1, ... (10,000 in all)"
     assert listed("abc", limit=2, separator="; ") == "a; b; ... (3 in all)"
+
+
+def test_a_fact_of_many_views_is_one_notice() -> None:
+    views = [f"v{number}" for number in range(1, 101)]
+    turned = [Notice(f"{view}: turned by {number} deg", Level.INFO) for number, view in enumerate(views)]
+    equal = [Notice(f"{one} and {two} are the same") for one, two in pairwise(views[:6])]
+    others = [Notice("1 instant"), *(Notice(f"{view}: interlaced") for view in views[:4])]
+    found = one_per_fact([*turned, others[0], *equal, *others[1:]], views)
+    assert [(notice.text, notice.level) for notice in found] == [
+        ("v1: turned by 0 deg; likewise v2, v3, v4, ... (99 in all)", Level.INFO),
+        ("1 instant", Level.WARNING),
+        ("v1 and v2 are the same; likewise v2 and v3, v3 and v4, v4 and v5, ... (4 in all)", Level.WARNING),
+        *((notice.text, Level.WARNING) for notice in others[1:]),
+    ]
+    assert one_per_fact(turned, []) == tuple(turned)
     assert len(listed(["x" * 10_000] * 100)) < 1100
     assert shortened("x" * 80) == "x" * 80
     assert len(shortened("x" * 81)) == 80
