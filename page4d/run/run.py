@@ -105,14 +105,15 @@ class BoundedQueue(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._items.put([])
-        try:
-            self._thread.join()
-        except BaseException:
-            self._thread.join()  # a signal: the current item is finished first
-            raise
+        self.end()
         if self._failure is not None and error is None:
             raise self._failure
+
+    def end(self) -> None:
+        """Wait until what was put is consumed; call it again if a signal ended the first call."""
+        if self._thread.is_alive():
+            self._items.put([])
+            self._thread.join()
 
     def _run(self) -> None:
         # A new thread takes the number that any thread has set last, such as 1 in refinement.
@@ -305,10 +306,14 @@ class Run:
             with self.open_chunks(self.plan, self.journal) as source, self.readers:
                 predictions = ChunkPredictions(self.plan, source, self.journal, self.state.plan, self._replan)
                 held, memory = self._held(predictions)
-                with BoundedQueue(partial(self._stitch_and_write, held=held)) as writing:
-                    for chunk in predictions.from_chunk(len(self.finished), memory):
-                        writing.put(chunk)
-                        del chunk
+                queue = BoundedQueue(partial(self._stitch_and_write, held=held))
+                try:
+                    with queue as writing:
+                        for chunk in predictions.from_chunk(len(self.finished), memory):
+                            writing.put(chunk)
+                            del chunk
+                finally:
+                    queue.end()  # a thread that still writes at the end of the process leaves a partial file
         except OutputError as error:
             raise OutputError(
                 f"{error.marked_message} (after {self._num_done} of {counted(total, 'instant')})", error.marked_hint

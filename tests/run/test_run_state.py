@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page4d.choices import ExistingOutput
-from page4d.errors import InterruptedRunError, OutputError, Page4DError, UsageError, WeightsError
+from page4d.errors import InterruptedRunError, OutputError, Page4DError, Stopped, UsageError, WeightsError
 from page4d.io.atomic import part_name
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
@@ -30,6 +31,7 @@ from page4d.output.layout import OUTPUT_FILES, OutputLayout, is_own_file
 from page4d.output.reader import open_output
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
+from page4d.run.run import BoundedQueue
 from page4d.run.state import StateFolder, check_disk, is_occupied
 from page4d.scene.batches import FrameBatch
 from tests.fuzzing import fuzz, mutated_bytes, places_of, read_or_refuse
@@ -227,6 +229,19 @@ def test_a_run_is_resumed_on_its_number_of_threads(stopped: Path, tmp_path: Path
     assert text in [call.args[0].text for call in told.notice.call_args_list]
     assert contents(out) == whole
     assert json.loads(whole["run.json"])["threads"] == before
+
+
+def test_a_signal_at_the_end_of_the_last_chunk_waits_for_the_writer(
+    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be raised before the end of a `with` has done anything."""
+    with monkeypatch.context() as patched:
+        patched.setattr(BoundedQueue, "__exit__", Mock(side_effect=Stopped(15)))
+        with pytest.raises(InterruptedRunError):
+            run(tmp_path / "out")
+    assert "write" not in [thread.name for thread in threading.enumerate()]
+    assert run(tmp_path / "out") == []
+    assert contents(tmp_path / "out") == whole
 
 
 def test_clouds_of_two_writers_are_not_mixed(
