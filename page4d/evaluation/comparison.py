@@ -353,10 +353,14 @@ def _frame_rate(output: Output, truth: TruthFolder, fps: float | None) -> tuple[
 
 
 def _frames(output: Output, view: int, fps: float) -> tuple[int | None, ...]:
-    """Return the true frame number of every instant; each frame is assigned to its nearest instant only."""
-    clock = output.run.views[view].clock
+    """Return the true frame number of every instant; each frame is assigned to its nearest instant only.
+
+    It is that of the frame that was used: the own times of a view may be no linear function of the common ones.
+    """
+    clock, source = output.run.views[view].clock, output.run.views[view].source
     places = (np.asarray(output.run.times) - clock.offset_s) / clock.rate * fps
-    numbers = np.rint(places.clip(-_MAX_FRAME, _MAX_FRAME)).astype(int)
+    used = places if source is None else np.asarray(source.seconds) * fps
+    numbers = np.rint(used.clip(-_MAX_FRAME, _MAX_FRAME)).astype(int)
     away = np.abs(places - numbers)
     best: dict[int, int] = {}
     for index, number in enumerate(numbers.tolist()):

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -271,13 +272,27 @@ class TestMatching:
 
     def test_each_view_keeps_its_own_clock(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
         out = copy_of(perfect, tmp_path / "out")
+
         # The second view's frame 0 is recorded one period late: instant 1 is its frame 0.
-        edit_json(out / "run.json", lambda run: run["views"][1]["clock"].update(offset_s=1 / 12))
+        def delay(run: Any) -> None:
+            view = run["views"][1]
+            view["clock"]["offset_s"] = 1 / 12
+            view["source"]["seconds"] = [seconds - 1 / 12 for seconds in view["source"]["seconds"]]
+
+        edit_json(out / "run.json", delay)
         found = evaluate(out, capture, SETTINGS)
         per_frame = found.depth.results[0].abs_rel_per_frame
         assert per_frame["cam02"][0] is None
         assert per_frame["cam01"][0] == pytest.approx(0, abs=1e-3)
         assert max(per_frame["cam02"][1:]) > 10 * max(per_frame["cam01"])
+
+    def test_frames_are_those_that_were_used_whatever_the_clock(
+        self, perfect: Path, capture: Path, tmp_path: Path
+    ) -> None:
+        """With a table of time stamps a clock is not linear where frames were lost."""
+        out = copy_of(perfect, tmp_path / "out")
+        edit_json(out / "run.json", lambda run: run["views"][1]["clock"].update(rate=1.5))
+        assert evaluate(out, capture, SETTINGS).depth.results[0].overall.abs_rel == pytest.approx(0)
 
     def test_a_truth_without_a_frame_rate_takes_that_of_the_run_with_a_note(
         self, perfect: Path, capture: Path, tmp_path: Path
