@@ -29,7 +29,7 @@ from page4d.geometry.pixels import fit_long_side
 from page4d.io.input_files import check_pixels, natural_key
 from page4d.scene.image_file import Image, ImageHeader, check_readable, image_name, read_header, read_pixels
 from page4d.scene.packing import MOSAIC, check_halves, comparison_size, is_mosaic
-from page4d.scene.stamps import NS, Stamps, stamps_of_names
+from page4d.scene.stamps import NS, Stamps, are_periodic, stamps_of_names
 
 if TYPE_CHECKING:
     from page4d.scene.records import ViewCamera
@@ -138,6 +138,9 @@ _BRIGHTEST_12_BITS = 4095
 
 _MIN_DENSITY = 0.5
 """Minimum share of images among the frame numbers that they span."""
+
+_MIN_TICKS = 5
+"""Fewest images of a view that show the period of a clock."""
 
 UNREAD_SUFFIXES = frozenset(
     ".gif .heic .heif .avif .jxl .jp2 .jfif .jpe .exr .hdr .pfm .pgm .ppm .tga .dng .cr2 .cr3 .nef .arw".split()
@@ -264,19 +267,24 @@ def time_by_name(sources: Sequence[ImageFolderSource]) -> list[ImageFolderSource
 def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFolderSource, float]]:
     """Time images by the frame numbers in their names, so that a missing image leaves a gap.
 
-    The step of the numbers is the greatest common divisor of all differences. Returns the numbered sources and the
-    start time of each on a common clock in seconds; none if the numbers are too sparse to be frame numbers, or if
-    every folder has one image: cameras number their photos independently.
+    The step of the numbers is the greatest common divisor of all differences or, of ticks of a clock that are about
+    equally spaced, the median difference. Returns the numbered sources and the start time of each on a common clock
+    in seconds; none if the numbers are too sparse, or if every folder has one image: cameras number their photos
+    independently.
     """
     numbered = [(source, source.numbers) for source in sources if source.numbers]
     numbers = [of_view for _, of_view in numbered]
-    if max((len(of_view) for of_view in numbers), default=0) < 2:
+    longest = max(map(len, numbers), default=0)
+    if longest < 2:
         return []
-    steps = [after - before for of_view in numbers for before, after in pairwise(of_view)]
+    steps = sorted(after - before for of_view in numbers for before, after in pairwise(of_view))
     first, last = min(map(min, numbers)), max(map(max, numbers))
     step = math.gcd(*steps) or max(last - first, 1)
-    if max(map(len, numbers)) < _MIN_DENSITY * ((last - first) / step + 1):
-        return []
+    if longest < _MIN_DENSITY * ((last - first) / step + 1):
+        step = steps[len(steps) // 2]
+        is_sparse = longest < _MIN_DENSITY * ((last - first) / step + 1)
+        if is_sparse or longest < _MIN_TICKS or not all(are_periodic(np.array(of_view)) for of_view in numbers):
+            return []
     timed = []
     for source, of_view in numbered:
         # Numbers of more than 15 digits are no exact doubles.

@@ -160,7 +160,9 @@ def _unnumbered_notice(folders: list[ImageFolderSource]) -> list[Notice]:
     if all(len(source.files) == 1 for source in folders):  # also if there is none
         return []
     labels = listed([source.label for source in folders])
-    return [Notice(f"{labels}: file names without frame numbers; images are counted, missing ones are not detected")]
+    return [
+        Notice(f"{labels}: file names without common frame numbers; images are counted, lost ones are not detected")
+    ]
 
 
 def _same_file_notices(sources: list[FrameSource]) -> list[Notice]:

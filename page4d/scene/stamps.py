@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
+from functools import partial
 from io import BytesIO
 from itertools import compress, pairwise, repeat
 from pathlib import Path
@@ -71,6 +72,8 @@ _EPOCH = re.compile(
     r"(?<!\d)(?:(\d{19})|(\d{16})|(\d{13})(?:[.,](\d+))?|(\d{10})(?:[.,](\d+)|[_-](\d{9}|\d{6}))?)(?!\d)"
 )
 _CLOCK = re.compile(r"(?<!\d)(\d\d)([-:_.])(\d\d)\2(\d\d)(?:([.,])(\d{1,9})|[-_:](\d{9}|\d{6}|\d{3}))(?!\d)")
+_PACKED_CLOCK = re.compile(r"(?<!\d)(\d\d)()(\d\d)(\d\d)()()[-_](\d{9}|\d{6}|\d{3})(?!\d)")
+"""Like `123015_960`: may be two counts, of which the first changes with every frame, not every second."""
 _ELAPSED = re.compile(r"(?<!\d)(\d{1,9})\.(\d{3,9})(?!\d)")
 
 
@@ -106,9 +109,9 @@ def _epoch(stem: str) -> _Read | None:
     return _Read(value, unit, bool(of_ms or of_s)) if NS <= value // NS < 4 * NS else None
 
 
-def _clock(stem: str) -> _Read | None:
+def _clock(stem: str, form: re.Pattern[str] = _CLOCK) -> _Read | None:
     """Read a time of day with decimals, such as `12-30-15.960`; without decimals it may be a date."""
-    match = _CLOCK.search(stem)
+    match = form.search(stem)
     if match is None:
         return None
     hours, minutes, seconds = (int(match[group]) for group in (1, 3, 4))
@@ -131,6 +134,7 @@ _FORMS: tuple[tuple[Callable[[str], _Read | None], Origin, int], ...] = (
     (_date, "1970", _LONGEST_PERIOD_NS),
     (_epoch, "1970", _LONGEST_PERIOD_NS),
     (_clock, "midnight", _LONGEST_PERIOD_NS),
+    (partial(_clock, form=_PACKED_CLOCK), "midnight", NS),
     (_elapsed, "unknown", NS),
 )
 """Notations, what their 0 is, and the longest period: that of elapsed times could be of milliseconds."""
@@ -179,14 +183,17 @@ def _across_midnight(ns: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _is_regular(ns: NDArray[np.int64], longest_ns: int) -> bool:
-    """Return whether most gaps are about one period, or whole periods as by lost frames."""
-    gaps = np.diff(np.sort(ns))
-    if not len(gaps):
-        return True
-    period = np.sort(gaps)[(len(gaps) - 1) // 2]
-    if gaps.min() <= 0 or not _SHORTEST_PERIOD_NS <= period <= longest_ns:
-        return False
-    ratio = gaps / period
+    """Return whether times are periodic, with a period of frames."""
+    gaps = np.sort(np.diff(np.sort(ns)))
+    return not len(gaps) or (_SHORTEST_PERIOD_NS <= gaps[(len(gaps) - 1) // 2] <= longest_ns and are_periodic(ns))
+
+
+def are_periodic(values: NDArray[np.int64]) -> bool:
+    """Return whether most gaps between different values are about one period, or whole periods as by lost frames."""
+    gaps = np.diff(np.sort(values))
+    if not len(gaps) or gaps.min() <= 0:
+        return not len(gaps)
+    ratio = gaps / np.sort(gaps)[(len(gaps) - 1) // 2]
     count = np.round(ratio)
     near = (np.abs(ratio - count) <= 0.25) & (count >= 1) & (count <= _LONGEST_GAP)
     return bool((near | (np.abs(ratio - 1) < 0.5)).mean() >= _REGULAR_SHARE)
@@ -218,7 +225,7 @@ def _may_be_numbered(ns: NDArray[np.int64]) -> bool:
     return bool((steps % step == 0).all() and steps.max() <= _LONGEST_GAP * step)
 
 
-_TABLE_NAME = re.compile(r"time[ _-]?stamps?|frame[ _-]?times?", re.IGNORECASE)
+_TABLE_NAME = re.compile(r"time[ _-]?stamps?|frame[ _-]?times?|^times$", re.IGNORECASE)
 _PLAIN_TABLE_NAME = re.compile(
     rf"[ _.-]*(synchronized|recorded|camera|video)?[ _.-]*({_TABLE_NAME.pattern})([ _-]history)?", re.IGNORECASE
 )
@@ -353,11 +360,12 @@ def _columns(file: Path, label: str) -> dict[str, list[str]]:
     """
     try:
         if file.suffix.lower() == ".npy":
-            array = np.load(BytesIO(read_bytes(file, _MAX_TABLE_BYTES)), allow_pickle=False)
-            return {"0": [str(value) for value in array.tolist()]} if array.ndim == 1 else {}
+            return _columns_of_array(read_bytes(file, _MAX_TABLE_BYTES))
         lines = [line for line in read_text(file, _MAX_TABLE_BYTES).splitlines() if line.strip()]
         header = next((line for line in lines if _TIME_COLUMN.search(line)), None)
         lines = [line for line in lines if line is header or not line.startswith("#")]
+        is_comment = bool(lines) and lines[0].startswith("#")
+        lines = [line.lstrip("# ") for line in lines]
         delimiter = next((each for each in "\t;," if lines and each in lines[0]), None)
         if delimiter is not None:
             rows = [[cell.strip() for cell in row] for row in csv.reader(lines, delimiter=delimiter)]
@@ -367,10 +375,28 @@ def _columns(file: Path, label: str) -> dict[str, list[str]]:
         raise InputError(f"{label} cannot be read: {error}", TABLE_HINT) from error
     if not rows:
         return {}
+    if is_comment and len(rows) > 1 and len(rows[0]) > len(rows[1]):
+        del rows[0]  # such as `# timestamp format v2`
     has_names = all(_number(cell) is None for cell in rows[0])
-    names = [cell.lstrip("# ") for cell in rows[0]] if has_names else [str(place) for place in range(len(rows[0]))]
+    names = rows[0] if has_names else [str(place) for place in range(len(rows[0]))]
     body = [row for row in rows[has_names:] if len(row) >= len(names)]
     return {name: [row[place] for row in body] for place, name in enumerate(names)}
+
+
+def _columns_of_array(content: bytes) -> dict[str, list[str]]:
+    """Return the rows or columns of an NPY file, the longer ones; none of Python objects, which may be programs.
+
+    Source: campy (`frametimes.npy` with frame numbers and times), RH20T (`timestamps.npy` with a dictionary).
+    """
+    try:
+        array = np.load(BytesIO(content), allow_pickle=False)
+    except ValueError:
+        return {}
+    array = array[None] if array.ndim == 1 else array
+    if array.ndim != 2 or not array.size:
+        return {}
+    columns = array if array.shape[1] >= array.shape[0] else array.T
+    return {str(place): [str(value) for value in column] for place, column in enumerate(columns.tolist())}
 
 
 def _find_name(view: str, text: str) -> re.Match[str] | None:

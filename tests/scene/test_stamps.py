@@ -62,6 +62,7 @@ def dates(pattern: str, step_ms: int = 40, count: int = 30, first_ms: int = 0) -
         (dates("%H-%M-%S.{ms}", first_ms=600), "midnight", CLOCK_NS + 600_000_000, 40_000_000),
         (dates("%H-%M-%S.{ms}", count=5), "midnight", CLOCK_NS, 40_000_000),
         (dates("%H_%M_%S_{ms}"), "midnight", CLOCK_NS, 40_000_000),
+        (dates("cam1_%H%M%S_{us}"), "midnight", CLOCK_NS, 40_000_000),
         ([f"f{n / 8:.6f}" for n in range(1, 12)], "unknown", NS // 8, NS // 8),
     ],
 )
@@ -93,6 +94,7 @@ def test_times_of_every_notation_are_read_exactly(names: list[str], origin: str,
         [f"01.02.03.{n:02}" for n in range(50)],
         [f"192.168.1.{n}" for n in range(1, 20)],
         [f"{n}.{n * 33:05}" for n in range(20)],
+        [f"{n:06}_{n * 33333:06}" for n in range(20)],
         ["1403636579763555584"],
         [f"image_{n}" for n in range(8)],
     ],
@@ -179,9 +181,18 @@ def test_depth_with_times_of_its_own_is_paired_by_time(late_ns: int, is_paired: 
     assert view.depth.indices == (1, 2, 3, 4, 5, 6)
 
 
-@pytest.mark.parametrize("pattern", ["{:06}_color", "{:04}_cam1", "take2_{:03}_left", "{}"])
-def test_a_number_before_a_word_is_a_frame_number(pattern: str, tmp_path: Path) -> None:
-    names = [pattern.format(n) for n in range(8)]
+@pytest.mark.parametrize(
+    "names",
+    [
+        *(
+            [pattern.format(n) for n in range(8)]
+            for pattern in ("{:06}_color", "{:04}_cam1", "take2_{:03}_left", "{}")
+        ),
+        [f"{n * 1000 // 30:06}" for n in range(8)],
+        [f"{123456789012345 + n * 33333333 + n * n * 777}" for n in range(8)],
+    ],
+)
+def test_numbers_before_a_word_and_ticks_of_a_clock_count_frames(names: list[str], tmp_path: Path) -> None:
     write_stamped(tmp_path, {"a": names, "b": names}, {"b": [2]})
     scene = open_scene(tmp_path, image_fps=30)
     assert scene.synchronisation == "frame numbers in the file names"
@@ -198,7 +209,7 @@ def csv_of(header: str, row: Callable[[int], str], kept: Sequence[int]) -> bytes
     return (header + "".join(row(n) + "\n" for n in kept)).encode()
 
 
-def npy_of(values: Sequence[float]) -> bytes:
+def npy_of(values: Sequence[float] | Sequence[Sequence[float]]) -> bytes:
     file = io.BytesIO()
     np.save(file, np.array(values))
     return file.getvalue()
@@ -273,6 +284,13 @@ TABLES: dict[str, tuple[dict[str, bytes], float]] = {
         ),
         CLOCK_NS / 1e9,
     ),
+    "mkvextract": (
+        each(
+            "{}_timestamps.txt", lambda k: csv_of("# timestamp format v2\n", lambda n: f"{500 + n * 100 / 3:.6f}", k)
+        ),
+        0.5,
+    ),
+    "campy": (each("{}_frametimes.npy", lambda k: npy_of([range(len(k)), [900 + n / 30 for n in k]])), 900),
     "npy": (each("{}_timestamps.npy", lambda k: npy_of([13387370298875 + n * 33333333 for n in k])), 13387.370298875),
     "caliscope": (caliscope("cam_id"), 54321),
     "earlier caliscope": ({"frame_time_history.csv": caliscope("port")["timestamps.csv"]}, 54321),
@@ -312,8 +330,10 @@ def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"a_timestamps\.csv is a table of time stamps, not a sync file"):
         open_scene(tmp_path, sync=str(table))
     table.write_text("comment\nby hand\n")
-    scene = open_scene(tmp_path)
-    assert "a_timestamps.csv: no times of the views; it is not used" in [notice.text for notice in scene.notices]
+    np.save(tmp_path / "b_timestamps.npy", {"color": [1, 2, 3]}, allow_pickle=True)  # type: ignore[arg-type]
+    texts = [notice.text for notice in open_scene(tmp_path).notices]
+    assert {f"{name}: no times of the views; it is not used" for name in (table.name, "b_timestamps.npy")} <= {*texts}
+    (tmp_path / "b_timestamps.npy").unlink()
     table.write_text("timestamp_s\n" + "".join(f"{n / 30}\n" for n in (0, 1, 2, 4, 5, 6)))
     scene = open_scene(tmp_path)
     assert scene.synchronisation == "time stamps in a_timestamps.csv (1 of 2 views)"
@@ -328,6 +348,7 @@ def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path) -> None:
         ("a.csv", "timestamp_s,joint,x\n" + "".join(f"{n // 2 / 30},{n % 2},1\n" for n in range(12)), False),
         ("a.csv", "frame,x\n" + "".join(f"{n},1\n" for n in range(6)), False),
         ("timestamps.csv", "timestamp_s\n" + "".join(f"{n / 30}\n" for n in range(6)), True),
+        ("times.txt", "".join(f"{n / 10:e}\n" for n in range(6)), True),
         ("timestamps.csv", "timestamp_s\n" + "".join(f"{n / 30}\n" for n in range(7)), False),
         ("imu_timestamps.csv", "timestamp_s,ax\n" + "".join(f"{n / 200},1\n" for n in range(60)), False),
         ("a_imu_timestamps.csv", "timestamp_s,ax\n" + "".join(f"{n / 200},1\n" for n in range(60)), False),
