@@ -28,6 +28,7 @@ from page4d.scene.layout import (
     notices_of,
     one_series,
     recordings_below,
+    takes_notice,
     views_of_instants,
 )
 from page4d.scene.records import Level, Notice
@@ -177,7 +178,7 @@ def select_views(
     series = [one_series(candidate) for candidate in chosen]
     left = [one for one in found.left_out if one.candidate not in chosen]
     left += [one for _, more in series for one in more]
-    return tuple(candidate for candidate, _ in series), (*notices, *notices_of(left))
+    return tuple(candidate for candidate, _ in series), (*notices, *notices_of(left), *takes_notice(chosen))
 
 
 def _selected(

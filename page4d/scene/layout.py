@@ -30,6 +30,7 @@ _MAPS = (
     | MASK_WORDS
     | frozenset("disparity label labels seg segmentation semantic semantics normals confidence".split())
 )
+_FULL_GRID = 0.9
 _COPY, _COLORED = "copies of {}", "the colour images are {}"
 MAPS = "depth maps or masks, read with ⟨depth⟩ and ⟨masks⟩"
 _BOARDS = frozenset("calib calibration checkerboard chessboard charuco".split())
@@ -45,9 +46,24 @@ _COPIES = _REDUCED | frozenset(
 )
 """Words in the names of recordings that are no cameras if they show what another one shows."""
 
+_DERIVED = frozenset("undistorted undist rectified corrected".split())
+_MARK = re.compile(r"(?<=\d{4})S\d\d$|(?<=^IMG_)E(?=\d{4})|^LRV(?=_\d{8}_)")
+"""Marks of copies: C0001S03 (proxy of Sony), IMG_E0001 (edited on an iPhone), LRV_20240501_... (Insta360)."""
+
+_PROXY = re.compile(r"(?<=\d{4})S\d\d$|(?<![A-Za-z])GL\d{6}|^LRV_")
+_MODE = re.compile(r"(?<![A-Za-z])G[HXL](?=\d{6})|^VID(?=_\d{8}_)|(?<=_\d{6})_\d\d(?=_\d{3}$)")
+"""Parts of names that differ between a recording and its proxy: GL010123 of GX010123 or GH010123; Insta360's lens."""
+
+_ONE_CAMERA = re.compile(
+    r"(?:take|scene|session|trial|shot|seq|sequence)[ _.-]*\d{1,4}|train|test|val", re.IGNORECASE
+)
+"""Names of recordings at different times, or of parts of a data set."""
+
 _DIVISORS = frozenset("2 4 8 16".split())
 _FRAMES = frozenset("frames images image imgs extracted mp4 mov avi mkv video".split())
-_NO_CAMERAS = _COPIES | _DIVISORS | _FRAMES | frozenset("1x x1 full orig original high 1440p 2160p 4k".split())
+_NO_CAMERAS = (
+    _COPIES | _DERIVED | _DIVISORS | _FRAMES | frozenset("1x x1 full orig original high 1440p 2160p 4k".split())
+)
 """Words that distinguish no cameras where there are copies: nerfstudio's `images_2` has half the size of `images`."""
 
 _SAME_PICTURE = 0.9
@@ -131,6 +147,13 @@ def are_takes(below: Sequence[Candidate]) -> bool:
     return len(names) == 1 and is_camera and not any(CAMERA_NAME.fullmatch(candidate.name) for candidate in below)
 
 
+def takes_notice(chosen: Sequence[Candidate]) -> tuple[Notice, ...]:
+    """Warn of views that are named as takes, or as parts of a data set of one camera."""
+    takes = [candidate.label for candidate in chosen if _ONE_CAMERA.fullmatch(candidate.name)]
+    text = "named as takes or parts of a data set, used as cameras that record at the same time"
+    return (Notice(f"{listed(takes)}: {text}"),) if len(takes) > 1 else ()
+
+
 def is_no_camera(name: str) -> bool:
     """Return whether a folder is named as one of maps or images of a calibration."""
     return bool(_words(name) & (_MAPS | _BOARDS))
@@ -191,6 +214,12 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
         InputError: if no series is plainly that of the pictures.
     """
     series = _series(candidate)
+    for key, files in series.items():
+        if grid := _grid(files):
+            raise InputError(
+                f"{candidate.label}{key}: names with {grid[0]} x {grid[1]} numbers, as of cameras and instants",
+                "put every camera into a folder of its own, or give the images of one camera one number each",
+            )
     if len(series) < 2:
         return candidate, []
     pictures = [key for key in series if not _words(key) & (_MAPS | _REDUCED)] or list(series)
@@ -231,6 +260,16 @@ def _series(candidate: Candidate) -> dict[str, list[Path]]:
     return series
 
 
+def _grid(files: Sequence[Path]) -> tuple[int, int] | None:
+    """Return the counts of two numbers in names if almost all combinations exist: `00012_03.png`, `00012_04.png`."""
+    found = [[match[0] for match in _FRAME_NUMBER.finditer(file.stem)] for file in files]
+    columns = [len(set(column)) for column in zip(*found, strict=True)] if len({*map(len, found)}) == 1 else []
+    sizes = [count for count in columns if count > 1]
+    if len(sizes) != 2 or len(files) < _FULL_GRID * sizes[0] * sizes[1]:
+        return None
+    return None if stamps_of_names([[file.stem for file in files]]) != [None] else (sizes[0], sizes[1])
+
+
 def _share_numbers(files: Sequence[Path], others: Sequence[Path]) -> bool:
     """Return whether half of the frame numbers of one of two series are those of the other."""
     numbers, taken = (
@@ -251,6 +290,10 @@ def cameras_alone(candidates: Sequence[Candidate]) -> tuple[list[Candidate], lis
         if len(named) < len(kept):
             left += [LeftOut(candidate=candidate, kind=kind, level=level) for candidate in named]
             kept = [candidate for candidate in kept if candidate not in named]
+    singles = [candidate for candidate in kept if len(candidate.files) == 1]
+    if len(singles) < len(kept):
+        left += [LeftOut(candidate=candidate, kind="a single image") for candidate in singles]
+        kept = [candidate for candidate in kept if candidate not in singles]
     for find in (_copies, _later_chapters):
         found = find(kept)
         left += found
@@ -261,8 +304,10 @@ def cameras_alone(candidates: Sequence[Candidate]) -> tuple[list[Candidate], lis
 def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
     """Find images of a video with their name, and recordings with the name and the first picture of a larger one."""
     groups: dict[tuple[str, ...], list[Candidate]] = defaultdict(list)
+    names = {candidate.name for candidate in candidates}
+    repeated = {name: base for name in names if (base := re.sub(r" ?\(\d\)$", "", name)) in names - {name}}
     for candidate in candidates:
-        groups[_camera_words(candidate.name)].append(candidate)
+        groups[_camera_words(repeated.get(candidate.name, candidate.name))].append(candidate)
     left = []
     for group in groups.values():
         videos = [candidate for candidate in group if not candidate.files]
@@ -273,7 +318,7 @@ def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
         ]
         left += [LeftOut(candidate=candidate, kind="images of {}", view=videos[0].label) for candidate in images]
         others = [candidate for candidate in group if candidate not in images]
-        named = [candidate for candidate in others if _words(candidate.name) & _COPIES]
+        named = [candidate for candidate in others if candidate.name in repeated or _is_named_copy(candidate.name)]
         # Without such a name, as in cam2, cam4 and cam8, the original has no divisor: images, images_2 and images_4.
         if len(others) > 1 and (named or not all(_words(candidate.name) & _DIVISORS for candidate in others)):
             left += _smaller(others, named)
@@ -282,16 +327,12 @@ def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
 
 def _camera_words(name: str) -> tuple[str, ...]:
     """Return the words of a name without those of copies."""
-    name = re.sub(r"^(C\d{4})S\d\d$|^G[HXL](?=\d{6}$)", r"\1", name)
-    return tuple(word.lower() for word in _WORD.findall(name) if word.lower() not in _NO_CAMERAS)
+    words = [word.lower() for word in _WORD.findall(_MODE.sub("", _MARK.sub("", name)))]
+    return tuple(word for word in words if word not in _NO_CAMERAS)
 
 
-def _is_reduced(name: str) -> bool:
-    """Return whether a name is that of a proxy.
-
-    Source: the names of proxies of Sony (C0001S03 of C0001) and GoPro (GL010123 of GX010123 or GH010123).
-    """
-    return bool(_words(name) & _REDUCED or re.fullmatch(r"C\d{4}S\d\d|GL\d{6}", name))
+def _is_named_copy(name: str) -> bool:
+    return bool(_words(name) & (_COPIES | _DERIVED) or _MARK.search(name))
 
 
 def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[LeftOut]:
@@ -305,7 +346,8 @@ def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[Lef
 
     def is_copy(candidate: Candidate) -> bool:
         is_smaller = sizes[candidate.label] < sizes[original.label]
-        if is_smaller and _is_reduced(candidate.name):
+        words, is_proxy = _words(candidate.name), _PROXY.search(candidate.name) is not None
+        if (is_smaller and (words & _REDUCED or is_proxy)) or (candidate in named and words & _DERIVED):
             return True
         may_be = is_smaller or candidate in named or candidate.name == original.name
         return may_be and _show_the_same(pictures[candidate.label], pictures[original.label])

@@ -31,7 +31,7 @@ def ignored(folder: Path) -> dict[str, Level]:
 
 
 def test_views_are_in_natural_order(tmp_path: Path) -> None:
-    touch(tmp_path, "cam10.mp4", "cam2.MP4", "cam1.mov", "Cam3.mkv", "cam4/0.png", "a b.webm", "ü.avi")
+    touch(tmp_path, "cam10.mp4", "cam2.MP4", "cam1.mov", "Cam3.mkv", "cam4/0.png", "cam4/1.png", "a b.webm", "ü.avi")
     assert names(tmp_path) == ["a b", "cam1", "cam2", "Cam3", "cam4", "cam10", "ü"]
 
 
@@ -125,7 +125,16 @@ def test_folders_without_videos_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_subfolder_with_the_videos_is_named(tmp_path: Path) -> None:
-    touch(tmp_path, "readme.md", "calib/extri.yml", "two/a.mp4", "two/b.mov", "videos/a.mp4", "videos/b/0.png")
+    touch(
+        tmp_path,
+        "readme.md",
+        "calib/extri.yml",
+        "two/a.mp4",
+        "two/b.mov",
+        "videos/a.mp4",
+        "videos/b/0.png",
+        "videos/b/1.png",
+    )
     touch(tmp_path, "videos/c.mkv", "videos/notes.txt", ".trash/x.mp4", "masks/a.mp4", "masks/b.mp4")
     with pytest.raises(InputError) as caught:
         discover(tmp_path)
