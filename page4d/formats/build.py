@@ -20,7 +20,7 @@ from torch import Tensor
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER
 from page4d.errors import InputError
-from page4d.formats.camera_model import MAX_SIDE_PX, ROTATION_TOLERANCE, CalibratedCamera
+from page4d.formats.camera_model import CORRECTION_HINT, MAX_SIDE_PX, ROTATION_TOLERANCE, CalibratedCamera
 from page4d.formats.files import error_context
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import Distortion, LensModel
@@ -121,6 +121,30 @@ def parse_number(text: str) -> float | None:
         return float(text) if text.isascii() and "_" not in text else None
     except ValueError:
         return None
+
+
+def number_from(text: str | None, key: str) -> float:
+    """Return the number in a text of an XML file; `key` names it in the error.
+
+    Raises:
+        InputError: if it is missing, or no number.
+    """
+    number = None if text is None else parse_number(text)
+    if number is None:
+        found = "is missing" if text is None else f"is not a number ('{text[:20]}')"
+        raise InputError(f"{key} {found}", CORRECTION_HINT)
+    return number
+
+
+def whole_size(height: float, width: float) -> tuple[int, int]:
+    """Return (height, width) of an image in whole pixels.
+
+    Raises:
+        InputError: if a side is not a positive whole number.
+    """
+    if not all(0 < side < 1e9 and side == int(side) for side in (height, width)):
+        raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
+    return int(height), int(width)
 
 
 def is_rotation(matrix: Float[Tensor, "*F 3 3"]) -> bool:

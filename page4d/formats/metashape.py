@@ -21,9 +21,10 @@ from page4d.formats.build import (
     fisheye,
     group_images,
     join_images,
-    parse_number,
+    number_from,
     pinhole,
     pose_matrix,
+    whole_size,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
 from page4d.formats.files import MAX_IMAGES, check_count, error_context, unreadable
@@ -105,10 +106,9 @@ def _lens(sensor: Element | None) -> _Lens:
         raise InputError(f"the sensor type {kind[:40]} is not supported", "export undistorted pictures")
     resolution = node.find("resolution")
     resolution = sensor.find("resolution") if resolution is None else resolution
-    sides = [0.0 if resolution is None else _number(resolution.get(key), key) for key in ("height", "width")]
-    if not all(0 < side < 1e9 and side == int(side) for side in sides):
-        raise InputError(f"its resolution is {sides[1]:g}x{sides[0]:g}", CORRECTION_HINT)
-    value = {child.tag: _number(child.text, child.tag) for child in node if child.tag in _COEFFICIENTS}
+    sides = {} if resolution is None else resolution.attrib
+    height, width = whole_size(*(number_from(sides.get(key), f"the {key}") for key in ("height", "width")))
+    value = {child.tag: number_from(child.text, child.tag) for child in node if child.tag in _COEFFICIENTS}
     f, cx, cy, b1, b2, k1, k2, k3, k4, p1, p2, p3, p4 = (value.get(key, 0.0) for key in _COEFFICIENTS)
     is_fisheye = kind == "fisheye"
     if "f" not in value:
@@ -119,8 +119,7 @@ def _lens(sensor: Element | None) -> _Lens:
             "align with k1 k2 k3 p1 p2 (fisheye: k1 to k4), or export undistorted pictures",
         )
     distortion = fisheye((k1, k2, k3, k4)) if is_fisheye else brown_conrady((k1, k2, p2, p1, k3))
-    matrix = pinhole(f + b1, f, sides[1] / 2 + cx, sides[0] / 2 + cy, b2)
-    return matrix, distortion, (int(sides[0]), int(sides[1]))
+    return pinhole(f + b1, f, width / 2 + cx, height / 2 + cy, b2), distortion, (height, width)
 
 
 _COEFFICIENTS = ("f", "cx", "cy", "b1", "b2", "k1", "k2", "k3", "k4", "p1", "p2", "p3", "p4")
@@ -130,11 +129,4 @@ def _numbers(node: Element, tag: str, count: int) -> list[float]:
     words = (node.findtext(tag) or "").split()
     if len(words) != count:
         raise InputError(f"<{tag}> has {len(words)} numbers, expected {count}", CORRECTION_HINT)
-    return [_number(word, tag) for word in words]
-
-
-def _number(text: str | None, key: str) -> float:
-    number = None if text is None else parse_number(text)
-    if number is None:
-        raise InputError(f"{key} is not a number ('{(text or '')[:20]}')", CORRECTION_HINT)
-    return number
+    return [number_from(word, tag) for word in words]

@@ -24,6 +24,7 @@ from page4d.formats.build import (
     parse_number,
     pose_matrix,
     rotation_from_vector,
+    whole_size,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context, read_document, unreadable
@@ -230,10 +231,7 @@ def _image_size(name: str, intrinsic: _File) -> tuple[int, int] | None:
         return None
     if missing:
         raise InputError(f"{missing[0]} is missing in {intrinsic.name}", "give both sides of the image, or neither")
-    height, width = (number_of(intrinsic.content[key], key) for key in keys)
-    if not all(abs(side) < 1e9 and side == int(side) for side in (height, width)):
-        raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
-    return int(height), int(width)
+    return whole_size(*(number_of(intrinsic.content[key], key) for key in keys))
 
 
 def _pixel_center(intrinsic: _File) -> float:

@@ -10,7 +10,7 @@ import torch
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
 from page4d.errors import InputError, shortened
-from page4d.formats.build import brown_conrady, make_camera, parse_number, pinhole, pose_matrix
+from page4d.formats.build import brown_conrady, make_camera, number_from, pinhole, pose_matrix, whole_size
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context
 
@@ -56,9 +56,7 @@ def _camera(label: str, node: ElementTree.Element, fallback_name: str) -> Calibr
         view = _child(node, "fov_video")
         transform = _child(node, "transform")
         left, top, right, bottom = (_number(view, key) for key in ("left", "top", "right", "bottom"))
-        width, height = right - left + 1, bottom - top + 1
-        if not all(0 < side < 1e9 and side == int(side) for side in (width, height)):
-            raise InputError(f"fov_video spans {width:g}x{height:g} pixels", CORRECTION_HINT)
+        image_size = whole_size(bottom - top + 1, right - left + 1)
         intrinsics = pinhole(
             _number(intrinsic, "focalLengthU") / _UNITS_PER_PIXEL,
             _number(intrinsic, "focalLengthV") / _UNITS_PER_PIXEL,
@@ -66,11 +64,9 @@ def _camera(label: str, node: ElementTree.Element, fallback_name: str) -> Calibr
             _number(intrinsic, "centerPointV") / _UNITS_PER_PIXEL - top,
             _number(intrinsic, "skew", 0.0) / _UNITS_PER_PIXEL,
         )
-        # The camera axes of QTM are x right, y up, z backwards: y and z change sign.
-        rows = [[_number(transform, f"r{row}{column}") for column in (1, 2, 3)] for row in (1, 2, 3)]
-        rotation = torch.tensor([[1.0], [-1.0], [-1.0]], dtype=torch.float64) * torch.tensor(
-            rows, dtype=torch.float64
-        )
+        signs = {1: 1.0, 2: -1.0, 3: -1.0}  # The camera axes of QTM are x right, y up, z backwards.
+        rows = [[sign * _number(transform, f"r{row}{column}") for column in (1, 2, 3)] for row, sign in signs.items()]
+        rotation = torch.tensor(rows, dtype=torch.float64)
         center = torch.tensor([_number(transform, key) for key in "xyz"], dtype=torch.float64) / _MM_PER_METRE
         distortion = brown_conrady(_distortion_coefficients(intrinsic))
     return make_camera(
@@ -78,7 +74,7 @@ def _camera(label: str, node: ElementTree.Element, fallback_name: str) -> Calibr
         name,
         intrinsics=intrinsics,
         world_to_camera=pose_matrix(rotation, (-rotation @ center).tolist()),
-        image_size=(int(height), int(width)),
+        image_size=image_size,
         distortion=distortion,
         pixel_center=INTEGER_PIXEL_CENTER,
     )
@@ -103,10 +99,4 @@ def _child(node: ElementTree.Element, tag: str) -> ElementTree.Element:
 
 def _number(node: ElementTree.Element, key: str, default: float | None = None) -> float:
     text = node.get(key)
-    if text is None and default is not None:
-        return default
-    number = None if text is None else parse_number(text)
-    if number is None:
-        found = "is missing" if text is None else f"is not a number ('{text[:20]}')"
-        raise InputError(f"{key} of <{node.tag}> {found}", CORRECTION_HINT)
-    return number
+    return default if text is None and default is not None else number_from(text, f"{key} of <{node.tag}>")

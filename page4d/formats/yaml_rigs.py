@@ -30,6 +30,7 @@ from page4d.formats.build import (
     pinhole,
     pose_matrix,
     rotation_of,
+    whole_size,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context, read_document, unreadable, validated
@@ -267,9 +268,7 @@ def _size(table: Mapping[str, object], prefix: str) -> tuple[int, int] | None:
         if not isinstance(pair, list) or len(pair) != 2:
             return None
         width, height = (number_of(value, "image_size") for value in pair)
-    if not all(0 <= side < 1e9 and side == int(side) for side in (height, width)):
-        raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
-    return (int(height), int(width)) if height and width else None
+    return whole_size(height, width) if height or width else None
 
 
 def _flat(value: object, key: str) -> list[float]:

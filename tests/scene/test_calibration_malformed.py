@@ -190,7 +190,7 @@ DAMAGE = {
         ("<transform ", "<transfer ", "Calib.qca.txt: camera cam01: <transform> is missing"),
         ('skew="0.0"', 'skew="x"', r"camera cam01: skew of <intrinsic> is not a number \('x'\)"),
         ("focalLengthU", "focal", "camera cam01: focalLengthU of <intrinsic> is missing"),
-        ('left="16"', 'left="1e99"', "camera cam01: fov_video spans"),
+        ('left="16"', 'left="1e99"', "camera cam01: the image size is "),
         ('radialDistortion1="-0.21"', 'radialDistortion1="nan"', "camera cam01: the distortion coefficients"),
         ('skew="0.0"', 'skew="1_6"', r"camera cam01: skew of <intrinsic> is not a number \('1_6'\)"),
         ("<calibration>", "<calibrations>", "not well-formed XML"),
