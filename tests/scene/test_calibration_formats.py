@@ -17,8 +17,6 @@ from page4d.formats.table import FORMATS
 from page4d.geometry.distortion import Distortion, LensModel
 from tests.scene.calibration_writers import make_rig, output_content, write_colmap_text, write_nerfstudio
 
-CAPTURES = Path(__file__).resolve().parents[3] / "shared" / "scenes"
-
 QCA = """<?xml version='1.0' encoding='ASCII'?>
 <calibration source="x"><results std-dev="0."/>
  <cameras>
@@ -89,34 +87,6 @@ def test_qualisys_values_are_converted(tmp_path: Path) -> None:
     )
     assert calibration.scale is Scale.METRIC
     assert calibration.notices == ("small.qca.txt: camera right is inactive and is ignored",)
-
-
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures next to the repository are missing")
-def test_the_treadmill_calibration_is_read_exactly() -> None:
-    calibration = read_calibration(CAPTURES / "treadmill")
-    assert calibration.names == ("cam01", "cam02", "cam03", "cam04")
-    camera = calibration.cameras[0]
-    assert camera.image_size == (1920, 1088)
-    assert camera.intrinsics[0].tolist() == [107599.671875 / 64, 0.0, 34110.316406 / 64 + 0.5]
-    assert camera.intrinsics[1].tolist() == [0.0, 107588.828125 / 64, 60680.792969 / 64 + 0.5]
-    center = -camera.world_to_camera[:3, :3].T @ camera.world_to_camera[:3, 3]
-    np.testing.assert_allclose(center, [1.4602323709212087, -1.9091590482454608, 1.8965058524092062], atol=1e-14)
-    np.testing.assert_allclose(
-        camera.world_to_camera[1, :3], [0.4345300743838753, -0.05946489349975602, -0.8986921279821063], atol=1e-14
-    )
-
-
-@pytest.mark.skipif(not CAPTURES.is_dir(), reason="the captures next to the repository are missing")
-def test_the_tabletop_truth_is_metric_and_shifted_by_half_a_pixel() -> None:
-    path = CAPTURES / "tabletop" / "truth" / "cameras.json"
-    given = json.loads(path.read_text())["cameras"]
-    calibration = read_calibration(path)
-    assert calibration.scale is Scale.METRIC
-    for camera in calibration.cameras:
-        expected = np.add(given[camera.name]["intrinsics"], [[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
-        np.testing.assert_allclose(camera.intrinsics, expected, atol=1e-12)
-        np.testing.assert_allclose(camera.world_to_camera, given[camera.name]["world_to_camera"], atol=1e-6)
-        assert camera.image_size == (480, 640)
 
 
 def test_opencv_yaml_of_early_versions_is_read(tmp_path: Path) -> None:

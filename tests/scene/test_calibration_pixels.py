@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import patch
 
-import cv2
 import numpy as np
 import pycolmap
 import pytest
@@ -117,22 +116,6 @@ def test_files_with_other_names_are_recognized_by_content(name: str, tmp_path: P
 def test_a_calibration_is_found_in_its_folder(name: str, tmp_path: Path) -> None:
     WRITERS[name](tmp_path, make_rig())
     assert read_calibration(tmp_path).names == NAMES.get(name, RIG_NAMES)
-
-
-@pytest.mark.parametrize("name", ["intri.yml", "extri.yml"])
-def test_either_yaml_file_is_accepted(name: str, tmp_path: Path) -> None:
-    write_yaml(tmp_path, make_rig(), sizes=False)
-    calibration = read_calibration(tmp_path / name)
-    assert [camera.image_size for camera in calibration.cameras] == [None, None, None]
-
-
-def test_opencv_reads_the_same_poses(tmp_path: Path) -> None:
-    write_yaml(tmp_path, make_rig())
-    storage = cv2.FileStorage(str(tmp_path / "extri.yml"), cv2.FILE_STORAGE_READ)
-    for camera in read_calibration(tmp_path).cameras:
-        rotation = cv2.Rodrigues(storage.getNode(f"R_{camera.name}").mat())[0]
-        np.testing.assert_allclose(camera.world_to_camera[:3, :3], rotation, atol=1e-14)
-        np.testing.assert_array_equal(camera.world_to_camera[:3, 3:], storage.getNode(f"T_{camera.name}").mat())
 
 
 COLMAP_MODELS = {

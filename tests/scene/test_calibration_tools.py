@@ -184,36 +184,31 @@ R: [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
 """
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "lens"),
-    [
-        (ROS.format(name="left", model="plumb_bob", count=5, data=[-0.1, 0.02, 0, 0, 0.01]), "left", "brown-conrady"),
-        (ROS.format(name="''", model="equidistant", count=4, data=[-0.1, 0.02, 0, 0]), "lens", "fisheye"),
-        (ROS_TOPIC, "lens", "brown-conrady"),
-        (
-            yaml.dump(
-                {
-                    "T_BS": {"rows": 4, "cols": 4, "data": np.eye(4).ravel().tolist()},
-                    "camera_model": "pinhole",
-                    "intrinsics": [70, 71, 31.5, 23.5],
-                    "distortion_model": "radial-tangential",
-                    "distortion_coefficients": [-0.1, 0.02, 0, 0],
-                }
-            ),
-            "lens",
-            "brown-conrady",
-        ),
-        *(
-            (yaml.dump({matrix: K.tolist(), lens: [[-0.1, 0.02, 0.0, 0.0, 0.01]]}), "lens", "brown-conrady")
-            for matrix, lens in (
-                ("camera_matrix", "dist_coeff"),
-                ("camera_matrix", "distortion_coefficents"),  # a misspelling of published files
-                ("intrinsic_matrix", "distortion"),
-                ("mtx", "dist"),
-            )
-        ),
-    ],
-)
+EUROC = {
+    "T_BS": {"rows": 4, "cols": 4, "data": np.eye(4).ravel().tolist()},
+    "camera_model": "pinhole",
+    "intrinsics": [70, 71, 31.5, 23.5],
+    "distortion_model": "radial-tangential",
+    "distortion_coefficients": [-0.1, 0.02, 0, 0],
+}
+LENSES = [
+    (ROS.format(name="left", model="plumb_bob", count=5, data=[-0.1, 0.02, 0, 0, 0.01]), "left", "brown-conrady"),
+    (ROS.format(name="''", model="equidistant", count=4, data=[-0.1, 0.02, 0, 0]), "lens", "fisheye"),
+    (ROS_TOPIC, "lens", "brown-conrady"),
+    (yaml.dump(EUROC), "lens", "brown-conrady"),
+    *(
+        (yaml.dump({matrix: K.tolist(), lens: [[-0.1, 0.02, 0.0, 0.0, 0.01]]}), "lens", "brown-conrady")
+        for matrix, lens in (
+            ("camera_matrix", "dist_coeff"),
+            ("camera_matrix", "distortion_coefficents"),  # a misspelling of published files
+            ("intrinsic_matrix", "distortion"),
+            ("mtx", "dist"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "name", "lens"), LENSES)
 def test_a_lens_of_one_camera_is_read_as_intrinsics_alone(text: str, name: str, lens: str, tmp_path: Path) -> None:
     path = tmp_path / "lens.yaml"
     path.write_text(text)

@@ -3,6 +3,7 @@
 import io
 import os
 import resource
+import shutil
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -189,31 +190,11 @@ def test_photos_of_one_instant_need_no_equal_numbers(tmp_path: Path) -> None:
     assert open_scene(tmp_path).num_times == 1
 
 
-def remove(file: Path) -> None:
-    file.unlink()
-
-
-def remove_folder(file: Path) -> None:
-    for other in file.parent.iterdir():
-        other.unlink()
-    file.parent.rmdir()
-
-
-def turn_into_folder(file: Path) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def turn_into_pipe(file: Path) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "removed": (remove, r"a/1\.png was removed during the run"),
-    "folder removed": (remove_folder, r"a/0\.png was removed during the run"),
-    "folder": (turn_into_folder, r"a/1\.png is no longer a file"),
-    "pipe": (turn_into_pipe, r"a/1\.png is no longer a file"),
+    "removed": (Path.unlink, r"a/1\.png was removed during the run"),
+    "folder removed": (lambda file: shutil.rmtree(file.parent), r"a/0\.png was removed during the run"),
+    "folder": (lambda file: (file.unlink(), file.mkdir()), r"a/1\.png is no longer a file"),
+    "pipe": (lambda file: (file.unlink(), os.mkfifo(file)), r"a/1\.png is no longer a file"),
     "emptied": (lambda file: file.write_bytes(b""), r"a/1\.png is damaged"),
     "text": (lambda file: file.write_text("x"), r"a/1\.png is damaged"),
     "smaller": (
