@@ -149,7 +149,10 @@ def probe_video(
     first_key = header.key_pts[0] if header.key_pts and not is_clean else first.pts
     num_early = 0 if header.container == "avi" else header.num_before_key  # not all recorders mark key frames
     if pts is not None:
-        num_early = 0 if first.pts is None else int(np.searchsorted(pts, min(first.pts, first_key)))
+        begin = None if first.pts is None else min(first.pts, first_key)
+        if header.codec == "mpeg4" and header.key_pts:  # its decoder paints gray, without an error, what it lacks
+            begin = header.key_pts[0]
+        num_early = 0 if begin is None else int(np.searchsorted(pts, begin))
         pts = pts[num_early:]
     if num_early == len(times):
         raise damage_error(path)

@@ -93,6 +93,7 @@ BETWEEN_KEY_FRAMES: dict[str, tuple[str, dict[str, str], int]] = {
     "a.h264": ("libx264", {"g": "12", "bf": "0", "sc_threshold": "0"}, 12),
     "hevc.ts": ("libx265", {"x265-params": f"log-level=none:{OPEN}"}, 12),
     "mpeg2.ts": ("mpeg2video", {"g": "12", "bf": "2", **RATED}, 12),
+    "mpeg4.ts": ("mpeg4", {"g": "12", **RATED}, 12),
     "refresh.ts": ("libx264", {"preset": "fast", "x264-params": "keyint=12:intra-refresh=1:bframes=0"}, 14),
 }
 """Codec, its options, and the first complete frame of a recording without its first 5 packets."""
