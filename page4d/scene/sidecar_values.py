@@ -46,6 +46,9 @@ _IF_ALL_ARE_MARKED = {
 _NEAREST_M, _FARTHEST_M, _FARTHEST_FLOAT_M = 0.01, 1000.0, 200.0
 """Range of the median depth of a view; float depth beyond is probably in millimetres."""
 
+_MIN_FAR_SHARE = 0.02
+"""Share of the readings at one distance, which is beyond twice all others, from which it is probably none."""
+
 
 def marked_pixels(mask: Image) -> NDArray[np.bool_]:
     """Return the pixels [H, W] of a mask [H, W] or [H, W, 3] that exceed half of the maximum in any channel."""
@@ -253,6 +256,12 @@ def _depth_notices(scene: "Scene", view: str, maps: Sequence[Image]) -> Iterator
         found = f"{DEEPEST_LEVEL} or 0" if any(_is_saturated(one).any() for one in maps) else "0"
         yield Notice(f"depth maps of {view} ({len(maps)} checked): all values are {found}")
         return
+    largest = levels.max()
+    below = levels[levels < largest].max(initial=0)
+    share = float((levels == largest).mean())
+    if share > _MIN_FAR_SHARE and 0 < below < largest / 2:
+        found = f"{share:.0%} of the readings are {largest:g}, the others at most {below:g}"
+        yield Notice(f"depth maps of {view}: {found}; write 0 if {largest:g} is no reading, such as the sky")
     is_levels = levels.dtype == np.uint16
     median = float(np.median(levels)) / scene.depth_levels
     farthest = _FARTHEST_M if is_levels else _FARTHEST_FLOAT_M

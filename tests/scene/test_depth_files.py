@@ -161,6 +161,16 @@ def test_float_depth_in_millimetres_is_reported(depth: float, is_reported: bool,
     assert "float depth maps: a value of 1 is 1 metre; depth_levels states another scale" in found
 
 
+@pytest.mark.parametrize(("far", "is_reported"), [(1000.0, True), (20.0, True), (15.0, False)])
+def test_a_distance_that_stands_for_none_is_reported(far: float, is_reported: bool, rig: Path) -> None:
+    depth = np.where(np.arange(64) < 8, np.float32(far), DEPTH)
+    texts = [notice.text for notice in with_depth(rig, {"a": depth, "b": depth}).notices]
+    found = (
+        f"12% of the readings are {far:g}, the others at most 9.5; write 0 if {far:g} is no reading, such as the sky"
+    )
+    assert (f"depth maps of a: {found}" in texts) is is_reported
+
+
 def test_sixteen_bit_depth_has_1000_levels_per_unit_unless_others_are_given(rig: Path) -> None:
     levels = np.full((48, 64), 1500, np.uint16)
     assert depth_of(with_depth(rig, {"a": levels, "b": levels}, "png")).max() == 1.5
