@@ -55,13 +55,14 @@ Side: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SIDE_PX, strict=False), Befo
 """Side of an image in px; Pose2Sim writes it as 640.0."""
 
 WidthHeight: TypeAlias = Annotated[list[Side], Field(min_length=2, max_length=2)]
-Coefficients: TypeAlias = list[float] | Annotated[list[list[float]], Field(max_length=1)]
+Coefficients: TypeAlias = Annotated[
+    list[float] | list[Annotated[list[float], Field(max_length=14)]], Field(max_length=14)
+]
 
 
 def flat(numbers: Sequence[float] | Sequence[Sequence[float]]) -> list[float]:
     """Return the numbers of a vector, a row or a column."""
-    values: list[float] = torch.tensor(numbers, dtype=torch.float64).flatten().tolist()
-    return values
+    return [value for row in numbers for value in (row if isinstance(row, Sequence) else [row])]
 
 
 def pinhole(

@@ -16,6 +16,7 @@ from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, listed
 from page4d.formats.build import (
     Coefficients,
+    Column3,
     FileSchema,
     Matrix3,
     Row3,
@@ -51,8 +52,8 @@ class _CameraTable(FileSchema):
     size: WidthHeight
     matrix: Matrix3
     distortions: Coefficients = Field(default=[])
-    rotation: Row3 | Matrix3 = Field(default=[])
-    translation: Row3 = Field(default=[])
+    rotation: Row3 | Matrix3 | Column3 = Field(default=[])
+    translation: Row3 | Column3 = Field(default=[])
     fisheye: bool = False
 
 
@@ -99,7 +100,7 @@ def _camera(path: Path, key: str, content: dict[str, object], poses: bool) -> Ca
     name = key if table.name is None else table.name
     with error_context(path.name, name):
         distortion = (fisheye if table.fisheye else brown_conrady)(flat(table.distortions))
-        pose = pose_matrix(rotation_of(table.rotation), table.translation) if poses else None
+        pose = pose_matrix(rotation_of(table.rotation), flat(table.translation)) if poses else None
     return opencv_camera(path, name, table.matrix, (table.size[1], table.size[0]), pose, distortion)
 
 

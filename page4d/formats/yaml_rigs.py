@@ -130,20 +130,24 @@ def read_mc_calib(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
 def read_camera_info(path: Path, content: dict[str, Any] | list[tuple[Path, dict[str, Any]]]) -> Calibration:
     """Read the lens of a camera from `camera_info` of ROS, OpenCV's calibration sample or EuRoC, or several files.
 
-    Without `camera_name` the camera has the name of the file.
+    Without `camera_name`, or if several files have the same one, as ROS writes them, cameras have the names of files.
 
     Raises:
         InputError: if a lens is invalid.
     """
     files = content if isinstance(content, list) else [(path, content)]
-    cameras = tuple(_camera_info(file, table) for file, table in files)
+    given = [str(table.get("camera_name") or "") for _, table in files]
+    names = [
+        name if name and given.count(name) == 1 else file.name.split(".")[0]
+        for name, (file, _) in zip(given, files, strict=True)
+    ]
+    cameras = tuple(_camera_info(file, name, table) for name, (file, table) in zip(names, files, strict=True))
     plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not _find(table, _DISTORTION)]
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=undistorted(path.name, plain))
 
 
-def _camera_info(path: Path, content: dict[str, Any]) -> CalibratedCamera:
+def _camera_info(path: Path, name: str, content: dict[str, Any]) -> CalibratedCamera:
     table = _lowered(content)
-    name = str(table.get("camera_name") or path.name.split(".")[0])
     with error_context(path.name, name):
         given = _find(table, _LENS)
         if "intrinsics" in table:  # EuRoC: fx fy cx cy

@@ -231,11 +231,17 @@ def write_panoptic(folder: Path, rig: list[RigCamera]) -> Path:
     return path
 
 
+def _row_or_column(camera: RigCamera) -> list[list[float]]:
+    """Return coefficients as OpenCV returns them: a row, or a column of a fisheye lens."""
+    values = np.array(camera.coefficients)
+    return (values[:, None] if camera.fisheye else values[None]).tolist()  # type: ignore[no-any-return]
+
+
 def write_multical(folder: Path, rig: list[RigCamera]) -> Path:
     """Write `calibration.json` of multical; the last pose is named relative to the rig's camera."""
     cameras = {
         camera.name: {"model": "fisheye" if camera.fisheye else "standard", "image_size": list(camera.size[::-1]),
-                      "K": camera.integer_intrinsics.tolist(), "dist": [list(camera.coefficients)]}
+                      "K": camera.integer_intrinsics.tolist(), "dist": _row_or_column(camera)}
         for camera in rig
     }  # fmt: skip
     poses = {camera.name: {"R": camera.rotation.tolist(), "T": camera.translation.tolist()} for camera in rig}

@@ -225,10 +225,11 @@ def test_a_lens_of_one_camera_is_read_as_intrinsics_alone(text: str, name: str, 
 def test_lenses_of_several_files_are_joined(tmp_path: Path) -> None:
     scene = open_scene(views(tmp_path / "rig", "left", "right"))
     (tmp_path / "info").mkdir()
-    for name in ("left", "right"):
-        text = ROS.format(name=name, model="plumb_bob", count=5, data=[0.0] * 5)
-        (tmp_path / "info" / f"{name}.yaml").write_text(text)
-    assert [lens.intrinsics[0, 0] for lens in lenses_of(scene, intrinsics=tmp_path / "info")] == [70.0, 70.0]
+    for names in (("left", "right"), ("narrow_stereo",) * 2):
+        for file, name in zip(("left", "right"), names, strict=True):
+            text = ROS.format(name=name, model="plumb_bob", count=5, data=[0.0] * 5)
+            (tmp_path / "info" / f"{file}.yaml").write_text(text)
+        assert [lens.intrinsics[0, 0] for lens in lenses_of(scene, intrinsics=tmp_path / "info")] == [70.0, 70.0]
 
 
 def test_the_sample_of_opencv_states_whether_four_coefficients_are_a_fisheye(tmp_path: Path) -> None:
