@@ -103,7 +103,7 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
                     sync_file = entry
                 else:
                     ignored[Notice(f"{sync_file.name} is used", Level.INFO)].append(entry.name)
-            elif (notice := _reason_to_ignore(entry)) is not None:
+            elif (notice := _reason_to_ignore(entry, calibration)) is not None:
                 is_used = real_path(entry) in used or (real_path(folder) in used and is_calibration_name(entry))
                 if not is_used:
                     ignored[notice].append(entry.name)
@@ -224,15 +224,17 @@ def _distinct(candidates: list[Candidate]) -> tuple[Candidate, ...]:
     )
 
 
-def _reason_to_ignore(entry: Path) -> Notice | None:
-    """Return why an entry is not a view by its name; None if it may be one."""
+def _reason_to_ignore(entry: Path, calibration: Path | None) -> Notice | None:
+    """Return why an entry is not a view by its name; None if it may be one. `calibration` is the one in use."""
     name = entry.name.lower()
     if name.startswith("."):
         return Notice("hidden", Level.INFO)
     if entry.is_dir():
         return Notice(RESERVED_FOLDERS[name], Level.INFO) if name in RESERVED_FOLDERS else None
     if is_calibration_name(entry):
-        return Notice(f"possibly a calibration; pass ⟨calibration='{entry}'⟩ to use it")
+        if calibration is not None:
+            return Notice("another calibration is used", Level.INFO)
+        return Notice("possibly a calibration; pass ⟨calibration=FILE⟩ to use it")
     if entry.suffix.lower() in VIDEO_SUFFIXES:
         return None
     if entry.suffix.lower() in _UNFINISHED_SUFFIXES and Path(entry.stem).suffix.lower() in VIDEO_SUFFIXES:

@@ -53,9 +53,13 @@ def test_other_entries_are_ignored_with_a_reason(tmp_path: Path) -> None:
     assert found["ignored masks: masks, read with masks"] is Level.INFO
     assert found["ignored empty: a folder without images"] is Level.INFO
     assert found["ignored c.mp4: a folder without images"] is Level.WARNING
-    reason = f"possibly a calibration; pass calibration='{tmp_path / 'Calib.toml'}' to use it"
-    assert found[f"ignored Calib.toml: {reason}"] is Level.WARNING
-    assert any(text.startswith("ignored cameras.txt: possibly a calibration") for text in found)
+    (reported,) = (text for text in found if "possibly a calibration; pass calibration=FILE" in text)
+    assert found[reported] is Level.WARNING
+    assert {"Calib.toml", "cameras.txt"} <= set(reported.removeprefix("ignored ").split(":")[0].split(", "))
+    (other,) = (one for one in discover(tmp_path, tmp_path / "cameras.txt").notices if "another" in one.text)
+    assert other.level is Level.INFO
+    assert "Calib.toml" in other.text
+    assert "cameras.txt" not in other.text
     assert discover(tmp_path).sync_file == tmp_path / "sync.json"
 
 
