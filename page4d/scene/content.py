@@ -48,6 +48,9 @@ _MAX_REPEATED, _MAX_NOISE, _MIN_MOTION = 2.0, 0.6, 8.0
 """Gray levels: largest change of a small part of a repeated frame, and mean change of its pixels, which compression
 makes and noise of a sensor exceeds; smallest change of a part in which something moves."""
 
+_CONTRAST = 40
+"""Range of levels per level of change of a repeated frame: in fog or at night, motion changes levels by 3."""
+
 _BORDER_LEVELS = 6
 """Gray levels from a border's own that compression and noise make in the mean of pictures."""
 
@@ -58,7 +61,10 @@ _MIN_CONTENT, _MIN_BORDER = 0.2, 0.01
 """Smallest shares of the picture that are content, and border."""
 
 _DARK = 40
-"""Highest level of a border on one side alone; brighter ones, which sky and walls may be, need all corners."""
+"""Highest level of bars on one side alone; brighter borders, which sky and walls may be, need all corners."""
+
+_MIN_STRAIGHT = 0.98
+"""Share of its bounding box that content between bars fills."""
 
 _MAX_CAPTIONS = 0.1
 """Largest share of a border that logos and captions fill."""
@@ -227,9 +233,10 @@ class Change(NamedTuple):
 def change_between(first: SmallCopy, second: SmallCopy) -> Change:
     """Compare two frames of a view."""
     parts = cv2.blur(cv2.absdiff(first.mean, second.mean), (3, 3))
+    limit = min(max(float(np.ptp(first.mean)) / _CONTRAST, 1.0), _MAX_REPEATED)
     noise = float(cv2.absdiff(first.points, second.points).mean())
     moves = bool(parts.max() >= _MIN_MOTION)
-    repeats = bool(parts.max() <= _MAX_REPEATED) and noise <= _MAX_NOISE
+    repeats = bool(parts.max() <= limit) and noise <= _MAX_NOISE
     return Change(repeats, moves, moves and bool(np.median(parts) <= _MAX_REPEATED))
 
 
@@ -237,7 +244,7 @@ def picture_area(pictures: Sequence[Picture]) -> Area | None:
     """Return where pictures [H, W] of one view carry a picture, None if everywhere.
 
     A border has one level in all pictures, and ends at the convex outline of the content: bars, the surroundings of
-    an image circle, a vignette mask. Dark or bright parts of a scene have no such outline.
+    an image circle, a vignette mask. Dark or bright parts of a scene are less even, or have no such outline.
     """
     if not pictures:
         return None
@@ -246,10 +253,20 @@ def picture_area(pictures: Sequence[Picture]) -> Area | None:
     for level in sorted({int(np.median(stack[:, rows, columns])) for rows in ends for columns in ends}):
         apart = np.abs(stack.astype(np.int16) - level).mean(axis=0)
         area = _framed(apart <= max(_BORDER_LEVELS, _RINGING * float(np.percentile(apart, 90))))
-        num_corners = 0 if area is None else 4 - int(area[[0, 0, -1, -1], [0, -1, 0, -1]].sum())
-        if num_corners == 4 or (num_corners >= 2 and level <= _DARK):
+        if area is None or not _is_even(stack.mean(axis=0), ~area):
+            continue
+        num_corners = 4 - int(area[[0, 0, -1, -1], [0, -1, 0, -1]].sum())
+        *_, width, height = cv2.boundingRect(area.astype(np.uint8))
+        if num_corners == 4 or (num_corners >= 2 and level <= _DARK and area.sum() > _MIN_STRAIGHT * width * height):
             return area
     return None
+
+
+def _is_even(picture: NDArray[np.float64], border: NDArray[np.bool_]) -> bool:
+    """Return whether the mean of pictures has one level in a border, away from the content and without captions."""
+    away = cv2.erode(border.astype(np.uint8), np.ones((9, 9), np.uint8), borderValue=1) > 0
+    values = cv2.blur(picture, (3, 3))[away if away.any() else border]
+    return bool((np.abs(values - np.median(values)) <= _MAX_SPREAD).mean() >= 1 - _MAX_CAPTIONS)
 
 
 def _framed(dead: NDArray[np.bool_]) -> Area | None:

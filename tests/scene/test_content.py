@@ -86,6 +86,10 @@ def skyline(level: float, share: float = 0.3) -> np.ndarray:
         np.where(np.arange(SIZE[0])[:, None] < 40, 255, textured()),  # a white wall or table with a straight edge
         np.where(radius() < 25, textured(), 0),  # one lamp at night
         np.where((textured(5) > 130), textured(), 4),
+        np.where(
+            np.arange(SIZE[1]) < 120, 20 + 0.1 * textured(), np.linspace(15, 2, SIZE[0])[:, None]
+        ),  # a dark door
+        np.where(np.add.outer(np.arange(SIZE[0]) // 8, np.arange(SIZE[1])) < 140, textured(), 30),  # a slanted edge
     ],
 )
 def test_dark_bright_and_foggy_scenes_have_no_border(picture: np.ndarray) -> None:
