@@ -48,16 +48,6 @@ def test_clouds_are_read_back_exactly(tmp_path: Path, number: int) -> None:
     assert header.num_bytes + 21 * number == written.num_bytes
 
 
-def test_open3d_reads_the_clouds(tmp_path: Path, open3d: object) -> None:
-    cloud = made_cloud(500)
-    path = write_ply(tmp_path / "x.ply", cloud, ["unit metre"]).path
-    found = open3d.t.io.read_point_cloud(str(path))  # type: ignore[attr-defined]
-    assert np.array_equal(found.point.positions.numpy(), cloud.xyz)
-    assert np.array_equal(found.point.colors.numpy(), cloud.rgb)
-    for name in ("confidence", "view", "dynamic"):
-        assert np.array_equal(found.point[name].numpy()[:, 0], getattr(cloud, name))
-
-
 def test_other_property_orders_and_number_types_are_read(tmp_path: Path) -> None:
     cloud = made_cloud(20)
     kinds = {"float": "<f8", "uchar": "<i4"}

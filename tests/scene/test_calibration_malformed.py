@@ -1,7 +1,6 @@
 """Damaged and hostile calibrations raise an InputError with file, camera and hint."""
 
 import json
-import os
 import re
 import struct
 import time
@@ -15,7 +14,7 @@ import pytest
 from page4d.errors import InputError
 from page4d.formats.calibrations import read_calibration
 from page4d.formats.table import SUPPORTED_FORMATS
-from tests.scene.calibration_writers import WRITERS, make_rig, output_content
+from tests.scene.calibration_writers import WRITERS, make_rig
 
 GARBAGE = {
     "empty": b"",
@@ -61,13 +60,10 @@ def test_garbage_is_refused_with_message_and_hint(name: str, content: bytes, tmp
         assert caught.value.hint == SUPPORTED_FORMATS
 
 
-def test_a_missing_file_and_a_pipe_are_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "nothing.toml", tmp_path / "a\0b.toml", tmp_path / ("x" * 5000)):
         with pytest.raises(InputError, match=r"^calibration '.*' does not exist$"):
             read_calibration(path)
-    os.mkfifo(tmp_path / "x.toml")
-    with pytest.raises(InputError, match="it is not a regular file"):
-        read_calibration(tmp_path / "x.toml")
 
 
 def test_huge_files_are_refused_before_reading(tmp_path: Path) -> None:
@@ -80,16 +76,6 @@ def test_huge_files_are_refused_before_reading(tmp_path: Path) -> None:
             read_calibration(path)
 
 
-def test_an_entity_bomb_is_refused_within_a_second(tmp_path: Path) -> None:
-    entities = "".join(f'<!ENTITY e{n} "{f"&e{n - 1};" * 10}">' for n in range(1, 30))
-    path = tmp_path / "x.qca.txt"
-    path.write_text(f'<!DOCTYPE a [<!ENTITY e0 "ha">{entities}]><calibration>&e29;</calibration>')
-    start = time.monotonic()
-    with pytest.raises(InputError):
-        read_calibration(path)
-    assert time.monotonic() - start < 1
-
-
 def test_an_alias_bomb_is_refused_within_a_second(tmp_path: Path) -> None:
     levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
     (tmp_path / "intri.yml").write_text(f"a0: &a0 [x]\n{levels}K_1: {{rows: 3, cols: 3, data: *a39}}\nnames: [1]\n")
@@ -100,14 +86,6 @@ def test_an_alias_bomb_is_refused_within_a_second(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"intri.yml/extri.yml: camera 1: K_1 contains a value that is not a number"):
         read_calibration(tmp_path)
     assert time.monotonic() - start < 1
-
-
-def test_yaml_tags_do_not_run_code(tmp_path: Path) -> None:
-    (tmp_path / "intri.yml").write_text('K_1: !!python/object/apply:os.system ["touch touched"]\n')
-    (tmp_path / "extri.yml").write_text("a: 1\n")
-    with pytest.raises(InputError):
-        read_calibration(tmp_path)
-    assert not (tmp_path / "touched").exists()
 
 
 @pytest.mark.parametrize("count", [1, 2**20, 2**40, 2**63, 2**64 - 1])
@@ -144,8 +122,6 @@ FILES: tuple[tuple[dict[str, str], str], ...] = (
         r"contains 2 calibrations: a.toml, b.qca.txt$",
     ),
     ({"x.qca.txt": XML + '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;&b;&b;">]><a>&c;</a>'}, "it declares a DTD"),
-    ({"x.qca.txt": XML + '<!DOCTYPE a SYSTEM "file:///etc/passwd"><calibration/>'}, "it declares a DTD"),
-    ({"x.qca.txt": XML + '<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>'}, "it declares a DTD"),
     (
         {"images.txt": "", "cameras.txt": "1 THIN_PRISM_FISHEYE 64 48 50 50 32 24 0 0 0 0 0 0 0 0\n"},
         r"cameras.txt: the camera model THIN_PRISM_FISHEYE is not supported",
@@ -167,7 +143,6 @@ FILES: tuple[tuple[dict[str, str], str], ...] = (
     ),
     ({"transforms.json": '{\n "frames": [\n  {,\n'}, r"'transforms.json': line 3: Expecting property name"),
     ({"x.toml": "[cam]\nsize = [1\n"}, r"'x.toml': line 3: Unclosed array"),
-    ({"cameras.json": '{"cameras": {"a": {}, "a": {}}}'}, "key 'a' appears twice"),
     ({"cameras.json": '{"views": {}}'}, "cameras.json.*(no camera|at least 1 item)"),
     ({"c.qca.txt": "<calibration/>"}, "c.qca.txt.*no camera"),
     ({"t.toml": "[metadata]\na = 1\n"}, "t.toml.*no camera"),
@@ -275,15 +250,6 @@ def test_an_invalid_camera_is_refused_with_its_key(name: str, tmp_path: Path) ->
     with pytest.raises(InputError, match=f"^cameras.json: {message}") as caught:
         read_calibration(path)
     assert caught.value.hint
-
-
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
-def test_json_constants_are_refused_with_line_number(value: str, tmp_path: Path) -> None:
-    text = json.dumps(output_content(make_rig()), indent=1).replace('"scale"', f'"more": {value},\n "scale"')
-    line = text[: text.index(value)].count("\n") + 1
-    (tmp_path / "cameras.json").write_text(text)
-    with pytest.raises(InputError, match=f"cameras.json': line {line}: {value} is not a JSON number"):
-        read_calibration(tmp_path / "cameras.json")
 
 
 def test_an_intri_file_without_extri_file_is_refused(tmp_path: Path) -> None:
