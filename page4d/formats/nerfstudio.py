@@ -39,14 +39,8 @@ from page4d.formats.files import MAX_IMAGES, check_count, error_context, validat
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.transforms import invert_rigid, rigid
 
-_MODELS = {
-    "PINHOLE": (), "SIMPLE_PINHOLE": (),
-    "SIMPLE_RADIAL": ("k1",), "RADIAL": ("k1", "k2"),
-    "OPENCV": ("k1", "k2", "p1", "p2", "k3"),
-    "OPENCV_FISHEYE": ("k1", "k2", "k3", "k4"),
-}  # fmt: skip
-"""Distortion coefficients of each camera model, in the order of `Distortion`."""
-
+_MODELS = ("SIMPLE_PINHOLE", "PINHOLE", "SIMPLE_RADIAL", "RADIAL", "OPENCV", "OPENCV_FISHEYE")
+"""Camera models. As in nerfstudio, all but the last have those coefficients of OPENCV that the file states."""
 
 _NOMINAL_WIDTH_PX = 1000
 
@@ -191,9 +185,8 @@ def _distortion(given: _Intrinsics) -> Distortion | None:
             f"the camera model {model[:40]} is not supported",
             f"undistort the images first; supported: {', '.join(_MODELS)}",
         )
-    values = [getattr(given, key) for key in _MODELS[model]]
     if model == "OPENCV_FISHEYE":
-        return fisheye(values)
-    if model == "OPENCV" and given.k4:
+        return fisheye((given.k1, given.k2, given.k3, given.k4))
+    if given.k4:
         raise InputError("k4 of the OPENCV model (eighth power of the radius) is not supported", CORRECTION_HINT)
-    return brown_conrady(values)
+    return brown_conrady((given.k1, given.k2, given.p1, given.p2, given.k3))

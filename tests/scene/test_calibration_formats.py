@@ -11,7 +11,7 @@ import torch
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
-from page4d.formats.build import ImageName, group_images
+from page4d.formats.build import ImageName, brown_conrady, group_images
 from page4d.formats.calibrations import read_calibration
 from page4d.formats.table import FORMATS
 from page4d.geometry.distortion import Distortion, LensModel
@@ -159,6 +159,12 @@ def test_nerfstudio_field_of_view_gives_the_focal_length(tmp_path: Path) -> None
     (camera,) = read_calibration(write_transforms(tmp_path, **content, frames=[nerf_frame("./train/r_0")])).cameras
     np.testing.assert_allclose(camera.intrinsics, [[400, 0, 400], [0, 400, 300], [0, 0, 1]], rtol=1e-15)
     assert camera.image_size == (600, 800)
+
+
+def test_nerfstudio_models_have_the_coefficients_that_are_stated(tmp_path: Path) -> None:
+    content = LENS | {"camera_model": "PINHOLE", "k1": -0.1, "p2": 0.001}
+    (camera,) = read_calibration(write_transforms(tmp_path, **content, frames=[nerf_frame("a.png")])).cameras
+    assert camera.distortion == brown_conrady((-0.1, 0.0, 0.0, 0.001, 0.0))
 
 
 def test_instant_ngp_declares_fisheye_lenses(tmp_path: Path) -> None:
