@@ -75,8 +75,9 @@ def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     Raises:
         InputError: if a camera is invalid, of a model that is not supported, or without a pose.
     """
-    # Kalibr sorts names as text, so that cam10 precedes cam2.
-    tables = sorted(_tables(content, r".+", "camera_model").items(), key=lambda item: natural_key(item[0]))
+    tables = list(_tables(content, r".+", "camera_model").items())
+    if all(re.fullmatch(r"\D*\d+", key) for key, _ in tables):  # Kalibr sorts names as text: cam10 precedes cam2
+        tables.sort(key=lambda item: natural_key(item[0]))
     check_count(path, len(tables))
     chain: dict[str, _KalibrCamera] = {}
     for key, raw in tables:
@@ -150,12 +151,11 @@ def _camera_info(path: Path, name: str, content: dict[str, Any]) -> CalibratedCa
     table = _lowered(content)
     with error_context(path.name, name):
         given = _find(table, _LENS)
-        if "intrinsics" in table:  # EuRoC: fx fy cx cy
-            matrix = pinhole(*numbers_of(table["intrinsics"], "intrinsics", 1, 4)[0].tolist())
-        elif given is None:
+        given = table.get("intrinsics", given)  # of OpenPose, or fx fy cx cy of EuRoC
+        if given is None:
             raise InputError("camera_matrix is missing", CORRECTION_HINT)
-        else:
-            matrix = numbers_of(given, "camera_matrix", 3, 3)
+        numbers = _flat(given, "camera_matrix")
+        matrix = pinhole(*numbers) if len(numbers) == 4 else numbers_of(given, "camera_matrix", 3, 3)
         lens = _lens(_flat(_find(table, _DISTORTION, []), "the distortion"), _model(table))
         size = _size(table, "image_")
     return opencv_camera(path, name, matrix, size, None, lens)

@@ -53,8 +53,13 @@ def relative(first: RigCamera, second: RigCamera) -> np.ndarray:
 def test_a_kalibr_chain_is_relative_to_its_first_camera_in_natural_order(tmp_path: Path) -> None:
     rig = make_rig()
     names = ("cam0", "cam2", "cam10")
-    renamed = [RigCamera(name, *list(vars(camera).values())[1:]) for name, camera in zip(names, rig, strict=True)]
-    path = write_kalibr(tmp_path, renamed, world=False)
+
+    def renamed(names: tuple[str, ...]) -> list[RigCamera]:
+        return [RigCamera(name, *list(vars(camera).values())[1:]) for name, camera in zip(names, rig, strict=True)]
+
+    by_hand = read_calibration(write_kalibr(tmp_path, renamed(("right", "left", "b")), world=False))
+    assert by_hand.names == ("right", "left", "b")
+    path = write_kalibr(tmp_path, renamed(names), world=False)
     content = yaml.safe_load(path.read_text())
     path.write_text(yaml.dump(content, sort_keys=True))  # cam0, cam10, cam2, as Kalibr writes them
     calibration = read_calibration(path)
@@ -191,7 +196,13 @@ EUROC = {
     "distortion_model": "radial-tangential",
     "distortion_coefficients": [-0.1, 0.02, 0, 0],
 }
+OPENPOSE = {
+    "CameraMatrix": np.eye(3, 4).tolist(),
+    "Intrinsics": K.tolist(),
+    "Distortion": [[-0.1], [0.02], *[[0.0]] * 6],
+}
 LENSES = [
+    (yaml.dump(OPENPOSE), "lens", "brown-conrady"),
     (ROS.format(name="left", model="plumb_bob", count=5, data=[-0.1, 0.02, 0, 0, 0.01]), "left", "brown-conrady"),
     (ROS.format(name="''", model="equidistant", count=4, data=[-0.1, 0.02, 0, 0]), "lens", "fisheye"),
     (ROS_TOPIC, "lens", "brown-conrady"),
