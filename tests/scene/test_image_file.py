@@ -147,12 +147,6 @@ def test_a_frame_number_that_occurs_twice_is_reported(tmp_path: Path) -> None:
     assert texts(tmp_path / "cam01") == ["cam01: 0001.png and 1.png have the same frame number"]
 
 
-def test_alpha_of_a_tiff_does_not_change_its_colours(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 256, (12, 16, 4), dtype=np.uint8)
-    Image.fromarray(pixels).save(tmp_path / "0.tif")
-    np.testing.assert_array_equal(read_pixels(tmp_path / "0.tif", (12, 16)), pixels[..., :3])
-
-
 def test_the_content_decides_how_an_image_is_read_not_the_suffix(tmp_path: Path) -> None:
     levels = np.arange(24 * 32, dtype=np.uint16).reshape(24, 32) * 80
     Image.fromarray(levels).save(tmp_path / "0.png", format="TIFF")

@@ -1,5 +1,6 @@
 """Image folders: timing by frame number, bit depth, orientation and damage."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ SAVED_MODES = {
     "webp": ("RGB", "RGBA", "P", "L", "LA", "CMYK", "1"),
     "png": ("RGB", "RGBA", "P", "L", "LA", "1"),
     "bmp": ("RGB", "RGBA", "P", "L", "1"),
+    "tif": ("RGB", "RGBA", "P", "L", "LA", "CMYK", "1"),
 }
 """Modes that Pillow saves in a format."""
 
@@ -137,41 +139,6 @@ def test_sixteen_bits_are_kept(suffix: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(pixels(tmp_path / "a", grayscale=True), given[..., 0])
 
 
-@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L", "LA"])
-@pytest.mark.parametrize("suffix", ["png", "tif"])
-def test_every_image_mode_is_converted_to_rgb(mode: str, suffix: str, tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    image = Image.fromarray(counter_image(0b101100111000)).convert(mode)
-    image.save(tmp_path / "a" / f"0.{suffix}")
-    found = pixels(tmp_path / "a")
-    assert (found.shape, found.dtype) == ((48, 64, 3), np.uint8)
-    np.testing.assert_array_equal(found, counter_image(0b101100111000))
-
-
-@pytest.mark.parametrize("suffix", ["jpg", "webp", "png", "tif"])
-@pytest.mark.parametrize("orientation", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_exif_orientation_is_applied(orientation: int, suffix: str, tmp_path: Path) -> None:
-    picture = counter_image(0b100000010011, (48, 64))
-    stored = {
-        1: picture,
-        2: picture[:, ::-1],
-        3: picture[::-1, ::-1],
-        4: picture[::-1],
-        5: picture.transpose(1, 0, 2),
-        6: np.rot90(picture),
-        7: np.rot90(picture.transpose(1, 0, 2), 2),
-        8: np.rot90(picture, -1),
-    }[orientation]
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    (tmp_path / "a").mkdir()
-    Image.fromarray(np.ascontiguousarray(stored)).save(tmp_path / "a" / f"0.{suffix}", exif=exif)
-    source = probe_image_folder(tmp_path / "a", fps=30, max_megapixels=64)
-    found = pixels(tmp_path / "a")
-    assert (source.size, found.shape[:2]) == ((48, 64), (48, 64))
-    assert read_counter(found / 255) == 0b100000010011
-
-
 @pytest.mark.filterwarnings("ignore:Palette images with Transparency")
 @pytest.mark.parametrize(
     ("suffix", "mode"), [(suffix, mode) for suffix, modes in SAVED_MODES.items() for mode in modes]
@@ -184,7 +151,7 @@ def test_pixels_are_those_of_pillow_in_every_mode_and_orientation(suffix: str, m
         exif = Image.Exif()
         exif[0x0112] = orientation
         image.save(path, exif=exif)
-        with Image.open(path) as stored:
+        with Image.open(io.BytesIO(path.read_bytes())) as stored:  # not mapped: Pillow 13 turns a mapped TIFF twice
             upright = ImageOps.exif_transpose(stored)
             for grayscale, kind in ((False, "RGB"), (True, "L")):
                 expected = np.asarray(upright.convert(kind))

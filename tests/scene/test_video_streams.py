@@ -160,29 +160,16 @@ def test_any_file_name_is_written(name: str, tmp_path: Path, monkeypatch: pytest
     assert first_counter(probe(tmp_path / name)) == 5
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def replace_by_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (remove, "a.mp4 does not exist"),
-        (empty, "a.mp4 is empty"),
-        (replace_by_folder, "a.mp4 is not a regular file"),
+        (Path.unlink, "a.mp4 does not exist"),
+        (lambda path: path.write_bytes(b""), "a.mp4 is empty"),
+        (lambda path: (path.unlink(), path.mkdir()), "a.mp4 is not a regular file"),
     ],
 )
 def test_a_video_that_changes_during_a_run_is_an_error(
-    change: Callable[[Path], None], text: str, tmp_path: Path
+    change: Callable[[Path], object], text: str, tmp_path: Path
 ) -> None:
     source = probe(write_counter_clip(tmp_path / "a.mp4", 3))
     change(source.path)
