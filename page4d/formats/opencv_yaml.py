@@ -108,7 +108,7 @@ def read(path: Path, content: object, poses: bool = True) -> Calibration:
     has_lenses = any(key.startswith("K_") for key in named.content)
     intrinsic = named if has_lenses else _partner(path, lens_file(path), _POSES, _LENSES)
     if not poses:
-        return _calibration(path, intrinsic, _without_poses(_names(path, intrinsic, intrinsic)))
+        return _calibration(path, intrinsic, None)
     has_poses = any(re.fullmatch(r"(R|Rot|T)_.+", key) for key in named.content)
     extrinsic = named if has_poses else _partner(path, _renamed(path, "intri", "extri"), _LENSES, _POSES)
     return _calibration(path, intrinsic, extrinsic)
@@ -139,9 +139,10 @@ def _node(key: str, value: float | NDArray[np.float64] | Sequence[str]) -> str:
     return f"{key}: {float(value)!r}\n"
 
 
-def _calibration(path: Path, intrinsic: _File, extrinsic: _File) -> Calibration:
-    label = "/".join(dict.fromkeys((intrinsic.name, extrinsic.name)))
-    names = _names(path, intrinsic, extrinsic)
+def _calibration(path: Path, intrinsic: _File, extrinsic: _File | None) -> Calibration:
+    files = [file for file in (intrinsic, extrinsic) if file is not None]
+    label = "/".join(dict.fromkeys(file.name for file in files))
+    names = _names(path, files)
     check_count(path, len(names))
     cameras = tuple(_camera(label, name, intrinsic, extrinsic) for name in names)
     notices = undistorted(intrinsic.name, [name for name in names if not _coefficients(name, intrinsic)])
@@ -153,13 +154,9 @@ def undistorted(label: str, names: Sequence[str]) -> tuple[str, ...]:
     return (f"{label} has no distortion of {listed(names)}: undistorted images are assumed",) if names else ()
 
 
-def _without_poses(names: list[str]) -> _File:
-    zeros = {"rows": "3", "cols": "1", "data": ["0", "0", "0"]}
-    return _File("extri.yml", {f"{letter}_{name}": zeros for name in names for letter in "RT"})
-
-
-def _names(path: Path, intrinsic: _File, extrinsic: _File) -> list[str]:
-    for storage in (intrinsic, extrinsic):
+def _names(path: Path, files: Sequence[_File]) -> list[str]:
+    intrinsic, *_ = files
+    for storage in files:
         listed = storage.content.get("names")
         if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
             return [str(name) for name in listed]
@@ -169,27 +166,27 @@ def _names(path: Path, intrinsic: _File, extrinsic: _File) -> list[str]:
     return names
 
 
-def _camera(label: str, name: str, intrinsic: _File, extrinsic: _File) -> CalibratedCamera:
+def _camera(label: str, name: str, intrinsic: _File, extrinsic: _File | None) -> CalibratedCamera:
     with error_context(label, name):
-        distortion = brown_conrady(_coefficients(name, intrinsic))
-        translation = extrinsic.required((f"T_{name}",)).flatten().tolist()
-        if len(translation) != 3:
-            raise InputError(f"T_{name} has {len(translation)} numbers, expected 3", CORRECTION_HINT)
-        rotation = _rotation(name, extrinsic)
+        pose = torch.eye(4, dtype=torch.float64) if extrinsic is None else _pose(name, extrinsic)
         if f"K_{name}" not in intrinsic.content:
             raise InputError(f"K_{name} is missing in {intrinsic.name}", CORRECTION_HINT)
-        intrinsics = numbers_of(intrinsic.content[f"K_{name}"], f"K_{name}", 3, 3)
-        image_size = _image_size(name, intrinsic)
-        pixel_center = _pixel_center(intrinsic)
-    return make_camera(
-        label,
-        name,
-        intrinsics=intrinsics,
-        world_to_camera=pose_matrix(rotation, translation),
-        image_size=image_size,
-        distortion=distortion,
-        pixel_center=pixel_center,
-    )
+        return make_camera(
+            label,
+            name,
+            intrinsics=numbers_of(intrinsic.content[f"K_{name}"], f"K_{name}", 3, 3),
+            world_to_camera=pose,
+            image_size=_image_size(name, intrinsic),
+            distortion=brown_conrady(_coefficients(name, intrinsic)),
+            pixel_center=_pixel_center(intrinsic),
+        )
+
+
+def _pose(name: str, extrinsic: _File) -> Tensor:
+    translation = extrinsic.required((f"T_{name}",)).flatten().tolist()
+    if len(translation) != 3:
+        raise InputError(f"T_{name} has {len(translation)} numbers, expected 3", CORRECTION_HINT)
+    return pose_matrix(_rotation(name, extrinsic), translation)
 
 
 def _coefficients(name: str, intrinsic: _File) -> list[float]:

@@ -14,16 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import Field
-from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
 from page4d.formats.build import (
-    FileSchema,
-    Matrix4,
-    Row4,
-    WidthHeight,
     brown_conrady,
     fisheye,
     opencv_camera,
@@ -33,7 +27,7 @@ from page4d.formats.build import (
     whole_size,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
-from page4d.formats.files import check_count, error_context, read_document, unreadable, validated
+from page4d.formats.files import check_count, error_context, read_document, unreadable
 from page4d.formats.opencv_yaml import number_of, numbers_of, partner_of, undistorted
 from page4d.formats.table import CAMERA_MATRIX
 from page4d.geometry.distortion import Distortion
@@ -46,31 +40,10 @@ _BROWN_CONRADY_MODELS = frozenset({"radtan", "radial-tangential", "plumb_bob", "
 _MODEL_HINT = "calibrate with a pinhole camera and radial-tangential or equidistant (fisheye) distortion"
 
 
-class _KalibrCamera(FileSchema):
-    """A camera of a chain: `T_cn_cnm1` maps the previous camera to this one, `T_cam_imu` an IMU to the camera.
-
-    OpenVINS writes `T_imu_cam`, which maps the camera to the IMU.
-    """
-
-    camera_model: str
-    intrinsics: Row4
-    distortion_model: str = "none"
-    distortion_coeffs: list[float] = Field(default=[])
-    resolution: WidthHeight
-    T_cn_cnm1: Matrix4 | None = None
-    T_cam_imu: Matrix4 | None = None
-    T_imu_cam: Matrix4 | None = None
-
-    @property
-    def imu_to_camera(self) -> Tensor | None:
-        """The pose relative to the IMU [4, 4]."""
-        if self.T_imu_cam is not None:
-            return invert_rigid(torch.tensor(self.T_imu_cam, dtype=torch.float64))
-        return None if self.T_cam_imu is None else torch.tensor(self.T_cam_imu, dtype=torch.float64)
-
-
 def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
     """Read a camera chain; the world is the first camera, or the IMU where the file has poses to it alone.
+
+    `T_cn_cnm1` maps the previous camera to a camera, `T_cam_imu` the IMU to it, `T_imu_cam` of OpenVINS the reverse.
 
     Raises:
         InputError: if a camera is invalid, of a model that is not supported, or without a pose.
@@ -79,28 +52,26 @@ def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     if all(re.fullmatch(r"\D*\d+", key) for key, _ in tables):  # Kalibr sorts names as text: cam10 precedes cam2
         tables.sort(key=lambda item: natural_key(item[0]))
     check_count(path, len(tables))
-    chain: dict[str, _KalibrCamera] = {}
-    for key, raw in tables:
-        with error_context(path.name, key):
-            if raw["camera_model"] != "pinhole":
-                raise InputError(f"the camera model {str(raw['camera_model'])[:40]} is not supported", _MODEL_HINT)
-        fields = {name: _numeric(raw[name]) for name in _KalibrCamera.model_fields if name in raw}
-        chain[key] = validated(_KalibrCamera, fields, path.name, key)
-    has_imu_alone = all(camera.imu_to_camera is not None and not camera.T_cn_cnm1 for camera in chain.values())
+    has_imu_alone = all({"T_cam_imu", "T_imu_cam"} & {*table} and "T_cn_cnm1" not in table for _, table in tables)
     cameras: list[CalibratedCamera] = []
     pose = torch.eye(4, dtype=torch.float64)
-    for key, camera in chain.items():
+    for key, table in tables:
         with error_context(path.name, key):
-            if camera.T_cn_cnm1 is not None:
-                pose = torch.tensor(camera.T_cn_cnm1, dtype=torch.float64) @ pose
-            elif has_imu_alone and (own := camera.imu_to_camera) is not None:
-                pose = own
+            if table["camera_model"] != "pinhole":
+                raise InputError(f"the camera model {str(table['camera_model'])[:40]} is not supported", _MODEL_HINT)
+            if "T_cn_cnm1" in table:
+                pose = numbers_of(table["T_cn_cnm1"], "T_cn_cnm1", 4, 4) @ pose
+            elif has_imu_alone and "T_cam_imu" in table:
+                pose = numbers_of(table["T_cam_imu"], "T_cam_imu", 4, 4)
+            elif has_imu_alone:
+                pose = invert_rigid(numbers_of(table["T_imu_cam"], "T_imu_cam", 4, 4))
             elif cameras and poses:
                 raise InputError("T_cn_cnm1 is missing", "calibrate the cameras together, or pass ⟨intrinsics⟩")
-            lens = _lens(camera.distortion_coeffs, camera.distortion_model)
-        width, height = camera.resolution
-        matrix = pinhole(*camera.intrinsics)
-        cameras.append(opencv_camera(path, key, matrix, (height, width), pose if poses else None, lens))
+            matrix = pinhole(*numbers_of(table.get("intrinsics"), "intrinsics", 1, 4)[0].tolist())
+            coefficients = _flat(table.get("distortion_coeffs", []), "distortion_coeffs")
+            lens = _lens(coefficients, str(table.get("distortion_model", "none")))
+            size = _size(table, "")
+        cameras.append(opencv_camera(path, key, matrix, size, pose if poses else None, lens))
     return Calibration(path=path, scale=Scale.METRIC, cameras=tuple(cameras))
 
 
@@ -286,13 +257,3 @@ def _flat(value: object, key: str) -> list[float]:
 
 
 _MOST_NUMBERS = 64
-
-
-def _numeric(value: object, depth: int = 2) -> object:
-    """Convert the numbers in the text scalars of YAML, also in lists of lists."""
-    if isinstance(value, list) and depth and len(value) <= _MOST_NUMBERS:
-        return [_numeric(item, depth - 1) for item in value]
-    try:
-        return number_of(value, "")
-    except InputError:
-        return value
