@@ -398,6 +398,8 @@ def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedC
 
 
 _LONG_SIDE = 480
+_MANY_VIEWS = 16
+"""Views beyond which pictures of previews have half that size, as their tiles in the contact sheet are smaller."""
 
 
 def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
@@ -427,12 +429,12 @@ def banner(run: RunRecord) -> str:
 def _images_at(scene: Scene, instants: list[int]) -> dict[int, list[NDArray[np.uint8]]]:
     """Decode some instants of all views at preview size, seeking from one to the next."""
     images = {}
-    with open_batches(scene, _LONG_SIDE, 1) as reader:
+    with open_batches(scene, _LONG_SIDE // (1 if scene.num_views <= _MANY_VIEWS else 2), 1) as reader:
         for instant in instants:
             batch = reader.read(instant, instant + 1)
-            pixels = (batch.images[0, 0] * 255).round().byte().permute(0, 2, 3, 1).numpy()
             images[instant] = [
-                pixels[view, transform.rows, transform.columns]
-                for view, transform in enumerate(batch.pixel_transforms)
+                # View by view: a second copy of all views as floating-point numbers would be the peak of the run.
+                (picture * 255).round().byte().permute(1, 2, 0).numpy()[transform.rows, transform.columns]
+                for picture, transform in zip(batch.images[0, 0], batch.pixel_transforms, strict=True)
             ]
     return images
