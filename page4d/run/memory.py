@@ -26,6 +26,10 @@ _PIPELINE_BYTES = 210
 """Bytes per pixel of a chunk besides the network: its frames and those decoded ahead, its predictions, and the
 previous chunk, which is stitched and written meanwhile."""
 
+_DEPTH_BYTES, _ONLY_CHUNK_BYTES = 106, 64
+"""The same of chunks of measured depth, which no network refines, and of the only chunk of a run: measured with 64
+views of 120x160."""
+
 _LIBRARY_BYTES = 100_000_000
 """Memory that libraries allocate when they first decode, compute and write."""
 
@@ -124,8 +128,10 @@ def process_bytes(
     chunk of a run is written after the network. Previews are drawn at the end, from frames that are decoded again.
     """
     decoders = source_pixels * DECODER_BYTES
-    pipeline = extent.num_canvas_pixels * _PIPELINE_BYTES
-    used = max(network + extent.num_canvas_pixels * _FRAME_BYTES, pipeline) if is_only else network + pipeline
+    pixels = extent.num_canvas_pixels
+    used = network + pixels * (_PIPELINE_BYTES if network else _DEPTH_BYTES)
+    if is_only:
+        used = max(network + pixels * _FRAME_BYTES, pixels * _ONLY_CHUNK_BYTES)
     chunks = used + _FRAGMENTATION * min(used, _MAX_FRAGMENTED_BYTES) + decoders
     if mesh:
         chunks += extent.num_canvas_pixels // extent.times * _FUSION_BYTES

@@ -11,6 +11,7 @@ from page4d.installation import load_open3d, require_open3d
 from page4d.options import ReconstructSettings
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import SourceRecord, source_record
+from page4d.rig.people.model import is_fetched
 from page4d.run.chunks import Chunk, choose_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, NetworkPredictor, Predictor, network_transforms
@@ -18,6 +19,7 @@ from page4d.run.registration import SceneEvidence, evidence_of
 from page4d.run.stages.detail import detail_transforms
 from page4d.run.stages.motion import motion_transforms
 from page4d.run.stages.world import World
+from page4d.scene.images import ImageFolderSource
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
 from page4d.scene.records import Notice, Scene, View
 
@@ -178,7 +180,7 @@ def _forecast(
         num_times=scene.num_times,
         fine_size=None if fine is None else shared_canvas(fine),
         flow_size=None if flow is None else shared_canvas(flow),
-        people=evidence.will_check or evidence.is_pending,
+        people=(evidence.will_check or evidence.is_pending) and is_fetched(),
     )
 
 
@@ -249,6 +251,7 @@ def _check_rig(scene: Scene, settings: ReconstructSettings, predictor: NetworkPr
 
 
 def _source_pixels(view: View) -> int:
-    """Return the pixels of a frame, twice if it is undistorted."""
+    """Return the pixels of a frame that a decoder keeps, none for images; as many more if it is undistorted."""
     height, width = view.source.size
-    return height * width * (2 if view.camera is not None and view.camera.distortion is not None else 1)
+    is_undistorted = view.camera is not None and view.camera.distortion is not None
+    return height * width * (is_undistorted + (not isinstance(view.source, ImageFolderSource)))

@@ -155,6 +155,13 @@ def test_a_checkpoint_fits_the_limit_of_a_container(tmp_path, monkeypatch) -> No
     assert total_bytes(CPU) > 10**9
 
 
+@pytest.mark.parametrize(("preview", "peak"), [(False, 915e6), (True, 1119e6)])
+def test_the_memory_of_64_views_with_measured_depth_is_predicted(preview: bool, peak: float) -> None:
+    """Peaks of processes that had 645 MB in use at first, for 3 instants of image folders in one chunk."""
+    extent = Extent(times=3, views=64, size=(120, 160))
+    assert 645e6 + process_bytes(extent, 0, 0, preview=preview, is_only=True) == pytest.approx(peak, rel=0.15)
+
+
 def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("page4d.run.plan.used_bytes", lambda _: 0)
     scene, out = CAPTURE.scene(), tmp_path / "out"
