@@ -43,6 +43,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 $(VENV)/.tested: $(VENV)/.installed
 	$(PIP) install --constraint constraints.txt --editable '.[test]'
 	-$(BIN)/page4d weights get people  # without it, tests of body keypoints are skipped
+	-$(BIN)/page4d weights get texture  # without it, tests of learned features are skipped
 	touch $@
 
 $(VENV)/.developed: $(VENV)/.tested

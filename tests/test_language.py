@@ -81,7 +81,7 @@ def comments_of(code: str) -> Iterator[Text]:
             yield Text(first, " ".join(lines[number] for number in range(first, line + 1)))
 
 
-OTHER_PROGRAMS = "colmap.py nerfstudio.py trainers/ installation.py page.py synthetic/ people.py".split()
+OTHER_PROGRAMS = "colmap.py nerfstudio.py trainers/ installation.py page.py synthetic/ wheels.py".split()
 """Files with command lines of other programs, CSS, or the command that writes a capture again."""
 
 

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -159,6 +160,29 @@ def cache_folder() -> Path:
     existing = _existing(folder)
     access = os.X_OK if existing == folder else os.X_OK | os.W_OK
     return folder if folder.is_absolute() and os.access(existing, access) else NO_CACHE
+
+
+@dataclass(frozen=True)
+class CachedFiles:
+    """Files that are fetched once into a subfolder of the cache, with the SHA-256 of what they are made of."""
+
+    subfolder: str
+    sha256: dict[str, str]
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are kept."""
+        return cache_folder() / self.subfolder
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """The files, which may be absent."""
+        return tuple(self.folder / name for name in self.sha256)
+
+    @property
+    def are_present(self) -> bool:
+        """Whether all files are present."""
+        return all(path.is_file() for path in self.paths)
 
 
 @contextmanager

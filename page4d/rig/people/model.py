@@ -6,7 +6,6 @@ Source: Bazarevsky et al. (2020), BlazePose: On-device Real-time Body Pose Track
 import hashlib
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,18 +14,21 @@ from numpy.typing import NDArray
 
 from page4d.errors import CapabilityError
 from page4d.io.atomic import file_sha256
-from page4d.io.folders import cache_folder
+from page4d.io.folders import CachedFiles
 
 FloatArray = NDArray[np.float32]
 
 DETECTOR = "pose_detection.tflite"
 LANDMARKS = "pose_landmark_full.tflite"
 
-SHA256 = {
-    DETECTOR: "9ba9dd3d42efaaba86b4ff0122b06f29c4122e756b329d89dca1e297fd8f866c",
-    LANDMARKS: "e9a5c5cb17f736fafd4c2ec1da3b3d331d6edbe8a0d32395855aeb2cdfd64b9f",
-}
-"""SHA-256 of the files in the wheel of MediaPipe 0.10.21."""
+POSE_MODEL = CachedFiles(
+    "pose_model",
+    {
+        DETECTOR: "9ba9dd3d42efaaba86b4ff0122b06f29c4122e756b329d89dca1e297fd8f866c",
+        LANDMARKS: "e9a5c5cb17f736fafd4c2ec1da3b3d331d6edbe8a0d32395855aeb2cdfd64b9f",
+    },
+)
+"""The files in the wheel of MediaPipe 0.10.21."""
 
 DETECTOR_SIDE = 224
 LANDMARK_SIDE = 256
@@ -44,24 +46,14 @@ class RawLandmarks(NamedTuple):
     heatmaps: Float[FloatArray, "64 64 39"]
 
 
-def model_folder() -> Path:
-    """Return the folder of the files of the pose model."""
-    return cache_folder() / "pose_model"
-
-
-def model_files() -> tuple[Path, Path]:
-    """Return the paths of the detector and of the network of landmarks, which may be absent."""
-    return model_folder() / DETECTOR, model_folder() / LANDMARKS
-
-
 def model_sha256() -> str:
     """Return one hash of the files of the pose model."""
-    return hashlib.sha256("".join(file_sha256(file) for file in model_files()).encode()).hexdigest()
+    return hashlib.sha256("".join(file_sha256(file) for file in POSE_MODEL.paths).encode()).hexdigest()
 
 
 def is_fetched() -> bool:
     """Return whether both files of the pose model are present."""
-    return all(file.is_file() for file in model_files())
+    return POSE_MODEL.are_present
 
 
 @dataclass(frozen=True)
@@ -99,7 +91,7 @@ def pose_model() -> PoseModel | None:
         raise CapabilityError(
             "people cannot be detected: ai-edge-litert is not installed", "pip install ai-edge-litert"
         ) from error
-    detector, landmarker = (Interpreter(model_path=str(file), num_threads=1) for file in model_files())
+    detector, landmarker = (Interpreter(model_path=str(file), num_threads=1) for file in POSE_MODEL.paths)
     detector.allocate_tensors()
     landmarker.allocate_tensors()
     return PoseModel(detector, landmarker)
