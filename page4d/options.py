@@ -401,7 +401,8 @@ class RegisterSettings:
     register: Annotated[
         Registration,
         Option(
-            "Evidence: body keypoints of people ('page4d weights get people'), texture, or both.",
+            "Evidence: body keypoints of people ('page4d weights get people'), texture ('page4d weights get texture' "
+            "widens it), or both.",
             RIG,
             "auto|people|texture",
         ),

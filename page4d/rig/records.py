@@ -133,6 +133,7 @@ class Evidence(StrEnum):
 
     PEOPLE = "people"
     TEXTURE = "texture"
+    LEARNED = "learned texture"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +157,7 @@ class PairPose:
     """The pose of view `second` relative to view `first`, x2 = rotation @ x1 + s * direction, with its evidence.
 
     The other fields are those of `PairRecord` in `run.json`; `residual_px` is a Sampson error. `reason` is empty for
-    accepted pairs.
+    accepted pairs; a pair that `needs_loop` is refused only as long as no loop of three views confirms it.
     """
 
     first: int
@@ -171,6 +172,7 @@ class PairPose:
     num_instants: int = 0
     matches: PointMatches | None = None
     reason: str = ""
+    needs_loop: bool = False
 
     @property
     def is_accepted(self) -> bool:

@@ -16,7 +16,7 @@ from page4d.options import in_options
 from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, connected_parts, place
+from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, confirmed, connected_parts, place
 from page4d.rig.length import person_height
 from page4d.rig.people.keypoints import FETCH_COMMAND
 from page4d.rig.people.model import is_fetched
@@ -34,11 +34,12 @@ from page4d.rig.records import (
     placed_record,
     rotation_angle_deg,
 )
+from page4d.rig.texture import ROOT_SIFT, TextureMethod, ViewTexture, common_texture
 from page4d.rig.texture_pairs import register_texture_pair
 from page4d.scene.records import ViewCamera
 
 TexturePair = Callable[[Pair, tuple[Lens, Lens]], PairPose]
-"""Registers a pair of views from texture."""
+"""Registers a pair of views from texture by one method."""
 
 _ROUNDS = 3
 """Rounds of pairs and adjustment for an unknown focal length."""
@@ -56,6 +57,9 @@ _TEXTURE_LIMIT_DEG = 15.0
 _TEXTURE_RANGE_DEG = 75.0
 """Angle between the optical axes of placed views beyond which texture is not tried: matches are right up to 55
 degrees, and wrong ones of a static background repeat at every instant."""
+
+_CHOSEN_BY_TEXTURE = 16
+"""Views from which on the pairs to try are those with many matches of a few features."""
 
 _STABILITY_LIMIT_DEG = 5.0
 """Change of rotation between halves of the instants beyond which a camera is not placed."""
@@ -83,6 +87,8 @@ _MIN_HALF = 8
 class Assembly:
     """Views with cameras or reasons, and all pairs that were tried. `people` and `texture` are the evidence.
 
+    `affinity` counts common texture per pair of views, to choose the pairs of large rigs.
+
     Texture alone does not show whether unknown focal lengths differ between views: cameras with one focal length fit
     it at any. `assumes_one_focal` states that they are one; otherwise people must determine them before texture.
     """
@@ -90,8 +96,9 @@ class Assembly:
     names: tuple[str, ...]
     lenses: list[Lens]
     people: tuple[ViewPeople, ...] | None
-    texture: TexturePair | None
+    texture: tuple[TexturePair, ...]
     num_instants: int
+    affinity: Callable[[], Float[Array, "V V"]] | None = None
     assumes_one_focal: bool = False
     seed: int = 0
     progress: StageProgress = no_progress
@@ -144,7 +151,7 @@ class Assembly:
     def _texture_applies(self) -> bool:
         """Return whether there is texture, with focal lengths that are known, estimated from people, or assumed."""
         has_focal = self.adjustment is not None or all(lens.is_known for lens in self.lenses)
-        return self.texture is not None and (has_focal or self.assumes_one_focal)
+        return bool(self.texture) and (has_focal or self.assumes_one_focal)
 
     def _people_suffice(self) -> bool:
         """Return whether people place all views, each in loops of pairs of which none contradicts the others."""
@@ -156,13 +163,20 @@ class Assembly:
         return is_whole and int(links.min()) >= _SUFFICIENT_LINKS and (uncertain is None or uncertain <= _FOCAL_LIMIT)
 
     def _register_texture(self) -> None:
-        assert self.texture is not None
-        pairs = choose_pairs(np.ones((len(self.names),) * 2))
-        wanted = [pair for pair in pairs if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
-        for done, (first, second) in enumerate(wanted):
-            self.progress(done, len(wanted), "registering: pairs from texture")
-            found = self.texture((first, second), (self.lenses[first], self.lenses[second]))
-            self.pairs[(first, second), Evidence.TEXTURE] = self._agreeing(found)
+        affinity = np.ones((len(self.names),) * 2)
+        if self.affinity is not None and len(self.names) >= _CHOSEN_BY_TEXTURE:
+            affinity = self.affinity()
+        wanted = [pair for pair in choose_pairs(affinity) if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
+        tries = [(pair, method) for method in self.texture for pair in wanted]
+        for done, ((first, second), method) in enumerate(tries):
+            self.progress(done, len(tries), "registering: pairs from texture")
+            before = self.pairs.get(((first, second), Evidence.TEXTURE))
+            if before is not None and before.is_accepted:  # SIFT is the more precise where it suffices
+                continue
+            found = method((first, second), (self.lenses[first], self.lenses[second]))
+            self.pairs[(first, second), found.evidence] = self._agreeing(found)
+        for found in confirmed(list(self.pairs.values())):
+            self.pairs[(found.first, found.second), found.evidence] = found
 
     def _axis_angle_deg(self, pair: Pair) -> float:
         """Return the angle between the optical axes of two views; 0 unless both are placed."""
@@ -172,13 +186,14 @@ class Assembly:
     def _agreeing(self, pair: PairPose) -> PairPose:
         """Refuse a texture pair that contradicts the cameras so far."""
         camera = self.cameras()
-        if not pair.is_accepted or pair.first not in camera or pair.second not in camera:
+        may_hold = pair.is_accepted or pair.needs_loop
+        if not may_hold or pair.first not in camera or pair.second not in camera:
             return pair
         relative = camera[pair.second] @ np.linalg.inv(camera[pair.first])
         difference = float(rotation_angle_deg(relative[:3, :3], np.asarray(pair.rotation)))
         if difference <= _TEXTURE_LIMIT_DEG:
             return pair
-        return replace(pair, reason=f"{difference:.0f} degrees from the rig from people")
+        return replace(pair, reason=f"{difference:.0f} degrees from the rig from people", needs_loop=False)
 
     def accepted(self) -> list[PairPose]:
         """Return the accepted pairs."""
@@ -350,11 +365,11 @@ class Assembly:
             pair for pair in self.pairs.values() if view in (pair.first, pair.second) and pair.rotation is not None
         ]
         people = max((pair.score for pair in own if pair.evidence is Evidence.PEOPLE), default=None)
-        texture = max((pair.score for pair in own if pair.evidence is Evidence.TEXTURE), default=None)
+        texture = max((pair.score for pair in own if pair.evidence is not Evidence.PEOPLE), default=None)
         scores = [] if people is None else [f"best score {people:.2f}"]
         scores += [] if texture is None else [f"at most {texture:.0f} inliers of texture"]
         reason = f"no accepted pair; {', '.join(scores)}" if scores else "no pair with common evidence"
-        unused = self.texture is not None and texture is None and not self._texture_applies()
+        unused = self.texture and texture is None and not self._texture_applies()
         return f"{reason}; texture needs known focal lengths" if unused else reason
 
 
@@ -411,21 +426,30 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         people = evidence.people
     seconds["keypoints"] = time.perf_counter() - start
     start = time.perf_counter()
-    texture: TexturePair | None = None
+
+    def features(method: TextureMethod) -> tuple[ViewTexture, ...]:
+        begin = time.perf_counter()
+        found = evidence.texture if method is ROOT_SIFT else evidence.learned_texture
+        seconds.setdefault(str(method.evidence), time.perf_counter() - begin)
+        return found
+
+    def texture(method: TextureMethod) -> TexturePair:
+        def register(pair: tuple[int, int], both: tuple[Lens, Lens]) -> PairPose:
+            first, second = (features(method)[view] for view in pair)
+            return register_texture_pair(first, second, both, pair, settings.seed, method)
+
+        return register
+
+    methods: tuple[TextureMethod, ...] = ()
     if settings.register in (Registration.AUTO, Registration.TEXTURE):
-
-        def texture(pair: tuple[int, int], both: tuple[Lens, Lens]) -> PairPose:
-            begin = time.perf_counter()
-            first, second = (evidence.texture[view] for view in pair)
-            seconds.setdefault("texture", time.perf_counter() - begin)
-            return register_texture_pair(first, second, both, pair, settings.seed)
-
+        methods = (ROOT_SIFT,) if evidence.learned_method is None else (ROOT_SIFT, evidence.learned_method)
     start = time.perf_counter()
     assembly = Assembly(
         names=evidence.scene.view_names,
         lenses=list(evidence.lenses),
         people=people,
-        texture=texture,
+        texture=tuple(texture(method) for method in methods),
+        affinity=lambda: common_texture(features(methods[-1]), evidence.lenses),
         assumes_one_focal=settings.register is Registration.TEXTURE,
         num_instants=len(evidence.instants),
         seed=settings.seed,
@@ -433,5 +457,7 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         seconds=seconds,
     )
     assembly.run()
-    seconds["pairs and adjustment"] = time.perf_counter() - start - seconds.get("texture", 0.0)
+    seconds["pairs and adjustment"] = (
+        time.perf_counter() - start - sum(seconds.get(method.evidence, 0.0) for method in methods)
+    )
     return assembly

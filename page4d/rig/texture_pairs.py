@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
@@ -16,17 +16,11 @@ from page4d.rig.epipolar import (
     refine_pose,
     sampson_errors,
 )
-from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
-from page4d.rig.texture import TextureMatches, ViewTexture, match_textures
+from page4d.rig.records import Array, Lens, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
+from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod, ViewTexture, match_textures
 
-TOLERANCE = 0.002
-"""Sampson error of an inlier in focal lengths: 3 px at 1450 px, the error of features and of a real calibration."""
-
-MIN_UNIQUE = 60
-"""Fewest distinct inliers: wrong poses of 96 synthetic and 15 measured pairs have up to 58.
-
-A wrong pose with 58 was the same for all halves: its matches lie on one plane, which two poses explain.
-"""
+MIN_SHARE = 0.45
+"""Least share of the distinct matches that are inliers: 66 right pairs have more, the best wrong pair has 41 %."""
 
 MAX_JACKKNIFE_DEG = 4.0
 """Largest change of rotation between halves of the matches: right pairs have at most 3, wrong ones 11 and more."""
@@ -61,8 +55,8 @@ _NUM_SPLITS = 3
 _GRID = 8
 
 _NUM_STARTS = 4
-_START_TOLERANCES = (TOLERANCE, TOLERANCE / 4)
-"""Starts of each RANSAC: seeds, and tolerances, the small one for views with little noise.
+_STARTS = (1.0, 0.25)
+"""Starts of each RANSAC: seeds, and scales of the tolerance, the small one for views with little noise.
 
 With two seeds, halves of the matches of a real pair miss its pose by 5 degrees; with four, by 0.3.
 """
@@ -72,21 +66,26 @@ _SHARP, _REFINED = 0.25, 0.5
 
 
 def register_texture_pair(
-    first: ViewTexture, second: ViewTexture, lenses: tuple[Lens, Lens], indices: tuple[int, int], seed: int = 0
+    first: ViewTexture,
+    second: ViewTexture,
+    lenses: tuple[Lens, Lens],
+    indices: tuple[int, int],
+    seed: int = 0,
+    method: TextureMethod = ROOT_SIFT,
 ) -> PairPose:
     """Estimate the pose of the second view relative to the first from texture at common instants.
 
     `score` is the number of distinct inliers, those that repeat over instants counted once. `reason` states why the
     pair is refused. The result depends only on the arguments.
     """
-    matches = match_textures(first, second)
+    matches = match_textures(first, second, lenses, method)
     empty = PairPose(
-        first=indices[0], second=indices[1], evidence=Evidence.TEXTURE, rotation=None, direction=None, score=0.0
+        first=indices[0], second=indices[1], evidence=method.evidence, rotation=None, direction=None, score=0.0
     )
     pose = _fitted(matches, lenses, seed)
     if pose is None:
         return replace(empty, reason="too few matches of texture")
-    inliers = _inliers(pose, matches, lenses, TOLERANCE)
+    inliers = _inliers(pose, matches, lenses)
     score = _num_distinct(matches, inliers)
     found = replace(
         empty,
@@ -95,27 +94,23 @@ def register_texture_pair(
         score=float(score),
         residual_px=_residual_px(pose, matches, lenses, inliers),
         num_instants=len(np.unique(matches.instants[inliers])),
-        matches=_distinct(matches, inliers),
+        matches=_distinct(matches, inliers, method.weight),
     )
-    if score < MIN_UNIQUE:
-        return replace(found, reason=f"{score} distinct inliers of texture, {MIN_UNIQUE} are needed")
-    reason = _doubt(pose, matches, lenses, inliers)
-    if reason:
+    if score < method.min_distinct:
+        return replace(found, reason=f"{score} distinct inliers of texture, {method.min_distinct} are needed")
+    angle = float(direction_angle_deg(pose.rotation[2], np.array([0.0, 0.0, 1.0])))
+    if angle > method.max_axes_deg:
+        reason = f"texture of views that are {angle:.0f} degrees apart, {method.max_axes_deg:.0f} is the most"
         return replace(found, reason=reason)
-    return _with_controls(found, pose, matches, lenses, seed)
-
-
-def support(
-    first: ViewTexture,
-    second: ViewTexture,
-    lenses: tuple[Lens, Lens],
-    rotation: Float[Array, "3 3"],
-    direction: Float[Array, " 3"],
-) -> tuple[int, int]:
-    """Return how many distinct matches fit a given pose, and how many distinct matches there are."""
-    matches = match_textures(first, second)
-    pose = RelativePose(rotation=rotation, direction=direction)
-    return _num_distinct(matches, _inliers(pose, matches, lenses, TOLERANCE)), len(np.unique(matches.keys))
+    share = score / _num_distinct(matches, np.ones_like(inliers))
+    small = f"{share:.1%} of the distinct matches of texture agree, {MIN_SHARE:.0%} are needed"
+    reason = _doubt(pose, matches, lenses, inliers)
+    if reason or (share < MIN_SHARE and not method.loops_confirm):
+        return replace(found, reason=reason or small)
+    found = _with_controls(found, pose, matches, lenses, seed)
+    if found.is_accepted and share < MIN_SHARE:
+        return replace(found, reason=f"{small} without a loop", needs_loop=True)
+    return found
 
 
 def _with_controls(
@@ -152,8 +147,8 @@ def _fitted(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> Re
     """
     best, highest = None, 0.0
     for start in range(_NUM_STARTS):
-        for tolerance in _START_TOLERANCES:
-            pose = _refined_start(matches, lenses, tolerance, _NUM_STARTS * seed + start)
+        for scale in _STARTS:
+            pose = _refined_start(matches, lenses, scale * matches.tolerance, _NUM_STARTS * seed + start)
             if pose is not None:
                 score = _sharp_score(pose, matches, lenses)
                 best, highest = (pose, score) if score > highest else (best, highest)
@@ -168,19 +163,19 @@ def _refined_start(
     for _ in range(_ROUNDS):
         if pose is None:
             return None
-        inliers = _inliers(pose, matches, lenses, 2 * TOLERANCE)
+        inliers = _inliers(pose, matches, lenses, 2.0)
         if _num_distinct(matches, inliers) < MIN_POINTS:
             return None
         kept = _once(matches, inliers)
-        pose = refine_pose(pose, first[kept], second[kept], np.ones(len(kept)), _REFINED * TOLERANCE)
+        pose = refine_pose(pose, first[kept], second[kept], np.ones(len(kept)), _REFINED * matches.tolerance)
     return pose
 
 
 def _sharp_score(pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens]) -> float:
     """Return the weight of the distinct inliers, which falls from 1 where an error exceeds `_SHARP` tolerances."""
     errors = sampson_errors(pose.essential, *_normalized(matches, lenses))
-    kept = _once(matches, _inliers(pose, matches, lenses, TOLERANCE))
-    return float((1 / (1 + np.square(errors[kept] / (_SHARP * TOLERANCE)))).sum())
+    kept = _once(matches, _inliers(pose, matches, lenses))
+    return float((1 / (1 + np.square(errors[kept] / (_SHARP * matches.tolerance)))).sum())
 
 
 def _normalized(matches: TextureMatches, lenses: tuple[Lens, Lens]) -> tuple[Array, Array]:
@@ -188,10 +183,10 @@ def _normalized(matches: TextureMatches, lenses: tuple[Lens, Lens]) -> tuple[Arr
 
 
 def _inliers(
-    pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], tolerance: float
+    pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], scale: float = 1.0
 ) -> Bool[NDArray[np.bool_], " K"]:
     first, second = _normalized(matches, lenses)
-    near = np.abs(sampson_errors(pose.essential, first, second)) < tolerance
+    near = np.abs(sampson_errors(pose.essential, first, second)) < scale * matches.tolerance
     return near & in_front(pose, first, second)
 
 
@@ -208,12 +203,12 @@ def _once(matches: TextureMatches, inliers: NDArray[np.bool_]) -> NDArray[np.int
     return np.flatnonzero(inliers)[places].astype(np.int64)
 
 
-def _distinct(matches: TextureMatches, inliers: NDArray[np.bool_]) -> PointMatches:
+def _distinct(matches: TextureMatches, inliers: NDArray[np.bool_], weight: float) -> PointMatches:
     kept = _once(matches, inliers)
     return PointMatches(
         first=matches.first[kept],
         second=matches.second[kept],
-        weights=np.ones(len(kept)),
+        weights=np.full(len(kept), weight),
         first_ids=matches.first_ids[kept],
         second_ids=matches.second_ids[kept],
     )
@@ -231,11 +226,11 @@ def _residual_px(
 def _doubt(pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], inliers: NDArray[np.bool_]) -> str:
     """Return why inliers do not determine a pose, from their geometry; empty if they do."""
     first, second = _normalized(matches, lenses)
-    near = np.abs(sampson_errors(pose.essential, first, second)) < TOLERANCE
+    near = np.abs(sampson_errors(pose.essential, first, second)) < matches.tolerance
     front = _num_distinct(matches, inliers) / max(_num_distinct(matches, near), 1)
     if front < MIN_FRONT_SHARE:
         return f"{front:.0%} of the matches of texture are in front of both cameras"
-    share = _rotation_share(first[inliers], second[inliers])
+    share = _rotation_share(first[inliers], second[inliers], matches.tolerance)
     if share > MAX_ROTATION_SHARE:
         return f"a rotation alone explains {share:.0%} of the texture: the direction is undetermined"
     for points, lens in ((matches.first, lenses[0]), (matches.second, lenses[1])):
@@ -245,15 +240,15 @@ def _doubt(pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens
     return ""
 
 
-def _rotation_share(first: Array, second: Array) -> float:
+def _rotation_share(first: Array, second: Array, tolerance: float) -> float:
     """Return the share of points that the best rotation alone maps onto their matches, within the tolerance."""
     rays_first, rays_second = (_rays(points) for points in (first, second))
     weights = np.ones(len(first))
     for _ in range(10):
         rotation, _ = Rotation.align_vectors(rays_second, rays_first, weights=weights)
         errors = np.linalg.norm(rotation.apply(rays_first) - rays_second, axis=1)
-        weights = 1 / (1 + np.square(errors / TOLERANCE))
-    return float((errors < 2 * TOLERANCE).mean())
+        weights = 1 / (1 + np.square(errors / tolerance))
+    return float((errors < 2 * tolerance).mean())
 
 
 def _rays(points: Array) -> Array:
@@ -264,18 +259,11 @@ def _rays(points: Array) -> Array:
 
 def _shuffled_score(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> int:
     """Return the distinct inliers of the same estimation after the second features are permuted among matches."""
-    keys, once = np.unique(matches.keys, return_index=True)
+    _, once = np.unique(matches.keys, return_index=True)
     order = once[np.random.default_rng(seed).permutation(len(once))]
-    shuffled = TextureMatches(
-        first=matches.first[once],
-        second=matches.second[order],
-        first_ids=matches.first_ids[once],
-        second_ids=matches.second_ids[order],
-        instants=matches.instants[once],
-        keys=keys,
-    )
+    shuffled = replace(_selected(matches, once), second=matches.second[order], second_ids=matches.second_ids[order])
     pose = _fitted(shuffled, lenses, seed)
-    return 0 if pose is None else _num_distinct(shuffled, _inliers(pose, shuffled, lenses, TOLERANCE))
+    return 0 if pose is None else _num_distinct(shuffled, _inliers(pose, shuffled, lenses))
 
 
 def _half_poses(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> list[RelativePose | None]:
@@ -291,8 +279,9 @@ def _half_poses(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -
     return poses
 
 
-def _selected(matches: TextureMatches, kept: NDArray[np.bool_]) -> TextureMatches:
-    return TextureMatches(
+def _selected(matches: TextureMatches, kept: NDArray[np.bool_] | NDArray[np.int64]) -> TextureMatches:
+    return replace(
+        matches,
         first=matches.first[kept],
         second=matches.second[kept],
         first_ids=matches.first_ids[kept],

@@ -22,6 +22,7 @@ from page4d.output.record import CalibrationCheckRecord, RegistrationRecord
 from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.evidence import PixelEvidence
+from page4d.rig.learned import FETCH_TEXTURE, TEXTURE_MODEL
 from page4d.rig.length import (
     KnownDistance,
     KnownHeight,
@@ -203,7 +204,8 @@ def register_scene(
     if found is None or len(static) < pixels.scene.num_views:
         found = _with_left_views(found, pixels, static, left)
     used_people = any(pair.evidence == "people" for pair in found.record.pairs)
-    found = found.with_record(advice=_advice(asked), pose_model=model_sha256() if used_people else None)
+    advice = _advice(asked, all(lens.is_known for lens in pixels.lenses))
+    found = found.with_record(advice=advice, pose_model=model_sha256() if used_people else None)
     if length is None or found.record.num_placed < 2:
         return found
     return found.with_record(metres_per_unit=metres_per_rig_unit(found, pixels.scene.view_names, length))
@@ -232,10 +234,13 @@ def _with_left_views(
     return RigRegistration(record=whole.model_copy(update={"cameras": records}), cameras=cameras)
 
 
-def _advice(asked: Registration) -> str:
+def _advice(asked: Registration, knows_lenses: bool) -> str:
     """Return what to try for views that are not placed."""
-    if asked is not Registration.TEXTURE and not is_fetched():
-        return in_options(f"try '{FETCH_COMMAND}', or give ⟨calibration⟩")
+    commands = [] if asked is Registration.TEXTURE or is_fetched() else [FETCH_COMMAND]
+    if knows_lenses and asked is not Registration.PEOPLE and not TEXTURE_MODEL.are_present:
+        commands.append(FETCH_TEXTURE)
+    if commands:
+        return in_options(f"try {' and '.join(map(repr, commands))}, or give ⟨calibration⟩")
     return in_options("give ⟨calibration⟩, or ⟨focal⟩")
 
 

@@ -25,6 +25,8 @@ from page4d.io.folders import cache_folder
 from page4d.io.json_records import FileModel, format_json, read_model
 from page4d.options import ReconstructSettings
 from page4d.rig.graph import choose_pairs
+from page4d.rig.learned import MAX_INSTANTS as LEARNED_INSTANTS
+from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor, Predictor
@@ -50,6 +52,11 @@ _PAIR_S = 1.0
 """CPU seconds per pair from people, in each of up to two rounds."""
 
 _TEXTURE_PAIR_S = 1.5
+
+_LEARNED_S = 2.0
+"""CPU seconds per frame of learned features, and per pair and instant of their matches."""
+
+_LEARNED_BYTES = 1.3e9
 
 _KEYPOINT_BYTES = 150e6
 _TEXTURE_BYTES = 300e6
@@ -80,6 +87,9 @@ def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[Re
         instants = min(MAX_INSTANTS, scene.num_times)
         seconds = float(sum(sizes)) / 1e6 * instants * _TEXTURE_S + _TEXTURE_PAIR_S * num_pairs
         stages.append(RegistrationStage("texture", seconds, float(max(sizes)) / 1e6 * _TEXTURE_BYTES))
+        if TEXTURE_MODEL.are_present:
+            seconds = _LEARNED_S * min(LEARNED_INSTANTS, scene.num_times) * (views + num_pairs)
+            stages.append(RegistrationStage("learned texture", seconds, _LEARNED_BYTES))
     return tuple(stages)
 
 

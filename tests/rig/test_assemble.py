@@ -16,7 +16,7 @@ from page4d.rig.records import (
     exp_rotation,
     rotation_angle_deg,
 )
-from page4d.rig.register import Assembly
+from page4d.rig.register import Assembly, TexturePair
 from page4d.scene.records import ViewCamera
 from tests.rig.people_rig import Filming, PeopleRig, film_people
 
@@ -29,9 +29,7 @@ def registered(
     world: PeopleRig, people: tuple[ViewPeople, ...], lenses: tuple[Lens, ...]
 ) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
     names = tuple(f"cam{view}" for view in range(len(people)))
-    assembly = Assembly(
-        names=names, lenses=list(lenses), people=people, texture=None, num_instants=world.num_instants
-    )
+    assembly = Assembly(names=names, lenses=list(lenses), people=people, texture=(), num_instants=world.num_instants)
     assembly.run()
     return assembly.placed()
 
@@ -87,7 +85,7 @@ def test_texture_that_contradicts_the_people_is_refused(
         names=("a", "b", "c"),
         lenses=list(WORLD.lenses),
         people=WORLD.people,
-        texture=texture,
+        texture=(texture,),
         num_instants=WORLD.num_instants,
     )
     assembly.run()
@@ -123,7 +121,7 @@ def test_texture_alone_needs_known_focal_lengths_or_the_assumption_of_one(
         names=("a", "b", "c"),
         lenses=[replace(lens, focal_source=focal) for lens in WORLD.lenses],
         people=(ViewPeople(tracklets=()),) * 3,
-        texture=texture,
+        texture=(texture,),
         assumes_one_focal=assumes_one_focal,
         num_instants=WORLD.num_instants,
     )
@@ -132,3 +130,37 @@ def test_texture_alone_needs_known_focal_lengths_or_the_assumption_of_one(
     reasons = [view.reason for view in assembly.placed()[0]]
     expected = "at most 12 inliers of texture" if is_used else "texture needs known focal lengths"
     assert all(expected in reason for reason in reasons), reasons
+
+
+def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_texture() -> None:
+    tried: list[tuple[Evidence, tuple[int, int]]] = []
+
+    def texture(evidence: Evidence) -> TexturePair:
+        def register(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
+            tried.append((evidence, views))
+            return PairPose(
+                first=views[0],
+                second=views[1],
+                evidence=evidence,
+                rotation=None,
+                direction=None,
+                score=0.0,
+                reason="few",
+            )
+
+        return register
+
+    order = np.random.default_rng(0).permutation(16)
+    distance = np.abs(order[:, None] - order[None])
+    Assembly(
+        names=tuple(f"cam{view:02}" for view in range(16)),
+        lenses=[WORLD.lenses[0]] * 16,
+        people=None,
+        texture=(texture(Evidence.TEXTURE), texture(Evidence.LEARNED)),
+        affinity=lambda: np.where(distance < 3, 100.0 - distance, 1.0),
+        num_instants=1,
+    ).run()
+    learned = {views for evidence, views in tried if evidence is Evidence.LEARNED}
+    assert learned == {views for evidence, views in tried if evidence is Evidence.TEXTURE}
+    assert learned >= {(a, b) for a, b in combinations(range(16), 2) if distance[a, b] == 1}
+    assert len(learned) < 48

@@ -8,7 +8,7 @@ import pytest
 
 from page4d.rig import adjust as adjustment
 from page4d.rig.adjust import NUM_JOINTS, Adjustment, Observations, adjust, merge_tracks, triangulate
-from page4d.rig.graph import Placement, choose_links, choose_pairs, connected_parts, place
+from page4d.rig.graph import Placement, choose_links, choose_pairs, confirmed, connected_parts, place
 from page4d.rig.records import (
     Array,
     Evidence,
@@ -199,3 +199,24 @@ def test_parts_and_links() -> None:
     assert links
     assert (1, 2) not in links
     assert all((first < 2) != (second < 2) for first, second in links)
+
+
+@pytest.mark.parametrize(
+    ("turns_deg", "reasons", "are_confirmed"),
+    [
+        ((0.0, 2.0, 0.0), ("", "small", "small"), True),
+        ((0.0, 8.0, 0.0), ("", "small", "small"), False),
+        ((0.0, 0.0, 0.0), ("small", "small", "small"), False),
+    ],
+)
+def test_pairs_that_need_a_loop_are_confirmed_by_one_with_an_accepted_pair(
+    turns_deg: tuple[float, ...], reasons: tuple[str, ...], are_confirmed: bool
+) -> None:
+    world = rig()
+    pairs = [
+        replace(pair(world, *views, turn), reason=reason, needs_loop=bool(reason))
+        for views, turn, reason in zip(((0, 1), (1, 2), (0, 2)), turns_deg, reasons, strict=True)
+    ]
+    found = confirmed([*pairs, replace(pairs[1], first=3, reason="few", needs_loop=False)])
+    assert [(one.first, one.second) for one in found] == ([(1, 2), (0, 2)] if are_confirmed else [])
+    assert all(one.is_accepted for one in found)

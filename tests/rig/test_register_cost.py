@@ -21,7 +21,9 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(register, "is_fetched", lambda: True)
     monkeypatch.setattr(evidence, "extract_texture", lambda *_: calls.append(1) or (None,) * len(rig.lenses))
 
-    def nothing(_first: object, _second: object, _lenses: object, pair: tuple[int, int], _seed: int) -> PairPose:
+    def nothing(
+        _first: object, _second: object, _lenses: object, pair: tuple[int, int], _seed: int, _: object
+    ) -> PairPose:
         return PairPose(
             first=pair[0],
             second=pair[1],
@@ -79,7 +81,7 @@ def test_a_rig_of_16_views_tries_few_pairs_in_every_round(is_known: bool, monkey
         names=tuple(f"cam{view:02}" for view in range(16)),
         lenses=lenses,
         people=rig.people,
-        texture=None,
+        texture=(),
         num_instants=rig.num_instants,
     )
     assembly.run()

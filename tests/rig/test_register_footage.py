@@ -4,10 +4,17 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import pytest
 from PIL import Image
 from scipy.spatial.transform import Rotation
 
 from page4d.formats.calibrations import read_calibration
+from page4d.options import RegisterSettings
+from page4d.rig.evidence import PixelEvidence
+from page4d.rig.learned import FETCH_TEXTURE, TEXTURE_MODEL
+from page4d.rig.records import Evidence, rotation_angle_deg
+from page4d.rig.register import assembled
+from page4d.scene.open import open_scene
 from page4d_cli.app import run
 
 HEIGHT, WIDTH = 240, 320
@@ -78,3 +85,20 @@ def test_texture_places_the_cameras_of_rendered_pictures(tmp_path: Path) -> None
     turned = Rotation.from_matrix(relative[:, :3, :3] @ expected[:, :3, :3].transpose(0, 2, 1)).magnitude()
     assert np.degrees(turned).max() < 0.5
     assert np.abs(relative[:, :3, 3] - expected[:, :3, 3]).max() < 0.02
+
+
+def test_learned_texture_is_evidence_where_its_networks_were_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    pytest.importorskip("kornia", reason="kornia is not installed")
+    if not TEXTURE_MODEL.are_present:
+        pytest.skip(f"the networks were not fetched: {FETCH_TEXTURE}")
+    write_room(tmp_path / "room")
+    scene = open_scene(tmp_path / "room", views=2)
+    found = assembled(PixelEvidence(scene, RegisterSettings(register="texture", focal=f"{FOCAL:g}", max_instants=1)))
+    pairs = {record.evidence: record for record in found.pair_records()}
+    assert pairs["learned texture"].accepted, pairs
+    pose = found.pairs[(0, 1), Evidence.LEARNED].rotation
+    true = cameras()[1, :3, :3] @ cameras()[0, :3, :3].T
+    assert rotation_angle_deg(pose, true) < 1

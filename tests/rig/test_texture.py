@@ -10,7 +10,7 @@ from PIL import Image
 from page4d.choices import MaskMeaning
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.rig.lens import lenses_of
-from page4d.rig.texture import MAX_INSTANTS, extract_texture, undistorted_pixels
+from page4d.rig.texture import MAX_INSTANTS, ROOT_SIFT, extract_texture, undistorted_pixels
 from page4d.scene.images import probe_image_folder
 from page4d.scene.open import open_scene
 from page4d.scene.records import PairedFrames, Scene
@@ -43,21 +43,23 @@ def nearest_distance(points: np.ndarray) -> float:
 
 def test_features_lie_on_pixel_centres_of_one_half(tmp_path: Path) -> None:
     scene = write_scene(tmp_path)
-    for view in extract_texture(scene, [0], lenses_of(scene)):
+    for view in extract_texture(scene, [0], lenses_of(scene), ROOT_SIFT):
         assert nearest_distance(view.features[0].points) < 0.2
 
 
 def test_features_that_repeat_over_instants_have_the_same_ids(tmp_path: Path) -> None:
     scene = write_scene(tmp_path)
     seen: list[tuple[int, int]] = []
-    view = extract_texture(scene, [0, 1], lenses_of(scene), lambda done, total: seen.append((done, total)))[0]
+    view = extract_texture(
+        scene, [0, 1], lenses_of(scene), ROOT_SIFT, lambda done, total: seen.append((done, total))
+    )[0]
     assert view.features[0].ids.tolist() == view.features[1].ids.tolist()
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_few_instants_are_used_however_long_the_capture_is(tmp_path: Path) -> None:
     scene = write_scene(tmp_path, frames=20)
-    instants = sorted(extract_texture(scene, range(20), lenses_of(scene))[0].features)
+    instants = sorted(extract_texture(scene, range(20), lenses_of(scene), ROOT_SIFT)[0].features)
     assert len(instants) == MAX_INSTANTS
     assert (instants[0], instants[-1]) == (0, 19)
 
@@ -73,7 +75,7 @@ def test_excluded_pixels_have_no_features(tmp_path: Path) -> None:
     views = tuple(replace(view, mask=PairedFrames(frames=source, indices=(0, 1))) for view in scene.views)
     for meaning, left, right in ((MaskMeaning.IGNORE, False, True), (MaskMeaning.KEEP, True, False)):
         masked = replace(scene, views=views, mask_meaning=meaning)
-        points = extract_texture(masked, [0], lenses_of(scene))[0].features[0].points
+        points = extract_texture(masked, [0], lenses_of(scene), ROOT_SIFT)[0].features[0].points
         assert bool((points[:, 0] < 90).any()) is left
         assert bool((points[:, 0] > 100).any()) is right
 
@@ -83,9 +85,9 @@ def test_black_frames_have_no_features(tmp_path: Path) -> None:
         (tmp_path / view).mkdir()
         Image.new("RGB", (64, 48)).save(tmp_path / view / "0.png")
     scene = open_scene(tmp_path)
-    for texture in extract_texture(scene, [0], lenses_of(scene)):
+    for texture in extract_texture(scene, [0], lenses_of(scene), ROOT_SIFT):
         assert texture.features[0].points.shape == (0, 2)
-    assert extract_texture(scene, [], lenses_of(scene))[0].features == {}
+    assert extract_texture(scene, [], lenses_of(scene), ROOT_SIFT)[0].features == {}
 
 
 def test_undistortion_inverts_the_lens(tmp_path: Path) -> None:

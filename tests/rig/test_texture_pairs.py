@@ -1,14 +1,24 @@
 """Relative poses from texture are accepted where matches determine them, and refused where they do not."""
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.records import FocalSource, Lens, direction_angle_deg, rotation_angle_deg
-from page4d.rig.texture import DESCRIPTOR_SCALE, InstantTexture, ViewTexture, match_textures
-from page4d.rig.texture_pairs import register_texture_pair, support
+from page4d.rig.learned import MAX_AXES_DEG, MIN_DISTINCT, WEIGHT, tolerance
+from page4d.rig.records import Evidence, FocalSource, Lens, direction_angle_deg, rotation_angle_deg
+from page4d.rig.texture import (
+    DESCRIPTOR_SCALE,
+    ROOT_SIFT,
+    InstantTexture,
+    TextureMethod,
+    ViewTexture,
+    common_texture,
+    match_textures,
+)
+from page4d.rig.texture_pairs import register_texture_pair
 
 SIZE = (720, 1280)
 FOCAL = 1100.0
@@ -116,19 +126,68 @@ def test_the_same_arguments_give_the_same_result() -> None:
     assert first.jackknife_deg == second.jackknife_deg
 
 
-def test_the_right_pose_has_more_support_than_another() -> None:
-    pair = make_pair()
-    fitting, total = support(*pair.views, LENSES, pair.rotation, pair.direction)
-    turned = Rotation.from_rotvec([0, 0.3, 0]).as_matrix() @ pair.rotation
-    assert fitting > 190
-    assert total > 340
-    assert support(*pair.views, LENSES, turned, pair.direction)[0] < fitting / 4
-
-
 def test_views_without_texture_are_refused() -> None:
     empty = InstantTexture(points=np.zeros((0, 2)), descriptors=np.zeros((0, 128), np.uint8), ids=np.zeros(0, int))
     for features in ({}, {0: empty}):
         view = ViewTexture(features=features)
-        assert len(match_textures(view, view).keys) == 0
+        assert len(match_textures(view, view, LENSES, ROOT_SIFT).keys) == 0
         assert register_texture_pair(view, view, LENSES, (0, 1)).rotation is None
-        assert support(view, view, LENSES, np.eye(3), np.array([1.0, 0, 0])) == (0, 0)
+
+
+def without_networks() -> TextureMethod:
+    """Return the method of learned texture with the matches of RootSIFT."""
+    return replace(
+        ROOT_SIFT,
+        evidence=Evidence.LEARNED,
+        tolerance=tolerance,
+        min_distinct=MIN_DISTINCT,
+        max_axes_deg=MAX_AXES_DEG,
+        loops_confirm=False,
+        weight=WEIGHT,
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "reason"),
+    [
+        (
+            ROOT_SIFT,
+            {"right": 90, "wrong": 150},
+            r"3\d.\d% of the distinct matches of texture agree, 45% .* without a loop",
+        ),
+        (without_networks(), {"angle_deg": 85, "wrong": 0}, "85 degrees apart, 75 is the most"),
+        (
+            without_networks(),
+            {"right": 90, "wrong": 150},
+            "% of the distinct matches of texture agree, 45% are needed$",
+        ),
+        (without_networks(), {"right": 45, "wrong": 20}, r"4\d distinct inliers of texture, 50 are needed"),
+        (without_networks(), {"angle_deg": 60, "right": 55, "wrong": 20}, ""),
+    ],
+)
+def test_few_inliers_a_small_share_of_the_matches_and_wide_angles_are_refused(
+    method: TextureMethod, changes: dict[str, int], reason: str
+) -> None:
+    pair = make_pair(**changes)
+    found = register_texture_pair(*pair.views, LENSES, (0, 1), method=method)
+    assert found.evidence is method.evidence
+    assert found.is_accepted == (not reason)
+    assert re.search(reason, found.reason), found.reason
+    assert found.matches is not None
+    assert set(found.matches.weights) == {method.weight}
+    assert found.needs_loop == found.reason.endswith("without a loop")
+    if found.is_accepted:
+        assert rotation_angle_deg(found.rotation, pair.rotation) < 1
+
+
+def test_the_tolerance_of_learned_texture_is_in_pixels_of_the_matched_pictures() -> None:
+    tele = replace(LENS, intrinsics=np.array([[3300, 0, 320], [0, 3300, 180], [0, 0, 1.0]]), image_size=(360, 640))
+    assert tolerance(LENSES) == pytest.approx(0.75 * 2 / 1100)
+    assert tolerance((LENS, tele)) == pytest.approx((0.75 * 2 / 1100 + 0.75 / 3300) / 2)
+
+
+def test_common_texture_counts_what_neighbours_share() -> None:
+    one, other = make_pair(right=80, wrong=0), make_pair(right=80, wrong=0, seed=1)
+    counts = common_texture((*one.views, *other.views), (LENS,) * 4)
+    assert counts[0, 1] == counts[1, 0] == counts[2, 3] == 81
+    assert counts[:2, 2:].max() < 5
