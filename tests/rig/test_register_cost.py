@@ -20,6 +20,7 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     calls: list[int] = []
     monkeypatch.setattr(register, "is_fetched", lambda: True)
     monkeypatch.setattr(evidence, "extract_texture", lambda *_: calls.append(1) or (None,) * len(rig.lenses))
+    monkeypatch.setattr(evidence, "with_content", lambda scene, _: scene)
 
     def nothing(
         _first: object, _second: object, _lenses: object, pair: tuple[int, int], _seed: int, _: object
@@ -36,7 +37,7 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(register, "register_texture_pair", nothing)
     pixels = evidence_of(rig, Registration.AUTO)
-    pixels.people = people
+    pixels.people, pixels.samples = people, ()
     return register.register_rig(pixels, lambda _: None).record, calls
 
 

@@ -15,8 +15,8 @@ from page4d.io.folders import cache_folder, check_space
 from page4d.rig.people import model
 from page4d.weights.file_type import first_bytes
 from page4d.weights.names import parse_weights, read_pin
-from page4d.weights.people import fetch_pose_model
 from page4d.weights.resolve import converted_files, find_weights
+from page4d.weights.wheels import PEOPLE, fetch_model
 
 
 @pytest.mark.parametrize("text", ["s3://a/b.pt", "HTTPS://huggingface.co/a/b", "file:///a.safetensors"])
@@ -76,7 +76,7 @@ def test_without_a_folder_for_caches_only_what_must_be_kept_fails(
     assert read_pin(parse_weights("da3-small")) is None
     assert not model.is_fetched()
     assert [*converted_files()] == []
-    for write in (fetch_pose_model, lambda: check_space({cache_folder() / "weights": 1}, "it")):
+    for write in (lambda: fetch_model(PEOPLE), lambda: check_space({cache_folder() / "weights": 1}, "it")):
         with pytest.raises(OutputError, match="there is no folder for caches") as caught:
             write()
         assert "XDG_CACHE_HOME" in caught.value.hint
