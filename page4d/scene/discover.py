@@ -137,9 +137,12 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
         ) from error
     views = [candidate.name for candidate in candidates]
     for reason, names in list(ignored.items()):  # tables of time stamps are read with the clocks
-        names[:] = [name for name in names if name != TABLE_FOLDER and not is_stamp_table(folder / name, views)]
+        tables = [name for name in names if name == TABLE_FOLDER or is_stamp_table(folder / name, views)]
+        names[:] = [name for name in names if name not in tables]
         if not names:
             del ignored[reason]
+        if tables and sync_file is not None:
+            ignored[Notice(f"{sync_file.name} is used", Level.INFO)] += tables
     notices = [
         Notice(f"ignored {listed(names)}: {reason.marked_text}", reason.level) for reason, names in ignored.items()
     ]

@@ -264,19 +264,20 @@ def time_by_name(sources: Sequence[ImageFolderSource]) -> list[ImageFolderSource
     return timed
 
 
-def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFolderSource, float]]:
+def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFolderSource, float | None]]:
     """Time images by the frame numbers in their names, so that a missing image leaves a gap.
 
     The step of the numbers is the greatest common divisor of all differences or, of ticks of a clock that are about
     equally spaced, the median difference. Returns the numbered sources and the start time of each on a common clock
-    in seconds; none if the numbers are too sparse, or if every folder has one image: cameras number their photos
-    independently.
+    in seconds, None if every camera has numbers of its own. Numbers that are too sparse are not used, and none if
+    every folder has one image.
     """
     numbered = [(source, source.numbers) for source in sources if source.numbers]
     numbers = [of_view for _, of_view in numbered]
     longest = max(map(len, numbers), default=0)
     if longest < 2:
         return []
+    alone = [(source, None) for each, _ in numbered for source, _ in time_by_number([each])] if numbered[1:] else []
     steps = sorted(after - before for of_view in numbers for before, after in pairwise(of_view))
     first, last = min(map(min, numbers)), max(map(max, numbers))
     step = math.gcd(*steps) or max(last - first, 1)
@@ -284,8 +285,8 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFold
         step = steps[len(steps) // 2]
         is_sparse = longest < _MIN_DENSITY * ((last - first) / step + 1)
         if is_sparse or longest < _MIN_TICKS or not all(are_periodic(np.array(of_view)) for of_view in numbers):
-            return []
-    timed = []
+            return alone
+    timed: list[tuple[ImageFolderSource, float | None]] = []
     for source, of_view in numbered:
         # Numbers of more than 15 digits are no exact doubles.
         counts = np.array([(number - first) / step for number in of_view]) / source.fps

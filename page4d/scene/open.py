@@ -161,7 +161,7 @@ def _unnumbered_notice(folders: list[ImageFolderSource]) -> list[Notice]:
         return []
     labels = listed([source.label for source in folders])
     return [
-        Notice(f"{labels}: file names without common frame numbers; images are counted, lost ones are not detected")
+        Notice(f"{labels}: file names without regular frame numbers; images are counted, lost ones are not detected")
     ]
 
 

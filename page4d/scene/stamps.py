@@ -153,7 +153,9 @@ def stamps_of_names(views: Sequence[Sequence[str]]) -> list[tuple[Origin, NDArra
             if found[place] is None and (stamps := _all_read(read, stems)):
                 ns = np.array([stamp.ns for stamp in stamps], dtype=np.int64)
                 ns = _across_midnight(ns) if origin == "midnight" else ns
-                if _is_regular(ns, longest_ns):
+                # As many digits as µs since 1970 have the ns of a clock that was started weeks ago.
+                is_either = read is _epoch and stamps[0].unit_ns == 1000 and not stamps[0].is_plain
+                if _is_regular(ns, 10 * NS if is_either else longest_ns):
                     candidates[place] = (stamps, ns)
         if _are_plain(read, list(candidates.values())):
             found = [(origin, candidates[at][1]) if at in candidates else known for at, known in enumerate(found)]
@@ -225,9 +227,10 @@ def _may_be_numbered(ns: NDArray[np.int64]) -> bool:
     return bool((steps % step == 0).all() and steps.max() <= _LONGEST_GAP * step)
 
 
-_TABLE_NAME = re.compile(r"time[ _-]?stamps?|frame[ _-]?times?|^times$", re.IGNORECASE)
+_TABLE_WORDS = r"time[ _-]?stamps?|frame[ _-]?times?"
+_TABLE_NAME = re.compile(rf"{_TABLE_WORDS}|^times$", re.IGNORECASE)
 _PLAIN_TABLE_NAME = re.compile(
-    rf"[ _.-]*(synchronized|recorded|camera|video)?[ _.-]*({_TABLE_NAME.pattern})([ _-]history)?", re.IGNORECASE
+    rf"[ _.-]*(synchronized|recorded|camera|video)?[ _.-]*({_TABLE_WORDS})([ _-]history)?", re.IGNORECASE
 )
 TABLE_FOLDER = "timestamps"
 _TABLE_FOLDERS = (".", TABLE_FOLDER, f"{TABLE_FOLDER}/camera_timestamps")
@@ -268,14 +271,17 @@ class StampTable:
     def in_ns(self, period_s: float) -> NDArray[np.int64]:
         """Return nanoseconds; an unknown unit is that of a date, or else the closest to the period of the frames.
 
+        A clock that was started weeks ago has as many ns as a date has µs: the period decides if it fits one alone.
+
         Raises:
             InputError: if a time is not between the years 1677 and 2262.
         """
-        unit = self.unit_ns or self.date_unit_ns
-        if unit is None:
-            gaps = sorted(float(after - before) for before, after in pairwise(self.values))
-            period = (gaps[len(gaps) // 2] if gaps else period_s) / period_s
-            unit = min((unit for _, unit in _UNITS), key=lambda each: abs(np.log(period * each / NS)))
+        gaps = sorted(float(after - before) for before, after in pairwise(self.values)) or [period_s]
+        misfits = {unit: abs(np.log(gaps[len(gaps) // 2] / period_s * unit / NS)) for _, unit in _UNITS}
+        closest = min(misfits, key=lambda unit: misfits[unit])
+        date = self.date_unit_ns
+        is_clock = date is not None and misfits[date] > np.log(30) and misfits[closest] < np.log(2)
+        unit = self.unit_ns or (closest if date is None or is_clock else date)
         if max(abs(value) for value in self.values) * unit >= _LAST_NS:
             raise InputError(f"{self.label}: {self.values[-1]:.6g} is no time of a frame", TABLE_HINT)
         return np.array([int(value * unit) for value in self.values], dtype=np.int64)

@@ -64,9 +64,9 @@ def test_other_entries_are_ignored_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_one_of_two_sync_files_is_used_and_reported(tmp_path: Path) -> None:
-    touch(tmp_path, "cam1.mp4", "sync.json", "sync.toml")
+    touch(tmp_path, "cam1.mp4", "sync.json", "sync.toml", "cam1_timestamps.csv")
     assert discover(tmp_path).sync_file == tmp_path / "sync.json"
-    assert "ignored sync.toml: sync.json is used" in ignored(tmp_path)
+    assert "ignored sync.toml, cam1_timestamps.csv: sync.json is used" in ignored(tmp_path)
 
 
 def test_repeated_names_keep_their_suffix(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_images_without_frame_numbers_are_counted_and_reported(names: dict[str, 
         numbered(tmp_path / view, names)
     scene = open_scene(tmp_path, image_fps=30)
     assert scene.synchronisation == "same start"
-    assert "a/, b/: file names without common frame numbers; images are counted" in texts(scene)
+    assert "a/, b/: file names without regular frame numbers; images are counted" in texts(scene)
     np.testing.assert_allclose(scene.times, np.arange(len(names)) / 30)
     assert [view.indices for view in scene.views] == [tuple(range(len(names)))] * 2
 

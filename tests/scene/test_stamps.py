@@ -81,6 +81,7 @@ def test_times_of_every_notation_are_read_exactly(names: list[str], origin: str,
         [f"{1700000000 + n}" for n in range(9)],
         [f"{1700000000123 + n}" for n in range(9)],
         [f"{1700000000123456 + int(n)}" for n in np.cumsum(np.random.default_rng(0).exponential(9e5, 40))],
+        [f"{1700000000123456 + n * 33_333_333}" for n in range(9)],
         [f"{20240501 + n}" for n in range(9)],
         [f"12-30-{n:02}" for n in range(9)],
         [f"2024-05-{n:02}" for n in range(1, 9)],
@@ -200,6 +201,12 @@ def test_numbers_before_a_word_and_ticks_of_a_clock_count_frames(names: list[str
     assert not any("same frame number" in notice.text for notice in scene.notices)
 
 
+def test_every_camera_may_have_frame_numbers_of_its_own(tmp_path: Path) -> None:
+    names = {"a": [f"G00{10001 + n}" for n in range(8)], "b": [f"G00{20001 + n}" for n in range(8)]}
+    write_stamped(tmp_path, names, {"b": [2]})
+    assert [indices(tmp_path, view, names[view]) for view in names] == [[0, 1, 3, 4, 5, 6, 7]] * 2
+
+
 PERIOD = 1 / 30
 KEPT = {"cam_0": list(range(12)), "cam_1": [n for n in range(2, 14) if n not in (5, 6)]}
 """Instants at which cameras with a common trigger have a frame: cam_1 starts later and loses two."""
@@ -237,6 +244,10 @@ TABLES: dict[str, tuple[dict[str, bytes], float]] = {
             "{}_timestamps.csv", lambda k: csv_of("frame,timestamp\n", lambda n: f"{n},{5e6 + n * 1e3 / 30:.3f}", k)
         ),
         5000,
+    ),
+    "clock of two weeks": (
+        each("{}_timestamps.csv", lambda k: csv_of("timestamp\n", lambda n: f"{12 * 10**14 + n * 33333333}", k)),
+        1.2e6,
     ),
     "epoch": (
         each(
