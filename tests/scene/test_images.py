@@ -62,14 +62,6 @@ def test_a_missing_image_leaves_a_gap(tmp_path: Path) -> None:
     np.testing.assert_allclose(scene.times, found[:, 0] / 25)
 
 
-def test_numbers_of_many_digits_are_counted_exactly(tmp_path: Path) -> None:
-    for name, kept in (("a", range(9)), ("b", [0, 1, 3, 4, 5, 6, 7, 8])):
-        numbered(tmp_path / name, {f"{1403636579763555584 + n}.png": n for n in kept})
-    scene = open_scene(tmp_path, image_fps=25)
-    assert counts(scene).tolist() == [[n, n] for n in (0, 1, 3, 4, 5, 6, 7, 8)]
-    np.testing.assert_allclose(scene.times, np.array([0, 1, 3, 4, 5, 6, 7, 8]) / 25)
-
-
 @pytest.mark.parametrize("step", [1, 2, 10])
 def test_folders_that_begin_at_different_numbers_are_aligned_by_number(step: int, tmp_path: Path) -> None:
     numbered(tmp_path / "a", list(range(100, 100 + 20 * step, step)))

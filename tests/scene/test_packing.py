@@ -167,8 +167,8 @@ def test_a_colour_mosaic_is_told_from_gray_pictures(kind: str) -> None:
 
 def test_mosaics_are_reported_once_for_all_views(tmp_path: Path) -> None:
     for view in "ab":
-        write_images(tmp_path / view, {"0.png": mosaic(SCENE)})
-    write_images(tmp_path / "c", {"0.png": GRAY})
+        write_images(tmp_path / view, dict.fromkeys(("0.png", "1.png"), mosaic(SCENE)))
+    write_images(tmp_path / "c", {"0.png": GRAY, "1.png": GRAY})
     for name, layout in (("d.mkv", "gray"), ("e.mkv", "gray10le"), ("f.mkv", "gray16le")):
         write_video(tmp_path / name, [mosaic(SCENE)], codec="ffv1", pixel_format=layout, given_as="gray")
     found = [notice.text for notice in open_scene(tmp_path).notices if "Bayer" in notice.text]

@@ -190,6 +190,7 @@ def test_depth_with_times_of_its_own_is_paired_by_time(late_ns: int, is_paired: 
             for pattern in ("{:06}_color", "{:04}_cam1", "take2_{:03}_left", "{}")
         ),
         [f"{n * 1000 // 30:06}" for n in range(8)],
+        [f"{EPOCH_NS + n}" for n in range(8)],
         [f"{123456789012345 + n * 33333333 + n * n * 777}" for n in range(8)],
     ],
 )

@@ -204,33 +204,6 @@ def test_frames_after_seeking_are_aligned(tmp_path: Path) -> None:
     rig.check(scene, read_all(scene))
 
 
-def test_views_of_different_length_are_cut_to_the_common_span(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    rig.add("long.mp4", steady(30, 2))
-    rig.add("late.mp4", steady(30, 1), (0.4, 1.0))
-    rig.add("short.mp4", steady(30, 0.8), (0.3, 1.0))
-    scene = rig.open()
-    counts = rig.check(scene, read_all(scene))
-    assert scene.view_names == ("late", "long", "short")
-    assert counts[0].tolist() == [0, 12, 3]
-    assert counts[-1].tolist() == [20, 32, 23]
-    texts = [notice.text for notice in scene.notices]
-    assert "common span 0.40-1.07 s (21 frames); late starts last, short ends first" in texts
-
-
-def test_instants_of_dropped_frames_are_left_out_and_counted(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    times = steady(30, 1)
-    rig.add("a.mp4", times)
-    rig.add("b.mp4", [time for count, time in enumerate(times) if count not in (4, 5, 17)])
-    scene = rig.open()
-    counts = rig.check(scene, read_all(scene))
-    assert counts[:, 0].tolist() == [count for count in range(30) if count not in (4, 5, 17)]
-    assert counts[:, 1].tolist() == list(range(27))
-    texts = [notice.text for notice in scene.notices]
-    assert "3 instants left out: b has no frame within half a frame period (first at 0.133 s)" in texts
-
-
 def test_duplicated_frames_do_not_shift_the_alignment(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     times = steady(30, 1)
@@ -487,18 +460,20 @@ NAMES = ("cam01", "cam02")
 
 
 @pytest.mark.parametrize(
-    ("file", "text"),
+    ("file", "text", "clock"),
     [
-        ("sync.json", '{"views": {"cam01": {"offset_s": 0.25, "rate": 1.5}, "cam02": {}}}'),
-        ("sync.json", '\ufeff{"cam01": {"offset_s": 0.25, "rate": 1.5}, "cam02": {"offset_s": 0}}'),
-        ("sync.toml", "[views.cam01]\noffset_s = 0.25\nrate = 1.5\n[views.cam02]\n"),
-        ("sync.toml", "cam01 = {offset_s = 0.25, rate = 1.5}\ncam02 = {rate = 1}\n"),
+        ("sync.json", '{"views": {"cam01": {"offset_s": 0.25, "rate": 1.5}, "cam02": {}}}', (0.25, 1.5)),
+        ("sync.json", '\ufeff{"cam01": {"offset_s": 0.25}, "cam02": {"offset_s": 0}}', (0.25, 1)),
+        ("sync.toml", "[views.cam01]\noffset_s = 0.25\nrate = 1.5\n[views.cam02]\n", (0.25, 1.5)),
+        ("sync.TOML", "cam01 = {offset_s = -86400, rate = 1.5}\ncam02 = {rate = 1}\n", (-86400, 1.5)),
+        ("s.toml", "cam01.rate = 0.001\ncam02.rate = 1\n", (0, 0.001)),
+        ("s.toml", "cam01.rate = 30\ncam02.rate = 1\n", (0, 30)),
     ],
 )
-def test_a_sync_file_is_read(file: str, text: str, tmp_path: Path) -> None:
+def test_a_sync_file_is_read(file: str, text: str, clock: tuple[float, float], tmp_path: Path) -> None:
     (tmp_path / file).write_text(text, encoding="utf-8")
     clocks = read_sync_file(tmp_path / file, NAMES)
-    assert (clocks["cam01"].offset_s, clocks["cam01"].rate) == (0.25, 1.5)
+    assert (clocks["cam01"].offset_s, clocks["cam01"].rate) == clock
     assert (clocks["cam02"].offset_s, clocks["cam02"].rate) == (0, 1)
 
 
@@ -516,6 +491,11 @@ def test_a_sync_file_is_read(file: str, text: str, tmp_path: Path) -> None:
         ("s.json", '{"cam01": {"offset": 1}}', "view 'cam01': offset: "),
         ("s.json", '{"cam01": {"rate": 0}}', "view 'cam01': rate: "),
         ("s.json", '{"cam01": {"rate": -1}}', "view 'cam01': rate: "),
+        ("s.json", '{"cam01": {"rate": 1e-9}}', "view 'cam01': rate: Input should be"),
+        ("s.json", '{"cam01": {"rate": 1000}}', "view 'cam01': rate: Input should be"),
+        ("s.json", '{"cam01": {"offset_s": 1e9}}', "view 'cam01': offset_s: Input should be"),
+        ("s.json", '{"cam01": {"offset_s": -1e300}}', "view 'cam01': offset_s: Input should be"),
+        ("s.json", '{"views": {"cam01": {}}, "cam02": {"offset_s": 1}, "comment": "x"}', "cam02 is not in 'views'"),
         ("s.json", '{"cam01": 0.25}', "view 'cam01' is not a table"),
         ("s.json", '{"views": {"cam9": {}}}', "s.json: no view is called 'cam9', the views are cam01, cam02"),
         ("s.json", '{"views": [1]}', "'views' is not a table"),
@@ -559,11 +539,12 @@ def test_any_sync_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFacto
 def test_views_without_entry_in_the_sync_file_are_reported(tmp_path: Path) -> None:
     for name in "abc":
         write_counter_clip(tmp_path / f"{name}.mp4", 12)
+    write_sync(tmp_path, {"b": (0.1, 1.06)})
+    texts = [notice.text for notice in open_scene(tmp_path).notices]
+    assert "sync.json has no entry for a, c: offset 0 s and rate 1 are used" in texts
+    assert "sync.json: b (1.06): a rate other than 1 means slow motion or a time lapse" in texts
     write_sync(tmp_path, {"b": (0.1, 1.0)})
     scene = open_scene(tmp_path)
-    assert "sync.json has no entry for a, c: offset 0 s and rate 1 are used" in [
-        notice.text for notice in scene.notices
-    ]
     assert [view.indices[0] for view in scene.views] == [3, 0, 3]
     # The file may contain unused views.
     assert open_scene(tmp_path, views=("a", "c")).num_times == 12
