@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -380,6 +381,14 @@ def write_output(folder: Path, rig: list[RigCamera]) -> Path:
     """Write cameras.json as written by a run."""
     path = folder / "cameras.json"
     path.write_text(json.dumps(output_content(rig)))
+    return path
+
+
+def edit_json(path: Path, edit: Callable[[Any], object]) -> Path:
+    """Change the content of a file."""
+    content = json.loads(path.read_text(encoding="utf-8-sig"))
+    edit(content)
+    path.write_text(json.dumps(content))
     return path
 
 

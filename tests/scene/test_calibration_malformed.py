@@ -1,6 +1,5 @@
 """Damaged and hostile calibrations raise an InputError with file, camera and hint."""
 
-import json
 import re
 import struct
 import time
@@ -14,7 +13,7 @@ import pytest
 from page4d.errors import InputError
 from page4d.formats.calibrations import read_calibration
 from page4d.formats.table import SUPPORTED_FORMATS
-from tests.scene.calibration_writers import WRITERS, make_rig
+from tests.scene.calibration_writers import WRITERS, edit_json, make_rig
 
 GARBAGE = {
     "empty": b"",
@@ -219,13 +218,6 @@ def test_damaged_files_are_refused_with_the_place(
     with pytest.raises(InputError, match=message) as raised:
         read_calibration(tmp_path)
     assert ("in radians, not in degrees" in raised.value.hint) == ("length of 85" in message)
-
-
-def edit_json(path: Path, edit: Callable[[Any], object]) -> Path:
-    content = json.loads(path.read_text(encoding="utf-8-sig"))
-    edit(content)
-    path.write_text(json.dumps(content))
-    return path
 
 
 BAD_OUTPUT: dict[str, tuple[Callable[[Any], object], str]] = {

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from page4d.scene.open import open_scene
 from tests.scene.calibration_writers import (
     WRITERS,
     RigCamera,
+    edit_json,
     make_rig,
     write_caliscope,
     write_kalibr,
@@ -269,16 +269,30 @@ def llff_rows(rig: list[RigCamera]) -> np.ndarray:
     return np.array(rows)
 
 
-def test_poses_bounds_are_read_and_written(tmp_path: Path) -> None:
+def test_poses_bounds_are_written(tmp_path: Path) -> None:
     rig = make_rig()
-    path = tmp_path / "poses_bounds.npy"
-    np.save(path, llff_rows(rig))
     poses = np.stack([np.linalg.inv(camera.world_to_camera) for camera in rig])
     lenses = np.array([[*camera.size, 600.0] for camera in rig])
-    path.write_bytes(llff.encode(poses, lenses, np.tile([0.5, 9.0], (3, 1))))
-    np.testing.assert_allclose(np.load(path), llff_rows(rig), atol=1e-12)
+    (tmp_path / "a.npy").write_bytes(llff.encode(poses, lenses, np.tile([0.5, 9.0], (3, 1))))
+    np.testing.assert_allclose(np.load(tmp_path / "a.npy"), llff_rows(rig), atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["LLFF", "3D Gaussian Splatting"])
+def test_cameras_with_centred_lenses_are_camera_to_world(kind: str, tmp_path: Path) -> None:
+    rig = make_rig()
+    content = [
+        {"id": index, "img_name": camera.name, "width": camera.size[1], "height": camera.size[0], "fx": 600.0,
+         "fy": 600.0, "position": (-camera.rotation.T @ camera.translation).tolist(),
+         "rotation": camera.rotation.T.tolist()}
+        for index, camera in enumerate(rig)
+    ]  # fmt: skip
+    if kind == "LLFF":
+        np.save(tmp_path / "poses_bounds.npy", llff_rows(rig))
+    else:
+        (tmp_path / "cameras.json").write_text(json.dumps(content))
     calibration = read_calibration(tmp_path)
-    assert calibration.unnamed
+    assert (calibration.format, calibration.unnamed) == (kind, kind == "LLFF")
+    assert calibration.names == (("1", "2", "3") if kind == "LLFF" else ("cam01", "cam02", "cam03"))
     for camera, true in zip(calibration.cameras, rig, strict=True):
         assert camera.image_size == true.size
         np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
@@ -295,23 +309,6 @@ def test_other_arrays_are_refused(array: np.ndarray, message: str, tmp_path: Pat
     np.save(tmp_path / "poses_bounds.npy", array, allow_pickle=True)
     with pytest.raises(InputError, match=message):
         read_calibration(tmp_path)
-
-
-def test_cameras_of_gaussian_splatting_are_camera_to_world(tmp_path: Path) -> None:
-    rig = make_rig()
-    content = [
-        {"id": index, "img_name": camera.name, "width": camera.size[1], "height": camera.size[0], "fx": 600.0,
-         "fy": 610.0, "position": (-camera.rotation.T @ camera.translation).tolist(),
-         "rotation": camera.rotation.T.tolist()}
-        for index, camera in enumerate(rig)
-    ]  # fmt: skip
-    (tmp_path / "cameras.json").write_text(json.dumps(content))
-    calibration = read_calibration(tmp_path)
-    for camera, true in zip(calibration.cameras, rig, strict=True):
-        assert (camera.name, camera.image_size) == (true.name, true.size)
-        np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
-        height, width = true.size
-        assert camera.intrinsics.tolist() == [[600.0, 0.0, width / 2], [0.0, 610.0, height / 2], [0.0, 0.0, 1.0]]
 
 
 def test_a_field_of_view_alone_takes_the_size_of_the_view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,13 +386,6 @@ def test_views_are_paired_with_cameras_by_the_ends_of_their_names(tmp_path: Path
     assert float(by_order.views[0].camera.intrinsics[0, 0]) == 70.0
 
 
-def edited(path: Path, edit: Callable[[Any], object]) -> Path:
-    content = json.loads(path.read_text())
-    edit(content)
-    path.write_text(json.dumps(content))
-    return path
-
-
 def test_caliscope_cameras_that_are_not_in_use_are_left_out(tmp_path: Path) -> None:
     path = write_caliscope(tmp_path, make_rig())
     text = path.read_text().replace("ignore = false", "ignore = true", 1)
@@ -415,13 +405,13 @@ def test_caliscope_cameras_that_are_not_in_use_are_left_out(tmp_path: Path) -> N
 
 
 def test_poses_of_multical_may_be_missing(tmp_path: Path) -> None:
-    path = edited(write_multical(tmp_path, make_rig()), lambda content: content["camera_poses"].pop("cam02"))
+    path = edit_json(write_multical(tmp_path, make_rig()), lambda content: content["camera_poses"].pop("cam02"))
     calibration = read_calibration(path)
     assert (calibration.names, calibration.notices) == (
         ("cam01", "cam03"),
         ("calibration.json: cam02 left out: without a pose",),
     )
-    edited(path, lambda content: content.pop("camera_poses"))
+    edit_json(path, lambda content: content.pop("camera_poses"))
     assert read_lenses(path).names == ("cam01", "cam02", "cam03")
 
 
