@@ -265,11 +265,12 @@ def _no_videos(folder: Path, below: dict[Path, int]) -> InputError:
             f"'{folder}' is the result of a run, not a scene", "give the folder that contains the videos"
         )
     if below:
-        best = max(below, key=lambda entry: below[entry])
-        each = ", or put one recording of every camera into a folder such as cam01" if 1 in below.values() else ""
-        return InputError(
-            f"no videos in '{folder}', but '{best}' has {below[best]}", f"give the folder '{best}'{each}"
-        )
+        counts = sorted(below.items(), key=lambda entry: -entry[1])
+        found = listed([f"'{entry}' has {count}" for entry, count in counts], 3)
+        each = ", or put one recording of every camera into a folder such as cam01" if len(below) > 1 else ""
+        best = [entry for entry, count in counts if count == counts[0][1]]
+        give = f"give the folder '{best[0]}'" if len(best) == 1 else "give one of these folders"
+        return InputError(f"no videos in '{folder}', but {found}", give + each)
     supported = "mp4, mov, mkv, webm, avi, m4v, mts and image folders"
     return InputError(f"no videos in '{folder}' (supported: {supported})", _hint_for_loose_images(folder))
 

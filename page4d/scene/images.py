@@ -277,7 +277,6 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFold
     longest = max(map(len, numbers), default=0)
     if longest < 2:
         return []
-    timed: list[tuple[ImageFolderSource, float | None]] = []
     steps = sorted(after - before for of_view in numbers for before, after in pairwise(of_view))
     first, last = min(map(min, numbers)), max(map(max, numbers))
     step = math.gcd(*steps) or max(last - first, 1)
@@ -287,6 +286,7 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFold
         if is_sparse or longest < _MIN_TICKS or not all(are_periodic(np.array(of_view)) for of_view in numbers):
             others = [each for each, _ in numbered] if len(numbered) > 1 else []
             return [(source, None) for each in others for source, _ in time_by_number([each])]
+    timed: list[tuple[ImageFolderSource, float | None]] = []
     for source, of_view in numbered:
         # Numbers of more than 15 digits are no exact doubles.
         counts = np.array([(number - first) / step for number in of_view]) / source.fps

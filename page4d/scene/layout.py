@@ -46,7 +46,12 @@ _COPIES = _REDUCED | frozenset(
 )
 """Words in the names of recordings that are no cameras if they show what another one shows."""
 
-_DERIVED = frozenset("undistorted undist rectified corrected".split())
+_DERIVED = frozenset(
+    "undistorted undist rectified corrected stabilized stabilised synced synchronized trimmed trim cropped edited "
+    "graded denoised annotated labeled".split()
+)
+"""Words in the names of recordings that are made of the one with the rest of the name."""
+
 _MARK = re.compile(r"(?<=\d{4})S\d\d$|(?<=^IMG_)E(?=\d{4})|^LRV(?=_\d{8}_)")
 """Marks of copies: C0001S03 (proxy of Sony), IMG_E0001 (edited on an iPhone), LRV_20240501_... (Insta360)."""
 
@@ -224,6 +229,8 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
         return candidate, []
     pictures = [key for key in series if not _words(key) & (_MAPS | _REDUCED)] or list(series)
     largest = max(pictures, key=lambda key: len(series[key]))
+    single = [key for key in pictures if "*" not in key and len(series[largest]) > 1]
+    pictures = [key for key in pictures if key not in single]
     rivals = [key for key in pictures if key == largest or _share_numbers(series[key], series[largest])]
     colored = [key for key in rivals if _words(key) & _COLORS]
     if len(rivals) > 1 and len(colored) != 1:
@@ -237,7 +244,9 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
     for key in [key for key in series if key not in used]:
         label = candidate.label + key
         other = Candidate(name=label, path=candidate.path, label=label, files=tuple(series[key]))
-        if _words(key) & _MAPS:
+        if key in single:
+            left.append(LeftOut(candidate=other, kind="no frame number, unlike the others"))
+        elif _words(key) & _MAPS:
             left.append(LeftOut(candidate=other, kind=MAPS, level=Level.INFO))
         else:
             kind, of = (_COPY, largest) if _words(key) & _REDUCED else (_COLORED, colored[0])

@@ -230,7 +230,10 @@ def _may_be_numbered(ns: NDArray[np.int64]) -> bool:
 _TABLE_WORDS = r"time[ _-]?stamps?|frame[ _-]?times?"
 _TABLE_NAME = re.compile(rf"{_TABLE_WORDS}|^times$", re.IGNORECASE)
 _PLAIN_TABLE_NAME = re.compile(
-    rf"[ _.-]*(synchronized|recorded|camera|video)?[ _.-]*({_TABLE_WORDS})([ _-]history)?", re.IGNORECASE
+    rf"[ _.-]*(synchronized|recorded|camera|video|colou?r|rgb)?[ _.-]*({_TABLE_WORDS})([ _-]history)?", re.IGNORECASE
+)
+_OTHER_SENSOR = re.compile(
+    r"(?<![a-z])(depth|infra(red)?\d?|ir|imu|accel\w*|gyro\w*|gps|audio)(?![a-z])", re.IGNORECASE
 )
 TABLE_FOLDER = "timestamps"
 _TABLE_FOLDERS = (".", TABLE_FOLDER, f"{TABLE_FOLDER}/camera_timestamps")
@@ -292,7 +295,8 @@ def is_stamp_table(file: Path, views: Iterable[str]) -> bool:
     if file.suffix.lower() not in _TABLE_SUFFIXES or not file.is_file():
         return False
     if file.stem not in views or file.suffix.lower() == ".npy":
-        return _TABLE_NAME.search(file.stem) is not None
+        is_other = _OTHER_SENSOR.search(file.stem) and not any(_find_name(view, file.stem) for view in views)
+        return _TABLE_NAME.search(file.stem) is not None and not is_other
     try:
         with file.open("rb") as opened:
             return re.search(rb"time[ _-]?stamp", opened.readline(4096), re.IGNORECASE) is not None

@@ -167,6 +167,12 @@ def small(name: str) -> Tree:
             {"images": 0},
             [copies("images_undistorted/", "images/")],
         ),
+        (tree("a.mp4", "a_synced.mp4"), {"a": 0}, [copies("a_synced.mp4", "a.mp4")]),
+        (
+            tree("a/{t}.png", "a/background.png"),
+            {"a": 0},
+            ["left out a/background.png: no frame number, unlike the others"],
+        ),
         (tree("a.mp4", "output/preview.png"), {"a": 0}, ["left out output/: a single image"]),
         (
             tree("seq-01/{t}.png", "seq-02/{t}.png"),
@@ -278,7 +284,7 @@ def test_copies_chapters_and_maps_are_no_views(
             "or put one recording of every camera into a folder such as cam01",
         ),
         (tree("2024-05-01/cam1.mp4", "2024-05-02/cam1.mp4"), "2024-05-01' has 1", "a folder such as cam01"),
-        (tree("take1/x.mp4", "take2/x.mp4"), "take1' has 1", "give the folder"),
+        (tree("take1/x.mp4", "take2/x.mp4"), "take1' has 1", "give one of these folders, or put"),
     ],
 )
 def test_unclear_layouts_are_refused_with_a_way_out(files: Tree, found: str, hint: str, tmp_path: Path) -> None:

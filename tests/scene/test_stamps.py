@@ -363,6 +363,7 @@ def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path) -> None:
         ("times.txt", "".join(f"{n / 10:e}\n" for n in range(6)), True),
         ("timestamps.csv", "timestamp_s\n" + "".join(f"{n / 30}\n" for n in range(7)), False),
         ("imu_timestamps.csv", "timestamp_s,ax\n" + "".join(f"{n / 200},1\n" for n in range(60)), False),
+        ("a_rgb_timestamps.csv", "timestamp_s\n" + "".join(f"{n / 30}\n" for n in range(6)), True),
         ("a_imu_timestamps.csv", "timestamp_s,ax\n" + "".join(f"{n / 200},1\n" for n in range(60)), False),
         ("a_imu_timestamps.csv", "timestamp_s\n1\n1\n", False),
         ("gps.csv", "timestamp,lat\n1,2\n", False),
@@ -395,6 +396,7 @@ def test_a_table_may_have_a_column_per_view(tmp_path: Path) -> None:
 def test_a_table_in_the_folder_of_a_camera_is_that_of_its_view(tmp_path: Path) -> None:
     for view, kept in (("a", [0, 1, 2, 3, 4, 5]), ("b", [0, 1, 3, 4, 5])):
         (tmp_path / view).mkdir()
+        (tmp_path / view / "infra1_timestamps.csv").write_text("time_ms\n" + "".join(f"{n * 33}\n" for n in kept))
         write_counter_clip(tmp_path / view / "color.mp4", len(kept))
         (tmp_path / view / "timestamps.csv").write_text("time_ms\n" + "".join(f"{n * 33.3}\n" for n in kept))
     scene = open_scene(tmp_path)
