@@ -385,14 +385,11 @@ def write_model(folder: Path, model: Model, *, text: bool = False) -> None:
         OutputError: if a file cannot be written.
     """
     suffix = ".txt" if text else ".bin"
-    encoders = _TEXT if text else _BINARY
-    for stem in ("cameras", "images", "points", "rigs", "frames"):
+    for stem, encoders in _ENCODERS.items():
         records = getattr(model, stem)
-        if stem in ("rigs", "frames") and not records:
-            continue
-        if records is not None:
+        if records is not None and (records or stem not in ("rigs", "frames")):
             name = "points3D" if stem == "points" else stem
-            write_file(folder / f"{name}{suffix}", b"".join(encoders[stem](records)))
+            write_file(folder / f"{name}{suffix}", b"".join(encoders[text](records)))
 
 
 def _supported(path: Path, model: CameraModel | None, name: str) -> CameraModel:
@@ -629,19 +626,11 @@ def _rows(layout: str, columns: list[list[Any]]) -> bytes:
     return ((layout * number) % tuple(values)).encode()
 
 
-_Encoders = dict[str, Callable[[Any], Iterable[bytes]]]
-
-_BINARY: _Encoders = {
-    "cameras": _binary_cameras,
-    "images": _binary_images,
-    "points": _binary_points,
-    "rigs": _binary_rigs,
-    "frames": _binary_frames,
+_ENCODERS: dict[str, tuple[Callable[[Any], Iterable[bytes]], Callable[[Any], Iterable[bytes]]]] = {
+    "cameras": (_binary_cameras, _text_cameras),
+    "images": (_binary_images, _text_images),
+    "points": (_binary_points, _text_points),
+    "rigs": (_binary_rigs, _text_rigs),
+    "frames": (_binary_frames, _text_frames),
 }
-_TEXT: _Encoders = {
-    "cameras": _text_cameras,
-    "images": _text_images,
-    "points": _text_points,
-    "rigs": _text_rigs,
-    "frames": _text_frames,
-}
+"""Encoders of the records of a model, to .bin and to .txt."""

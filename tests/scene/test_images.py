@@ -172,11 +172,7 @@ def broken(kind: str, suffix: str, path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "suffix"),
     [
-        ("cut", "png"),
-        ("cut", "jpg"),
-        ("cut", "bmp"),
-        ("cut", "tif"),
-        ("cut", "webp"),
+        *(("cut", suffix) for suffix in ("png", "jpg", "bmp", "tif", "webp")),
         ("deep cut", "png"),
         ("deep cut", "tif"),
         ("scrambled", "png"),
