@@ -20,7 +20,7 @@ import av
 import numpy as np
 from av.error import ExternalError, FFmpegError, InvalidDataError, PatchWelcomeError
 from av.stream import Disposition
-from av.video.reformatter import Colorspace, Interpolation
+from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, counted
@@ -530,6 +530,7 @@ class VideoReader:
         self._size = size
         self._stream = video_stream(container, source.path)
         self._container = container
+        self._reformatter = VideoReformatter()  # prepared once, not for every frame
         self._frames: Iterator[tuple[int, Any]] | None = None
         self._last: tuple[int, Image] | None = None
 
@@ -562,10 +563,28 @@ class VideoReader:
         self._frames = self._frames or self._decode(seeked=self._source.starts_late)
         for found, frame in self._frames:
             if found == index:
-                return _to_rgb(frame, self._size, self._source.orientation, self._source.bit_depth)
+                return self._to_rgb(frame)
             if found > index:
                 break
         raise damage_error(self._source.path)
+
+    def _to_rgb(self, frame: Any) -> Image:
+        """Convert and resize in one pass of FFmpeg's scaler; more than 8 bits become 16."""
+        orientation = self._source.orientation
+        height, width = orientation.size(self._size)
+        untagged = int(frame.colorspace) == _UNSPECIFIED_COLOR and not frame.format.is_rgb
+        # Like video players: untagged HD is BT.709, untagged SD is BT.601.
+        source = (Colorspace.ITU709 if frame.height >= _HD_HEIGHT_PX else Colorspace.ITU601) if untagged else None
+        method = Interpolation.AREA if height < frame.height else Interpolation.BICUBIC
+        converted = self._reformatter.reformat(
+            frame,
+            width=width,
+            height=height,
+            format="rgb48le" if self._source.bit_depth > 8 else "rgb24",
+            src_colorspace=source,
+            interpolation=method | _EXACT_COLOR,
+        )
+        return orientation.apply(converted.to_ndarray())
 
     def _should_seek(self, current: int, index: int) -> bool:
         """Return True if seeking saves work: the index is far ahead and a key frame lies in between."""
@@ -608,17 +627,3 @@ class VideoReader:
             if known:
                 seeked = False
                 yield index, frame
-
-
-def _to_rgb(frame: Any, size: tuple[int, int], orientation: Orientation, bit_depth: int) -> Image:
-    """Convert and resize in one pass of FFmpeg's scaler; more than 8 bits become 16."""
-    height, width = orientation.size(size)
-    untagged = int(frame.colorspace) == _UNSPECIFIED_COLOR and not frame.format.is_rgb
-    # Like video players: untagged HD is BT.709, untagged SD is BT.601.
-    source = (Colorspace.ITU709 if frame.height >= _HD_HEIGHT_PX else Colorspace.ITU601) if untagged else None
-    layout = "rgb48le" if bit_depth > 8 else "rgb24"
-    method = Interpolation.AREA if height < frame.height else Interpolation.BICUBIC
-    converted = frame.reformat(
-        width=width, height=height, format=layout, src_colorspace=source, interpolation=method | _EXACT_COLOR
-    )
-    return orientation.apply(converted.to_ndarray())

@@ -348,14 +348,14 @@ def test_a_video_of_one_frame_is_read(tmp_path: Path) -> None:
 def test_repeated_indices_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = probe(write_counter_clip(tmp_path / "a.mp4", 10))
     converted = 0
-    original = video._to_rgb
+    original = video.VideoReader._to_rgb
 
     def counted(*arguments: Any) -> Any:
         nonlocal converted
         converted += 1
         return original(*arguments)
 
-    monkeypatch.setattr(video, "_to_rgb", counted)
+    monkeypatch.setattr(video.VideoReader, "_to_rgb", counted)
     assert counters(source, [2, 2, 2, 7, 7]) == [2, 2, 2, 7, 7]
     assert converted == 2
 
