@@ -345,7 +345,7 @@ def _wrong_size(file: Path, size: tuple[int, int], common: tuple[int, int]) -> I
 
 
 def _notices(folder: Path, view: str, files: Sequence[Path], headers: Sequence[ImageHeader]) -> Iterator[Notice]:
-    """Report what is not read from the files of a folder, and numbers that occur twice."""
+    """Report what is not read from the files of a folder."""
     total = len(files)
 
     def share(affected: Sequence[Path]) -> str:
@@ -366,14 +366,6 @@ def _notices(folder: Path, view: str, files: Sequence[Path], headers: Sequence[I
         yield Notice(
             f"{view}: {counted(len(unread), 'file')} not read (first {unread[0].name}): {kinds} is not supported"
         )
-    names = frame_names(files)
-    if _frame_numbers(names) is None and stamps_of_names([names]) == [None]:
-        first_with: dict[int, Path] = {}
-        for file, name in zip(files, names, strict=True):
-            number = _frame_number(name)
-            if number is not None and first_with.setdefault(number, file) != file:
-                yield Notice(f"{view}: {first_with[number].name} and {file.name} have the same frame number")
-                return
 
 
 def frame_names(files: Sequence[Path]) -> tuple[str, ...]:
@@ -386,14 +378,9 @@ def frame_names(files: Sequence[Path]) -> tuple[str, ...]:
     return tuple(path.name for path in paths)
 
 
-def _frame_number(name: str) -> int | None:
-    match = re.search(r"(\d+)$", name)
-    return int(match[1]) if match else None
-
-
 def _frame_numbers(names: Sequence[str]) -> tuple[int, ...] | None:
     """Return the trailing numbers of names, else the only ones within them that differ, if they increase."""
-    trailing = [number for name in names if (number := _frame_number(name)) is not None]
+    trailing = [int(match[1]) for name in names if (match := re.search(r"(\d+)$", name))]
     columns = [trailing]
     if len(set(trailing)) < len(names):
         parts = [re.split(r"(\d+)", name) for name in names]

@@ -52,12 +52,12 @@ _DERIVED = frozenset(
 )
 """Words in the names of recordings that are made of the one with the rest of the name."""
 
-_MARK = re.compile(r"(?<=\d{4})S\d\d$|(?<=^IMG_)E(?=\d{4})|^LRV(?=_\d{8}_)")
-"""Marks of copies: C0001S03 (proxy of Sony), IMG_E0001 (edited on an iPhone), LRV_20240501_... (Insta360)."""
+_MARK = re.compile(r"(?<=\d{4})S\d\d$|(?<![A-Za-z])GL(?=\d{6})|^LRV(?=_\d{8}_)|(?<=^IMG_)E(?=\d{4})")
+"""Marks of copies: C0001S03, GL010123 and LRV_20240501_123015_11_001 (proxies of Sony, GoPro and Insta360), and
+IMG_E0001 (edited on an iPhone)."""
 
-_PROXY = re.compile(r"(?<=\d{4})S\d\d$|(?<![A-Za-z])GL\d{6}|^LRV_")
-_MODE = re.compile(r"(?<![A-Za-z])G[HXL](?=\d{6})|^VID(?=_\d{8}_)|(?<=_\d{6})_\d\d(?=_\d{3}$)")
-"""Parts of names that differ between a recording and its proxy: GL010123 of GX010123 or GH010123; Insta360's lens."""
+_MODE = re.compile(r"(?<![A-Za-z])G[HX](?=\d{6})|^VID(?=_\d{8}_)|(?<=_\d{6})_\d\d(?=_\d{3}$)")
+"""Codecs (GoPro) and lenses (Insta360) in names, which differ between a recording and its proxy."""
 
 _ONE_CAMERA = re.compile(
     r"(?:take|scene|session|trial|shot|seq|sequence)[ _.-]*\d{1,4}|train|test|val", re.IGNORECASE
@@ -327,7 +327,13 @@ def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
         ]
         left += [LeftOut(candidate=candidate, kind="images of {}", view=videos[0].label) for candidate in images]
         others = [candidate for candidate in group if candidate not in images]
-        named = [candidate for candidate in others if candidate.name in repeated or _is_named_copy(candidate.name)]
+        named = [
+            candidate
+            for candidate in others
+            if candidate.name in repeated
+            or _words(candidate.name) & (_COPIES | _DERIVED)
+            or _MARK.search(candidate.name)
+        ]
         # Without such a name, as in cam2, cam4 and cam8, the original has no divisor: images, images_2 and images_4.
         if len(others) > 1 and (named or not all(_words(candidate.name) & _DIVISORS for candidate in others)):
             left += _smaller(others, named)
@@ -338,10 +344,6 @@ def _camera_words(name: str) -> tuple[str, ...]:
     """Return the words of a name without those of copies."""
     words = [word.lower() for word in _WORD.findall(_MODE.sub("", _MARK.sub("", name)))]
     return tuple(word for word in words if word not in _NO_CAMERAS)
-
-
-def _is_named_copy(name: str) -> bool:
-    return bool(_words(name) & (_COPIES | _DERIVED) or _MARK.search(name))
 
 
 def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[LeftOut]:
@@ -355,8 +357,10 @@ def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[Lef
 
     def is_copy(candidate: Candidate) -> bool:
         is_smaller = sizes[candidate.label] < sizes[original.label]
-        words, is_proxy = _words(candidate.name), _PROXY.search(candidate.name) is not None
-        if (is_smaller and (words & _REDUCED or is_proxy)) or (candidate in named and words & _DERIVED):
+        words = _words(candidate.name)
+        if (is_smaller and (words & _REDUCED or _MARK.search(candidate.name))) or (
+            candidate in named and words & _DERIVED
+        ):
             return True
         may_be = is_smaller or candidate in named or candidate.name == original.name
         return may_be and _show_the_same(pictures[candidate.label], pictures[original.label])

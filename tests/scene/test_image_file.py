@@ -141,12 +141,6 @@ def test_alpha_and_files_of_other_formats_are_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_a_frame_number_that_occurs_twice_is_reported(tmp_path: Path) -> None:
-    for name in ("0001.png", "1.png", "2.png", "2.jpg"):
-        save(tmp_path / "cam01" / name)
-    assert texts(tmp_path / "cam01") == ["cam01: 0001.png and 1.png have the same frame number"]
-
-
 def test_the_content_decides_how_an_image_is_read_not_the_suffix(tmp_path: Path) -> None:
     levels = np.arange(24 * 32, dtype=np.uint16).reshape(24, 32) * 80
     Image.fromarray(levels).save(tmp_path / "0.png", format="TIFF")
