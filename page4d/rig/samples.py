@@ -33,7 +33,7 @@ the beginning is measured."""
 
 FEW_PICTURES, FEW_DECODED = 48, 200
 """Pictures of all views together that are sampled where a scene is only inspected, at least two of each, and frames
-that are decoded for them: the inspection of 64 videos takes a sixth longer."""
+that are decoded for them: the inspection of 64 videos takes a fifth longer."""
 
 _MOST = 0.8
 """Share of the pictures of a view that decides on all."""

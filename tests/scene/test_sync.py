@@ -180,14 +180,14 @@ def test_chunks_with_overlap_decode_every_frame_once(
     scene = rig.open()
     whole = rig.check(scene, read_all(scene))
     converted = 0
-    original = video._to_rgb
+    original = video.VideoReader._to_rgb
 
     def counted(*arguments: Any) -> Any:
         nonlocal converted
         converted += 1
         return original(*arguments)
 
-    monkeypatch.setattr(video, "_to_rgb", counted)
+    monkeypatch.setattr(video.VideoReader, "_to_rgb", counted)
     np.testing.assert_array_equal(rig.check(scene, read_all(scene, chunk, overlap)), whole)
     assert converted == sum(len(set(view.indices)) for view in scene.views)
 
