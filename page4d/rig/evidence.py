@@ -163,8 +163,8 @@ class PixelEvidence:
         return self._texture(ROOT_SIFT)
 
     @cached_property
-    def learned_method(self) -> TextureMethod | None:
-        """The networks of learned texture; None if they were not fetched."""
+    def learned_method(self) -> TextureMethod:
+        """The networks of learned texture, which are present."""
         return learned_method()
 
     @cached_property
@@ -174,7 +174,6 @@ class PixelEvidence:
         Raises:
             InputError: if a frame cannot be decoded.
         """
-        assert self.learned_method is not None
         return self._texture(self.learned_method)
 
     def _texture(self, method: TextureMethod) -> tuple[ViewTexture, ...]:

@@ -92,14 +92,12 @@ class _Networks:
         return np.asarray(found.numpy(), dtype=np.int64)
 
 
-def learned_method() -> TextureMethod | None:
-    """Load the networks; None if they were not fetched.
+def learned_method() -> TextureMethod:
+    """Load the networks, which are present.
 
     Raises:
         CapabilityError: if kornia is not installed, or has other networks.
     """
-    if not TEXTURE_MODEL.are_present:
-        return None
     try:
         from kornia.feature import ALIKED, LightGlue
     except ImportError as error:

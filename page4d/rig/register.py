@@ -17,6 +17,7 @@ from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, confirmed, connected_parts, place
+from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.length import person_height
 from page4d.rig.people.keypoints import FETCH_COMMAND
 from page4d.rig.people.model import is_fetched
@@ -34,7 +35,7 @@ from page4d.rig.records import (
     placed_record,
     rotation_angle_deg,
 )
-from page4d.rig.texture import ROOT_SIFT, TextureMethod, ViewTexture, common_texture
+from page4d.rig.texture import ROOT_SIFT, ViewTexture, common_texture
 from page4d.rig.texture_pairs import register_texture_pair
 from page4d.scene.records import ViewCamera
 
@@ -427,29 +428,30 @@ def assembled(evidence: PixelEvidence) -> Assembly:
     seconds["keypoints"] = time.perf_counter() - start
     start = time.perf_counter()
 
-    def features(method: TextureMethod) -> tuple[ViewTexture, ...]:
+    def features(kind: Evidence) -> tuple[ViewTexture, ...]:
         begin = time.perf_counter()
-        found = evidence.texture if method is ROOT_SIFT else evidence.learned_texture
-        seconds.setdefault(str(method.evidence), time.perf_counter() - begin)
+        found = evidence.texture if kind is Evidence.TEXTURE else evidence.learned_texture
+        seconds.setdefault(kind.value, time.perf_counter() - begin)
         return found
 
-    def texture(method: TextureMethod) -> TexturePair:
+    def texture(kind: Evidence) -> TexturePair:
         def register(pair: tuple[int, int], both: tuple[Lens, Lens]) -> PairPose:
-            first, second = (features(method)[view] for view in pair)
+            first, second = (features(kind)[view] for view in pair)
+            method = ROOT_SIFT if kind is Evidence.TEXTURE else evidence.learned_method
             return register_texture_pair(first, second, both, pair, settings.seed, method)
 
         return register
 
-    methods: tuple[TextureMethod, ...] = ()
+    kinds: tuple[Evidence, ...] = ()
     if settings.register in (Registration.AUTO, Registration.TEXTURE):
-        methods = (ROOT_SIFT,) if evidence.learned_method is None else (ROOT_SIFT, evidence.learned_method)
+        kinds = (Evidence.TEXTURE, Evidence.LEARNED) if TEXTURE_MODEL.are_present else (Evidence.TEXTURE,)
     start = time.perf_counter()
     assembly = Assembly(
         names=evidence.scene.view_names,
         lenses=list(evidence.lenses),
         people=people,
-        texture=tuple(texture(method) for method in methods),
-        affinity=lambda: common_texture(features(methods[-1]), evidence.lenses),
+        texture=tuple(texture(kind) for kind in kinds),
+        affinity=lambda: common_texture(features(kinds[-1]), evidence.lenses),
         assumes_one_focal=settings.register is Registration.TEXTURE,
         num_instants=len(evidence.instants),
         seed=settings.seed,
@@ -457,7 +459,5 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         seconds=seconds,
     )
     assembly.run()
-    seconds["pairs and adjustment"] = (
-        time.perf_counter() - start - sum(seconds.get(method.evidence, 0.0) for method in methods)
-    )
+    seconds["pairs and adjustment"] = time.perf_counter() - start - sum(seconds.get(kind, 0.0) for kind in kinds)
     return assembly

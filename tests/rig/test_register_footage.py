@@ -13,7 +13,7 @@ from page4d.options import RegisterSettings
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.learned import FETCH_TEXTURE, TEXTURE_MODEL
 from page4d.rig.records import Evidence, rotation_angle_deg
-from page4d.rig.register import assembled
+from page4d.rig.texture_pairs import register_texture_pair
 from page4d.scene.open import open_scene
 from page4d_cli.app import run
 
@@ -87,7 +87,7 @@ def test_texture_places_the_cameras_of_rendered_pictures(tmp_path: Path) -> None
     assert np.abs(relative[:, :3, 3] - expected[:, :3, 3]).max() < 0.02
 
 
-def test_learned_texture_is_evidence_where_its_networks_were_fetched(
+def test_learned_texture_gives_the_relative_pose_where_its_networks_were_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path.home() / ".cache"))
@@ -96,9 +96,10 @@ def test_learned_texture_is_evidence_where_its_networks_were_fetched(
         pytest.skip(f"the networks were not fetched: {FETCH_TEXTURE}")
     write_room(tmp_path / "room")
     scene = open_scene(tmp_path / "room", views=2)
-    found = assembled(PixelEvidence(scene, RegisterSettings(register="texture", focal=f"{FOCAL:g}", max_instants=1)))
-    pairs = {record.evidence: record for record in found.pair_records()}
-    assert pairs["learned texture"].accepted, pairs
-    pose = found.pairs[(0, 1), Evidence.LEARNED].rotation
-    true = cameras()[1, :3, :3] @ cameras()[0, :3, :3].T
-    assert rotation_angle_deg(pose, true) < 1
+    evidence = PixelEvidence(scene, RegisterSettings(focal=f"{FOCAL:g}", max_instants=1))
+    first, second = evidence.learned_texture
+    lenses = (evidence.lenses[0], evidence.lenses[1])
+    found = register_texture_pair(first, second, lenses, (0, 1), method=evidence.learned_method)
+    assert found.is_accepted, found.reason
+    assert found.evidence is Evidence.LEARNED
+    assert rotation_angle_deg(found.rotation, cameras()[1, :3, :3] @ cameras()[0, :3, :3].T) < 1
