@@ -48,7 +48,7 @@ _COPIES = _REDUCED | frozenset(
 
 _DERIVED = frozenset(
     "undistorted undist rectified corrected stabilized stabilised synced synchronized trimmed trim cropped edited "
-    "graded denoised annotated labeled".split()
+    "graded denoised annotated labeled alpha".split()
 )
 """Words in the names of recordings that are made of the one with the rest of the name."""
 

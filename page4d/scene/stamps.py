@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, Level, Notice
-from page4d.io.documents import DocumentError, read_bytes, read_text
+from page4d.io.documents import DocumentError, parse_json, read_bytes, read_text
 
 NS = 1_000_000_000
 DAY_NS = 86_400 * NS
@@ -237,7 +237,7 @@ _OTHER_SENSOR = re.compile(
 )
 TABLE_FOLDER = "timestamps"
 _TABLE_FOLDERS = (".", TABLE_FOLDER, f"{TABLE_FOLDER}/camera_timestamps")
-_TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".npy")
+_TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".npy", ".json")
 _MAX_TABLE_BYTES = 1 << 26
 _MAX_DIGITS = 30
 _LAST_NS = 2**63
@@ -294,7 +294,7 @@ def is_stamp_table(file: Path, views: Iterable[str]) -> bool:
     """Return whether a file is named as a table of time stamps, or as a view and has a column of time stamps."""
     if file.suffix.lower() not in _TABLE_SUFFIXES or not file.is_file():
         return False
-    if file.stem not in views or file.suffix.lower() == ".npy":
+    if file.stem not in views or file.suffix.lower() in (".npy", ".json"):
         is_other = _OTHER_SENSOR.search(file.stem) and not any(_find_name(view, file.stem) for view in views)
         return _TABLE_NAME.search(file.stem) is not None and not is_other
     try:
@@ -314,7 +314,7 @@ class StampTables:
 
 
 def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> StampTables:
-    """Find time stamps of frames in CSV, text or NPY files of a scene, or of the folder of a view.
+    """Find time stamps of frames in CSV, text, NPY or JSON files of a scene, or of the folder of a view.
 
     A file whose name contains that of a view belongs to it; another one has a column of views, columns with names of
     views, or the times of all of them.
@@ -371,7 +371,12 @@ def _columns(file: Path, label: str) -> dict[str, list[str]]:
     try:
         if file.suffix.lower() == ".npy":
             return _columns_of_array(read_bytes(file, _MAX_TABLE_BYTES))
-        lines = [line for line in read_text(file, _MAX_TABLE_BYTES).splitlines() if line.strip()]
+        text = read_text(file, _MAX_TABLE_BYTES)
+        if file.suffix.lower() == ".json":
+            document = parse_json(text)
+            lists = document.items() if isinstance(document, dict) else [("0", document)]
+            return {name: [str(value) for value in cells] for name, cells in lists if isinstance(cells, list)}
+        lines = [line for line in text.splitlines() if line.strip()]
         header = next((line for line in lines if _TIME_COLUMN.search(line)), None)
         lines = [line for line in lines if line is header or not line.startswith("#")]
         is_comment = bool(lines) and lines[0].startswith("#")

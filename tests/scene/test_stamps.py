@@ -301,6 +301,7 @@ TABLES: dict[str, tuple[dict[str, bytes], float]] = {
         ),
         0.5,
     ),
+    "json": ({"timestamps.json": json.dumps({v: [100 + n / 30 for n in k] for v, k in KEPT.items()}).encode()}, 100),
     "campy": (each("{}_frametimes.npy", lambda k: npy_of([range(len(k)), [900 + n / 30 for n in k]])), 900),
     "npy": (each("{}_timestamps.npy", lambda k: npy_of([13387370298875 + n * 33333333 for n in k])), 13387.370298875),
     "a column per view": (
@@ -444,7 +445,7 @@ def test_invalid_times_of_frames_are_refused(
 @given(st.binary(max_size=60) | st.text('timestamp_s [],;\t"#0123456789.:-eNinf\n', max_size=80).map(str.encode))
 def test_any_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     folder = tmp_path_factory.mktemp("tables")
-    for name in ("timestamps.csv", "a_timestamps.npy"):
+    for name in ("timestamps.csv", "a_timestamps.npy", "b_timestamps.json"):
         (folder / name).write_bytes(content)
         with suppress(Page4DError):
             found = find_stamp_tables(folder, {"a": folder / "a.mp4", "b": folder / "b.mp4"})
