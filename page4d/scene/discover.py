@@ -266,7 +266,8 @@ def _no_videos(folder: Path, below: dict[Path, int]) -> InputError:
         )
     if below:
         counts = sorted(below.items(), key=lambda entry: -entry[1])
-        found = listed([f"'{entry}' has {count}" for entry, count in counts], 3)
+        others = listed([f"{entry.name} {count}" for entry, count in counts[1:]], 3)
+        found = f"'{counts[0][0]}' has {counts[0][1]}{f', {others}' if others else ''}"
         each = ", or put one recording of every camera into a folder such as cam01" if len(below) > 1 else ""
         best = [entry for entry, count in counts if count == counts[0][1]]
         give = f"give the folder '{best[0]}'" if len(best) == 1 else "give one of these folders"

@@ -142,7 +142,7 @@ def test_a_subfolder_with_the_videos_is_named(tmp_path: Path) -> None:
     touch(tmp_path, "videos/c.mkv", "videos/notes.txt", ".trash/x.mp4", "masks/a.mp4", "masks/b.mp4")
     with pytest.raises(InputError) as caught:
         discover(tmp_path)
-    found = f"'{tmp_path / 'videos'}' has 3, '{tmp_path / 'two'}' has 2"
+    found = f"'{tmp_path / 'videos'}' has 3, two 2"
     assert caught.value.message == f"no videos in '{tmp_path}', but {found}"
     assert caught.value.hint.startswith(f"give the folder '{tmp_path / 'videos'}', or put one recording of every")
 
