@@ -1,6 +1,7 @@
 """The public names of the package, and the images of a scene."""
 
 import ast
+import pydoc
 import subprocess
 import sys
 from importlib import import_module
@@ -63,7 +64,7 @@ def test_importing_the_package_imports_neither_torch_nor_pydantic() -> None:
 
 
 def test_help_of_the_package_lists_the_public_names() -> None:
-    text = python("import page4d; help(page4d)")
+    text = pydoc.plain(pydoc.render_doc(page4d))
     assert all(name in text for name in (*page4d._MODULES, page4d.__version__))
 
 

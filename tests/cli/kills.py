@@ -18,7 +18,7 @@ import torch
 
 import page4d.run.reconstruct
 import page4d.scene.open  # noqa: F401
-import page4d_cli.app  # noqa: F401
+from page4d.installation import open3d_or_none
 from page4d_cli.app import run
 
 
@@ -59,17 +59,18 @@ def recorded(out: Path) -> int:
 def main(folder: Path, kills: int, seed: int, words: list[str]) -> None:
     """Kill runs `kills` times, then complete the last output."""
     torch.set_num_threads(1)
+    open3d_or_none()
     rng = random.Random(seed)
+    started = time.perf_counter()
     assert end(begin([*words, "--out", f"{folder}/whole"]))
-    number, seconds, chunks = 0, 0.0, []
-    while seconds == 0 or len(chunks) < kills:
+    seconds = time.perf_counter() - started
+    number, chunks = 0, []
+    while len(chunks) < kills:
         out = folder / str(number)
-        started = time.perf_counter()
         child = begin([*words, "--out", str(out), "--resume"])
         every_other = len(chunks) % 2 == 1
-        after = rng.uniform(0, seconds / 20 if every_other else seconds) if seconds else None
+        after = rng.uniform(0, seconds / 20 if every_other else seconds)
         if end(child, after, out if every_other else None):
-            seconds = seconds or time.perf_counter() - started
             number += 1
         else:
             chunks.append(recorded(out))

@@ -153,10 +153,10 @@ class TestInterrupt:
 
     @pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.slow)])
     def test_runs_killed_at_random_times_write_the_same_bytes(self, scene, tmp_path, kills):
-        words = ["reconstruct", str(scene), *NETWORK, *CHUNKS, "--frames", ":6", "--quiet"]
+        words = ["reconstruct", str(scene), *NETWORK, *CHUNKS, "--frames", ":4", "--quiet"]
         command = [sys.executable, "-m", "tests.cli.kills", str(tmp_path), str(kills), "5", *words]
         summary = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=280).stdout)
-        killed_at, num_chunks = summary["chunks_at_kills"], 5
+        killed_at, num_chunks = summary["chunks_at_kills"], 3
         assert len(killed_at) == kills
         assert any(0 < done < num_chunks for done in killed_at), killed_at
         whole = contents(tmp_path / "whole")

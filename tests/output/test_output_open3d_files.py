@@ -3,9 +3,7 @@
 import json
 import re
 import resource
-import subprocess
-import sys
-import textwrap
+import signal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from page4d.errors import OutputError
 from page4d.formats import open3d as open3d_files
 from page4d.formats.open3d import (
     Mesh,
@@ -158,39 +157,23 @@ def test_a_wrong_camera_of_open3d_is_replaced(
     assert path.read_bytes() == encode_trajectory(poses.numpy(), intrinsics.numpy(), (480, 640))
 
 
+@pytest.mark.usefixtures("open3d")
 def test_files_beyond_the_limit_of_the_process_are_errors_and_leave_nothing(tmp_path: Path) -> None:
-    script = f"""
-        import resource, signal
-        from pathlib import Path
-        from page4d.errors import OutputError
-        from page4d.formats.open3d import write_cloud, write_mesh, write_trajectory
-        from page4d.installation import load_open3d
-        from tests.output import test_output_open3d_files as made
-        load_open3d()
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
-        folder, one = Path({str(tmp_path)!r}) / "out", made.triangle()
-        many = made.Mesh(one.vertices.repeat(100, 0), one.rgb.repeat(100, 0), one.triangles)
-        for write, arguments in (
-            (write_cloud, (made.made_cloud(1000),)),
-            (write_trajectory, (*made.trajectory(30), (480, 640))),
-            (write_mesh, (many,)),
-        ):
-            try:
-                write(folder / write.__name__, *arguments)
-            except OutputError as error:
-                print(write.__name__, error.message)
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[2],
-    )
-    lines = done.stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["write_cloud", "write_trajectory", "write_mesh"], done.stderr
-    assert all("cannot write to" in line for line in lines)
+    one, limits = triangle(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    many = Mesh(one.vertices.repeat(100, 0), one.rgb.repeat(100, 0), one.triangles)
+    assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
+    for write, arguments in (
+        (write_cloud, (made_cloud(1000),)),
+        (write_trajectory, (*trajectory(30), (480, 640))),
+        (write_mesh, (many,)),
+    ):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
+        try:
+            with pytest.raises(OutputError, match="cannot write to"):
+                write(tmp_path / "out" / write.__name__, *arguments)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
     assert not list((tmp_path / "out").iterdir())
 
 

@@ -31,7 +31,6 @@ from page4d.lab.training.schedule import Position, after
 from tests.training.training_runs import SIZE, TINY
 
 CPU = torch.device("cpu")
-TABLETOP = Path(__file__).parents[3] / "shared" / "scenes" / "tabletop"
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +57,9 @@ def test_a_synthetic_sample_is_independent_of_its_batch():
     assert not torch.equal(SyntheticSource(6).read([9], request(1), CPU).images, one.images)
 
 
-@pytest.mark.parametrize("folder", ["synthesized", "tabletop"])
-def test_windows_of_a_capture_are_consistent(folder, capture):
+def test_windows_of_a_capture_are_consistent(capture):
     """Depth of the first view, projected into the others, agrees with theirs."""
-    if folder == "tabletop" and not TABLETOP.is_dir():
-        pytest.skip("needs the capture ../shared/scenes/tabletop")
-    path = capture if folder == "synthesized" else TABLETOP
-    truth = CaptureSource(path, 0).read(range(6), request(2, 3, (48, 56)), CPU)
+    truth = CaptureSource(capture, 0).read(range(6), request(2, 3, (48, 56)), CPU)
     assert truth.images.shape == (6, 2, 3, 3, 48, 56)
     assert truth.dynamic is not None
     points = world_points(truth.depth, truth.cameras)[:, :, :1].expand(6, 2, 3, 48, 56, 3)
