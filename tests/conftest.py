@@ -3,9 +3,11 @@
 import gc
 import importlib
 import os
+import resource
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -61,6 +63,26 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all examples of a fuzz test share."""
     return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture
+def file_size_limit() -> Callable[[int], AbstractContextManager[None]]:
+    """Return a context in which this process writes no file beyond a number of bytes, as on a full disk."""
+
+    @contextmanager
+    def limited(num_bytes: int) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+        sys.dont_write_bytecode = (
+            True  # Python would keep, and fail to read, the cut bytecode of modules imported here
+        )
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            sys.dont_write_bytecode = False
+
+    return limited
 
 
 @pytest.fixture

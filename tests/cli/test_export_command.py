@@ -4,7 +4,6 @@ import errno
 import hashlib
 import json
 import os
-import resource
 import shlex
 import shutil
 import subprocess
@@ -351,15 +350,10 @@ class TestFolders:
         assert not list(tmp_path.iterdir())
 
     @pytest.mark.parametrize("name", ["splat", "colmap", "usd", "npz", "exr", "glb"])
-    def test_a_full_disk_leaves_nothing(self, name, export, tmp_path) -> None:
-        """RLIMIT_FSIZE simulates the disk: larger files cannot be written."""
+    def test_a_full_disk_leaves_nothing(self, name, export, tmp_path, file_size_limit) -> None:
         needs(name)
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
-        try:
+        with file_size_limit(2000):
             ended = export(name)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
         assert ended.code == 5
         assert ended.err.splitlines()[-2].startswith("error: cannot write")
         assert not list(tmp_path.iterdir())

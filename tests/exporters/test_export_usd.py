@@ -1,7 +1,6 @@
 """USD: cameras, points and times as the USD library reads them."""
 
 import json
-import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -276,16 +275,12 @@ def test_the_validators_of_usd_find_nothing(
 
 @pytest.mark.parametrize("unsaved", [1, 1 << 30], ids=["after some instants", "at the end"])
 def test_a_full_disk_is_an_error_of_the_output(
-    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaved: int
+    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaved: int, file_size_limit
 ) -> None:
     monkeypatch.setattr("page4d.exporters.usd._UNSAVED_BYTES", unsaved)
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5_000_000, before[1]))
-    try:
-        with pytest.raises(OutputError, match=r"scene.usdc': the file is larger than this process may write"):
-            export(capture.folder, "usd", tmp_path / "usd")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    message = r"scene.usdc': the file is larger than this process may write"
+    with pytest.raises(OutputError, match=message), file_size_limit(5_000_000):
+        export(capture.folder, "usd", tmp_path / "usd")
     assert list(tmp_path.iterdir()) == []
     export(capture.folder, "usd", tmp_path / "usd")
 

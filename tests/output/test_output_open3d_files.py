@@ -2,8 +2,6 @@
 
 import json
 import re
-import resource
-import signal
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -158,33 +156,23 @@ def test_a_wrong_camera_of_open3d_is_replaced(
 
 
 @pytest.mark.usefixtures("open3d")
-def test_files_beyond_the_limit_of_the_process_are_errors_and_leave_nothing(tmp_path: Path) -> None:
-    one, limits = triangle(), resource.getrlimit(resource.RLIMIT_FSIZE)
+def test_files_beyond_the_limit_of_the_process_are_errors_and_leave_nothing(tmp_path: Path, file_size_limit) -> None:
+    one = triangle()
     many = Mesh(one.vertices.repeat(100, 0), one.rgb.repeat(100, 0), one.triangles)
-    assert signal.getsignal(signal.SIGXFSZ) is signal.SIG_IGN
     for write, arguments in (
         (write_cloud, (made_cloud(1000),)),
         (write_trajectory, (*trajectory(30), (480, 640))),
         (write_mesh, (many,)),
     ):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, limits[1]))
-        try:
-            with pytest.raises(OutputError, match="cannot write to"):
-                write(tmp_path / "out" / write.__name__, *arguments)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+        with pytest.raises(OutputError, match="cannot write to"), file_size_limit(3000):
+            write(tmp_path / "out" / write.__name__, *arguments)
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_the_limit_of_the_process_counts_as_room(tmp_path: Path) -> None:
-    longest = resource.getrlimit(resource.RLIMIT_FSIZE)
-    try:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, longest[1]))
+def test_the_limit_of_the_process_counts_as_room(tmp_path: Path, file_size_limit) -> None:
+    with file_size_limit(10_000):
         assert open3d_files.has_room_for(tmp_path / "x", 10_000)
         assert not open3d_files.has_room_for(tmp_path / "x", 10_001)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, longest)
 
 
 def test_normals_are_read_only_where_all_three_are_there(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import resource
 
 import av
 import cv2
@@ -198,14 +197,9 @@ def test_a_capture_that_cannot_be_finished_leaves_an_empty_folder(
     write_capture(capture, tmp_path)
 
 
-def test_a_disk_that_is_full_for_the_videos_is_named(capture, tmp_path):
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
-    try:
-        with pytest.raises(OutputError, match="larger than this process may write"):
-            write_capture(capture, tmp_path, truth_stride=1000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def test_a_disk_that_is_full_for_the_videos_is_named(capture, tmp_path, file_size_limit):
+    with pytest.raises(OutputError, match="larger than this process may write"), file_size_limit(2000):
+        write_capture(capture, tmp_path, truth_stride=1000)
     assert list(tmp_path.iterdir()) == []
 
 
