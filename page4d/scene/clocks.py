@@ -329,10 +329,15 @@ def _of_frames(times: NDArray[Any], source: FrameSource, label: str) -> NDArray[
     raise InputError(text, TABLE_HINT)
 
 
+_MAX_STEP = 1.5
+"""Largest step between two frames, relative to the usual one, between which none was lost."""
+
+
 def _frame_clock(times: NDArray[np.float64], source: FrameSource) -> Clock:
-    """Return a clock with the common times of all frames."""
-    own = float(source.frame_times[-1] - source.frame_times[0])
-    rate = float(times[-1] - times[0]) / own if own else 1.0
+    """Return a clock with the common times of all frames; its rate is that between frames that follow each other."""
+    steps, own = np.diff(times), np.diff(source.frame_times)
+    usual = steps < _MAX_STEP * np.median(steps) if len(steps) else np.zeros(0, bool)
+    rate = float(steps[usual].mean() / own[usual].mean()) if usual.any() else 1.0
     return Clock(
         offset_s=float(times[0]), rate=min(max(rate, _MIN_RATE), _MAX_RATE), frame_times=tuple(times.tolist())
     )

@@ -333,6 +333,8 @@ def test_frames_are_paired_by_tables_of_time_stamps(kind: str, tmp_path: Path) -
     assert scene.synchronisation.startswith("time stamps in ")
     assert scene.start_ns == pytest.approx(start_s * 1e9, abs=200)
     np.testing.assert_allclose(scene.times, np.array(common) * PERIOD, atol=4e-3)
+    first, second = (view.clock.rate for view in scene.views)
+    assert second == pytest.approx(first, rel=0.02), "lost frames are no drift of a clock"
     texts = [notice.text for notice in scene.notices]
     assert any(text.startswith("2 instants left out: cam_1 has no frame") for text in texts)
     assert not any(text.startswith("ignored") for text in texts)
