@@ -76,7 +76,7 @@ def read_ply(path: Path) -> tuple[str, np.ndarray]:
 
 
 def test_an_untrained_network_runs_with_a_notice_and_a_banner(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    options = ("--untrained", "--size", 56, "--frames", "0:7", "--chunk", 4, "--overlap", 1)
+    options = ("--untrained", "--size", 56, "--frames", "0:5", "--chunk", 3, "--overlap", 1)
     assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
     captured = capsys.readouterr()
     assert "UNTRAINED NETWORK" in captured.out
@@ -124,7 +124,7 @@ def test_a_weights_file_is_used_and_recorded(tmp_path: Path):
     network = build_network(PRESETS["mv-tiny"])
     save_network(network, tmp_path / "net.safetensors", {"licence": "CC0-1.0", "description": "test network"})
     weights = tmp_path / "net.safetensors"
-    options = ("--weights", weights, "--frames", "0:2", "--quiet", "--no-preview")
+    options = ("--weights", weights, "--frames", "0:2", "--views", 2, "--quiet", "--no-preview")
     assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
     described = json.loads((tmp_path / "out" / "run.json").read_text())["network"]
     assert described["name"] == "test network"

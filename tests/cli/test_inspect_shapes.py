@@ -79,7 +79,6 @@ from page4d.run.memory import peak_bytes
 from page4d_cli.app import run
 codes = [run(["inspect-shapes", "--model", "mv-large", "--times", "24", "--views", "4", "--json"])]
 with contextlib.redirect_stdout(io.StringIO()):
-    codes.append(run(["inspect-shapes", "--model", "vggt", "--times", "100", "--views", "1"]))
     for model in ("swin-t", "twins-svt-s", "navit", "mae", "dino"):
         codes.append(run(["inspect-shapes", "--model", model]))
 used = resource.getrusage(resource.RUSAGE_SELF)

@@ -20,7 +20,7 @@ from page4d_cli.app import run
 HEIGHT, WIDTH = 240, 320
 FOCAL = 300.0
 MATRIX = np.array([[FOCAL, 0, WIDTH / 2], [0, FOCAL, HEIGHT / 2], [0, 0, 1]])
-TEXELS = 700
+TEXELS = 350
 """Pixels per side of the texture of a wall."""
 
 WALLS = (
@@ -64,7 +64,7 @@ def write_room(folder: Path) -> None:
     textures = []
     for _ in WALLS:
         layers = [
-            cv2.GaussianBlur(noise.normal(size=(TEXELS, TEXELS)), (0, 0), sigma) * sigma for sigma in (6, 12, 24)
+            cv2.GaussianBlur(noise.normal(size=(TEXELS, TEXELS)), (0, 0), sigma) * sigma for sigma in (3, 6, 12)
         ]
         textures.append((128 + 200 * np.sum(layers, axis=0)).clip(0, 255).astype(np.float32))
     for number, pose in enumerate(cameras(), start=1):
