@@ -10,7 +10,7 @@ from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
 from page4d.geometry.transforms import camera_centers
-from page4d.options import ReconstructSettings
+from page4d.options import ReconstructSettings, in_options
 from page4d.output.reader import open_output
 from page4d.output.record import PairRecord, RegistrationRecord
 from page4d.rig import evidence
@@ -209,3 +209,19 @@ def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration) -
     assert {stage.name for stage in stages} <= {"keypoints", "pairs", "texture"}
     assert not plan_run(CAPTURE.scene(), predictor).evidence.is_pending
     assert fake.calls == 0
+
+
+@pytest.mark.parametrize(
+    ("is_known", "asked", "expected"),
+    [
+        (True, Registration.AUTO, "try 'page4d weights get people' and 'page4d weights get texture', or give"),
+        (True, Registration.TEXTURE, "try 'page4d weights get texture', or give"),
+        (True, Registration.PEOPLE, "try 'page4d weights get people', or give"),
+        (False, Registration.TEXTURE, "give ⟨calibration⟩, or ⟨focal⟩"),
+    ],
+)
+def test_who_is_not_placed_is_told_the_models_that_can_help(
+    monkeypatch: pytest.MonkeyPatch, is_known: bool, asked: Registration, expected: str
+) -> None:
+    monkeypatch.setattr(registration, "is_fetched", lambda: False)
+    assert registration._advice(asked, is_known).startswith(in_options(expected))
