@@ -4,7 +4,7 @@ Pairs, graph and adjustment are repeated for an unknown focal length.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -119,8 +119,7 @@ class Assembly:
             self._register_people()
             self._solve(tolerance)
             if self._texture_applies() and not self._people_suffice():
-                self._register_texture()
-                self._solve(tolerance)
+                self._register_texture(tolerance)
             change = 0.0 if self.adjustment is None else self.adjustment.log_focal
             if abs(change) < _SAME_FOCAL or number == _ROUNDS - 1:
                 break
@@ -156,45 +155,42 @@ class Assembly:
 
     def _people_suffice(self) -> bool:
         """Return whether people place all views, each in loops of pairs of which none contradicts the others."""
-        if self.people is None or self.placement is None or self.adjustment is None or self.placement.dropped:
+        if self.people is None or self.placement is None or self.adjustment is None or not self._is_whole():
             return False
         uncertain = self.adjustment.focal_std
-        links = np.bincount([view for pair in self.placement.pairs for view in (pair.first, pair.second)])
-        is_whole = len(self.placement.views) == len(self.names) == len(links)
-        return is_whole and int(links.min()) >= _SUFFICIENT_LINKS and (uncertain is None or uncertain <= _FOCAL_LIMIT)
+        linked = [view for pair in self.placement.pairs for view in (pair.first, pair.second)]
+        links = np.bincount(linked, minlength=len(self.names))
+        return int(links.min()) >= _SUFFICIENT_LINKS and (uncertain is None or uncertain <= _FOCAL_LIMIT)
 
-    def _register_texture(self) -> None:
+    def _is_whole(self) -> bool:
+        """Return whether all views are placed, by pairs of which none contradicts the others."""
+        placement = self.placement
+        if placement is None or self.adjustment is None or placement.dropped:
+            return False
+        return len(placement.views) == len(self.names)
+
+    def _register_texture(self, tolerance: float) -> None:
+        """Add pairs from texture, by one method after the other until all views are placed."""
         affinity = np.ones((len(self.names),) * 2)
         if self.affinity is not None and len(self.names) >= _CHOSEN_BY_TEXTURE:
             affinity = self.affinity()
         wanted = [pair for pair in choose_pairs(affinity) if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
-        tries = [(pair, method) for method in self.texture for pair in wanted]
-        for done, ((first, second), method) in enumerate(tries):
-            self.progress(done, len(tries), "registering: pairs from texture")
-            before = self.pairs.get(((first, second), Evidence.TEXTURE))
-            if before is not None and before.is_accepted:  # SIFT is the more precise where it suffices
-                continue
-            found = method((first, second), (self.lenses[first], self.lenses[second]))
-            self.pairs[(first, second), found.evidence] = self._agreeing(found)
-        for found in confirmed(list(self.pairs.values())):
-            self.pairs[(found.first, found.second), found.evidence] = found
+        from_people = self.cameras()
+        for method in self.texture:
+            for done, (first, second) in enumerate(wanted):
+                self.progress(done, len(wanted), "registering: pairs from texture")
+                found = method((first, second), (self.lenses[first], self.lenses[second]))
+                self.pairs[(first, second), found.evidence] = _agreeing(found, from_people)
+            for found in confirmed(list(self.pairs.values())):
+                self.pairs[(found.first, found.second), found.evidence] = found
+            self._solve(tolerance)
+            if self._is_whole():
+                return
 
     def _axis_angle_deg(self, pair: Pair) -> float:
         """Return the angle between the optical axes of two views; 0 unless both are placed."""
         axes = [camera[2, :3] for view, camera in self.cameras().items() if view in pair]
         return float(direction_angle_deg(*axes)) if len(axes) == 2 else 0.0
-
-    def _agreeing(self, pair: PairPose) -> PairPose:
-        """Refuse a texture pair that contradicts the cameras so far."""
-        camera = self.cameras()
-        may_hold = pair.is_accepted or pair.needs_loop
-        if not may_hold or pair.first not in camera or pair.second not in camera:
-            return pair
-        relative = camera[pair.second] @ np.linalg.inv(camera[pair.first])
-        difference = float(rotation_angle_deg(relative[:3, :3], np.asarray(pair.rotation)))
-        if difference <= _TEXTURE_LIMIT_DEG:
-            return pair
-        return replace(pair, reason=f"{difference:.0f} degrees from the rig from people", needs_loop=False)
 
     def accepted(self) -> list[PairPose]:
         """Return the accepted pairs."""
@@ -372,6 +368,18 @@ class Assembly:
         reason = f"no accepted pair; {', '.join(scores)}" if scores else "no pair with common evidence"
         unused = self.texture and texture is None and not self._texture_applies()
         return f"{reason}; texture needs known focal lengths" if unused else reason
+
+
+def _agreeing(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> PairPose:
+    """Refuse a texture pair that contradicts cameras from people."""
+    may_hold = pair.is_accepted or pair.needs_loop
+    if not may_hold or pair.first not in cameras or pair.second not in cameras:
+        return pair
+    relative = cameras[pair.second] @ np.linalg.inv(cameras[pair.first])
+    difference = float(rotation_angle_deg(relative[:3, :3], np.asarray(pair.rotation)))
+    if difference <= _TEXTURE_LIMIT_DEG:
+        return pair
+    return replace(pair, reason=f"{difference:.0f} degrees from the rig from people", needs_loop=False)
 
 
 def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[Array, "V V"]:

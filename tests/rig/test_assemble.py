@@ -81,11 +81,17 @@ def test_texture_that_contradicts_the_people_is_refused(
             score=90,
         )
 
+    further: list[object] = []
+
+    def learned(views: tuple[int, int], lenses: tuple[Lens, Lens]) -> PairPose:
+        further.append(views)
+        return replace(texture(views, lenses), evidence=Evidence.LEARNED)
+
     assembly = Assembly(
         names=("a", "b", "c"),
         lenses=list(WORLD.lenses),
         people=WORLD.people,
-        texture=(texture,),
+        texture=(texture, learned),
         num_instants=WORLD.num_instants,
     )
     assembly.run()
@@ -93,6 +99,7 @@ def test_texture_that_contradicts_the_people_is_refused(
     found = [pair for pair in assembly.pairs.values() if pair.evidence is Evidence.TEXTURE]
     assert [(pair.first, pair.second) for pair in found] == [(0, 1), (1, 2)]
     assert all(pair.is_accepted == is_kept for pair in found)
+    assert not further, "the next method is for rigs that are not whole"
 
 
 @pytest.mark.parametrize(
