@@ -32,8 +32,8 @@ MAX_DECODED = 1500
 the beginning is measured."""
 
 FEW_PICTURES, FEW_DECODED = 48, 200
-"""Pictures of all views together that are sampled where a scene is only inspected, at least two of each, and frames
-that are decoded for them: the inspection of 64 videos takes a fifth longer."""
+"""Pictures of all views together that are sampled where a scene is only inspected, at least one of each, and frames
+that are decoded for them: the inspection of 64 videos takes a tenth longer."""
 
 _MOST = 0.8
 """Share of the pictures of a view that decides on all."""
@@ -113,7 +113,7 @@ def judged(samples: Sequence[ViewSample]) -> tuple[ViewSample, ...]:
 
 def with_notices_on_content(scene: Scene) -> Scene:
     """Return the scene with warnings of dead borders and of pictures without content, from a few frames."""
-    count = min(max(FEW_PICTURES // scene.num_views, 2), NUM_PICTURES)
+    count = min(max(FEW_PICTURES // scene.num_views, 1), NUM_PICTURES)
     samples = sample_views(scene, count=count, max_decoded=FEW_DECODED // scene.num_views)
     shares = {sample.view: sample.content.share for sample in samples}
     faults = [
@@ -124,7 +124,8 @@ def with_notices_on_content(scene: Scene) -> Scene:
     ]
     most = max((len(sample.instants) for sample in samples), default=0)
     texts = content_texts(shares, faults, scene.num_times)
-    scope = "" if most == scene.num_times else f"; {most} pictures per view were decoded"
+    decoded = "1 picture per view was" if most == 1 else f"{most} pictures per view were"
+    scope = "" if most == scene.num_times else f"; {decoded} decoded"
     return replace(scene, notices=(*scene.notices, *(Notice(text + scope) for text in texts)))
 
 
@@ -142,7 +143,7 @@ def choose_pictures(view: View, count: int = NUM_PICTURES, max_decoded: int = MA
     span = len(view.indices)
     while True:
         chosen = tuple(dict.fromkeys(int(instant) for instant in np.linspace(0, span - 1, count).round()))
-        if len(chosen) == count:
+        if len(chosen) == count > 1:
             chosen = _at_key_frames(view, chosen)
         if span <= count or _num_decoded(view.source, [view.indices[instant] for instant in chosen]) <= max_decoded:
             return chosen

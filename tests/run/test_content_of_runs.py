@@ -115,13 +115,16 @@ def test_still_and_ordinary_runs_have_no_faults(tmp_path: Path) -> None:
     assert not run(CAPTURE.scene(), tmp_path / "out").content
 
 
-def test_an_inspection_names_pictures_without_content() -> None:
+def test_an_inspection_names_pictures_without_content(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = with_notices_on_content(changed(lambda render, index: render(min(index, 2))))
     (notice,) = frozen.notices
     assert f"{SECOND} (instants 3 to 4)" in notice.text
     (notice,) = with_notices_on_content(changed(barred)).notices
     assert "borders" in notice.text
     assert not with_notices_on_content(CAPTURE.scene()).notices
+    monkeypatch.setattr("page4d.rig.samples.FEW_PICTURES", 1)  # as for more views than pictures
+    (notice,) = with_notices_on_content(changed(barred)).notices
+    assert notice.text.endswith("1 picture per view was decoded")
 
 
 @pytest.mark.parametrize("change", [lambda frame, _: 0 * frame, lambda _, first: first])
