@@ -105,7 +105,7 @@ def learned_method() -> TextureMethod:
     from safetensors.torch import load_file
 
     features = ALIKED("aliked-n16", max_num_keypoints=MAX_FEATURES, detection_threshold=0.0)
-    matcher = LightGlue(None, input_dim=128)
+    matcher = LightGlue(None, input_dim=128)  # type: ignore[arg-type]  # None, or it fetches its own weights
     for network, path in zip((features, matcher), TEXTURE_MODEL.paths, strict=True):
         tensors = {_renamed(name): tensor for name, tensor in load_file(path).items()}
         missing, unexpected = network.load_state_dict(tensors, strict=False)
