@@ -98,22 +98,19 @@ def fisheye(coefficients: Sequence[float]) -> Distortion:
     return Distortion(model=LensModel.FISHEYE, coefficients=values + (0.0,) * (4 - len(values)))
 
 
-def rotation_from_vector(vector: Sequence[float]) -> Float[Tensor, "3 3"]:
-    """Convert a rotation vector (Rodrigues, in radians) to a matrix.
+def rotation_of(values: Sequence[float] | Sequence[Sequence[float]]) -> Float[Tensor, "3 3"]:
+    """Return a rotation given as a matrix, or as a rotation vector (Rodrigues, in radians).
 
     Raises:
-        InputError: if it is longer than two turns.
+        InputError: if a vector is longer than two turns.
     """
-    angle = math.hypot(*vector)
+    given = torch.tensor(values, dtype=torch.float64)
+    if given.shape == (3, 3):
+        return given
+    angle = math.hypot(*given.flatten().tolist())
     if angle > _MAX_ROTATION_RAD:
         raise InputError(f"the rotation vector has a length of {angle:.6g} rad", "give it in radians, not in degrees")
-    return matrix_from_rotation_vector(torch.tensor(list(vector), dtype=torch.float64))
-
-
-def rotation_of(values: Sequence[float] | Sequence[Sequence[float]]) -> Float[Tensor, "3 3"]:
-    """Return a rotation given as a matrix or as a rotation vector."""
-    given = torch.tensor(values, dtype=torch.float64)
-    return given if given.shape == (3, 3) else rotation_from_vector(given.flatten().tolist())
+    return matrix_from_rotation_vector(given.flatten())
 
 
 def parse_number(text: str) -> float | None:

@@ -23,7 +23,7 @@ from page4d.formats.build import (
     make_camera,
     parse_number,
     pose_matrix,
-    rotation_from_vector,
+    rotation_of,
     whole_size,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
@@ -211,7 +211,7 @@ def _rotation(name: str, extrinsic: _File) -> Tensor:
             continue
         if value.shape != (3, 3) and value.numel() != 3:
             raise InputError(f"{key} has shape {tuple(value.shape)}, expected (3, 3) or (3, 1)", CORRECTION_HINT)
-        found.append(value if value.shape == (3, 3) else rotation_from_vector(value.flatten().tolist()))
+        found.append(rotation_of(value.tolist()))
     if not found:
         raise InputError(f"R_{name} or Rot_{name} is missing in {extrinsic.name}", CORRECTION_HINT)
     # Invalid rotations are reported by the checks of CalibratedCamera.

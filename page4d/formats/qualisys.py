@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 import torch
 
-from page4d.conventions import INTEGER_PIXEL_CENTER, Scale
+from page4d.conventions import Scale
 from page4d.errors import InputError, shortened
-from page4d.formats.build import brown_conrady, make_camera, number_from, pinhole, pose_matrix, whole_size
+from page4d.formats.build import brown_conrady, number_from, opencv_camera, pinhole, pose_matrix, whole_size
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context
 
@@ -27,7 +27,7 @@ def read(path: Path, root: ElementTree.Element) -> Calibration:
     nodes = root.findall("./cameras/camera")
     check_count(path, len(nodes))
     active = [node for node in nodes if node.get("active", "1") != "0"]
-    cameras = tuple(_camera(path.name, node, f"number {index + 1}") for index, node in enumerate(active))
+    cameras = tuple(_camera(path, node, f"number {index + 1}") for index, node in enumerate(active))
     return Calibration(
         path=path,
         scale=Scale.METRIC,
@@ -49,9 +49,9 @@ def _notices(label: str, nodes: list[ElementTree.Element]) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _camera(label: str, node: ElementTree.Element, fallback_name: str) -> CalibratedCamera:
+def _camera(path: Path, node: ElementTree.Element, fallback_name: str) -> CalibratedCamera:
     name = node.get("serial", fallback_name)
-    with error_context(label, name):
+    with error_context(path.name, name):
         intrinsic = _child(node, "intrinsic")
         view = _child(node, "fov_video")
         transform = _child(node, "transform")
@@ -69,15 +69,8 @@ def _camera(label: str, node: ElementTree.Element, fallback_name: str) -> Calibr
         rotation = torch.tensor(rows, dtype=torch.float64)
         center = torch.tensor([_number(transform, key) for key in "xyz"], dtype=torch.float64) / _MM_PER_METRE
         distortion = brown_conrady(_distortion_coefficients(intrinsic))
-    return make_camera(
-        label,
-        name,
-        intrinsics=intrinsics,
-        world_to_camera=pose_matrix(rotation, (-rotation @ center).tolist()),
-        image_size=image_size,
-        distortion=distortion,
-        pixel_center=INTEGER_PIXEL_CENTER,
-    )
+    pose = pose_matrix(rotation, (-rotation @ center).tolist())
+    return opencv_camera(path, name, intrinsics, image_size, pose, distortion)
 
 
 def _distortion_coefficients(intrinsic: ElementTree.Element) -> tuple[float, ...]:
