@@ -12,11 +12,10 @@ import torch
 from page4d.choices import CalibrationFormat, LengthUnit
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened
-from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.formats.camera_model import CalibratedCamera, Calibration, camera_distances
 from page4d.formats.files import check_exists, key_paths, read_document, unreadable
 from page4d.formats.opencv_yaml import lens_file
 from page4d.formats.table import FORMATS, RigFormat
-from page4d.geometry.transforms import camera_centers
 from page4d.io.atomic import check_file
 from page4d.io.folders import check_replaceable, staged_folder
 
@@ -24,8 +23,6 @@ METRES_PER_UNIT: dict[str, float] = {LengthUnit.METRE: 1.0, LengthUnit.CENTIMETR
 
 SUSPICIOUS_DISTANCE_M = 100.0
 """Distance of cameras above which the unit of the file is probably millimetres."""
-
-MAX_CAMERAS_COMPARED = 1000
 
 
 def read_calibration(path: Path, unit: str | None = None, views: Collection[str] | None = None) -> Calibration:
@@ -176,9 +173,8 @@ def _with_distance_notice(calibration: Calibration) -> Calibration:
     """Add a warning if cameras in assumed metres are implausibly far apart."""
     if calibration.scale is not Scale.METRIC or calibration.file_unit is not None:
         return calibration
-    starts = [camera_centers(camera.world_to_camera).reshape(-1, 3)[0] for camera in calibration.cameras]
-    centers = torch.stack(starts[:MAX_CAMERAS_COMPARED])
-    distance = float(torch.cdist(centers, centers).max())
+    starts = [camera.world_to_camera.reshape(-1, 4, 4)[0] for camera in calibration.cameras]
+    distance = float(camera_distances(starts)[0].max())
     if distance <= SUSPICIOUS_DISTANCE_M:
         return calibration
     notice = (

@@ -142,7 +142,7 @@ def check_rig(names: Sequence[str], poses: Sequence[Float[Tensor, "*T 4 4"]]) ->
     Raises:
         InputError: if no scene has such distances.
     """
-    apart, center = _distances(poses)
+    apart, center = camera_distances(poses)
     size = float(apart.max())
     if size > MAX_EXTENT:
         raise InputError(f"the cameras are {size:.3g} apart", "check the positions and their unit")
@@ -164,7 +164,7 @@ def world_offset(poses: Sequence[Float[Tensor, "*T 4 4"]]) -> tuple[float, float
 
     It is the mean of the cameras' positions, rounded to the power of ten above the size of the rig.
     """
-    apart, center = _distances(poses)
+    apart, center = camera_distances(poses)
     size = SIZE_OF_ONE_PLACE if _is_one_place(float(apart.max()), center) else float(apart.max())
     if float(center.norm()) <= MAX_REMOTENESS * size:
         return None
@@ -173,8 +173,11 @@ def world_offset(poses: Sequence[Float[Tensor, "*T 4 4"]]) -> tuple[float, float
     return x, y, z
 
 
-def _distances(poses: Sequence[Float[Tensor, "*T 4 4"]]) -> tuple[Float[Tensor, "V V"], Float[Tensor, "3"]]:
-    """Return the largest distance of any two cameras at an instant, and the mean of all positions."""
+def camera_distances(poses: Sequence[Float[Tensor, "*T 4 4"]]) -> tuple[Float[Tensor, "V V"], Float[Tensor, "3"]]:
+    """Return the largest distance of any two cameras at an instant, and the mean of all positions.
+
+    Of more than 1,000 cameras, the first ones are compared.
+    """
     paths = [camera_centers(pose.reshape(-1, 4, 4)) for pose in poses[:_MAX_COMPARED]]
     length = max(len(path) for path in paths)
     instants = torch.linspace(0, length - 1, min(length, _MAX_INSTANTS)).long()
