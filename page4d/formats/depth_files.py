@@ -60,9 +60,9 @@ def decode(data: bytes, name: str) -> NDArray[Any]:
         InputError: if channels of an OpenEXR file differ, and none is called Z or depth.
         ValueError, KeyError, IndexError, struct.error, zlib.error: if the file is damaged.
     """
-    size, dtype = read_layout(data, name)
     if data[:4] == _EXR:
         return _decode_exr(data, name)
+    size, dtype = read_layout(data, name)
     stream = io.BytesIO(data)
     _, is_by_columns, _ = _npy_header(stream)
     values = np.frombuffer(data, dtype, size[0] * size[1], stream.tell())
