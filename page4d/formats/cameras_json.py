@@ -25,9 +25,8 @@ from page4d.geometry.camera import resize_intrinsics
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import rotation_defect
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
-from page4d.io.json_records import DOUBLES, FileModel, format_json, read_model, readable
+from page4d.io.json_records import DOUBLES, RESTORE_RECORD, FileModel, format_json, read_model, readable
 
-_RESTORE = "restore the file, or run page4d again"
 _PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
 
 _MAX_DRIFT = 1e-6
@@ -323,14 +322,14 @@ def read_cameras_json(path: Path) -> CaptureCameras:
     def stacked(name: str) -> Tensor:
         views = [getattr(view, name) for view in content.views.values()]
         if not views or any(view.shape[:-2] not in ((), (number,)) for view in views):
-            raise InputError(f"'{path}': {name} is not one matrix, or {number}, for every view", _RESTORE)
+            raise InputError(f"'{path}': {name} is not one matrix, or {number}, for every view", RESTORE_RECORD)
         return torch.stack([view.expand(number, -1, -1) for view in views], dim=1)
 
     poses = stacked("world_to_camera")
     if not bool((rotation_defect(poses[..., :3, :3]) <= ROTATION_TOLERANCE).all()):
-        raise InputError(f"'{path}': a world_to_camera has no rotation", _RESTORE)
+        raise InputError(f"'{path}': a world_to_camera has no rotation", RESTORE_RECORD)
     if not bool((poses[..., :3, 3].abs() <= _MAX_TRANSLATION).all()):
-        raise InputError(f"'{path}': a camera is too far from the origin", _RESTORE)
+        raise InputError(f"'{path}': a camera is too far from the origin", RESTORE_RECORD)
     return CaptureCameras(
         times=content.times,
         view_names=tuple(content.views),

@@ -31,6 +31,9 @@ from page4d.io.documents import (
 MAX_RECORD_BYTES = 1024**3
 """Largest record that is read."""
 
+RESTORE_RECORD = "restore the file, or run page4d again"
+"""Hint for a file of a run that was changed."""
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """A digest in hexadecimal digits."""
 
@@ -115,13 +118,12 @@ def read_model(path: Path, model: type[Model]) -> Model:
     except ValidationError as error:
         raise InputError(
             f"'{path}' is not as page4d writes it: {first_violation(error, 'the file')}",
-            "restore the file, or run page4d again",
+            RESTORE_RECORD,
         ) from error
 
 
 _SEAL = b',\n "sha256": "'
 _END = b'"\n}\n'
-_HINT = "restore the file, or run page4d again"
 
 
 def write_sealed(path: Path, record: FileModel) -> WrittenFile:
@@ -143,17 +145,17 @@ def read_sealed(path: Path, model: type[Model]) -> Model:
     try:
         data = read_bytes(path, MAX_RECORD_BYTES)
     except DocumentError as error:
-        raise InputError(f"'{path}' cannot be read: {error}", _HINT) from error
+        raise InputError(f"'{path}' cannot be read: {error}", RESTORE_RECORD) from error
     body, seal, rest = data.rpartition(_SEAL)
     if not seal or re.fullmatch(rb"[0-9a-f]{64}" + _END, rest) is None:
-        raise InputError(f"'{path}' is not as page4d writes it: it has no checksum at its end", _HINT)
+        raise InputError(f"'{path}' is not as page4d writes it: it has no checksum at its end", RESTORE_RECORD)
     if hashlib.sha256(body).hexdigest().encode() + _END != rest:
-        raise InputError(f"'{path}' is not as page4d writes it: it was changed, or is damaged", _HINT)
+        raise InputError(f"'{path}' is not as page4d writes it: it was changed, or is damaged", RESTORE_RECORD)
     try:
         return model.model_validate_json(body + b"\n}")
     except ValidationError as error:
         found = first_violation(error, "the file")
-        raise InputError(f"'{path}' is not as page4d writes it: {found}", _HINT) from error
+        raise InputError(f"'{path}' is not as page4d writes it: {found}", RESTORE_RECORD) from error
 
 
 Record = TypeVar("Record")

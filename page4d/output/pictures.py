@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from page4d.choices import Poses, Preprocess
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.geometry.distortion import Distortion
-from page4d.io.json_records import readable
+from page4d.io.json_records import RESTORE_RECORD, readable
 from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.record import ViewRecord
 from page4d.scene.batches import with_background
@@ -134,7 +134,7 @@ def _recorded_settings(output: "Output") -> tuple[SceneOptions, Preprocess]:
         preprocess = ReconstructSettings(preprocess=recorded.get("preprocess", Preprocess.NATIVE)).preprocess
         return SceneOptions(**found), preprocess
     except UsageError as error:
-        raise InputError(f"run.json: {error.marked_message}", "restore the file, or run page4d again") from error
+        raise InputError(f"run.json: {error.marked_message}", RESTORE_RECORD) from error
 
 
 def _candidates(folder: Path, records: Sequence[ViewRecord]) -> tuple[Candidate, ...]:
