@@ -55,22 +55,22 @@ def parsing(path: Path) -> Iterator[None]:
         raise unreadable(path, str(error)) from None
 
 
-def read_bytes(path: Path, max_bytes: int = MAX_JSON_BYTES) -> bytes:
-    """Return the content of a regular file of bounded size.
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a regular file.
 
     Raises:
-        InputError: if the file is missing, not a regular file, larger than `max_bytes` or not readable.
+        InputError: if the file is missing, not a regular file, larger than `MAX_JSON_BYTES` or not readable.
     """
     check_exists(path)
     with parsing(path):
-        return documents.read_bytes(path, max_bytes)
+        return documents.read_bytes(path, MAX_JSON_BYTES)
 
 
-def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
+def read_text(path: Path) -> str:
     """Return the content of a UTF-8 file without its byte order mark."""
     check_exists(path)
     with parsing(path):
-        return documents.read_text(path, max_bytes)
+        return documents.read_text(path, MAX_JSON_BYTES)
 
 
 def read_document(path: Path) -> Any:
