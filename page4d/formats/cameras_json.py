@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field
+from pydantic import Field, Strict
 from torch import Tensor
 
 import page4d
@@ -28,6 +28,8 @@ from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_records import DOUBLES, RESTORE_RECORD, FileModel, format_json, read_model, readable
 
 _PixelCenter = Annotated[float, Field(ge=0.0, le=1.0)]
+_BY_VALUE = Strict(strict=False)
+"""Annotates an enumeration: files hold its values, of which a strict schema takes none."""
 
 _MAX_DRIFT = 1e-6
 """Relative change over time up to which intrinsics are considered constant."""
@@ -37,7 +39,7 @@ _MAX_TRANSLATION = 1e12
 
 
 class _Distortion(FileSchema):
-    model: Annotated[LensModel, Field(strict=False)]
+    model: Annotated[LensModel, _BY_VALUE]
     coefficients: list[float]
 
     def record(self) -> Distortion:
@@ -80,7 +82,7 @@ class _Document(FileSchema):
 class _Truth(_Document):
     cameras: dict[str, dict[str, object]]
     convention: str = ""
-    scale: Annotated[Scale | None, Field(strict=False)] = None
+    scale: Annotated[Scale | None, _BY_VALUE] = None
 
 
 class _Conventions(FileSchema):
@@ -90,7 +92,7 @@ class _Conventions(FileSchema):
 class _Output(_Document):
     views: dict[str, dict[str, object]]
     conventions: _Conventions = _Conventions()
-    scale: Annotated[Scale, Field(strict=False)] = Scale.ARBITRARY
+    scale: Annotated[Scale, _BY_VALUE] = Scale.ARBITRARY
 
 
 def read(path: Path, content: dict[str, object]) -> Calibration:
