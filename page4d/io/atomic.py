@@ -173,11 +173,20 @@ def atomic_path(path: Path) -> Iterator[Path]:
     part = part.with_name(part.name + path.suffix)
     with _replacing(path, part):
         yield part
-        handle = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_file(part)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file to the disk; a link is an error.
+
+    Raises:
+        OSError: if it cannot be opened or flushed.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from page4d.errors import OutputError, UsageError
-from page4d.io.atomic import NO_CACHE, check_folder, output_error, part_name, real_path
+from page4d.io.atomic import NO_CACHE, check_folder, output_error, part_name, real_path, sync_file
 from page4d.io.json_records import format_json
 from page4d.signals import deferred_signals
 
@@ -122,11 +122,7 @@ def _sync(folder: Path) -> None:
     """Flush all files of a folder to the disk."""
     for place, _, names in os.walk(folder):
         for name in names:
-            handle = os.open(Path(place, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync_file(Path(place, name))
 
 
 def _move(staged: Path, target: Path) -> None:
