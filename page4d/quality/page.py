@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import counted
+from page4d.formats.maps import encode_image
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.options import in_options
 from page4d.output.reader import Output, open_output
@@ -331,8 +332,7 @@ def _figure(picture: NDArray[np.uint8], caption: str) -> Markup:
     shown = (_WIDTH, round(height * _WIDTH / width)) if width >= height else (round(width * _WIDTH / height), _WIDTH)
     method = cv2.INTER_AREA if shown[0] < width else cv2.INTER_NEAREST
     resized = cv2.resize(picture, shown, interpolation=method)
-    _, encoded = cv2.imencode(".png", resized[..., ::-1], [cv2.IMWRITE_PNG_COMPRESSION, 9])
-    data = base64.b64encode(encoded.tobytes()).decode("ascii")
+    data = base64.b64encode(encode_image(resized, ".png", [cv2.IMWRITE_PNG_COMPRESSION, 9])).decode("ascii")
     return (
         f'<figure><figcaption>{caption}</figcaption><img width="{shown[0]}" height="{shown[1]}" alt="{caption}" '
         f'src="data:image/png;base64,{data}"></figure>'
