@@ -21,9 +21,9 @@ class RigFormat:
     `read(path, content, poses) -> Calibration` of the parsed document; without `poses` it needs none, which only
     `lenses` formats distinguish, and a format without `has_poses` never has any. A format without `keys` spans a
     folder: `is_folder(path)` recognizes it, and `read(path, views)` gets the names of the views, if they are known.
-    A format with `advice`, how to convert its files, is
-    not read. A format that is `written` has `write(calibration, path)`, and its files end with `suffix`, "" for a
-    folder that contains a file of the first name in `patterns`.
+    A format with `advice`, how to convert its files, is not read. A format that is `written` has
+    `write(calibration, path)`, and its files end with `suffix`, "" for a folder that contains a file of the first
+    name in `patterns`.
     """
 
     name: str
