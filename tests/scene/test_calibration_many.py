@@ -25,6 +25,10 @@ def test_lists_in_messages_are_bounded() -> None:
     assert listed(range(12)) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11"
     assert listed(range(10_000), limit=2) == "0, 1, ... (10,000 in all)"
     assert listed("abc", limit=2, separator="; ") == "a; b; ... (3 in all)"
+    assert len(listed(["x" * 10_000] * 100)) < 1100
+    assert shortened("x" * 80) == "x" * 80
+    assert len(shortened("x" * 81)) == 80
+    assert shortened("abcdefghij", limit=9) == "abc...hij"
 
 
 def test_a_fact_of_many_views_is_one_notice() -> None:
@@ -40,10 +44,6 @@ def test_a_fact_of_many_views_is_one_notice() -> None:
         *((notice.text, Level.WARNING) for notice in others[1:]),
     ]
     assert one_per_fact(turned, []) == tuple(turned)
-    assert len(listed(["x" * 10_000] * 100)) < 1100
-    assert shortened("x" * 80) == "x" * 80
-    assert len(shortened("x" * 81)) == 80
-    assert shortened("abcdefghij", limit=9) == "abc...hij"
 
 
 def many(number: int) -> Calibration:
