@@ -3,9 +3,10 @@
 Positions follow from the directions of pairs, with distances from points that pairs share.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 from jaxtyping import Float
@@ -289,26 +290,17 @@ def confirmed(pairs: Sequence[PairPose]) -> tuple[PairPose, ...]:
 
 def _loops(pairs: Sequence[PairPose]) -> list[tuple[tuple[int, int, int], float]]:
     """Return the indices of three pairs that form a loop, and the loop's rotation in degrees."""
-    found = []
-    for indices in combinations(range(len(pairs)), 3):
-        views = sorted({view for index in indices for view in (pairs[index].first, pairs[index].second)})
-        links = {frozenset((pairs[index].first, pairs[index].second)) for index in indices}
-        if len(views) == 3 and len(links) == 3:
-            a, b, c = views
-            turn = {link: _rotation(pairs, indices, *link) for link in ((a, b), (b, c), (a, c))}
-            found.append((indices, float(rotation_angle_deg(turn[b, c] @ turn[a, b], turn[a, c]))))
-    return found
-
-
-def _rotation(pairs: Sequence[PairPose], indices: Sequence[int], first: int, second: int) -> Array:
-    for index in indices:
-        pair = pairs[index]
+    between: defaultdict[Pair, list[tuple[int, Array]]] = defaultdict(list)
+    for index, pair in enumerate(pairs):
         assert pair.rotation is not None
-        if (pair.first, pair.second) == (first, second):
-            return pair.rotation
-        if (pair.second, pair.first) == (first, second):
-            return pair.rotation.T
-    raise AssertionError
+        between[pair.first, pair.second].append((index, pair.rotation))
+        between[pair.second, pair.first].append((index, pair.rotation.T))
+    views = sorted({view for link in between for view in link})
+    return [
+        ((one, two, three), float(rotation_angle_deg(b_to_c @ a_to_b, a_to_c)))
+        for a, b, c in combinations(views, 3)
+        for (one, a_to_b), (two, b_to_c), (three, a_to_c) in product(between[a, b], between[b, c], between[a, c])
+    ]
 
 
 def average_rotations(views: Sequence[int], pairs: Sequence[PairPose]) -> Float[Array, "n 3 3"]:
