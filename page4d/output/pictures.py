@@ -26,6 +26,7 @@ from page4d.output.record import ViewRecord
 from page4d.scene.batches import with_background
 from page4d.scene.discover import discover, select_views
 from page4d.scene.identity import identify
+from page4d.scene.image_file import in_8_bits
 from page4d.scene.images import resize, undistortion_map
 from page4d.scene.layout import Candidate
 from page4d.scene.open import open_sources
@@ -74,8 +75,7 @@ class Pictures:
         undistortion = undistortion_map(view.camera, view.source.size)
         with view.source.open() as reader:
             for pixels in reader.read([view.indices[place] for place in instants]):
-                ideal = pixels if undistortion is None else undistortion.remap(pixels)
-                yield (ideal >> 8).astype(np.uint8) if ideal.dtype == np.uint16 else ideal
+                yield in_8_bits(pixels if undistortion is None else undistortion.remap(pixels))
 
 
 def open_pictures(output: "Output", folder: Path | str) -> Pictures:

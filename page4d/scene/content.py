@@ -16,7 +16,7 @@ from jaxtyping import Bool, UInt8
 from numpy.typing import NDArray
 
 from page4d.errors import listed
-from page4d.scene.image_file import Image
+from page4d.scene.image_file import Image, in_8_bits
 
 Picture = UInt8[NDArray[np.uint8], "H W"]
 Area = Bool[NDArray[np.bool_], "h w"]
@@ -160,7 +160,7 @@ def small_copy(pixels: Image) -> SmallCopy:
 
 def gray_of(pixels: Image) -> Picture:
     """Return the luma of RGB or gray pixels in 8 bits."""
-    shallow = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
+    shallow = in_8_bits(pixels)
     return np.asarray(shallow if shallow.ndim == 2 else cv2.cvtColor(shallow, cv2.COLOR_RGB2GRAY))
 
 

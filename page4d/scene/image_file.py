@@ -30,6 +30,12 @@ Image = NDArray[Any]
 """RGB pixels [H, W, 3] (masks, depth: [H, W]) as uint8, or uint16 where the source has more than 8 bits; depth may be
 float32."""
 
+
+def in_8_bits(pixels: Image) -> NDArray[np.uint8]:
+    """Return the upper 8 bits of 16-bit pixels, and 8-bit pixels as they are."""
+    return (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
+
+
 _TOLERANCE = 0.02
 """Upper bound on the terms of a quarter turn that should be 0, relative to the others: about 1 degree."""
 

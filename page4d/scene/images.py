@@ -27,7 +27,15 @@ from page4d.geometry.camera import denormalize_pixels, normalize_pixels, pixel_g
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import fit_long_side
 from page4d.io.input_files import check_pixels, natural_key
-from page4d.scene.image_file import Image, ImageHeader, check_readable, image_name, read_header, read_pixels
+from page4d.scene.image_file import (
+    Image,
+    ImageHeader,
+    check_readable,
+    image_name,
+    in_8_bits,
+    read_header,
+    read_pixels,
+)
 from page4d.scene.packing import MOSAIC, check_halves, comparison_size, is_mosaic
 from page4d.scene.stamps import NS, Stamps, are_periodic, stamps_of_names
 
@@ -63,7 +71,7 @@ def resample(pixels: Image, size: tuple[int, int], preprocess: Preprocess) -> Im
     """
     if preprocess is Preprocess.NATIVE:
         return resize(pixels, size)
-    shallow = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
+    shallow = in_8_bits(pixels)
     if preprocess is Preprocess.DA3:
         return resize_twice(shallow, size)
     return np.asarray(PillowImage.fromarray(shallow).resize(size[::-1], _PILLOW_FILTERS[preprocess]))

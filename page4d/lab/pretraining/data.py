@@ -26,7 +26,7 @@ from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS
 from page4d.io.json_records import config_record
 from page4d.networks.layers.block import normalize_images
 from page4d.networks.layers.execution import Side
-from page4d.scene.image_file import Image
+from page4d.scene.image_file import Image, in_8_bits
 from page4d.scene.images import resize
 from page4d.scene.open import open_scene
 from page4d.scene.records import FrameSource
@@ -278,8 +278,7 @@ def _decode(track: Track, indices: Sequence[int]) -> Iterator[Image]:
     if not indices:
         return
     with track.source.open(track.size) as reader:
-        for image in reader.read(indices):
-            yield image if image.dtype == np.uint8 else (image >> 8).astype(np.uint8)
+        yield from map(in_8_bits, reader.read(indices))
 
 
 _ASPECT = (3 / 4, 4 / 3)

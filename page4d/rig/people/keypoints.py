@@ -37,6 +37,7 @@ from page4d.rig.people.model import (
 )
 from page4d.rig.records import Array, Lens, Tracklet, ViewPeople
 from page4d.scene.identity import identify
+from page4d.scene.image_file import in_8_bits
 from page4d.scene.records import FrameSource, Scene, View
 
 REGION_SCALE = 2.5
@@ -517,8 +518,7 @@ def _detect(model: PoseModel, view: View, frames: Sequence[int], counter: _Count
     last: list[BodyPose] = []
     with view.source.open(size) as reader:
         for image in reader.read(frames):
-            shallow = image if image.dtype == np.uint8 else (image >> 8).astype(np.uint8)
-            pyramid = Pyramid(shallow)
+            pyramid = Pyramid(in_8_bits(image))
             followed = [pose.next_region for pose in last]
             last = find_poses(model, pyramid, followed, detect_regions(model, pyramid, size))
             poses.append([replace(pose, joints=pose.joints * scale) for pose in last])
