@@ -15,6 +15,7 @@ from page4d.errors import CapabilityError
 from page4d.io.folders import CachedFiles
 from page4d.rig.records import Array, Evidence, Lens
 from page4d.rig.texture import DESCRIPTOR_SCALE, Ids, InstantTexture, TextureMethod
+from page4d.scene.content import Area
 from page4d.scene.image_file import Image
 
 FETCH_TEXTURE = "page4d weights get texture"
@@ -59,10 +60,8 @@ class _Networks:
     features: Any
     matcher: Any
 
-    def detect(
-        self, pixels: Image, allowed: NDArray[np.uint8] | None
-    ) -> tuple[Array, Float16[NDArray[np.float16], "N 128"]]:
-        """Return features in pixels of the picture, where `allowed` is not 0, and descriptors."""
+    def detect(self, pixels: Image, allowed: Area | None) -> tuple[Array, Float16[NDArray[np.float16], "N 128"]]:
+        """Return features in pixels of the picture, where they are allowed, and descriptors."""
         scale = 65535 if pixels.dtype == np.uint16 else 255
         image = torch.from_numpy((pixels / scale).astype(np.float32)).permute(2, 0, 1)[None]
         with torch.inference_mode():
@@ -70,7 +69,7 @@ class _Networks:
         points = found.keypoints.double().numpy() + 0.5  # kornia's pixel centres are integers
         descriptors = (found.descriptors.numpy() * DESCRIPTOR_SCALE).astype(np.float16)
         if allowed is not None:
-            kept = allowed[tuple(points.astype(int).T[::-1])] > 0
+            kept = allowed[tuple(points.astype(int).T[::-1])]
             points, descriptors = points[kept], descriptors[kept]
         return points, descriptors
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from page4d.choices import MaskMeaning
 from page4d.rig.epipolar import normalized_points
 from page4d.rig.records import Array, Evidence, Lens
-from page4d.scene.content import scaled_area
+from page4d.scene.content import Area, gray_of, scaled_area
 from page4d.scene.image_file import Image
 from page4d.scene.images import resize
 from page4d.scene.records import Scene, View
@@ -70,7 +70,7 @@ class TextureMethod:
     evidence: Evidence
     max_instants: int
     max_side_px: int
-    detect: Callable[[Image, NDArray[np.uint8] | None], tuple[Array, Descriptors]]
+    detect: Callable[[Image, Area | None], tuple[Array, Descriptors]]
     match: Callable[[InstantTexture, InstantTexture, tuple[Lens, Lens]], Ids]
     tolerance: Callable[[tuple[Lens, Lens]], float]
     min_distinct: int
@@ -132,17 +132,18 @@ def _view_texture(
     small = (max(1, round(size[0] * scale)), max(1, round(size[1] * scale)))
     excludes = view.mask is not None and scene.mask_meaning is not MaskMeaning.DYNAMIC
     area = None if view.content is None else view.content.area
+    inside = None if area is None else scaled_area(area, small)
     features: dict[int, InstantTexture] = {}
     with ExitStack() as stack:
         reader = stack.enter_context(view.source.open(small))
         masks = stack.enter_context(view.mask.frames.open()) if excludes and view.mask is not None else None
         for count, instant in enumerate(instants):
             (pixels,) = reader.read([view.indices[instant]])
-            allowed = None if area is None else scaled_area(area, small).astype(np.uint8) * np.uint8(255)
+            allowed = inside
             if masks is not None and view.mask is not None:
                 (mask,) = masks.read([view.mask.indices[instant]])
-                kept = _allowed(mask, small, scene.mask_meaning)
-                allowed = kept if allowed is None else np.minimum(allowed, kept)
+                kept = _kept(mask, small, scene.mask_meaning)
+                allowed = kept if inside is None else inside & kept
             found = _original(*method.detect(pixels, allowed), pixels.shape, lens)
             features[instant] = _with_ids(found, features, _SAME_PX / scale)
             if step is not None:
@@ -150,13 +151,12 @@ def _view_texture(
     return ViewTexture(features=features)
 
 
-def _allowed(mask: Image, size: tuple[int, int], meaning: MaskMeaning) -> NDArray[np.uint8]:
-    marked = marked_pixels(mask)
-    kept = marked if meaning is MaskMeaning.KEEP else ~marked
-    return resize(kept.astype(np.uint8) * 255, size, nearest=True)
+def _kept(mask: Image, size: tuple[int, int], meaning: MaskMeaning) -> Area:
+    marked = resize(marked_pixels(mask).astype(np.uint8), size, nearest=True) > 0
+    return marked if meaning is MaskMeaning.KEEP else ~marked
 
 
-def _root_sift(pixels: Image, allowed: NDArray[np.uint8] | None) -> tuple[Array, Descriptors]:
+def _root_sift(pixels: Image, allowed: Area | None) -> tuple[Array, Descriptors]:
     """Return RootSIFT features of RGB pixels, in the order of decreasing size.
 
     Source: Lowe (2004); Arandjelovic & Zisserman, "Three things everyone should know to improve object retrieval",
@@ -164,10 +164,8 @@ def _root_sift(pixels: Image, allowed: NDArray[np.uint8] | None) -> tuple[Array,
     """
     import cv2  # a local import keeps start-up short
 
-    shallow = (pixels >> 8).astype(np.uint8) if pixels.dtype == np.uint16 else pixels
-    gray = cv2.cvtColor(shallow, cv2.COLOR_RGB2GRAY)
     sift = cv2.SIFT.create(nfeatures=MAX_FEATURES, contrastThreshold=_CONTRAST, enable_precise_upscale=True)
-    found, raw = sift.detectAndCompute(gray, allowed)
+    found, raw = sift.detectAndCompute(gray_of(pixels), None if allowed is None else allowed.astype(np.uint8))
     if raw is None or not len(found):
         return np.zeros((0, 2)), np.zeros((0, 128), np.uint8)
     largest = np.argsort([-keypoint.size for keypoint in found], kind="stable")[:MAX_FEATURES]
