@@ -1,5 +1,6 @@
 """The hierarchical vision transformer with shifted windows (Swin), and the fusion of the levels of such encoders."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated, Literal, Protocol
@@ -78,7 +79,7 @@ class LevelFusion(nn.Module):
         return fused
 
 
-class PyramidEncoder(nn.Module):
+class PyramidEncoder(nn.Module, ABC):
     """Stages of shrinking feature maps; subclasses build the modules."""
 
     config: PyramidConfig
@@ -87,9 +88,9 @@ class PyramidEncoder(nn.Module):
     fusion: LevelFusion | None
     head: nn.Module | None
 
+    @abstractmethod
     def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F rows columns C"]:
         """Return the map that enters the first stage."""
-        raise NotImplementedError
 
     def levels(self, images: Float[Tensor, "F 3 H W"]) -> list[Float[Tensor, "F rows columns C"]]:
         """Return the output of every stage; the last one is normalized."""
