@@ -351,10 +351,11 @@ def _numbers(value: tuple[Any, ...]) -> list[float]:
 
 
 def _figures(people: Sequence[Sequence[Person]]) -> Figures:
-    rows = [[(*one[:6], tuple(one.joints.get(joint, _STATIC) for joint in Joint)) for one in row] for row in people]
-    found = _stacked(
-        rows, {**dict(zip(Person._fields, _ABSENT_PERSON[:6], strict=False)), "joints": (_STATIC,) * len(Joint)}
-    )
+    def numbers(one: Person) -> tuple[Any, ...]:
+        return (*one[:6], tuple(one.joints.get(joint, _STATIC) for joint in Joint))
+
+    example = dict(zip(Person._fields[:7], numbers(_ABSENT_PERSON), strict=True))
+    found = _stacked([[numbers(one) for one in row] for row in people], example)
     joints = zip(Swing._fields, found.pop("joints").unbind(-1), strict=True)
     return Figures(**found, **{f"joint_{name}": values for name, values in joints})
 
