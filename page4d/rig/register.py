@@ -434,7 +434,6 @@ def assembled(evidence: PixelEvidence) -> Assembly:
     if settings.register in (Registration.AUTO, Registration.PEOPLE) and is_fetched():
         people = evidence.people
     seconds["keypoints"] = time.perf_counter() - start
-    start = time.perf_counter()
 
     def features(kind: Evidence) -> tuple[ViewTexture, ...]:
         begin = time.perf_counter()
