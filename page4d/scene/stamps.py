@@ -38,6 +38,7 @@ _LONGEST_GAP = 10
 
 _LONGEST_PERIOD_NS = 3600 * NS
 _SHORTEST_PERIOD_NS = 10_000
+_LAST_NS = 2**63
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def stamps_of_names(views: Sequence[Sequence[str]]) -> list[tuple[Origin, NDArra
                 ns = _across_midnight(ns) if origin == "midnight" else ns
                 # As many digits as µs since 1970 have the ns of a clock that was started weeks ago.
                 is_either = read is _epoch and stamps[0].unit_ns == 1000 and not stamps[0].is_plain
-                if _is_regular(ns, 10 * NS if is_either else longest_ns):
+                if are_periodic(ns, _SHORTEST_PERIOD_NS, 10 * NS if is_either else longest_ns):
                     candidates[place] = (stamps, ns)
         if _are_plain(read, list(candidates.values())):
             found = [(origin, candidates[at][1]) if at in candidates else known for at, known in enumerate(found)]
@@ -184,18 +185,15 @@ def _across_midnight(ns: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(ns <= order[int(gaps.argmax())], ns + DAY_NS, ns)
 
 
-def _is_regular(ns: NDArray[np.int64], longest_ns: int) -> bool:
-    """Return whether times are periodic, with a period of frames."""
-    gaps = np.sort(np.diff(np.sort(ns)))
-    return not len(gaps) or (_SHORTEST_PERIOD_NS <= gaps[(len(gaps) - 1) // 2] <= longest_ns and are_periodic(ns))
-
-
-def are_periodic(values: NDArray[np.int64]) -> bool:
+def are_periodic(values: NDArray[np.int64], shortest: int = 1, longest: int = _LAST_NS) -> bool:
     """Return whether most gaps between different values are about one period, or whole periods as by lost frames."""
-    gaps = np.diff(np.sort(values))
-    if not len(gaps) or gaps.min() <= 0:
-        return not len(gaps)
-    ratio = gaps / np.sort(gaps)[(len(gaps) - 1) // 2]
+    gaps = np.sort(np.diff(np.sort(values)))
+    if not len(gaps):
+        return True
+    period = gaps[(len(gaps) - 1) // 2]
+    if gaps[0] <= 0 or not shortest <= period <= longest:
+        return False
+    ratio = gaps / period
     count = np.round(ratio)
     near = (np.abs(ratio - count) <= 0.25) & (count >= 1) & (count <= _LONGEST_GAP)
     return bool((near | (np.abs(ratio - 1) < 0.5)).mean() >= _REGULAR_SHARE)
@@ -240,7 +238,6 @@ _TABLE_FOLDERS = (".", TABLE_FOLDER, f"{TABLE_FOLDER}/camera_timestamps")
 _TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".npy", ".json")
 _MAX_TABLE_BYTES = 1 << 26
 _MAX_DIGITS = 30
-_LAST_NS = 2**63
 TABLE_HINT = "correct or rename the file, or pass ⟨sync=none⟩"
 
 _VIEW_COLUMN = re.compile(r"(cam(era)?|view|port|serial|device)([ _.]?(id|name|index|number))?", re.IGNORECASE)
