@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from functools import partial
@@ -323,7 +323,8 @@ def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> StampTables:
     skellycam (`timestamps/<view>_timestamps.csv` with `timestamp_unix_utc_ns`, later
     `timestamps/camera_timestamps/*.<view>.timestamps.csv` with `timestamp.utc.seconds`); KITTI (`timestamps.txt`).
     """
-    found = StampTables({}, {}, ())
+    tables: dict[str, StampTable] = {}
+    others: dict[str, StampTable] = {}
     notices: list[Notice] = []
     places: list[tuple[Path, str | None]] = [(folder / name, None) for name in _TABLE_FOLDERS]
     own = [(place, view) for view, path in views.items() for place in (path, path.parent) if place != folder]
@@ -344,19 +345,18 @@ def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> StampTables:
             try:
                 columns = _columns(file, label)
                 rows, is_shared = _rows(columns, [owner] if owner else list(views))
-                tables = {view: _times(label, of_rows) for view, of_rows in rows.items()}
+                known = {view: table for view, of_rows in rows.items() if (table := _times(label, of_rows))}
             except InputError as error:
                 if owner and is_plain:
                     raise
                 notices.append(Notice(f"{error.marked_message}; it is not used", Level.INFO))
                 continue
-            certain = is_plain and (owner or not is_shared)
-            known = {view: table for view, table in tables.items() if table is not None}
-            (found.tables if certain else found.others).update(known)
+            is_certain = is_plain and (owner or not is_shared)
+            (tables if is_certain else others).update(known)
             if not known:
                 level = Level.WARNING if is_plain else Level.INFO
                 notices.append(Notice(f"{label}: no times of the views; it is not used", level))
-    return replace(found, notices=tuple(notices))
+    return StampTables(tables, others, tuple(notices))
 
 
 def _columns(file: Path, label: str) -> dict[str, list[str]]:
