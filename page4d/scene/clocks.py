@@ -362,14 +362,14 @@ def _by_file(
             f"{file.name}: times_s of {listed(timed)} are dates, {others} has none", "give all views times_s"
         )
     found = []
-    for name, source in zip(names, sources, strict=True) if timed else ():
+    for name, source in zip(names, sources, strict=True):
         clock = clocks.get(name, Clock())
         if clock.frame_times:
             times = _of_frames(np.array(clock.frame_times), source, f"{file.name}: {name}")
             clock = _frame_clock(times - start if is_dated else times, source)
         found.append(clock)
     return Synchronisation(
-        clocks=tuple(found) if timed else tuple(clocks.get(name, Clock()) for name in names),
+        clocks=tuple(found),
         method=f"file {file.name}",
         notices=notices,
         start_ns=round(start * NS) if is_dated else None,
