@@ -46,7 +46,8 @@ def read_layout(start: bytes, name: str) -> tuple[tuple[int, int], np.dtype[Any]
     if start[:4] == _EXR:
         header = _exr_header(start, name)
         return header.size, header.channels[header.depth_channels[0]]
-    shape, _, dtype = _npy_header(io.BytesIO(start))
+    stream = io.BytesIO(start)
+    shape, _, dtype = _NPY_HEADERS[np.lib.format.read_magic(stream)](stream)
     sides = [side for side in shape if side != 1]
     if len(sides) != 2:
         raise InputError(f"{name} is an array of shape {shape}, not one map", "save one array [H, W] per frame")
@@ -63,15 +64,8 @@ def decode(data: bytes, name: str) -> NDArray[Any]:
     if data[:4] == _EXR:
         return _decode_exr(data, name)
     size, dtype = read_layout(data, name)
-    stream = io.BytesIO(data)
-    _, is_by_columns, _ = _npy_header(stream)
-    values = np.frombuffer(data, dtype, size[0] * size[1], stream.tell())
-    values = values.reshape(size, order="F" if is_by_columns else "C")
+    values = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False).reshape(size)
     return values.astype(np.float32 if dtype.kind == "f" else dtype.newbyteorder("="))
-
-
-def _npy_header(stream: io.BytesIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    return _NPY_HEADERS[np.lib.format.read_magic(stream)](stream)
 
 
 @dataclass(frozen=True)
