@@ -223,7 +223,7 @@ def check_depth(scene: "Scene") -> tuple[Notice, ...]:
     Raises:
         InputError: if no depth map has a reading.
     """
-    if _is_true_everywhere([view.depth for view in scene.views], lambda depth: not _has_reading(depth)):
+    if _is_true_everywhere([view.depth for view in scene.views], lambda depth: not depth_levels(depth).any()):
         raise InputError(
             f"no depth map has a reading: all values are 0 or {DEEPEST_LEVEL}",
             "write depth as 16-bit levels, 0 where unknown; ⟨depth_levels⟩ states the levels per unit",
@@ -244,10 +244,6 @@ def check_depth(scene: "Scene") -> tuple[Notice, ...]:
         text = f"float depth maps: a value of {scene.depth_levels:g} is 1 {unit}; ⟨depth_levels⟩ states another scale"
         notices.append(Notice(text, Level.INFO))
     return tuple(notices)
-
-
-def _has_reading(depth: Image) -> bool:
-    return bool(depth_levels(depth).any())
 
 
 def _depth_notices(scene: "Scene", view: str, maps: Sequence[Image]) -> Iterator[Notice]:

@@ -114,7 +114,6 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
         frames = probe_video(path, max_megapixels=max_megapixels, is_footage=False)
         if kind == DEPTH_MAPS:
             _check_depth_video(path)
-            kinds[False] = path.name
         indices = _pair_by_time(kind, frames, view)
     (height, width), (map_height, map_width) = view.source.size, frames.size
     if abs(map_width / map_height / (width / height) - 1) > _ASPECT_TOLERANCE:
