@@ -236,7 +236,7 @@ def probe_image_folder(
     Raises:
         InputError: if a file is not an image, or the images differ in size.
     """
-    files = files or tuple(sorted(image_files(folder), key=lambda file: natural_key(file.name)))
+    files = files or tuple(image_files(folder))
     headers = [_read_header(file, max_megapixels, check) for file in files]
     common = Counter(header.size for header in headers).most_common(1)[0][0]
     for file, header in zip(files, headers, strict=True):
@@ -333,8 +333,9 @@ def content_notices(sources: Sequence[ImageFolderSource]) -> list[Notice]:
 
 
 def image_files(folder: Path, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> list[Path]:
-    """Return the images directly in a folder, without hidden files."""
-    return [file for file in folder.iterdir() if file.suffix.lower() in suffixes and not file.name.startswith(".")]
+    """Return the images directly in a folder in natural order, without hidden files."""
+    files = [file for file in folder.iterdir() if file.suffix.lower() in suffixes and not file.name.startswith(".")]
+    return sorted(files, key=lambda file: natural_key(file.name))
 
 
 def _read_header(file: Path, max_megapixels: float, check: Callable[[str, ImageHeader], None]) -> ImageHeader:
@@ -368,8 +369,9 @@ def _notices(folder: Path, view: str, files: Sequence[Path], headers: Sequence[I
         )
     if any(header.has_alpha for header in headers):
         yield Notice(f"{view}: alpha ignored")
-    unread = image_files(folder, UNREAD_SUFFIXES) if folder.is_dir() else []  # none if every instant has a folder
-    if unread := sorted(set(unread) - set(files), key=lambda file: natural_key(file.name)):
+    used = set(files)
+    inside = image_files(folder, UNREAD_SUFFIXES) if folder.is_dir() else []  # none if every instant has a folder
+    if unread := [file for file in inside if file not in used]:
         kinds = ", ".join(sorted({file.suffix.lower().lstrip(".") for file in unread}))
         yield Notice(
             f"{view}: {counted(len(unread), 'file')} not read (first {unread[0].name}): {kinds} is not supported"

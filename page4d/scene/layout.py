@@ -166,8 +166,8 @@ def is_no_camera(name: str) -> bool:
 
 def image_view(folder: Path, name: str, label: str, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> Candidate | None:
     """Return the images of a folder; None if it has none."""
-    files = sorted(image_files(folder, suffixes), key=lambda file: natural_key(file.name))
-    return Candidate(name=composed(name), path=folder, label=f"{label}/", files=tuple(files)) if files else None
+    files = tuple(image_files(folder, suffixes))
+    return Candidate(name=composed(name), path=folder, label=f"{label}/", files=files) if files else None
 
 
 def recordings_below(folder: Path, name: str) -> tuple[list[Candidate], list[LeftOut]]:
