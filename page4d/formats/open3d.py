@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import InputError
-from page4d.formats.ply import VELOCITY, PointCloud, read_ply_header, velocity_columns, write_ply
+from page4d.formats.ply import VELOCITY, PointCloud, encode_header, read_ply_header, velocity_columns, write_ply
 from page4d.installation import open3d_or_none, quiet, require_open3d
 from page4d.io.atomic import WrittenFile, atomic_path, describe_file, has_room_for, output_error, write_bytes_atomic
 from page4d.io.json_records import format_json
@@ -182,7 +182,8 @@ _HEADER_BYTES = 1024
 _CAMERA_BYTES = 1024
 """More than the header of a PLY file, and than a camera of a trajectory."""
 
-_MESH_VERTEX = np.dtype([*((axis, "<f8") for axis in "xyz"), *((name, "u1") for name in ("red", "green", "blue"))])
+_COLORS = ("red", "green", "blue")
+_MESH_VERTEX = np.dtype([*((axis, "<f8") for axis in "xyz"), *((name, "u1") for name in _COLORS)])
 _MESH_FACE = np.dtype([("count", "u1"), ("vertices", "<u4", 3)])
 
 
@@ -278,23 +279,15 @@ def write_mesh(path: Path, mesh: Mesh, comments: Sequence[str] = ()) -> WrittenF
 
 def encode_mesh(mesh: Mesh, comments: Sequence[str] = ()) -> bytes:
     """Return a PLY file with the same vertices and faces as Open3D's: binary, little endian."""
-    header = [
-        "ply",
-        "format binary_little_endian 1.0",
-        *(f"comment {comment}" for comment in comments),
-        f"element vertex {len(mesh.vertices)}",
-        *(f"property double {axis}" for axis in "xyz"),
-        *(f"property uchar {name}" for name in ("red", "green", "blue")),
-        f"element face {len(mesh.triangles)}",
-        "property list uchar uint vertex_indices",
-        "end_header\n",
-    ]
+    properties = (*((axis, "double") for axis in "xyz"), *((name, "uchar") for name in _COLORS))
+    triangles = (f"element face {len(mesh.triangles)}", "property list uchar uint vertex_indices")
+    header = encode_header(len(mesh.vertices), properties, comments, triangles)
     vertices = np.empty(len(mesh.vertices), dtype=_MESH_VERTEX)
-    for axis, (position, color) in enumerate(zip("xyz", ("red", "green", "blue"), strict=True)):
+    for axis, (position, color) in enumerate(zip("xyz", _COLORS, strict=True)):
         vertices[position], vertices[color] = mesh.vertices[:, axis], mesh.rgb[:, axis]
     faces = np.empty(len(mesh.triangles), dtype=_MESH_FACE)
     faces["count"], faces["vertices"] = 3, mesh.triangles
-    return "\n".join(header).encode("ascii") + vertices.tobytes() + faces.tobytes()
+    return header + vertices.tobytes() + faces.tobytes()
 
 
 def encode_trajectory(

@@ -146,14 +146,17 @@ def encode_ply(cloud: PointCloud, comments: Sequence[str] = ()) -> bytes:
     return encode_header(cloud.num_points, cloud.properties, comments) + encode_vertices(cloud)
 
 
-def encode_header(number: int, properties: Iterable[tuple[str, str]], comments: Sequence[str] = ()) -> bytes:
-    """Return the header of a file of vertices, whose properties are (name, type)."""
+def encode_header(
+    number: int, properties: Iterable[tuple[str, str]], comments: Sequence[str] = (), others: Sequence[str] = ()
+) -> bytes:
+    """Return the header of vertices, whose properties are (name, type), and of `others`, the elements after them."""
     header = [
         "ply",
         "format binary_little_endian 1.0",
         *(f"comment {' '.join(comment.encode('ascii', 'replace').decode().split())}" for comment in comments),
         f"element vertex {number}",
         *(f"property {kind} {name}" for name, kind in properties),
+        *others,
         "end_header\n",
     ]
     return "\n".join(header).encode("ascii")
