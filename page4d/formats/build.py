@@ -172,7 +172,9 @@ def make_camera(
     pixel_center: float = PIXEL_CENTER,
     nominal_width: float | None = None,
 ) -> CalibratedCamera:
-    """Build a camera from the matrices of a file whose top-left pixel centre is at `pixel_center`.
+    """Build a camera from its fields, as in a file whose top-left pixel centre is at `pixel_center`.
+
+    Rounded rotations become exact.
 
     Raises:
         InputError: with the file (`label`) and the name of the camera.
