@@ -26,8 +26,10 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import GroundTruth
+from page4d.run import memory
 from page4d.run.predictor import NetworkPredictor
 from page4d.run.reconstruct import reconstruct
+from page4d.run.run import BoundedQueue
 from page4d.stereo.refine import refine
 from page4d.weights.loading import load
 from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, counted_waits, fake_device
@@ -223,13 +225,27 @@ def test_steps_are_taken(learner: TrainedPart, truth: GroundTruth) -> None:
         assert losses(FAKE_DEVICE, sample_truth(SEEDS, SHOT, FAKE_DEVICE)) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.fixture
+def whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Enable the fake device in the threads of a run, and forecast nothing: that is a run on the meta device."""
+    consume = BoundedQueue._run
+
+    def on_device(queue: BoundedQueue) -> None:
+        with fake_device():
+            consume(queue)
+
+    monkeypatch.setattr(BoundedQueue, "_run", on_device)
+    monkeypatch.setattr("page4d.run.memory._forward_cost", lambda *_: (1, 1))
+    monkeypatch.setitem(memory._AVAILABLE_SHARE, FAKE_DEVICE.type, 0.8)
+
+
 @pytest.mark.timeout(900)
+@pytest.mark.usefixtures("whole_runs")
 @pytest.mark.parametrize("poses", Poses)
 def test_captures_are_reconstructed(poses: Poses, tmp_path: Path) -> None:
-    """With and without calibrated cameras as an input of the network, cleaned and at a higher resolution."""
-    capture = SyntheticCapture(seed=3, num_views=2, num_times=3, image_size=(64, 96), spacing_deg=20)
-    small = {"long_side": 48, "depth_size": 96}
-    settings = ReconstructSettings(chunk=2, overlap=1, poses=poses, preview=False, memory_bytes=2 << 30, **small)
+    """With and without calibrated cameras as an input of the network; with them, depth has the size of the video."""
+    capture = SyntheticCapture(seed=3, num_views=2, num_times=3, image_size=(32, 48), spacing_deg=20)
+    settings = ReconstructSettings(chunk=2, overlap=1, poses=poses, preview=False, memory_bytes=2 << 30)
     tested, scene = network(), capture.scene()
 
     def depths(out: Path, device: torch.device) -> list[NDArray[np.float32]]:
