@@ -243,7 +243,6 @@ def stops_cleanly() -> Iterator[None]:
 
     An error that a library raised in its place is turned into `InterruptedRunError` too.
     """
-    raise_lost_stop()
     request = StopRequest()
     try:
         with raising_stop(request):

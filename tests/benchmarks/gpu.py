@@ -117,43 +117,44 @@ def parity(device: torch.device) -> Iterator[dict[str, Any]]:
 
 def scenes(device: torch.device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Reconstruct a scene on the device, twice, and on the CPU."""
-    found: dict[str, Any] = {"instants": None}
-    outputs = {}
-    runs = {"first": str(device), "second": str(device), "cpu": "cpu"}
-    for name, where in ((name, runs[name]) for name in options.runs):
+    found, outputs = {}, {}
+    devices = {"first": str(device), "second": str(device), "cpu": "cpu"}
+    for name in options.runs:
         begin = time.perf_counter()
         record = page4d.reconstruct(
             options.scene,
             out=folder / "scene" / name,
             weights=options.weights,
-            device=where,
+            device=devices[name],
             preview=False,
             existing=ExistingOutput.OVERWRITE,
             **dict(change.split("=", 1) for change in options.set),
         )
-        seconds = time.perf_counter() - begin
-        outputs[name] = page4d.open_output(folder / "scene" / name)
-        found |= {"instants": len(record.times)}
         found[name] = {
-            "seconds": seconds,
+            "seconds": time.perf_counter() - begin,
+            "instants": len(record.times),
             "timings": record.timings,
             "peak_bytes": record.peak_memory_bytes,
             "predicted_bytes": record.predicted_peak_memory_bytes,
         }
-    views = outputs["first"].view_names
-    pairs = [(time_index, view) for time_index in range(found["instants"]) for view in views]
-    for other in (name for name in outputs if name != "first"):
-        kept, errors = [], []
-        for place in pairs:
-            ours, theirs = outputs["first"].depth(*place), outputs[other].depth(*place)
-            both = (ours > 0) & (theirs > 0)
-            kept.append((((ours > 0) == (theirs > 0)).mean(), np.array_equal(ours, theirs)))
-            errors.append(np.abs(ours[both] / theirs[both] - 1))
-        relative = np.concatenate(errors)
-        quantiles = {f"quantile_{share}": float(np.quantile(relative, share)) for share in (0.5, 0.9, 0.99)}
-        masks, equal = np.mean(kept, axis=0)
-        found[f"first_against_{other}"] = {"same_mask": masks, "equal_maps": equal, **quantiles}
-    return found
+        outputs[name] = page4d.open_output(folder / "scene" / name)
+    first, *others = options.runs
+    return found | {f"{first}_against_{other}": differences(outputs[first], outputs[other]) for other in others}
+
+
+def differences(ours: page4d.Output, theirs: page4d.Output) -> dict[str, float]:
+    """Return quantiles of the relative difference of two runs' depth, and shares of equal masks and maps."""
+    equal, relative = [], []
+    for time_index in range(ours.num_times):
+        for view in ours.view_names:
+            depth, other = ours.depth(time_index, view), theirs.depth(time_index, view)
+            both = (depth > 0) & (other > 0)
+            equal.append((((depth > 0) == (other > 0)).mean(), np.array_equal(depth, other)))
+            relative.append(np.abs(depth[both] / other[both] - 1))
+    masks, maps = np.mean(equal, axis=0)
+    found = np.concatenate(relative)
+    quantiles = {f"quantile_{share}": float(np.quantile(found, share)) for share in (0.5, 0.9, 0.99)}
+    return {"same_mask": masks, "equal_maps": maps, **quantiles}
 
 
 def network_of(
@@ -291,7 +292,10 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, nargs="+", default=CHUNKS)
     parser.add_argument("--scene", type=Path, default=SAMPLE)
     parser.add_argument("--set", nargs="+", default=(), help="options of `reconstruct` for the scene, NAME=VALUE")
-    parser.add_argument("--runs", nargs="+", default=("first", "second", "cpu"), help="runs of the scene")
+    runs = ("first", "second", "cpu")
+    parser.add_argument(
+        "--runs", nargs="+", default=runs, choices=runs, help="runs of the scene, each against the first"
+    )
     options = parser.parse_args()
     device = torch.device(options.device)
     config = SMALL if options.preset == "vggt-small" else PRESETS[options.preset]
