@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import torch
 from pydantic import Field, PositiveInt
@@ -158,16 +158,17 @@ def reproducible(device: torch.device) -> Iterator[None]:
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    filled = torch.utils.deterministic.fill_uninitialized_memory
+    deterministic: Any = torch.utils.deterministic  # its type stub lacks the attribute
+    filled = deterministic.fill_uninitialized_memory
     with warnings.catch_warnings():
         # Of a median only the index among equal values is undetermined.
         warnings.filterwarnings("ignore", message=".*does not have a deterministic implementation")
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # nothing reads it
+        deterministic.fill_uninitialized_memory = False  # nothing reads it
         try:
             yield
         finally:
-            torch.utils.deterministic.fill_uninitialized_memory = filled
+            deterministic.fill_uninitialized_memory = filled
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
