@@ -198,10 +198,12 @@ def register_scene(
     moving = set() if is_static else _moving(pixels.motions)
     left = dict.fromkeys(sorted(moving), CAMERA_MOVES) | pixels.obstacles
     static = [index for index, name in enumerate(pixels.scene.view_names) if name not in left]
-    asked, found = pixels.settings.register, None
+    asked = pixels.settings.register
     if len(static) > 1:
         found = register_rig(pixels.of_views(static), notify)
-    if found is None or len(static) < pixels.scene.num_views:
+    else:
+        static, found = [], RigRegistration(record=RegistrationRecord(asked=asked), cameras=[])
+    if len(static) < pixels.scene.num_views:
         found = _with_left_views(found, pixels, static, left)
     used_people = any(pair.evidence == "people" for pair in found.record.pairs)
     advice = _advice(asked, all(lens.is_known for lens in pixels.lenses))
@@ -220,18 +222,17 @@ def _check_pose_model(register: Registration, notify: Notify) -> None:
 
 
 def _with_left_views(
-    found: RigRegistration | None, pixels: PixelEvidence, static: list[int], left: dict[str, str]
+    found: RigRegistration, pixels: PixelEvidence, static: list[int], left: dict[str, str]
 ) -> RigRegistration:
-    """Add the views that were left out to the registration of the static ones; None if there was none."""
+    """Add the views that were left out to the registration of the static ones."""
     records = [
         placed_record(name, lens, left.get(name, OTHERS_MOVE))
         for name, lens in zip(pixels.scene.view_names, pixels.lenses, strict=True)
     ]
     cameras: list[ViewCamera | None] = [None] * len(records)
-    whole = RegistrationRecord(asked=pixels.settings.register) if found is None else found.record
-    for view, record, camera in zip(static, whole.cameras, () if found is None else found.cameras, strict=False):
+    for view, record, camera in zip(static, found.record.cameras, found.cameras, strict=True):
         records[view], cameras[view] = record, camera
-    return RigRegistration(record=whole.model_copy(update={"cameras": records}), cameras=cameras)
+    return RigRegistration(record=found.record.model_copy(update={"cameras": records}), cameras=cameras)
 
 
 def _advice(asked: Registration, knows_lenses: bool) -> str:

@@ -5,7 +5,6 @@ cameras, and the one that disagrees with all others.
 """
 
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
 from statistics import median
 from types import ModuleType
 from typing import Any
@@ -192,9 +191,9 @@ def count_empty_frames(predictions: Predictions) -> list[int]:
 
 def empty_frames_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], num_times: int) -> Notice | None:
     """Warn of views with frames that contribute no point."""
-    counts = [sum(numbers) for numbers in zip_longest(*(chunk.empty_frames for chunk in chunks), fillvalue=0)]
-    frames = counted(num_times, "frame")
-    empty = [f"{count} of {frames} of {name}" for name, count in zip(view_names, counts, strict=False) if count]
+    recorded = [chunk.empty_frames for chunk in chunks if chunk.empty_frames]
+    counts = {name: sum(numbers[view] for numbers in recorded) for view, name in enumerate(view_names)}
+    empty = [f"{count} of {counted(num_times, 'frame')} of {name}" for name, count in counts.items() if count]
     return Notice(f"no pixel has depth in {', '.join(empty)}") if empty else None
 
 
