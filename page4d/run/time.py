@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,12 +29,10 @@ from page4d.rig.learned import MAX_INSTANTS as LEARNED_INSTANTS
 from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
+from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor, Predictor
 from page4d.scene.records import Scene
 from page4d.stereo.views import MAX_NEIGHBOURS
-
-if TYPE_CHECKING:
-    from page4d.run.plan import RunPlan
 
 _DECODE_S = 1e-8
 """Seconds per pixel of a video; runs measure only how long they wait for frames."""
@@ -142,7 +140,7 @@ class TimeForecast:
     measured: Occasion
 
 
-def forecast_time(plan: "RunPlan") -> TimeForecast | None:
+def forecast_time(plan: RunPlan) -> TimeForecast | None:
     """Forecast the time of a run from the rates of earlier ones; None before a first run of its network."""
     found = _read(plan.predictor)
     if found is None:
@@ -164,7 +162,7 @@ def forecast_time(plan: "RunPlan") -> TimeForecast | None:
     )
 
 
-def record_rates(plan: "RunPlan", seconds: Mapping[str, float]) -> None:
+def record_rates(plan: RunPlan, seconds: Mapping[str, float]) -> None:
     """Keep the rates of a finished run, whose stages took `seconds`, for the next forecast.
 
     The time of detail depends on what moves in the capture: its rate is averaged with the earlier one.
@@ -192,7 +190,7 @@ def _seconds(rates: StageRates, stage: str, work: Mapping[str, float]) -> float:
     return work[stage] * (1.0 if stage == "decode" else float(getattr(rates, stage)))
 
 
-def _work(plan: "RunPlan", lengths: Sequence[int]) -> dict[str, float]:
+def _work(plan: RunPlan, lengths: Sequence[int]) -> dict[str, float]:
     """Return the work of every stage in the units of its rate; decoding in seconds."""
     forecast, settings = plan.forecast, plan.settings
     instants, views = sum(lengths), forecast.views
