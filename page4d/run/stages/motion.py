@@ -290,8 +290,6 @@ class MotionEstimator(Stage[MotionState]):
             guides = PlacedTracks(point_tracks, transforms) if point_tracks else None
             self._follower = ChunkedTracks(tracks, predictor.settings.tracks, scene.num_times, guides)
         self._steps: dict[int, _Step] = {}
-        if transforms is not None:
-            self.decided = MotionState(motion=motion_record((), 1.0))
 
     def restore(self, history: History) -> None:
         """Continue the tracks of the last chunk."""
@@ -320,7 +318,8 @@ class MotionEstimator(Stage[MotionState]):
         if self._transforms is None:
             return instant
         index, predictions = instant.index, instant.predictions
-        if index == 0 and instant.options is not None:
+        if index == 0:
+            assert instant.options is not None
             self.decided = MotionState(motion=motion_record((), instant.options.motion_step))
         own = original_cameras(predictions)
         found: dict[Difference, list[Displacement]] = {}
