@@ -6,23 +6,16 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from jaxtyping import Float
-from pydantic import AfterValidator, Field, JsonValue, model_validator
+from pydantic import AfterValidator, Field, JsonValue, NonNegativeFloat, model_validator
 from torch import Tensor
 
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_records import DOUBLES, FileModel, Sha256
 from page4d.output.layout import is_own_file
-from page4d.output.record import (
-    CalibrationCheckRecord,
-    ChunkRecord,
-    Count,
-    InstantMotion,
-)
+from page4d.output.record import CalibrationCheckRecord, ChunkRecord, Count, InstantMotion
 from page4d.rig.records import RigRegistration
 from page4d.run.chunks import Chunk
-
-Positive = Annotated[float, Field(gt=0.0)]
 
 
 def _own_file(name: str) -> str:
@@ -95,7 +88,7 @@ class RunState(FileModel):
     files: list[FileRecord] = Field(default_factory=list)
     other_files: list[FileRecord] = Field(default_factory=list)
     warnings: list[str] = Field(default_factory=list)
-    seconds: dict[str, Annotated[float, Field(ge=0.0)]] = Field(default_factory=dict)
+    seconds: dict[str, NonNegativeFloat] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from page4d.choices import CameraMotion
@@ -30,7 +30,6 @@ from page4d.run.predictor import NetworkPredictor, PredictedChunk
 from page4d.run.progress import Journal, SilentObserver
 from page4d.run.stage import History, Instant, Stage
 from page4d.run.stages.static_rig import StaticRig, StaticRigAligner
-from page4d.run.state_records import Positive
 from page4d.scene.records import Notice, Scene, with_instants
 from page4d.stereo.background import Background, estimate_background
 from page4d.stereo.consensus import (
@@ -164,7 +163,7 @@ class CleaningState(FileModel):
     """
 
     has_background: bool
-    background_scale: Positive | None = None
+    background_scale: PositiveFloat | None = None
     min_views: Annotated[int, Field(ge=0, le=256)] | None = None
 
 

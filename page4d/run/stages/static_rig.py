@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from page4d.choices import CameraMotion
@@ -25,7 +25,7 @@ from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median
 from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
 from page4d.io.json_records import DOUBLES, FileModel
-from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
+from page4d.output.record import Count, RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.run.stage import History, Instant, Stage, bad_state
@@ -163,8 +163,8 @@ class RigState(FileModel):
     """
 
     rig: RigRecord
-    image_size: tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
-    static_views: list[Annotated[int, Field(ge=0)]] = Field(default_factory=list)
+    image_size: tuple[PositiveInt, PositiveInt]
+    static_views: list[Count] = Field(default_factory=list)
     world_to_camera: Annotated[Float[Tensor, "..."], DOUBLES] = torch.zeros(0)
     intrinsics: Annotated[Float[Tensor, "..."], DOUBLES] = torch.zeros(0)
 

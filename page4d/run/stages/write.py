@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
+from pydantic import PositiveFloat
 
 from page4d.errors import UsageError
 from page4d.formats.maps import FLOW_SHARE, choose_depth_scale, choose_motion_step, depth_quantiles
@@ -17,7 +18,6 @@ from page4d.records import Predictions
 from page4d.run.memory import usable_bytes
 from page4d.run.plan import RunPlan
 from page4d.run.stage import History, Instant, Stage
-from page4d.run.state_records import Positive
 from page4d.scene.records import Scene
 
 
@@ -27,9 +27,9 @@ class FileScales(FileModel):
     Voxels are in units of depth, None without meshes.
     """
 
-    depth_scale: Positive
-    motion_step: Positive
-    mesh_voxel_size: Positive | None
+    depth_scale: PositiveFloat
+    motion_step: PositiveFloat
+    mesh_voxel_size: PositiveFloat | None
 
 
 class FileOptions(Stage[FileScales]):
