@@ -14,7 +14,7 @@ from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors,
 from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points
 from page4d.geometry.rotation import mean_rotation, rotation_angle
 from page4d.geometry.statistics import median
-from page4d.geometry.transforms import Sim3, camera_centers, invert_rigid
+from page4d.geometry.transforms import Sim3, camera_centers, invert_rigid, is_constant
 from page4d.output.record import TransformRecord
 
 MIN_FLATNESS = 1e-3
@@ -102,11 +102,6 @@ def relative_errors(
 
     error = invert_rigid(motion(true)) @ motion(aligned)
     return error[..., :3, 3].norm(dim=-1), rotation_angle(error[..., :3, :3]).rad2deg()
-
-
-def is_static(true: Float[Tensor, "*batch T 4 4"]) -> bool:
-    """Return True if no camera moves."""
-    return bool((true == true[..., :1, :, :]).all())
 
 
 def root_mean_square(errors: Tensor) -> float:
@@ -285,7 +280,7 @@ def report_cameras(
         definition=rig.method.definition,
         fallback=rig.reason,
         transform=TransformRecord.of(rig.transform),
-        stands_still=all(is_static(track.true) for track in tracks),
+        stands_still=all(is_constant(track.true) for track in tracks),
         overall=_summary(errors),
         per_view={track.name: _summary([own]) for track, own in zip(tracks, errors, strict=True)},
         times=tuple(comparison.output.run.times[index] for index in instants),

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.points import ModelPoints
 from page4d.formats.colmap import Camera, Frame, Image, Model, Points3D, Rig, make_poses, write_model
+from page4d.geometry.transforms import is_constant
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
 from page4d.output.layout import frame_name
@@ -201,9 +202,9 @@ def _cameras(part: _Part) -> tuple[NDArray[np.int64], list[Camera]]:
     cameras: list[Camera] = []
     for view in np.argsort(part.image_ids[0]):
         matrices = job.intrinsics[list(part.places), view]
-        is_constant = bool((matrices == matrices[:1]).all())
+        is_one = is_constant(matrices)
         for number, matrix in enumerate(matrices):
-            if not is_constant or number == 0:
+            if not is_one or number == 0:
                 cameras.append(Camera.of(len(cameras) + 1, job.sizes[view], matrix))
             ids[number, view] = len(cameras)
     return ids, cameras

@@ -25,7 +25,7 @@ from page4d.exporters.world import ExportWorld
 from page4d.formats.maps import encode_image
 from page4d.formats.ply import PointCloud
 from page4d.formats.tracks import Tracks
-from page4d.geometry.transforms import invert_rigid
+from page4d.geometry.transforms import invert_rigid, is_constant
 from page4d.io.folders import write_file
 from page4d.options import ExportSettings
 from page4d.output.pictures import Pictures
@@ -142,8 +142,7 @@ class ExportJob:
 
     def is_static(self, view: int) -> bool:
         """Return whether a view's camera, pose and intrinsics, is the same at all instants."""
-        poses, matrices = self.world_to_camera[:, view], self.intrinsics[:, view]
-        return bool((poses == poses[:1]).all() and (matrices == matrices[:1]).all())
+        return is_constant(self.world_to_camera[:, view]) and is_constant(self.intrinsics[:, view])
 
     @property
     def is_static_rig(self) -> bool:

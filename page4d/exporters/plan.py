@@ -20,6 +20,7 @@ from page4d.exporters.pictures import plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
 from page4d.exporters.world import choose_up, export_world
 from page4d.formats.ply import read_ply_header
+from page4d.geometry.transforms import is_constant
 from page4d.io.atomic import real_path
 from page4d.options import ExportSettings
 from page4d.output.pictures import Pictures
@@ -186,8 +187,7 @@ def _check_limits(
         raise InputError(
             f"{format.name} needs velocities, and this run has none", "reconstruct the scene again with ⟨motion=True⟩"
         )
-    moves = not ((poses == poses[:1]).all() and (intrinsics == intrinsics[:1]).all())
-    if format.static_rig and moves:
+    if format.static_rig and not (is_constant(poses) and is_constant(intrinsics)):
         others = [
             other.name
             for other in FORMATS.values()

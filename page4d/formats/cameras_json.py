@@ -24,6 +24,7 @@ from page4d.formats.files import check_count, error_context, unreadable, validat
 from page4d.geometry.camera import resize_intrinsics
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import rotation_defect
+from page4d.geometry.transforms import is_constant
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_records import DOUBLES, RESTORE_RECORD, FileModel, format_json, read_model, readable
 
@@ -305,11 +306,6 @@ def _compact(matrices: Float[Tensor, "T N N"]) -> list[list[float]] | Iterator[l
     Together their numbers would take ten times the memory of the text.
     """
     return matrices[0].tolist() if is_constant(matrices) else (matrix.tolist() for matrix in matrices)
-
-
-def is_constant(matrices: Float[Tensor, "T N N"]) -> bool:
-    """Return whether all matrices are the same."""
-    return bool((matrices == matrices[:1]).all())
 
 
 def read_cameras_json(path: Path) -> CaptureCameras:

@@ -1,9 +1,12 @@
 """Rigid transforms as 4x4 matrices (SE(3)), and similarity transforms with a positive scale (Sim(3))."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.geometry.rotation import interpolate_rotation
@@ -52,6 +55,12 @@ def camera_centers(world_to_camera: Float[Tensor, "*batch 4 4"]) -> Float[Tensor
     """Return the position of each camera in the world."""
     rotation, translation = world_to_camera[..., :3, :3], world_to_camera[..., :3, 3:]
     return -(rotation.transpose(-1, -2) @ translation)[..., 0]
+
+
+def is_constant(matrices: Float[Tensor, "T *batch N N"] | NDArray[np.float64]) -> bool:
+    """Return whether poses or intrinsics are the same, to the bit, at all T instants."""
+    equal: Any = matrices == matrices[:1]
+    return bool(equal.all())
 
 
 def interpolate_rigid(

@@ -8,11 +8,11 @@ import torch
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER
 from page4d.errors import OutputError, Page4DError, ShapeError
-from page4d.formats.cameras_json import CaptureCameras, is_constant
+from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.open3d import encode_intrinsics, write_trajectory
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.rotation import nearest_rotation, quaternion_from_matrix, xyzw_from_wxyz
-from page4d.geometry.transforms import invert_rigid, move_origin, rigid
+from page4d.geometry.transforms import invert_rigid, is_constant, move_origin, rigid
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.output.layout import OutputLayout
 from page4d.records import Predictions

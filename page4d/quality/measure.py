@@ -16,7 +16,7 @@ from torch import Tensor
 
 from page4d.geometry.camera import Cameras, camera_rays, normalize_pixels, pixel_grid, project, resize_intrinsics
 from page4d.geometry.statistics import median
-from page4d.geometry.transforms import transform_points
+from page4d.geometry.transforms import is_constant, transform_points
 from page4d.geometry.warp import (
     TOLERANCE,
     WarpedPixels,
@@ -299,7 +299,8 @@ def measure(output: Output, scene: str | None = None, progress: Step | None = No
     pictures = None if scene is None else _pictures(output, scene, instants)
     pairs: dict[tuple[int, int], _PairSums] = defaultdict(_PairSums)
     views = [_ViewSums() for _ in output.view_names]
-    steady = [_is_static(output, index) and len(instants) > 1 for index in range(len(views))]
+    poses = output.cameras.world_to_camera.unbind(1)
+    steady = [is_constant(of_view) and len(instants) > 1 for of_view in poses]
     example: tuple[int, tuple[ComparedFrame, ...], tuple[Verdict, ...]] | None = None
     for number, instant in enumerate(instants):
         shown = None if pictures is None else next(pictures)
@@ -423,12 +424,6 @@ def _add_view(sums: _ViewSums, frame: ComparedFrame, verdict: Verdict, *, is_ste
         if sums.depth is None:
             sums.depth = _Spread(frame.view.size)
         sums.depth.add(frame.view.depth, known if frame.moving is None else known & ~frame.moving)
-
-
-def _is_static(output: Output, index: int) -> bool:
-    """Return whether a view has one camera for the whole capture."""
-    poses = output.cameras.world_to_camera[:, index]
-    return bool((poses == poses[:1]).all())
 
 
 def _pair_quality(output: Output, key: tuple[int, int], sums: _PairSums) -> PairQuality:

@@ -10,11 +10,10 @@ from page4d.evaluation.cameras import (
     align_rig,
     baseline_ratios,
     focal_errors,
-    is_static,
     relative_errors,
     root_mean_square,
 )
-from page4d.geometry.transforms import invert_rigid, rigid
+from page4d.geometry.transforms import invert_rigid, is_constant, rigid
 from tests.evaluation.rigs import disturbed, random_rig, random_similarity
 
 evo_metrics = pytest.importorskip("evo.core.metrics", reason="evo is the reference")
@@ -110,8 +109,8 @@ def test_coincident_predicted_cameras_are_reported() -> None:
 
 def test_relative_errors_of_static_cameras_are_the_motion_of_the_predicted_ones() -> None:
     true = random_rig(6, 1).expand(4, 4, 4)
-    assert is_static(true)
-    assert not is_static(random_rig(6, 4))
+    assert is_constant(true)
+    assert not is_constant(random_rig(6, 4))
     step, step_deg = relative_errors(true, true)
     assert float(step.max()) < 1e-12
     assert float(step_deg.max()) < 1e-6
