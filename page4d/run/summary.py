@@ -224,9 +224,7 @@ def compare_rigs(found: Cameras, known: Cameras, view_names: Sequence[str], show
     """Compare predicted cameras [T, V] with calibrated ones after a robust similarity of the views that are shown."""
     chosen = torch.arange(len(found.intrinsics))[:: -(-len(found.intrinsics) // _MAX_INSTANTS)]
     poses = [cameras.world_to_camera[chosen].double() for cameras in (found, known)]
-    centers = camera_centers(poses[1]).reshape(-1, 3)
-    size = float((centers[:, None] - centers).norm(dim=-1).max())
-    views = list(shown)
+    size, views = _extent(poses[1]), list(shown)
     rotation, distance = _residuals(poses[0], poses[1], views)
     place = _at_fault(poses[0][:, views], poses[1][:, views], rotation[views], distance[views], size)
     fault = None if place is None else views[place]
@@ -289,7 +287,8 @@ def summarize_residuals(scene: Scene, chunks: Sequence[ChunkRecord]) -> Agreemen
     compared = [chunk.calibration for chunk in chunks if chunk.calibration is not None]
     if not compared:
         return None
-    size = _rig_size(scene)
+    poses = [view.camera.world_to_camera.reshape(-1, 4, 4)[0] for view in scene.views if view.camera is not None]
+    size = _extent(torch.stack(poses))  # at the first instant
     cameras = []
     for view, name in enumerate(scene.view_names):
         distance = median(residuals.distance[view] for residuals in compared)
@@ -308,10 +307,9 @@ def summarize_residuals(scene: Scene, chunks: Sequence[ChunkRecord]) -> Agreemen
     )
 
 
-def _rig_size(scene: Scene) -> float:
-    """Return the largest distance between two calibrated cameras at the first instant."""
-    poses = [view.camera.world_to_camera.reshape(-1, 4, 4)[0] for view in scene.views if view.camera is not None]
-    centers = camera_centers(torch.stack(poses))
+def _extent(poses: Float[Tensor, "*batch 4 4"]) -> float:
+    """Return the largest distance between two cameras."""
+    centers = camera_centers(poses).reshape(-1, 3)
     return float((centers[:, None] - centers).norm(dim=-1).max())
 
 
