@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from page4d.choices import ImageFormat, Pinhole
-from page4d.errors import UsageError, shortened
+from page4d.errors import InputError, UsageError, counted, shortened
 
 if TYPE_CHECKING:
     from page4d.exporters.job import ExportJob, Written
@@ -124,6 +124,16 @@ class Format:
         check: Callable[[ExportJob], None] | None = getattr(import_module(self.module), "check", None)
         if check is not None:
             check(job)
+
+    def require_views(self, number: int, least: int) -> None:
+        """Refuse fewer views than readers need.
+
+        Raises:
+            InputError: naming both numbers.
+        """
+        if number < least:
+            found = f"{self.name} needs at least {counted(least, 'view')}; this export has {number}"
+            raise InputError(found, "export more views, or use another format")
 
     @property
     def next_step(self) -> "Callable[[ExportJob, Path], str]":

@@ -205,9 +205,7 @@ def _check_limits(
             f"{format.name} takes at most {format.max_instants} instants; this export has {number}",
             f"choose some, such as ⟨instants=0:{format.max_instants}⟩",
         )
-    if len(views) < format.min_views:
-        found = f"{format.name} needs at least {counted(format.min_views, 'view')}; this export has {len(views)}"
-        raise InputError(found, "export more views, or use another format")
+    format.require_views(len(views), format.min_views)
     if format.max_views is not None and len(views) > format.max_views:
         raise InputError(
             f"{format.name} takes at most {format.max_views} views; this export has {len(views)}",

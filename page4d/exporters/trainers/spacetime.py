@@ -18,13 +18,7 @@ import shlex
 from pathlib import Path
 
 from page4d.exporters.job import ExportJob, Written
-from page4d.exporters.trainers.views import (
-    DepthBounds,
-    encode_poses_bounds,
-    reading_order,
-    require_views,
-    sorted_names,
-)
+from page4d.exporters.trainers.views import DepthBounds, encode_poses_bounds, reading_order, sorted_names
 from page4d.formats.colmap import Points3D, model_of_views, write_model
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
@@ -56,7 +50,7 @@ def check(job: ExportJob) -> None:
         UsageError: if several views are held out.
         InputError: if there are too few views.
     """
-    require_views(job, _BATCH + any(view.held_out for view in job.views))
+    job.format.require_views(len(job.views), _BATCH + any(view.held_out for view in job.views))
     reading_order(job)
 
 

@@ -5,20 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.errors import InputError, UsageError, counted
+from page4d.errors import InputError, UsageError
 from page4d.exporters.job import ExportJob
 from page4d.formats import llff
-
-
-def require_views(job: ExportJob, least: int) -> None:
-    """Refuse fewer views than a trainer needs.
-
-    Raises:
-        InputError: naming both numbers.
-    """
-    if len(job.views) < least:
-        found = f"{job.format.name} needs at least {counted(least, 'view')}; this export has {len(job.views)}"
-        raise InputError(found, "export more views, or use another format")
 
 
 def split_views(job: ExportJob) -> tuple[list[int], list[int]]:
