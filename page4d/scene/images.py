@@ -291,7 +291,8 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFold
     if longest < _MIN_DENSITY * ((last - first) / step + 1):
         step = steps[len(steps) // 2]
         is_sparse = longest < _MIN_DENSITY * ((last - first) / step + 1)
-        if is_sparse or longest < _MIN_TICKS or not all(are_periodic(np.array(of_view)) for of_view in numbers):
+        ticks = [np.array([number - first for number in of_view], dtype=np.float64) for of_view in numbers]
+        if is_sparse or longest < _MIN_TICKS or not all(map(are_periodic, ticks)):
             others = [each for each, _ in numbered] if len(numbered) > 1 else []
             return [(source, None) for each in others for source, _ in time_by_number([each])]
     timed: list[tuple[ImageFolderSource, float | None]] = []

@@ -15,7 +15,7 @@ from functools import partial
 from io import BytesIO
 from itertools import compress, pairwise, repeat
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -185,7 +185,7 @@ def _across_midnight(ns: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.where(ns <= order[int(gaps.argmax())], ns + DAY_NS, ns)
 
 
-def are_periodic(values: NDArray[np.int64], shortest: int = 1, longest: int = _LAST_NS) -> bool:
+def are_periodic(values: NDArray[Any], shortest: int = 1, longest: int = _LAST_NS) -> bool:
     """Return whether most gaps between different values are about one period, or whole periods as by lost frames."""
     gaps = np.sort(np.diff(np.sort(values)))
     if not len(gaps):

@@ -192,6 +192,7 @@ def test_depth_with_times_of_its_own_is_paired_by_time(late_ns: int, is_paired: 
         [f"{n * 1000 // 30:06}" for n in range(8)],
         [f"{EPOCH_NS + n}" for n in range(8)],
         [f"{123456789012345 + n * 33333333 + n * n * 777}" for n in range(8)],
+        [f"{10**24 + n * 33333333 + n * n * 777}" for n in range(8)],
     ],
 )
 def test_numbers_before_a_word_and_ticks_of_a_clock_count_frames(names: list[str], tmp_path: Path) -> None:
