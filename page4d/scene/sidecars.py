@@ -8,6 +8,7 @@ import numpy as np
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.formats.depth_files import DEPTH_SUFFIXES
 from page4d.io.input_files import composed, reading_again
+from page4d.scene.identity import files_of
 from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, probe_image_folder, time_by_name
 from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, image_view, maps_below
@@ -85,8 +86,7 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
     if found is None:
         return None
     path, files = found.path, found.files
-    own = getattr(view.source, "files", (getattr(view.source, "path", None),))
-    if {file.resolve() for file in own if file} & {file.resolve() for file in files or (path,)}:
+    if {file.resolve() for file in files_of(view.source)} & {file.resolve() for file in files or (path,)}:
         raise UsageError(f"{kind} folder '{folder}' holds the views themselves", f"give the folder of the {kind}")
     if files:
         is_depth = kind == DEPTH_MAPS
