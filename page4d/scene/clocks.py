@@ -29,7 +29,7 @@ from page4d.io.input_files import composed
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
 from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, StampTable, find_stamp_tables, is_stamp_table
-from page4d.scene.timeline import timing
+from page4d.scene.timeline import DROPPED, timing
 from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream
 
 SAMPLE_RATE_HZ = 8000
@@ -329,14 +329,10 @@ def _of_frames(times: NDArray[Any], source: FrameSource, label: str) -> NDArray[
     raise InputError(text, TABLE_HINT)
 
 
-_MAX_STEP = 1.5
-"""Largest step between two frames, relative to the usual one, between which none was lost."""
-
-
 def _frame_clock(times: NDArray[np.float64], source: FrameSource) -> Clock:
     """Return a clock with the common times of all frames; its rate is that between frames that follow each other."""
     steps, own = np.diff(times), np.diff(source.frame_times)
-    usual = steps < _MAX_STEP * np.median(steps) if len(steps) else np.zeros(0, bool)
+    usual = steps < DROPPED * np.median(steps) if len(steps) else np.zeros(0, bool)
     rate = float(steps[usual].mean() / own[usual].mean()) if usual.any() else 1.0
     return Clock(
         offset_s=float(times[0]), rate=min(max(rate, _MIN_RATE), _MAX_RATE), frame_times=tuple(times.tolist())

@@ -27,7 +27,7 @@ _IRREGULAR = 0.1
 _MOST_DROPPED = 0.25
 """Maximum share of gaps that are attributed to dropped frames: a camera halves its rate in low light."""
 
-_DROPPED = 1.5
+DROPPED = 1.5
 _DUPLICATED = 0.5
 """Periods above or below these multiples of the usual period are due to dropped or duplicated frames."""
 
@@ -58,8 +58,8 @@ def timing(frame_times: NDArray[np.float64]) -> Timing:
         )
     period = _period(frame_times)
     irregular = np.abs(periods - period * np.maximum(np.round(periods / period), 1)) > _IRREGULAR * period
-    variable = bool(irregular.mean() > _IRREGULAR or (periods > _DROPPED * period).mean() > _MOST_DROPPED)
-    gaps = periods[periods > _DROPPED * period] / period
+    variable = bool(irregular.mean() > _IRREGULAR or (periods > DROPPED * period).mean() > _MOST_DROPPED)
+    gaps = periods[periods > DROPPED * period] / period
     return Timing(
         fps=1 / period,
         duration_s=float(frame_times[-1] - frame_times[0]) + period,
@@ -148,13 +148,13 @@ def _period(times: NDArray[np.float64]) -> float:
     if len(gaps) == 0:
         return 1 / 25
     median = gaps[(len(gaps) - 1) // 2]  # an existing gap: the mean of the middle two may be far from all
-    return float(gaps[(gaps >= _DUPLICATED * median) & (gaps <= _DROPPED * median)].mean())
+    return float(gaps[(gaps >= _DUPLICATED * median) & (gaps <= DROPPED * median)].mean())
 
 
 def _longest_period(times: NDArray[np.float64]) -> float:
     """Return the longest period that is not due to dropped frames."""
     period, gaps = _period(times), np.diff(times)
-    return float(gaps[gaps <= _DROPPED * period].max(initial=period))
+    return float(gaps[gaps <= DROPPED * period].max(initial=period))
 
 
 def _slowest(frame_times: Sequence[NDArray[np.float64]]) -> int:
@@ -257,7 +257,7 @@ def _gap_notices(
     gaps = [
         (before, round((after - before) / period))
         for before, after in pairwise(own[(own >= span[0]) & (own <= span[1])].tolist())
-        if after - before > _DROPPED * period
+        if after - before > DROPPED * period
     ]
     if not 0 < sum(count for _, count in gaps) < DEFAULT_MAX_FRAMES or timing(own).is_variable:
         return []
