@@ -450,6 +450,13 @@ def views_of_instants(folder: Path, candidates: Sequence[Candidate]) -> tuple[li
     is_shorter = max(camera_digits) < max(digits) and not all(_INSTANT.fullmatch(name) for name in names)
     is_shorter |= all(_SERIAL.fullmatch(name) for name in names) and stamps_of_names([names]) == [None]
     if (cameras and all(digits)) or (instants and is_shorter):
+        for candidate, images in zip(candidates, by_folder, strict=True):
+            if len(images) < len(candidate.files):
+                found = listed([file.name for file in candidate.files], 4)
+                raise InputError(
+                    f"{candidate.label} holds several images of a camera: {found}",
+                    "keep one image per camera in the folder of an instant, and give depth maps by ⟨depth⟩",
+                )
         files = {name: tuple(images[name] for images in by_folder if name in images) for name in names}
         views = [Candidate(name=name, path=folder / name, label=f"{name}/", files=files[name]) for name in names]
         text = f"{folders[0]} to {folders[-1]} are instants, each with one image per view"

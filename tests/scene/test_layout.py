@@ -279,6 +279,11 @@ def test_copies_chapters_and_maps_are_no_views(
         (tree("r/u_{t:05}_00.png", "r/u_{t:05}_01.png"), "r/u_*_*.png: names with 3 x 2 numbers", "one number each"),
         (tree("c/{t}.png", "c/{t}.jpg"), "several series of images: *.jpg (3), *.png (3)", "a folder of its own"),
         (
+            tree("f{t}/cam1.jpg", "f{t}/cam2.jpg") | depth("f{t}/cam1.png", "f{t}/cam2.png"),
+            "f0/ holds several images of a camera: cam1.jpg, cam1.png, cam2.jpg, cam2.png",
+            "keep one image per camera",
+        ),
+        (
             tree("a/x.mp4", "a/y.mp4", "b/x.mp4"),
             "a' has 2",
             "or put one recording of every camera into a folder such as cam01",
