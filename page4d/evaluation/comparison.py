@@ -6,7 +6,6 @@ The layout is that of `page4d synthesize`: `cameras.json`, `depth/<view>/000000.
 """
 
 import re
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from page4d.conventions import MAX_FPS, METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, listed, shortened
 from page4d.evaluation.scores import counted_pixels
 from page4d.formats import cameras_json
-from page4d.formats.files import read_document
+from page4d.formats.files import read_arrays, read_document
 from page4d.formats.maps import STILL_LEVEL, read_png
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.output.reader import Output, open_output
@@ -99,9 +98,8 @@ class TruthFolder:
         path = self.folder / _POSES
         hint = "restore it, or write the truth again with page4d synthesize --truth-motion"
         try:
-            with np.load(path, allow_pickle=False) as arrays:
-                poses = arrays["poses"]
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            poses = read_arrays(path, ["poses"])["poses"]
+        except DocumentError as error:
             raise InputError(f"'{path}' does not hold poses: {error}", hint) from error
         if poses.ndim != 4 or poses.shape[2:] != (4, 4) or poses.dtype.kind != "f" or not np.isfinite(poses).all():
             raise InputError(f"'{path}' holds {poses.dtype} {poses.shape}, not poses [F, K, 4, 4]", hint)

@@ -1,10 +1,14 @@
-"""Bounded reading of calibration files, and errors that name file and camera."""
+"""Bounded reading of calibration files and of NumPy's files, and errors that name file and camera."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from threading import Lock
+from tokenize import TokenError
 from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
@@ -16,7 +20,13 @@ from page4d.errors import InputError, shortened
 from page4d.formats.camera_model import CORRECTION_HINT
 from page4d.formats.table import SUPPORTED_FORMATS
 from page4d.io import documents
-from page4d.io.documents import MAX_JSON_BYTES, MAX_TEXT_BYTES, DocumentError, first_violation
+from page4d.io.documents import (
+    MAX_JSON_BYTES,
+    MAX_TEXT_BYTES,
+    DocumentError,
+    DocumentMissingError,
+    first_violation,
+)
 
 MAX_CAMERAS = 5_000
 """Largest number of cameras; each takes one or two milliseconds."""
@@ -134,6 +144,33 @@ def _array(path: Path) -> NDArray[Any]:
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, OSError, EOFError):
         raise DocumentError("it is not a NumPy array of numbers, or incomplete") from None
+
+
+_READING_ARRAYS = Lock()
+"""Views are read by several threads, and numpy parses headers as Python, which is not safe in threads on Python 3.11.
+
+Source: github.com/python/cpython, issue 106905.
+"""
+
+
+def read_arrays(path: Path, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+    """Return the named arrays of an NPZ file, or all; none of Python objects, which may be programs.
+
+    Raises:
+        DocumentMissingError: if there is no such file.
+        DocumentError: if it cannot be read, is damaged, or lacks an array.
+    """
+    try:
+        with _READING_ARRAYS, np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in (file.files if names is None else names)}
+    except FileNotFoundError as error:
+        raise DocumentMissingError(str(error)) from error
+    # TypeError: an NPY file. RuntimeError: a method that zipfile does not know, or a password.
+    except (
+        *(OSError, ValueError, KeyError, EOFError, TypeError, RuntimeError),
+        *(zipfile.BadZipFile, zlib.error, TokenError),
+    ) as error:
+        raise DocumentError(shortened(str(error), 200)) from error
 
 
 def _opencv_mapping(root: Element) -> dict[str, object]:

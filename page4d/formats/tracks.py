@@ -1,7 +1,6 @@
 """Trajectories of points over the instants of a capture, and their file `tracks/tracks.npz`."""
 
 import io
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,7 +9,9 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from page4d.errors import InputError, ShapeError
+from page4d.formats.files import read_arrays
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.documents import DocumentMissingError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +111,8 @@ def read_tracks(path: Path) -> Tracks:
         InputError: if the file is missing, damaged, or of another kind.
     """
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return Tracks(**{field.name: arrays[field.name] for field in fields(Tracks)})
-    except FileNotFoundError as error:
+        return Tracks(**read_arrays(path, [field.name for field in fields(Tracks)]))
+    except DocumentMissingError as error:
         raise InputError(f"'{path}' is missing", "run page4d again with ⟨existing=resume⟩") from error
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, ShapeError) as error:
+    except (ValueError, ShapeError) as error:
         raise InputError(f"'{path}' does not hold tracks: {error}", "give a file that page4d wrote") from error

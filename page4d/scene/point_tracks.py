@@ -1,6 +1,5 @@
 """Two-dimensional tracks of points in the pictures of views, from the files of other trackers."""
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError, listed
+from page4d.formats.files import read_arrays
 from page4d.geometry.camera import denormalize_pixels, normalize_pixels
 from page4d.scene.records import Scene, View
 
@@ -55,9 +55,8 @@ def _read_view(path: Path, view: View, num_times: int) -> PointTracks | None:
     if not path.is_file():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
-            pixels, visible = _standard_form({name: file[name] for name in file.files})
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        pixels, visible = _standard_form(read_arrays(path))
+    except (ValueError, KeyError) as error:
         raise InputError(
             f"'{path}' does not hold 2D tracks: {error}",
             "save tracks [N, T, 2] with visibles [N, T], or pred_tracks [T, N, 2] with pred_visibility [T, N]",

@@ -11,6 +11,7 @@ from page4d.geometry.distortion import Distortion, LensModel
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.scene.point_tracks import read_point_tracks
 from page4d.scene.records import Scene
+from tests.fuzzing import read_or_refuse
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=4, image_size=(24, 32))
 
@@ -85,6 +86,18 @@ def test_folders_without_tracks_are_refused(scene: Scene, tmp_path: Path) -> Non
         read_point_tracks(tmp_path, scene)
     with pytest.raises(InputError, match="is not a folder"):
         read_point_tracks(tmp_path / "none", scene)
-    (tmp_path / "cam01.npz").write_bytes(b"PK")
-    with pytest.raises(InputError, match="does not hold 2D tracks"):
-        read_point_tracks(tmp_path, scene)
+    np.save(tmp_path / "array.npy", np.zeros(3))
+    for content in (b"PK", (tmp_path / "array.npy").read_bytes()):
+        (tmp_path / "cam01.npz").write_bytes(content)
+        with pytest.raises(InputError, match="does not hold 2D tracks"):
+            read_point_tracks(tmp_path, scene)
+
+
+def test_archives_with_changed_bytes_are_read_or_refused(scene: Scene, tmp_path: Path) -> None:
+    pixels, visible = tracks()
+    path, random = tmp_path / "cam01.npz", np.random.default_rng(0)
+    np.savez_compressed(path, tracks=pixels, visibles=visible)
+    content = path.read_bytes()
+    for start in random.integers(0, len(content) - 8, 60):
+        path.write_bytes(content[:start] + random.bytes(8) + content[start + 8 :])
+        read_or_refuse(lambda: read_point_tracks(tmp_path, scene))

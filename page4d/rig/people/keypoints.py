@@ -7,7 +7,6 @@ network takes. Poses of a view are kept on disk, so that several commands on one
 import hashlib
 import io
 import json
-import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +23,9 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from page4d.errors import CapabilityError, OutputError
+from page4d.formats.files import read_arrays
 from page4d.io.atomic import write_bytes_atomic
+from page4d.io.documents import DocumentError
 from page4d.io.folders import cache_folder
 from page4d.rig.people.model import (
     DETECTOR_SIDE,
@@ -369,12 +370,6 @@ MAX_FILES = 200
 
 _SUFFIX = ".npz"
 
-_PARSING = Lock()
-"""Views are read by several threads, and numpy parses headers as Python, which is not safe in threads on Python 3.11.
-
-Source: github.com/python/cpython, issue 106905.
-"""
-
 
 def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[BodyPose]] | None:
     """Return the poses of some frames; None if they are not in the cache or cannot be read."""
@@ -382,10 +377,10 @@ def load_poses(source: FrameSource, frames: Sequence[int]) -> list[list[BodyPose
     if path is None:
         return None
     try:
-        with _PARSING, np.load(path, allow_pickle=False) as file:
-            counts, values = file["counts"], file["values"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        arrays = read_arrays(path, ["counts", "values"])
+    except DocumentError:
         return None
+    counts, values = arrays["counts"], arrays["values"]
     whole = values.ndim == 2 and values.shape[1] == _WIDTH and counts.shape == (len(frames),)
     if not whole or int(counts.sum()) != len(values) or not np.isfinite(values).all():
         return None
