@@ -7,7 +7,7 @@ from jaxtyping import Float
 from scipy.optimize import least_squares
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.epipolar import relative_pose_of, sampson_errors
+from page4d.rig.epipolar import relative_pose_of, sampson_errors, unit_rays
 from page4d.rig.people.pairs import PersonPairs, camera_score
 from page4d.rig.people.pose import quick_people_pose
 from page4d.rig.records import Array, RigCamera
@@ -115,8 +115,8 @@ def _linear_rotation(view: int, cameras: Sequence[RigCamera], shared: Shared) ->
     products = []
     for other, pair in shared.items():
         rows = pair.weights > np.median(pair.weights) if pair.weights.size else pair.weights > 0
-        own = _rays(pair.first[rows])
-        world = _rays(pair.second[rows]) @ cameras[other].rotation
+        own = unit_rays(pair.first[rows])
+        world = unit_rays(pair.second[rows]) @ cameras[other].rotation
         normals = np.cross(cameras[view].center - cameras[other].center, world)
         normals /= np.maximum(np.linalg.norm(normals, axis=-1, keepdims=True), 1e-12)
         products.append((normals[:, :, None] * own[:, None, :]).reshape(-1, 9))
@@ -126,11 +126,6 @@ def _linear_rotation(view: int, cameras: Sequence[RigCamera], shared: Shared) ->
     transposed = np.linalg.eigh(stacked.T @ stacked)[1][:, 0].reshape(3, 3)
     u, _, vh = np.linalg.svd(transposed * np.sign(np.linalg.det(transposed)))
     return np.asarray((u @ np.diag([1.0, 1.0, np.linalg.det(u @ vh)]) @ vh).T)
-
-
-def _rays(points: Float[Array, "K 2"]) -> Float[Array, "K 3"]:
-    rays = np.concatenate([points, np.ones((len(points), 1))], axis=-1)
-    return np.asarray(rays / np.linalg.norm(rays, axis=-1, keepdims=True))
 
 
 def _meeting_point(lines: Sequence[tuple[Float[Array, " 3"], Float[Array, " 3"]]]) -> Float[Array, " 3"] | None:

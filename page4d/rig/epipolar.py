@@ -11,9 +11,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.records import Lens
-
-Array = NDArray[np.float64]
+from page4d.rig.records import Array, Lens
 
 MIN_POINTS = 8
 """Fewest points of a hypothesis: five determine it, and fewer than eight leave no redundancy."""
@@ -62,6 +60,12 @@ def normalized_points(pixels: Float[Array, "*batch 2"], lens: Lens) -> Float[Arr
     y = (pixels[..., 1] - intrinsics[1, 2]) / intrinsics[1, 1]
     x = (pixels[..., 0] - intrinsics[0, 2] - intrinsics[0, 1] * y) / intrinsics[0, 0]
     return np.stack([x, y], axis=-1)
+
+
+def unit_rays(points: Float[Array, "*batch 2"]) -> Float[Array, "*batch 3"]:
+    """Convert normalised image coordinates to unit vectors."""
+    rays = _homogeneous(points)
+    return np.asarray(rays / np.linalg.norm(rays, axis=-1, keepdims=True))
 
 
 def essential_of(rotation: Float[Array, "3 3"], direction: Float[Array, " 3"]) -> Float[Array, "3 3"]:
@@ -241,9 +245,8 @@ def _epipolar_lines(essential: Array, first: Array, second: Array) -> tuple[Arra
 def _relative_depths(pose: RelativePose, first: Array, second: Array) -> tuple[Array, Array, Array]:
     """Return positive multiples of the depths in both views, and the squared sine of the angle between the rays."""
     ray_first = _homogeneous(first) @ pose.rotation.T
-    ray_second = _homogeneous(second)
     ray_first /= np.linalg.norm(ray_first, axis=-1, keepdims=True)
-    ray_second /= np.linalg.norm(ray_second, axis=-1, keepdims=True)
+    ray_second = unit_rays(second)
     cosine = (ray_first * ray_second).sum(-1)
     along_first, along_second = ray_first @ pose.direction, ray_second @ pose.direction
     return cosine * along_second - along_first, along_second - cosine * along_first, 1 - np.square(cosine)

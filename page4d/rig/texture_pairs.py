@@ -15,6 +15,7 @@ from page4d.rig.epipolar import (
     normalized_points,
     refine_pose,
     sampson_errors,
+    unit_rays,
 )
 from page4d.rig.records import Array, Lens, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod, ViewTexture, match_textures
@@ -242,19 +243,13 @@ def _doubt(pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens
 
 def _rotation_share(first: Array, second: Array, tolerance: float) -> float:
     """Return the share of points that the best rotation alone maps onto their matches, within the tolerance."""
-    rays_first, rays_second = (_rays(points) for points in (first, second))
+    rays_first, rays_second = (unit_rays(points) for points in (first, second))
     weights = np.ones(len(first))
     for _ in range(10):
         rotation, _ = Rotation.align_vectors(rays_second, rays_first, weights=weights)
         errors = np.linalg.norm(rotation.apply(rays_first) - rays_second, axis=1)
         weights = 1 / (1 + np.square(errors / tolerance))
     return float((errors < 2 * tolerance).mean())
-
-
-def _rays(points: Array) -> Array:
-    rays = np.concatenate([points, np.ones((len(points), 1))], axis=1)
-    unit: Array = rays / np.linalg.norm(rays, axis=1, keepdims=True)
-    return unit
 
 
 def _shuffled_score(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> int:

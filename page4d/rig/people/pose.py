@@ -17,8 +17,6 @@ from page4d.rig.people.pairs import (
 )
 from page4d.rig.records import Evidence, Lens, PairPose, ViewPeople, rotation_angle_deg
 
-Array = NDArray[np.float64]
-
 MIN_SCORE = 0.43
 """Score of accepted pairs: wrong poses of rigs in the laboratory reach 0.4, true ones 0.5 to 0.8."""
 
