@@ -160,10 +160,19 @@ def cache_folder() -> Path:
 
 @dataclass(frozen=True)
 class CachedFiles:
-    """Files that are fetched once into a subfolder of the cache, with the SHA-256 of what they are made of."""
+    """Files that are fetched once into a subfolder of the cache, with the SHA-256 of what they are made of.
 
+    `name` is their name in `page4d weights`.
+    """
+
+    name: str
     subfolder: str
     sha256: dict[str, str]
+
+    @property
+    def command(self) -> str:
+        """What fetches them."""
+        return f"page4d weights get {self.name}"
 
     @property
     def folder(self) -> Path:

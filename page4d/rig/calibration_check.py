@@ -21,8 +21,7 @@ from page4d.rig.camera_refit import mean_score, refit_pose, refit_rotation
 from page4d.rig.clocks import check_clocks
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.people.keypoints import FETCH_COMMAND
-from page4d.rig.people.model import is_fetched, model_sha256
+from page4d.rig.people.model import POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, camera_score, pair_people
 from page4d.rig.people.pose import quick_people_pose
 from page4d.rig.records import Array, RigCamera, ViewPeople, direction_angle_deg, of_stage, rotation_angle_deg
@@ -157,7 +156,7 @@ degrees, and that of hands and half bodies more."""
 MAX_ESTIMATED = 50
 """Instants of an estimated pose."""
 
-_NO_POSE_MODEL = f"the model of body keypoints was not fetched ('{FETCH_COMMAND}')"
+_NO_POSE_MODEL = f"the model of body keypoints was not fetched ('{POSE_MODEL.command}')"
 
 
 def calibrated_cameras(evidence: PixelEvidence) -> tuple[RigCamera, ...]:

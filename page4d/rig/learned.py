@@ -18,9 +18,8 @@ from page4d.rig.texture import DESCRIPTOR_SCALE, Ids, InstantTexture, TextureMet
 from page4d.scene.content import Area
 from page4d.scene.image_file import Image
 
-FETCH_TEXTURE = "page4d weights get texture"
-
 TEXTURE_MODEL = CachedFiles(
+    "texture",
     "texture_model",
     {
         "aliked-n16.safetensors": "5be8704840ed662d9d8c561bf7279c222092674e7eb05fd0feab94899e9d82f2",

@@ -14,8 +14,8 @@ from page4d.errors import UsageError, WeightsError
 from page4d.options import SceneOptions
 from page4d.rig.clocks import estimate_clocks
 from page4d.rig.lens import lenses_of
-from page4d.rig.people.keypoints import FETCH_COMMAND, detect_people
-from page4d.rig.people.model import is_fetched
+from page4d.rig.people.keypoints import detect_people
+from page4d.rig.people.model import POSE_MODEL, is_fetched
 from page4d.rig.records import Lens, StageProgress, no_progress, of_stage
 from page4d.scene.clocks import BY_PEOPLE, Synchronisation
 from page4d.scene.open import open_scene as open_folder
@@ -93,7 +93,7 @@ def check_pose_model() -> None:
         WeightsError: if it was not fetched.
     """
     if not is_fetched():
-        hint = f"run '{FETCH_COMMAND}', or pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
+        hint = f"run '{POSE_MODEL.command}', or pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
         raise WeightsError("⟨sync=people⟩: the model of body keypoints was not fetched", hint)
 
 

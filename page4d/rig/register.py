@@ -19,8 +19,7 @@ from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, confirmed, connected_parts, place
 from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.length import person_height
-from page4d.rig.people.keypoints import FETCH_COMMAND
-from page4d.rig.people.model import is_fetched
+from page4d.rig.people.model import POSE_MODEL, is_fetched
 from page4d.rig.people.pose import register_people_pair
 from page4d.rig.records import (
     Array,
@@ -391,7 +390,7 @@ def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[Arra
     return np.asarray(np.minimum(counts[:, None], counts[None]).sum(-1))
 
 
-NO_POSE_MODEL = f"body keypoints are not used: '{FETCH_COMMAND}' fetches the model"
+NO_POSE_MODEL = f"body keypoints are not used: '{POSE_MODEL.command}' fetches the model"
 
 
 def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> RigRegistration:

@@ -22,7 +22,7 @@ from page4d.output.record import CalibrationCheckRecord, RegistrationRecord
 from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.learned import FETCH_TEXTURE, TEXTURE_MODEL
+from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.length import (
     KnownDistance,
     KnownHeight,
@@ -33,8 +33,7 @@ from page4d.rig.length import (
     scene_in_metres,
 )
 from page4d.rig.opening import opened_scene
-from page4d.rig.people.keypoints import FETCH_COMMAND
-from page4d.rig.people.model import is_fetched, model_sha256
+from page4d.rig.people.model import POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.records import RigRegistration, StageProgress, no_progress, placed_record
 from page4d.rig.register import register_rig
 from page4d.rig.samples import with_content
@@ -217,8 +216,8 @@ def _check_pose_model(register: Registration, notify: Notify) -> None:
     if register in (Registration.TEXTURE, Registration.NETWORK) or is_fetched():
         return
     if register is Registration.PEOPLE:
-        raise WeightsError("the model of body keypoints was not fetched", f"run '{FETCH_COMMAND}'")
-    notify(Notice(f"registration from people needs a model, once: {FETCH_COMMAND}", Level.INFO))
+        raise WeightsError("the model of body keypoints was not fetched", f"run '{POSE_MODEL.command}'")
+    notify(Notice(f"registration from people needs a model, once: {POSE_MODEL.command}", Level.INFO))
 
 
 def _with_left_views(
@@ -237,9 +236,9 @@ def _with_left_views(
 
 def _advice(asked: Registration, knows_lenses: bool) -> str:
     """Return what to try for views that are not placed."""
-    commands = [] if asked is Registration.TEXTURE or is_fetched() else [FETCH_COMMAND]
+    commands = [] if asked is Registration.TEXTURE or is_fetched() else [POSE_MODEL.command]
     if knows_lenses and asked is not Registration.PEOPLE and not TEXTURE_MODEL.are_present:
-        commands.append(FETCH_TEXTURE)
+        commands.append(TEXTURE_MODEL.command)
     if commands:
         return in_options(f"try {' and '.join(map(repr, commands))}, or give ⟨calibration⟩")
     return in_options("give ⟨calibration⟩, or ⟨focal⟩")

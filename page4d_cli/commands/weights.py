@@ -208,7 +208,7 @@ def _show_model(name: str, *, as_json: bool) -> None:
             ("source", f"{wheel}, of which two files are kept"),
             ("good for", in_options(model.purpose)),
             ("here", "no" if here is None else str(here)),
-            ("use", model.command if here is None else "page4d register SCENE --out cameras.json"),
+            ("use", model.files.command if here is None else "page4d register SCENE --out cameras.json"),
         ]
     )
 
@@ -218,7 +218,7 @@ def _model_lines() -> list[tuple[str, str]]:
 
     about = "for registration, no network"
     return [
-        (name, f"{m.kind} {about} ({m.licence}): {'ready' if m.files.are_present else m.command}")
+        (name, f"{m.kind} {about} ({m.licence}): {'ready' if m.files.are_present else m.files.command}")
         for name, m in WHEEL_MODELS.items()
     ]
 

@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation
 from page4d.formats.calibrations import read_calibration
 from page4d.options import RegisterSettings
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.learned import FETCH_TEXTURE, TEXTURE_MODEL
+from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.records import Evidence, rotation_angle_deg
 from page4d.rig.texture_pairs import register_texture_pair
 from page4d.scene.open import open_scene
@@ -93,7 +93,7 @@ def test_learned_texture_gives_the_relative_pose_where_its_networks_were_fetched
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     pytest.importorskip("kornia", reason="kornia is not installed")
     if not TEXTURE_MODEL.are_present:
-        pytest.skip(f"the networks were not fetched: {FETCH_TEXTURE}")
+        pytest.skip(f"the networks were not fetched: {TEXTURE_MODEL.command}")
     write_room(tmp_path / "room")
     scene = open_scene(tmp_path / "room", views=2)
     evidence = PixelEvidence(scene, RegisterSettings(focal=f"{FOCAL:g}", max_instants=1))

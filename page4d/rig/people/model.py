@@ -22,6 +22,7 @@ DETECTOR = "pose_detection.tflite"
 LANDMARKS = "pose_landmark_full.tflite"
 
 POSE_MODEL = CachedFiles(
+    "people",
     "pose_model",
     {
         DETECTOR: "9ba9dd3d42efaaba86b4ff0122b06f29c4122e756b329d89dca1e297fd8f866c",
