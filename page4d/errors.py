@@ -5,6 +5,7 @@ the command line and the files of an output have the options of the command line
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -174,15 +175,16 @@ def one_per_fact(notices: Iterable[Notice], views: Iterable[str]) -> tuple[Notic
     """
     longest_first = sorted(views, key=len, reverse=True)
     names = re.compile("|".join(rf"(?<![\w.-]){re.escape(name)}(?![\w-])" for name in longest_first) or r"(?!)")
-    facts = [
-        (re.sub(r"\d[\d.,]*", "0", names.sub("", notice.marked_text)), notice.level, notice) for notice in notices
-    ]
+    facts = [(re.sub(r"\d[\d.,]*", "0", names.sub("", one.marked_text)), one.level, one) for one in notices]
+    alike: dict[tuple[str, Level], list[Notice]] = defaultdict(list)
+    for text, level, notice in facts:
+        alike[text, level].append(notice)
     joined = []
-    for *fact, notice in facts:
-        found = [names.findall(other.marked_text) for *of_other, other in facts if of_other == fact]
-        if len(found) <= _MOST_ALIKE or not found[0]:
+    for text, level, notice in facts:
+        first, *others = alike[text, level]
+        if len(others) < _MOST_ALIKE or not names.search(first.marked_text):
             joined.append(notice)
-        elif notice is next(other for *of_other, other in facts if of_other == fact):
-            others = [" and ".join(dict.fromkeys(each[:2])) for each in found[1:]]
-            joined.append(Notice(f"{notice.marked_text}; likewise {listed(others, 3)}", notice.level))
+        elif notice is first:
+            named = [" and ".join(dict.fromkeys(names.findall(other.marked_text)[:2])) for other in others]
+            joined.append(Notice(f"{notice.marked_text}; likewise {listed(named, 3)}", level))
     return tuple(joined)

@@ -2,7 +2,7 @@
 
 from copy import copy
 from dataclasses import replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,9 @@ def test_a_fact_of_many_views_is_one_notice() -> None:
         *((notice.text, Level.WARNING) for notice in others[1:]),
     ]
     assert one_per_fact(turned, []) == tuple(turned)
+    pairs = [Notice(f"{one} and {two} are the same") for one, two in combinations(views[:46], 2)]
+    with bounded(seconds=2.0):
+        assert len(one_per_fact(pairs, views[:46])) == 1
 
 
 def many(number: int) -> Calibration:
