@@ -44,11 +44,12 @@ def _refuse_other_types(value: object) -> object:
     return value
 
 
+Row1: TypeAlias = Annotated[list[float], Field(min_length=1, max_length=1)]
 Row3: TypeAlias = Annotated[list[float], Field(min_length=3, max_length=3)]
 Row4: TypeAlias = Annotated[list[float], Field(min_length=4, max_length=4)]
 Matrix3: TypeAlias = Annotated[list[Row3], Field(min_length=3, max_length=3)]
 Matrix4: TypeAlias = Annotated[list[Row4], Field(min_length=4, max_length=4)]
-Column3: TypeAlias = Annotated[list[Annotated[list[float], Field(max_length=1)]], Field(min_length=3, max_length=3)]
+Column3: TypeAlias = Annotated[list[Row1], Field(min_length=3, max_length=3)]
 Matrix34: TypeAlias = Annotated[list[Row4], Field(min_length=3, max_length=4)]
 
 Side: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SIDE_PX, strict=False), BeforeValidator(_refuse_other_types)]
@@ -140,9 +141,18 @@ def whole_size(height: float, width: float) -> tuple[int, int]:
     Raises:
         InputError: if a side is not a positive whole number.
     """
-    if not all(0 < side < 1e9 and side == int(side) for side in (height, width)):
-        raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
+    check_size(height, width, is_valid=height % 1 == width % 1 == 0)
     return int(height), int(width)
+
+
+def check_size(height: float, width: float, *, is_valid: bool = True) -> None:
+    """Refuse sides of an image in px that are not positive, not plausible, or not valid for another reason.
+
+    Raises:
+        InputError: if they are.
+    """
+    if not (is_valid and 0 < height < 1e9 and 0 < width < 1e9):
+        raise InputError(f"the image size is {width:g}x{height:g}", CORRECTION_HINT)
 
 
 def is_rotation(matrix: Float[Tensor, "*F 3 3"]) -> bool:

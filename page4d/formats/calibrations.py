@@ -127,27 +127,29 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
     usable = usable or list(found.values())
     if len(usable) > 1 and not any(each.row.has_poses for each in usable):
         return usable[0]._replace(path=folder, content=[(each.path, each.content) for each in usable])
-    if len(usable) > 1 and not _agree(usable, poses):
-        raise InputError(
-            f"'{folder.name or folder}' contains {len(usable)} calibrations: "
-            f"{listed([each.path.name for each in usable], limit=4)}",
-            f"pass one of them, such as ⟨calibration='{usable[0].path}'⟩",
-        )
     if usable:
-        return usable[0]
+        chosen = usable[0] if len(usable) == 1 else _same(usable, poses)
+        if chosen is None:
+            raise InputError(
+                f"'{folder.name or folder}' contains {len(usable)} calibrations: "
+                f"{listed([each.path.name for each in usable], limit=4)}",
+                f"pass one of them, such as ⟨calibration='{usable[0].path}'⟩",
+            )
+        return chosen
     if len(errors) == 1:
         raise next(iter(errors.values()))
     names = f": {listed([path.name for path in errors], limit=4)} are none" if errors else ""
     raise unreadable(folder, f"it contains no calibration file{names}")
 
 
-def _agree(found: list[_Found], poses: bool) -> bool:
-    """Return True if files of a folder hold the same cameras, as those of Caliscope do."""
+def _same(found: list[_Found], poses: bool) -> _Found | None:
+    """Return the first file in metres if files of a folder hold the same cameras, as those of Caliscope do."""
     try:
-        first, *others = (_content(each, None, poses) for each in found)
+        read = [_content(each, None, poses) for each in found]
     except InputError:
-        return False
-    return all(first.is_same(other) for other in others)
+        return None
+    metric = [each for each, content in zip(found, read, strict=True) if content.scale is Scale.METRIC]
+    return (metric or found)[0] if all(read[0].is_same(other) for other in read[1:]) else None
 
 
 def _in_metres(calibration: Calibration, unit: str) -> Calibration:

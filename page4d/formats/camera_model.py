@@ -344,12 +344,14 @@ class Calibration:
 def _is_close(camera: CalibratedCamera, twin: CalibratedCamera) -> bool:
     facts, numbers = zip(*(_facts_and_numbers(one) for one in (camera, twin)), strict=True)
     return facts[0] == facts[1] and all(
-        torch.allclose(mine, other, atol=_SAME) for mine, other in zip(*numbers, strict=True)
+        mine.shape == other.shape and torch.allclose(mine, other, atol=_SAME)
+        for mine, other in zip(*numbers, strict=True)
     )
 
 
 def _facts_and_numbers(camera: CalibratedCamera) -> tuple[tuple[object, ...], tuple[Tensor, ...]]:
     lens = camera.distortion
     coefficients = () if lens is None else lens.coefficients
-    facts = (camera.frames, camera.image_size, None if lens is None else lens.model, len(coefficients))
-    return facts, (camera.world_to_camera, camera.intrinsics, torch.tensor(coefficients, dtype=torch.float64))
+    facts = (camera.frames, camera.image_size, None if lens is None else lens.model, camera.nominal_width)
+    rows = (torch.tensor(row, dtype=torch.float64) for row in (coefficients, camera.times or ()))
+    return facts, (camera.world_to_camera, camera.intrinsics, *rows)

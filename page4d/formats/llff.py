@@ -12,9 +12,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from page4d.conventions import Scale
-from page4d.formats.build import make_camera, pinhole, pose_matrix
+from page4d.formats.build import check_size, make_camera, pinhole, pose_matrix
 from page4d.formats.camera_model import Calibration
-from page4d.formats.files import check_count, unreadable
+from page4d.formats.files import check_count, error_context, unreadable
 from page4d.geometry.transforms import invert_rigid
 
 _COLUMNS = 17
@@ -52,7 +52,9 @@ def read(path: Path, content: NDArray[np.float64]) -> Calibration:
         matrix = torch.from_numpy(row[:15].astype(np.float64).reshape(3, 5))
         down, right, backwards, center, (height, width, focal) = matrix.unbind(-1)
         sides = [float(height), float(width)]
-        is_size = all(0 < side < 1e9 and side == int(side) for side in sides)
+        with error_context(path.name, str(number)):
+            check_size(*sides)
+        is_whole = all(side == int(side) for side in sides)
         cameras.append(
             make_camera(
                 path.name,
@@ -61,7 +63,7 @@ def read(path: Path, content: NDArray[np.float64]) -> Calibration:
                 world_to_camera=invert_rigid(
                     pose_matrix(torch.stack([right, down, -backwards], dim=-1), center.tolist())
                 ),
-                image_size=(int(sides[0]), int(sides[1])) if is_size else None,
+                image_size=(int(sides[0]), int(sides[1])) if is_whole else None,
             )
         )
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), unnamed=True)

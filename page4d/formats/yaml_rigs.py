@@ -110,12 +110,18 @@ def read_camera_info(path: Path, content: dict[str, Any] | list[tuple[Path, dict
     files = content if isinstance(content, list) else [(path, content)]
     given = [str(table.get("camera_name") or "") for _, table in files]
     names = [
-        name if name and given.count(name) == 1 else file.name.split(".")[0]
-        for name, (file, _) in zip(given, files, strict=True)
+        name if name and given.count(name) == 1 else own
+        for name, own in zip(given, _own_parts([file.name for file, _ in files]), strict=True)
     ]
     cameras = tuple(_camera_info(file, name, table) for name, (file, table) in zip(names, files, strict=True))
     plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not _find(table, _DISTORTION)]
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=undistorted(path.name, plain))
+
+
+def _own_parts(names: Sequence[str]) -> list[str]:
+    """Return the first part between dots that all names of files have and that differs, or whole names."""
+    parts = zip(*(name.split(".") for name in names), strict=False)  # names may have several dots
+    return list(next((part for part in parts if len({*part}) == len(names)), names))
 
 
 def _camera_info(path: Path, name: str, content: dict[str, Any]) -> CalibratedCamera:

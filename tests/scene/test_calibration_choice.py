@@ -1,9 +1,13 @@
 """The calibration that is named is read; several in a folder are named, and a choice is made only from evidence."""
 
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+from page4d.conventions import Scale
 from page4d.errors import InputError
 from page4d.formats.calibrations import read_calibration, read_lenses
 from tests.scene.calibration_writers import (
@@ -119,6 +123,36 @@ def test_the_calibrations_of_a_folder_may_be_equal_or_lenses(tmp_path: Path) -> 
         (tmp_path / "config.toml").write_text(text.replace("[cameras.", "[cam_").replace(old, new))
         with pytest.raises(InputError, match=r"contains 2 calibrations: camera_array.toml, config.toml$"):
             focal_of(tmp_path)
+
+
+def write_moving(path: Path, *, poses: int = 7, start: float = 0.0, scale: str = "metric") -> None:
+    """Write a camera that moves, as `cameras.json` of a run."""
+    camera = {"image_size": [64, 48], "intrinsics": [[90, 0, 32], [0, 90, 24], [0, 0, 1]], "static": False}
+    times = [start + number / 4 for number in range(poses)]
+    views = {"cam01": camera | {"world_to_camera": [np.eye(4).tolist()] * poses}}
+    path.write_text(json.dumps({"pixel_center": 0.5, "times": times, "scale": scale, "views": views}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "are_same"),
+    [({}, True), ({"start": 1e-7}, True), ({"poses": 5}, False), ({"start": 0.5}, False)],
+)
+def test_copies_of_moving_cameras_have_the_same_instants(
+    changes: dict[str, Any], are_same: bool, tmp_path: Path
+) -> None:
+    write_moving(tmp_path / "calibration_a.json")
+    write_moving(tmp_path / "calibration_b.json", **changes)
+    if are_same:
+        assert len(read_calibration(tmp_path).cameras[0].world_to_camera) == 7
+        return
+    with pytest.raises(InputError, match=r"contains 2 calibrations: calibration_a.json, calibration_b.json$"):
+        read_calibration(tmp_path)
+
+
+def test_of_equal_cameras_those_in_metres_are_read(tmp_path: Path) -> None:
+    write_moving(tmp_path / "calibration_a.json", scale="arbitrary")
+    write_moving(tmp_path / "calibration_b.json")
+    assert read_calibration(tmp_path).scale is Scale.METRIC
 
 
 def test_copies_of_a_colmap_model_are_one(tmp_path: Path) -> None:

@@ -197,6 +197,8 @@ DAMAGE = {
     "toml": (
         (r"rotation = \[[^,]+", "rotation = [85.0", "camera cam01: the rotation vector has a length of 85"),
         ('name = "cam03"', 'name = "cam01"', r"^Calib.toml: camera cam01: the name appears twice"),
+        (r"rotation = .*", "rotation = [[0.0], [], [0.1]]", r"Calib.toml: camera cam01: rotation.list"),
+        (r"translation = .*", "translation = [[], [], []]", r"Calib.toml: camera cam01: translation.list"),
     ),
     "colmap-text": (
         (r"(?m)^7 .*\n", r"\g<0>\g<0>", "camera number 7 appears twice"),

@@ -236,8 +236,15 @@ def test_a_lens_of_one_camera_is_read_as_intrinsics_alone(text: str, name: str, 
 def test_lenses_of_several_files_are_joined(tmp_path: Path) -> None:
     scene = open_scene(views(tmp_path / "rig", "left", "right"))
     (tmp_path / "info").mkdir()
-    for names in (("left", "right"), ("narrow_stereo",) * 2):
-        for file, name in zip(("left", "right"), names, strict=True):
+    for names, files in (
+        (("left", "right"), ("left", "right")),
+        (("narrow_stereo",) * 2, ("left", "right")),
+        (("narrow_stereo",) * 2, ("left.camera_info", "right.camera_info")),
+        (("narrow_stereo",) * 2, ("rig.left", "rig.right")),
+    ):
+        for path in (tmp_path / "info").iterdir():
+            path.unlink()
+        for file, name in zip(files, names, strict=True):
             text = ROS.format(name=name, model="plumb_bob", count=5, data=[0.0] * 5)
             (tmp_path / "info" / f"{file}.yaml").write_text(text)
         assert [lens.intrinsics[0, 0] for lens in lenses_of(scene, intrinsics=tmp_path / "info")] == [70.0, 70.0]
@@ -308,6 +315,17 @@ def test_cameras_with_centred_lenses_are_camera_to_world(kind: str, tmp_path: Pa
 def test_other_arrays_are_refused(array: np.ndarray, message: str, tmp_path: Path) -> None:
     np.save(tmp_path / "poses_bounds.npy", array, allow_pickle=True)
     with pytest.raises(InputError, match=message):
+        read_calibration(tmp_path)
+
+
+@pytest.mark.parametrize(("height", "width"), [(0.0, 0.0), (-48.0, 64.0), (48.0, np.nan), (1e12, 64.0)])
+def test_poses_bounds_with_impossible_sizes_are_refused(height: float, width: float, tmp_path: Path) -> None:
+    rows = llff_rows(make_rig())
+    rows[1, [4, 9]] = height, width
+    np.save(tmp_path / "poses_bounds.npy", rows)
+    with pytest.raises(
+        InputError, match=r"poses_bounds.npy: camera 2: the image size is (64x-?\d|0x0|nanx48|64x1e\+12)"
+    ):
         read_calibration(tmp_path)
 
 
