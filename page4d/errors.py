@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from itertools import islice
 
@@ -140,6 +141,20 @@ def listed(names: Collection[object], limit: int = 12, separator: str = ", ") ->
     """Format names for a message: "cam01, cam02", or "cam01, cam02, ... (10,000 in all)" beyond `limit`."""
     text = separator.join(shortened(str(name)) for name in islice(names, limit))
     return text if len(names) <= limit else f"{text}{separator}... ({len(names):,} in all)"
+
+
+def did_you_mean(name: str, known: Iterable[str], rest: str) -> str:
+    """Return a hint on a name that does not exist: the most similar of the `known` ones, if any is, and a `rest`."""
+    by_key = {one.casefold().replace("_", "-"): one for one in known}
+    similar = get_close_matches(name.casefold().replace("_", "-"), by_key, n=1)
+    return f"did you mean {by_key[similar[0]]}? {rest}" if similar else rest
+
+
+def unknown_name(kind: str, name: str, known: Collection[str], where: str = "") -> UsageError:
+    """Return the error of a name that none of the `known` ones has; `where` precedes the message."""
+    similar = did_you_mean(name, known, "")
+    hint = f"{similar}choose from {listed(known, 12 if similar else 40)}"
+    return UsageError(f"{where}no {kind} is called '{shortened(name)}'", hint)
 
 
 class Level(StrEnum):

@@ -35,7 +35,7 @@ from page4d.choices import (
     UpAxis,
 )
 from page4d.conventions import MAX_FPS
-from page4d.errors import OPTION, UsageError, listed, shortened
+from page4d.errors import OPTION, UsageError, did_you_mean, shortened, unknown_name
 from page4d.io.atomic import parse_pin, parse_sha256
 from page4d.io.json_records import config_record
 
@@ -606,7 +606,8 @@ def split_options(options: Mapping[str, Any], function: str, *kinds: type[Any]) 
     records = [{field.name for field in fields(kind)} for kind in kinds]
     unknown = sorted(options.keys() - set().union(*records))
     if unknown:
-        raise UsageError(f"no option is called '{unknown[0]}'", f"see help(page4d.{function})")
+        hint = did_you_mean(unknown[0], set().union(*records), f"see help(page4d.{function})")
+        raise UsageError(f"no option is called '{unknown[0]}'", hint)
     return [{name: value for name, value in options.items() if name in names} for names in records]
 
 
@@ -800,7 +801,7 @@ def settings_from(options: dict[str, Any]) -> ExportSettings:
     """
     known = {field.name for field in fields(ExportSettings)}
     if unknown := sorted(options.keys() - known):
-        raise UsageError(f"no option of an export is called '{unknown[0]}'", f"give {listed(sorted(known), 40)}")
+        raise unknown_name("option of an export", unknown[0], sorted(known))
     given = dict(options)
     for name in ("views", "hold_out"):
         if isinstance(given.get(name), str):

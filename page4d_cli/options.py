@@ -4,7 +4,6 @@ import inspect
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from difflib import get_close_matches
 from enum import Enum
 from functools import wraps
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from pydantic import TypeAdapter, ValidationError
 
-from page4d.errors import InputError, UsageError, shortened
+from page4d.errors import InputError, UsageError, did_you_mean, shortened
 from page4d.options import Option, in_options, parse_count
 
 ParserError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -227,12 +226,8 @@ def _read_config(context: typer.Context, path: Path | None) -> None:
     for key, value in content.items():
         name = key.replace("_", "-")
         if name not in known:
-            similar = get_close_matches(name, known, 2)
-            suggestion = f"did you mean {' or '.join(similar)}? " if similar else ""
-            raise UsageError(
-                f"'{path}' has an unknown option '{shortened(key)}'",
-                f"{suggestion}'{context.command_path} --help' lists the options",
-            )
+            hint = did_you_mean(name, known, f"'{context.command_path} --help' lists the options")
+            raise UsageError(f"'{path}' has an unknown option '{shortened(key)}'", hint)
         try:
             given = _config_value(value, known[name], path.parent)
             known[name].process_value(context, given)
@@ -240,7 +235,7 @@ def _read_config(context: typer.Context, path: Path | None) -> None:
             text = getattr(error, "marked_message", getattr(error, "message", str(error)))
             message = with_value(text, error.__cause__)
             hint = getattr(error, "marked_hint", "") or f"'{context.command_path} --help' lists the values"
-            raise UsageError(f"'{path}': {key}: {message}", hint) from error
+            raise UsageError(f"'{path}': {key}: {message}", _similar_value(message, hint)) from error
         context.default_map = {**(context.default_map or {}), known[name].name: given}
 
 
@@ -273,8 +268,14 @@ def described(error: Exception, arguments: Sequence[str], commands: Collection[s
     message, similar = _split(message)
     command = next((argument for argument in arguments if argument in commands), "")
     listed_by = f"'page4d {command} --help' lists the options" if command else "'page4d --help' lists the commands"
-    suggestion = f"did you mean {similar}? " if similar else ""
-    return UsageError(shortened(message.rstrip("."), _LIMIT), suggestion + listed_by)
+    hint = f"did you mean {similar}? {listed_by}" if similar else _similar_value(message, listed_by)
+    return UsageError(shortened(message.rstrip("."), _LIMIT), hint)
+
+
+def _similar_value(message: str, hint: str) -> str:
+    """Put the most similar value in front of a hint on a value that is not one of several."""
+    found = re.search(r"'([^']*)' is not one of (.*)", message)
+    return did_you_mean(found[1], re.findall(r"[\w-]+", found[2]), hint) if found else hint
 
 
 def _split(message: str) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from page4d import choices
-from page4d.errors import UsageError
+from page4d.errors import unknown_name
 from page4d.options import OUTPUT, Option
 from page4d_cli import console
 from page4d_cli.console import recorded_stop
@@ -42,7 +42,7 @@ def parse_precision(name: str | None) -> choices.Precision | None:
     if name is None:
         return None
     if name not in list(choices.Precision):
-        raise UsageError(f"no precision is called '{name}'", "choose from auto, fp32, bf16")
+        raise unknown_name("precision", name, ("auto", "fp32", "bf16"))
     return choices.Precision(name)
 
 

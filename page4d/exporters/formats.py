@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from enum import Enum, StrEnum, auto
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from page4d.choices import ImageFormat, Pinhole
-from page4d.errors import InputError, UsageError, counted, shortened
+from page4d.errors import InputError, UsageError, counted, did_you_mean, shortened
 
 if TYPE_CHECKING:
     from page4d.exporters.job import ExportJob, Written
@@ -391,6 +390,5 @@ def find_format(name: str) -> Format:
         return FORMATS[name]
     if reason := _UNSUPPORTED.get(name.lower()):
         raise UsageError(f"no format '{shortened(name)}': {reason}", "export usd; Blender converts its cameras")
-    similar = get_close_matches(name.lower(), FORMATS, n=1)
-    found = f"no format '{shortened(name)}'" + (f"; did you mean {similar[0]}?" if similar else "")
-    raise UsageError(found, "list the formats with 'page4d export --list'")
+    hint = did_you_mean(name, FORMATS, "'page4d export --list' prints all")
+    raise UsageError(f"no format '{shortened(name)}'", hint)

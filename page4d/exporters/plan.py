@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat, Pinhole
-from page4d.errors import InputError, OutputError, UsageError, counted, listed, size_of
+from page4d.errors import InputError, OutputError, UsageError, counted, listed, size_of, unknown_name
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, Layout, PictureUse, Points
 from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pictures import plan_pictures
@@ -143,7 +143,7 @@ def exported_views(output: Output, settings: ExportSettings) -> tuple[ExportView
     names = output.view_names
     for option, given in (("views", settings.views or ()), ("hold_out", settings.hold_out)):
         if unknown := [name for name in given if name not in names]:
-            raise UsageError(f"⟨{option}⟩: no view is called '{unknown[0]}'", f"the views are {listed(names)}")
+            raise unknown_name("view", unknown[0], names, f"⟨{option}⟩: ")
     chosen = [name for name in names if settings.views is None or name in settings.views]
     if missing := [name for name in settings.hold_out if name not in chosen]:
         raise UsageError(f"⟨hold_out={missing[0]}⟩ is not among the exported views", "add it to ⟨views⟩")

@@ -11,7 +11,7 @@ import torch
 
 from page4d.choices import CalibrationFormat, LengthUnit
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError, listed, shortened
+from page4d.errors import InputError, UsageError, listed, shortened, unknown_name
 from page4d.formats.camera_model import CalibratedCamera, Calibration, camera_distances
 from page4d.formats.files import check_exists, key_paths, read_document, unreadable
 from page4d.formats.opencv_yaml import lens_file
@@ -36,7 +36,7 @@ def read_calibration(path: Path, unit: str | None = None, views: Collection[str]
         UsageError: if `unit` is unknown or contradicts the file.
     """
     if unit is not None and unit not in METRES_PER_UNIT:
-        raise UsageError(f"⟨calibration_unit={unit}⟩", f"choose from {', '.join(METRES_PER_UNIT)}")
+        raise unknown_name("unit", unit, METRES_PER_UNIT, "⟨calibration_unit⟩: ")
     calibration = _read(path, views, poses=True)
     return _with_distance_notice(calibration) if unit is None else _in_metres(calibration, unit)
 

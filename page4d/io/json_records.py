@@ -7,7 +7,7 @@ records are validated by pydantic on construction and from JSON, with errors in 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import asdict, field
 from functools import wraps
 from pathlib import Path
@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetPydanticSchema, TypeAdapte
 from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema, core_schema
 
-from page4d.errors import InputError, UsageError, shortened
+from page4d.errors import InputError, UsageError, did_you_mean, shortened, unknown_name
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.documents import (
     DocumentError,
@@ -182,7 +182,7 @@ def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
             try:
                 validate(self, **values)
             except ValidationError as error:
-                raise _usage_error(error, name, values) from error
+                raise _usage_error(error, name, values, cls.__annotations__) from error
             except ArithmeticError as error:  # in a rule across fields
                 raise UsageError(f"{name}: {_TOO_LARGE}", "give smaller numbers") from error
 
@@ -222,15 +222,17 @@ def config_from_json(
         raise UsageError(f"{name} configuration: {place}: {shortened(first['msg'], 240)}", hint) from error
 
 
-def _usage_error(error: ValidationError, name: str, values: dict[str, Any]) -> UsageError:
-    """Translate the first violation: the field with its value, and the rules of its type."""
+def _usage_error(error: ValidationError, name: str, values: dict[str, Any], known: Collection[str]) -> UsageError:
+    """Translate the first violation: the field with its value, and the rules of its type; `known` are all fields."""
     errors = error.errors(include_url=False)
     first, place = errors[0], _place(errors[0], values)
     if first["type"] == "unexpected_keyword_argument":
-        return UsageError(f"{name}: no field is called '{place}'", "check its spelling")
+        return unknown_name("field", place, known, f"{name}: ")
     found = "is missing" if first["type"] == "missing" else f"is {_shown(first['input'])}"
     rules = [_rule(other["msg"]) for other in errors if _place(other, values) == place]
     hint = " or ".join(dict.fromkeys(rules)).replace(" or it must be", " or")
+    if first["type"] in ("enum", "literal_error"):
+        hint = did_you_mean(str(first["input"]), re.findall(r"'([^']+)'", first["ctx"]["expected"]), hint)
     return UsageError(f"{name}: {place} {found}", hint, place.split(".")[0])
 
 

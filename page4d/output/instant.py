@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.conventions import METRIC_DEPTH_SCALE
-from page4d.errors import ShapeError, UsageError
+from page4d.errors import ShapeError, UsageError, unknown_name
 from page4d.formats.cameras_json import CaptureCameras, write_cameras_json
 from page4d.formats.maps import (
     crop_to_content,
@@ -61,7 +61,7 @@ class InstantOptions:
     def __post_init__(self) -> None:
         unknown = [name for name in self.writers if name not in INSTANT_WRITERS]
         if unknown:
-            raise UsageError(f"no writer is called '{unknown[0]}'", f"choose from {', '.join(INSTANT_WRITERS)}")
+            raise unknown_name("writer", unknown[0], INSTANT_WRITERS)
         if not 0 < self.depth_scale < float("inf"):
             raise UsageError(f"depth_scale is {self.depth_scale}", "give a positive number")
 

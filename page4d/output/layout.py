@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from page4d.errors import OutputError, UsageError, listed
+from page4d.errors import OutputError, UsageError, listed, unknown_name
 from page4d.io.atomic import real_path
 
 LONGEST_NAME = 64
@@ -166,7 +166,7 @@ class OutputLayout:
             UsageError: if there is no such view.
         """
         if view not in self.view_names:
-            raise UsageError(f"no view is called '{view}'", f"the views are {listed(self.view_names)}")
+            raise unknown_name("view", view, self.view_names)
         return self.file_names[self.view_names.index(view)]
 
     def path(self, name: str) -> Path:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from page4d.choices import Poses, Preprocess
-from page4d.errors import InputError, UsageError, counted, listed
+from page4d.errors import InputError, UsageError, counted, listed, unknown_name
 from page4d.geometry.distortion import Distortion
 from page4d.io.json_records import RESTORE_RECORD, readable
 from page4d.options import ReconstructSettings, SceneOptions
@@ -123,7 +123,7 @@ def picture_size(output: "Output", view: str, size: PictureSize) -> tuple[int, i
     output.layout.file_name(view)
     sizes = {"original": output.cameras.image_sizes[output.view_names.index(view)], "maps": output.map_size(view)}
     if size not in sizes:
-        raise UsageError(f"no picture size is called '{size}'", f"the sizes are {listed(sizes)}")
+        raise unknown_name("picture size", size, sizes)
     return sizes[size]
 
 

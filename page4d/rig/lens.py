@@ -12,7 +12,7 @@ from PIL import ExifTags
 from PIL import Image as PillowImage
 
 from page4d.choices import CalibrationMatch, CalibrationResize
-from page4d.errors import InputError, UsageError, listed
+from page4d.errors import InputError, UsageError, unknown_name
 from page4d.formats.calibrations import read_lenses
 from page4d.formats.camera_model import check_lens
 from page4d.formats.files import error_context
@@ -136,7 +136,7 @@ def _parse(text: str, names: tuple[str, ...]) -> dict[str, _Focal]:
         if not equals:
             raise UsageError(f"⟨focal={text}⟩: '{part}' has no name of a view", _FORM)
         if name not in names:
-            raise UsageError(f"⟨focal={text}⟩: there is no view {name}", f"the views are {listed(names)}")
+            raise unknown_name("view", name, names, f"⟨focal={text}⟩: ")
         if name in found:
             raise UsageError(f"⟨focal={text}⟩: {name} is given twice", _FORM)
         found[name] = _value(text, value_text)

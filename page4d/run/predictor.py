@@ -17,7 +17,7 @@ from torch import Tensor
 
 from page4d.choices import Poses, Preprocess
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError, listed
+from page4d.errors import InputError, UsageError, listed, unknown_name
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.networks.conditioning import Conditioning, Memory, parts_for_one_size
@@ -471,7 +471,7 @@ def _trained(options: NetworkOptions, device: torch.device) -> NetworkPredictor:
 
 def _untrained(options: NetworkOptions, device: torch.device, seed: int) -> NetworkPredictor:
     if options.preset not in PRESETS:
-        raise UsageError(f"no network is called '{options.preset}'", f"choose from {', '.join(PRESETS)}")
+        raise unknown_name("network", options.preset, PRESETS)
     precision = choose_precision(options.precision, device)
     torch.manual_seed(seed)
     network = build_network(PRESETS[options.preset]).to(device).eval()

@@ -16,7 +16,7 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from page4d.errors import InputError, UsageError, counted, listed, shortened
+from page4d.errors import InputError, UsageError, counted, did_you_mean, listed, shortened, unknown_name
 from page4d.io.documents import (
     DocumentError,
     DocumentMissingError,
@@ -478,10 +478,7 @@ def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
     for written, entry in views.items():
         name = composed(written)
         if name not in names:
-            raise UsageError(
-                f"{path.name}: no view is called '{shortened(name)}', the views are {listed(names)}",
-                "use names of views, without suffix",
-            )
+            raise unknown_name("view", name, names, f"{path.name}: ")
         if not isinstance(entry, dict):
             raise UsageError(f"{path.name}: view '{name}' is not a table", _EXAMPLE)
         try:
@@ -507,7 +504,7 @@ def _parse(path: Path) -> object:
         text = read_text(path)
         return parse_toml(text) if path.suffix.lower() == ".toml" else parse_json(text)
     except DocumentMissingError:
-        hint = f"give a file, or one of: {', '.join(MODES)}"
+        hint = did_you_mean(path.name, MODES, f"give a file, or one of: {', '.join(MODES)}")
         raise UsageError(f"sync file '{shortened(str(path))}' does not exist", hint) from None
     except DocumentError as error:
         name = shortened(path.name or str(path))

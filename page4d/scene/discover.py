@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from page4d.errors import InputError, UsageError, counted, listed, shortened
+from page4d.errors import InputError, UsageError, counted, listed, unknown_name
 from page4d.formats.calibrations import is_calibration_name
 from page4d.formats.opencv_yaml import partner_of
 from page4d.io.atomic import real_path
@@ -204,10 +204,7 @@ def _selected(
     names = tuple(composed(name) for name in wanted)
     for name in names:
         if name not in by_name:
-            raise UsageError(
-                f"⟨views⟩: no view is called '{shortened(name)}', the views are {listed(by_name)}",
-                "give names of views, without suffix",
-            )
+            raise unknown_name("view", name, by_name, "⟨views⟩: ")
     if len(set(names)) < len(names):
         raise UsageError(f"⟨views⟩ contains a view twice: {listed(names)}", "give each view once")
     return tuple(by_name[name] for name in names), ()

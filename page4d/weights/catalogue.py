@@ -10,10 +10,9 @@ legal advice.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 
-from page4d.errors import UsageError, shortened
+from page4d.errors import unknown_name
 
 
 class RepositoryKind(StrEnum):
@@ -375,13 +374,7 @@ def find_entry(name: str) -> CatalogueEntry:
     """
     entry = CATALOGUE.get(name.lower())
     if entry is None:
-        close = get_close_matches(name.lower(), CATALOGUE, n=1)
-        hint = (
-            f"did you mean {close[0]}? 'page4d weights list' prints all"
-            if close
-            else f"known: {', '.join(CATALOGUE)}"
-        )
-        raise UsageError(f"no checkpoint is named '{shortened(name)}'", hint)
+        raise unknown_name("checkpoint", name, CATALOGUE)
     return entry
 
 

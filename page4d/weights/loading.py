@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from page4d.choices import Precision
-from page4d.errors import CapabilityError, UsageError, WeightsError, counted
+from page4d.errors import CapabilityError, UsageError, WeightsError, counted, unknown_name
 from page4d.io.atomic import describe_mismatch, parse_pin
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.config import NetworkConfig
@@ -213,7 +213,7 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
         UsageError: if the name is not that of a precision.
     """
     if name not in list(Precision):
-        raise UsageError(f"no precision is called '{name}'", f"choose from {', '.join(Precision)}")
+        raise unknown_name("precision", name, list(Precision))
     if name == Precision.AUTO:
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
         return torch.bfloat16 if fast else torch.float32

@@ -118,7 +118,7 @@ def _refuse_with_encoder(name: str, option: str, value: object) -> None:
 
 
 def _choose(model: str | None, weights: str | None, sha256: str | None) -> "tuple[str, NetworkConfig]":
-    from page4d.errors import UsageError
+    from page4d.errors import UsageError, unknown_name
     from page4d.networks.presets import PRESETS
 
     if weights is not None:
@@ -130,8 +130,7 @@ def _choose(model: str | None, weights: str | None, sha256: str | None) -> "tupl
         return found.name, describe_weights(found.path, found.sha256)[0]
     name = model or "mv-large"
     if name not in PRESETS:
-        names = ", ".join((*PRESETS, *_encoders()))
-        raise UsageError(f"no network is called '{name}'", f"choose from {names}")
+        raise unknown_name("network", name, (*PRESETS, *_encoders()))
     return name, PRESETS[name]
 
 

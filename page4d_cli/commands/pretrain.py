@@ -153,11 +153,11 @@ def _changed(
 
 def _encoder(name: str) -> "EncoderConfig":
     """Return a preset, or the configuration in a JSON file."""
-    from page4d.errors import UsageError
+    from page4d.errors import unknown_name
     from page4d.networks.encoders.build import ENCODER_PRESETS, encoder_from_json
 
     if name.endswith(".json"):
         return encoder_from_json(options.read_text(Path(name), "give an encoder as JSON, or the name of a preset"))
     if name not in ENCODER_PRESETS:
-        raise UsageError(f"no encoder is called '{name}'", f"choose from {', '.join(ENCODER_PRESETS)}")
+        raise unknown_name("encoder", name, ENCODER_PRESETS)
     return ENCODER_PRESETS[name]

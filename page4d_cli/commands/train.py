@@ -142,7 +142,7 @@ def _configuration(
     """Return the configuration; None to continue a run with its own."""
     from dataclasses import replace
 
-    from page4d.errors import UsageError
+    from page4d.errors import UsageError, unknown_name
     from page4d.lab.training.config import TRAINING_PRESETS, SourceConfig
 
     changes = {name: value for name, value in overrides.items() if value is not None}
@@ -156,7 +156,7 @@ def _configuration(
     if preset is not None and path is not None:
         raise UsageError("--preset and --config contradict each other", "leave out one of them")
     if preset is not None and preset not in TRAINING_PRESETS:
-        raise UsageError(f"no training preset is called '{preset}'", f"choose from {', '.join(TRAINING_PRESETS)}")
+        raise unknown_name("training preset", preset, TRAINING_PRESETS)
     config = TRAINING_PRESETS[preset or "demo"] if path is None else _read(path)
     if learning_rate is not None:
         changes["optimizer"] = replace(config.optimizer, learning_rate=learning_rate)

@@ -128,9 +128,7 @@ MIRROR = [[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, -1, 0], [0, 0, 0, 1]]
 USAGE = (
     Case("01 scene missing", lambda folder: folder.rmdir(), "scene folder '{scene}' does not exist", code=2),
     Case("06 views 0", write_scene, ("Invalid value for '--views'", "0 is not in the range"), "--views 0", code=2),
-    Case(
-        "06 views x", write_scene, "--views: no view is called 'x', the views are cam01, cam02", "--views x", code=2
-    ),
+    Case("06 views x", write_scene, "--views: no view is called 'x'", "--views x", code=2),
     Case("06 views ,", write_scene, "Invalid value for '--views'", "--views cam01,", code=2),
     Case("06 views twice", write_scene, "--views contains a view twice", "--views cam01,cam01", code=2),
     Case("07 nothing chosen", write_scene, "--frames 9: selects nothing", "--frames 9:", code=2),
@@ -306,7 +304,7 @@ CLOCKS = (
     Case(
         "38 unknown view",
         with_file("sync.toml", "[cam9]\noffset_s = 1.0\n"),
-        "sync.toml: no view is called 'cam9', the views are cam01, cam02",
+        "sync.toml: no view is called 'cam9'",
         code=2,
     ),
     Case("39 toml", with_file("sync.toml", "[cam01]\noffset_s = 1.0\nrate =\n"), "sync.toml: line 3:", code=2),

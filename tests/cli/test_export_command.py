@@ -72,7 +72,7 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("names", "arguments", "code", "message", "hint"),
         [
-            ("colamp", (), 2, "no format 'colamp'; did you mean colmap?", "'page4d export --list'"),
+            ("colamp", (), 2, "no format 'colamp'", "did you mean colmap? 'page4d export --list'"),
             ("glb,xyz", (), 2, "no format 'xyz'", "'page4d export --list'"),
             ("alembic", (), 2, "no format 'alembic': Alembic has no writer for Python", "export usd"),
             ("fbx", (), 2, "no format 'fbx': FBX has no free writer", "export usd"),

@@ -2,6 +2,7 @@
 
 import pickle
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,8 @@ import page4d
 from page4d.errors import in_python
 from page4d.options import in_options
 from tests.exporters.capture import make_capture
+
+ROOM = Path(__file__).parents[2] / "samples" / "room"
 
 
 @pytest.mark.parametrize(
@@ -22,7 +25,22 @@ from tests.exporters.capture import make_capture
         ("reconstruct a --out x --json=3", "Option '--json' does not take a value", ""),
         ("reconstruct a --out x --size abc", "Invalid value for '--size': 'abc' should be a valid integer", ""),
         ("reconstruct a --out x --overlap -1", "Invalid value for '--overlap': '-1' should be greater than or", ""),
-        ("reconstruct a --out x --precision foo", "Invalid value for '--precision': 'foo' is not one of 'auto'", ""),
+        (
+            "reconstruct a --out x --precision fp23",
+            "Invalid value for '--precision': 'fp23' is",
+            "did you mean fp32? ",
+        ),
+        ("reconstruct a --out x --register poeple", "Invalid value for '--register'", "did you mean people? 'page4d"),
+        ("weights show da3_bsae", "no checkpoint is called 'da3_bsae'", "did you mean da3-base? choose from"),
+        ("inspect-shapes --model MV-Tinny", "no network is called 'MV-Tinny'", "did you mean mv-tiny? choose from"),
+        (
+            "pretrain x --out y --encoder vit-m18",
+            "no encoder is called 'vit-m18'",
+            "did you mean vit-s16? choose from",
+        ),
+        ("train --out x --preset dmeo", "no training preset is called 'dmeo'", "did you mean demo? choose from"),
+        (f"inspect-scene {ROOM} --views Cam1,cam02", "--views: no view is called 'Cam1'", "did you mean cam01? "),
+        (f"inspect-scene {ROOM} --sync adio", "sync file 'adio' does not exist", "did you mean audio? give a file"),
         ("reconstruct a --out x --frames 1-2", "Invalid value for '--frames': '1-2' is not of the form A:B", ""),
         ("train", "Missing option '--out'", "'page4d train --help' lists the options"),
         ("doctor extra", "Got unexpected extra argument", "'page4d doctor --help' lists the options"),
@@ -82,8 +100,8 @@ views=9, but '{scene}' has 4 videos: cam01, cam02, cam03, cam04; pass views=4
 
 focal: register(scene, focal='cam9=50')
     register {scene} --out {new}.json --focal cam9=50
-focal='cam9=50': there is no view cam9; the views are cam01, cam02, cam03, cam04
---focal cam9=50: there is no view cam9; the views are cam01, cam02, cam03, cam04
+focal='cam9=50': no view is called 'cam9'; did you mean cam04? choose from cam01, cam02, cam03, cam04
+--focal cam9=50: no view is called 'cam9'; did you mean cam04? choose from cam01, cam02, cam03, cam04
 
 None: evaluate(result, truth)
     evaluate {result} {truth}

@@ -46,8 +46,9 @@ ADAPTER = TypeAdapter(Outer)
     [
         ({"number": 0}, "inner: number is 0", "it must be greater than 0"),
         ({"number": 6}, "inner: number and layers contradict each other", "change one of them"),
-        ({"numbr": 1}, "inner: no field is called 'numbr'", "check its spelling"),
+        ({"numbr": 1}, "inner: no field is called 'numbr'", "did you mean number? choose from"),
         ({"kind": "c"}, "inner: kind is 'c'", "it must be 'a' or 'b'"),
+        ({"kind": "A"}, "inner: kind is 'A'", "did you mean a? it must be 'a' or 'b'"),
         ({"layers": ["x"]}, "inner: layers.0 is 'x'", "it must be a valid integer"),
     ],
 )

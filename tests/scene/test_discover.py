@@ -83,7 +83,7 @@ def test_views_are_selected_by_number_or_name(tmp_path: Path) -> None:
     assert select_views(found, 4, tmp_path)[1] == ()
     named, _ = select_views(found, ("cam3", "cam1"), tmp_path)
     assert [view.name for view in named] == ["cam3", "cam1"]
-    with pytest.raises(UsageError, match="no view is called 'cam9', the views are cam1, cam2, cam3, cam4"):
+    with pytest.raises(UsageError, match="no view is called 'cam9'"):
         select_views(found, ("cam9",), tmp_path)
     with pytest.raises(UsageError, match="views contains a view twice"):
         select_views(found, ("cam1", "cam1"), tmp_path)

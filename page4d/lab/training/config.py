@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from page4d.choices import Precision, SceneFamily
-from page4d.errors import UsageError
+from page4d.errors import UsageError, unknown_name
 from page4d.io.json_records import config_from_json, config_record
 from page4d.lab.synthetic.rigs import ImageSide, NumTimes, NumViews
 from page4d.lab.training.losses import LossConfig, SceneUnit
@@ -184,7 +184,7 @@ class TrainConfig(RunConfig):
         if isinstance(self.model, NetworkConfig):
             return self.model
         if self.model not in PRESETS:
-            raise UsageError(f"no network is called '{self.model}'", f"choose from {', '.join(PRESETS)}")
+            raise unknown_name("network", self.model, PRESETS)
         return PRESETS[self.model]
 
     @staticmethod
