@@ -303,7 +303,8 @@ class UpAxis(StrEnum):
     """Axis of the run's world that points up."""
 
     AUTO = "auto"
-    """-y in the world of the first camera; in a calibrated world the mean of the cameras' upward axes."""
+    """That of an upright run or calibration; else -y in the world of the first camera, and in a calibrated world the
+    mean of the cameras' upward axes."""
 
     X = "x"
     Y = "y"
@@ -311,3 +312,10 @@ class UpAxis(StrEnum):
     MINUS_X = "-x"
     MINUS_Y = "-y"
     MINUS_Z = "-z"
+
+    @property
+    def vector(self) -> tuple[float, float, float]:
+        """The unit vector of an axis."""
+        length = -1.0 if self.value.startswith("-") else 1.0
+        x, y, z = (length if self.value.endswith(name) else 0.0 for name in "xyz")
+        return x, y, z

@@ -769,8 +769,8 @@ class ExportSettings:
     up: Annotated[
         UpAxis,
         Option(
-            "Axis of the run's world that points up. auto: -y if its world is that of the first camera, else the "
-            "mean upward axis of the cameras.",
+            "Axis of the run's world that points up. auto: that of an upright world, else -y if the world is that of "
+            "the first camera, else the mean upward axis of the cameras.",
             WORLD,
         ),
     ] = UpAxis.AUTO

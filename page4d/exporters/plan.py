@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.choices import ImageFormat, Pinhole
+from page4d.choices import ImageFormat, Pinhole, UpAxis
 from page4d.errors import InputError, OutputError, UsageError, counted, listed, size_of, unknown_name
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, Layout, PictureUse, Points
 from page4d.exporters.job import ExportJob, ExportView
@@ -96,8 +96,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
     )
     if format.same_size and len({one.size for one in geometry}) > 1:
         raise UsageError(f"{format.name} needs pictures of one size", "give ⟨pinhole=common⟩")
-    all_poses = output.cameras.world_to_camera.numpy()
-    up, up_found = choose_up(settings.up, all_poses, is_calibrated=has_calibrated_world(output))
+    up, up_found = up_axis(output, settings.up)
     clouds = None
     if format.point_bytes:
         selection = PointFilter(
@@ -133,9 +132,11 @@ def _max_points(format: Format, settings: ExportSettings) -> int:
     return format.animated_points if settings.animated else format.max_points
 
 
-def has_calibrated_world(output: Output) -> bool:
-    """Return whether the world of a run is that of a calibration."""
-    return output.run.scene.calibration is not None and output.run.settings.get("poses", "input") == "input"
+def up_axis(output: Output, given: UpAxis) -> tuple[UpAxis, str]:
+    """Return the axis that points up in the world of a run, and how it was found."""
+    cameras = output.cameras
+    is_calibrated = output.run.scene.calibration is not None and output.run.settings.get("poses", "input") == "input"
+    return choose_up(given, cameras.world_to_camera.numpy(), known=cameras.up, is_calibrated=is_calibrated)
 
 
 def exported_views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:

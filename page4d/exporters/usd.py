@@ -25,8 +25,8 @@ from page4d.errors import OutputError
 from page4d.exporters.job import ExportJob, Written, opengl_poses
 from page4d.exporters.pictures import linear_from_srgb
 from page4d.exporters.points import point_spacing
-from page4d.exporters.world import turn_up
 from page4d.formats.ply import PointCloud
+from page4d.geometry.rotation import turn_up
 from page4d.io.atomic import output_error, real_path
 from page4d.output.layout import frame_name
 

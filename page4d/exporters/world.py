@@ -7,18 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import UpAxis
+from page4d.geometry.rotation import turn_up
 
 SNAP_DEG = 20.0
 """Largest angle between the cameras' mean upward axis and the axis of the world that it is taken for."""
-
-_AXES = {
-    UpAxis.X: (1.0, 0.0, 0.0),
-    UpAxis.Y: (0.0, 1.0, 0.0),
-    UpAxis.Z: (0.0, 0.0, 1.0),
-    UpAxis.MINUS_X: (-1.0, 0.0, 0.0),
-    UpAxis.MINUS_Y: (0.0, -1.0, 0.0),
-    UpAxis.MINUS_Z: (0.0, 0.0, -1.0),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,34 +63,24 @@ def export_world(up: UpAxis, target: str, scale: float) -> ExportWorld:
     return ExportWorld(up=up, exported_up=goal, scale=scale, rotation=turn_up(up, goal))
 
 
-def turn_up(up: UpAxis, goal: UpAxis) -> NDArray[np.float64]:
-    """Return the rotation that turns one axis to another about a third: exact, with entries 0 and +-1.
+def choose_up(
+    up: UpAxis, world_to_camera: NDArray[np.float64], *, known: UpAxis | None = None, is_calibrated: bool
+) -> tuple[UpAxis, str]:
+    """Return the axis that points up in the run's world, and how it was found; poses are [T, V, 4, 4].
 
-    Opposite axes are exchanged by half a turn about x, or about y for the x axes: -y to y is diag(1, -1, -1).
+    `known` is the axis of an upright world.
     """
-    start, end = np.array(_AXES[up]), np.array(_AXES[goal])
-    if np.array_equal(start, end):
-        return np.eye(3)
-    if np.array_equal(start, -end):
-        return np.diag([-1.0, 1.0, -1.0] if start[0] else [1.0, -1.0, -1.0])
-    third = np.cross(start, end)
-    rotation: NDArray[np.float64] = (
-        np.outer(end, start) + np.outer(-start, end) + np.outer(third, third)
-    )  # a quarter turn about `third`
-    return rotation + 0.0  # no negative zeros
-
-
-def choose_up(up: UpAxis, world_to_camera: NDArray[np.float64], *, is_calibrated: bool) -> tuple[UpAxis, str]:
-    """Return the axis that points up in the run's world, and how it was found; poses are [T, V, 4, 4]."""
     if up is not UpAxis.AUTO:
         return up, "given"
+    if known is not None:
+        return known, "the world is upright"
     if not is_calibrated:
         return UpAxis.MINUS_Y, "the world is that of the first camera"
     upward = -world_to_camera[..., 1, :3].reshape(-1, 3).mean(axis=0)
     length = float(np.linalg.norm(upward))
     if length < 1e-6:
         return UpAxis.MINUS_Y, "the cameras' upward axes cancel out"
-    cosines = {axis: float(np.dot(vector, upward)) / length for axis, vector in _AXES.items()}
+    cosines = {axis: float(np.dot(axis.vector, upward)) / length for axis in UpAxis if axis is not UpAxis.AUTO}
     best = max(cosines, key=cosines.__getitem__)
     angle = float(np.degrees(np.arccos(np.clip(cosines[best], -1.0, 1.0))))
     how = f"the mean upward axis of the cameras is {angle:.0f} degrees off it"

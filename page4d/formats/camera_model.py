@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from page4d.choices import UpAxis
 from page4d.conventions import Scale
 from page4d.errors import InputError, listed, shortened
 from page4d.geometry.camera import denormalize_pixels, normalize_pixels
@@ -305,8 +306,9 @@ class Calibration:
     """All cameras of a calibration file.
 
     `scale` is METRIC if the camera positions are in metres. `file_unit` is the unit that the file declares ("m", "cm"
-    or "mm"), or None. `notices` are warnings about a readable file. The cameras of an `unnamed` calibration belong to
-    the views in the natural order of their names. `format` is set by `read_calibration`.
+    or "mm"), or None; `up` is the axis that points up in an upright world, or None. `notices` are warnings about a
+    readable file. The cameras of an `unnamed` calibration belong to the views in the natural order of their names.
+    `format` is set by `read_calibration`.
 
     Raises:
         InputError: if there is no camera, or two cameras have the same name.
@@ -317,6 +319,7 @@ class Calibration:
     cameras: tuple[CalibratedCamera, ...]
     format: str = ""
     file_unit: str | None = None
+    up: UpAxis | None = None
     notices: tuple[str, ...] = ()
     unnamed: bool = False
 

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float
-from pydantic import Field, Strict
+from pydantic import BeforeValidator, Field, Strict
 from torch import Tensor
 
 import page4d
+from page4d.choices import UpAxis
 from page4d.conventions import DESCRIPTION, INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, ShapeError
 from page4d.formats.build import FileSchema, Matrix3, Matrix4, Side, WidthHeight, make_camera
@@ -77,6 +78,7 @@ class _OutputView(_Camera):
 
 class _Document(FileSchema):
     pixel_center: _PixelCenter | None = None
+    up: object = None
     times: list[float] = Field(default=[])
 
 
@@ -129,7 +131,9 @@ def write(calibration: Calibration, path: Path) -> None:
             content["distortion"] = asdict(camera.distortion)
         cameras[readable(camera.name)] = content
     head = {"page4d": page4d.__version__, "pixel_center": PIXEL_CENTER, "scale": calibration.scale.value}
-    text = format_json({**head, "unit": calibration.scale.unit, "cameras": cameras}) + "\n"
+    text = (
+        format_json({**head, "unit": calibration.scale.unit, **_up_entry(calibration.up), "cameras": cameras}) + "\n"
+    )
     write_bytes_atomic(path, text.encode())
 
 
@@ -151,7 +155,12 @@ def _read_truth(path: Path, truth: _Truth) -> Calibration:
         intrinsics = torch.tensor(camera.intrinsics, dtype=torch.float64)
         given = {"intrinsics": intrinsics, "image_size": (camera.height, camera.width), "pixel_center": center}
         cameras.append(_built(path.name, name, camera, truth.times or None, **given))
-    return _calibration(path, Scale.METRIC if metric else Scale.ARBITRARY, cameras, notices)
+    return _calibration(path, Scale.METRIC if metric else Scale.ARBITRARY, cameras, notices, _axis(truth.up))
+
+
+def _axis(value: object) -> UpAxis | None:
+    """Return the axis that points up, None for anything else under this key, as other tools may write."""
+    return UpAxis(value) if isinstance(value, str) and value in set(UpAxis) - {UpAxis.AUTO} else None
 
 
 def _declared_center(text: str) -> float | None:
@@ -182,7 +191,7 @@ def _read_output(path: Path, output: _Output) -> Calibration:
         given = {"intrinsics": intrinsics, "image_size": tuple(view.image_size[::-1]), "pixel_center": center}
         cameras.append(_built(path.name, name, view, output.times, **given))
         notices += [] if notice is None else [notice]
-    return _calibration(path, output.scale, cameras, notices)
+    return _calibration(path, output.scale, cameras, notices, _axis(output.up))
 
 
 def _built(label: str, name: str, camera: _Camera, times: list[float] | None, **given: Any) -> CalibratedCamera:
@@ -196,9 +205,17 @@ def _built(label: str, name: str, camera: _Camera, times: list[float] | None, **
     return make_camera(label, name, world_to_camera=poses, distortion=distortion, times=known, **given)
 
 
-def _calibration(path: Path, scale: Scale, cameras: list[CalibratedCamera], notices: list[str]) -> Calibration:
-    unit = "m" if scale is Scale.METRIC else None
-    return Calibration(path=path, scale=scale, cameras=tuple(cameras), file_unit=unit, notices=tuple(notices))
+def _calibration(
+    path: Path, scale: Scale, cameras: list[CalibratedCamera], notices: list[str], up: UpAxis | None
+) -> Calibration:
+    return Calibration(
+        path=path,
+        scale=scale,
+        cameras=tuple(cameras),
+        up=up,
+        file_unit="m" if scale is Scale.METRIC else None,
+        notices=tuple(notices),
+    )
 
 
 def _median_intrinsics(
@@ -218,6 +235,7 @@ class CaptureCameras:
 
     `image_sizes` are the original (height, width) of every view, `map_sizes` those of its maps, none if it has no
     maps; `times` are seconds on the common clock, whose 0 is at `start_ns`, which `cameras.json` does not hold.
+    `up` is the axis that points up in an upright world, None where it is unknown.
     """
 
     times: Float[Tensor, " T"]
@@ -228,6 +246,7 @@ class CaptureCameras:
     scale: Scale
     map_sizes: tuple[tuple[int, int], ...] = ()
     start_ns: int = 0
+    up: UpAxis | None = None
 
     def intrinsics_at(self, view: int, size: tuple[int, int]) -> Float[Tensor, "T 3 3"]:
         """Return the intrinsics of a view whose image was resized to a (height, width)."""
@@ -265,6 +284,7 @@ class _Run(FileModel):
     conventions: dict[str, str]
     scale: Scale
     unit: Literal["metre", "arbitrary"]
+    up: Annotated[UpAxis | None, BeforeValidator(_axis)] = None
     times: Annotated[Float[Tensor, " T"], DOUBLES]
     views: dict[str, _RunView]
 
@@ -294,10 +314,15 @@ def write_cameras_json(path: Path, cameras: CaptureCameras) -> WrittenFile:
         "conventions": DESCRIPTION,
         "scale": cameras.scale.value,
         "unit": cameras.scale.unit,
+        **_up_entry(cameras.up),
         "times": cameras.times.tolist(),
         "views": views,
     }
     return write_bytes_atomic(path, (format_json(document) + "\n").encode())
+
+
+def _up_entry(up: UpAxis | None) -> dict[str, str]:
+    return {} if up is None else {"up": up.value}
 
 
 def _compact(matrices: Float[Tensor, "T N N"]) -> list[list[float]] | Iterator[list[list[float]]]:
@@ -335,5 +360,6 @@ def read_cameras_json(path: Path) -> CaptureCameras:
         world_to_camera=poses,
         intrinsics=stacked("intrinsics"),
         scale=content.scale,
+        up=content.up,
         map_sizes=tuple(view.map_size[::-1] for view in content.views.values() if view.map_size),
     )

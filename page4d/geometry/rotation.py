@@ -1,8 +1,12 @@
 """Rotations: matrices, unit quaternions (wxyz) and rotation vectors, batched and differentiable."""
 
+import numpy as np
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
+
+from page4d.choices import UpAxis
 
 
 def wxyz_from_xyzw(quaternion_xyzw: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
@@ -136,3 +140,20 @@ def rotation_defect(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batc
     identity = torch.eye(3, dtype=matrix.dtype, device=matrix.device)
     defect = (matrix.transpose(-1, -2) @ matrix - identity).abs().amax(dim=(-1, -2))
     return torch.where(torch.linalg.det(matrix) < 0, torch.full_like(defect, 2.0).maximum(defect), defect)
+
+
+def turn_up(up: UpAxis, goal: UpAxis) -> NDArray[np.float64]:
+    """Return the rotation that turns one axis to another about a third: exact, with entries 0 and +-1.
+
+    Opposite axes are exchanged by half a turn about x, or about y for the x axes: -y to y is diag(1, -1, -1).
+    """
+    start, end = np.array(up.vector), np.array(goal.vector)
+    if np.array_equal(start, end):
+        return np.eye(3)
+    if np.array_equal(start, -end):
+        return np.diag([-1.0, 1.0, -1.0] if start[0] else [1.0, -1.0, -1.0])
+    third = np.cross(start, end)
+    rotation: NDArray[np.float64] = (
+        np.outer(end, start) + np.outer(-start, end) + np.outer(third, third)
+    )  # a quarter turn about `third`
+    return rotation + 0.0  # no negative zeros

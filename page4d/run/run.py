@@ -477,6 +477,7 @@ class Run:
             scale=self.world.scale,
             map_sizes=tuple(transform.map_size for transform in self.plan.map_transforms),
             start_ns=self.scene.start_ns or 0,
+            up=self.scene.up,
         )
         files = write_capture_cameras(self.layout, in_world(cameras, self.scene.world_offset))
         files += self.motion.finish(self._history(self.state))

@@ -384,4 +384,4 @@ def _cameras_fingerprint(scene: Scene) -> str | None:
         if camera is not None
     ]
     offset = "" if scene.world_offset is None else str(scene.world_offset)
-    return hashlib.sha256("".join([*parts, offset]).encode()).hexdigest()
+    return hashlib.sha256("".join([*parts, offset, scene.up or ""]).encode()).hexdigest()

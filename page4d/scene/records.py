@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
 from torch import Tensor
 
-from page4d.choices import MaskMeaning
+from page4d.choices import MaskMeaning, UpAxis
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import Level as Level
 from page4d.errors import Notice as Notice
@@ -154,7 +154,8 @@ class Scene:
     """A synchronized capture: V views on one clock and T instants at which every view has a frame.
 
     No frame is decoded yet. `times` are in seconds on the common clock, whose 0 is the time stamp `start_ns` of the
-    frames in nanoseconds: since 1970 for dates; None without time stamps. `scale` is the unit of the calibration.
+    frames in nanoseconds: since 1970 for dates; None without time stamps. `scale` is the unit of the calibration,
+    `up` the axis that points up in its world, if it is upright.
     Cameras are about the `world_offset` of a calibration whose coordinates are too large for single precision.
     Measured depth maps have `depth_levels` levels per unit. `other_files` are input files besides the views, such as
     the calibration.
@@ -164,6 +165,7 @@ class Scene:
     views: tuple[View, ...]
     times: NDArray[np.float64]
     scale: Scale = Scale.ARBITRARY
+    up: UpAxis | None = None
     world_offset: tuple[float, float, float] | None = None
     mask_meaning: MaskMeaning = MaskMeaning.DYNAMIC
     depth_levels: float = METRIC_DEPTH_SCALE

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from page4d.choices import PointLayer, UpAxis
 from page4d.exporters.job import ExportView, frame_rate
-from page4d.exporters.plan import exported_instants, exported_views, has_calibrated_world
+from page4d.exporters.plan import exported_instants, exported_views, up_axis
 from page4d.exporters.points import CloudReader, PointFilter, layer_limits, layer_sizes, point_spacing
-from page4d.exporters.world import choose_up
 from page4d.formats.ply import PointCloud, read_ply_header
 from page4d.formats.tracks import Tracks
 from page4d.geometry.transforms import invert_rigid
@@ -214,8 +213,6 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
     views = exported_views(output, settings)
     instants = exported_instants(output, settings)
     indices = tuple(view.index for view in views)
-    poses = output.cameras.world_to_camera.numpy()
-    up, _ = choose_up(settings.up, poses, is_calibrated=has_calibrated_world(output))
     chosen = np.ix_(instants, indices)
     clouds = CloudReader(output, instants, PointFilter(views=indices), cuts_outliers=False, seed=settings.seed)
     return ViewerContent(
@@ -223,7 +220,7 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
         views=views,
         instants=instants,
         seconds=output.cameras.times.numpy()[list(instants)],
-        up=up,
+        up=up_axis(output, settings.up)[0],
         camera_to_world=invert_rigid(output.cameras.world_to_camera).numpy()[chosen],
         intrinsics=output.cameras.intrinsics.numpy()[chosen],
         clouds=clouds,

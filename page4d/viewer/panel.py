@@ -20,7 +20,6 @@ from page4d.viewer.scene import (
     first_viewpoint,
     frustum,
     quaternion,
-    up_vector,
     vector,
 )
 
@@ -225,7 +224,7 @@ class LookThrough:
         if client.client_id == self._client:
             self._leave()  # the browser may not have reported its arrival in a frustum yet
         with client.atomic():
-            client.camera.up_direction = up_vector(self._content.up)
+            client.camera.up_direction = self._content.up.vector
             client.camera.position = self._viewpoint.position
             client.camera.look_at = self._viewpoint.look_at
             client.camera.fov = _FOV

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from page4d.choices import PointLayer, UpAxis
-from page4d.exporters.world import turn_up
+from page4d.choices import PointLayer
 from page4d.formats.maps import encode_image
 from page4d.formats.ply import PointCloud
 from page4d.formats.tracks import Tracks
@@ -94,11 +93,6 @@ def vector(values: NDArray[np.float64]) -> Vector:
     return x, y, z
 
 
-def up_vector(up: UpAxis) -> Vector:
-    """Return the unit vector of an axis."""
-    return vector(turn_up(UpAxis.Y, up)[:, 1])
-
-
 def frustum_depth(content: ViewerContent) -> float:
     """Return the depth at which pictures of frusta lie: a share of the scene.
 
@@ -115,7 +109,7 @@ def frustum_depth(content: ViewerContent) -> float:
 
 def first_viewpoint(content: ViewerContent) -> ViewerCamera:
     """Return a viewpoint behind and above the cameras, at their mean height, towards the scene."""
-    target, up, distance = _target(content), np.array(up_vector(content.up)), _distance(content)
+    target, up, distance = _target(content), np.array(content.up.vector), _distance(content)
     offsets = content.camera_to_world[0, :, :3, 3] - target
     heights = offsets @ up
     level = offsets - heights[:, None] * up
@@ -218,7 +212,7 @@ def _encoded(pixels: NDArray[np.uint8]) -> bytes:
 def prepare_scene(server: "ViserServer", content: ViewerContent) -> None:
     """Set the up direction and the first viewpoint."""
     viewpoint = first_viewpoint(content)
-    server.scene.set_up_direction(up_vector(content.up))
+    server.scene.set_up_direction(content.up.vector)
     server.initial_camera.position = viewpoint.position
     server.initial_camera.look_at = viewpoint.look_at
     server.initial_camera.near = viewpoint.near

@@ -8,15 +8,15 @@ import pytest
 
 from page4d.choices import UpAxis
 from page4d.exporters.export import export
-from page4d.exporters.world import choose_up, export_world, turn_up
+from page4d.exporters.world import choose_up, export_world
+from page4d.geometry.rotation import turn_up
 from tests.exporters.capture import Capture
 
 AXES = [axis for axis in UpAxis if axis is not UpAxis.AUTO]
 
 
 def vector(axis: UpAxis) -> np.ndarray:
-    index = "xyz".index(axis.value[-1])
-    return np.eye(3)[index] * (-1 if axis.value.startswith("-") else 1)
+    return np.array(axis.vector)
 
 
 @pytest.mark.parametrize(("up", "goal"), list(itertools.product(AXES, AXES)))
@@ -84,8 +84,10 @@ def test_a_tilted_world_is_reported() -> None:
     assert "⟨up⟩" in how
 
 
-def test_a_given_axis_is_taken() -> None:
-    assert choose_up(UpAxis.X, poses_with_up(vector(UpAxis.Z)), is_calibrated=True) == (UpAxis.X, "given")
+def test_a_given_axis_is_taken_and_else_that_of_an_upright_world() -> None:
+    poses = poses_with_up(vector(UpAxis.Z))
+    assert choose_up(UpAxis.X, poses, known=UpAxis.Y, is_calibrated=True) == (UpAxis.X, "given")
+    assert choose_up(UpAxis.AUTO, poses, known=UpAxis.Y, is_calibrated=True) == (UpAxis.Y, "the world is upright")
 
 
 @pytest.mark.parametrize("name", ["splat", "dynamic3dgs"])

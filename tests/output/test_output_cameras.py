@@ -11,8 +11,10 @@ import pytest
 import torch
 from evo.tools import file_interface
 
+from page4d.choices import CalibrationFormat, UpAxis
 from page4d.conventions import DESCRIPTION, Scale
 from page4d.errors import InputError, OutputError, ShapeError
+from page4d.formats.calibrations import read_calibration, write_calibration
 from page4d.formats.cameras_json import CaptureCameras, read_cameras_json
 from page4d.geometry.transforms import invert_rigid
 from page4d.output.cameras import capture_cameras
@@ -49,6 +51,23 @@ def test_cameras_json_is_read_back_exactly(tmp_path: Path, cameras: CaptureCamer
     for name in ("times", "world_to_camera", "intrinsics"):
         assert torch.equal(getattr(found, name), getattr(cameras, name))
     assert (found.view_names, found.image_sizes, found.scale) == (NAMES, SIZES, Scale.METRIC)
+
+
+def test_the_axis_that_points_up_is_kept_and_others_are_ignored(tmp_path: Path) -> None:
+    layout, cameras = OutputLayout(tmp_path, NAMES), capture_cameras([made_capture(3)])
+    write_capture_cameras(layout, cameras)
+    assert b'"up"' not in layout.cameras.read_bytes()
+    write_capture_cameras(layout, replace(cameras, up=UpAxis.MINUS_Z))
+    assert read_cameras_json(layout.cameras).up is UpAxis.MINUS_Z
+    calibration = read_calibration(layout.cameras)
+    assert calibration.up is UpAxis.MINUS_Z
+    static = tuple(camera for camera in calibration.cameras if camera.is_static)
+    write_calibration(replace(calibration, cameras=static), tmp_path / "rig.json", CalibrationFormat.PAGE4D)
+    assert read_calibration(tmp_path / "rig.json").up is UpAxis.MINUS_Z
+    content = json.loads((tmp_path / "rig.json").read_text())
+    for foreign in ([0, 0, 1], "auto", 3, "up"):
+        (tmp_path / "rig.json").write_text(json.dumps(content | {"up": foreign}))
+        assert read_calibration(tmp_path / "rig.json").up is None
 
 
 def test_cameras_json_records_conventions_units_and_sizes(tmp_path: Path) -> None:

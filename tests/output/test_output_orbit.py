@@ -1,11 +1,14 @@
 """The video of the 4D cloud: it plays all instants, the viewpoint moves, and any player decodes it."""
 
+from dataclasses import replace
+
 import av
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from page4d.choices import UpAxis
 from page4d.formats.ply import PointCloud
 from page4d.options import PointOptions
 from page4d.output.preview import cloud as orbit
@@ -74,6 +77,16 @@ def test_all_instants_are_shown_in_order(number: int, period: float) -> None:
     if number * period >= NUM_FRAMES / FPS:
         assert (steps >= 0).all()
         assert shown[-1] >= number - 1 - np.ceil(number / NUM_FRAMES)
+
+
+@pytest.mark.parametrize("axis", ["z", "-x"])
+def test_previews_stand_on_the_up_axis_of_an_upright_world(output: Output, axis: str) -> None:
+    output = replace(output, cameras=replace(output.cameras, up=UpAxis(axis)))
+    views = [view.axes for view in orbit._viewpoints(output, [0] * NUM_FRAMES)]
+    views += orbit._view_axes(output.cameras, output.cameras.world_to_camera[0].numpy())
+    for right, down, _ in views:
+        assert right @ np.array(UpAxis(axis).vector) == pytest.approx(0, abs=1e-9)
+        assert down @ np.array(UpAxis(axis).vector) < -0.8
 
 
 def test_the_nearest_point_is_drawn_in_front(output: Output) -> None:

@@ -26,7 +26,6 @@ from page4d.viewer.scene import (
     frustum_depth,
     quaternion,
     shrunk,
-    up_vector,
 )
 
 
@@ -149,7 +148,7 @@ def test_quaternions_are_those_of_the_poses(content):
 
 def test_the_first_viewpoint_is_behind_and_above_the_cameras(content):
     viewpoint = first_viewpoint(content)
-    up = np.array(up_vector(content.up))
+    up = np.array(content.up.vector)
     assert up.tolist() == [0, -1, 0]
     centers = content.camera_to_world[0, :, :3, 3]
     forward = np.array(viewpoint.look_at) - viewpoint.position

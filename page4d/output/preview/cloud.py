@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from page4d.choices import UpAxis
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
 from page4d.formats.cameras_json import CaptureCameras
@@ -89,8 +90,10 @@ def looking_along(direction: NDArray[np.float64], up: NDArray[np.float64]) -> ND
     return np.stack([right, np.cross(forward, right), forward])
 
 
-def upward_axis(world_to_camera: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean upward axis of cameras [N, 4, 4], or the first one's if they cancel out."""
+def upward_axis(world_to_camera: NDArray[np.float64], known: UpAxis | None = None) -> NDArray[np.float64]:
+    """Return the known up axis, else the mean upward axis of cameras [N, 4, 4], or the first one's if they cancel."""
+    if known is not None:
+        return np.array(known.vector)
     up = -world_to_camera[:, 1, :3].mean(axis=0)
     if np.linalg.norm(up) < 0.1:  # as of cameras around a common viewing axis
         up = -world_to_camera[0, 1, :3]
@@ -193,8 +196,8 @@ class _Frustum:
 def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, notice: str = "") -> NDArray[np.uint8]:
     """Draw the cloud from behind and above the first camera and from its side, each with a scale bar.
 
-    Both views have the same scale and are orthographic, so the scale bars hold at every depth. "Up" is the mean of
-    the cameras' upward axes. Returns the picture [H, W, 3] in RGB.
+    Both views have the same scale and are orthographic, so the scale bars hold at every depth. "Up" is the axis of
+    an upright world, else the mean of the cameras' upward axes. Returns the picture [H, W, 3] in RGB.
 
     Raises:
         ShapeError: if there is no such instant.
@@ -211,7 +214,7 @@ def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, not
     first, time = fitted_text(drawable(cameras.view_names[0]), 17, 300), float(cameras.times[time_index])
     titles = (f"from behind and above {first}", f"from the side of {first}")
     picture, pen = blank(3 * _MARGIN + 2 * _PANEL[0], _HEADING + _PANEL[1] + _MARGIN)
-    fitted = [Orthographic.fitted(axes, shown, _PANEL, _BORDER_PX) for axes in _view_axes(world_to_camera)]
+    fitted = [Orthographic.fitted(axes, shown, _PANEL, _BORDER_PX) for axes in _view_axes(cameras, world_to_camera)]
     zoom = min(view.pixels_per_unit for view in fitted)
     for index, (title, view) in enumerate(zip(titles, fitted, strict=True)):
         x = _MARGIN + index * (_PANEL[0] + _MARGIN)
@@ -224,10 +227,12 @@ def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, not
     return np.asarray(with_banner(picture, notice))
 
 
-def _view_axes(world_to_camera: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _view_axes(
+    cameras: CaptureCameras, world_to_camera: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the axes of both views: along the first camera from 30 degrees above, and across from 12 above."""
     down, forward = world_to_camera[:, 1, :3], world_to_camera[:, 2, :3]
-    up = upward_axis(world_to_camera)
+    up = upward_axis(world_to_camera, cameras.up)
     ahead = forward[0] - (forward[0] @ up) * up
     if np.linalg.norm(ahead) < 0.1:  # the first camera faces straight down or up
         ahead = (down[0] @ up) * up - down[0]
@@ -383,7 +388,7 @@ def _viewpoints(output: Output, instants: list[int]) -> list[Viewpoint]:
     first, last = output.points(instants[0]), output.points(max(instants))
     points = np.concatenate([bulk(first.xyz), bulk(last.xyz)])
     poses = to_numpy(output.cameras.world_to_camera[instants[0]])
-    up = upward_axis(poses)
+    up = upward_axis(poses, output.cameras.up)
     target = np.median(points, axis=0) if len(points) else np.zeros(3)
     away = target - centers_of(poses).mean(axis=0)
     away = away - (away @ up) * up
