@@ -227,8 +227,9 @@ class PlacedRecord(FileModel):
     """The camera of a view: whether evidence places it, or why not, and the `source` of the camera in the result.
 
     `focal` is in pixels of the original image; `focal_std` is the relative standard deviation of an estimated one;
-    `residual_px` is the median reprojection error. `focal` is a start value where the source is `unknown` and the
-    view is not placed.
+    `residual_px` is the median reprojection error, `epipolar_px` the standard deviation of the epipolar lines of
+    other views (median over these), both in pixels of the original image. `focal` is a start value where the
+    source is `unknown` and the view is not placed.
     """
 
     view: Name
@@ -238,6 +239,7 @@ class PlacedRecord(FileModel):
     focal_source: Literal["calibration", "option", "exif", "unknown"]
     focal_std: _NotNegative | None = None
     residual_px: _NotNegative | None = None
+    epipolar_px: _NotNegative | None = None
     reason: str = ""
 
 

@@ -202,7 +202,13 @@ class RigRegistration(FileModel):
 
 
 def placed_record(
-    name: str, lens: Lens, reason: str = "", *, residual_px: float | None = None, focal_std: float | None = None
+    name: str,
+    lens: Lens,
+    reason: str = "",
+    *,
+    residual_px: float | None = None,
+    focal_std: float | None = None,
+    epipolar_px: float | None = None,
 ) -> PlacedRecord:
     """Record the camera of a view, placed unless there is a reason; the result has the evidence's if it is."""
     return PlacedRecord(
@@ -213,6 +219,7 @@ def placed_record(
         focal_source=lens.focal_source.value,
         focal_std=focal_std,
         residual_px=residual_px,
+        epipolar_px=epipolar_px,
         reason=reason,
     )
 

@@ -297,12 +297,13 @@ class Assembly:
             cameras = {}
         parts = connected_parts(len(self.names), [(pair.first, pair.second) for pair in self.accepted()])
         origin = np.linalg.inv(cameras[min(cameras)]) if cameras else np.eye(4)
+        epipolar = self._epipolar_std(tuple(cameras))
         records: list[PlacedRecord] = []
         found: list[ViewCamera | None] = []
         for view, (name, lens) in enumerate(zip(self.names, self.lenses, strict=True)):
             if view in cameras:
-                residual, std = self._residual(view), self._focal_std(view)
-                records.append(placed_record(name, lens, residual_px=residual, focal_std=std))
+                residual, std, lines = self._residual(view), self._focal_std(view), epipolar.get(view)
+                records.append(placed_record(name, lens, residual_px=residual, focal_std=std, epipolar_px=lines))
                 found.append(lens.camera(cameras[view] @ origin))
             else:
                 records.append(placed_record(name, lens, self._reason(view, parts)))
@@ -341,6 +342,16 @@ class Assembly:
         assert self.adjustment is not None
         seen = self.adjustment.tracks.view == self.placement.views.index(view)
         return float(np.median(self.adjustment.residual_px[seen])) if seen.any() else None
+
+    def _epipolar_std(self, views: Sequence[int]) -> dict[int, float]:
+        """Return the standard deviation of epipolar lines in these views: in px, the median over the other ones."""
+        if self.placement is None or self.adjustment is None:
+            return {}
+        rows = [self.placement.views.index(view) for view in views]
+        sizes = [self.lenses[view].image_size for view in self.placement.views]
+        std = self.adjustment.epipolar_std_px(sizes)[np.ix_(rows, rows)]
+        shown = zip(views, std.T, strict=True)
+        return {view: float(np.nanmedian(of_view)) for view, of_view in shown if np.isfinite(of_view).any()}
 
     def _focal_std(self, view: int) -> float | None:
         return None if self.lenses[view].is_known or self.adjustment is None else self.adjustment.focal_std

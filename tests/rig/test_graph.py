@@ -19,7 +19,7 @@ from page4d.rig.records import (
     exp_rotation,
     rotation_angle_deg,
 )
-from tests.rig.people_rig import Filming, PeopleRig, film_people
+from tests.rig.people_rig import IMAGE_SIZE, Filming, PeopleRig, film_people
 
 ANGLES = (0.0, 70.0, 140.0, 230.0)
 
@@ -131,6 +131,57 @@ def test_the_weakest_pair_of_a_contradicting_triangle_is_dropped() -> None:
     placement = place((0, 1, 2), pairs, world.lenses)
     assert [(dropped.first, dropped.second) for dropped, _ in placement.dropped] == [(0, 2)]
     assert placement.views == (0, 1, 2)
+
+
+@pytest.mark.parametrize("kind", [Evidence.PEOPLE, Evidence.TEXTURE])
+def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, rng = rig(num_instants=6), np.random.default_rng(0)
+    placement = place(range(4), all_pairs(world), world.lenses)
+    tracks = merge_tracks(placement.pairs, world.num_instants)
+    if kind is Evidence.TEXTURE:
+        tracks = replace(tracks, person=np.full_like(tracks.person, -1), joint=np.full_like(tracks.joint, -1))
+    matrices = np.stack([lens.intrinsics for lens in world.lenses])
+
+    def one(tracks: Observations) -> Adjustment:
+        found = adjust(placement.world_to_camera, matrices, tracks, np.full(4, kind is Evidence.TEXTURE))
+        assert found is not None
+        return found
+
+    monkeypatch.setattr(adjustment, "_INDEPENDENT", np.inf)
+    expected, found = [], []
+    for _ in range(10):
+        noisy = replace(tracks, pixels=tracks.pixels + rng.normal(scale=0.5, size=tracks.pixels.shape))
+        result = one(noisy)
+        expected.append(result.epipolar_std_px([IMAGE_SIZE] * 4))
+        found.append(epipolar_errors(world, result))
+    ratio = np.sqrt(np.mean(np.square(found), axis=0)) / np.mean(expected, axis=0)
+    assert np.nanmedian(ratio) == pytest.approx(1.0, abs=0.3)
+    assert np.nanmin(ratio) > 0.5
+    assert np.nanmax(ratio) < 2.0
+    monkeypatch.undo()
+    wider = one(noisy).epipolar_std_px([IMAGE_SIZE] * 4) / expected[-1]
+    assert np.nanmedian(wider) == pytest.approx(np.sqrt(6 * NUM_JOINTS / 4), rel=0.05), "4 of the observations count"
+
+
+def epipolar_errors(world: PeopleRig, result: Adjustment) -> Array:
+    """Return rms distances of true images from the epipolar lines of pixels that are spread over every picture."""
+    size = np.array(IMAGE_SIZE[::-1])
+    cells = np.stack(np.meshgrid(*(np.arange(0.1, 1, 0.2),) * 2), -1).reshape(-1, 2)
+    pixels, errors = np.pad(cells * size, ((0, 0), (0, 1)), constant_values=1.0), np.full((4, 4), np.nan)
+    for first, second in np.argwhere(~np.eye(4, dtype=bool)):
+        camera, lens = world.world_to_camera[first], world.lenses[first]
+        depths = np.quantile(world.joints.reshape(-1, 3) @ camera[2, :3] + camera[2, 3], (0.25, 0.75))
+        local = (depths[:, None, None] * (pixels @ np.linalg.inv(lens.intrinsics).T)).reshape(-1, 3)
+        relative = world.world_to_camera[second] @ np.linalg.inv(camera)
+        seen = (local @ relative[:3, :3].T + relative[:3, 3]) @ world.lenses[second].intrinsics.T
+        seen /= seen[:, 2:]
+        moved = result.world_to_camera[second] @ np.linalg.inv(result.world_to_camera[first])
+        rays = np.tile(pixels, (2, 1)) @ np.linalg.inv(result.intrinsics[first]).T @ moved[:3, :3].T
+        lines = np.cross(moved[:3, 3], rays) @ np.linalg.inv(result.intrinsics[second])
+        distance = (lines * seen).sum(-1) / np.linalg.norm(lines[:, :2], axis=-1)
+        inside = ((seen[:, :2] > 0) & (seen[:, :2] < size)).all(-1)
+        errors[first, second] = np.sqrt(np.mean(distance[inside] ** 2))
+    return errors
 
 
 def test_a_shared_focal_length_is_recovered() -> None:
