@@ -1,4 +1,4 @@
-"""Robust bundle adjustment of a static rig over body keypoints and texture, with one shared unknown focal length.
+"""Robust bundle adjustment of a static rig over body keypoints and texture, with unknown lenses.
 
 Observations of one scene point are merged from the matches of accepted pairs of views.
 
@@ -7,12 +7,15 @@ Source: Triggs et al., "Bundle adjustment - a modern synthesis", 2000: Levenberg
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
+from page4d.geometry.distortion import Distortion, LensModel
+from page4d.rig.lens import START_FOCAL
 from page4d.rig.records import Array, Evidence, PairPose, exp_rotation
 
 NUM_JOINTS = 33
@@ -234,7 +237,14 @@ _JOINTS_PER_SAMPLE = 8.0
 """Keypoints of a person at an instant have correlated errors: this many count as one independent observation."""
 
 _FOCAL_PRIOR = 0.5
-"""Sigma of the logarithm of an unknown focal length around 1.2 long sides: fields of view of 27 to 68 degrees."""
+"""Sigma of the mean logarithm of unknown focal lengths around 1.2 long sides: fields of view of 27 to 68 degrees."""
+
+_FOCAL_SPREAD = 0.1
+"""Sigma of the logarithms of unknown focal lengths, in long sides, around their mean: where a lens is not determined,
+it has the focal length of the others. Estimates from people change by 2 % between 0.05 and 1."""
+
+_RADIAL_PRIOR = 0.2
+"""Sigma of the unknown coefficient k1 of radial distortion: webcams have up to 0.33."""
 
 _MAX_POINTS = 12_000
 """Points that are adjusted; more change the result less than its bias, and the time grows with them."""
@@ -264,26 +274,33 @@ _BEHIND = 1e3
 _GAUGE = 1e6
 """Weight of the fixed scale, in units of the largest diagonal entry of the normal equations."""
 
-_MAX_FOCAL_STEP = 0.3
+_MAX_LENS_STEP = 0.3
+
+
+def radial_distortion(coefficient: float) -> Distortion:
+    """Return the distortion of one radial coefficient k1."""
+    return Distortion(model=LensModel.BROWN_CONRADY, coefficients=(coefficient, 0.0, 0.0, 0.0))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adjustment:
     """Adjusted cameras and points of a part of the rig; the first camera and the scale are those of the start.
 
-    `log_focal` is the logarithm of the factor on the unknown focal lengths and `focal_std` its standard deviation,
-    None if all are known. `residual_px` are reprojection errors of the observations of `tracks`. `covariance`
-    is that of the motions of all cameras in their frames (rotation vector, translation) and their log focal lengths.
+    Of each lens, `radial` is the coefficient k1 of its distortion, `log_focal` the logarithm of the factor on its
+    focal length, and `focal_std` its standard deviation; 0 where the lens is known. `residual_px` are reprojection
+    errors of the observations of `tracks`. `covariance` is that of the motions of all cameras in their frames
+    (rotation vector, translation), their log focal lengths and radial coefficients.
     """
 
     world_to_camera: Float[Array, "V 4 4"]
     intrinsics: Float[Array, "V 3 3"]
-    log_focal: float
-    focal_std: float | None
+    radial: Float[Array, " V"]
+    log_focal: Float[Array, " V"]
+    focal_std: Float[Array, " V"]
     points: Float[Array, "P 3"]
     tracks: Observations
     residual_px: Float[Array, " N"]
-    covariance: Float[Array, "7V 7V"]
+    covariance: Float[Array, "8V 8V"]
 
     def epipolar_std_px(self, sizes: Sequence[tuple[int, int]]) -> Float[Array, "V V"]:
         """Return standard deviations, in pixels of the second view, of the epipolar lines of pixels of the first.
@@ -312,56 +329,47 @@ class Adjustment:
             by_seen = across[:, None] @ by_seen
             # A pixel of the first camera keeps its place: the scene moves with the camera instead.
             change = np.concatenate([-by_seen @ relative[:3, :3] @ _by_motion(local), by_seen @ _by_motion(seen)], -1)
-            both = np.concatenate([np.arange(7 * view, 7 * view + 7) for view in (first, second)])
+            both = np.concatenate([np.arange(8 * view, 8 * view + 8) for view in (first, second)])
             variance = (change @ self.covariance[np.ix_(both, both)] @ np.swapaxes(change, 1, 2)).mean()
             std[first, second] = np.sqrt(max(float(variance), 0.0))
         return std
-
-
-def _by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
-    """Return the derivatives of x / z and y / z."""
-    x, y, z = local.T
-    zero = np.zeros_like(x)
-    return np.stack([np.stack([1 / z, zero, -x / z**2], -1), np.stack([zero, 1 / z, -y / z**2], -1)], -2)
-
-
-def _by_motion(local: Float[Array, "N 3"]) -> Float[Array, "N 3 7"]:
-    """Return the derivatives of points by the camera's motion and its log focal length, which magnifies x and y."""
-    turn = np.swapaxes(np.cross(np.eye(3), local[:, None]), 1, 2)
-    unit = np.broadcast_to(np.eye(3), turn.shape)
-    return np.concatenate([turn, unit, local[..., None] * [[1.0], [1.0], [0.0]]], -1)
 
 
 def adjust(
     world_to_camera: Float[Array, "V 4 4"],
     intrinsics: Float[Array, "V 3 3"],
     tracks: Observations,
-    free_focal: Bool[NDArray[np.bool_], " V"],
+    groups: Int[_Indices, " V"],
+    *,
+    is_radial: bool = False,
 ) -> Adjustment | None:
-    """Triangulate tracks and adjust cameras, points and one shared focal factor of the views in `free_focal`.
+    """Triangulate tracks and adjust cameras, points and unknown lenses, each of a group of equal ones; -1 is known.
 
-    Observations far from the result of a first adjustment are dropped and a second one follows. The result is None
-    if no point can be triangulated.
+    A lens has a focal length and, if `is_radial`, one coefficient of radial distortion. Observations far from the
+    result of a first adjustment are dropped and a second one follows. The result is None if no point can be
+    triangulated.
     """
     tracks = _thinned(tracks)
-    cameras, matrices, log_focal = world_to_camera, intrinsics, 0.0
+    cameras, lenses = world_to_camera, np.zeros((groups.max(initial=-1) + 1, 2))
     for is_last in (False, True):
-        points, usable = triangulate(cameras, matrices, tracks)
+        problem = _Problem(tracks, intrinsics, groups, is_radial)
+        points, usable = triangulate(cameras, *problem.without_distortion(lenses))
         tracks = tracks.select(usable[tracks.point])
         if tracks.num_points == 0:
             return None
-        problem = _Problem(tracks, matrices, free_focal, log_focal)
-        state = problem.minimise(_State(cameras, points[usable], 0.0), _TOLERANCE if is_last else _FIRST_TOLERANCE)
-        cameras, log_focal = state.cameras, log_focal + state.log_focal
-        matrices = problem.scaled_intrinsics(state.log_focal)
+        problem = _Problem(tracks, intrinsics, groups, is_radial)
+        state = problem.minimise(_State(cameras, points[usable], lenses), _TOLERANCE if is_last else _FIRST_TOLERANCE)
+        cameras, lenses = state.cameras, state.lenses
         distance = np.linalg.norm(problem.residuals(state), axis=-1)
         if not is_last:
             tracks = tracks.select(distance < _OUTLIER)
+    log_focal, radial = problem.of_views(lenses).T
     return Adjustment(
         world_to_camera=cameras,
-        intrinsics=matrices,
+        intrinsics=problem.scaled_intrinsics(lenses),
+        radial=radial,
         log_focal=log_focal,
-        focal_std=problem.focal_std(state) if free_focal.any() else None,
+        focal_std=problem.focal_std(state),
         points=state.points,
         tracks=tracks,
         residual_px=distance * problem.sigma_px,
@@ -380,29 +388,81 @@ def _thinned(tracks: Observations) -> Observations:
 
 @dataclass(frozen=True)
 class _State:
+    """Cameras, points and, per group of lenses, the log factor on the focal length and the coefficient k1."""
+
     cameras: Float[Array, "V 4 4"]
     points: Float[Array, "P 3"]
-    log_focal: float
+    lenses: Float[Array, "G 2"]
+
+
+def _by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
+    """Return the derivatives of x / z and y / z."""
+    x, y, z = local.T
+    zero = np.zeros_like(x)
+    return np.stack([np.stack([1 / z, zero, -x / z**2], -1), np.stack([zero, 1 / z, -y / z**2], -1)], -2)
+
+
+def _by_motion(local: Float[Array, "N 3"]) -> Float[Array, "N 3 8"]:
+    """Return the derivatives of points by the camera's motion and its lens, which moves them in x and y."""
+    turn = np.swapaxes(np.cross(np.eye(3), local[:, None]), 1, 2)
+    unit = np.broadcast_to(np.eye(3), turn.shape)
+    magnified = local[..., None] * [[1.0], [1.0], [0.0]]
+    squared = np.square(local[:, :2] / local[:, 2:]).sum(-1)[:, None, None]
+    return np.concatenate([turn, unit, magnified, squared * magnified], -1)
 
 
 class _Problem:
-    """Residuals, Jacobians and steps. Parameters of cameras: a motion in the camera's frame; the shared log focal."""
+    """Residuals, Jacobians and steps. Parameters of cameras: a motion in the camera's frame; lenses of groups."""
 
     def __init__(
-        self, tracks: Observations, intrinsics: Float[Array, "V 3 3"], free: NDArray[np.bool_], log_focal: float
+        self, tracks: Observations, intrinsics: Float[Array, "V 3 3"], groups: Int[_Indices, " V"], is_radial: bool
     ) -> None:
-        self.tracks, self.intrinsics, self.free = tracks, intrinsics, free
-        self.start_log_focal = log_focal
-        focal = np.sqrt(intrinsics[:, 0, 0] * intrinsics[:, 1, 1])[tracks.view]
-        self.sigma_px = focal * np.where(tracks.is_people, _PEOPLE_SIGMA, _TEXTURE_SIGMA)
+        self.tracks, self.intrinsics, self.groups = tracks, intrinsics, groups
+        focal = np.sqrt(intrinsics[:, 0, 0] * intrinsics[:, 1, 1])
+        self.sigma_px = focal[tracks.view] * np.where(tracks.is_people, _PEOPLE_SIGMA, _TEXTURE_SIGMA)
         self.weights = tracks.weights / np.where(tracks.is_people, _JOINTS_PER_SAMPLE, 1.0)
         self.starts: Int[NDArray[np.int64], " P"] = np.flatnonzero(np.diff(tracks.point, prepend=-1))
+        num_groups, num_views = groups.max(initial=-1) + 1, len(groups)
+        # The principal point of an unknown lens is the centre of the picture.
+        relative = np.log(focal / (2 * intrinsics[:, :2, 2].max(axis=1) * START_FOCAL))
+        self.prior_mean = np.zeros((num_groups, 2))
+        self.prior_mean[groups[groups >= 0], 0] = -relative[groups >= 0]
+        mean = np.full((num_groups, num_groups), 1 / max(num_groups, 1))
+        self.precision = np.zeros((num_groups, 2, num_groups, 2))
+        self.precision[:, 0, :, 0] = mean / max(num_groups, 1) / _FOCAL_PRIOR**2
+        self.precision[:, 0, :, 0] += (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
+        self.precision[:, 1, :, 1] = np.eye(num_groups) / _RADIAL_PRIOR**2
+        self.precision = self.precision.reshape(2 * num_groups, 2 * num_groups)
+        # Columns of the parameters of each view; those of the lens of a known one are the last, which are never free.
+        size = 6 * num_views + 2 * num_groups
+        lens = np.where(groups >= 0, 6 * num_views + 2 * groups, size)
+        self.columns = np.concatenate(
+            [np.arange(6 * num_views).reshape(-1, 6), lens[:, None], lens[:, None] + 1], axis=1
+        )
+        self.free = np.ones(size, bool)
+        self.free[:6] = False
+        self.free[6 * num_views + 1 :: 2] = is_radial
 
-    def scaled_intrinsics(self, log_focal: float) -> Float[Array, "V 3 3"]:
-        """Return the intrinsics with the free focal lengths multiplied."""
+    def of_views(self, lenses: Float[Array, "G 2"]) -> Float[Array, "V 2"]:
+        """Return the parameters of the lens of every view."""
+        return np.concatenate([lenses, np.zeros((1, 2))])[self.groups]
+
+    def scaled_intrinsics(self, lenses: Float[Array, "G 2"]) -> Float[Array, "V 3 3"]:
+        """Return the intrinsics with the unknown focal lengths multiplied."""
         scaled = self.intrinsics.copy()
-        scaled[self.free, :2, :2] *= np.exp(log_focal)
+        scaled[:, :2, :2] *= np.exp(self.of_views(lenses)[:, :1, None])
         return scaled
+
+    def without_distortion(self, lenses: Float[Array, "G 2"]) -> tuple[Float[Array, "V 3 3"], Observations]:
+        """Return intrinsics, and observations without the radial distortion of the lenses."""
+        matrices, radial = self.scaled_intrinsics(lenses), self.of_views(lenses)[:, 1]
+        pixels = self.tracks.pixels.copy()
+        for view in np.flatnonzero(radial):
+            seen, matrix = self.tracks.view == view, matrices[view]
+            plane = (pixels[seen] - matrix[:2, 2]) / matrix[[0, 1], [0, 1]]
+            ideal = radial_distortion(radial[view]).undistort(torch.from_numpy(plane)).numpy()
+            pixels[seen] = ideal * matrix[[0, 1], [0, 1]] + matrix[:2, 2]
+        return matrices, replace(self.tracks, pixels=pixels)
 
     def _in_camera(self, state: _State) -> Float[Array, "N 3"]:
         camera = state.cameras[self.tracks.view]
@@ -411,29 +471,36 @@ class _Problem:
 
     def residuals(self, state: _State) -> Float[Array, "N 2"]:
         """Return reprojection errors in sigmas."""
-        local = self._in_camera(state)
+        local, view = self._in_camera(state), self.tracks.view
         front = local[:, 2] > 0
         plane = local / np.where(front, local[:, 2], 1.0)[:, None]
-        matrix = self.scaled_intrinsics(state.log_focal)[self.tracks.view]
+        plane[:, :2] *= 1 + self.of_views(state.lenses)[view, 1:] * np.square(plane[:, :2]).sum(-1, keepdims=True)
+        matrix = self.scaled_intrinsics(state.lenses)[view]
         error = np.einsum("nij,nj->ni", matrix[:, :2], plane) - self.tracks.pixels
         return np.where(front[:, None], error / self.sigma_px[:, None], _BEHIND)
 
     def cost(self, state: _State) -> float:
-        """Return the sum of Cauchy kernels and the prior on the focal length."""
+        """Return the sum of Cauchy kernels and the prior on the lenses."""
         squared = (self.residuals(state) ** 2).sum(-1)
-        prior = ((self.start_log_focal + state.log_focal) / _FOCAL_PRIOR) ** 2
-        return float(self.weights @ np.log1p(squared) + prior)
+        change = (state.lenses - self.prior_mean).reshape(-1)
+        return float(self.weights @ np.log1p(squared) + change @ self.precision @ change)
 
-    def jacobians(self, state: _State) -> tuple[Float[Array, "N 2 7"], Float[Array, "N 2 3"]]:
-        """Return derivatives of the residuals by the camera's motion and log focal, and by the point."""
+    def jacobians(self, state: _State) -> tuple[Float[Array, "N 2 8"], Float[Array, "N 2 3"]]:
+        """Return derivatives of the residuals by the camera's motion and its lens, and by the point."""
         view = self.tracks.view
         local = self._in_camera(state)
         front = local[:, 2] > 0
         local = np.where(front[:, None], local, [0.0, 0.0, 1.0])
-        matrix = self.scaled_intrinsics(state.log_focal)[view, :2, :2] / self.sigma_px[:, None, None]
-        by_local = matrix @ _by_local(local) * front[:, None, None]
-        by_camera = by_local @ _by_motion(local)
-        by_camera[..., 6] *= self.free[view, None]
+        radial = self.of_views(state.lenses)[view, 1][:, None, None]
+        plane = local[:, :2, None] / local[:, 2:, None]
+        squared = np.square(plane).sum(1, keepdims=True)
+        growth = 1 + radial * squared
+        matrix = self.scaled_intrinsics(state.lenses)[view, :2, :2] / self.sigma_px[:, None, None]
+        matrix = matrix * front[:, None, None]
+        bent = growth * np.eye(2) + 2 * radial * plane @ np.swapaxes(plane, 1, 2)
+        by_local = matrix @ bent @ _by_local(local)
+        by_lens = matrix @ plane @ np.concatenate([growth, squared], axis=-1)
+        by_camera = np.concatenate([by_local @ _by_motion(local)[..., :6], by_lens], axis=-1)
         return by_camera, by_local @ state.cameras[view, :3, :3]
 
     def minimise(self, state: _State, tolerance: float) -> _State:
@@ -455,19 +522,21 @@ class _Problem:
                 break
         return state
 
-    def focal_std(self, state: _State) -> float:
-        """Return the standard deviation of the log focal from the curvature of the cost at the optimum.
+    def focal_std(self, state: _State) -> Float[Array, " V"]:
+        """Return the standard deviations of log focal lengths from the curvature of the cost at the optimum.
 
         The residuals' own variance replaces the assumed one, and correlated keypoints count as fewer.
         """
         squared = (self.residuals(state) ** 2).sum(-1)
         robust = self.weights / (1 + squared)
-        variance = float(robust @ squared / (2 * max(robust.sum(), 1e-12)))
-        covariance = np.linalg.pinv(_Normal(self, state).reduced(0.0)[0])
-        return float(np.sqrt(max(covariance[-1, -1] * max(variance, 1e-12), 0.0)))
+        variance = max(float(robust @ squared / (2 * max(robust.sum(), 1e-12))), 1e-12)
+        inverse = np.linalg.pinv(_Normal(self, state, robust / variance).reduced(0.0)[0])
+        std = np.zeros(len(self.free) + 1)
+        std[:-1][self.free] = np.sqrt(np.maximum(np.diag(inverse), 0.0))
+        return np.asarray(std[self.columns[:, 6]])
 
-    def covariance(self, state: _State) -> Float[Array, "7V 7V"]:
-        """Return the covariance of the motions and log focal lengths of all cameras at the optimum.
+    def covariance(self, state: _State) -> Float[Array, "8V 8V"]:
+        """Return the covariance of the motions and lenses of all cameras at the optimum.
 
         The variances of residuals are those observed, of people and of texture, times the number of observations that
         count as one.
@@ -487,56 +556,50 @@ class _Problem:
             variance[kind] = observed * np.maximum(count / _INDEPENDENT, 1.0)[view[kind]]
         bread, meat = _Normal(self, state, robust), _Normal(self, state, robust**2 * variance)
         matrix, _, inverse = bread.reduced(0.0)
-        size = len(matrix) + 6
-        points = inverse @ bread.coupling
-        mixed = points.reshape(-1, size).T @ meat.coupling.reshape(-1, size)
-        within = points.reshape(-1, size).T @ (meat.point_hessian @ points).reshape(-1, size)
+        size, free = len(self.free), np.flatnonzero(self.free)
+        moved = inverse @ bread.coupling
+        mixed = moved.reshape(-1, size).T @ meat.coupling.reshape(-1, size)
+        within = moved.reshape(-1, size).T @ (meat.point_hessian @ moved).reshape(-1, size)
         inverted = np.linalg.pinv(matrix)
-        of_others = inverted @ (meat.hessian - mixed - mixed.T + within)[6:, 6:] @ inverted
-        camera, own = np.arange(6, size - 1) // 6, np.arange(6, size - 1) % 6
-        rows = np.zeros((7 * len(state.cameras), len(matrix)))
-        rows[7 * camera + own, np.arange(len(camera))] = 1.0
-        rows[6::7, -1] = self.free
-        return np.asarray(rows @ of_others @ rows.T)
+        full = np.zeros((size + 2, size + 2))
+        full[np.ix_(free, free)] = inverted @ (meat.hessian - mixed - mixed.T + within)[np.ix_(free, free)] @ inverted
+        columns = self.columns.reshape(-1)
+        return np.asarray(full[np.ix_(columns, columns)])
 
 
 class _Normal:
-    """Normal equations at a state, weighted by the kernel, with the points eliminated in each step."""
+    """Normal equations at a state, by default weighted by the kernel, with the points eliminated in each step."""
 
     def __init__(self, problem: _Problem, state: _State, weight: Float[Array, " N"] | None = None) -> None:
         self.problem, self.state = problem, state
-        tracks, starts = problem.tracks, problem.starts
-        num_views, num_points = len(state.cameras), tracks.num_points
+        tracks, starts, size = problem.tracks, problem.starts, len(problem.free)
         residual = problem.residuals(state)
         if weight is None:
             weight = problem.weights / (1 + (residual**2).sum(-1))
         by_camera, by_point = problem.jacobians(state)
         weighted_camera = by_camera * weight[:, None, None]
-        size = 6 * num_views + 1
-        pose = np.einsum("nri,nrj->nij", weighted_camera, by_camera)
+        square = np.einsum("nri,nrj->nij", weighted_camera, by_camera)
         pull = -np.einsum("nri,nr->ni", weighted_camera, residual)
-        self.hessian, self.gradient = np.zeros((size, size)), np.zeros(size)
-        for view in range(num_views):
-            seen, block = tracks.view == view, slice(6 * view, 6 * view + 6)
-            total = pose[seen].sum(0)
-            self.hessian[block, block] = total[:6, :6]
-            self.hessian[block, -1] = self.hessian[-1, block] = total[:6, 6]
-            self.hessian[-1, -1] += total[6, 6]
-            self.gradient[block] = pull[seen, :6].sum(0)
-        precision = _FOCAL_PRIOR**-2
-        self.hessian[-1, -1] += precision
-        self.gradient[-1] = pull[:, 6].sum() - precision * (problem.start_log_focal + state.log_focal)
+        hessian, gradient = np.zeros((size + 2, size + 2)), np.zeros(size + 2)
+        for view, columns in enumerate(problem.columns):
+            seen = tracks.view == view
+            hessian[np.ix_(columns, columns)] += square[seen].sum(0)
+            gradient[columns] += pull[seen].sum(0)
+        self.hessian, self.gradient = hessian[:-2, :-2], gradient[:-2]
+        lenses = slice(size - 2 * len(state.lenses), size)
+        self.hessian[lenses, lenses] += problem.precision
+        self.gradient[lenses] -= problem.precision @ (state.lenses - problem.prior_mean).reshape(-1)
         weighted_point = by_point * weight[:, None, None]
         mixed = np.einsum("nri,nrj->nij", weighted_point, by_camera)
-        coupling = np.zeros((num_points, 3, num_views, 6))
-        coupling[tracks.point, :, tracks.view] = mixed[..., :6]
-        focal = np.add.reduceat(mixed[..., 6:], starts)
-        self.coupling = np.concatenate([coupling.reshape(num_points, 3, -1), focal], axis=-1)
+        coupling = np.zeros((tracks.num_points, size + 2, 3))
+        # A point has one observation per view, but several views may have one lens.
+        np.add.at(coupling, (tracks.point[:, None], problem.columns[tracks.view]), np.swapaxes(mixed, 1, 2))
+        self.coupling = np.ascontiguousarray(np.swapaxes(coupling[:, :-2], 1, 2))
         self.point_hessian = np.add.reduceat(np.einsum("nri,nrj->nij", weighted_point, by_point), starts)
         self.point_gradient = np.add.reduceat(-np.einsum("nri,nr->ni", weighted_point, residual), starts)
 
     def reduced(self, damping: float) -> tuple[Array, Array, Array]:
-        """Return the matrix and right side without the first camera, and the inverse of the points' blocks."""
+        """Return the matrix and right side of the free parameters, and the inverse of the points' blocks."""
         diagonal = np.einsum("pii->pi", self.point_hessian)
         floor = 1e-12 * diagonal.max(initial=1e-300)
         inverse = np.linalg.inv(self.point_hessian + np.eye(3) * (damping * diagonal + floor)[:, None])
@@ -547,23 +610,23 @@ class _Normal:
         matrix += np.diag(damping * np.diag(self.hessian))
         right = self.gradient - eliminated.T @ self.point_gradient.reshape(-1)
         scale = np.zeros(size)  # the direction in which all translations grow
-        scale[:-1].reshape(-1, 6)[:, 3:] = self.state.cameras[:, :3, 3]
+        scale[: 6 * len(self.state.cameras)].reshape(-1, 6)[:, 3:] = self.state.cameras[:, :3, 3]
         scale /= max(float(np.linalg.norm(scale)), 1e-300)
         matrix += _GAUGE * np.diag(self.hessian).max() * np.outer(scale, scale)
-        if not self.problem.free.any():
-            matrix[-1, :] = matrix[:, -1] = right[-1] = 0.0
-            matrix[-1, -1] = 1.0
-        return matrix[6:, 6:], right[6:], inverse
+        free = self.problem.free
+        return matrix[np.ix_(free, free)], right[free], inverse
 
     def step(self, damping: float) -> _State:
         """Return the state after one damped step."""
         matrix, right, inverse = self.reduced(damping)
-        change = np.concatenate([np.zeros(6), np.linalg.lstsq(matrix, right, rcond=None)[0]])
+        change = np.zeros(len(self.gradient))
+        change[self.problem.free] = np.linalg.lstsq(matrix, right, rcond=None)[0]
         points = (inverse @ (self.point_gradient - self.coupling @ change)[..., None])[..., 0]
-        motion = change[:-1].reshape(-1, 6)
+        num_views = len(self.state.cameras)
+        motion = change[: 6 * num_views].reshape(-1, 6)
         turn = exp_rotation(motion[:, :3])
         cameras = self.state.cameras.copy()
         cameras[:, :3, :] = turn @ cameras[:, :3, :]
         cameras[:, :3, 3] += motion[:, 3:]
-        focal = float(np.clip(change[-1], -_MAX_FOCAL_STEP, _MAX_FOCAL_STEP))
-        return _State(cameras, self.state.points + points, self.state.log_focal + focal)
+        lenses = np.clip(change[6 * num_views :].reshape(-1, 2), -_MAX_LENS_STEP, _MAX_LENS_STEP)
+        return _State(cameras, self.state.points + points, self.state.lenses + lenses)

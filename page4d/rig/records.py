@@ -52,7 +52,7 @@ class FocalSource(StrEnum):
 
     EXIF = "exif"
     UNKNOWN = "unknown"
-    """A start value, shared by all views of unknown focal length in units of the long side, and estimated."""
+    """A start value in units of the long side, and estimated."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -119,10 +119,10 @@ class Assembly:
             self._solve(tolerance)
             if self._texture_applies() and not self._people_suffice():
                 self._register_texture(tolerance)
-            change = 0.0 if self.adjustment is None else self.adjustment.log_focal
-            if abs(change) < _SAME_FOCAL or number == _ROUNDS - 1:
+            change = 0.0 if self.adjustment is None else float(np.abs(self.adjustment.log_focal).max())
+            if change < _SAME_FOCAL or number == _ROUNDS - 1:
                 break
-            self._set_focal(change)
+            self._set_focal()
         self._check_residuals()
         self._check_stability()
 
@@ -156,10 +156,9 @@ class Assembly:
         """Return whether people place all views, each in loops of pairs of which none contradicts the others."""
         if self.people is None or self.placement is None or self.adjustment is None or not self._is_whole():
             return False
-        uncertain = self.adjustment.focal_std
         linked = [view for pair in self.placement.pairs for view in (pair.first, pair.second)]
         links = np.bincount(linked, minlength=len(self.names))
-        return int(links.min()) >= _SUFFICIENT_LINKS and (uncertain is None or uncertain <= _FOCAL_LIMIT)
+        return int(links.min()) >= _SUFFICIENT_LINKS and float(self.adjustment.focal_std.max()) <= _FOCAL_LIMIT
 
     def _is_whole(self) -> bool:
         """Return whether all views are placed, by pairs of which none contradicts the others."""
@@ -217,26 +216,30 @@ class Assembly:
         row = {view: index for index, view in enumerate(self.placement.views)}
         tracks = replace(tracks, view=np.array([row[int(view)] for view in tracks.view], np.int64))
         lenses = [self.lenses[view] for view in self.placement.views]
-        free = np.array([not lens.is_known for lens in lenses])
-        return adjust(self.placement.world_to_camera, np.stack([lens.intrinsics for lens in lenses]), tracks, free)
+        unknown = np.array([not lens.is_known for lens in lenses])
+        groups = np.where(unknown, 0 if self.assumes_one_focal else np.cumsum(unknown) - 1, -1)
+        return adjust(self.placement.world_to_camera, np.stack([lens.intrinsics for lens in lenses]), tracks, groups)
 
-    def _set_focal(self, change: float) -> None:
-        """Multiply all unknown focal lengths."""
-        scale = np.diag([np.exp(change), np.exp(change), 1.0])
-        for index, lens in enumerate(self.lenses):
+    def _set_focal(self) -> None:
+        """Take the estimated focal lengths; views that are not placed take the mean of those of the others."""
+        assert self.placement is not None
+        assert self.adjustment is not None
+        found = dict(zip(self.placement.views, self.adjustment.log_focal, strict=True))
+        changes = [change for view, change in found.items() if not self.lenses[view].is_known]
+        for view, lens in enumerate(self.lenses):
             if not lens.is_known:
-                matrix = scale @ lens.intrinsics
-                matrix[:2, 2] = lens.intrinsics[:2, 2]
-                self.lenses[index] = replace(lens, intrinsics=matrix)
+                matrix = lens.intrinsics.copy()
+                matrix[:2, :2] *= np.exp(found.get(view, np.mean(changes)))
+                self.lenses[view] = replace(lens, intrinsics=matrix)
 
     def _check_residuals(self) -> None:
         """Refuse cameras that fit far worse than the others, and report an uncertain focal length."""
         if self.placement is None or self.adjustment is None:
             return
-        uncertain = self.adjustment.focal_std
-        if uncertain is not None and uncertain > _FOCAL_LIMIT:
+        uncertain = float(self.adjustment.focal_std.max())
+        if uncertain > _FOCAL_LIMIT:
             self.notes.append(f"the focal length is uncertain by {uncertain:.0%}: give ⟨focal⟩ or ⟨intrinsics⟩")
-        if uncertain is not None and not any(pair.evidence is Evidence.PEOPLE for pair in self.placement.pairs):
+        if uncertain > 0 and not any(pair.evidence is Evidence.PEOPLE for pair in self.placement.pairs):
             self.notes.append(f"{_ONE_FOCAL}; cameras are wrong if they differ: give ⟨focal⟩ or ⟨intrinsics⟩")
         residuals = {view: self._residual(view) for view in self.placement.views}
         relative = {
@@ -354,7 +357,9 @@ class Assembly:
         return {view: float(np.nanmedian(of_view)) for view, of_view in shown if np.isfinite(of_view).any()}
 
     def _focal_std(self, view: int) -> float | None:
-        return None if self.lenses[view].is_known or self.adjustment is None else self.adjustment.focal_std
+        if self.placement is None or self.adjustment is None or self.lenses[view].is_known:
+            return None
+        return float(self.adjustment.focal_std[self.placement.views.index(view)])
 
     def _reason(self, view: int, parts: tuple[tuple[int, ...], ...]) -> str:
         if view in self.reasons:

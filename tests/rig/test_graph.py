@@ -56,14 +56,28 @@ def pair(world: PeopleRig, first: int, second: int, turn_deg: float = 0.0, score
     )
 
 
+def bent(world: PeopleRig, radial: float) -> PeopleRig:
+    """Return the rig with lenses of a coefficient k1 of radial distortion."""
+    views = []
+    for view, lens in zip(world.people, world.lenses, strict=True):
+        center, focal = lens.intrinsics[:2, 2], lens.focal
+        tracklets = []
+        for tracklet in view.tracklets:
+            plane = (tracklet.joints - center) / focal
+            plane *= 1 + radial * np.square(plane).sum(-1, keepdims=True)
+            tracklets.append(replace(tracklet, joints=plane * focal + center))
+        views.append(replace(view, tracklets=tuple(tracklets)))
+    return replace(world, people=tuple(views))
+
+
 def all_pairs(world: PeopleRig) -> list[PairPose]:
     return [pair(world, first, second) for first, second in combinations(range(len(world.people)), 2)]
 
 
-def adjusted(world: PeopleRig, placement: Placement, lenses: tuple[Lens, ...], free: bool = False) -> Adjustment:
+def adjusted(world: PeopleRig, placement: Placement, lenses: tuple[Lens, ...]) -> Adjustment:
     matrices = np.stack([lenses[view].intrinsics for view in placement.views])
     tracks = merge_tracks(placement.pairs, world.num_instants)
-    result = adjust(placement.world_to_camera, matrices, tracks, np.full(len(matrices), free))
+    result = adjust(placement.world_to_camera, matrices, tracks, np.full(len(matrices), -1))
     assert result is not None
     return result
 
@@ -143,7 +157,7 @@ def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monke
     matrices = np.stack([lens.intrinsics for lens in world.lenses])
 
     def one(tracks: Observations) -> Adjustment:
-        found = adjust(placement.world_to_camera, matrices, tracks, np.full(4, kind is Evidence.TEXTURE))
+        found = adjust(placement.world_to_camera, matrices, tracks, np.full(4, 0 if kind is Evidence.TEXTURE else -1))
         assert found is not None
         return found
 
@@ -184,14 +198,44 @@ def epipolar_errors(world: PeopleRig, result: Adjustment) -> Array:
     return errors
 
 
-def test_a_shared_focal_length_is_recovered() -> None:
+@pytest.mark.parametrize(
+    ("factors", "groups", "radial"),
+    [
+        ((1.2,) * 4, (0,) * 4, 0.0),
+        ((1.1, 1.2, 1.0, 0.95), (0, 1, 2, 3), 0.0),
+        ((1.15, 1.15, 1.0, 1.0), (0, 0, -1, -1), 0.0),
+        ((1.1,) * 4, (0,) * 4, -0.2),
+    ],
+)
+def test_unknown_lenses_are_recovered(factors: tuple[float, ...], groups: tuple[int, ...], radial: float) -> None:
+    world = bent(rig(noise_px=0.3), radial)
+    placement = place(range(4), all_pairs(world), world.lenses)
+    matrices = np.stack([lens.intrinsics for lens in world.lenses])
+    matrices[:, [0, 1], [0, 1]] *= np.array(factors)[:, None]
+    people = merge_tracks(all_pairs(world), world.num_instants)
+    texture = replace(people, joint=np.full_like(people.joint, -1))
+    result = adjust(placement.world_to_camera, matrices, texture, np.array(groups), is_radial=radial != 0)
+    assert result is not None
+    unknown = np.array(groups) >= 0
+    np.testing.assert_allclose(result.log_focal, np.where(unknown, -np.log(factors), 0.0), atol=0.01)
+    np.testing.assert_allclose(result.radial, np.where(unknown, radial, 0.0), atol=0.02)
+    assert ((result.focal_std > 0) == unknown).all()
+    assert result.focal_std.max() < 0.01
+
+
+def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others() -> None:
+    """One of the views has a single keypoint left, of each person."""
     world = rig(noise_px=1.0)
     scale = np.array([[1.2, 1, 1], [1, 1.2, 1], [1, 1, 1]])
     lenses = tuple(replace(lens, intrinsics=lens.intrinsics * scale) for lens in world.lenses)
-    result = adjusted(world, place(range(4), all_pairs(world), lenses), lenses, free=True)
-    assert result.log_focal == pytest.approx(-np.log(1.2), abs=0.01)
-    assert result.focal_std is not None
-    assert 0 < result.focal_std < 0.02
+    placement = place(range(4), all_pairs(world), lenses)
+    tracks = merge_tracks(placement.pairs, world.num_instants)
+    tracks = tracks.select((tracks.view < 3) | (tracks.joint[tracks.point] == 0))
+    matrices = np.stack([lens.intrinsics for lens in lenses])
+    result = adjust(placement.world_to_camera, matrices, tracks, np.arange(4))
+    assert result is not None
+    np.testing.assert_allclose(result.log_focal, -np.log(1.2), atol=0.03)
+    assert result.focal_std[3] > 2 * result.focal_std[:3].max()
 
 
 def test_the_result_repeats_bit_by_bit() -> None:
@@ -206,22 +250,26 @@ def test_jacobians_match_finite_differences() -> None:
     matrices = np.stack([lens.intrinsics for lens in world.lenses])
     tracks = merge_tracks(placement.pairs, world.num_instants)
     points, _ = triangulate(placement.world_to_camera, matrices, tracks)
-    problem = adjustment._Problem(tracks, matrices, np.ones(4, bool), 0.0)
-    state = adjustment._State(placement.world_to_camera, points, 0.05)
+    problem = adjustment._Problem(tracks, matrices, np.array([0, 1, 1, -1]), is_radial=True)
+    state = adjustment._State(placement.world_to_camera, points, np.array([[0.05, 0.1], [-0.02, -0.05]]))
     by_camera, by_point = problem.jacobians(state)
     step = 1e-6
     for column in range(3):
         moved = replace(state, points=points + step * np.eye(3)[column])
         slope = (problem.residuals(moved) - problem.residuals(state)) / step
         np.testing.assert_allclose(slope, by_point[..., column], atol=1e-2, rtol=1e-4)
-    for column in range(7):
-        motion = step * np.eye(7)[column]
+    for column in range(6):
+        motion = step * np.eye(6)[column]
         cameras = state.cameras.copy()
         cameras[:, :3] = exp_rotation(motion[None, :3]) @ cameras[:, :3]
         cameras[:, :3, 3] += motion[3:6]
-        moved = replace(state, cameras=cameras, log_focal=state.log_focal + motion[6])
-        slope = (problem.residuals(moved) - problem.residuals(state)) / step
+        slope = (problem.residuals(replace(state, cameras=cameras)) - problem.residuals(state)) / step
         np.testing.assert_allclose(slope, by_camera[..., column], atol=1e-2, rtol=1e-4)
+    for column in range(2):
+        moved = replace(state, lenses=state.lenses + step * np.eye(2)[column])
+        slope = (problem.residuals(moved) - problem.residuals(state)) / step
+        unknown = np.array([True, True, True, False])[tracks.view, None]
+        np.testing.assert_allclose(slope, by_camera[..., 6 + column] * unknown, atol=1e-2, rtol=1e-4)
 
 
 def test_tracks_merge_and_keep_one_person_per_view() -> None:
