@@ -11,9 +11,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.installed libraries ## Install page4d, reconstruct samples/room into demo_out/, and evaluate it against ground truth.
-	$(BIN)/page4d reconstruct samples/room --out demo_out --overwrite
-	$(BIN)/page4d evaluate demo_out samples/room
+demo: $(VENV)/.installed libraries ## Install page4d, and reconstruct samples/office into demo_out/.
+	$(BIN)/page4d demo --out demo_out --overwrite
 
 test: $(VENV)/.tested libraries ## Install page4d with the test dependencies, and run the tests.
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations=15 --durations-min=1

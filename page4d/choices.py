@@ -319,3 +319,13 @@ class UpAxis(StrEnum):
         length = -1.0 if self.value.startswith("-") else 1.0
         x, y, z = (length if self.value.endswith(name) else 0.0 for name in "xyz")
         return x, y, z
+
+
+class Sample(StrEnum):
+    """Capture that is installed with page4d."""
+
+    OFFICE = "office"
+    """Four webcams in an office, with their calibration and time stamps."""
+
+    ROOM = "room"
+    """A synthetic room with exact ground truth."""

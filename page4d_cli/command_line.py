@@ -12,6 +12,7 @@ import page4d
 from page4d_cli import console, options
 from page4d_cli.commands.benchmark import benchmark
 from page4d_cli.commands.convert_weights import convert_weights
+from page4d_cli.commands.demo import demo
 from page4d_cli.commands.doctor import doctor
 from page4d_cli.commands.evaluate import evaluate
 from page4d_cli.commands.export import export
@@ -28,7 +29,7 @@ from page4d_cli.commands.weights import app as weights_app
 from page4d_cli.options import ParserError, described
 
 GROUPS = {
-    "Reconstruct and look": (reconstruct, view, report, inspect_scene),
+    "Reconstruct and look": (demo, reconstruct, view, report, inspect_scene),
     "Cameras": (register,),
     "Exchange": (export, evaluate),
     "Networks": (weights_app, convert_weights, inspect_shapes, doctor),

@@ -1,0 +1,55 @@
+"""`page4d demo`: reconstruct a sample that is installed with page4d, and evaluate it where it has a ground truth."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import page4d
+from page4d.choices import Sample
+from page4d.options import OUTPUT, Option
+from page4d_cli import console, options
+from page4d_cli.commands.evaluate import evaluate
+from page4d_cli.commands.reconstruct import reconstruct
+
+
+def sample_folder(sample: Sample) -> Path:
+    """Return the folder of a sample: in the package if a wheel was installed, else next to it."""
+    package = Path(page4d.__file__).parent
+    installed = package / "samples" / sample
+    return installed if installed.is_dir() else package.parent / "samples" / sample
+
+
+@options.command
+def demo(
+    sample: Annotated[
+        Sample,
+        typer.Argument(
+            metavar="office|room",
+            help="office: four webcams with their calibration. room: synthetic, with ground truth.",
+        ),
+    ] = Sample.OFFICE,
+    out: Annotated[Path, Option("Output folder.", metavar="FOLDER", also="-o")] = Path("demo_out"),
+    overwrite: Annotated[bool, Option("Replace an existing result.", OUTPUT)] = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Reconstruct a sample that is installed with page4d."""
+    folder = sample_folder(sample)
+    calibration = folder / "camera_array.toml" if sample is Sample.OFFICE else None
+    if not quiet:
+        words = [
+            "page4d",
+            "reconstruct",
+            folder,
+            *(["--calibration", calibration] if calibration else []),
+            "--out",
+            out,
+        ]
+        console.print_message(shlex.join(map(str, words)))
+    reconstruct(
+        scenes=[folder], out=out, scene__calibration=calibration, overwrite=overwrite, quiet=quiet, verbose=verbose
+    )
+    if (folder / "truth").is_dir():
+        evaluate(out=out, truth=folder, quiet=quiet)
