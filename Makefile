@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo test lint libraries golden clean
+.PHONY: demo test lint docs libraries golden clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets.
@@ -22,11 +22,14 @@ lint: $(VENV)/.developed ## Check format, lint rules and types.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+docs: $(VENV)/.developed ## Build the documentation as a site, into site/.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 golden: $(VENV)/.tested ## Regenerate the golden files; review the diff before committing it.
 	PAGE4D_REGENERATE=1 $(BIN)/python -m pytest -k golden
 
 clean: ## Remove the virtual environment and the output of the demo.
-	rm -rf $(VENV) demo_out
+	rm -rf $(VENV) demo_out site
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "page4d needs Python 3.11 or newer; try make PYTHON=python3.12")'

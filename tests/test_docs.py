@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 MAX_README_LINES = 200
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
-DOCUMENTS = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "samples" / "README.md", *PAGES]
+DOCUMENTS = [README, ROOT / "CHANGELOG.md", ROOT / "samples" / "README.md", *PAGES]
 CURRENT = [document for document in DOCUMENTS if document.name != "CHANGELOG.md"]
 """Documents of this version; the changelog names files and options of earlier ones."""
 

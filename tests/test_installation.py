@@ -29,7 +29,7 @@ def test_the_command_names_the_running_python_and_packages_of_the_index(monkeypa
 
 
 def test_no_document_installs_page4d_from_an_index():
-    files = [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "samples" / "README.md"]
+    files = [*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "samples" / "README.md"]
     assert [str(file) for file in files if re.search(r"install ['\"]?page4d", file.read_text())] == []
 
 

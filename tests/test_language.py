@@ -174,7 +174,7 @@ def test_all_kinds_of_files_are_checked() -> None:
     assert names >= {
         "README.md",
         "CHANGELOG.md",
-        "CONTRIBUTING.md",
+        "docs/CONTRIBUTING.md",
         "samples/README.md",
         "Makefile",
         "tools/ablation.py",
