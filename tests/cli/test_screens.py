@@ -456,7 +456,7 @@ class TestOptions:
         )
         ended = cli("train", "--out", tmp_path / "out", "--preset", "mv-demo")
         names = ", ".join(TRAINING_PRESETS)
-        assert ended.err == f"error: no training preset is called 'mv-demo'\nhint:  choose from {names}\n"
+        assert ended.err == f"error: no training preset is called 'mv-demo'\nhint:  did you mean demo? choose from {names}\n"
         assert " or ".join(names.rsplit(", ", 1)) in " ".join(cli("train", "--help").out.split())
 
     def test_sizes_mean_the_same_everywhere(self) -> None:
