@@ -103,6 +103,7 @@ class Stopped(BaseException):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
+        self.number = number
         self.exit_code = 128 + number
 
 

@@ -1,6 +1,7 @@
 """`page4d view`: a run in a browser, from a server on this machine or as one HTML page."""
 
 import os
+import signal
 import sys
 import webbrowser
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from page4d.errors import UsageError, counted
+from page4d.errors import Stopped, UsageError, counted
 from page4d.options import SELECTION, ExportSettings, Option, RunInstants, RunViews
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
@@ -141,7 +142,12 @@ def _serve(
                 )
         elif opens_browser:
             webbrowser.open(viewer.address)
-        viewer.wait()
+        try:
+            viewer.wait()
+        except Stopped as stopped:
+            if stopped.number != signal.SIGINT:
+                raise
+            console.print_message("the viewer has ended")
 
 
 def _has_display() -> bool:

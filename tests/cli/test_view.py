@@ -127,8 +127,12 @@ def test_a_page_that_is_too_large_is_refused(cli, folder, tmp_path, monkeypatch)
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "last"),
+    [(signal.SIGINT, 0, "the viewer has ended"), (signal.SIGTERM, 143, "error: interrupted")],
+)
 @pytest.mark.usefixtures("viser")
-def test_an_interrupt_ends_the_viewer(folder):
+def test_an_interrupt_ends_the_viewer(folder, number, code, last):
     environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -138,17 +142,17 @@ def test_an_interrupt_ends_the_viewer(folder):
         ) as process:
             address = process.stdout.readline()
             time.sleep(0.2)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
             out, err = process.communicate(timeout=60)
     assert address.startswith("http://127.0.0.1:")
     assert int(address.rpartition(":")[2]) != port
-    assert process.returncode == 130
+    assert process.returncode == code
     assert out == ""
     lines = err.splitlines()
     assert lines[0] == f"warning: port {port} is in use; the viewer is at port {address.rpartition(':')[2].strip()}"
     assert lines[1] == "Ctrl-C ends the viewer"
     assert "ssh -L" in lines[2]
-    assert lines[3:] == ["error: interrupted"]
+    assert lines[3:] == [last]
 
 
 @pytest.mark.parametrize(
