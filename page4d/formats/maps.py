@@ -4,6 +4,7 @@ Velocities have 16 bits and three channels, their standard deviations a file of 
 """
 
 import math
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,6 +175,16 @@ _MAX_PNG_PIXELS = 1 << 28
 """A map of 16,384 x 16,384 pixels."""
 
 
+def decode_image(data: bytes, flags: int) -> NDArray[Any] | None:
+    """Decode an image by OpenCV, without its messages on stderr; None if it is damaged."""
+    logging = cv2.utils.logging
+    level = logging.setLogLevel(logging.LOG_LEVEL_SILENT)
+    try:
+        return cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+    finally:
+        logging.setLogLevel(level)
+
+
 def read_png(
     path: Path, kind: type[np.generic], size: tuple[int, ...], hint: str = "run page4d again with ⟨existing=resume⟩"
 ) -> NDArray[Any]:
@@ -183,15 +194,15 @@ def read_png(
         InputError: if the file is missing, damaged or of another kind.
     """
     try:
-        encoded = np.frombuffer(read_bytes(path, _MAX_PNG_BYTES), dtype=np.uint8)
+        encoded = read_bytes(path, _MAX_PNG_BYTES)
     except DocumentMissingError as error:
         raise InputError(f"'{path}' is missing", hint) from error
     except DocumentError as error:
         raise InputError(f"'{path}' cannot be read: {error}", "check the file") from error
-    sides = encoded[16:24].view(">u4").tolist() if encoded[:4].tobytes() == b"\x89PNG" and encoded.size >= 24 else []
-    if math.prod(sides) > _MAX_PNG_PIXELS:  # of the header: its pixels would fill the memory
+    sides = struct.unpack(">II", encoded[16:24]) if encoded[:4] == b"\x89PNG" and len(encoded) >= 24 else ()
+    if sides and math.prod(sides) > _MAX_PNG_PIXELS:  # of the header: its pixels would fill the memory
         raise InputError(f"'{path}' has {sides[0]}x{sides[1]} pixels, not {size[1]}x{size[0]}", hint)
-    image = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED) if encoded.size else None
+    image = decode_image(encoded, cv2.IMREAD_UNCHANGED)
     if image is None:
         raise InputError(f"'{path}' is damaged", hint)
     if image.ndim == 3:

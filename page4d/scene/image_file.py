@@ -23,6 +23,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 
 from page4d.errors import InputError, Page4DError
 from page4d.formats import depth_files
+from page4d.formats.maps import decode_image
 from page4d.io.input_files import RESTORE, check_regular_file, reading_again
 from page4d.io.limits import is_exhausted
 
@@ -371,13 +372,7 @@ def _decode(data: bytes, header: ImageHeader, *, grayscale: bool, background: tu
 def _decode_deep(data: bytes, *, grayscale: bool, is_float: bool) -> Image:
     """Decode 16 bits per channel or float, which Pillow would reduce to 8; as stored, but a TIFF upright."""
     color = cv2.IMREAD_GRAYSCALE if grayscale else cv2.IMREAD_COLOR
-    logging = cv2.utils.logging
-    level = logging.setLogLevel(logging.LOG_LEVEL_SILENT)  # suppresses messages on stderr
-    try:
-        flags = color | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
-        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
-    finally:
-        logging.setLogLevel(level)
+    pixels = decode_image(data, color | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION)
     if pixels is None or (pixels.dtype.kind != "f" if is_float and grayscale else pixels.dtype != np.uint16):
         raise ValueError("not a 16-bit or float image")
     return np.ascontiguousarray(pixels if grayscale else pixels[..., ::-1], dtype=pixels.dtype)

@@ -1,13 +1,17 @@
 """Parts of the detection of people: anchors, regions, landmarks, tracklets, the cache, and the choice of instants."""
 
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.rig.evidence import RUN_LENGTH, choose_instants
+from page4d.rig.people import model
 from page4d.rig.people.keypoints import (
     MAX_PEOPLE,
     MIN_LENGTH,
@@ -33,6 +37,24 @@ from page4d.rig.records import Lens, Tracklet
 def pose_at(x: float, y: float = 0.0, scale: float = 100.0) -> BodyPose:
     joints = np.random.default_rng(0).uniform(-scale, scale, (33, 2)) + np.array([x, y])
     return BodyPose(joints, np.full(33, 0.9), 0.9, Region((x, y), REGION_SCALE * scale, 0.0))
+
+
+def test_loading_the_pose_model_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    class Interpreter:
+        def __init__(self, **_: object) -> None:
+            """Take what the model is."""
+
+        def allocate_tensors(self) -> None:
+            os.write(2, b"INFO: Created TensorFlow Lite XNNPACK delegate for CPU.\n")
+
+    monkeypatch.setattr(model, "is_fetched", lambda: True)
+    monkeypatch.setitem(sys.modules, "ai_edge_litert", ModuleType("ai_edge_litert"))
+    monkeypatch.setitem(sys.modules, "ai_edge_litert.interpreter", SimpleNamespace(Interpreter=Interpreter))
+    assert model.pose_model() is not None
+    os.write(2, b"ours\n")
+    assert capfd.readouterr() == ("", "ours\n")
 
 
 def test_anchors_are_the_centres_of_all_cells() -> None:

@@ -5,6 +5,9 @@ Source: Bazarevsky et al. (2020), BlazePose: On-device Real-time Body Pose Track
 
 import hashlib
 import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,10 +95,29 @@ def pose_model() -> PoseModel | None:
         raise CapabilityError(
             "people cannot be detected: ai-edge-litert is not installed", "pip install ai-edge-litert"
         ) from error
-    detector, landmarker = (Interpreter(model_path=str(file), num_threads=1) for file in POSE_MODEL.paths)
-    detector.allocate_tensors()
-    landmarker.allocate_tensors()
+    with _silent_stderr():
+        detector, landmarker = (Interpreter(model_path=str(file), num_threads=1) for file in POSE_MODEL.paths)
+        detector.allocate_tensors()
+        landmarker.allocate_tensors()
     return PoseModel(detector, landmarker)
+
+
+@contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Drop what is written to stderr: TensorFlow Lite reports its delegate there, and has no setting for it."""
+    try:
+        kept = os.dup(2)
+    except OSError:  # the shell closed it
+        yield
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _run(interpreter: Any, image: FloatArray) -> list[FloatArray]:
