@@ -4,7 +4,7 @@ Registration runs in a reconstruction, or alone, where it writes a calibration f
 a calibration with camera motion and people.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from page4d.output.record import CalibrationCheckRecord, RegistrationRecord
 from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.length import (
     KnownDistance,
     KnownHeight,
@@ -33,17 +32,20 @@ from page4d.rig.length import (
     scene_in_metres,
 )
 from page4d.rig.opening import opened_scene
-from page4d.rig.people.model import POSE_MODEL, is_fetched, model_sha256
+from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import RigRegistration, StageProgress, no_progress, placed_record
 from page4d.rig.register import register_rig
 from page4d.rig.samples import with_content
 from page4d.run.progress import Observer, SilentObserver
+from page4d.scene.clocks import BY_PEOPLE
 from page4d.scene.records import Level, Notice, Scene, ViewCamera
+from page4d.weights.wheels import PEOPLE, TEXTURE
 
 Notify = Callable[[Notice], None]
 
 CAMERA_MOVES = "the camera moves"
 OTHERS_MOVE = "the other cameras move"
+MOTION = (CAMERA_MOVES, OTHERS_MOVE)
 """Reasons why views are left out of a static rig."""
 
 EXPLICIT = (Registration.PEOPLE, Registration.TEXTURE)
@@ -171,8 +173,8 @@ def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, not
     found = found.model_copy(update={"motions": motions})
     if record.num_placed < 2 and settings.register in EXPLICIT:
         raise InputError(
-            f"⟨register={settings.register}⟩ places no camera: {listed(_reasons(record))}",
-            "try ⟨register=auto⟩, give ⟨focal⟩, more instants or a ⟨calibration⟩",
+            f"⟨register={settings.register}⟩ places no camera: {reasons(record)}",
+            f"{_advice(record, evidence.scene)}, or try ⟨register=auto⟩",
         )
     for notice in registration_notices(found.record):
         notify(notice)
@@ -185,15 +187,23 @@ def _moving(motions: Sequence[ViewMotion]) -> set[str]:
 
 
 def register_scene(
-    pixels: PixelEvidence, length: KnownLength | None, notify: Notify, *, is_static: bool = False
+    pixels: PixelEvidence,
+    length: KnownLength | None,
+    notify: Notify,
+    *,
+    is_static: bool = False,
+    in_run: bool = True,
 ) -> RigRegistration:
     """Register the views of a scene that do not move, all if it `is_static`; a known length gives the unit.
+
+    Advice on views that are not placed is that of a run, or of a registration alone.
 
     Raises:
         InputError: if a known height is given and no people are registered.
         WeightsError: if people are requested and the pose model was not fetched.
     """
-    _check_pose_model(pixels.settings.register, notify)
+    if pixels.settings.register is Registration.PEOPLE and not is_fetched():
+        raise WeightsError("the model of body keypoints was not fetched", f"run {PEOPLE.offer}")
     moving = set() if is_static else _moving(pixels.motions)
     left = dict.fromkeys(sorted(moving), CAMERA_MOVES) | pixels.obstacles
     static = [index for index, name in enumerate(pixels.scene.view_names) if name not in left]
@@ -205,19 +215,11 @@ def register_scene(
     if len(static) < pixels.scene.num_views:
         found = _with_left_views(found, pixels, static, left)
     used_people = any(pair.evidence == "people" for pair in found.record.pairs)
-    advice = _advice(asked, all(lens.is_known for lens in pixels.lenses))
+    advice = in_options(_advice(found.record, pixels.scene, left, in_run=in_run))
     found = found.with_record(advice=advice, pose_model=model_sha256() if used_people else None)
     if length is None or found.record.num_placed < 2:
         return found
     return found.with_record(metres_per_unit=metres_per_rig_unit(found, pixels.scene.view_names, length))
-
-
-def _check_pose_model(register: Registration, notify: Notify) -> None:
-    if register in (Registration.TEXTURE, Registration.NETWORK) or is_fetched():
-        return
-    if register is Registration.PEOPLE:
-        raise WeightsError("the model of body keypoints was not fetched", f"run '{POSE_MODEL.command}'")
-    notify(Notice(f"registration from people needs a model, once: {POSE_MODEL.command}", Level.INFO))
 
 
 def _with_left_views(
@@ -234,14 +236,31 @@ def _with_left_views(
     return RigRegistration(record=found.record.model_copy(update={"cameras": records}), cameras=cameras)
 
 
-def _advice(asked: Registration, knows_lenses: bool) -> str:
-    """Return what to try for views that are not placed."""
-    commands = [] if asked is Registration.TEXTURE or is_fetched() else [POSE_MODEL.command]
-    if knows_lenses and asked is not Registration.PEOPLE and not TEXTURE_MODEL.are_present:
-        commands.append(TEXTURE_MODEL.command)
-    if commands:
-        return in_options(f"try {' and '.join(map(repr, commands))}, or give ⟨calibration⟩")
-    return in_options("give ⟨calibration⟩, or ⟨focal⟩")
+def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str] = (), *, in_run: bool = True) -> str:
+    """Return what to try for views that are not placed: the clock of a single view, missing models, cameras."""
+    given = ["⟨calibration⟩"] * in_run + ["⟨focal⟩"] * (not _knows_lenses(record))
+    others = [f"give {', or '.join(given)}"] * bool(given) + ["film people in all views"] * (not in_run)
+    if offers := _offers(record, obstacles):
+        others = [f"run {' and '.join(offers)}", *others]
+    # People move: a view that alone fits none of the others may show them at other times.
+    is_alone = len(record.cameras) - record.num_placed == 1 and not obstacles and "people" in record.evidence
+    if is_alone and scene.options.sync != BY_PEOPLE:
+        others = ["its clock may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first", *others]
+    return ", or ".join(others)
+
+
+def _offers(record: RegistrationRecord, obstacles: Collection[str] = ()) -> list[str]:
+    """Return the commands that fetch missing models which may place more views; none helps those with `obstacles`."""
+    if all(camera.placed or camera.reason in MOTION or camera.view in obstacles for camera in record.cameras):
+        return []
+    missing = [PEOPLE] if record.asked is not Registration.TEXTURE and not is_fetched() else []
+    if record.asked is not Registration.PEOPLE and _knows_lenses(record) and not TEXTURE.files.are_present:
+        missing.append(TEXTURE)
+    return [model.offer for model in missing]
+
+
+def _knows_lenses(record: RegistrationRecord) -> bool:
+    return all(camera.focal_source != "unknown" for camera in record.cameras)
 
 
 def registered_scene(scene: Scene, found: RigRegistration) -> Scene:
@@ -256,26 +275,31 @@ def registered_scene(scene: Scene, found: RigRegistration) -> Scene:
     )
 
 
-def _reasons(record: RegistrationRecord) -> list[str]:
-    """Return why views are not placed."""
-    return [f"{camera.view}: {camera.reason}" for camera in record.cameras if not camera.placed]
+def reasons(record: RegistrationRecord) -> str:
+    """Return why views are not placed, those of one reason together; of more than four reasons the first."""
+    views: dict[str, list[str]] = {}
+    for camera in record.cameras:
+        if not camera.placed:
+            views.setdefault(camera.reason, []).append(camera.view)
+    texts = [f"{listed(names, 4)}: {reason}" for reason, names in views.items()]
+    return "; ".join(texts[:4] + [f"... ({len(texts)} reasons in all)"] * (len(texts) > 4))
 
 
 def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> tuple[Notice, ...]:
     """Report the placed cameras; views that are not placed are a warning.
 
-    With `Registration.AUTO` it is none where nothing is placed, or where only moving cameras are not: then the run is
-    the same as without registration, and its report names the reason.
+    With `Registration.AUTO` it is none where nothing is placed although no model is missing, or where only moving
+    cameras are not: then the run is the same as without registration, and its report names the reason.
     """
     total = len(record.cameras)
     left = [camera for camera in record.cameras if not camera.placed]
     if not left:
         return (Notice(f"cameras registered from {record.evidence} ({total} of {total} views)", Level.INFO),)
-    why = listed(_reasons(record), separator="; ")
     used = f"; those of the network are used for {_networks(record)}" if in_run else ""
-    is_expected = len(left) == total or all(camera.reason in (CAMERA_MOVES, OTHERS_MOVE) for camera in left)
-    level = Level.INFO if in_run and is_expected and record.asked is Registration.AUTO else Level.WARNING
-    text = f"cameras of {len(left)} of {total} views are not placed ({why}){used}; {record.advice}"
+    is_expected = len(left) == total or all(camera.reason in MOTION for camera in left)
+    is_expected = is_expected and record.asked is Registration.AUTO and not _offers(record)
+    level = Level.INFO if in_run and is_expected else Level.WARNING
+    text = f"cameras of {len(left)} of {total} views are not placed ({reasons(record)}){used}; {record.advice}"
     return (Notice(text, level),)
 
 
@@ -343,7 +367,7 @@ def register(
     if scene.num_views < 2:
         raise UsageError("a single view cannot be registered", "give a scene of two views or more")
     length = known_length(scene, settings.scale_from)
-    return register_scene(PixelEvidence(scene, settings, observer.progress), length, observer.notice)
+    return register_scene(PixelEvidence(scene, settings, observer.progress), length, observer.notice, in_run=False)
 
 
 def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
@@ -354,8 +378,8 @@ def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
     """
     if found.record.num_placed < 2:
         raise InputError(
-            f"evidence places no camera: {listed(_reasons(found.record))}",
-            "give ⟨focal⟩, more instants, or film people in all views",
+            f"evidence places no camera: {reasons(found.record)}",
+            _advice(found.record, scene, in_run=False),
         )
     factor = torch.ones(4, 4, dtype=torch.float64)
     factor[:3, 3] = found.record.metres_per_unit or 1.0

