@@ -1,18 +1,21 @@
 """Printed reports of runs, batches, calibration checks, registrations and exports."""
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from page4d.errors import Notice, counted, listed, one_per_fact
+from page4d.errors import Level, Notice, counted, listed, one_per_fact
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
+from page4d.options import in_options
+from page4d.output.layout import OutputLayout
 from page4d_cli import console
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
-    from page4d.batch.jobs import BatchRecord
+    from page4d.batch.jobs import BatchRecord, SceneJob
     from page4d.exporters.export import ExportRecord
     from page4d.output.record import (
         AgreementRecord,
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
         RegistrationRecord,
         RunRecord,
     )
+    from page4d.quality.record import Grade
     from page4d.run.plan import RunPlan
     from page4d.run.time import TimeForecast
+    from page4d.scene.records import Clock, Scene
 
 
 def report_check(record: "CalibrationCheckRecord") -> None:
@@ -49,12 +54,13 @@ def report_check(record: "CalibrationCheckRecord") -> None:
     print_fields(fields)
 
 
-def report_registration(record: "RegistrationRecord", *, in_run: bool = True) -> None:
-    """Print why pairs of views are accepted or not, and how every camera is placed."""
-    numbers = [Column(title, right=True) for title in ("score", "control", "jackknife", "residual", "instants")]
-    pairs = [_pair(pair) for pair in record.pairs]
-    columns = [Column("pair"), Column("evidence"), *numbers, Column("accepted", wraps=True)]
-    print_table(columns, pairs, "pairs of views")
+def report_registration(record: "RegistrationRecord", *, in_run: bool = True, verbose: bool = False) -> None:
+    """Print how every camera is placed, and if `verbose` before it why pairs of views are accepted or not."""
+    if verbose and record.pairs:
+        numbers = [Column(title, right=True) for title in ("score", "control", "jackknife", "residual", "instants")]
+        pairs = [_pair(pair) for pair in record.pairs]
+        columns = [Column("pair"), Column("evidence"), *numbers, Column("accepted", wraps=True)]
+        print_table(columns, pairs, "pairs of views")
     columns = [
         *(
             Column("view"),
@@ -67,6 +73,22 @@ def report_registration(record: "RegistrationRecord", *, in_run: bool = True) ->
     ]
     cameras = [_camera(camera, in_run=in_run) for camera in record.cameras]
     print_table(columns, cameras, "cameras" if in_run else "cameras from evidence")
+
+
+def report_written(record: "RegistrationRecord", scene: "Scene", folder: Path, out: Path) -> None:
+    """Print what a registration wrote, and the command that uses it."""
+    is_metric = record.metres_per_unit is not None
+    unit = "metres" if is_metric else "an arbitrary unit (--scale-from makes it metres)"
+    cameras = f"{record.num_placed} of {counted(len(record.cameras), 'camera')} from {record.evidence}"
+    clocks = clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync)
+    print_fields([("wrote", f"{out}: {cameras}, lengths in {unit}"), *clocks])
+    words = ["page4d", "reconstruct", str(folder), "--calibration", str(out), "--out", "OUT"]
+    if not record.is_complete:
+        words += ["--views", ",".join(camera.view for camera in record.cameras if camera.placed)]
+    if scene.options.sync != type(scene.options).sync:
+        words += ["--sync", str(scene.options.sync)]
+    console.print_text("")
+    _print_next(shlex.join(words))
 
 
 def _pair(pair: "PairRecord") -> Row:
@@ -101,9 +123,12 @@ _SECONDS, _LONG_S, _MINUTES = 100.0, 600.0, 6000.0
 """Times up to here are shown in seconds, in tenths of minutes, and in minutes; longer ones in hours."""
 
 _STAGES = {
+    "register": "registration",
     "check": "check",
     "decode": "decoding",
     "network": "network",
+    "predict": "network",
+    "background": "background",
     "refine": "refinement",
     "clean": "fusion",
     "detail": "fine depth",
@@ -209,24 +234,20 @@ def _lengths(record: "RunRecord") -> str:
     return "metres, estimated by the network" if record.scale_source == "network" else "metres"
 
 
-def report_run(record: "RunRecord", out: Path) -> None:
-    """Print a summary of a result."""
-    seconds, metric = record.timings["total"], record.unit == "metre"
+def report_run(
+    record: "RunRecord", job: "SceneJob", seconds: float, grade: "Grade | None" = None, *, verbose: bool = False
+) -> None:
+    """Print a summary of a result: what it is, its grade, its files, what to do next, and the `seconds` it took."""
+    metric, out = record.unit == "metre", job.out
     fields = [
         ("result", f"{record.scene.name} -> {out}"),
         ("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s"),
         ("views", ", ".join(view.name for view in record.views)),
+        *clock_fields(
+            record.scene.synchronisation, [view.clock for view in record.views], record.settings.get("sync")
+        ),
         ("network", " - ".join(part for part in (record.network.name, record.network.notice) if part)),
-    ]
-    if record.rig is not None:
-        moving = ", ".join(view.view for view in record.rig.views if not view.is_static)
-        verdicts = {"static": "static, one per view", "moving": "moving", "mixed": f"static except {moving}"}
-        fields.append(("cameras", verdicts[record.rig.cameras]))
-    registration = record.registration
-    if registration is not None and registration.pairs and not registration.num_placed:
-        reason = f"{registration.cameras[0].view}: {registration.cameras[0].reason}"
-        fields.append(("registered", f"none, the cameras are the network's ({reason}); {registration.advice}"))
-    fields += [
+        *_cameras(record),
         ("lengths", _lengths(record)),
         ("points", f"{record.counts.points:,}"),
     ]
@@ -235,27 +256,78 @@ def report_run(record: "RunRecord", out: Path) -> None:
         known = [residual for residual in seams if residual is not None]
         worst = f"largest median residual {max(known):.3g}{' m' if metric else ''}" if known else "no common pixels"
         fields.append(("seams", f"{len(seams)}, {worst}"))
+    if grade is not None:
+        fields += grade_fields(grade)
+    layout = OutputLayout(out, ())
+    opened = (
+        (layout.contact_sheet, layout.cloud_preview, layout.orbit)
+        if record.settings["preview"]
+        else (out / "points",)
+    )
+    fields += [("open" if number == 0 else "", str(path)) for number, path in enumerate(opened)]
+    print_fields(fields)
+    console.print_text("")
+    if verbose:
+        _report_evidence(record, "m" if metric else "units")
+    place, scene = shlex.quote(str(out)), shlex.quote(str(job.scene))
+    missing = "" if is_installed("viewer") else f"  # after: {install_command('viewer')}"
+    _print_next(f"page4d view {place} --scene {scene}{missing}\npage4d report {place} --scene {scene}")
+    taken = {_STAGES[name]: spent for name, spent in record.timings.items() if name in _STAGES}
+    longest = sorted(taken, key=lambda name: -taken[name])[:4]
+    stages = ", ".join(f"{name} {_span(taken[name])}" for name in taken if name in longest and taken[name] >= 1)
     peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
-    preview, clouds = out / "preview" / "contact_sheet.png", out / "points"
+    console.print_text("")
     print_fields(
         [
-            *fields,
-            ("time", f"{seconds:.1f} s, {len(record.times) * len(record.views) / seconds:.2f} images/s"),
+            ("time", _span(seconds) + (f" ({stages})" if stages else "")),
             ("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}"),
-            ("preview", str(preview)) if record.settings["preview"] else ("clouds", str(clouds)),
         ]
     )
-    if registration is not None and registration.num_placed:
-        console.print_text("")
-        report_registration(registration)
+
+
+def _cameras(record: "RunRecord") -> Iterator[tuple[str, str]]:
+    """Yield the origin of the cameras, whether they move, and why views are not placed if no warning has that."""
+    from page4d.run.registration import reasons, registration_notices
+
+    registration = record.registration
+    origin = record.scene.calibration if record.settings.get("poses") == "input" else None
+    parts = [origin or "the network's"]
+    if record.rig is not None:
+        moving = ", ".join(view.view for view in record.rig.views if not view.is_static)
+        verdicts = {"static": "static, one per view", "moving": "moving", "mixed": f"static except {moving}"}
+        parts.append(verdicts[record.rig.cameras])
+    yield "cameras", ": ".join(parts)
+    if registration is not None and not registration.is_complete:
+        for notice in registration_notices(registration):
+            if notice.level is not Level.WARNING:
+                yield "not placed", f"{reasons(registration)}; {registration.advice}"
+
+
+def _report_evidence(record: "RunRecord", unit: str) -> None:
+    """Print the tables of registration, of the check of a calibration, and of the network's own cameras."""
+    if record.registration is not None:
+        report_registration(record.registration, verbose=True)
     if record.calibration_check is not None and record.calibration_check.is_checked:
-        console.print_text("")
         report_check(record.calibration_check)
+        console.print_text("")
     if record.calibration_residuals is not None:
-        if registration is None:
-            console.print_text("")
-        cameras = "calibration" if registration is None else "registration"
-        _report_agreement(record.calibration_residuals, "m" if metric else "units", cameras)
+        known = "calibration" if record.registration is None else "registration"
+        _report_agreement(record.calibration_residuals, unit, known)
+
+
+def grade_fields(grade: "Grade") -> list[tuple[str, str]]:
+    """Return the lines of a grade and of the one thing to change."""
+    return [
+        ("grade", f"{grade.letter}: expected error of points about {grade.expected_error:.0%} of their depth"),
+        ("change first", grade.first_change or "nothing stands out"),
+    ]
+
+
+def _print_next(commands: str) -> None:
+    """Print what to do next; lines are not wrapped, so that they can be copied."""
+    console.print_text("next step")
+    for line in commands.splitlines():
+        console.print_text(line)
 
 
 def _report_agreement(agreement: "AgreementRecord", unit: str, known: str = "calibration") -> None:
@@ -298,6 +370,13 @@ def report_batch(record: "BatchRecord") -> None:
             )
         )
     print_table([*columns, Column("result or error", wraps=True)], rows)
+
+
+def clock_fields(method: str, clocks: "Sequence[Clock]", sync: object) -> list[tuple[str, str]]:
+    """Return the line of the clocks in use; none of a single view."""
+    from page4d.scene.clocks import describe_clocks
+
+    return [("clocks", in_options(describe_clocks(method, clocks, sync)))] if len(clocks) > 1 else []
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -413,9 +492,7 @@ def _print(report: Report) -> None:
     elif report.next_step:
         console.print_text("")
     if report.next_step:
-        console.print_text("next step")
-        for line in report.next_step.splitlines():  # not wrapped, so that it can be copied
-            console.print_text(line)
+        _print_next(report.next_step)
 
 
 def _content(record: "ExportRecord", most: str) -> Iterator[tuple[str, str]]:

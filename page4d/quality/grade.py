@@ -3,9 +3,11 @@
 It follows from means over views and pairs, and from what the run recorded about itself.
 """
 
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, log10
+from typing import Literal
 
 from page4d.errors import listed
 from page4d.options import in_options
@@ -62,11 +64,14 @@ def _clamped(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
+_SCENE = "⟪scene⟫"
+"""Stands for the folder of the scene in commands."""
+
 _CONTENT_CHANGE = "look at these pictures; leave views without content out with ⟨views⟩, or film again"
 
 
-def grade(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> Grade:
-    """Grade a result by its measurements and by what the run recorded."""
+def grade(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord, scene: str | None = None) -> Grade:
+    """Grade a result by its measurements and by what the run recorded; commands name the folder of its `scene`."""
     weights = _WITHOUT_PICTURES if overall.photo_gain is None else _WITH_PICTURES
     factors = {name: exp(getattr(weights, name) * value) for name, value in measured_ranges(overall).items()}
     faults = list(_faults(overall, run))
@@ -81,7 +86,9 @@ def grade(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> Gra
     # Pictures without content come first: other measurements may follow from them.
     found.sort(key=lambda reason: -(reason.factor or inf))
     content = [Reason(found=text, change=_CONTENT_CHANGE, factor=1.0) for text in run.faulty_frames]
-    reasons = [replace(reason, change=in_options(reason.change)) for reason in (*content, *found)]
+    folder = "SCENE" if scene is None else shlex.quote(scene)
+    changes = [in_options(reason.change).replace(_SCENE, folder) for reason in (*content, *found)]
+    reasons = [replace(reason, change=change) for reason, change in zip((*content, *found), changes, strict=True)]
     return Grade(
         letter=letter,
         expected_error=expected,
@@ -106,7 +113,7 @@ def _faults(overall: Overall, run: RunRecord) -> Iterator[Reason]:
         if missing:
             yield Reason(
                 found=f"evidence does not place {listed(missing)}: the network's cameras are used there",
-                change=run.registration.advice or "calibrate the rig and pass ⟨calibration⟩",
+                change=_cameras_change(run),
                 factor=_SEAM_FACTOR,
             )
     if overall.seam is not None and overall.seam > _MAX_SEAM:
@@ -143,8 +150,9 @@ def _measured_reasons(
             factor=factors["photo"],
         )
     if factors["camera_gap"] > _WORTH_NAMING:
+        known = "registered" if run.settings.get("calibration") is None else "calibrated"
         yield Reason(
-            found=f"the network's own cameras differ by {overall.camera_gap_deg:.1f} deg from the given ones",
+            found=f"the network's own cameras differ by {overall.camera_gap_deg:.1f} deg from the {known} ones",
             change=cameras,
             factor=factors["camera_gap"],
         )
@@ -169,7 +177,7 @@ def _measured_reasons(
     if factors["predicted_cameras"] > _WORTH_NAMING:
         yield Reason(
             found="the cameras are predicted: nothing independent confirms them",
-            change="calibrate the rig and pass ⟨calibration⟩, or try ⟨register⟩",
+            change=_cameras_change(run),
             factor=factors["predicted_cameras"],
         )
 
@@ -187,19 +195,44 @@ def outlier_views(pairs: Sequence[PairQuality]) -> tuple[str, ...]:
 
 
 def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> str:
-    """Return what to do about cameras and depth that do not fit the pictures."""
-    network = _network_change(run)
-    if not overall.are_cameras_given:
-        return f"pass ⟨calibration⟩, or ⟨register=people⟩ or texture{f'; or {network}' if network else ''}"
+    """Return what to do about cameras and depth that do not fit the pictures; the clock of a single view first."""
+    network, source, bad = _network_change(run), _camera_source(run), outlier_views(pairs)
+    clock = _clock_change(run, bad[0]) if len(bad) == 1 else ""
+    if source != "calibrated":
+        is_placed = run.registration is not None and run.registration.is_complete
+        ways = (network, "pass ⟨calibration⟩") if is_placed else (_cameras_change(run), network)
+        return "; or ".join(filter(None, (clock, *ways)))
     check = run.calibration_check
     is_supported = check is not None and check.is_checked and all(pair.fits for pair in check.pairs)
-    bad = outlier_views(pairs)
-    of = f"the calibration and the clock of {listed(bad)}" if bad else "the calibration, its unit and the clocks"
-    compare = f"compare {of} with 'page4d inspect-scene --check'"
+    of = f"the clock and the calibration of {listed(bad)}" if bad else "the calibration, its unit and the clocks"
+    compare = f"compare {of} with the pictures"
+    if len(run.views) > 1 and (run.rig is None or run.rig.cameras == "static"):
+        file = shlex.quote(str(run.settings.get("calibration")))
+        compare = f"compare {of}: 'page4d inspect-scene {_SCENE} --calibration {file} --check'"
     is_unlike = (overall.unlike_training or 0.0) > 1.0
     if network and not bad and (is_supported or is_unlike):
         return network if is_supported else f"{network}; and {compare}"
     return f"{compare}; if they are right, {network}" if network else compare
+
+
+def _clock_change(run: RunRecord, view: str) -> str:
+    """Return how to correct the clock of a view, from people only where the run saw some."""
+    check, registration = run.calibration_check, run.registration
+    has_people = bool(check and check.pairs) or any(
+        pair.evidence == "people" for pair in (registration.pairs if registration else ())
+    )
+    people = "⟨sync=people⟩ or " if has_people and run.settings.get("sync") != "people" else ""
+    return f"correct the clock of {view}: {people}⟨sync=FILE⟩"
+
+
+def _cameras_change(run: RunRecord) -> str:
+    """Return what gives a run other cameras than the network's."""
+    if run.settings.get("calibration") is not None:
+        return "leave out ⟨poses=predicted⟩"
+    if run.registration is not None:
+        return run.registration.advice or "pass ⟨calibration⟩"
+    is_static = len(run.views) > 1 and (run.rig is None or run.rig.cameras != "moving")
+    return "pass ⟨calibration⟩, or try ⟨register=auto⟩" if is_static else "pass ⟨calibration⟩"
 
 
 def _depth_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> str:
@@ -236,7 +269,7 @@ def overall_quality(measured: Measurements, run: RunRecord) -> Overall:
         flicker=mean_of([view.flicker for view in views]),
         unlike_training=max(_indicators(run), default=None),
         camera_gap_deg=mean_of([record.camera_disagreement_deg for record in _domains(run)]),
-        are_cameras_given=_are_cameras_given(run),
+        are_cameras_given=_camera_source(run) != "predicted",
         seam=max((chunk.seam.residual_share or 0.0 for chunk in run.chunks if chunk.seam is not None), default=None),
     )
 
@@ -251,8 +284,8 @@ def _indicators(run: RunRecord) -> Iterator[float]:
         yield from (inf if value is None else value for value in record.indicators.values())
 
 
-def _are_cameras_given(run: RunRecord) -> bool:
-    """Return whether the cameras are those of a calibration or of evidence."""
+def _camera_source(run: RunRecord) -> Literal["calibrated", "registered", "predicted"]:
     if run.registration is not None and run.registration.is_used:
-        return True
-    return run.settings.get("calibration") is not None and run.settings.get("poses") == "input"
+        return "registered"
+    is_given = run.settings.get("calibration") is not None and run.settings.get("poses") == "input"
+    return "calibrated" if is_given else "predicted"

@@ -287,15 +287,17 @@ class _Spread:
         return torch.where(self._count >= min_count, found, torch.nan)
 
 
-def measured_instants(num_times: int) -> tuple[int, ...]:
-    """Return the indices of at most `MAX_INSTANTS` instants, spread evenly, with the first and the last one."""
-    count = min(num_times, MAX_INSTANTS)
+def measured_instants(num_times: int, most: int = MAX_INSTANTS) -> tuple[int, ...]:
+    """Return the indices of at most `most` instants, spread evenly, with the first and the last one."""
+    count = min(num_times, most)
     return tuple(sorted({round(index) for index in np.linspace(0, num_times - 1, count)}))
 
 
-def measure(output: Output, scene: str | None = None, progress: Step | None = None) -> Measurements:
+def measure(
+    output: Output, scene: str | None = None, progress: Step | None = None, max_instants: int = MAX_INSTANTS
+) -> Measurements:
     """Compare the views of a result with each other at each measured instant; `scene` is the folder of its videos."""
-    instants = measured_instants(output.num_times)
+    instants = measured_instants(output.num_times, max_instants)
     pictures = None if scene is None else _pictures(output, scene, instants)
     pairs: dict[tuple[int, int], _PairSums] = defaultdict(_PairSums)
     views = [_ViewSums() for _ in output.view_names]

@@ -45,10 +45,15 @@ def report(out: Path | str, scene: Path | str | None = None) -> QualityReport:
     return inspect(out, scene).report
 
 
-def inspect(out: Path | str, scene: Path | str | None = None, progress: Step | None = None) -> Inspection:
+def inspect(
+    out: Path | str,
+    scene: Path | str | None = None,
+    progress: Step | None = None,
+    max_instants: int = MAX_INSTANTS,
+) -> Inspection:
     """As `report`, with the frames for its page; `progress` receives the instants done and in total."""
     output = open_output(out)
-    measured = measure(output, None if scene is None else str(scene), progress)
+    measured = measure(output, None if scene is None else str(scene), progress, max_instants)
     overall = overall_quality(measured, output.run)
     content = QualityReport(
         out=str(output.layout.folder),
@@ -58,13 +63,13 @@ def inspect(out: Path | str, scene: Path | str | None = None, progress: Step | N
         views=measured.views,
         pairs=measured.pairs,
         overall=overall,
-        grade=grade(overall, measured.pairs, output.run),
-        notes=_limitations(output, scene),
+        grade=grade(overall, measured.pairs, output.run, None if scene is None else str(scene)),
+        notes=_limitations(output, scene, len(measured.instants)),
     )
     return Inspection(report=content, output=output, example=measured.example)
 
 
-def _limitations(output: Output, scene: Path | str | None) -> tuple[str, ...]:
+def _limitations(output: Output, scene: Path | str | None, measured: int) -> tuple[str, ...]:
     """Return what limits the report."""
     found = []
     if scene is None:
@@ -74,8 +79,8 @@ def _limitations(output: Output, scene: Path | str | None) -> tuple[str, ...]:
         found.extend(output.pictures(scene).remarks)
     if len(output.view_names) == 1:
         found.append("one view: there is nothing to compare its depth with")
-    if output.num_times > MAX_INSTANTS:
-        found.append(f"measured at {MAX_INSTANTS} of {counted(output.num_times, 'instant')}")
+    if output.num_times > measured:
+        found.append(f"measured at {measured} of {counted(output.num_times, 'instant')}")
     return (*found, *output.run.unmapped)
 
 

@@ -128,6 +128,9 @@ BY_PEOPLE = "people"
 MODES = ("auto", "none", "audio", "timecode", BY_PEOPLE)
 """Values of `sync` other than a file."""
 
+SAME_START = "same start"
+"""Method of clocks without evidence."""
+
 _USUAL_START_S = 2.0
 _USUAL_DELAY_S = 0.3
 _STREAM_SUFFIXES = (".ts", ".mts", ".m2ts", ".mpg", ".mpeg", ".vob")
@@ -158,6 +161,17 @@ _MIN_RATE, _MAX_RATE = 1e-3, 100.0
 _USUAL_DRIFT = 0.05
 """Plausible clocks: 11 days, high speed at 25,000 fps played at 25, and a time lapse of one frame in 4 s.
 The clock of a camera without either differs by less than 5 %."""
+
+
+def describe_clocks(method: str, clocks: Sequence[Clock], sync: object) -> str:
+    """Describe the clocks in use with their evidence in one line; `sync` is the option."""
+    if method == SAME_START:
+        if sync == "none":
+            return "all views start together, as ⟨sync=none⟩ states"
+        nothing = "no sync file, common time codes, time stamps or frame numbers"
+        return f"assumed to start together ({nothing}); ⟨sync=audio⟩ or ⟨sync=people⟩ measures it"
+    starts = [clock.offset_s for clock in clocks]
+    return f"from {method}: starts of views up to {max(starts) - min(starts):.3f} s apart"
 
 
 class _ClockEntry(BaseModel):
@@ -217,7 +231,7 @@ def synchronise(
     if mode == "audio":
         return _by_audio(names, sources)
     if mode == "none":
-        return Synchronisation(clocks=(Clock(),) * len(names), method="same start")
+        return Synchronisation(clocks=(Clock(),) * len(names), method=SAME_START)
     if mode == "timecode":
         codes = _time_codes(sources, is_required=True)
         return _chosen(codes, codes.notices)
@@ -273,9 +287,7 @@ def _of_some_views(
         method = f"{evidence.kind} ({len(known)} of {len(names)} views)"
         return replace(_chosen(evidence, notices), method=method)
     notices += _file_start_notice(names, sources)
-    start = "views are assumed to start together (no sync file, common time codes, time stamps or frame numbers)"
-    notices.append(Notice(start, Level.INFO))
-    return Synchronisation(clocks=(Clock(),) * len(names), method="same start", notices=tuple(notices))
+    return Synchronisation(clocks=(Clock(),) * len(names), method=SAME_START, notices=tuple(notices))
 
 
 def _tables(folder: Path, names: Sequence[str], sources: Sequence[FrameSource]) -> _Evidence:

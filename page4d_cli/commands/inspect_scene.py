@@ -119,6 +119,7 @@ def _document(scene: "Scene", rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
     from page4d.scene.records import Level
+    from page4d_cli.reports import clock_fields
 
     numbers = (
         *(Column("size", right=True), Column("fps", right=True), Column("frames", right=True)),
@@ -130,7 +131,7 @@ def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
     after = "" if scene.start_ns is None else f" after the time stamp {scene.start_ns / 1e9:.3f} s"
     fields = [
         ("instants", f"{scene.num_times}, {scene.times[0]:.3f} to {scene.times[-1]:.3f} s{after}"),
-        ("synchronisation", scene.synchronisation),
+        *clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync),
         ("calibration", scene.calibration or "none"),
         ("scale", scene.scale.value),
     ]

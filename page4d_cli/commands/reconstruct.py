@@ -3,6 +3,7 @@
 It runs one scene, prints its plan, or runs a batch, in this process or on a cluster.
 """
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,12 +17,13 @@ from page4d.choices import ExistingOutput, Registration
 from page4d.options import OUTPUT, NetworkOptions, Option, ReconstructSettings, SceneOptions
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
-from page4d_cli.progress import observed_run
+from page4d_cli.progress import count, displayed_progress, observed_run
 from page4d_cli.reports import report_batch, report_plan, report_run
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import SceneJob, SceneOutcome, Watch
     from page4d.output.record import RunRecord
+    from page4d.quality.record import Grade
     from page4d.run.chunk_source import OpenChunks
     from page4d.run.predictor import Predictor
     from page4d.run.progress import Observer
@@ -59,6 +61,7 @@ class Show:
 
 def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | None) -> None:
     """Reconstruct a scene, with its chunks on a cluster if one is named, and print the result."""
+    begin = time.monotonic()
     _fetch_weights(request, [job], show)
     with observed_run(show.verbosity) as observer:
         if distributed is None:
@@ -72,7 +75,27 @@ def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | No
     if show.as_json:
         console.print_json({"out": str(job.out), **record.model_dump(mode="json")})
     elif not show.verbosity.quiet:
-        report_run(record, job.out)
+        grade = _graded(record, job)
+        report_run(record, job, time.monotonic() - begin, grade, verbose=show.verbosity.verbose)
+
+
+_GRADED_INSTANTS = 4
+"""Instants at which a result is graded at its end, as many as its contact sheet shows; `page4d report` takes more."""
+
+
+def _graded(record: "RunRecord", job: "SceneJob") -> "Grade | None":
+    """Grade a result with previews; None, with a warning, if its pictures cannot be read any more."""
+    from page4d.errors import Notice, Page4DError
+    from page4d.quality.page import inspect
+
+    if not record.settings["preview"]:
+        return None
+    try:
+        with displayed_progress("grade", count("instant")) as progress:
+            return inspect(job.out, job.scene, progress.update, _GRADED_INSTANTS).report.grade
+    except Page4DError as error:
+        console.print_notice(Notice(f"the result is not graded: {error.marked_message}"), console.Verbosity())
+        return None
 
 
 def run_scene(

@@ -46,7 +46,7 @@ def register(
     from page4d.run.registration import placed_cameras, registration_notices
     from page4d.run.registration import register as register_rig
     from page4d_cli.progress import fetched_model
-    from page4d_cli.reports import report_registration
+    from page4d_cli.reports import report_registration, report_written
 
     chosen = choose_format(out, file_format)
     check_calibration_target(out, chosen, overwrite=overwrite)
@@ -63,10 +63,11 @@ def register(
         if as_json:
             console.print_json({"out": str(out), **record.model_dump(mode="json")})
         elif not quiet:
-            report_registration(record, in_run=False)
+            report_registration(record, in_run=False, verbose=verbose)
         calibration = placed_cameras(found, opened)
         write_calibration(calibration, out, chosen, overwrite=overwrite)
-    if record.is_complete:
-        return
-    for notice in registration_notices(record, in_run=False):
-        console.print_notice(notice, verbosity)
+    if not record.is_complete:
+        for notice in registration_notices(record, in_run=False):
+            console.print_notice(notice, verbosity)
+    if not (as_json or quiet):
+        report_written(record, opened, scene_folder, out)

@@ -9,6 +9,7 @@ from page4d.errors import counted
 from page4d.options import OUTPUT, SCENE, Option
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress
+from page4d_cli.reports import grade_fields
 from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:
@@ -81,9 +82,8 @@ def _print(report: "QualityReport") -> None:
     fields = [
         ("result", report.out),
         ("measured", f"{counted(len(report.instants), 'instant')} of {report.num_times}"),
-        ("grade", f"{grade.letter}: expected error of points about {grade.expected_error:.0%} of their depth"),
+        *grade_fields(grade),
         *(("" if index else "reasons", reason) for index, reason in enumerate(reasons)),
-        ("change first", grade.first_change or "nothing stands out"),
     ]
     print_fields([*fields, *(("note", note) for note in report.notes)])
 

@@ -19,7 +19,7 @@ import pytest
 from rich.cells import cell_len
 from typer import BadParameter
 
-from page4d.batch.jobs import BatchRecord, SceneOutcome, SceneStatus
+from page4d.batch.jobs import BatchRecord, SceneJob, SceneOutcome, SceneStatus
 from page4d.evaluation.comparison import compare
 from page4d.evaluation.evaluate import measure
 from page4d.lab.benchmark import Measurement
@@ -27,9 +27,17 @@ from page4d.lab.training.config import TRAINING_PRESETS
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import NETWORK_PRESETS, EvaluationSettings
-from page4d.output.record import AgreementRecord, CameraResidualRecord
+from page4d.output.record import (
+    AgreementRecord,
+    CameraResidualRecord,
+    PairRecord,
+    PlacedRecord,
+    RegistrationRecord,
+    SceneRecord,
+)
 from page4d.quality.grade import grade
 from page4d.quality.record import QualityReport, ViewQuality
+from page4d.rig.evidence import PixelEvidence
 from page4d.run import memory as memory_budget
 from page4d.run.memory import Cost, Extent
 from page4d.scene.records import Level, Notice
@@ -58,6 +66,7 @@ from tests.cli.clips import write_scene, write_video
 from tests.cli.emulator import shown
 from tests.exporters.capture import Capture, make_capture
 from tests.quality.test_quality_grade import GOOD, pair, run_record
+from tests.rig.test_register_command import found_in
 from tests.weights.hub_server import Repository
 from tools import held_out
 
@@ -265,9 +274,64 @@ class TestGoldenScreens:
         monkeypatch.chdir(tmp_path)
         screen(width)
         chosen = ("--untrained", "--preset", "mv-tiny", "--size", 28, "--no-preview", "--frames", "0:2")
-        ended = cli("reconstruct", write_scene(tmp_path / "rig"), "--out", "out", *chosen)
+        ended = cli("reconstruct", write_scene(Path("rig")), "--out", "out", *chosen)
         check_width(ended.err, width)
-        self.check("result", width, masked(ended.out))
+        out = re.sub(r"^(time +).*", r"\1# s", ended.out, flags=re.MULTILINE)
+        self.check("result", width, masked(out), fits=False)
+        check_width(out.partition("next step")[0], width)
+
+    def test_golden_graded_result(self, width, screen, capsys) -> None:
+        """People place all views but one, and most of the time is that of registration."""
+        screen(width)
+        cameras = [
+            PlacedRecord(
+                view=f"cam{index}", placed=not reason, source=source, focal=900, focal_source="exif", reason=reason
+            )
+            for index, (source, reason) in enumerate(
+                (("evidence", ""), ("evidence", ""), ("network", "best score 0.21"))
+            )
+        ]
+        scored = {"views": ("cam0", "cam1"), "evidence": "people", "score": 0.61, "control": 0.2, "num_instants": 90}
+        advice = "its clock may be wrong: try --sync people or --sync FILE first, or give --calibration"
+        pairs = [PairRecord(**scored, accepted=True)]
+        record = run_record(
+            registration=RegistrationRecord(asked="auto", cameras=cameras, pairs=pairs, advice=advice),
+            scene=SceneRecord(name="phones", calibration="registered from people (2 of 3 views)"),
+            settings={"preview": True, "poses": "input", "calibration": None, "sync": "auto"},
+            timings={
+                "register": 130.0,
+                "predict": 44.0,
+                "refine": 51.0,
+                "write": 0.4,
+                "preview": 12.0,
+                "total": 120.0,
+            },
+            device="cpu",
+        )
+        found = grade(replace(GOOD, photo_gain=0.01), (), record, "my phones")
+        job = SceneJob(scene=Path("my phones"), out=Path("out"))
+        run_report.report_run(record, job, 251.0, found)
+        short = capsys.readouterr().out
+        check_width(short.partition("next step")[0], width)
+        self.check("graded", width, short, fits=False)
+        run_report.report_run(record, job, 251.0, found, verbose=True)
+        assert "pairs of views" in capsys.readouterr().out.replace(short, "")
+        assert "pairs of views" not in short
+
+    def test_golden_registration(self, width, screen, tmp_path, cli, monkeypatch) -> None:
+        screen(width)
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr("page4d.run.registration.register_rig", found_in)
+        monkeypatch.setattr("page4d.run.registration.is_fetched", lambda: True)
+        monkeypatch.setattr("page4d.run.registration.model_sha256", lambda: "0" * 64)
+        monkeypatch.setattr(PixelEvidence, "motions", ())
+        write_scene(Path("my rig"), ["cam01", "cam02", "cam03"])
+        ended = cli("register", "my rig", "--out", "cameras.json")
+        check_width(ended.err + ended.out.partition("next step")[0], width)
+        self.check("registration", width, ended.err + ended.out, fits=False)
+        assert cli("register", "my rig", "--out", "cameras.json", "--overwrite", "--verbose").out.startswith(
+            "pairs of"
+        )
 
     def test_golden_residuals(self, width, screen, capsys) -> None:
         screen(width)
@@ -456,7 +520,10 @@ class TestOptions:
         )
         ended = cli("train", "--out", tmp_path / "out", "--preset", "mv-demo")
         names = ", ".join(TRAINING_PRESETS)
-        assert ended.err == f"error: no training preset is called 'mv-demo'\nhint:  did you mean demo? choose from {names}\n"
+        assert (
+            ended.err
+            == f"error: no training preset is called 'mv-demo'\nhint:  did you mean demo? choose from {names}\n"
+        )
         assert " or ".join(names.rsplit(", ", 1)) in " ".join(cli("train", "--help").out.split())
 
     def test_sizes_mean_the_same_everywhere(self) -> None:

@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -69,7 +70,7 @@ class TestReconstruct:
         ended = reconstruct(scene, tmp_path / "out")
         assert ended.code == 0
         assert "UNTRAINED NETWORK: THE VALUES ARE NOISE" in ended.out
-        assert f"clouds {tmp_path / 'out' / 'points'}" in re.sub(" +", " ", ended.out)
+        assert f"open {tmp_path / 'out' / 'points'}" in re.sub(" +", " ", ended.out)
         assert "warning: UNTRAINED NETWORK: THE VALUES ARE NOISE" in ended.err
         assert "4/4" in ended.err
         assert "\x1b" not in ended.out + ended.err, "no colours without a terminal"
@@ -77,8 +78,11 @@ class TestReconstruct:
     def test_the_preview_named_in_the_report_exists(self, scene, tmp_path, cli):
         out = tmp_path / "out"
         ended = cli("reconstruct", scene, "--out", out, "--untrained", "--preset", "mv-tiny", "--size", "28")
-        (named,) = re.findall(r"preview +(\S+)", ended.out)
-        assert Path(named).is_file()
+        named = re.findall(r"\S+/preview/\S+", ended.out)
+        assert [Path(name).name for name in named] == ["contact_sheet.png", "cloud.png", "orbit.mp4"]
+        assert all(Path(name).is_file() for name in named)
+        assert "E: expected error of points" in ended.out
+        assert "change first" in ended.out
 
     def test_json_is_the_only_thing_on_stdout(self, scene, tmp_path, reconstruct):
         ended = reconstruct(scene, tmp_path / "out", "--json")
@@ -98,7 +102,9 @@ class TestReconstruct:
         assert (ended.out, ended.err) == ("", "warning: UNTRAINED NETWORK: THE VALUES ARE NOISE\n")
 
     def test_verbose_adds_informational_notices(self, scene, tmp_path, reconstruct):
-        text = "info: views are assumed to start together"
+        text = "info: ignored notes.txt: not a video"
+        scene = shutil.copytree(scene, tmp_path / "scene")
+        (scene / "notes.txt").touch()
         assert text not in reconstruct(scene, tmp_path / "a").err
         assert text in reconstruct(scene, tmp_path / "b", "--verbose").err
 
@@ -162,7 +168,11 @@ class TestInspectScene:
             ["cam01", "cam01.mp4", "h264", "64x48", "12", "4"],
             ["cam02", "cam02.mp4", "h264", "64x48", "12", "4"],
         ]
-        for line in ("instants         4, 0.000 to 0.250 s", "synchronisation  same start", "calibration      none"):
+        for line in (
+            "instants     4, 0.000 to 0.250 s",
+            "clocks       assumed to start together",
+            "calibration  none",
+        ):
             assert line in ended.out
 
     def test_json_equals_the_scene_of_the_library(self, scene, cli):

@@ -1,5 +1,6 @@
 """Grades: monotonic in every measurement, faults come first, and the change names what is wrong."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,11 @@ from page4d.output.record import (
     FindingRecord,
     NetworkRecord,
     PairFitRecord,
+    PairRecord,
     PixelRecord,
+    PlacedRecord,
+    RegistrationRecord,
+    RigRecord,
     RunRecord,
     SceneRecord,
     ViewRecord,
@@ -147,14 +152,8 @@ def test_a_fault_of_the_calibration_is_named_with_its_fix() -> None:
     assert grade(GOOD, (), unused).letter == "A"
 
 
-def test_the_view_that_fits_no_other_is_named() -> None:
-    gains = {("cam0", "cam1"): 0.4, ("cam0", "cam2"): 0.3, ("cam1", "cam2"): 0.3}
-    pairs = [pair(*views, gain) for views, gain in gains.items()]
-    pairs += [pair(f"cam{index}", "cam3", -0.1) for index in range(3)]
-    assert outlier_views(pairs) == ("cam3",)
-    found = grade(replace(GOOD, photo_gain=0.15), pairs, run_record(4))
-    assert "cam3" in found.first_change
-    assert "inspect-scene --check" in found.first_change
+def test_the_view_that_fits_no_other_is_found() -> None:
+    assert outlier_views(LONELY) == ("cam3",)
 
 
 def test_no_view_is_named_where_none_fits() -> None:
@@ -162,20 +161,81 @@ def test_no_view_is_named_where_none_fits() -> None:
     assert outlier_views(pairs) == ()
 
 
-def test_a_calibration_that_people_support_is_not_suspected() -> None:
-    demo = NetworkRecord(name="mv-demo 1.1", trained=True, notice="a demonstration")
-    fits = PairFitRecord(views=("cam0", "cam1"), score=0.9, num_instants=50, fits=True)
-    bad = replace(GOOD, photo_gain=-0.1)
-    supported = run_record(network=demo, calibration_check=CalibrationCheckRecord(pairs=[fits]))
-    assert grade(bad, (), supported).first_change == "use a network for real footage: --weights da3-base"
-    assert "inspect-scene --check" in grade(bad, (), run_record(network=demo)).first_change
-    assert "--weights" not in grade(bad, (), run_record()).first_change
+LONELY = [
+    *(pair(one, other, 0.3) for one, other in (("cam0", "cam1"), ("cam0", "cam2"), ("cam1", "cam2"))),
+    *(pair(f"cam{index}", "cam3", -0.1) for index in range(3)),
+]
+"""Pairs of four views of which the last fits no other."""
+
+FITS = PairFitRecord(views=("cam0", "cam1"), score=0.9, num_instants=50, fits=True)
+MOVING = RigRecord(asked="auto", cameras="moving", num_times=2, limit_px=1.0, views=[])
+DEMO = NetworkRecord(name="mv-demo 1.1", trained=True, notice="a demonstration")
+NETWORK = "use a network for real footage: --weights da3-base"
+CHECK = "'page4d inspect-scene SCENE --calibration rig.json --check'"
+PREDICTED: dict[str, Any] = {"calibration": None, "poses": "input"}
+SEEN = [PairRecord(views=("cam0", "cam1"), evidence="people", score=0.6, accepted=True)]
+ADVICE = "run 'page4d weights get people', or give --calibration"
 
 
-def test_predicted_cameras_that_do_not_fit_ask_for_others() -> None:
+def registration(source: str, pairs: list[PairRecord]) -> RegistrationRecord:
+    placed = [
+        PlacedRecord(view=f"cam{index}", placed=source == "evidence", source=source, focal=1, focal_source="option")
+        for index in range(3)
+    ]
+    return RegistrationRecord(asked="auto", cameras=placed, pairs=pairs, advice=ADVICE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "pairs", "expected"),
+    [
+        ({}, (), f"compare the calibration, its unit and the clocks: {CHECK}"),
+        ({"rig": MOVING}, (), "compare the calibration, its unit and the clocks with the pictures"),
+        ({}, LONELY, f"compare the clock and the calibration of cam3: {CHECK}"),
+        (
+            {"network": DEMO},
+            (),
+            f"compare the calibration, its unit and the clocks: {CHECK}; if they are right, {NETWORK}",
+        ),
+        ({"network": DEMO, "calibration_check": CalibrationCheckRecord(pairs=[FITS])}, (), NETWORK),
+        ({"settings": PREDICTED}, (), "pass --calibration, or try --register auto"),
+        ({"settings": PREDICTED, "rig": MOVING}, (), "pass --calibration"),
+        ({"settings": {"calibration": "rig.json", "poses": "predicted"}}, (), "leave out --poses predicted"),
+        ({"settings": PREDICTED, "registration": registration("network", [])}, (), ADVICE),
+        (
+            {"settings": PREDICTED, "registration": registration("network", []), "network": DEMO},
+            (),
+            f"{ADVICE}; or {NETWORK}",
+        ),
+        (
+            {"settings": PREDICTED, "registration": registration("evidence", SEEN), "network": DEMO},
+            (),
+            f"{NETWORK}; or pass --calibration",
+        ),
+        (
+            {"settings": PREDICTED, "registration": registration("evidence", SEEN)},
+            LONELY,
+            "correct the clock of cam3: --sync people or --sync FILE; or pass --calibration",
+        ),
+        (
+            {"settings": PREDICTED, "registration": registration("evidence", [])},
+            LONELY,
+            "correct the clock of cam3: --sync FILE; or pass --calibration",
+        ),
+    ],
+)
+def test_the_change_fits_the_cameras_of_the_run(
+    changes: dict[str, Any], pairs: Sequence[PairQuality], expected: str
+) -> None:
+    run = run_record(4 if pairs else 3, **changes)
+    found = grade(replace(GOOD, photo_gain=-0.1, camera_gap_deg=5.0), pairs, run)
+    assert found.first_change == expected
+    known = "registered" if changes.get("settings") is PREDICTED else "calibrated"
+    assert any(f"differ by 5.0 deg from the {known} ones" in reason.found for reason in found.reasons)
+
+
+def test_predicted_cameras_raise_the_expected_error() -> None:
     predicted = replace(GOOD, are_cameras_given=False, camera_gap_deg=None)
     assert grade(predicted, (), run_record()).expected_error > grade(GOOD, (), run_record()).expected_error
-    assert "--calibration" in grade(replace(predicted, photo_gain=-0.1), (), run_record()).first_change
 
 
 def test_flicker_names_the_option_that_causes_it() -> None:
