@@ -40,6 +40,7 @@ from page4d.weights.loading import (
     choose_weights,
     load,
 )
+from page4d.weights.names import BUNDLED_FILE
 
 CAMERAS_HINT = "pass ⟨calibration⟩, register the rig with ⟨register⟩, or use a network that predicts cameras"
 
@@ -445,8 +446,8 @@ def _loaded(options: NetworkOptions, seed: int) -> NetworkPredictor:
 
 
 def _trained(options: NetworkOptions, device: torch.device) -> NetworkPredictor:
-    is_bundled = options.weights is None
     found = choose_weights(options.weights, options.sha256)
+    is_bundled = found.path == BUNDLED_FILE
     network = load(found.path, device, options.precision, found.sha256)
     limits = network.info.metadata.get("domain")
     network.predicts_ray_map = False  # predictions have no rays

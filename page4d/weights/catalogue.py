@@ -362,6 +362,9 @@ _ENTRIES = (
     ),
 )
 
+BUNDLED = "mv-demo"
+"""The network that page4d contains and uses by default."""
+
 CATALOGUE: Mapping[str, CatalogueEntry] = {entry.name: entry for entry in _ENTRIES}
 """All public checkpoints by the name that `weights` takes."""
 
@@ -374,7 +377,7 @@ def find_entry(name: str) -> CatalogueEntry:
     """
     entry = CATALOGUE.get(name.lower())
     if entry is None:
-        raise unknown_name("checkpoint", name, CATALOGUE)
+        raise unknown_name("checkpoint", name, (BUNDLED, *CATALOGUE))
     return entry
 
 

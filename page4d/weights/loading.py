@@ -23,6 +23,7 @@ from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.weights.file_type import FETCH_AGAIN
 from page4d.weights.hub import FetchObserver
+from page4d.weights.names import BUNDLED_FILE
 from page4d.weights.resolve import FoundWeights, find_weights
 from page4d.weights.store import WeightsInfo, damaged, describe_encoder, describe_weights, is_finite
 
@@ -36,7 +37,6 @@ BUNDLED_NOTICE = "a demonstration, trained on synthetic scenes alone: for real f
 BUNDLED_NAME = "mv-demo 1.1"
 """Name and version of the bundled network."""
 
-_BUNDLED_FILE = Path(__file__).parent / "files" / "mv-demo.safetensors"
 _BUNDLED_SHA256 = "d3e80fe90e3db3182654664bc777f975b3c61aedce2ce970809db6877cdde0ef"
 
 
@@ -100,7 +100,7 @@ def load(
     place = choose_device(device)
     dtype = choose_precision(precision, place)
     found = choose_weights(path, parse_pin(path, sha256))
-    if found.path == _BUNDLED_FILE:
+    if found.path == BUNDLED_FILE:
         config, info = describe_weights(
             found.path, _BUNDLED_SHA256, "the bundled network is damaged: reinstall page4d"
         )
@@ -123,7 +123,7 @@ def _check_copy(info: WeightsInfo) -> None:
     Raises:
         WeightsError: if a file has the description of the bundled network, and another hash.
     """
-    if not _BUNDLED_FILE.is_file() or describe_weights(_BUNDLED_FILE)[1].description != info.description:
+    if not BUNDLED_FILE.is_file() or describe_weights(BUNDLED_FILE)[1].description != info.description:
         return
     if info.sha256 != _BUNDLED_SHA256:
         mismatch = describe_mismatch(info.sha256, _BUNDLED_SHA256)
@@ -231,7 +231,7 @@ def choose_weights(
         OutputError: if a cache cannot be written.
     """
     if given is None:
-        return FoundWeights(path=bundled_weights(), commercial=True)
+        return FoundWeights(path=bundled_weights())
     return find_weights(given, sha256, observer)
 
 
@@ -241,12 +241,12 @@ def bundled_weights() -> Path:
     Raises:
         WeightsError: if this installation lacks it.
     """
-    if not _BUNDLED_FILE.is_file():
+    if not BUNDLED_FILE.is_file():
         raise WeightsError(
-            f"the bundled weights are missing: '{_BUNDLED_FILE}'",
+            f"the bundled weights are missing: '{BUNDLED_FILE}'",
             "reinstall page4d, pass ⟨weights=FILE⟩, or ⟨untrained=True⟩ to test without trained weights",
         )
-    return _BUNDLED_FILE
+    return BUNDLED_FILE
 
 
 def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

