@@ -238,7 +238,7 @@ def _with_left_views(
 
 def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str] = (), *, in_run: bool = True) -> str:
     """Return what to try for views that are not placed: the clock of a single view, missing models, cameras."""
-    given = ["⟨calibration⟩"] * in_run + ["⟨focal⟩"] * (not _knows_lenses(record))
+    given = ["⟨calibration⟩"] * in_run + ["⟨focal⟩ or ⟨intrinsics⟩"] * (not _knows_lenses(record))
     others = [f"give {', or '.join(given)}"] * bool(given) + ["film people in all views"] * (not in_run)
     if offers := _offers(record, obstacles):
         others = [f"run {' and '.join(offers)}", *others]

@@ -225,7 +225,7 @@ TEXTURE = "'page4d weights get texture' (once, 101.67 MB, BSD-3-Clause and Apach
     ("missing", "asked", "focal", "placed", "level", "expected"),
     [
         (True, "auto", "50", (), "warning", f"run {PEOPLE} and {TEXTURE}, or give --calibration"),
-        (True, "auto", None, (), "warning", f"run {PEOPLE}, or give --calibration, or --focal"),
+        (True, "auto", None, (), "warning", f"run {PEOPLE}, or give --calibration, or --focal or --intrinsics"),
         (True, "auto", "50", ("cam01", "cam02"), "info", ""),
         (False, "auto", "50", (), "info", "; give --calibration"),
     ],
