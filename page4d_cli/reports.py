@@ -206,12 +206,12 @@ def _rounded(time: "TimeForecast") -> dict[str, float]:
 
 def _time(time: "TimeForecast") -> str:
     """Return the expected time of a run and of its stages, and the run whose rates it is from."""
-    parts = ", ".join(f"{_STAGES[stage]} {_span(seconds)}" for stage, seconds in time.seconds.items() if seconds > 0)
+    parts = ", ".join(f"{_STAGES[stage]} {span(seconds)}" for stage, seconds in time.seconds.items() if seconds > 0)
     overlapping = f" ({parts}; stages overlap)" if parts else ""
-    return f"about {_span(time.total)}, as in the run of {time.measured.date[:10]}{overlapping}"
+    return f"about {span(time.total)}, as in the run of {time.measured.date[:10]}{overlapping}"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """Format a time in the unit that suits it."""
     if seconds < _LONG_S:
         return f"{seconds:.0f} s" if seconds < _SECONDS else f"{seconds / 60:.1f} min"
@@ -274,12 +274,12 @@ def report_run(
     _print_next(f"page4d view {place} --scene {scene}{missing}\npage4d report {place} --scene {scene}")
     taken = {_STAGES[name]: spent for name, spent in record.timings.items() if name in _STAGES}
     longest = sorted(taken, key=lambda name: -taken[name])[:4]
-    stages = ", ".join(f"{name} {_span(taken[name])}" for name in taken if name in longest and taken[name] >= 1)
+    stages = ", ".join(f"{name} {span(taken[name])}" for name in taken if name in longest and taken[name] >= 1)
     peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
     console.print_text("")
     print_fields(
         [
-            ("time", _span(seconds) + (f" ({stages})" if stages else "")),
+            ("time", span(seconds) + (f" ({stages})" if stages else "")),
             ("peak memory", f"{peaks[0]} ({record.device}), predicted {peaks[1]}"),
         ]
     )

@@ -22,6 +22,7 @@ from page4d.exporters.world import choose_up, export_world
 from page4d.formats.ply import read_ply_header
 from page4d.geometry.transforms import is_constant
 from page4d.io.atomic import real_path
+from page4d.io.folders import existing_folder
 from page4d.options import ExportSettings
 from page4d.output.pictures import Pictures
 from page4d.output.reader import Output
@@ -289,10 +290,7 @@ def check_room(folder: Path, num_bytes: int) -> None:
     Raises:
         OutputError: if the disk has far less free space.
     """
-    nearest = real_path(folder)
-    while not nearest.exists():
-        nearest = nearest.parent
-    free = shutil.disk_usage(nearest).free
+    free = shutil.disk_usage(existing_folder(real_path(folder))).free
     if num_bytes * _LEAST_SHARE > free:
         raise OutputError(
             f"the export needs at most {size_of(num_bytes)} in '{folder}', {size_of(free)} free",

@@ -153,7 +153,7 @@ def cache_folder() -> Path:
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     home = os.path.expanduser("~")  # noqa: PTH111  Path.home() raises without a home folder
     folder = (given if given.is_absolute() else Path(home, ".cache")) / "page4d"
-    existing = _existing(folder)
+    existing = existing_folder(folder)
     access = os.X_OK if existing == folder else os.X_OK | os.W_OK
     return folder if folder.is_absolute() and os.access(existing, access) else NO_CACHE
 
@@ -230,12 +230,12 @@ def check_space(needs: Mapping[Path, int], what: str) -> None:
     """
     by_disk: dict[int, tuple[Path, int]] = {}
     for folder, num_bytes in needs.items():
-        if NO_CACHE in (folder, *folder.parents) or not os.access(_existing(folder), os.W_OK):
+        if NO_CACHE in (folder, *folder.parents) or not os.access(existing_folder(folder), os.W_OK):
             raise output_error(PermissionError(errno.EACCES, ""), folder / "file")
-        disk = _existing(folder).stat().st_dev
+        disk = existing_folder(folder).stat().st_dev
         by_disk[disk] = (folder, by_disk.get(disk, (folder, 0))[1] + num_bytes)
     for folder, num_bytes in by_disk.values():
-        free = shutil.disk_usage(_existing(folder)).free
+        free = shutil.disk_usage(existing_folder(folder)).free
         if free < num_bytes:
             raise OutputError(
                 f"{what} needs {num_bytes / 1e9:.2f} GB in '{folder}', {free / 1e9:.2f} GB are free",
@@ -243,7 +243,7 @@ def check_space(needs: Mapping[Path, int], what: str) -> None:
             )
 
 
-def _existing(folder: Path) -> Path:
+def existing_folder(folder: Path) -> Path:
     """Return the nearest folder that exists and can be looked into."""
     while not os.access(folder, os.F_OK) and folder != folder.parent:
         folder = folder.parent

@@ -23,12 +23,14 @@ from page4d.errors import InputError, OutputError
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.folders import cache_folder
 from page4d.io.json_records import FileModel, format_json, read_model
+from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.rig.graph import choose_pairs
 from page4d.rig.learned import MAX_INSTANTS as LEARNED_INSTANTS
 from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
+from page4d.run.memory import Extent, NetworkCost, cost_of
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor, Predictor
 from page4d.scene.records import Scene
@@ -59,6 +61,30 @@ _LEARNED_BYTES = 1.3e9
 _KEYPOINT_BYTES = 150e6
 _TEXTURE_BYTES = 300e6
 """Memory per megapixel of SIFT: its pyramid of scales in 32 bits, of a doubled image."""
+
+
+_USUAL_SIZE = (392, 518)
+"""Height and width of images in estimates of checkpoints."""
+
+_TIMED = {"cpu": (1024, torch.float32), "cuda": (8192, torch.bfloat16)}
+"""Sides and types of the matrices whose product is timed, several times."""
+
+_TIMED_PRODUCTS = 5
+
+
+def checkpoint_seconds(name: str, device: torch.device) -> float | None:
+    """Estimate how long the network of a public checkpoint takes for an instant of four views; None if unknown.
+
+    Its operations, those of a chunk of four instants, run at the rate of a product of matrices, which is measured: on
+    one core mv-demo takes 13 CPU seconds per TFLOP, and so does the product.
+    """
+    if name not in PRESETS:
+        return None
+    cost = NetworkCost(config=PRESETS[name], device=torch.device("cpu"))
+    side, dtype = _TIMED[device.type]
+    matrix = torch.ones(side, side, dtype=dtype, device=device)
+    passed = min(cost_of(device, lambda: matrix @ matrix).seconds for _ in range(_TIMED_PRODUCTS))
+    return cost.tflop(Extent(times=4, views=4, size=_USUAL_SIZE)) / 4 * 1e12 * passed / (2 * side**3)
 
 
 class RegistrationStage(NamedTuple):

@@ -4,6 +4,7 @@ import importlib
 import importlib.metadata
 import os
 import platform
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -68,7 +69,7 @@ def _print(capabilities: list[Capability]) -> None:
 def _print_checkpoints(checkpoints: list[Capability]) -> None:
     columns = (
         Column("checkpoint for"),
-        Column("suggested here"),
+        Column("suggested here", wraps=True),
         Column("command", wraps=True),
     )
     rows = [
@@ -114,6 +115,17 @@ def _processor() -> Capability:
     if words & _BF16_FLAGS:
         found += ", bfloat16: --precision bf16 is faster"
     return Capability("CPU", True, found)
+
+
+def _memory() -> Capability:
+    from page4d.io.machine import free_memory, total_memory
+
+    sizes = [console.human_size(num_bytes) for num_bytes in (total_memory(), free_memory())]
+    return Capability("memory", True, f"{sizes[0]}, {sizes[1]} free")
+
+
+def _disk() -> Capability:
+    return Capability("disk", True, f"{console.human_size(shutil.disk_usage(Path.cwd()).free)} free in this folder")
 
 
 def _gpu() -> Capability:
@@ -168,30 +180,37 @@ def _model(name: str, purpose: str) -> Callable[[], Capability]:
 
 def _caches() -> Capability:
     from page4d.io.atomic import NO_CACHE
-    from page4d.io.folders import cache_folder
+    from page4d.io.folders import cache_folder, existing_folder
 
     folder = cache_folder()
     if folder == NO_CACHE:
         found = "no folder that can be written; only weights need one"
         return Capability("caches", False, found, "set XDG_CACHE_HOME to a folder that you may write to")
-    return Capability("caches", True, str(folder))
+    free = console.human_size(shutil.disk_usage(existing_folder(folder)).free)
+    return Capability("caches", True, f"{folder}, {free} free")
 
 
 def _checkpoints() -> list[Capability]:
     """Return the public checkpoint that suits this machine for each use; none without PyTorch."""
     try:
         from page4d.run.memory import fitting_checkpoint
+        from page4d.run.time import checkpoint_seconds
         from page4d.weights.catalogue import command_with, licence_and_size
         from page4d.weights.loading import choose_device
     except (ImportError, OSError):
         return []
-    rows = []
+    from page4d_cli.reports import span
+
+    rows, device = [], choose_device()
     for use, commercial in (("checkpoint for any use", True), ("checkpoint for non-commercial use", False)):
-        entry = fitting_checkpoint(choose_device(), commercial=commercial)
+        entry = fitting_checkpoint(device, commercial=commercial)
         if entry is None:
             rows.append(Capability(use, False, "none: too little memory", "page4d weights list"))
         else:
-            rows.append(Capability(use, True, f"{entry.name}: {licence_and_size(entry)}", command_with(entry)))
+            seconds = checkpoint_seconds(entry.name, device)
+            time = "" if seconds is None else f"; about {span(max(seconds, 1))} per instant of 4 views"
+            found = f"{entry.name}: {licence_and_size(entry)}{time}"
+            rows.append(Capability(use, True, found, command_with(entry)))
     return rows
 
 
@@ -202,6 +221,8 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _library("images (OpenCV)", "cv2", "opencv-python-headless"),
     _decoders,
     _processor,
+    _memory,
+    _disk,
     _gpu,
     _open3d,
     _caches,

@@ -415,6 +415,8 @@ class TestGoldenScreens:
         doctor._print(found)
         doctor._print(found[:1])
         monkeypatch.setattr(memory_budget, "total_bytes", lambda _: 64 * 10**9)
+        seconds = {"da3-base": 12.3, "da3-giant": 108.4}
+        monkeypatch.setattr("page4d.run.time.checkpoint_seconds", lambda name, _: seconds[name])
         doctor._print_checkpoints(doctor._checkpoints())
         self.check("doctor", width, capsys.readouterr().out)
 

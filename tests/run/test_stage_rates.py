@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
+from page4d.run import time as run_time
 from page4d.run.chunk_source import ChunkSource, local_chunks
+from page4d.run.memory import Cost
 from page4d.run.plan import RunPlan, plan_run
 from page4d.run.progress import Journal
 from page4d.run.reconstruct import reconstruct
-from page4d.run.time import STAGES, StageRates, forecast_time, record_rates
+from page4d.run.time import STAGES, StageRates, checkpoint_seconds, forecast_time, record_rates
 from page4d.scene.records import with_instants
 from tests.run.test_reconstruct import CAPTURE, SETTINGS
 from tests.run.truth import TruthPredictor
@@ -82,3 +85,13 @@ def test_a_run_whose_chunks_are_predicted_elsewhere_records_no_rates(tmp_path: P
     predictor = TruthPredictor(CAPTURE, settings=SETTINGS)
     reconstruct(CAPTURE.scene(), predictor, out=tmp_path / "out", open_chunks=elsewhere)
     assert not list((tmp_path / "cache" / "page4d").glob("measured_rates_*.json"))
+
+
+def test_a_checkpoint_takes_its_operations_at_the_rate_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    tflop_per_second = 0.1
+    monkeypatch.setattr(run_time, "cost_of", lambda *_: Cost(0, 2 * 1024**3 / 1e12 / tflop_per_second))
+    per_chunk = 7.61  # TFLOP of 16 images of 518x392 px
+    assert checkpoint_seconds("da3-base", torch.device("cpu")) == pytest.approx(
+        per_chunk / 4 / tflop_per_second, rel=0.01
+    )
+    assert checkpoint_seconds("vggt-commercial", torch.device("cpu")) is None
