@@ -1,6 +1,7 @@
 """The video of the 4D cloud: it plays all instants, the viewpoint moves, and any player decodes it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -87,6 +88,22 @@ def test_previews_stand_on_the_up_axis_of_an_upright_world(output: Output, axis:
     for right, down, _ in views:
         assert right @ np.array(UpAxis(axis).vector) == pytest.approx(0, abs=1e-9)
         assert down @ np.array(UpAxis(axis).vector) < -0.8
+
+
+def test_the_cloud_is_in_the_middle_of_the_picture_wherever_its_points_are_dense(output: Output) -> None:
+    pose = output.cameras.world_to_camera[0].numpy()[0]
+    rng = np.random.default_rng(0)
+    person = rng.uniform([0.7, 0.2, 2.0], [1.0, 0.8, 2.2], (400, 3))
+    room = rng.uniform([-2.0, -1.0, 2.0], [1.2, 1.0, 3.5], (600, 3))
+    xyz = ((np.concatenate([person, room]) - pose[:3, 3]) @ pose[:3, :3]).astype(np.float32)
+    cloud = made_cloud(len(xyz))
+    seen = SimpleNamespace(points=lambda _: replace(cloud, xyz=xyz), cameras=output.cameras)
+    views = orbit._viewpoints(seen, [0] * NUM_FRAMES)
+    shown = np.stack([view.project(xyz)[:, :2] / SIZE for view in views])
+    assert ((shown > 0) & (shown < 1)).all(axis=-1).mean(axis=1).min() > 0.9
+    low, high = np.quantile(shown, [0.03, 0.97], axis=1)
+    assert np.abs((low + high) / 2 - 0.5).max() < 0.15
+    assert (high - low).max(axis=1).min() > 0.5
 
 
 def test_the_nearest_point_is_drawn_in_front(output: Output) -> None:

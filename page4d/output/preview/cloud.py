@@ -308,6 +308,9 @@ _SWING_DEG = 32.0
 _ELEVATION_DEG = 16.0
 _ELEVATION_SWING_DEG = 6.0
 _FIELD_OF_VIEW_DEG = 40.0
+_SHOWN = (0.04, 0.96)
+"""Quantiles of the points in each direction that are in the picture; farther ones may leave it."""
+
 _NEAR_SHARE = 0.05
 _POINT_PX = 3
 
@@ -395,14 +398,20 @@ def _viewpoints(output: Output, instants: list[int]) -> list[Viewpoint]:
     if np.linalg.norm(away) < 1e-6:
         away = poses[0, 2, :3] - (poses[0, 2, :3] @ up) * up
     away = away / np.linalg.norm(away)
-    across = np.cross(up, away)
-    reach = float(np.quantile(np.linalg.norm(points - target, axis=1), 0.85)) if len(points) else 1.0
-    distance = reach / math.sin(math.radians(_FIELD_OF_VIEW_DEG / 2))
+    across = np.cross(away, up)
+    directions = np.stack([across, up, away])
+    # The median is where points are dense, near the cameras: the middle of the picture is that of their extent.
+    low, high = np.quantile((points - target) @ directions.T, _SHOWN, axis=0) if len(points) else np.zeros((2, 3))
+    target = target + (low + high) / 2 @ directions
+    width, height, depth = (high - low) / 2
+    swing, slope = math.radians(_SWING_DEG), math.tan(math.radians(_FIELD_OF_VIEW_DEG / 2))
+    width = max(width, width * math.cos(swing) + depth * math.sin(swing))
+    distance = (depth + max(width * SIZE[1] / SIZE[0], height) / slope) or 1.0
     found = []
     for phase in np.linspace(0, 2 * math.pi, len(instants), endpoint=False):
         azimuth = math.radians(_SWING_DEG) * math.sin(phase)
         elevation = math.radians(_ELEVATION_DEG + _ELEVATION_SWING_DEG * math.cos(phase))
-        level = math.cos(azimuth) * away + math.sin(azimuth) * across
+        level = math.cos(azimuth) * away - math.sin(azimuth) * across
         direction = math.cos(elevation) * level - math.sin(elevation) * up
         found.append(
             Viewpoint(position=target - distance * direction, target=target, axes=looking_along(direction, up))
