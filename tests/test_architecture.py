@@ -23,6 +23,7 @@ FLOORS = {
     "page4d.rig": 5,
     "page4d.output": 4,
     "page4d.stereo": 4,
+    "page4d.keywords": 3,
     "page4d.scene": 3,
     "page4d.formats": 2,
     "page4d.motion": 2,

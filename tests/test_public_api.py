@@ -1,9 +1,12 @@
 """The public names of the package, and the images of a scene."""
 
 import ast
+import inspect
 import pydoc
+import re
 import subprocess
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 
@@ -11,8 +14,15 @@ import pytest
 import torch
 
 import page4d
-from page4d.errors import UsageError
+from page4d.errors import Level, Notice, UsageError
+from page4d.evaluation.record import Evaluation
+from page4d.exporters.export import Exported
+from page4d.output.reader import Output
+from page4d.quality.record import QualityReport
+from page4d.rig.records import RigRegistration
+from page4d.run.progress import ON_STDERR, StderrObserver
 from page4d.scene.batches import open_batches
+from tests.quality.test_quality_grade import run_record
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "samples" / "room"
@@ -105,3 +115,29 @@ def test_instants_that_do_not_exist_are_refused(times: list[int], message: str) 
     with pytest.raises(UsageError, match=message) as refused:
         scene.images(times=times)
     assert refused.value.hint == "the scene has instants 0 to 5"
+
+
+def test_results_are_shown_in_one_line() -> None:
+    scene = page4d.open_scene(SAMPLE, frames=(0, 4))
+    assert repr(scene) == "<Scene 'room': 4 views, 4 instants, not calibrated>"
+    assert re.fullmatch(
+        r"<RunRecord of '.*': 3 views, \d+ instants?, [\d,]+ points, unit (metre|arbitrary)>", repr(run_record())
+    )
+    assert all("__repr__" in vars(kind) for kind in (Evaluation, Exported, Output, QualityReport, RigRegistration))
+
+
+def test_notices_and_progress_go_to_stderr_at_intervals(capsys, monkeypatch) -> None:
+    clock = iter((0.0, 1.0, 2.0, 16.9, 17.1, 17.2, 18.0, 18.1))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    observer = StderrObserver()
+    observer.notice(Notice("a step", Level.STEP))
+    observer.notice(Notice("not shown", Level.INFO))
+    observer.notice(Notice("⟨mesh_voxel=0.1⟩ without ⟨mesh⟩"))
+    observer.progress(3, 24)
+    observer.progress(5, 96, "detecting: people")
+    observer.progress(24, 24)
+    shown = ["a step", "warning: mesh_voxel=0.1 without mesh", "detecting: people 5/96", "24/24 instants"]
+    assert capsys.readouterr().err.splitlines() == [f"page4d: {line}" for line in shown]
+    assert {
+        inspect.signature(one).parameters["observer"].default for one in (page4d.reconstruct, page4d.register)
+    } == {ON_STDERR}

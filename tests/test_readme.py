@@ -1,10 +1,12 @@
-"""Python blocks of README.md and docs/: they run, and they are correctly typed.
+"""Python blocks of README.md and docs/, and the notebooks in examples/: they run, and they are correctly typed.
 
 The blocks of a document run in order, in one namespace and one folder with a small calibrated scene `rig` (also as
 `capture`, its ground truth as `truth`), a result `out` unless the document writes one, and all weights files that it
-names. A block after the comment `<!-- not run -->` is only type-checked.
+names. Those of README.md and the notebooks use `samples/`. A block after the comment `<!-- not run -->` is only
+type-checked.
 """
 
+import json
 import os
 import re
 import shutil
@@ -36,6 +38,9 @@ class Block:
 
 def blocks_of(document: Path) -> list[Block]:
     text = document.read_text(encoding="utf-8")
+    if document.suffix == ".ipynb":
+        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+        return [Block(code="".join(cell["source"]) + "\n", line=1, is_run=True) for cell in cells]
     return [
         Block(
             code=match["code"],
@@ -46,7 +51,18 @@ def blocks_of(document: Path) -> list[Block]:
     ]
 
 
-DOCUMENTS = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if blocks_of(path)]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").glob("*.ipynb")))
+DOCUMENTS = [path for path in PAGES if blocks_of(path)]
+
+MISSPELT = """
+page4d.open_scene("rig", veiws=2)  # type: ignore[call-arg]
+page4d.reconstruct("rig", out="out", calibrtion="rig.toml")  # type: ignore[call-arg]
+page4d.reconstruct("rig", out="out", stride="two")  # type: ignore[arg-type]
+page4d.build_predictor(devise="cpu")  # type: ignore[call-arg]
+page4d.register("rig", fokal=900.0)  # type: ignore[call-arg]
+page4d.export("out", "usd", "to", instant=range(3))  # type: ignore[call-arg]
+"""
+"""Each of these is an error of types: mypy reports comments that ignore nothing."""
 
 
 def name_of(document: Path) -> str:
@@ -83,7 +99,9 @@ def workspace(request: pytest.FixtureRequest, rig: Path, tmp_path: Path, monkeyp
     """Prepare the files that a document names."""
     document: Path = request.param
     code = "\n".join(block.code for block in blocks_of(document))
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "samples").symlink_to(ROOT / "samples")
+    (tmp_path / "examples").mkdir()
+    monkeypatch.chdir(tmp_path / "examples" if document.suffix == ".ipynb" else tmp_path)
     shutil.copytree(rig, "rig")
     Path("capture").symlink_to("rig")
     Path("truth").symlink_to("rig/truth")
@@ -109,8 +127,11 @@ def test_the_python_blocks_of_all_documents_are_correctly_typed(tmp_path: Path) 
     for number, document in enumerate(DOCUMENTS):
         files.append(tmp_path / f"document_{number}_{document.stem.lower()}.py")
         files[-1].write_text("\n".join(block.code for block in blocks_of(document)), encoding="utf-8")
+    files.append(tmp_path / "misspelt.py")
+    files[-1].write_text(f"import page4d\n{MISSPELT}", encoding="utf-8")
     settings = tmp_path / "mypy.ini"  # torch as Any, and page4d by its signatures alone, take half the time
-    settings.write_text("[mypy]\n[mypy-page4d.*]\nfollow_imports = silent\n[mypy-torch.*]\nfollow_imports = skip\n")
+    rules = ("[mypy-page4d.*]", "follow_imports = silent", "[mypy-torch.*]", "follow_imports = skip")
+    settings.write_text("\n".join(("[mypy]", "warn_unused_ignores = true", *rules)))
     cache = ("--cache-dir", os.devnull)
     command = [sys.executable, "-m", "mypy", "--config-file", str(settings), *cache, *map(str, files)]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

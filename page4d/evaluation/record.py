@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from page4d.errors import counted
 from page4d.evaluation.motion_scores import FlowScores, SigmaScores, TAPVid3DScores, TrackScores
 from page4d.evaluation.scores import DepthSums, PointScores
 from page4d.output.record import TransformRecord
@@ -271,6 +272,11 @@ class Evaluation:
     motion: MotionReport | None
     tracks: TrackReport | None
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """Return what was compared in one line."""
+        size = f"{counted(len(self.match.views), 'view')}, {counted(len(self.match.times), 'instant')}"
+        return f"<Evaluation of '{self.out}' against '{self.truth}': {size}>"
 
     def document(self) -> dict[str, Any]:
         """Return the result as a JSON-compatible document."""

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from pydantic import JsonValue
 
@@ -22,6 +22,7 @@ from page4d.io.atomic import file_sha256, real_path
 from page4d.io.folders import check_replaceable, staged_folder, write_json
 from page4d.io.json_records import FileModel, read_model
 from page4d.io.limits import limits_named
+from page4d.keywords import ExportKeywords
 from page4d.options import ExportSettings, in_options, settings_from
 from page4d.output.pictures import Pictures, open_pictures
 from page4d.output.reader import Output, open_output
@@ -97,6 +98,10 @@ class Exported:
     record: ExportRecord
     next_step: str
 
+    def __repr__(self) -> str:
+        """Return folder, format and size in one line."""
+        return f"<Exported '{self.folder}': {self.record.format}, {counted(self.record.files, 'file')}>"
+
 
 @limits_named(MEMORY_HINT)
 def export(
@@ -106,7 +111,7 @@ def export(
     *,
     overwrite: bool = False,
     progress: Progress | None = None,
-    **options: Any,
+    **options: Unpack[ExportKeywords],
 ) -> list[Exported]:
     """Export a run to one or several formats: those of `page4d export --list`, described in docs/exports.md.
 

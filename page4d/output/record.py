@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_v
 import page4d
 from page4d.choices import Registration
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
+from page4d.errors import counted
 from page4d.formats.maps import CONFIDENCE_MAPPING, DEEPEST_LEVEL, DYNAMIC_MAPPING, FASTEST_LEVEL, MOTION_MAPPING
 from page4d.formats.open3d import CloudWriter
 from page4d.geometry.distortion import LensModel
@@ -572,6 +573,11 @@ class RunRecord(FileModel):
     precision: str = "fp32"
     seed: int = 0
     warnings: list[str] = Field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Return the scene and the size in one line."""
+        size = f"{counted(len(self.views), 'view')}, {counted(len(self.times), 'instant')}"
+        return f"<RunRecord of '{self.scene.name}': {size}, {self.counts.points:,} points, unit {self.unit}>"
 
     @property
     def faulty_frames(self) -> tuple[str, ...]:

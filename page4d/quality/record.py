@@ -5,6 +5,8 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from page4d.errors import counted
+
 REGIONS = 3
 """Rows and columns of the grid of regions in which the agreement of a view is given."""
 
@@ -124,6 +126,10 @@ class QualityReport:
     overall: Overall
     grade: Grade
     notes: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """Return the grade in one line."""
+        return f"<QualityReport of '{self.out}': grade {self.grade.letter}, {counted(len(self.views), 'view')}>"
 
     def document(self) -> dict[str, Any]:
         """Return the report as a JSON-compatible document."""

@@ -6,12 +6,13 @@ For clocks from people, consecutive frames of static views are searched for body
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from page4d.errors import UsageError, WeightsError
-from page4d.options import SceneOptions
+from page4d.keywords import SceneKeywords
+from page4d.options import SceneOptions, split_options
 from page4d.rig.clocks import estimate_clocks
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
@@ -30,7 +31,7 @@ def open_scene(
     options: SceneOptions | None = None,
     *,
     progress: StageProgress = no_progress,
-    **changes: Any,
+    **changes: Unpack[SceneKeywords],
 ) -> Scene:
     """Open a folder of synchronized videos or image folders.
 
@@ -43,7 +44,8 @@ def open_scene(
         InputError: if a video, image, mask or calibration is unusable, or people do not determine the clocks.
         WeightsError: if people are to determine the clocks, and the pose model was not fetched.
     """
-    options = replace(options or SceneOptions(), **changes)
+    (given,) = split_options(changes, "open_scene", SceneOptions)
+    options = replace(options or SceneOptions(), **given)
     if options.sync != BY_PEOPLE:
         return open_folder(folder, options)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.spatial.transform import Rotation
 
+from page4d.errors import counted
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.rotation import (
     matrix_from_rotation_vector,
@@ -195,6 +196,10 @@ class RigRegistration(FileModel):
         if [camera.placed for camera in self.record.cameras] != [camera is not None for camera in self.cameras]:
             raise ValueError("cameras are not those of the placed views")
         return self
+
+    def __repr__(self) -> str:
+        """Return the number of placed cameras in one line."""
+        return f"<RigRegistration: {self.record.num_placed} of {counted(len(self.cameras), 'camera')} placed>"
 
     def with_record(self, **changes: object) -> "RigRegistration":
         """Return it with changes of its record."""

@@ -3,15 +3,17 @@
 The output folder is checked first, for existing results and for input files inside it.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from page4d.choices import ExistingOutput
 from page4d.errors import UsageError
 from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder, claim_output, real_path
 from page4d.io.limits import limits_named
+from page4d.keywords import ReconstructKeywords
 from page4d.networks.layers.execution import reproducible
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions, split_options
 from page4d.output.layout import OUTPUT_FOLDERS, OUTPUT_NAMES, OutputLayout
@@ -20,7 +22,7 @@ from page4d.rig.opening import opened_scene
 from page4d.run.chunk_source import OpenChunks, local_chunks
 from page4d.run.plan import RunPlan, plan_run
 from page4d.run.predictor import Predictor, predictor_for
-from page4d.run.progress import Journal, Observer, SilentObserver
+from page4d.run.progress import ON_STDERR, Journal, Observer, SilentObserver
 from page4d.run.registration import SceneEvidence, evidence_of, register_for_run
 from page4d.run.run import Run
 from page4d.run.state import StateFolder, earlier_registration, is_occupied
@@ -72,9 +74,9 @@ def reconstruct(
     out: Path | str,
     settings: ReconstructSettings | None = None,
     existing: ExistingOutput | str = ExistingOutput.REFUSE,
-    observer: Observer | None = None,
+    observer: Observer | None = ON_STDERR,
     open_chunks: OpenChunks = local_chunks,
-    **options: Any,
+    **options: Unpack[ReconstructKeywords],
 ) -> RunRecord:
     """Reconstruct a scene into an output folder and return the content of its `run.json`.
 
@@ -85,7 +87,7 @@ def reconstruct(
         settings: of the run; those of the predictor if None.
         existing: policy for a folder that holds a result: refuse, overwrite or resume. A run is resumed only if
             everything that its bytes depend on is equal; a complete one is returned as it is.
-        observer: receives notices and progress.
+        observer: receives notices and progress; None is silent.
         open_chunks: opens the source of predicted chunks, which does not affect the bytes of the result.
         **options: fields of `SceneOptions` (if `scene` is a folder), `NetworkOptions` (without `predictor`) and
             `ReconstructSettings` by name, such as `calibration`, `weights` and `overlap`.
@@ -141,7 +143,7 @@ def _opened(
     scene: Scene | Path | str,
     predictor: Predictor | None,
     settings: ReconstructSettings | None,
-    options: dict[str, Any],
+    options: Mapping[str, Any],
     observer: Observer,
 ) -> tuple[Scene, Predictor]:
     """Open a scene, unless it is open, and build its predictor for the settings of the run, unless there is one."""

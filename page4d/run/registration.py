@@ -7,7 +7,7 @@ a calibration with camera motion and people.
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 import torch
 
@@ -17,6 +17,7 @@ from page4d.errors import CapabilityError, InputError, UsageError, WeightsError,
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
+from page4d.keywords import RegisterKeywords
 from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options, split_options
 from page4d.output.record import CalibrationCheckRecord, RegistrationRecord
 from page4d.rig.calibration_check import check_scene
@@ -36,7 +37,7 @@ from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import RigRegistration, StageProgress, no_progress, placed_record
 from page4d.rig.register import register_rig
 from page4d.rig.samples import with_content
-from page4d.run.progress import Observer, SilentObserver
+from page4d.run.progress import ON_STDERR, Observer, SilentObserver
 from page4d.scene.clocks import BY_PEOPLE
 from page4d.scene.records import Level, Notice, Scene, ViewCamera
 from page4d.weights.wheels import PEOPLE, TEXTURE
@@ -335,8 +336,8 @@ def register(
     scene: Scene | Path | str,
     *,
     settings: RegisterSettings | None = None,
-    observer: Observer | None = None,
-    **options: Any,
+    observer: Observer | None = ON_STDERR,
+    **options: Unpack[RegisterKeywords],
 ) -> RigRegistration:
     """Determine the cameras of a static rig from people and texture, without a network of page4d.
 
@@ -345,7 +346,7 @@ def register(
     Args:
         scene: an open scene, or the folder of one.
         settings: of the registration; the defaults if None.
-        observer: receives notices and progress.
+        observer: receives notices and progress; None is silent.
         **options: fields of `SceneOptions` (if `scene` is a folder) and of `RegisterSettings` by name, such as
             `register="people"` and `focal="26mm"`.
 

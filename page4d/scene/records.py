@@ -16,7 +16,7 @@ from page4d.choices import MaskMeaning, UpAxis
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import Level as Level
 from page4d.errors import Notice as Notice
-from page4d.errors import UsageError
+from page4d.errors import UsageError, counted
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.io.json_records import DOUBLES
 from page4d.options import SceneOptions
@@ -176,6 +176,11 @@ class Scene:
     notices: tuple[Notice, ...] = field(default=())
     options: SceneOptions = SceneOptions()  # noqa: RUF009  immutable
     """The options that it was opened with."""
+
+    def __repr__(self) -> str:
+        """Return name, size and cameras in one line."""
+        size = f"{counted(self.num_views, 'view')}, {counted(self.num_times, 'instant')}"
+        return f"<Scene '{self.name}': {size}, {'' if self.is_calibrated else 'not '}calibrated>"
 
     @property
     def num_times(self) -> int:

@@ -1,0 +1,121 @@
+"""Keyword arguments of the functions of page4d, by name and type, for editors and type checkers.
+
+Written by `make golden` from the settings in `page4d/options.py`, which have the defaults and check the values.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
+
+from page4d.choices import (
+    CalibrationMatch,
+    CalibrationResize,
+    CameraMotion,
+    DepthSize,
+    ImageFormat,
+    LengthUnit,
+    MaskMeaning,
+    Pinhole,
+    PointLayer,
+    Poses,
+    Precision,
+    Preprocess,
+    Registration,
+    UpAxis,
+)
+from page4d.options import PointOptions
+
+
+class SceneKeywords(TypedDict, total=False):
+    """Options of `open_scene`."""
+
+    views: int | Sequence[str] | str | None
+    sync: str | Path
+    fps: float | None
+    image_fps: float | None
+    stride: int
+    frames: tuple[int | None, int | None] | str
+    max_frames: int | None
+    calibration: Path | str | None
+    calibration_unit: LengthUnit | str | None
+    calibration_match: CalibrationMatch | str
+    calibration_resize: CalibrationResize | str | None
+    masks: Path | str | None
+    mask_meaning: MaskMeaning | str
+    depth: Path | str | None
+    depth_levels: float | None
+    allow_damaged: bool
+    max_megapixels: float
+
+
+class ReconstructKeywords(SceneKeywords, total=False):
+    """Options of `reconstruct`: those of the scene, the network and the run."""
+
+    weights: str | Path | None
+    sha256: str | None
+    untrained: bool
+    preset: str
+    device: str
+    precision: Precision | str
+    long_side: int | None
+    depth_size: int | DepthSize | str
+    preprocess: Preprocess | str
+    chunk: int | str | None
+    overlap: int
+    memory_bytes: int | str | None
+    poses: Poses | str
+    camera_motion: CameraMotion | str
+    register: Registration | str
+    focal: str | float | None
+    intrinsics: Path | str | None
+    scale_from: str | None
+    check_calibration: bool
+    refine: bool
+    fuse: bool
+    points: PointOptions
+    layers: bool
+    mesh: bool
+    mesh_voxel: float
+    motion: bool
+    motion_size: int
+    tracks: int
+    tracks2d: Path | str | None
+    preview: bool
+    strict_seams: bool
+    seed: int
+
+
+class RegisterKeywords(SceneKeywords, total=False):
+    """Options of `register`: those of the scene and the registration."""
+
+    register: Registration | str
+    focal: str | float | None
+    intrinsics: Path | str | None
+    scale_from: str | None
+    max_instants: int
+    seed: int
+
+
+class ExportKeywords(TypedDict, total=False):
+    """Options of `export`."""
+
+    scene: Path | str | None
+    instants: tuple[int | None, int | None, int] | str | range
+    views: Sequence[str] | str | None
+    hold_out: Sequence[str] | str
+    per_instant: bool
+    max_points: int | None
+    voxel: float
+    min_confidence: float
+    only: PointLayer | str
+    seed: int
+    images: bool
+    image_format: ImageFormat | str | None
+    image_size: int | None
+    pinhole: Pinhole | str | None
+    pinhole_focal: float | None
+    up: UpAxis | str
+    scale: float | str | None
+    text: bool
+    split: bool
+    animated: bool
