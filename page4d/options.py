@@ -129,7 +129,8 @@ def _parse_views(text: str) -> int | tuple[str, ...]:
 def _parse_frames(text: str) -> tuple[int | None, ...]:
     """Parse `A:B`, `A:` or `:B`."""
     if len(numbers := parse_range(text)) != 2:
-        raise ValueError(f"'{shortened(text)}' is not of the form A:B")
+        hint = "; ⟨stride⟩ takes every Nth instant" if len(numbers) == 3 else ""
+        raise ValueError(in_options(f"'{shortened(text)}' is not of the form A:B{hint}"))
     return tuple(numbers)
 
 

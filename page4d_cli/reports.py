@@ -176,6 +176,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'available'}"
     fields = [
         ("scene", f"{scene.name}: {counted(scene.num_times, 'instant')} of {', '.join(scene.view_names)}"),
+        *clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync),
         ("network", ", ".join(filter(None, (network.name, network.notice)))),
         ("images", f"{texts[0] if are_one else ', '.join(texts)} px"),
         *_detail(plan),

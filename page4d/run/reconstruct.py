@@ -109,7 +109,8 @@ def reconstruct(
     observer, out, existing = observer or SilentObserver(), Path(out), ExistingOutput(existing)
     check_target(out, existing, None if isinstance(scene, Scene) else Path(scene))
     scene, predictor = _opened(scene, predictor, settings, options, observer)
-    if notice := BUNDLED_NOTICE if predictor.record.name == BUNDLED_NAME else predictor.record.notice:
+    is_bundled = predictor.record.name == BUNDLED_NAME
+    if notice := f"{BUNDLED_NAME} is {BUNDLED_NOTICE}" if is_bundled else predictor.record.notice:
         observer.notice(Notice(notice))
     check_inputs_outside(scene, out)
     journal = Journal(observer)

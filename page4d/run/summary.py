@@ -4,6 +4,7 @@ Notices concern seams between chunks, static cameras, metres of a network, and t
 cameras, and the one that disagrees with all others.
 """
 
+import shlex
 from collections.abc import Iterable, Sequence
 from statistics import median
 from types import ModuleType
@@ -105,22 +106,24 @@ def _describe_seam(seam: SeamRecord) -> str:
     return f"residual {seam.residual_share or 0.0:.1%} of the depth{shift}"
 
 
-def rig_fit_notice(chunks: Sequence[ChunkRecord], view_names: Sequence[str], long_side: int) -> Notice | None:
+def rig_fit_notice(record: RunRecord, long_side: int) -> Notice | None:
     """Warn of chunks whose predicted cameras are far from the static ones."""
+    names = [view.name for view in record.views]
     fits = [
         (motion, view, chunk.start)
-        for chunk in chunks
+        for chunk in record.chunks
         if chunk.rig is not None
-        for motion, view in zip(chunk.rig.motion_px, view_names, strict=True)
+        for motion, view in zip(chunk.rig.motion_px, names, strict=True)
     ]
     misfits = {start for motion, _, start in fits if motion > MAX_SHIFT * long_side}
     if not misfits:
         return None
     motion, view, start = max(fits)
-    count = f"chunks do not fit static cameras ({len(misfits)} of {len(chunks)})"
-    return Notice(
-        f"{count}; the worst, from instant {start}: {view} is off by {motion:.1f} px; try ⟨camera_motion=moving⟩"
-    )
+    decisions = [] if record.rig is None else record.rig.views
+    stands = any(one.view == view and one.still and one.evidence == "pixels" for one in decisions)
+    advice = "its pixels stand still: the network is wrong" if stands else "try ⟨camera_motion=moving⟩"
+    count = f"chunks do not fit static cameras ({len(misfits)} of {len(record.chunks)})"
+    return Notice(f"{count}; the worst, from instant {start}: {view} is off by {motion:.1f} px; {advice}")
 
 
 def metres_notice(chunks: Sequence[ChunkRecord], source: ScaleSource | None) -> Notice | None:
@@ -156,8 +159,11 @@ def calibration_notice(
                 return None
             given = ", which the calibration is an input of," if is_conditioned else ""
             text = f"the network{given} predicts {camera.view} elsewhere than the calibration, by {residual}"
-            others = "and the other cameras near theirs: either may be wrong; 'page4d inspect-scene --check' compares"
-            return Notice(f"{scene.calibration}: {text}, {others} the calibration with people")
+            command = (
+                f"'page4d inspect-scene SCENE --calibration {shlex.quote(str(scene.options.calibration))} --check'"
+            )
+            others = f"and the other cameras near theirs: either may be wrong; {command} compares it with people"
+            return Notice(f"{scene.calibration}: {text}, {others}")
     return None
 
 
@@ -377,7 +383,7 @@ def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedC
         *map(Notice, record.unmapped),
         seams_notice(record.chunks, side),
         metres_notice(record.chunks, record.scale_source),
-        rig_fit_notice(record.chunks, plan.scene.view_names, side),
+        rig_fit_notice(record, side),
         empty_frames_notice(record.chunks, plan.scene.view_names, plan.scene.num_times),
         no_points_notice(record.counts.points, plan.settings.points),
         None

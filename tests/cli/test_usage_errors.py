@@ -42,6 +42,11 @@ ROOM = Path(__file__).parents[2] / "samples" / "room"
         (f"inspect-scene {ROOM} --views Cam1,cam02", "--views: no view is called 'Cam1'", "did you mean cam01? "),
         (f"inspect-scene {ROOM} --sync adio", "sync file 'adio' does not exist", "did you mean audio? give a file"),
         ("reconstruct a --out x --frames 1-2", "Invalid value for '--frames': '1-2' is not of the form A:B", ""),
+        (
+            "reconstruct a --out x --frames 0:9:3",
+            "Invalid value for '--frames': '0:9:3' is not of the form A:B; --stride",
+            "",
+        ),
         ("train", "Missing option '--out'", "'page4d train --help' lists the options"),
         ("doctor extra", "Got unexpected extra argument", "'page4d doctor --help' lists the options"),
         (f"doctor {'x ' * 500}", "Got unexpected extra argument", ""),

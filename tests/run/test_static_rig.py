@@ -18,12 +18,15 @@ from page4d.geometry.transforms import rigid, transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
+from page4d.output.record import ChunkRecord, RigFitRecord, RigRecord, ViewMotionRecord
 from page4d.records import Predictions
 from page4d.run.chunks import Chunk, plan_chunks
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stages.static_rig import STATIC_SHARE, StaticRigAligner
 from page4d.run.stages.stitch import StitchedChunk, stitch
 from page4d.run.stages.world import World
+from page4d.run.summary import rig_fit_notice
+from tests.quality.test_quality_grade import run_record
 from tests.run.test_reconstruct import StopAt, bytes_of, uncalibrated
 from tests.run.truth import TruthPredictor, exact_predictions, random_similarity
 
@@ -235,3 +238,21 @@ def test_requesting_static_cameras_for_moving_ones_is_a_warning(tmp_path: Path):
     assert not record.warnings
     found = open_output(tmp_path / "auto").cameras.world_to_camera
     assert not torch.equal(found[0, 1], found[-1, 1])
+
+
+@pytest.mark.parametrize(
+    ("evidence", "advice"),
+    [("pixels", "its pixels stand still: the network is wrong"), ("predictions", "try camera_motion='moving'")],
+)
+def test_moving_cameras_are_suggested_unless_pixels_stand_still(evidence: str, advice: str) -> None:
+    decided = ViewMotionRecord(view="cam1", jitter_px=0, motion_px=0, still=True, evidence=evidence)
+    record = run_record(
+        chunks=[
+            ChunkRecord(start=0, stop=2, overlap=0, seconds=0, rig=RigFitRecord(motion_px=[0, 9, 0], scale_std=0))
+        ],
+        rig=RigRecord(asked="auto", cameras="static", num_times=2, limit_px=1, views=[decided]),
+    )
+    notice = rig_fit_notice(record, 100)
+    assert notice is not None
+    assert notice.text.endswith(f"cam1 is off by 9.0 px; {advice}")
+    assert rig_fit_notice(record, 1000) is None
