@@ -4,12 +4,17 @@
     python tools/measure_rig.py SCENE --truth SCENE/truth/cameras.json --lens unknown --seed 1
 
 `--keypoints` reads keypoints from a pickle of a dictionary with `instants` and `people`, instead of the pose model.
+
+`--clouds RUN REFERENCE AGAIN` compares the clouds of three runs: with registered cameras, with the true ones, and
+with these from other instants. Points within 2 cm of the reference count, both ways, at the instants that all runs
+have; a similarity, from the cameras and then from nearest points, maps each run to the reference.
 """
 
 import argparse
 import pickle
 import sys
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 
@@ -17,9 +22,13 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import numpy as np
+import torch
+from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
+from page4d import Output, open_output
 from page4d.choices import Registration
+from page4d.geometry.alignment import align_cameras, align_points
 from page4d.options import RegisterSettings
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.lens import START_FOCAL
@@ -136,6 +145,52 @@ def centre_errors(cameras: list[np.ndarray], truth: list[np.ndarray]) -> tuple[f
     return scale, [float(error) / extent for error in np.linalg.norm(scale * turned - true, axis=-1)]
 
 
+THRESHOLD_M = 0.02
+ROUNDS, SAMPLE, WIDTH = 20, 20_000, 3.0
+"""Rounds of alignment by nearest points, points in each, and the multiple of their median distance that counts."""
+
+
+def points_at(run: Output, time: float) -> np.ndarray:
+    """Return the cloud of an instant."""
+    return run.points(int(np.argmin(np.abs(np.asarray(run.run.times) - time)))).xyz.astype(np.float64)
+
+
+def cloud_scores(run: Output, reference: Output, times: list[float]) -> dict[str, float]:
+    """Return shares of the points of a run near those of the reference, and the other way, their F, and numbers.
+
+    Source: Besl and McKay (1992), trimmed, with the scale of Umeyama (1991).
+    """
+    transform = align_cameras(*(one.cameras.world_to_camera[0].double() for one in (run, reference)))
+    clouds = [(points_at(run, time), points_at(reference, time)) for time in times]
+    random = np.random.default_rng(0)
+    mine, theirs = (torch.from_numpy(np.concatenate(part)) for part in zip(*clouds, strict=True))
+    chosen, tree = torch.from_numpy(random.choice(len(mine), min(SAMPLE, len(mine)), replace=False)), cKDTree(theirs)
+    for _ in range(ROUNDS):
+        distance, nearest = tree.query(transform.apply(mine[chosen]))
+        near = torch.from_numpy(distance <= WIDTH * np.median(distance))
+        transform = align_points(mine[chosen][near], theirs[nearest][near])
+    pairs = [(transform.apply(torch.from_numpy(one)).numpy(), other) for one, other in clouds]
+    precision = np.mean([np.mean(cKDTree(b).query(a)[0] < THRESHOLD_M) for a, b in pairs])
+    recall = np.mean([np.mean(cKDTree(a).query(b)[0] < THRESHOLD_M) for a, b in pairs])
+    found = {"precision": precision, "recall": recall, "F": 2 * precision * recall / max(precision + recall, 1e-9)}
+    return found | {"points": len(mine) / len(theirs)}
+
+
+def print_clouds(paths: list[Path]) -> None:
+    """Print the scores of the registered run, those of the reference against itself, and their ratio."""
+    run, reference, again = map(open_output, paths)
+    common = [set(np.round(one.run.times, 3)) for one in (run, reference, again)]
+    times = sorted(set.intersection(*common))
+    score = partial(cloud_scores, reference=reference, times=times)
+    registered, repeated = score(run), score(again)
+    print(
+        f"clouds at {len(times)} instants, {THRESHOLD_M} m:",
+        *(f"{key} {value:.3f}" for key, value in registered.items()),
+    )
+    print("reference against itself:", *(f"{key} {value:.3f}" for key, value in repeated.items()))
+    print("ratio:", *(f"{key} {registered[key] / max(repeated[key], 1e-9):.3f}" for key in ("F", "points")))
+
+
 def main() -> None:
     """Register and compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -146,6 +201,7 @@ def main() -> None:
     parser.add_argument("--register", default="auto", choices=["auto", "people", "texture"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keypoints", type=Path)
+    parser.add_argument("--clouds", type=Path, nargs=3, metavar=("RUN", "REFERENCE", "AGAIN"))
     options = parser.parse_args()
     scene = open_scene(options.scene, calibration=options.truth, calibration_resize=options.calib_resize)
     truth = [view.camera.world_to_camera.double().numpy() for view in scene.views if view.camera is not None]
@@ -154,6 +210,8 @@ def main() -> None:
     print_pairs(found, truth)
     for stage, seconds in found.seconds.items():
         print(f"{stage}: {seconds:.1f} s")
+    if options.clouds is not None:
+        print_clouds(options.clouds)
 
 
 if __name__ == "__main__":

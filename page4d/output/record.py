@@ -284,6 +284,20 @@ class RegistrationRecord(FileModel):
         return " and ".join(sorted({pair.evidence for pair in self.pairs if pair.accepted}))
 
 
+class ComparedRecord(FileModel):
+    """The long side in px up to which pictures of two registered views are compared; 0 if not at all."""
+
+    views: tuple[Name, Name]
+    side: Count
+
+
+class FineDepthRecord(FileModel):
+    """Which pictures refine the depth of a registered rig, of all pairs with a common surface, and why not all do."""
+
+    pairs: list[ComparedRecord] = Field(default_factory=list)
+    reason: str = ""
+
+
 _Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 Certainty = Literal["certain", "likely"]
@@ -557,6 +571,7 @@ class RunRecord(FileModel):
     network: NetworkRecord
     rig: RigRecord | None = None
     registration: RegistrationRecord | None = None
+    fine_depth: FineDepthRecord | None = None
     calibration_check: CalibrationCheckRecord | None = None
     scale_from: DistanceRecord | None = None
     calibration_residuals: AgreementRecord | None = None

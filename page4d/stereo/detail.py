@@ -4,8 +4,9 @@ Static parts come from a background that is refined once, moving ones from each 
 mask of motion.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import cv2
 import numpy as np
@@ -18,16 +19,20 @@ from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras, has_depth, pixel_grid, resize_intrinsics
 from page4d.geometry.pixels import PixelTransform, bounding_box, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, weighted_median
-from page4d.geometry.warp import measure_agreement, sample
+from page4d.geometry.warp import compared_views, measure_agreement, sample
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
 from page4d.stereo.background import Background, sharpen_motion, without_specks
 from page4d.stereo.consensus import FusedBackground, recalibrated
 from page4d.stereo.edges import upsample
-from page4d.stereo.sweep import sweep_around
+from page4d.stereo.sweep import match_on_lines, sweep_around
 
 Region = tuple[slice, slice]
 """Rows and columns."""
+
+Compared = Mapping[tuple[int, int], int] | None
+"""Long side in px, of the larger picture, up to which pairs of views (the lower index first) are compared; others are
+not. None: all are, at any size."""
 
 _MIN_TILE, _MAX_TILES = 16, 32
 """Smallest tile in px, and largest number of tiles along a side: parts in adjacent tiles are not separated."""
@@ -117,8 +122,7 @@ def raise_resolution(
     transforms: Sequence[PixelTransform],
     cameras: Cameras,
     regions: Sequence[Sequence[Region]],
-    *,
-    sweeps: bool,
+    compared: Compared,
 ) -> list[FineView]:
     """Return depth and confidence of the views of one instant at the pixels of larger images.
 
@@ -128,18 +132,13 @@ def raise_resolution(
         transforms: placement of the original images on these pictures, which they cover.
         cameras: [V] cameras, each at the pixels of its picture.
         regions: regions of each picture that are needed, which may be none.
-        sweeps: whether the cameras are known well enough to compare pictures.
+        compared: pairs of views whose pictures are compared.
 
     The size doubles from level to level. At every level depth is upsampled along color edges, then refined by a plane
     sweep within a few pixels of other pictures, where these show evidence.
     """
     sizes = [(image.shape[-2], image.shape[-1]) for image in images]
-    pyramids = [_level_sizes(view.transform.content_size, size) for view, size in zip(coarse, sizes, strict=True)]
-    num_levels = max(len(pyramid) for pyramid in pyramids)
-    # Views with fewer levels, of smaller pictures, stay at their first one meanwhile.
-    by_level = [
-        [pyramid[max(0, len(pyramid) - num_levels + level)] for pyramid in pyramids] for level in range(num_levels)
-    ]
+    by_level = _sizes_by_level(coarse, sizes)
     current: list[FineView | None] = [None] * len(coarse)
     guides = [view.image for view in coarse]
     for level, level_sizes in enumerate(by_level):
@@ -158,13 +157,71 @@ def raise_resolution(
                 part = _scaled(region, sizes[view], size)
                 sampled, known = upsample(maps, weight, guides[view], pictures[view][:, *part], positions[part])
                 log_depth = sampled[0]
-                if sweeps:
+                if others := [other for other in range(len(coarse)) if _compares(compared, view, other, level_sizes)]:
                     reach = _FIRST_REACH if level == 0 else _REACH
-                    log_depth = sweep_around(log_depth, known, pictures, rig, view, part, reach)
+                    log_depth = sweep_around(log_depth, known, pictures, rig, view, part, reach, others)
                 raised.log_depth[part], raised.confidence[part], raised.known[part] = log_depth, sampled[1], known
             found.append(raised)
         current, guides = found, pictures
     return [_empty(size) if view is None else view for view, size in zip(current, sizes, strict=True)]
+
+
+def _compares(compared: Compared, view: int, other: int, sizes: Sequence[tuple[int, int]]) -> bool:
+    if view == other or compared is None:
+        return view != other
+    largest = compared.get((min(view, other), max(view, other)), 0)
+    return max(*sizes[view], *sizes[other]) <= largest
+
+
+_MIN_MATCH = 0.2
+"""Smallest result of `match_on_lines` at which pictures are compared. With cameras of a synthetic room turned by 0.8
+and 1.6 degrees, which moves epipolar lines by 2 and 4 px, F of the cloud at 2 cm is 0.268 and 0.210; it is 0.255 and
+0.196 if all pictures are compared, and 0.255 and 0.180 if none are."""
+
+
+@torch.no_grad()
+def choose_compared(coarse: Predictions, batch: FrameBatch) -> dict[tuple[int, int], int]:
+    """Choose the sizes up to which pictures of overlapping views with uncertain cameras are compared; 0 for none.
+
+    `coarse` is an instant at network pixels, `batch` has its larger pictures: they decide, up to the first level at
+    which they do not match along epipolar lines.
+    """
+    transforms = batch.pixel_transforms
+    views = [_coarse_view(coarse, view, is_static=False) for view in range(len(transforms))]
+    sizes = [transform.canvas_size for transform in transforms]
+    images = [batch.images[0, 0, view, :, : size[0], : size[1]] for view, size in enumerate(sizes)]
+    cameras = fine_cameras(coarse, transforms)[0, 0]
+    near = {
+        (min(view, other), max(view, other)) for view in range(len(views)) for other in compared_views(cameras, view)
+    }
+    chosen, matching = dict[tuple[int, int], int](), sorted(near)
+    for level, level_sizes in enumerate(_sizes_by_level(views, sizes)):
+        pictures = [_resized(image, size) for image, size in zip(images, level_sizes, strict=True)]
+        rig = _at_sizes(cameras, sizes, level_sizes)
+        reach, still = _FIRST_REACH if level == 0 else _REACH, []
+        for first, pairs in groupby(matching, key=lambda pair: pair[0]):
+            view = views[first]
+            positions = _positions(view, transforms[first], None, level_sizes[first])
+            (log_depth, _), known = upsample(*_source(view, None), view.image, pictures[first], positions)
+            for pair in pairs:
+                match = match_on_lines(log_depth, known, pictures, rig, pair, reach)
+                if match is None:
+                    continue
+                chosen.setdefault(pair, 0)
+                if match >= _MIN_MATCH:
+                    chosen[pair] = max(max(level_sizes[one]) for one in pair)
+                    still.append(pair)
+        matching = still
+    return chosen
+
+
+def _sizes_by_level(coarse: Sequence[CoarseView], sizes: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Return the sizes of all views at every level; views with fewer levels stay at their first one meanwhile."""
+    pyramids = [_level_sizes(view.transform.content_size, size) for view, size in zip(coarse, sizes, strict=True)]
+    num_levels = max(len(pyramid) for pyramid in pyramids)
+    return [
+        [pyramid[max(0, len(pyramid) - num_levels + level)] for pyramid in pyramids] for level in range(num_levels)
+    ]
 
 
 def _level_sizes(network: tuple[int, int], size: tuple[int, int]) -> list[tuple[int, int]]:
@@ -249,13 +306,11 @@ def fine_background(
     coarse: Predictions,
     samples: Samples,
     transforms: Sequence[PixelTransform],
-    *,
-    sweeps: bool,
+    compared: Compared,
 ) -> FusedBackground:
     """Return a background at the pixels of larger pictures.
 
-    `coarse` has its cameras and network pixels, `transforms` place the original images on the pictures. With `sweeps`
-    the cameras are known well enough to compare pictures.
+    `coarse` has its cameras and network pixels, `transforms` place the original images on the pictures.
     """
     background, size = fused.background, shared_canvas(transforms)
     static = [view for view, known in enumerate(background.known) if bool(known.any())]
@@ -280,7 +335,7 @@ def fine_background(
         [transform for _, transform in placed],
         cameras[static],
         [[_whole(transform)] for _, transform in placed],
-        sweeps=sweeps,
+        None if compared is None else _between(compared, static),
     )
     near = [_nearest(background.known[view], *pair) for view, pair in zip(static, placed, strict=True)]
     spread = [_nearest(background.spread[view], *pair) for view, pair in zip(static, placed, strict=True)]
@@ -304,7 +359,7 @@ def fine_background(
 
 @torch.no_grad()
 def fine_instant(
-    coarse: Predictions, batch: FrameBatch, fused: FusedBackground | None, *, sweeps: bool
+    coarse: Predictions, batch: FrameBatch, fused: FusedBackground | None, compared: Compared
 ) -> Predictions:
     """Return one cleaned instant [1, 1, V, h, w] at the pixels of larger pictures of the same instant.
 
@@ -329,7 +384,7 @@ def fine_instant(
         batch.images[0, 0, view, :, : transform.canvas_size[0], : transform.canvas_size[1]]
         for view, transform in enumerate(transforms)
     ]
-    fine = raise_resolution(views, pictures, transforms, cameras[0, 0], regions, sweeps=sweeps)
+    fine = raise_resolution(views, pictures, transforms, cameras[0, 0], regions, compared)
     has_depth = _padded([view.known for view in fine], size)
     depth = torch.where(has_depth, _padded([view.log_depth for view in fine], size).exp(), 0.0)
     confidence = _padded([view.confidence for view in fine], size)
@@ -356,6 +411,12 @@ def fine_instant(
         dynamic=None if dynamic is None else dynamic[None, None],
         agreement=agreement,
     )
+
+
+def _between(compared: Mapping[tuple[int, int], int], views: list[int]) -> Compared:
+    """Return the pairs between some views, numbered as these."""
+    kept = {pair: side for pair, side in compared.items() if set(pair) <= set(views)}
+    return {(views.index(first), views.index(second)): side for (first, second), side in kept.items()}
 
 
 def fine_cameras(coarse: Predictions, transforms: Sequence[PixelTransform]) -> Cameras:

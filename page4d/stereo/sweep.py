@@ -340,6 +340,12 @@ _FINE_MAX_STEP = 0.05
 _MIN_SEEN = 0.01
 """Share of the pixels of a view that another one must see at a usable angle."""
 
+_ASIDE_PX, _AWAY_PX = 2.0, 6.0
+"""Distances from epipolar lines at which pictures match less than on lines that are exact, and by chance."""
+
+_LEAST_EXCESS = 0.02
+"""Correlation above chance below which it shows nothing."""
+
 
 @torch.no_grad()
 def sweep_around(
@@ -350,12 +356,13 @@ def sweep_around(
     view: int,
     region: tuple[slice, slice],
     reach: int,
+    others: Sequence[int] | None = None,
 ) -> Float[Tensor, "H W"]:
     """Return the log depth of a region of one view, refined by the pictures of the others at the same instant.
 
-    `cameras` are [V], each at the pixels of its own image. `log_depth` and `known` are those of the region alone.
-    Hypotheses are up to `reach` pixels of the image with the largest parallax away from the given depth; windows are
-    slanted as that depth. Pixels without evidence keep their depth.
+    These are `others`, by default all. `cameras` are [V], each at the pixels of its own image. `log_depth` and
+    `known` are those of the region alone. Hypotheses are up to `reach` pixels of the image with the largest parallax
+    away from the given depth; windows are slanted as that depth. Pixels without evidence keep their depth.
 
     Source: `page4d.stereo.sweep`.
     """
@@ -364,6 +371,8 @@ def sweep_around(
     camera, depth = replace(cameras[view], intrinsics=intrinsics), log_depth.exp()
     seen = {}
     for other in compared_views(cameras, view):
+        if others is not None and other not in others:
+            continue
         usable = known & (viewing_angles(depth, camera, cameras[other]) <= _MAX_ANGLE_DEG)
         if float(usable.float().mean()) >= _MIN_SEEN:
             seen[other] = usable
@@ -383,6 +392,67 @@ def sweep_around(
     score = aggregate_scores(score, _PENALTY, _FINE_MAX_PENALTY)[0]
     moved: Tensor = log_depth + (score.softmax(dim=-1) * hypotheses).sum(dim=-1) * step
     return moved
+
+
+@torch.no_grad()
+def match_on_lines(
+    log_depth: Float[Tensor, "H W"],
+    known: Bool[Tensor, "H W"],
+    images: Sequence[Float[Tensor, "3 _ _"]],
+    cameras: Cameras,
+    views: tuple[int, int],
+    reach: int,
+) -> float | None:
+    """Return by how much the pictures of two views match better along their epipolar lines than along displaced ones.
+
+    The best correlation within `reach` of the depth of the first view, less that on lines a few pixels aside (of the
+    two sides the larger), as a share of the same on lines farther away: 0.2 or more if lines are exact to a pixel.
+    The quarter of the picture with the most texture is compared; None if the other view sees none of it at a usable
+    angle. Arguments are those of `sweep_around`.
+    """
+    first, second = views
+    picture, other = images[first], cameras[[second]]
+    depth = log_depth.exp()
+    usable = known & (viewing_angles(depth, cameras[first], cameras[second]) <= _MAX_ANGLE_DEG)
+    rate = _pixels_per_log_depth(depth, cameras[first], cameras[second], images[second]) * usable
+    if float((rate > 0).float().mean()) < _MIN_SEEN:
+        return None
+    part = _textured_part(picture, rate > 0)
+    rows, columns = part
+    intrinsics = crop_intrinsics(cameras.intrinsics[first], columns.start, rows.start)
+    camera, depth, rate = replace(cameras[first], intrinsics=intrinsics), depth[part], rate[part]
+    hypotheses = torch.arange(-reach, reach + 1, device=depth.device, dtype=depth.dtype)
+    factors = (hypotheses[:, None, None] * rate.clamp(min=1 / _FINE_MAX_STEP).reciprocal()).exp()
+    warp = ray_warp(camera_rays(camera.intrinsics, depth.shape), camera, cameras[second]).to(depth)
+    ends = [warp.at(depth * factor, _LEAST_DEPTH).pixels[rate > 0] for factor in (factors[0], factors[-1])]
+    along = functional.normalize((ends[1] - ends[0]).mean(dim=0), dim=0).to(other.intrinsics)
+    across = torch.stack([-along[1], along[0]])
+    scores = []
+    for offset in (0.0, -_ASIDE_PX, _ASIDE_PX, -_AWAY_PX, _AWAY_PX):
+        displaced = other.intrinsics.clone()
+        displaced[0, :2, 2] += offset * across
+        target = replace(other, intrinsics=displaced)
+        found = correlate(
+            picture[None, :, rows, columns], images[second][None], camera[None], target, depth[None], factors
+        )
+        scores.append(found[0].amax(dim=-1))
+    compared = torch.stack(scores)
+    compared = compared[:, (rate > 0) & (compared != 0).all(dim=0)]
+    if compared.shape[1] == 0:
+        return None
+    on, *aside, away, beyond = compared.mean(dim=1).tolist()
+    return float((on - max(aside)) / max(on - (away + beyond) / 2, _LEAST_EXCESS))
+
+
+def _textured_part(picture: Float[Tensor, "3 H W"], usable: Bool[Tensor, "H W"]) -> tuple[slice, slice]:
+    """Return the part of half the height and width with the most texture in usable pixels."""
+    mean, square = window_means(picture[None], _WINDOW), window_means(picture[None].square().sum(dim=1), _WINDOW)
+    texture = (square - mean.square().sum(dim=1)).clamp(min=0).sqrt() * usable
+    size, step = (tuple(max(1, side // share) for side in usable.shape) for share in (2, 4))
+    sums = functional.avg_pool2d(texture, size, step)[0]
+    starts = torch.stack(torch.unravel_index(sums.argmax(), sums.shape)).tolist()
+    rows, columns = (slice(n * by, n * by + side) for n, by, side in zip(starts, step, size, strict=True))
+    return rows, columns
 
 
 def _pixels_per_log_depth(

@@ -9,17 +9,21 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.choices import DepthSize, ExistingOutput, PointSource, Poses
+from page4d.choices import DepthSize, ExistingOutput, PointSource, Poses, Registration
 from page4d.errors import InterruptedRunError, Page4DError, UsageError
+from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.networks.network import build_network
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
+from page4d.output.record import RegistrationRecord
 from page4d.records import Predictions
+from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, MeasuredDepth, NetworkPredictor, PredictedChunk
 from page4d.run.reconstruct import reconstruct
+from page4d.run.registration import SceneEvidence
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
 from tests.run.test_network_predictor import TINY
@@ -135,6 +139,35 @@ def test_layers_have_the_same_resolution(finished: Output) -> None:
     assert static.num_points > 60 * 80
     moving = finished.moving_points(1)
     assert moving.num_points == int((finished.points(1).dynamic != 0).sum())
+
+
+def test_pictures_of_wrongly_registered_cameras_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of the cameras is turned by 6 px; an interrupted run keeps the decision."""
+    angle = 6.0 / float(CAPTURE.cameras.intrinsics[0, 2, 0, 0])
+    turn = torch.eye(4, dtype=torch.float64)
+    turn[:3, :3] = matrix_from_rotation_vector(torch.tensor([angle, 0.0, 0.0], dtype=torch.float64))
+
+    def register(evidence: SceneEvidence, *_: object) -> SceneEvidence:
+        views = [view.camera for view in CAPTURE.scene().views if view.camera is not None]
+        cameras = [*views[:2], replace(views[2], world_to_camera=turn @ views[2].world_to_camera)]
+        lens = Lens(intrinsics=np.eye(3), image_size=(60, 80), focal_source=FocalSource.OPTION)
+        placed = [placed_record(name, lens, epipolar_px=3.0) for name in evidence.scene.view_names]
+        record = RegistrationRecord(asked=Registration.AUTO, cameras=placed)
+        return replace(evidence, registration=RigRegistration(record=record, cameras=cameras), is_pending=False)
+
+    monkeypatch.setattr("page4d.run.reconstruct.register_for_run", register)
+    scene = uncalibrated(CAPTURE.scene())
+    with pytest.raises(InterruptedRunError):
+        reconstruct(scene, predictor(), out=tmp_path, observer=StopAt(2), register="auto")
+    record = reconstruct(scene, predictor(), out=tmp_path, existing="resume", register="auto")
+    assert record.fine_depth is not None
+    found = {pair.views: pair.side for pair in record.fine_depth.pairs}
+    assert found == {("cam01", "cam02"): 80, ("cam01", "cam03"): 0, ("cam02", "cam03"): 0}
+    assert record.fine_depth.reason.startswith(
+        "pictures of 2 of 3 pairs of registered views do not refine depth at 80"
+    )
 
 
 def test_a_resumed_run_has_the_same_bytes(finished: Output, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from torch.nn import functional
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
@@ -18,6 +19,7 @@ from page4d.stereo.consensus import FusedBackground, clean, fuse_background
 from page4d.stereo.detail import (
     CoarseView,
     _level_sizes,
+    choose_compared,
     fine_background,
     fine_cameras,
     fine_instant,
@@ -59,7 +61,7 @@ def background(coarse: Predictions) -> FusedBackground:
 def fine(
     coarse: Predictions, exact: Predictions, transforms: tuple[PixelTransform, ...], background: FusedBackground
 ) -> FusedBackground:
-    return fine_background(background, coarse, lambda view: exact.images[0, :, view], transforms, sweeps=True)
+    return fine_background(background, coarse, lambda view: exact.images[0, :, view], transforms, None)
 
 
 def batch_at(exact: Predictions, transforms: tuple[PixelTransform, ...], time: int) -> FrameBatch:
@@ -89,7 +91,9 @@ def raised(
     ]
     whole = (slice(0, 96), slice(0, 128))
     cameras = fine_cameras(coarse, transforms)[0, 0]
-    found = raise_resolution(views, list(exact.images[0, 0]), transforms, cameras, [[whole]] * 3, sweeps=sweeps)
+    found = raise_resolution(
+        views, list(exact.images[0, 0]), transforms, cameras, [[whole]] * 3, None if sweeps else {}
+    )
     return torch.stack([torch.where(view.known, view.log_depth.exp(), torch.nan) for view in found])
 
 
@@ -130,7 +134,7 @@ def test_nothing_is_known_where_no_region_is_needed(
     cameras = fine_cameras(coarse, transforms)[0, 0, :1]
     first, second = (slice(40, 60), slice(50, 90)), (slice(70, 90), slice(0, 20))
     for regions in ([], [first], [first, second]):
-        (found,) = raise_resolution([view], [exact.images[0, 0, 0]], transforms[:1], cameras, [regions], sweeps=True)
+        (found,) = raise_resolution([view], [exact.images[0, 0, 0]], transforms[:1], cameras, [regions], None)
         assert found.known.shape == (96, 128)
         assert bool(found.known[first].all()) == (first in regions)
         assert bool(found.known[second].all()) == (second in regions)
@@ -161,7 +165,7 @@ def test_static_parts_are_those_of_the_background_at_every_instant(
 ) -> None:
     cleaned = clean(coarse, background)
     instants = [
-        fine_instant(cleaned.at_times(time, time + 1), batch_at(exact, transforms, time), fine, sweeps=True)
+        fine_instant(cleaned.at_times(time, time + 1), batch_at(exact, transforms, time), fine, None)
         for time in range(4)
     ]
     for time, instant in enumerate(instants):
@@ -183,7 +187,31 @@ def test_points_of_fine_pixels_lie_on_the_same_surfaces(
 ) -> None:
     cameras: Cameras = fine_cameras(coarse, transforms)
     torch.testing.assert_close(cameras.intrinsics, exact.cameras.intrinsics, rtol=1e-4, atol=0.02)
-    instant = fine_instant(coarse.at_times(0, 1), batch_at(exact, transforms, 0), None, sweeps=True)
+    instant = fine_instant(coarse.at_times(0, 1), batch_at(exact, transforms, 0), None, None)
     known = instant.valid & (exact.at_times(0, 1).depth > 0)
     distance = (instant.world_points() - world_points(exact.depth, exact.cameras)[:, :1]).norm(dim=-1)
     assert float((distance / exact.depth[:, :1])[known].median()) < NOISE
+
+
+@pytest.mark.parametrize(
+    ("off_px", "sides"),
+    [
+        (0.0, {(0, 1): 128, (0, 2): 128, (1, 2): 128}),
+        (6.0, {(0, 1): 128, (0, 2): 0, (1, 2): 0}),
+    ],
+)
+def test_pictures_are_compared_as_far_as_epipolar_lines_are_exact(
+    coarse: Predictions,
+    exact: Predictions,
+    transforms: tuple[PixelTransform, ...],
+    off_px: float,
+    sides: dict[tuple[int, int], int],
+) -> None:
+    angle = off_px / float(exact.cameras.intrinsics[0, 0, 2, 1, 1])
+    turn = torch.eye(4)
+    turn[:3, :3] = matrix_from_rotation_vector(torch.tensor([angle, 0.0, 0.0]))
+    poses = coarse.cameras.world_to_camera.clone()
+    poses[:, :, 2] = turn @ poses[:, :, 2]
+    turned = replace(coarse, cameras=replace(coarse.cameras, world_to_camera=poses))
+    first = turned.at_times(0, 1)
+    assert choose_compared(first, batch_at(exact, transforms, 0)) == sides

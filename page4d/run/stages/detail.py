@@ -10,17 +10,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.choices import DepthSize, PointSource
-from page4d.errors import UsageError
+from page4d.errors import UsageError, counted
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.geometry.time_axis import to_device
 from page4d.io.json_records import FileModel
 from page4d.options import ReconstructSettings
+from page4d.output.record import ComparedRecord, FineDepthRecord, RegistrationRecord
+from page4d.records import Predictions
 from page4d.run.predictor import MeasuredDepth, Predictor
 from page4d.run.stage import Instant, Stage
-from page4d.scene.batches import BatchReader, open_placed_batches
-from page4d.scene.records import Scene, with_instants
+from page4d.scene.batches import BatchReader, FrameBatch, open_placed_batches
+from page4d.scene.records import Level, Notice, Scene, with_instants
 from page4d.stereo.consensus import FusedBackground
-from page4d.stereo.detail import fine_background, fine_instant
+from page4d.stereo.detail import Compared, choose_compared, fine_background, fine_instant
 
 AUTO_SIDE = 512
 """Long side in pixels of the depth of rigs with known cameras, unless the user sets one."""
@@ -89,13 +91,20 @@ def _placed(scene: Scene, long_side: int | None) -> tuple[PixelTransform, ...]:
     return tuple(placed)
 
 
-class Detailer(Stage[FileModel]):
+class DetailState(FileModel):
+    """The pictures that refine the depth of a registered rig."""
+
+    fine_depth: FineDepthRecord
+
+
+class Detailer(Stage[DetailState]):
     """Raises the resolution of cleaned instants, in the order in which they are written.
 
-    `readers` closes the videos at the end of the run.
+    `readers` closes the videos at the end of the run. Pictures are compared if all cameras are known: those of a
+    registration where they are exact enough.
     """
 
-    name = seconds = "detail"
+    name, seconds, decision = "detail", "detail", DetailState
 
     def __init__(
         self,
@@ -103,12 +112,13 @@ class Detailer(Stage[FileModel]):
         transforms: Sequence[PixelTransform] | None,
         readers: ExitStack,
         device: torch.device,
+        registration: RegistrationRecord | None,
         *,
-        sweeps: bool,
+        has_cameras: bool,
     ) -> None:
         self._scene, self._readers, self._device = scene, readers, device
         self._transforms = None if transforms is None else tuple(transforms)
-        self._sweeps = sweeps
+        self._registration, self._has_cameras = registration, has_cameras
         self._reader: BatchReader | None = None
         self._fused: FusedBackground | None = None
         """On the device."""
@@ -120,17 +130,52 @@ class Detailer(Stage[FileModel]):
         if self._transforms is None:
             return instant
         coarse, index = to_device(instant.predictions, self._device), instant.index
+        is_first = self._reader is None
         if self._reader is None:
-            if instant.background is not None:
-                network = instant.background.to(self._device)
-                self._fused = fine_background(network, coarse, self._samples(), self._transforms, sweeps=self._sweeps)
-                self._background = self._fused.to("cpu")
             self._reader = self._readers.enter_context(open_placed_batches(self._scene, self._transforms))
         batch = to_device(self._reader.read(index, index + 1), self._device)
         if index + 1 < self._scene.num_times:
             self._reader.read_ahead(index + 2)
-        fine = fine_instant(coarse, batch, self._fused, sweeps=self._sweeps)
+        if self._has_cameras and self._registration is not None and self.decided is None:
+            self.decided = DetailState(fine_depth=self._choose(coarse, batch, self._registration))
+            reason = self.decided.fine_depth.reason
+            instant = instant.with_notices(Notice(reason, Level.INFO)) if reason else instant
+        compared = self._compared
+        if is_first and instant.background is not None:
+            network = instant.background.to(self._device)
+            self._fused = fine_background(network, coarse, self._samples(), self._transforms, compared)
+            self._background = self._fused.to("cpu")
+        fine = fine_instant(coarse, batch, self._fused, compared)
         return replace(instant, predictions=to_device(fine, "cpu"), background=self._background)
+
+    @property
+    def _compared(self) -> Compared:
+        """The pictures that are compared: all with a calibration, none with predicted cameras."""
+        if self.decided is None:
+            return None if self._has_cameras else {}
+        places = {view.name: place for place, view in enumerate(self._scene.views)}
+        pairs = self.decided.fine_depth.pairs
+        return {(places[pair.views[0]], places[pair.views[1]]): pair.side for pair in pairs}
+
+    def _choose(self, coarse: Predictions, batch: FrameBatch, found: RegistrationRecord) -> FineDepthRecord:
+        """Choose the pictures of a registered rig that are compared."""
+        assert self._transforms is not None
+        names, sides = self._scene.view_names, [max(transform.canvas_size) for transform in self._transforms]
+        chosen = choose_compared(coarse, batch)
+        pairs = [ComparedRecord(views=(names[one], names[other]), side=side) for (one, other), side in chosen.items()]
+        coarser = [pair for pair, side in chosen.items() if side < max(sides[view] for view in pair)]
+        if not coarser:
+            return FineDepthRecord(pairs=pairs)
+        shares = [
+            (camera.epipolar_px or 0.0) / max(view.source.size)
+            for camera, view in zip(found.cameras, self._scene.views, strict=True)
+        ]
+        worst = max(shares[view] * sides[view] for pair in coarser for view in pair)
+        reason = (
+            f"pictures of {len(coarser)} of {counted(len(chosen), 'pair')} of registered views do not refine depth "
+            f"at {max(sides)} px: they do not match along epipolar lines, which are uncertain by {worst:.1f} px"
+        )
+        return FineDepthRecord(pairs=pairs, reason=reason)
 
     def _samples(self) -> Callable[[int], Float[Tensor, "N 3 _ _"]]:
         """Return a function that decodes pictures of a view at instants spread over the scene."""
