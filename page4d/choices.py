@@ -79,6 +79,20 @@ class CameraMotion(StrEnum):
     """Per view, from its frames; from the predicted cameras of the first chunk where frames do not determine it."""
 
 
+class WorldFrame(StrEnum):
+    """World of the cameras of a result."""
+
+    AUTO = "auto"
+    """That of a calibration; of registered cameras the upright one if people show it, else that of the first."""
+
+    UPRIGHT = "upright"
+    """An axis points up, and the origin is on the floor below the cameras."""
+
+    CALIBRATION = "calibration"
+    FIRST_CAMERA = "first-camera"
+    """The frame of the first camera at the first instant."""
+
+
 class CalibrationFormat(StrEnum):
     """Format of a calibration that page4d writes."""
 
@@ -300,11 +314,11 @@ class Pinhole(StrEnum):
 
 
 class UpAxis(StrEnum):
-    """Axis of the run's world that points up."""
+    """Axis of the world that points up."""
 
     AUTO = "auto"
-    """That of an upright run or calibration; else -y in the world of the first camera, and in a calibrated world the
-    mean of the cameras' upward axes."""
+    """In a new upright world z. In that of a run, the one of its `cameras.json`; else -y if it is that of the first
+    camera, and in a calibrated one the mean of the cameras' upward axes."""
 
     X = "x"
     Y = "y"

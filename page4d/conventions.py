@@ -2,8 +2,8 @@
 
 * Camera axes follow OpenCV: x right, y down, z forward. Lengths are in metres or in an arbitrary unit; every file
   declares its unit.
-* Transforms are 4x4 `world_to_camera`. The world is the camera frame of the first view at the first instant, or the
-  world of the calibration if one is given.
+* Transforms are 4x4 `world_to_camera`. The world is the camera frame of the first view at the first instant, the
+  world of the calibration if one is given, or an upright one: an axis points up, and the origin is on the floor.
 * The centre of the top-left pixel is (0.5, 0.5): `cx = W / 2` is the middle of the image, and resizing an image
   scales the rows of its intrinsics. Formats with integer pixel centres are converted on reading and writing.
 * Quaternions are `wxyz`; `xyzw` only in TUM files and in the VGGT pose encoding.

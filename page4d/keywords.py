@@ -22,6 +22,7 @@ from page4d.choices import (
     Preprocess,
     Registration,
     UpAxis,
+    WorldFrame,
 )
 from page4d.options import PointOptions
 
@@ -69,6 +70,8 @@ class ReconstructKeywords(SceneKeywords, total=False):
     focal: str | float | None
     intrinsics: Path | str | None
     scale_from: str | None
+    world: WorldFrame | str
+    up: UpAxis | str
     check_calibration: bool
     refine: bool
     fuse: bool
@@ -92,6 +95,8 @@ class RegisterKeywords(SceneKeywords, total=False):
     focal: str | float | None
     intrinsics: Path | str | None
     scale_from: str | None
+    world: WorldFrame | str
+    up: UpAxis | str
     max_instants: int
     seed: int
 

@@ -33,6 +33,7 @@ from page4d.choices import (
     Preprocess,
     Registration,
     UpAxis,
+    WorldFrame,
 )
 from page4d.conventions import MAX_FPS
 from page4d.errors import OPTION, UsageError, did_you_mean, shortened, unknown_name
@@ -201,6 +202,17 @@ _ScaleFrom = Annotated[
         "A-B=1.25m",
     ),
 ]
+_World = Annotated[
+    WorldFrame,
+    Option(
+        "World of the cameras: upright (an axis points up, the origin is on the floor below the cameras; from people "
+        "who stand or walk), calibration, or first-camera. auto: that of a calibration, else upright if people show "
+        "it, else first-camera.",
+        RIG,
+        "MODE",
+    ),
+]
+_Up = Annotated[UpAxis, Option("Axis that points up in an upright world. auto: z.", RIG, "AXIS")]
 WEIGHTS_METAVAR = "NAME|hf:...|FILE"
 WEIGHTS_HELP = (
     "A name of 'page4d weights list', a file, or hf:org/name@revision:file of the Hugging Face hub (revision and "
@@ -411,6 +423,8 @@ class RegisterSettings:
     focal: _Focal = None
     intrinsics: _Intrinsics = None
     scale_from: _ScaleFrom = None
+    world: _World = WorldFrame.AUTO
+    up: _Up = UpAxis.AUTO
     max_instants: Annotated[PositiveInt, Option("Number of instants that are sampled.", RIG)] = (
         MAX_REGISTRATION_INSTANTS
     )
@@ -418,11 +432,17 @@ class RegisterSettings:
 
     def __post_init__(self) -> None:
         _check_lenses(self.focal, self.intrinsics)
+        _check_up(self.world, self.up)
 
 
 def _check_lenses(focal: str | None, intrinsics: Path | None) -> None:
     if focal is not None and intrinsics is not None:
         raise UsageError("⟨focal⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
+
+
+def _check_up(world: WorldFrame, up: UpAxis) -> None:
+    if up is not UpAxis.AUTO and world in (WorldFrame.CALIBRATION, WorldFrame.FIRST_CAMERA):
+        raise UsageError(f"⟨up={up}⟩ with ⟨world={world}⟩", "leave one of them out")
 
 
 @config_record("settings")
@@ -498,6 +518,8 @@ class ReconstructSettings:
     focal: _Focal = None
     intrinsics: _Intrinsics = None
     scale_from: _ScaleFrom = None
+    world: _World = WorldFrame.AUTO
+    up: _Up = UpAxis.AUTO
     check_calibration: Annotated[
         bool,
         Option(
@@ -582,6 +604,7 @@ class ReconstructSettings:
         if self.tracks and not self.motion:
             raise UsageError(f"⟨tracks={self.tracks}⟩ without ⟨motion⟩", "pass ⟨motion=True⟩ too")
         _check_lenses(self.focal, self.intrinsics)
+        _check_up(self.world, self.up)
         lens = "focal" if self.focal is not None else "intrinsics" if self.intrinsics is not None else None
         if lens is not None and self.register in (Registration.NETWORK, Registration.OFF):
             raise UsageError(f"⟨{lens}⟩ with ⟨register={self.register}⟩", "leave one of them out")
@@ -594,6 +617,8 @@ class ReconstructSettings:
             focal=self.focal,
             intrinsics=self.intrinsics,
             scale_from=self.scale_from,
+            world=self.world,
+            up=self.up,
             seed=self.seed,
         )
 

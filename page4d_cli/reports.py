@@ -24,8 +24,10 @@ if TYPE_CHECKING:
         PlacedRecord,
         RegistrationRecord,
         RunRecord,
+        WorldRecord,
     )
     from page4d.quality.record import Grade
+    from page4d.rig.records import RigRegistration
     from page4d.run.plan import RunPlan
     from page4d.run.time import TimeForecast
     from page4d.scene.records import Clock, Scene
@@ -75,13 +77,14 @@ def report_registration(record: "RegistrationRecord", *, in_run: bool = True, ve
     print_table(columns, cameras, "cameras" if in_run else "cameras from evidence")
 
 
-def report_written(record: "RegistrationRecord", scene: "Scene", folder: Path, out: Path) -> None:
+def report_written(found: "RigRegistration", scene: "Scene", folder: Path, out: Path) -> None:
     """Print what a registration wrote, and the command that uses it."""
+    record = found.record
     is_metric = record.metres_per_unit is not None
     unit = "metres" if is_metric else "an arbitrary unit (--scale-from makes it metres)"
     cameras = f"{record.num_placed} of {counted(len(record.cameras), 'camera')} from {record.evidence}"
     clocks = clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync)
-    print_fields([("wrote", f"{out}: {cameras}, lengths in {unit}"), *clocks])
+    print_fields([("wrote", f"{out}: {cameras}, lengths in {unit}"), *clocks, *_world_fields(found.world)])
     words = ["page4d", "reconstruct", str(folder), "--calibration", str(out), "--out", "OUT"]
     if not record.is_complete:
         words += ["--views", ",".join(camera.view for camera in record.cameras if camera.placed)]
@@ -229,6 +232,10 @@ def _detail(plan: "RunPlan") -> list[tuple[str, str]]:
     return [("depth", f"{shown} px, {pixels:,} pixels per instant (--depth-size)")]
 
 
+def _world_fields(world: "WorldRecord | None") -> list[tuple[str, str]]:
+    return [] if world is None else [("world", world.text)]
+
+
 def _lengths(record: "RunRecord") -> str:
     if record.unit != "metre":
         return "in an arbitrary unit"
@@ -249,6 +256,7 @@ def report_run(
         ),
         ("network", " - ".join(part for part in (record.network.name, record.network.notice) if part)),
         *_cameras(record),
+        *_world_fields(record.world),
         ("lengths", _lengths(record)),
         ("points", f"{record.counts.points:,}"),
     ]

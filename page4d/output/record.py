@@ -12,7 +12,7 @@ import torch
 from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_validator
 
 import page4d
-from page4d.choices import Registration
+from page4d.choices import Registration, UpAxis, WorldFrame
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
 from page4d.errors import counted
 from page4d.formats.maps import CONFIDENCE_MAPPING, DEEPEST_LEVEL, DYNAMIC_MAPPING, FASTEST_LEVEL, MOTION_MAPPING
@@ -244,6 +244,37 @@ class PlacedRecord(FileModel):
     reason: str = ""
 
 
+Row = Annotated[list[float], Field(min_length=3, max_length=3)]
+Matrix = Annotated[list[Annotated[list[float], Field(min_length=4, max_length=4)]], Field(min_length=4, max_length=4)]
+
+
+class WorldRecord(FileModel):
+    """The world of a result, if it is chosen: upright, or that of the first camera, and then why it is not upright.
+
+    `up` is the axis that points up in it, and `transform` the rigid transform into it, from the world of the given or
+    registered cameras. There, `vertical` is the unit vector up with its standard deviation, and `floor` the height of
+    the floor along it, in the unit of the cameras; they are from `num_poses` of people, a person at an instant each.
+    """
+
+    frame: WorldFrame
+    up: UpAxis | None = None
+    transform: Matrix | None = None
+    vertical: Row | None = None
+    vertical_std_deg: _NotNegative | None = None
+    floor: float | None = None
+    floor_std: _NotNegative | None = None
+    num_poses: Count = 0
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """Which world it is, in one line."""
+        if self.frame is not WorldFrame.UPRIGHT:
+            return f"that of the first camera{self.reason and f': {self.reason}'}"
+        std = "" if self.vertical_std_deg is None else f" +-{self.vertical_std_deg:.1f} degrees"
+        return f"upright, {self.up} is up{std and f' ({self.num_poses} poses of people,{std})'}"
+
+
 class RegistrationRecord(FileModel):
     """Cameras from evidence: what was requested, pairs and cameras, the number of sampled instants, and lengths.
 
@@ -444,9 +475,6 @@ class PixelRecord(FileModel):
     window: tuple[int, int, int, int] | None = None
 
 
-Row = Annotated[list[float], Field(min_length=3, max_length=3)]
-
-
 class DistortionRecord(FileModel):
     """Lens distortion removed on load: images, maps and cameras are those of an ideal pinhole camera.
 
@@ -572,6 +600,7 @@ class RunRecord(FileModel):
     rig: RigRecord | None = None
     registration: RegistrationRecord | None = None
     fine_depth: FineDepthRecord | None = None
+    world: WorldRecord | None = None
     calibration_check: CalibrationCheckRecord | None = None
     scale_from: DistanceRecord | None = None
     calibration_residuals: AgreementRecord | None = None

@@ -226,6 +226,14 @@ def triangulate(
     return points, front & (spread > _MIN_SPREAD)
 
 
+def joints_of(points: Float[Array, "P 3"], tracks: Observations) -> Float[Array, "N J 3"]:
+    """Return the joints of the person of every number, who is one at an instant; NaN where they are unknown."""
+    people = tracks.joint >= 0
+    joints = np.full((int(tracks.person.max(initial=-1)) + 1, NUM_JOINTS, 3), np.nan)
+    joints[tracks.person[people], tracks.joint[people]] = points[people]
+    return joints
+
+
 _PEOPLE_SIGMA = 0.006
 """Cauchy scale of body keypoints in focal lengths: 10 px at 1080p, two thirds of the threshold of pairs. Scales of
 0.0015 to 0.01 give the same cameras; larger ones converge faster."""

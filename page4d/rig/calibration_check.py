@@ -21,7 +21,7 @@ from page4d.rig.camera_refit import mean_score, refit_pose, refit_rotation
 from page4d.rig.clocks import check_clocks
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.people.model import POSE_MODEL, is_fetched, model_sha256
+from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, camera_score, pair_people
 from page4d.rig.people.pose import quick_people_pose
 from page4d.rig.records import Array, RigCamera, ViewPeople, direction_angle_deg, of_stage, rotation_angle_deg
@@ -156,8 +156,6 @@ degrees, and that of hands and half bodies more."""
 MAX_ESTIMATED = 50
 """Instants of an estimated pose."""
 
-_NO_POSE_MODEL = f"the model of body keypoints was not fetched ('{POSE_MODEL.command}')"
-
 
 def calibrated_cameras(evidence: PixelEvidence) -> tuple[RigCamera, ...]:
     """Return the cameras of a rig of static calibrated views."""
@@ -176,7 +174,7 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
         InputError: if a frame cannot be decoded.
     """
     scene, instants, cameras = evidence.scene, evidence.instants, calibrated_cameras(evidence)
-    reason = "" if is_fetched() else _NO_POSE_MODEL
+    reason = "" if is_fetched() else NO_POSE_MODEL
     if len(instants) < MIN_COMMON:
         reason = f"too few instants to compare people: {len(instants)}, need {MIN_COMMON}"
     if reason:

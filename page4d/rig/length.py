@@ -13,7 +13,7 @@ from jaxtyping import Float
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened
 from page4d.geometry.transforms import camera_centers
-from page4d.rig.adjust import NUM_JOINTS, Observations
+from page4d.rig.adjust import Observations, joints_of
 from page4d.rig.records import Array, RigRegistration
 from page4d.scene.records import Scene, ViewCamera
 
@@ -193,11 +193,7 @@ def person_height(points: Float[Array, "P 3"], tracks: Observations) -> float | 
 
     The height at one instant is the summed length of known bones divided by their summed ratio to the height.
     """
-    people = tracks.joint >= 0
-    if not people.any():
-        return None
-    joints = np.full((int(tracks.person.max()) + 1, NUM_JOINTS, 3), np.nan)
-    joints[tracks.person[people], tracks.joint[people]] = points[people]
+    joints = joints_of(points, tracks)
     ends = [(joints[:, list(one)].mean(1), joints[:, list(other)].mean(1)) for one, other, _ in BONES]
     lengths = np.stack([np.linalg.norm(one - other, axis=-1) for one, other in ends])
     ratios = np.array([ratio for _, _, ratio in BONES])[:, None] * np.isfinite(lengths)

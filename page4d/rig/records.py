@@ -23,7 +23,7 @@ from page4d.geometry.rotation import (
     rotation_vector_from_matrix,
 )
 from page4d.io.json_records import FileModel
-from page4d.output.record import PlacedRecord, RegistrationRecord
+from page4d.output.record import PlacedRecord, RegistrationRecord, WorldRecord
 from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.records import ViewCamera
 
@@ -182,7 +182,7 @@ class PairPose:
 
 
 class RigRegistration(FileModel):
-    """Cameras of a rig from evidence, in the world of the first placed one: their record, and those of placed views.
+    """Cameras of a rig from evidence, in the world of the first placed one, or in another `world`, and their record.
 
     `cameras` are at original pixels and in the unit of the rig; `motions` are those of all cameras, if measured.
     """
@@ -190,6 +190,7 @@ class RigRegistration(FileModel):
     record: RegistrationRecord
     cameras: list[ViewCamera | None]
     motions: list[ViewMotion] = Field(default_factory=list)
+    world: WorldRecord | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

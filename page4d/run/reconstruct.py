@@ -23,7 +23,7 @@ from page4d.run.chunk_source import OpenChunks, local_chunks
 from page4d.run.plan import RunPlan, plan_run
 from page4d.run.predictor import Predictor, predictor_for
 from page4d.run.progress import ON_STDERR, Journal, Observer, SilentObserver
-from page4d.run.registration import SceneEvidence, evidence_of, register_for_run
+from page4d.run.registration import SceneEvidence, evidence_of, in_chosen_world, register_for_run
 from page4d.run.run import Run
 from page4d.run.state import StateFolder, earlier_registration, is_occupied
 from page4d.run.state_records import RunState
@@ -119,6 +119,10 @@ def reconstruct(
     evidence = evidence_of(scene, predictor.settings, journal.progress).with_content()
     if evidence.is_pending:
         evidence = _registered(evidence, predictor.settings, out, earlier, journal)
+    elif earlier is not None:
+        evidence = replace(evidence, given_world=earlier.world)
+    else:
+        evidence = in_chosen_world(evidence, predictor.settings, journal.notice)
     plan = plan_run(scene, predictor, evidence)
     with reproducible(predictor.device), claim_output(out, OUTPUT_FOLDERS) as folder:
         check_target(folder, existing)  # again: another process may have finished it meanwhile

@@ -11,15 +11,16 @@ from typing import Unpack
 
 import torch
 
-from page4d.choices import CameraMotion, Poses, Registration
+from page4d.choices import CameraMotion, Poses, Registration, UpAxis, WorldFrame
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import CapabilityError, InputError, UsageError, WeightsError, listed, one_per_fact
 from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.geometry.rotation import turn_up
 from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
 from page4d.keywords import RegisterKeywords
 from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options, split_options
-from page4d.output.record import CalibrationCheckRecord, RegistrationRecord
+from page4d.output.record import CalibrationCheckRecord, RegistrationRecord, WorldRecord
 from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.evidence import PixelEvidence
@@ -37,6 +38,7 @@ from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import RigRegistration, StageProgress, no_progress, placed_record
 from page4d.rig.register import register_rig
 from page4d.rig.samples import with_content
+from page4d.rig.upright import upright_world
 from page4d.run.progress import ON_STDERR, Observer, SilentObserver
 from page4d.scene.clocks import BY_PEOPLE
 from page4d.scene.records import Level, Notice, Scene, ViewCamera
@@ -58,8 +60,9 @@ class SceneEvidence:
     """The evidence of a scene before the network runs: pixels, a known length, and registered cameras.
 
     `registration` is None where there is none, or none yet: then the cameras are pending. `will_check` is whether a
-    new run compares its calibration with the pixels. `with_cameras` gives the scene registered and metric cameras,
-    `scale_source` the origin of their metre, and `distance` one that the result must have.
+    new run compares its calibration with the pixels. `given_world` is another world of given cameras. `with_cameras`
+    gives the scene registered and metric cameras, `scale_source` the origin of their metre, and `distance` one that
+    the result must have.
     """
 
     scene: Scene
@@ -68,6 +71,7 @@ class SceneEvidence:
     is_pending: bool
     will_check: bool
     registration: RigRegistration | None = None
+    given_world: WorldRecord | None = None
     distance: KnownDistance | None = None
     scale_source: ScaleSource | None = None
 
@@ -76,17 +80,28 @@ class SceneEvidence:
         """Motion of the cameras, as registration measured it, or at the instants of the run."""
         return (self.registration and self.registration.motions) or self.pixels.motions
 
+    @property
+    def world(self) -> WorldRecord | None:
+        """The world of the result, if it is neither that of the calibration nor the network's."""
+        if self.registration is not None and self.registration.record.is_used:
+            return self.registration.world
+        return self.given_world
+
     def with_content(self) -> "SceneEvidence":
         """Return it with what the pictures of the scene usually show, so that its frames are judged."""
         return replace(self, scene=with_content(self.scene, self.pixels.samples))
 
     def with_cameras(self) -> "SceneEvidence":
-        """Return it with the cameras that are known.
+        """Return it with the cameras that are known, in their world.
 
         Raises:
             UsageError: if the height of people is known and the rig is not registered.
             InputError: if people do not place the cameras.
         """
+        found = self._with_metric_cameras()
+        return found if self.given_world is None else replace(found, scene=_in_world(found.scene, self.given_world))
+
+    def _with_metric_cameras(self) -> "SceneEvidence":
         scene, length, registration = self.scene, self.length, self.registration
         if scene.scale is Scale.METRIC and scene.is_calibrated:
             if isinstance(length, KnownHeight):
@@ -115,6 +130,7 @@ def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProg
     """
     scene.options.check_resize(settings.intrinsics)
     is_pending = will_register(scene, settings)
+    _check_world(scene, settings, is_pending=is_pending)
     return SceneEvidence(
         scene=scene,
         pixels=PixelEvidence(scene, settings.registration, progress),
@@ -122,6 +138,73 @@ def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProg
         is_pending=is_pending,
         will_check=settings.check_calibration and scene.is_static_rig,
     )
+
+
+def _check_world(scene: Scene, settings: ReconstructSettings, *, is_pending: bool) -> None:
+    """Refuse a world that the cameras cannot have."""
+    cameras = [view.camera for view in scene.views if view.camera is not None]
+    world = settings.world
+    if world is WorldFrame.CALIBRATION and not cameras:
+        raise UsageError("⟨world=calibration⟩ without a calibration", "give ⟨calibration⟩, or leave it out")
+    if settings.up is not UpAxis.AUTO and world is WorldFrame.AUTO and cameras:
+        raise UsageError(f"⟨up={settings.up}⟩ in the world of the calibration", "pass ⟨world=upright⟩ too")
+    if world is not WorldFrame.UPRIGHT or is_pending:
+        return
+    if not cameras:
+        raise UsageError(
+            "⟨world=upright⟩ with the cameras of a network", "give ⟨calibration⟩, or register two views or more"
+        )
+    if scene.up is None and not all(camera.is_static for camera in cameras):
+        raise UsageError("⟨world=upright⟩ with moving cameras", "leave it out")
+
+
+def _in_world(scene: Scene, world: WorldRecord) -> Scene:
+    """Bring the cameras of a scene into another world, near its origin."""
+    transform = torch.tensor(world.transform, dtype=torch.float64)
+    views = tuple(
+        replace(view, camera=None if view.camera is None else view.camera.in_world(transform)) for view in scene.views
+    )
+    return replace(scene, views=views, up=world.up, world_offset=None)
+
+
+def in_chosen_world(evidence: SceneEvidence, settings: ReconstructSettings, notify: Notify) -> SceneEvidence:
+    """Return it with the world that the settings choose for given cameras; registered ones have theirs.
+
+    Raises:
+        InputError: if an upright world is requested, and no people show it.
+    """
+    scene = evidence.with_cameras().scene
+    cameras = [view.camera for view in scene.views]
+    given = [camera for camera in cameras if camera is not None]
+    if evidence.registration is not None or not given or settings.world in (WorldFrame.AUTO, WorldFrame.CALIBRATION):
+        return evidence
+    if settings.world is WorldFrame.FIRST_CAMERA:
+        first = given[0].world_to_camera.double().reshape(-1, 4, 4)[0]
+        world = WorldRecord(frame=settings.world, transform=first.tolist())
+    elif scene.up is not None:
+        axis = UpAxis.Z if settings.up is UpAxis.AUTO else settings.up
+        turn = torch.eye(4, dtype=torch.float64)
+        turn[:3, :3] = torch.from_numpy(turn_up(scene.up, axis))
+        world = WorldRecord(frame=settings.world, up=axis, transform=turn.tolist(), vertical=list(scene.up.vector))
+    else:
+        world = upright_world(evidence.pixels.whole(), cameras, settings.up)
+    _notify_world(world, settings.world, notify)
+    return replace(evidence, given_world=world)
+
+
+def _notify_world(world: WorldRecord | None, asked: WorldFrame, notify: Notify) -> None:
+    """Report a world that was chosen.
+
+    Raises:
+        InputError: if an upright world is requested, and no people show it.
+    """
+    if asked is WorldFrame.UPRIGHT and (world is None or world.frame is not asked):
+        reason = "the cameras are the network's" if world is None else world.reason
+        raise InputError(
+            f"⟨world=upright⟩: {reason}", "film people who stand or walk in two views or more, or leave it out"
+        )
+    if world is not None:
+        notify(Notice(f"the world is {world.text}", Level.INFO))
 
 
 def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
@@ -170,6 +253,7 @@ def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, not
     if not record.is_complete and (record.num_placed < 2 or settings.poses is not Poses.INPUT or not has_unit):
         cameras = [camera.model_copy(update={"source": "network"}) for camera in record.cameras]
         found = found.with_record(cameras=cameras)
+    _notify_world(found.world if found.record.is_used else None, settings.world, notify)
     motions = [] if is_static else [replace(motion, view=readable(motion.view)) for motion in pixels.motions]
     found = found.model_copy(update={"motions": motions})
     if record.num_placed < 2 and settings.register in EXPLICIT:
@@ -210,7 +294,7 @@ def register_scene(
     static = [index for index, name in enumerate(pixels.scene.view_names) if name not in left]
     asked = pixels.settings.register
     if len(static) > 1:
-        found = register_rig(pixels.of_views(static), notify)
+        found = _upright(register_rig(part := pixels.of_views(static), notify), part)
     else:
         static, found = [], RigRegistration(record=RegistrationRecord(asked=asked), cameras=[])
     if len(static) < pixels.scene.num_views:
@@ -221,6 +305,21 @@ def register_scene(
     if length is None or found.record.num_placed < 2:
         return found
     return found.with_record(metres_per_unit=metres_per_rig_unit(found, pixels.scene.view_names, length))
+
+
+def _upright(found: RigRegistration, pixels: PixelEvidence) -> RigRegistration:
+    """Bring registered cameras into an upright world, if people show one and the settings do not refuse it."""
+    settings = pixels.settings
+    uses_people = settings.register is not Registration.TEXTURE and is_fetched()
+    wants = settings.world is WorldFrame.UPRIGHT or (settings.world is WorldFrame.AUTO and uses_people)
+    if found.record.num_placed < 2 or not wants:
+        return found
+    world = upright_world(pixels, found.cameras, settings.up)
+    if world.transform is None:
+        return found.model_copy(update={"world": world})
+    transform = torch.tensor(world.transform, dtype=torch.float64)
+    cameras = [None if camera is None else camera.in_world(transform) for camera in found.cameras]
+    return found.model_copy(update={"world": world, "cameras": cameras})
 
 
 def _with_left_views(
@@ -234,7 +333,8 @@ def _with_left_views(
     cameras: list[ViewCamera | None] = [None] * len(records)
     for view, record, camera in zip(static, found.record.cameras, found.cameras, strict=True):
         records[view], cameras[view] = record, camera
-    return RigRegistration(record=found.record.model_copy(update={"cameras": records}), cameras=cameras)
+    with_all = found.record.model_copy(update={"cameras": records})
+    return RigRegistration(record=with_all, cameras=cameras, world=found.world)
 
 
 def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str] = (), *, in_run: bool = True) -> str:
@@ -272,7 +372,11 @@ def registered_scene(scene: Scene, found: RigRegistration) -> Scene:
     views = tuple(replace(view, camera=camera) for view, camera in zip(scene.views, found.cameras, strict=True))
     count = f"{record.num_placed} of {scene.num_views} views"
     return replace(
-        scene, views=views, scale=Scale.ARBITRARY, calibration=f"registered from {record.evidence} ({count})"
+        scene,
+        views=views,
+        scale=Scale.ARBITRARY,
+        up=None if found.world is None else found.world.up,
+        calibration=f"registered from {record.evidence} ({count})",
     )
 
 
@@ -367,8 +471,13 @@ def register(
     scene.options.check_resize(settings.intrinsics)
     if scene.num_views < 2:
         raise UsageError("a single view cannot be registered", "give a scene of two views or more")
+    if settings.world is WorldFrame.CALIBRATION:
+        raise UsageError("⟨world=calibration⟩ of cameras that are registered", "use auto, upright or first-camera")
     length = known_length(scene, settings.scale_from)
-    return register_scene(PixelEvidence(scene, settings, observer.progress), length, observer.notice, in_run=False)
+    found = register_scene(PixelEvidence(scene, settings, observer.progress), length, observer.notice, in_run=False)
+    if found.record.num_placed >= 2:
+        _notify_world(found.world, settings.world, observer.notice)
+    return found
 
 
 def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
@@ -396,7 +505,8 @@ def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
         if camera is not None
     )
     scale = Scale.ARBITRARY if found.record.metres_per_unit is None else Scale.METRIC
-    return Calibration(path=Path("registration"), scale=scale, cameras=cameras)
+    up = None if found.world is None else found.world.up
+    return Calibration(path=Path("registration"), scale=scale, cameras=cameras, up=up)
 
 
 def check_for_run(pixels: PixelEvidence, notify: Notify) -> CalibrationCheckRecord | None:

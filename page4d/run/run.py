@@ -276,6 +276,7 @@ class Run:
             threads=torch.get_num_threads(),
             plan=list(self.plan.chunks),
             registration=evidence.registration,
+            world=evidence.given_world,
             calibration_check=check,
         )
         self.states.write_run(state)

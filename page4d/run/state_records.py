@@ -13,7 +13,7 @@ from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_records import DOUBLES, FileModel, Sha256
 from page4d.output.layout import is_own_file
-from page4d.output.record import CalibrationCheckRecord, ChunkRecord, Count, InstantMotion
+from page4d.output.record import CalibrationCheckRecord, ChunkRecord, Count, InstantMotion, WorldRecord
 from page4d.rig.records import RigRegistration
 from page4d.run.chunks import Chunk
 
@@ -75,14 +75,16 @@ class FinishedChunk(FileModel):
 class RunState(FileModel):
     """The state of a run: the fingerprint required for resuming, the decisions of its stages by name, and totals.
 
-    `threads` is the number on which it computes, also when it is resumed: the last digits of results depend on it.
-    `files` are those written before the first chunk, `other_files` those after the last one.
+    `world` is another one of given cameras. `threads` is the number on which it computes, also when it is resumed:
+    the last digits of results depend on it. `files` are those written before the first chunk, `other_files` those
+    after the last one.
     """
 
     fingerprint: dict[str, JsonValue]
     threads: Annotated[int, Field(ge=1, le=4096)]
     plan: Annotated[list[Chunk], Field(min_length=1)]
     registration: RigRegistration | None = None
+    world: WorldRecord | None = None
     calibration_check: CalibrationCheckRecord | None = None
     stages: dict[str, JsonValue] = Field(default_factory=dict)
     files: list[FileRecord] = Field(default_factory=list)

@@ -342,6 +342,7 @@ def begun_record(plan: RunPlan, layout: OutputLayout, state: RunState) -> RunRec
         world_offset=scene.world_offset,
         network=predictor.record,
         registration=None if state.registration is None else state.registration.record,
+        world=plan.evidence.world,
         calibration_check=state.calibration_check,
         device=str(predictor.device),
         precision=PRECISION_NAMES[predictor.precision],

@@ -18,6 +18,7 @@ from page4d.errors import Level as Level
 from page4d.errors import Notice as Notice
 from page4d.errors import UsageError, counted
 from page4d.geometry.distortion import Distortion, LensModel
+from page4d.geometry.transforms import invert_rigid
 from page4d.io.json_records import DOUBLES
 from page4d.options import SceneOptions
 from page4d.scene.batches import read_images
@@ -113,6 +114,10 @@ class ViewCamera:
     world_to_camera: Annotated[Float[Tensor, "*T 4 4"], DOUBLES]
     intrinsics: Annotated[Float[Tensor, "3 3"], DOUBLES]
     distortion: Annotated[Distortion | None, BeforeValidator(_distortion), PlainSerializer(_lens)] = None
+
+    def in_world(self, transform: Float[Tensor, "4 4"]) -> "ViewCamera":
+        """Return the camera in another world, which a rigid transform leads into."""
+        return replace(self, world_to_camera=self.world_to_camera @ invert_rigid(transform).to(self.world_to_camera))
 
     @property
     def is_static(self) -> bool:

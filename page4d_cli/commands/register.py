@@ -63,7 +63,8 @@ def register(
             found = register_rig(opened, settings=settings, observer=observer)
         record = found.record
         if as_json:
-            console.print_json({"out": str(out), **record.model_dump(mode="json")})
+            world = None if found.world is None else found.world.model_dump(mode="json")
+            console.print_json({"out": str(out), **record.model_dump(mode="json"), "world": world})
         elif not quiet:
             report_registration(record, in_run=False, verbose=verbose)
         calibration = placed_cameras(found, opened)
@@ -72,4 +73,4 @@ def register(
         for notice in registration_notices(record, in_run=False):
             console.print_notice(notice, verbosity)
     if not (as_json or quiet):
-        report_written(record, opened, scene_folder, out)
+        report_written(found, opened, scene_folder, out)

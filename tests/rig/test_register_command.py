@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import page4d
-from page4d.choices import ExistingOutput, Registration
+from page4d.choices import ExistingOutput, Registration, UpAxis, WorldFrame
 from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.formats.calibrations import read_calibration
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions
-from page4d.output.record import PairRecord, RegistrationRecord
+from page4d.output.record import PairRecord, RegistrationRecord, WorldRecord
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import Lens, RigRegistration, placed_record
 from page4d.run import registration
@@ -65,6 +65,34 @@ def test_the_calibration_is_read_by_page4d(name: str) -> None:
     assert found.names == ("cam01", "cam02")
     assert found.scale is (Scale.ARBITRARY if name == "model" else Scale.METRIC)
     assert float(found.cameras[1].world_to_camera[0, 3]) == pytest.approx(1.0)  # 2 units of 0.5 m
+
+
+def test_the_written_cameras_stand_upright_and_state_their_axis(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    turn = np.array([[0.0, -1, 0, 0], [0, 0, -1, 0], [1, 0, 0, 2], [0, 0, 0, 1]])
+    world = WorldRecord(
+        frame=WorldFrame.UPRIGHT, up=UpAxis.Z, transform=turn.tolist(), vertical_std_deg=1.54, num_poses=30
+    )
+    monkeypatch.setattr(registration, "upright_world", lambda *_: world)
+    command = ["register", "videos", "--scale-from", "person=1.7m", "--overwrite", "--out"]
+    assert run([*command, "cameras.json"]) == 0
+    assert "upright, z is up (30 poses of people, +-1.5 degrees)" in capsys.readouterr().out
+    scene = page4d.open_scene(Path("videos"), calibration="cameras.json")
+    assert scene.up is UpAxis.Z
+    scaled = turn.copy()
+    scaled[:3, 3] *= 0.5  # metres per unit
+    assert np.allclose(scene.views[0].camera.world_to_camera.numpy(), np.linalg.inv(scaled))
+    assert run([*command, "cameras.json", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["world"] == world.model_dump(mode="json")
+    assert run([*command, "first.json", "--world", "first-camera", "--quiet"]) == 0
+    assert page4d.open_scene(Path("videos"), calibration="first.json").up is None
+    assert run([*command, "no.json", "--world", "calibration"]) == 2
+    seated = WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason="0 poses of people stand, 10 are needed")
+    monkeypatch.setattr(registration, "upright_world", lambda *_: seated)
+    assert run([*command, "no.json", "--world", "upright"]) != 0
+    assert "--world upright: 0 poses of people stand" in capsys.readouterr().err
+    assert not Path("no.json").exists()
 
 
 def test_without_a_length_the_unit_is_arbitrary() -> None:

@@ -1,5 +1,6 @@
 """Registration in runs, with the registration itself replaced: cameras, scale, records and resuming."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -8,14 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration
+from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration, UpAxis, WorldFrame
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
+from page4d.exporters.plan import up_axis
+from page4d.formats.calibrations import read_calibration
 from page4d.geometry.transforms import camera_centers
 from page4d.io.folders import CachedFiles
 from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.reader import open_output
-from page4d.output.record import PairRecord, RegistrationRecord
+from page4d.output.record import PairRecord, RegistrationRecord, RunRecord, WorldRecord
 from page4d.rig import evidence
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.evidence import PixelEvidence
@@ -25,7 +28,7 @@ from page4d.run.plan import plan_run
 from page4d.run.progress import SilentObserver
 from page4d.run.reconstruct import reconstruct
 from page4d.run.time import registration_stages
-from page4d.scene.records import Scene
+from page4d.scene.records import Scene, ViewCamera
 from tests.run.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, in_random_world, uncalibrated
 from tests.run.truth import TruthPredictor
 
@@ -33,6 +36,7 @@ UNIT = 0.5
 """Units of the registered rig per metre."""
 
 HEIGHT = 1.7
+SEATED = WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason="0 poses of people stand, 10 are needed")
 APART = float((CAPTURE.cameras.centers[0, 0] - CAPTURE.cameras.centers[0, 1]).norm())
 
 
@@ -83,6 +87,7 @@ class FakeRegistration:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRegistration:
     found = FakeRegistration()
     monkeypatch.setattr(registration, "register_rig", found)
+    monkeypatch.setattr(registration, "upright_world", lambda *_: SEATED)
     monkeypatch.setattr(registration, "is_fetched", lambda: True)
     monkeypatch.setattr(CachedFiles, "are_present", True)
     monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
@@ -165,6 +170,135 @@ def test_a_height_needs_placed_people(fake: FakeRegistration, tmp_path: Path) ->
         run(tmp_path / "out", scale_from="person=1.7m")
     with pytest.raises(UsageError, match="without registration"):
         run(tmp_path / "out", scale_from="person=1.7m", register=Registration.OFF)
+
+
+TURN = torch.eye(4, dtype=torch.float64)
+TURN[:3] = torch.tensor([[0.0, -1, 0, 0.3], [0, 0, -1, 0.2], [1, 0, 0, 0.1]])
+STANDING = WorldRecord(
+    frame=WorldFrame.UPRIGHT,
+    up=UpAxis.Z,
+    transform=TURN.tolist(),
+    vertical=TURN[2, :3].tolist(),
+    vertical_std_deg=2.0,
+    num_poses=30,
+)
+
+
+@pytest.fixture
+def people(monkeypatch: pytest.MonkeyPatch) -> list[WorldRecord]:
+    """What people show of gravity, in place of their keypoints: the last element."""
+    shown = [STANDING]
+    monkeypatch.setattr(registration, "upright_world", lambda *_: shown[-1])
+    return shown
+
+
+def poses_of(folder: Path) -> torch.Tensor:
+    return open_output(folder).cameras.world_to_camera
+
+
+def test_a_registered_rig_stands_upright_and_so_do_runs_with_its_cameras(
+    people: list[WorldRecord], tmp_path: Path
+) -> None:
+    first = run(tmp_path / "first", world="first-camera")
+    assert first.world is None
+    record = run(tmp_path / "out", scale_from=f"person={HEIGHT}m")
+    assert record.world == STANDING
+    turn = TURN.clone()
+    turn[:3, 3] /= UNIT  # the transform is in units of the rig, as the cameras of the first run
+    before = poses_of(tmp_path / "first").clone()
+    before[..., :3, 3] /= UNIT
+    torch.testing.assert_close(poses_of(tmp_path / "out"), before @ torch.linalg.inv(turn))
+    out = open_output(tmp_path / "out")
+    assert out.cameras.up is UpAxis.Z
+    assert up_axis(out, UpAxis.AUTO) == (UpAxis.Z, "the world is upright")
+    assert up_axis(open_output(tmp_path / "first"), UpAxis.AUTO)[0] is UpAxis.MINUS_Y
+    scene = calibrated_by(tmp_path / "out" / "cameras.json")
+    run_calibrated(tmp_path / "again", scene=scene)
+    torch.testing.assert_close(poses_of(tmp_path / "again"), poses_of(tmp_path / "out"))
+    assert open_output(tmp_path / "again").cameras.up is UpAxis.Z
+    people.append(SEATED)  # the axis of the file suffices
+    run_calibrated(tmp_path / "y", scene=scene, world="upright", up="y")
+    turned = poses_of(tmp_path / "y")
+    torch.testing.assert_close(turned[..., :3, 1], poses_of(tmp_path / "out")[..., :3, 2])
+    assert open_output(tmp_path / "y").cameras.up is UpAxis.Y
+
+
+def test_a_rig_whose_people_sit_keeps_the_first_camera_and_states_why(
+    people: list[WorldRecord], tmp_path: Path
+) -> None:
+    people.append(SEATED)
+    record = run(tmp_path / "out")
+    assert record.world == SEATED
+    run(tmp_path / "first", world="first-camera")
+    assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "first")
+    with pytest.raises(InputError, match="world='upright': 0 poses of people stand"):
+        run(tmp_path / "asked", world="upright")
+    assert not (tmp_path / "asked").exists()
+
+
+def test_a_resumed_run_keeps_its_upright_world(people: list[WorldRecord], tmp_path: Path) -> None:
+    for name, start in (("registered", run), ("calibrated", run_calibrated)):
+        start(tmp_path / name / "whole", world="upright")
+        with pytest.raises(InterruptedRunError):
+            start(tmp_path / name / "part", world="upright", observer=StopAt(3))
+        people.append(SEATED)
+        record = start(tmp_path / name / "part", ExistingOutput.RESUME, world="upright")
+        people.append(STANDING)
+        assert record.world == STANDING
+        assert bytes_of(tmp_path / name / "part") == bytes_of(tmp_path / name / "whole")
+
+
+def run_calibrated(
+    out: Path,
+    existing: ExistingOutput = ExistingOutput.REFUSE,
+    scene: Scene | None = None,
+    **changes: object,
+) -> RunRecord:
+    changes = {"check_calibration": False, **changes}
+    scene, predictor = scene or CAPTURE.scene(), TruthPredictor(CAPTURE)
+    return reconstruct(scene, predictor, out=out, settings=SETTINGS, existing=existing, **changes)
+
+
+def calibrated_by(path: Path) -> Scene:
+    """Return the scene with the cameras of a file."""
+    found = read_calibration(path)
+    views = tuple(
+        replace(view, camera=ViewCamera(world_to_camera=camera.world_to_camera, intrinsics=camera.intrinsics))
+        for view, camera in zip(CAPTURE.scene().views, found.cameras, strict=True)
+    )
+    return replace(CAPTURE.scene(), views=views, scale=found.scale, up=found.up)
+
+
+def test_a_calibrated_rig_keeps_its_world_unless_another_is_chosen(people: list[WorldRecord], tmp_path: Path) -> None:
+    assert run_calibrated(tmp_path / "given").world is None
+    given = poses_of(tmp_path / "given")
+    assert b'"up"' not in (tmp_path / "given/cameras.json").read_bytes()
+    assert run_calibrated(tmp_path / "upright", world="upright").world == STANDING
+    torch.testing.assert_close(poses_of(tmp_path / "upright"), given @ torch.linalg.inv(TURN))
+    run_calibrated(tmp_path / "first", world="first-camera")
+    first = poses_of(tmp_path / "first")
+    torch.testing.assert_close(first[:, 0], torch.eye(4).double().expand(9, 4, 4), atol=1e-6, rtol=0)
+    torch.testing.assert_close(first[:, 1], given[:, 1] @ torch.linalg.inv(given[:, 0]))
+    people.append(SEATED)
+    with pytest.raises(InputError, match="world='upright': 0 poses of people stand"):
+        run_calibrated(tmp_path / "refused", world="upright")
+
+
+@pytest.mark.parametrize(
+    ("start", "changes", "words"),
+    [
+        (run_calibrated, {"up": "y"}, "up='y' in the world of the calibration"),
+        (run_calibrated, {"up": "y", "world": "first-camera"}, "up='y' with world='first-camera'"),
+        (run, {"world": "calibration"}, "world='calibration' without a calibration"),
+        (run, {"world": "upright", "register": "off"}, "world='upright' with the cameras of a network"),
+    ],
+)
+def test_worlds_that_cameras_cannot_have_are_refused(
+    start: Callable[..., RunRecord], changes: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        start(tmp_path / "out", **changes)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypatch, tmp_path: Path) -> None:

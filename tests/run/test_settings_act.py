@@ -124,6 +124,8 @@ RUN_CASES = (
     Case("focal", "60", Effect.FINGERPRINT),
     Case("intrinsics", "rig.json", Effect.FINGERPRINT),
     Case("scale_from", "cam01-cam02=1.25m"),
+    Case("world", "first-camera", base="calibrated"),
+    Case("up", "y", Effect.FINGERPRINT),
     Case("check_calibration", False, Effect.NONE, base="calibrated"),
     Case("refine", True),
     Case("fuse", False),

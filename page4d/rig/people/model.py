@@ -55,6 +55,9 @@ def model_sha256() -> str:
     return hashlib.sha256("".join(file_sha256(file) for file in POSE_MODEL.paths).encode()).hexdigest()
 
 
+NO_POSE_MODEL = f"the model of body keypoints was not fetched ('{POSE_MODEL.command}')"
+
+
 def is_fetched() -> bool:
     """Return whether both files of the pose model are present."""
     return POSE_MODEL.are_present

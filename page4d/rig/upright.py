@@ -1,0 +1,277 @@
+"""Gravity and floor from people in placed cameras, and the frame of a world that stands on them.
+
+Somebody who stands or walks does not fall: on average over time, the centre of mass is above the supporting feet. So
+bodies that lean, such as on one leg, show the vertical too.
+
+Source: Winter, "Human balance and posture control during standing and walking", 1995: the centre of pressure moves to
+both sides of the projected centre of mass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+
+from page4d.choices import UpAxis, WorldFrame
+from page4d.geometry.rotation import turn_up
+from page4d.output.record import WorldRecord
+from page4d.rig.adjust import joints_of, merge_tracks, triangulate
+from page4d.rig.epipolar import relative_pose_of
+from page4d.rig.evidence import PixelEvidence
+from page4d.rig.people.model import NO_POSE_MODEL, is_fetched
+from page4d.rig.people.pairs import exchange_sides, matches_of, pair_people, resolve_sides
+from page4d.rig.records import Array, Evidence, PairPose, RigCamera, ViewPeople, direction_angle_deg
+from page4d.scene.records import ViewCamera
+
+MIN_POSES = 10
+"""Poses of standing people, a person at an instant each, below which the vertical is unknown."""
+
+MAX_STD_DEG = 5.0
+"""Standard deviation beyond which the vertical is unknown."""
+
+_BIAS_DEG = 1.5
+"""Standard deviation from what does not average out: bias of keypoints, and loads of feet."""
+
+_LEAN_DEG = (2.5, 0.7)
+"""Standard deviations of a constant lean of all bodies forward and to a side, which people who turn reveal."""
+
+_CORRELATED = 10
+"""Poses that count as an independent one: those of a third of a second."""
+
+_RESIDUAL = 0.05
+"""Residual of an axis in radians from which its weight falls."""
+
+_SUPPORTS = (0.12, 10.0)
+"""Heights of an ankle above the lower one, in leg lengths, at which its foot bears 1/e of the other's load: the first
+holds for balancing on a leg, the second, equal loads, for walking. The one under which axes vary less is taken. Below
+0.07 the vertical and the load depend on each other too much."""
+
+_MIN_EXTENSION = 0.88
+"""Distance from hip to ankle of the more extended leg of a standing person, in lengths of the leg."""
+
+_MAX_BEND_DEG = 30.0
+"""Angle between trunk and supporting leg of a standing person."""
+
+_UPRIGHT_DEG = 60.0
+"""Angle to the vertical of the upward axes of most cameras; if more are beyond it, people lie, or cameras do."""
+
+_LOWEST = 0.25
+"""Quantile, over poses, of the heights of the lowest keypoint of the feet that is the floor's height."""
+
+_SOLE = 0.012
+"""Standard deviation of the height of these keypoints above the sole, in leg lengths: 1 cm."""
+
+_SIDES = ((11, 13, 0.028, 0.436), (13, 15, 0.022, 0.682), (23, 25, 0.1, 0.433), (25, 27, 0.0465, 0.433))
+_SEGMENTS = (
+    ((7, 8), (7, 8), 0.081, 0.0),
+    ((23, 24), (11, 12), 0.497, 0.5),
+    *(((first + side,), (last + side,), mass, at) for first, last, mass, at in _SIDES for side in (0, 1)),
+    ((29, 30), (31, 32), 0.029, 0.5),
+)
+"""Head, trunk, upper arms, forearms with hands, thighs, shanks and both feet: landmarks of BlazePose at their ends
+(the mean of several), the share of the mass of the body, and the place of its centre from the first end to the last.
+
+Source: Winter, "Biomechanics and motor control of human movement", 2009, table 4.1.
+"""
+
+_MIN_MASS = 0.7
+"""Share of the mass in known segments below which the centre of mass is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vertical:
+    """The unit vector `up`, and the height of the floor along it, with standard deviations, from poses."""
+
+    up: Float[Array, " 3"]
+    std_deg: float
+    floor: float
+    floor_std: float
+    num_poses: int
+
+
+def upright_world(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], up: UpAxis) -> WorldRecord:
+    """Return the upright world of static cameras whose people stand or walk; else one that states why it is not.
+
+    Raises:
+        CapabilityError: if the pose model cannot run on this platform.
+        InputError: if a frame cannot be decoded.
+    """
+    if not is_fetched():
+        return WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason=NO_POSE_MODEL)
+    rig = {
+        view: RigCamera(
+            lens=replace(pixels.lenses[view], intrinsics=camera.intrinsics.numpy()),
+            world_to_camera=camera.world_to_camera.double().numpy(),
+        )
+        for view, camera in enumerate(cameras)
+        if camera is not None
+    }
+    found = find_vertical(list(rig.values()), [pixels.people[view] for view in rig], len(pixels.instants))
+    if isinstance(found, str):
+        return WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason=found)
+    axis = UpAxis.Z if up is UpAxis.AUTO else up
+    poses = np.stack([camera.world_to_camera for camera in rig.values()])
+    return WorldRecord(
+        frame=WorldFrame.UPRIGHT,
+        up=axis,
+        transform=upright_frame(found.up, found.floor, poses, axis).tolist(),
+        vertical=found.up.tolist(),
+        vertical_std_deg=found.std_deg,
+        floor=found.floor,
+        floor_std=found.floor_std,
+        num_poses=found.num_poses,
+    )
+
+
+def find_vertical(cameras: Sequence[RigCamera], people: Sequence[ViewPeople], num_instants: int) -> Vertical | str:
+    """Find gravity and floor from the people in static cameras, in their world and unit; else return why not."""
+    joints = _placed_joints(cameras, people, num_instants)
+    known = np.isfinite(joints[:, [11, 12, *range(23, 29)]]).all((1, 2))
+    if known.sum() < MIN_POSES:
+        return f"{known.sum()} poses of people from head to foot are seen in two views, {MIN_POSES} are needed"
+    found = [_fit(joints[known], load) for load in _SUPPORTS]
+    fits = [fit for fit in found if isinstance(fit, Vertical)]
+    if not fits:
+        return f"{max(fit for fit in found if isinstance(fit, int))} poses of people stand, {MIN_POSES} are needed"
+    best = min(fits, key=lambda fit: fit.std_deg)
+    if best.std_deg > MAX_STD_DEG:
+        return f"the vertical from {best.num_poses} poses of people is uncertain by {best.std_deg:.0f} degrees"
+    tilts = direction_angle_deg(-np.stack([camera.rotation[1] for camera in cameras]), best.up)
+    if 2 * (tilts < _UPRIGHT_DEG).sum() < len(cameras):
+        return "people lie, or most cameras do not stand upright"
+    return best
+
+
+def _placed_joints(
+    cameras: Sequence[RigCamera], people: Sequence[ViewPeople], num_instants: int
+) -> Float[Array, "N J 3"]:
+    """Return the joints of people whom several cameras see, at every instant, NaN where they are unknown."""
+    pairs = []
+    for first, second in combinations(range(len(cameras)), 2):
+        lenses = (cameras[first].lens, cameras[second].lens)
+        pose = relative_pose_of(cameras[first].world_to_camera, cameras[second].world_to_camera)
+        both = pair_people(people[first], people[second], lenses)
+        if pose is None or not len(both.instants):
+            continue
+        both = resolve_sides(both, pair_people(people[first], exchange_sides(people[second]), lenses), pose)
+        chosen, score = both.assign(pose)
+        pairs.append(
+            PairPose(
+                first=first,
+                second=second,
+                evidence=Evidence.PEOPLE,
+                rotation=pose.rotation,
+                direction=pose.direction,
+                score=score,
+                matches=matches_of(both.subset(chosen), pose, num_instants)[0],
+            )
+        )
+    tracks = merge_tracks(pairs, num_instants)
+    intrinsics = np.stack([camera.lens.intrinsics for camera in cameras])
+    points, usable = triangulate(np.stack([camera.world_to_camera for camera in cameras]), intrinsics, tracks)
+    return joints_of(np.where(usable[:, None], points, np.nan), tracks)
+
+
+def _fit(joints: Float[Array, "N J 3"], load: float) -> Vertical | int:
+    """Fit the vertical and a common lean of bodies to the axes of people who stand; or return how many do.
+
+    A horizontal change of the vertical [2] and the lean [2], forward and to the right, are estimated by weighted
+    least squares with a prior on the lean.
+    """
+    axis = joints[:, [11, 12]].mean(1) - joints[:, [27, 28]].mean(1)
+    up = np.median(axis / np.linalg.norm(axis, axis=1, keepdims=True), axis=0)
+    up, lean = up / np.linalg.norm(up), np.zeros(2)
+    for _ in range(8):
+        axis, stands = _supported(joints, up, load)
+        if (count := int(stands.sum())) < MIN_POSES:
+            return count
+        body = joints[stands]
+        forward = np.cross(up, body[:, 12] - body[:, 11] + body[:, 24] - body[:, 23])
+        forward /= np.linalg.norm(forward, axis=1, keepdims=True)
+        level = np.linalg.svd(up[None])[2][1:]
+        by_lean = np.stack([forward @ level.T, np.cross(forward, up) @ level.T], axis=-1)
+        design = np.concatenate([np.broadcast_to(np.eye(2), by_lean.shape), by_lean], axis=-1)
+        slope = axis[stands] @ level.T / (axis[stands] @ up)[:, None]
+        residual = np.linalg.norm(slope - by_lean @ lean, axis=1)
+        weight = 1 / np.maximum(residual / _RESIDUAL, 1)
+        variance = weight @ residual**2 / (2 * weight.sum()) + np.radians(1.0) ** 2
+        weight /= variance * _CORRELATED
+        precision = np.einsum("n,nri,nrj->ij", weight, design, design)
+        precision[[2, 3], [2, 3]] += np.radians(_LEAN_DEG) ** -2.0
+        change = np.linalg.solve(precision, np.einsum("n,nri,nr->i", weight, design, slope))
+        up, lean = up + change[:2] @ level, change[2:]
+        up /= np.linalg.norm(up)
+    std = np.degrees(np.sqrt(np.trace(np.linalg.inv(precision)[:2, :2])))
+    lowest = np.nanmin(joints[stands][:, 29:] @ up, axis=1)
+    spread = float(np.diff(np.quantile(lowest, [0.16, 0.84]))[0]) / 2
+    return Vertical(
+        up=up,
+        std_deg=float(np.hypot(std, _BIAS_DEG)),
+        floor=float(np.quantile(lowest, _LOWEST)),
+        floor_std=float(
+            np.hypot(spread * np.sqrt(_CORRELATED / max(count, _CORRELATED)), _SOLE * _leg_length(joints))
+        ),
+        num_poses=count,
+    )
+
+
+def _leg_length(joints: Float[Array, "N J 3"]) -> float:
+    return float(np.median(_leg_lengths(joints)))
+
+
+def _leg_lengths(joints: Float[Array, "N J 3"]) -> Float[Array, "N 2"]:
+    knees = joints[:, [25, 26]]
+    parts = (joints[:, [23, 24]] - knees, knees - joints[:, [27, 28]])
+    return np.asarray(sum(np.linalg.norm(part, axis=-1) for part in parts))
+
+
+def _supported(
+    joints: Float[Array, "N J 3"], up: Float[Array, " 3"], load: float
+) -> tuple[Float[Array, "N 3"], Bool[NDArray[np.bool_], " N"]]:
+    """Return unit axes from the supporting feet to the centre of mass, and whether people stand or walk on them."""
+    hips, ankles, trunk = joints[:, [23, 24]], joints[:, [27, 28]], joints[:, [11, 12]].mean(1)
+    height = ankles @ up
+    share = np.exp((height.min(axis=1, keepdims=True) - height) / (load * _leg_length(joints)))
+    share /= share.sum(axis=1, keepdims=True)
+    feet = (joints[:, [29, 30]] + joints[:, [31, 32]]) / 2
+    support = np.where((share > 0.05)[..., None], share[..., None] * feet, 0.0).sum(1)
+    axis = _centre_of_mass(joints) - support
+    extension = (np.linalg.norm(hips - ankles, axis=-1) / _leg_lengths(joints)).max(axis=1)
+    bend = direction_angle_deg(trunk - hips.mean(1), hips.mean(1) - support)
+    stands = np.isfinite(axis).all(1) & (extension >= _MIN_EXTENSION) & (bend <= _MAX_BEND_DEG)
+    return axis / np.linalg.norm(axis, axis=1, keepdims=True), stands
+
+
+def _centre_of_mass(joints: Float[Array, "N J 3"]) -> Float[Array, "N 3"]:
+    """Return the centre of mass of the known segments, NaN where they are too few."""
+    total, known = np.zeros((len(joints), 3)), np.zeros((len(joints), 1))
+    for first, last, mass, at in _SEGMENTS:
+        center = (1 - at) * joints[:, first].mean(1) + at * joints[:, last].mean(1)
+        has = np.isfinite(center[:, :1])
+        total, known = total + np.where(has, mass * center, 0.0), known + mass * has
+    return np.where(known >= _MIN_MASS, total / np.maximum(known, _MIN_MASS), np.nan)
+
+
+def upright_frame(
+    vertical: Float[Array, " 3"], floor: float, poses: Float[Array, "V 4 4"], up: UpAxis
+) -> Float[Array, "4 4"]:
+    """Return the rigid transform from the world of cameras (`world_to_camera`) to an upright one with this up axis.
+
+    Its origin is on the floor below the mean of the cameras. With z up, the first camera faces along y, and x is to
+    its right; other axes follow by quarter turns, so that with y up it faces along -z.
+    """
+    forward, down = poses[0, 2, :3], poses[0, 1, :3]
+    # A camera that faces down has the upper edge of its picture ahead, one that faces up the lower edge.
+    ahead = forward + (forward @ vertical) * down
+    right = np.cross(ahead, vertical)
+    right /= np.linalg.norm(right)
+    rotation = turn_up(UpAxis.Z, up) @ np.stack([right, np.cross(vertical, right), vertical])
+    centers = -(np.swapaxes(poses[:, :3, :3], 1, 2) @ poses[:, :3, 3:])[..., 0]
+    origin = centers.mean(0)
+    origin += (floor - origin @ vertical) * vertical
+    frame = np.eye(4)
+    frame[:3, :3], frame[:3, 3] = rotation, -rotation @ origin
+    return frame
