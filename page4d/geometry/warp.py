@@ -66,6 +66,15 @@ class RayWarp(NamedTuple):
         near = torch.maximum(ahead, torch.as_tensor(min_depth).to(ahead)).reciprocal_()
         return WarpedPixels(torch.stack([across.mul_(near), down.mul_(near)]).movedim(0, -1), ahead)
 
+    def pixels_per_log_depth(
+        self, depth: Float[Tensor, "*rays"], size: Sequence[int], min_depth: float
+    ) -> Float[Tensor, "*rays"]:
+        """Return how fast projections into an image of (height, width) move with log depth; 0 outside of it."""
+        warped = self.at(depth, min_depth)
+        slope = (self.directions[..., :2] - warped.pixels * self.directions[..., 2:]).norm(dim=-1)
+        found: Tensor = depth * slope / warped.depth.clamp(min=min_depth) * warped.visible(size, min_depth)
+        return found
+
 
 def ray_warp(rays: Float[Tensor, "*rays 3"], source: Cameras, target: Cameras) -> RayWarp:
     """Return the warp of rays of z = 1 in source cameras [*batch] into target cameras [*batch].
@@ -82,10 +91,12 @@ def ray_warp(rays: Float[Tensor, "*rays 3"], source: Cameras, target: Cameras) -
     return RayWarp(directions, shift.reshape(*shift.shape[:-1], *ones, 3))
 
 
-def viewing_angles(depth: Float[Tensor, "H W"], camera: Cameras, other: Cameras) -> Float[Tensor, "H W"]:
+def viewing_angles(
+    depth: Float[Tensor, "*batch H W"], camera: Cameras, other: Cameras
+) -> Float[Tensor, "*batch H W"]:
     """Return the angle in degrees at which the rays of two cameras meet at the point of each pixel of the first."""
     points = world_points(depth.to(camera.world_to_camera), camera)
-    rays = [functional.normalize(points - one.centers, dim=-1) for one in (camera, other)]
+    rays = [functional.normalize(points - one.centers[..., None, None, :], dim=-1) for one in (camera, other)]
     return torch.rad2deg((rays[0] * rays[1]).sum(dim=-1).clamp(-1, 1).acos())
 
 

@@ -577,8 +577,9 @@ class RunRecord(FileModel):
 
     Peak memory is that of a GPU's allocator, otherwise of the process; the predicted one is the plan's. `timings` are
     seconds by stage; decoding (as far as prediction waits for it), prediction and writing overlap. `layers` is None
-    where a run wrote merged clouds alone, `motion` where it measured no velocities. `threads` and `cloud_writer` are
-    None in files of version 0.2.
+    where a run wrote merged clouds alone, `motion` where it measured no velocities. `descriptors` is the SHA-256 of
+    the model whose descriptors the refinement compared, None without one. `threads` and `cloud_writer` are None in
+    files of version 0.2.
     """
 
     page4d: str = page4d.__version__
@@ -597,6 +598,7 @@ class RunRecord(FileModel):
     views: list[ViewRecord] = Field(min_length=1)
     times: list[Seconds] = Field(min_length=1)
     network: NetworkRecord
+    descriptors: Sha256 | None = None
     rig: RigRecord | None = None
     registration: RegistrationRecord | None = None
     fine_depth: FineDepthRecord | None = None

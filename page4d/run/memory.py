@@ -201,6 +201,9 @@ _DETAIL_BYTES = 180_000_000
 _PEOPLE_BYTES = 90_000_000
 """Memory of the pose model, which stays loaded."""
 
+_DESCRIPTOR_BYTES, _DESCRIPTOR_IMAGE_BYTES = 350_000_000, 5_000_000
+"""Memory of the descriptors of a chunk, of any size, and per image."""
+
 _FLOW_BYTES = 420
 """Bytes per pixel whose flow is measured: pictures and flow of two instants, and displacements."""
 
@@ -267,7 +270,7 @@ class Forecast:
     sum over one frame of every video. Without `cost` no network runs. A `mesh` is fused for every instant; `preview`
     pictures are drawn at the end. The scene has `num_times` instants. `fine_size` is (height, width) of depth and
     clouds, None for that of the network, `flow_size` that of pictures whose flow is measured, None without motion.
-    `people` is whether the pose model runs.
+    `people` is whether the pose model runs, `descriptors` whether refinement compares those of XFeat.
     """
 
     views: int
@@ -283,6 +286,7 @@ class Forecast:
     fine_size: tuple[int, int] | None = None
     flow_size: tuple[int, int] | None = None
     people: bool = False
+    descriptors: bool = False
 
     @property
     def flow_pixels(self) -> int:
@@ -306,6 +310,9 @@ class Forecast:
         """Return the peak memory with chunks of `length` instants: of a GPU, or of the process."""
         extent = self._extent(length)
         network = 0 if self.cost is None else self.cost.num_bytes(extent)
+        if self.descriptors:
+            refined = _DESCRIPTOR_BYTES + length * self.views * _DESCRIPTOR_IMAGE_BYTES
+            network = max(network, refined)  # one after the other
         if self.device.type == "cuda":
             return self.used_bytes + network + int(self.fine_pixels * _FINE_BYTES)
         is_only = self.num_times is not None and length >= self.num_times

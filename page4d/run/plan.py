@@ -73,6 +73,11 @@ class RunPlan:
         return self.scene.num_times > 1 or (masks and self.scene.mask_meaning is MaskMeaning.DYNAMIC)
 
     @property
+    def descriptors(self) -> str | None:
+        """SHA-256 of the model whose descriptors the refinement under known cameras compares; None without one."""
+        return _descriptors(self.scene, self.predictor)
+
+    @property
     def max_side(self) -> int:
         """Longest side of a network image in pixels."""
         return max(max(transform.canvas_size) for transform in self.transforms)
@@ -143,6 +148,11 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
     )
 
 
+def _descriptors(scene: Scene, predictor: Predictor) -> str | None:
+    found = predictor.descriptors if isinstance(predictor, NetworkPredictor) and scene.is_calibrated else None
+    return None if found is None else found.sha256
+
+
 def _bytes_on_disk(settings: ReconstructSettings, maps: tuple[PixelTransform, ...], num_times: int) -> int:
     """Return an upper bound for points and maps."""
     pixels = sum(transform.map_size[0] * transform.map_size[1] for transform in maps)
@@ -181,6 +191,7 @@ def _forecast(
         fine_size=None if fine is None else shared_canvas(fine),
         flow_size=None if flow is None else shared_canvas(flow),
         people=(evidence.will_check or evidence.is_pending) and is_fetched(),
+        descriptors=_descriptors(scene, predictor) is not None,
     )
 
 

@@ -31,6 +31,7 @@ from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
+from page4d.stereo.descriptors import DenseDescriptors, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.weights.loading import (
     BUNDLED_NAME,
@@ -208,7 +209,7 @@ class NetworkPredictor:
     """Runs a network without its ray map and refines its output.
 
     The trunk may run at lower `precision`; heads, poses and geometry stay in float32. `ood_limits` are the thresholds
-    of its out-of-distribution indicators.
+    of its out-of-distribution indicators, `descriptors` compare views in the refinement.
     """
 
     network: ViewTimeNetwork
@@ -217,6 +218,7 @@ class NetworkPredictor:
     settings: ReconstructSettings = field(default_factory=ReconstructSettings)
     record: NetworkRecord = field(default_factory=lambda: NetworkRecord(name="page4d-mv", trained=False))
     ood_limits: OODLimits | None = None
+    descriptors: DenseDescriptors | None = None
 
     @property
     def multiple(self) -> int:
@@ -255,8 +257,9 @@ class NetworkPredictor:
         return self.settings.poses is Poses.INPUT
 
     def with_settings(self, settings: ReconstructSettings) -> "NetworkPredictor":
-        """Return the predictor under other settings."""
-        return replace(self, settings=settings)
+        """Return the predictor under other settings, with descriptors if they serve and were fetched."""
+        serve = settings.refine and self.network.config.matches is not None and settings.poses is Poses.INPUT
+        return replace(self, settings=settings, descriptors=dense_descriptors(self.device) if serve else None)
 
     def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
         """Predict cameras, depth, points, confidence and motion at network pixels."""
@@ -265,7 +268,8 @@ class NetworkPredictor:
         rig_scale, kept, refine_seconds = None, None, 0.0
         if self.settings.refine:
             begin = time.perf_counter()
-            refined = refinement_of(self.network, output, self._images(batch), self._conditioning(batch, None))
+            images, conditioning = self._images(batch), self._conditioning(batch, None)
+            refined = refinement_of(self.network, output, images, conditioning, self.descriptors)
             output, kept = refined.output, None if refined.kept is None else refined.kept.names
             rig_scale = None if refined.rig_scale is None else float(refined.rig_scale[0])
             refine_seconds = time.perf_counter() - begin

@@ -320,6 +320,7 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
         "weights": predictor.record.sha256,
         "precision": PRECISION_NAMES[predictor.precision],
         "device": predictor.device.type,
+        "descriptors": plan.descriptors,
         "cameras": _cameras_fingerprint(scene),
         "pose-model": None if plan.evidence.registration is None else plan.evidence.registration.record.pose_model,
         "registered": _registered_fingerprint(plan),

@@ -257,9 +257,10 @@ def _subject(predictor: Predictor) -> dict[str, str]:
     record, device = predictor.record, predictor.device
     machine = f"{platform.node()} {platform.machine()}, {torch.get_num_threads()} threads"
     is_network = isinstance(predictor, NetworkPredictor)
+    compares = isinstance(predictor, NetworkPredictor) and predictor.descriptors is not None
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else machine,
         "precision": PRECISION_NAMES[predictor.precision] if is_network else "",
-        "network": record.sha256 or record.preset or record.name,
+        "network": (record.sha256 or record.preset or record.name) + (", XFeat" if compares else ""),
         "torch": torch.__version__,
     }

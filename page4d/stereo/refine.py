@@ -25,6 +25,7 @@ from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.stereo.bundle_adjustment import BundleAdjustment, Correspondences, Priors, adjust_bundle
 from page4d.stereo.consensus import fuse_depth
 from page4d.stereo.correspondences import guided_correspondences, network_correspondences
+from page4d.stereo.descriptors import DenseDescriptors
 from page4d.stereo.edges import filter_edges
 from page4d.stereo.state import (
     MIN_FOCAL_SIGNIFICANCE,
@@ -117,13 +118,22 @@ def refine(
 
 
 def refinement_of(
-    network: ViewTimeNetwork, output: RigOutput, images: Images, conditioning: Conditioning = NO_CONDITIONING
+    network: ViewTimeNetwork,
+    output: RigOutput,
+    images: Images,
+    conditioning: Conditioning = NO_CONDITIONING,
+    descriptors: DenseDescriptors | None = None,
 ) -> Refinement:
-    """Refine the output of a network, with the record of what was kept; unchanged if the network has no matching."""
-    matches = network.config.matches
-    if matches is None:
+    """Refine the output of a network, with the record of what was kept; unchanged if the network has no matching.
+
+    Under known cameras, depth is also refined by `descriptors`.
+    """
+    config = network.config
+    if config.matches is None:
         return Refinement(output)
-    return run_refinement(output, network.config.patch_size, matches.finer, conditioning, images)
+    return run_refinement(
+        output, config.patch_size, config.matches.finer, conditioning, images, descriptors=descriptors
+    )
 
 
 @on_threads(1)
@@ -136,6 +146,7 @@ def run_refinement(
     images: Images | None = None,
     priors: Priors = _PRIORS,
     sigma_cells: float = _SIGMA_CELLS,
+    descriptors: DenseDescriptors | None = None,
 ) -> Refinement:
     """Refine cameras and depth; unchanged without matches.
 
@@ -144,7 +155,7 @@ def run_refinement(
     adjusted ones, so that both can be compared; but depth, in the unit of the adjusted cameras, is the one that fits
     known cameras.
     """
-    state = _initial_state(output, patch_size, finer, conditioning, images, priors, sigma_cells)
+    state = _initial_state(output, patch_size, finer, conditioning, images, priors, sigma_cells, descriptors)
     if state is None:
         return Refinement(output)
     for step in STEPS:
@@ -160,6 +171,7 @@ def _initial_state(
     images: Images | None,
     priors: Priors,
     sigma_cells: float,
+    descriptors: DenseDescriptors | None,
 ) -> RefinementState | None:
     views = view_predictions(output, patch_size)
     pose, intrinsics = output.world_to_camera, output.intrinsics
@@ -177,6 +189,7 @@ def _initial_state(
         known_cameras=None if known is None else _cameras(known, intrinsics, views),
         matches=network_correspondences(views, pose.shape[1], sigma_cells * patch_size / finer),
         priors=priors,
+        descriptors=descriptors,
     )
     return RefinementState(
         evidence=evidence,
@@ -251,7 +264,8 @@ def sweep_pixels(state: RefinementState) -> RefinementState:
     images = evidence.comparable_images
     if images is None or not state.has_cameras:
         return state
-    swept = sweep_planes(evidence.views, images, state.rig_by_time, state.rig_depth, state.rig_is_known)
+    descriptors = evidence.descriptors.of(images) if evidence.descriptors and state.rig_is_known else None
+    swept = sweep_planes(evidence.views, images, state.rig_by_time, state.rig_depth, state.rig_is_known, descriptors)
     return state.corrected(swept).chosen(state.cameras_hold, state)
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 from page4d.geometry.camera import Cameras
 from page4d.stereo.bundle_adjustment import BundleAdjustment, Correspondences, NormalEquations, Priors
 from page4d.stereo.correspondences import RADIUS, match_guided
+from page4d.stereo.descriptors import DenseDescriptors
 from page4d.stereo.views import ViewPrediction, neighbour_views
 
 
@@ -23,9 +24,9 @@ from page4d.stereo.views import ViewPrediction, neighbour_views
 class EvidenceLevel:
     """What does not change while steps run. N = T * V images.
 
-    `images` are the views' images in [0, 1] if they may be compared. `prior_cameras` [B, N] and `prior_depth` of
-    patches are the network's, with known intrinsics if they are given. `known_cameras` [B, N] are those of a
-    calibration with poses.
+    `images` are the views' images in [0, 1] if they may be compared, also by `descriptors`. `prior_cameras` [B, N]
+    and `prior_depth` of patches are the network's, with known intrinsics if they are given. `known_cameras` [B, N]
+    are those of a calibration with poses.
     """
 
     views: tuple[ViewPrediction, ...]
@@ -35,6 +36,7 @@ class EvidenceLevel:
     known_cameras: Cameras | None
     matches: Correspondences
     priors: Priors
+    descriptors: DenseDescriptors | None = None
 
     @property
     def num_times(self) -> int:

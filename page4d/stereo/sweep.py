@@ -1,4 +1,4 @@
-"""Plane sweeps: depth by cross-correlation (NCC) of windows or of descriptors, and semi-global aggregation.
+"""Plane sweeps: depth by cross-correlation (NCC) of windows, by descriptors, and semi-global aggregation.
 
 Hypotheses cover the depth range, or fractions of a pixel around given depth. Scores are aggregated along rows and
 columns of the image.
@@ -26,6 +26,7 @@ from page4d.geometry.warp import (
 from page4d.networks.conditioning import Grid
 from page4d.networks.inputs.matching import Likelihoods, match_likelihoods
 from page4d.networks.layers.execution import in_chunks
+from page4d.stereo.descriptors import DescribedImages, similarity
 from page4d.stereo.views import ViewPrediction, matched_views, target_indices
 
 _MAX_TOGETHER = 1 << 24
@@ -139,13 +140,14 @@ def sweep_planes(
     cameras: Cameras,
     depth: Sequence[Float[Tensor, "B T _ _"]],
     cameras_are_known: bool = True,
+    descriptors: Sequence[Float[Tensor, "B T C _ _"]] | None = None,
 ) -> list[Float[Tensor, "B T _ _"]]:
     """Return the posterior mean of the log factor of every pixel's depth.
 
     `cameras` are [B, T, V], in the unit of depth; images are in [0, 1]. Each image is compared with those of its
     instant that the network matched it with. Windows are slanted as the given depth and compared by the NCC of their
-    colors, which is invariant to exposure and contrast. Semi-global aggregation favours equal factors of neighbouring
-    pixels.
+    colors, which is invariant to exposure and contrast; `descriptors`, of cells of the images, add their similarity.
+    Semi-global aggregation favours equal factors of neighbouring pixels.
 
     Source: Collins (1996), "A Space-Sweep Approach to True Multi-Image Matching", and Hirschmüller (2008),
     "Stereo Processing by Semiglobal Matching", with correlation for mutual information.
@@ -155,9 +157,9 @@ def sweep_planes(
     weight = _WEIGHT_KNOWN_CAMERAS if cameras_are_known else _WEIGHT_ESTIMATED_CAMERAS
     penalty = _MAX_PENALTY * float(hypotheses[1] - hypotheses[0]) / _MAX_STEP
     hypotheses = hypotheses.to(depth[0].device)
-    corrections = []
-    for place, own in enumerate(depth):
-        others, sigma = matched_views(views, place), _SIGMA / views[place].confidence
+    corrections, sigmas = [], [_SIGMA / view.confidence for view in views]
+    for place, (own, sigma) in enumerate(zip(depth, sigmas, strict=True)):
+        others = matched_views(views, place)
         correction = torch.empty_like(own)
         at_once = max(1, _MAX_SCORES // (own[:, 0].numel() * count))
         for start in range(0, own.shape[1], at_once):
@@ -171,6 +173,12 @@ def sweep_planes(
                 factors = hypotheses.exp()[:, None, None]
                 found = correlate(source, target, from_camera, to_camera, own[:, part].flatten(0, 1), factors)
                 score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0), alpha=weight)
+                if descriptors is not None:
+                    pair = [
+                        DescribedImages.of(part, cameras[:, :, view], descriptors[view], depth[view], sigmas[view])
+                        for view in (place, other)
+                    ]
+                    score.add_(similarity(*pair, hypotheses.exp()))
             aggregated = aggregate_scores(score, penalty, _MAX_PENALTY)
             mean = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
             correction[:, part] = mean.view_as(correction[:, part])
@@ -380,7 +388,8 @@ def sweep_around(
         return log_depth
     rate = torch.zeros_like(depth)
     for other, usable in seen.items():
-        rate = rate.maximum(_pixels_per_log_depth(depth, camera, cameras[other], images[other]) * usable)
+        warp = ray_warp(camera_rays(camera.intrinsics, depth.shape), camera, cameras[other]).to(depth)
+        rate = rate.maximum(warp.pixels_per_log_depth(depth, images[other].shape[-2:], _LEAST_DEPTH) * usable)
     step = rate.clamp(min=1 / _FINE_MAX_STEP).reciprocal()
     hypotheses = torch.arange(-reach, reach + 1, device=depth.device, dtype=depth.dtype)
     factors = (hypotheses[:, None, None] * step).exp()
@@ -414,7 +423,8 @@ def match_on_lines(
     picture, other = images[first], cameras[[second]]
     depth = log_depth.exp()
     usable = known & (viewing_angles(depth, cameras[first], cameras[second]) <= _MAX_ANGLE_DEG)
-    rate = _pixels_per_log_depth(depth, cameras[first], cameras[second], images[second]) * usable
+    warp = ray_warp(camera_rays(cameras.intrinsics[first], depth.shape), cameras[first], cameras[second]).to(depth)
+    rate = warp.pixels_per_log_depth(depth, images[second].shape[-2:], _LEAST_DEPTH) * usable
     if float((rate > 0).float().mean()) < _MIN_SEEN:
         return None
     part = _textured_part(picture, rate > 0)
@@ -453,15 +463,3 @@ def _textured_part(picture: Float[Tensor, "3 H W"], usable: Bool[Tensor, "H W"])
     starts = torch.stack(torch.unravel_index(sums.argmax(), sums.shape)).tolist()
     rows, columns = (slice(n * by, n * by + side) for n, by, side in zip(starts, step, size, strict=True))
     return rows, columns
-
-
-def _pixels_per_log_depth(
-    depth: Float[Tensor, "H W"], camera: Cameras, other: Cameras, image: Float[Tensor, "3 h w"]
-) -> Float[Tensor, "H W"]:
-    """Return how fast the projection of each pixel into another image moves with its log depth; 0 outside of it."""
-    warp = ray_warp(camera_rays(camera.intrinsics, depth.shape), camera, other).to(depth)
-    warped = warp.at(depth, _LEAST_DEPTH)
-    target = warped.depth.clamp(min=_LEAST_DEPTH)
-    slope = depth * (warp.directions[..., :2] - warped.pixels * warp.directions[..., 2:]).norm(dim=-1) / target
-    found: Tensor = slope * warped.visible(image.shape[-2:], _LEAST_DEPTH)
-    return found

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
+from kornia.feature import XFeat
+from safetensors.torch import save_file
 
 from page4d.choices import ExistingOutput, Poses, TimeEncoding
 from page4d.errors import UsageError
@@ -15,9 +18,11 @@ from page4d.networks.config_parts import EpipolarConfig, MatchConfig, SparseConf
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
+from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, times_in_frames
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch, open_batches
+from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
 
 CAPTURE = SyntheticCapture(seed=3, num_views=2, num_times=7, image_size=(28, 42), spacing_deg=20)
 SETTINGS = ReconstructSettings(chunk=3, overlap=1, poses=Poses.PREDICTED, preview=False)
@@ -139,3 +144,34 @@ def test_times_are_converted_to_frame_intervals() -> None:
     assert times_in_frames(torch.tensor([5.0])).tolist() == [0]
     counted = times_in_frames(torch.tensor([3.0, 3.04, 3.08, 3.16], dtype=torch.float64))
     torch.testing.assert_close(counted, torch.tensor([0.0, 1, 2, 4], dtype=torch.float64))
+
+
+def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not_mix_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))
+    settings = replace(SETTINGS, poses=Poses.INPUT, fuse=False)
+    scene, out = CAPTURE.scene(), tmp_path / "stopped"
+    stopping = StopsAt(network=network, device=CPU, time=float(CAPTURE.times[1]))
+    with pytest.raises(UsageError, match="stopped"):
+        reconstruct(scene, stopping, out=out, settings=settings)
+    plain = NetworkPredictor(network=network, device=CPU).with_settings(settings)
+    (path,) = DESCRIPTOR_MODEL.paths
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(XFeat().net.state_dict(), path)
+    found = plain.with_settings(settings)
+    assert (plain.descriptors, found.descriptors) == (None, dense_descriptors(CPU))
+    for unused in (replace(settings, refine=False), replace(settings, poses=Poses.PREDICTED)):
+        assert found.with_settings(unused).descriptors is None
+    refinement = Mock(side_effect=UsageError("refined", "by the test"))
+    monkeypatch.setattr("page4d.run.predictor.refinement_of", refinement)
+    with open_batches(scene, 42, 14) as reader, pytest.raises(UsageError, match="refined"):
+        found.predict(reader.read(0, 2))
+    assert refinement.call_args.args[-1] is found.descriptors
+    uncalibrated = replace(scene, calibration=None, views=[replace(view, camera=None) for view in scene.views])
+    plans = [plan_run(scene, found), plan_run(scene, plain), plan_run(uncalibrated, found)]
+    assert [plan.descriptors for plan in plans] == [*DESCRIPTOR_MODEL.sha256.values(), None, None]
+    assert plans[0].forecast.peak_bytes(3) > plans[1].forecast.peak_bytes(3)
+    with pytest.raises(UsageError, match=r"differs: descriptors\)"):
+        reconstruct(scene, found, out=out, settings=settings, existing=ExistingOutput.RESUME)
