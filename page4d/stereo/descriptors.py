@@ -111,10 +111,10 @@ _NEIGHBOURHOOD = 9
 """Side in cells of the windows in which the uncertainty is measured."""
 
 _MAX_ANGLE_DEG = 75.0
-"""Largest angle between rays at which descriptors are compared: at 90 degrees they hardly tell the right place."""
+"""Largest angle between rays at which descriptors are compared: at 90 degrees the right place hardly differs."""
 
 _REACH = 2
-"""Hypotheses on both sides that have the similarity of the best of them: descriptors do not tell them apart."""
+"""Hypotheses on both sides that have the similarity of the best of them: descriptors do not separate them."""
 
 
 class DescribedImages(NamedTuple):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from page4d.choices import Poses
 from page4d.geometry.rotation import matrix_from_rotation_vector
@@ -23,6 +24,7 @@ from page4d.lab.training.validation import HeldOutScenes, ScenePrediction, basel
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.limits import default_limits, device_bytes
 from page4d.networks.network import ViewTimeNetwork, build_network
+from page4d.networks.output import RigOutput
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import GroundTruth
@@ -30,7 +32,8 @@ from page4d.run import memory
 from page4d.run.predictor import NetworkPredictor
 from page4d.run.reconstruct import reconstruct
 from page4d.run.run import BoundedQueue
-from page4d.stereo.refine import refine
+from page4d.stereo.descriptors import DenseDescriptors
+from page4d.stereo.refine import refinement_of
 from page4d.weights.loading import load
 from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, counted_waits, fake_device
 from tests.networks.small_networks import DEMO_LIKE, OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, demo_like, fill_zeros
@@ -147,6 +150,10 @@ def to_device(value: Any) -> Any:
     return value
 
 
+COLORS = DenseDescriptors(lambda images: (avg_pool2d(images, 8),), "0" * 64)
+"""Colours in the place of descriptors."""
+
+
 def rig_conditioning(name: str, truth: GroundTruth, views: int) -> Conditioning:
     """Return no cameras, true cameras, or cameras that are turned by 0, 40 and 80 degrees, by name."""
     if name == "predicted":
@@ -168,11 +175,11 @@ def test_refinement_stays_on_the_device(cameras: str, views: int) -> None:
     given = rig_conditioning(cameras, truth, views)
     with torch.no_grad():
         output = tested(images)
-    expected = refine(tested, output, images, given)
+    expected = refinement_of(tested, RigOutput.of(output), images, given, COLORS).output.outputs[0]
     with fake_device():
-        record = to_device((output, images, given))
+        own, *record = to_device((output, images, given))
         with counted_waits() as waits:
-            found = refine(tested, *record)
+            found = refinement_of(tested, RigOutput.of(own), *record, COLORS).output.outputs[0]
         assert waits["copies"] == 0
         assert waits["numbers"] + waits["sizes"] < 120  # two per pair of views and round of matching, and a few
         for name in ("world_to_camera", "intrinsics", "depth"):

@@ -8,7 +8,7 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import ray_warp, viewing_angles
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.records import GroundTruth
-from page4d.stereo.sweep import _pixels_per_log_depth, sweep_around
+from page4d.stereo.sweep import sweep_around
 
 SIZE = (72, 96)
 WHOLE = (slice(0, SIZE[0]), slice(0, SIZE[1]))
@@ -84,8 +84,8 @@ def test_pixels_that_others_see_at_large_angles_keep_their_depth() -> None:
 
 def test_the_speed_of_projections_is_their_derivative(truth: GroundTruth) -> None:
     cameras, depth = rig(truth), truth.depth[0, 0, 1].double()
-    speed = _pixels_per_log_depth(depth, cameras[1], cameras[2], truth.images[0, 0, 2])
     warp = ray_warp(camera_rays(cameras[1].intrinsics, SIZE), cameras[1], cameras[2])
+    speed = warp.pixels_per_log_depth(depth, SIZE, 1e-6)
     step = 1e-5
     moved = (warp.at(depth * (1 + step), 1e-6).pixels - warp.at(depth * (1 - step), 1e-6).pixels).norm(dim=-1)
     seen = speed > 0
