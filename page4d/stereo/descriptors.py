@@ -57,11 +57,14 @@ class DenseDescriptors:
         sides = image.shape[-2:]
         size = [max(1, round(_LONG_SIDE_PX * side / max(sides) / _MULTIPLE)) * _MULTIPLE for side in sides]
 
-        def part(images: Tensor) -> Tensor:
-            return self.network(functional.interpolate(images, size, mode="bilinear", align_corners=False))[0]
+        def cells(images: Tensor) -> Tensor:
+            found: Tensor = self.network(functional.interpolate(images, size, mode="bilinear", align_corners=False))[
+                0
+            ]
+            return found
 
-        flat = image.flatten(0, 1)
-        return torch.unflatten(torch.cat([part(some) for some in flat.split(_AT_ONCE)]), 0, image.shape[:2])
+        parts = torch.split(image.flatten(0, 1), _AT_ONCE)
+        return torch.unflatten(torch.cat([cells(part) for part in parts]), 0, image.shape[:2])
 
 
 def dense_descriptors(device: torch.device) -> DenseDescriptors | None:

@@ -174,11 +174,11 @@ def sweep_planes(
                 found = correlate(source, target, from_camera, to_camera, own[:, part].flatten(0, 1), factors)
                 score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0), alpha=weight)
                 if descriptors is not None:
-                    pair = [
+                    described, compared = (
                         DescribedImages.of(part, cameras[:, :, view], descriptors[view], depth[view], sigmas[view])
                         for view in (place, other)
-                    ]
-                    score.add_(similarity(*pair, hypotheses.exp()))
+                    )
+                    score.add_(similarity(described, compared, hypotheses.exp()))
             aggregated = aggregate_scores(score, penalty, _MAX_PENALTY)
             mean = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
             correction[:, part] = mean.view_as(correction[:, part])
