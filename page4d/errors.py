@@ -1,16 +1,19 @@
-"""Errors and notices for the user: message, hint and exit code; and the form of counts and lists in messages.
+"""Errors and notices for the user, and who receives them; the form of counts and lists in messages.
 
 A message names an option by its field: "⟨mesh_voxel=0.1⟩ without ⟨mesh⟩". Python shows "mesh_voxel=0.1 without mesh";
 the command line and the files of an output have the options of the command line (`page4d.options.in_options`).
 """
 
 import re
+import sys
+import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from itertools import islice
+from typing import Protocol
 
 OPTION = re.compile(r"⟨(\w+)(?:=([^⟩]*))?⟩")
 """An option in a message: its field, and its value if there is one; a placeholder of a value is in capitals."""
@@ -179,6 +182,57 @@ class Notice:
     def text(self) -> str:
         """The message, with options named as in Python."""
         return in_python(self.marked_text)
+
+
+class Observer(Protocol):
+    """Receives the notices and the progress of a run, of a registration, or of weights that are fetched."""
+
+    def notice(self, notice: Notice) -> None:
+        """Receive a message to the user."""
+        ...
+
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        """Receive the instants written so far, or the work done of a stage: its steps, or bytes that are fetched."""
+        ...
+
+
+class SilentObserver:
+    """Ignores everything; `run.json` holds the warnings of a run."""
+
+    def notice(self, notice: Notice) -> None:
+        """Ignore a notice."""
+
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        """Ignore progress."""
+
+
+_INTERVAL_S = 15.0
+"""Seconds between lines of progress."""
+
+
+class StderrObserver:
+    """Writes notices, but no informational ones, and a line of progress at intervals to stderr."""
+
+    def __init__(self) -> None:
+        self._written_at = time.monotonic()
+
+    def notice(self, notice: Notice) -> None:
+        """Write a warning or a step."""
+        if notice.level is not Level.INFO:
+            self._write(f"{'warning: ' if notice.level is Level.WARNING else ''}{notice.text}")
+
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        """Write the instants done, or the share of a stage, unless a line was written a moment ago."""
+        if time.monotonic() - self._written_at >= _INTERVAL_S or (done == total and not stage):
+            self._write(f"{stage} {done / max(total, 1):.0%}" if stage else f"{done}/{total} instants")
+
+    def _write(self, text: str) -> None:
+        self._written_at = time.monotonic()
+        if sys.stderr is not None:  # as in an application without a console
+            sys.stderr.write(f"page4d: {text}\n")
+
+
+ON_STDERR = StderrObserver()
 
 
 _MOST_ALIKE = 4

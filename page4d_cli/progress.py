@@ -275,7 +275,7 @@ class FetchDisplay:
     def __init__(self, verbosity: console.Verbosity, stack: ExitStack) -> None:
         self._verbosity = verbosity
         self._stack = stack
-        self._step = ""
+        self._stage = ""
         self._display: ProgressDisplay | None = None
 
     def notice(self, notice: "Notice") -> None:
@@ -283,12 +283,12 @@ class FetchDisplay:
         self._close()
         console.print_notice(notice, self._verbosity)
 
-    def progress(self, step: str, done: int, total: int) -> None:
-        """Show the bytes done of a step."""
-        if self._display is None or step != self._step:
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        """Show the bytes done of a stage."""
+        if self._display is None or stage != self._stage:
             self._close()
-            self._step = step
-            self._display = self._stack.enter_context(displayed_progress(step, sizes, quiet=self._verbosity.quiet))
+            self._stage = stage
+            self._display = self._stack.enter_context(displayed_progress(stage, sizes, quiet=self._verbosity.quiet))
         self._display.update(done, total)
 
     def _close(self) -> None:

@@ -14,18 +14,18 @@ import pytest
 import torch
 
 import page4d
-from page4d.errors import Level, Notice, UsageError
+from page4d.errors import ON_STDERR, Level, Notice, StderrObserver, UsageError
 from page4d.evaluation.record import Evaluation
 from page4d.exporters.export import Exported
 from page4d.output.reader import Output
 from page4d.quality.record import QualityReport
 from page4d.rig.records import RigRegistration
-from page4d.run.progress import ON_STDERR, StderrObserver
 from page4d.scene.batches import open_batches
 from tests.quality.test_quality_grade import run_record
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "samples" / "room"
+TAKE_OBSERVERS = (page4d.reconstruct, page4d.register, page4d.build_predictor, page4d.load)
 
 
 def python(code: str, *options: str) -> str:
@@ -134,10 +134,9 @@ def test_notices_and_progress_go_to_stderr_at_intervals(capsys, monkeypatch) -> 
     observer.notice(Notice("not shown", Level.INFO))
     observer.notice(Notice("⟨mesh_voxel=0.1⟩ without ⟨mesh⟩"))
     observer.progress(3, 24)
-    observer.progress(5, 96, "detecting: people")
+    observer.progress(24, 96, "detecting: people")
     observer.progress(24, 24)
-    shown = ["a step", "warning: mesh_voxel=0.1 without mesh", "detecting: people 5/96", "24/24 instants"]
+    shown = ["a step", "warning: mesh_voxel=0.1 without mesh", "detecting: people 25%", "24/24 instants"]
     assert capsys.readouterr().err.splitlines() == [f"page4d: {line}" for line in shown]
-    assert {
-        inspect.signature(one).parameters["observer"].default for one in (page4d.reconstruct, page4d.register)
-    } == {ON_STDERR}
+    defaults = [inspect.signature(one).parameters["observer"].default for one in TAKE_OBSERVERS]
+    assert defaults == [ON_STDERR] * 4

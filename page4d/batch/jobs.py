@@ -22,13 +22,12 @@ from threading import Lock
 from pydantic import Field
 
 import page4d
-from page4d.errors import InterruptedRunError, Page4DError, Stopped, UsageError, listed
+from page4d.errors import InterruptedRunError, Observer, Page4DError, Stopped, UsageError, listed
 from page4d.io.atomic import real_path, write_bytes_atomic
 from page4d.io.json_records import FileModel, format_json, readable
 from page4d.io.limits import known_error
 from page4d.options import in_options
 from page4d.output.record import RunRecord
-from page4d.run.progress import Observer
 from page4d.scene.records import Notice
 
 BATCH_FILE = "batch.json"

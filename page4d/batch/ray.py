@@ -15,7 +15,7 @@ import torch
 from page4d.batch.jobs import LESS_MEMORY, SceneJob, SceneOutcome, SceneStatus, Work, described, not_begun, outcome_of
 from page4d.batch.ray_connection import first_line
 from page4d.choices import Preprocess
-from page4d.errors import CapabilityError, InputError
+from page4d.errors import CapabilityError, InputError, Observer, SilentObserver
 from page4d.geometry.pixels import PixelTransform
 from page4d.networks.conditioning import Memory
 from page4d.networks.layers.execution import reproducible
@@ -25,7 +25,7 @@ from page4d.run.chunks import Chunk
 from page4d.run.memory import is_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk, Predictor
-from page4d.run.progress import Journal, Observer, SilentObserver
+from page4d.run.progress import Journal
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.signals import deferred_signals

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from page4d.choices import Poses, Preprocess
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError, listed, unknown_name
+from page4d.errors import ON_STDERR, InputError, Observer, UsageError, listed, unknown_name
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.networks.conditioning import Conditioning, Memory, parts_for_one_size
@@ -388,6 +388,7 @@ def build_predictor(
     preset: str = NetworkOptions.preset,
     settings: ReconstructSettings | None = None,
     sha256: str | None = None,
+    observer: Observer | None = ON_STDERR,
 ) -> NetworkPredictor:
     """Build the predictor of a network under the settings of a run.
 
@@ -399,6 +400,7 @@ def build_predictor(
         preset: name of a network configuration.
         settings: of the run; the defaults if None.
         sha256: SHA-256 that the file, or that of the hub, must have.
+        observer: receives the licence and the progress of weights that are fetched; None is silent.
 
     Raises:
         UsageError: if the arguments contradict each other or name nothing that exists.
@@ -407,10 +409,12 @@ def build_predictor(
     """
     options: dict[str, Any] = {"weights": weights, "untrained": untrained, "preset": preset, "sha256": sha256}
     options |= {"device": device, "precision": precision}
-    return network_predictor(NetworkOptions(**options), settings or ReconstructSettings())
+    return network_predictor(NetworkOptions(**options), settings or ReconstructSettings(), observer)
 
 
-def predictor_for(scene: Scene, options: NetworkOptions, settings: ReconstructSettings) -> Predictor:
+def predictor_for(
+    scene: Scene, options: NetworkOptions, settings: ReconstructSettings, observer: Observer | None = None
+) -> Predictor:
     """Build the predictor of a scene: its measured depth if there is any, else a network.
 
     A network that takes depth is conditioned on the measured depth if weights are named, or an untrained one is.
@@ -421,10 +425,10 @@ def predictor_for(scene: Scene, options: NetworkOptions, settings: ReconstructSe
         CapabilityError: if the device does not exist.
     """
     if all(view.depth is None for view in scene.views):
-        return network_predictor(options, settings)
+        return network_predictor(options, settings, observer)
     if options.weights is None and not options.untrained:
         return MeasuredDepth(scene, settings)
-    predictor = network_predictor(options, settings)
+    predictor = network_predictor(options, settings, observer)
     if predictor.network.config.known_geometry is None:
         raise UsageError(
             "⟨depth⟩ with a network that takes no depth", "leave one of them out, or use a network that takes depth"
@@ -432,7 +436,18 @@ def predictor_for(scene: Scene, options: NetworkOptions, settings: ReconstructSe
     return predictor
 
 
-def network_predictor(options: NetworkOptions, settings: ReconstructSettings) -> NetworkPredictor:
+@dataclass(frozen=True)
+class _Request:
+    """A network to load; equal requests may have different observers."""
+
+    options: NetworkOptions
+    seed: int
+    observer: Observer | None = field(compare=False)
+
+
+def network_predictor(
+    options: NetworkOptions, settings: ReconstructSettings, observer: Observer | None = None
+) -> NetworkPredictor:
     """Build the predictor of a network; the scenes of a batch share one network.
 
     Raises:
@@ -440,19 +455,22 @@ def network_predictor(options: NetworkOptions, settings: ReconstructSettings) ->
         WeightsError: if the weights cannot be used.
         CapabilityError: if the device does not exist.
     """
-    return _loaded(options, settings.seed if options.untrained else 0).with_settings(settings)
+    seed = settings.seed if options.untrained else 0
+    return _loaded(_Request(options, seed, observer)).with_settings(settings)
 
 
 @lru_cache(maxsize=1)
-def _loaded(options: NetworkOptions, seed: int) -> NetworkPredictor:
-    device = choose_device(options.device)
-    return _untrained(options, device, seed) if options.untrained else _trained(options, device)
+def _loaded(request: _Request) -> NetworkPredictor:
+    options, device = request.options, choose_device(request.options.device)
+    if options.untrained:
+        return _untrained(options, device, request.seed)
+    return _trained(options, device, request.observer)
 
 
-def _trained(options: NetworkOptions, device: torch.device) -> NetworkPredictor:
-    found = choose_weights(options.weights, options.sha256)
+def _trained(options: NetworkOptions, device: torch.device, observer: Observer | None) -> NetworkPredictor:
+    found = choose_weights(options.weights, options.sha256, observer)
     is_bundled = found.path == BUNDLED_FILE
-    network = load(found.path, device, options.precision, found.sha256)
+    network = load(found.path, device, options.precision, found.sha256, observer=None)
     limits = network.info.metadata.get("domain")
     network.predicts_ray_map = False  # predictions have no rays
     return NetworkPredictor(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from page4d.choices import ExistingOutput
-from page4d.errors import UsageError
+from page4d.errors import ON_STDERR, Observer, SilentObserver, UsageError
 from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder, claim_output, real_path
 from page4d.io.limits import limits_named
@@ -22,7 +22,7 @@ from page4d.rig.opening import opened_scene
 from page4d.run.chunk_source import OpenChunks, local_chunks
 from page4d.run.plan import RunPlan, plan_run
 from page4d.run.predictor import Predictor, predictor_for
-from page4d.run.progress import ON_STDERR, Journal, Observer, SilentObserver
+from page4d.run.progress import Journal
 from page4d.run.registration import SceneEvidence, evidence_of, in_chosen_world, register_for_run
 from page4d.run.run import Run
 from page4d.run.state import StateFolder, earlier_registration, is_occupied
@@ -157,7 +157,7 @@ def _opened(
     scene = opened_scene(scene, of_scene, observer.progress)
     if predictor is None:
         settings = replace(settings or ReconstructSettings(), **of_run)
-        return scene, predictor_for(scene, NetworkOptions(**of_network), settings)
+        return scene, predictor_for(scene, NetworkOptions(**of_network), settings, observer)
     if of_network:
         raise UsageError(f"{', '.join(of_network)} with a predictor", "pass them to build_predictor")
     return scene, predictor.with_settings(replace(settings or predictor.settings, **of_run))

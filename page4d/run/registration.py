@@ -13,7 +13,17 @@ import torch
 
 from page4d.choices import CameraMotion, Poses, Registration, UpAxis, WorldFrame
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import CapabilityError, InputError, UsageError, WeightsError, listed, one_per_fact
+from page4d.errors import (
+    ON_STDERR,
+    CapabilityError,
+    InputError,
+    Observer,
+    SilentObserver,
+    UsageError,
+    WeightsError,
+    listed,
+    one_per_fact,
+)
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.geometry.rotation import turn_up
 from page4d.io.json_records import readable
@@ -40,7 +50,6 @@ from page4d.rig.records import RigRegistration, StageProgress, no_progress, plac
 from page4d.rig.register import register_rig
 from page4d.rig.samples import with_content
 from page4d.rig.upright import upright_world
-from page4d.run.progress import ON_STDERR, Observer, SilentObserver
 from page4d.scene.clocks import BY_PEOPLE
 from page4d.scene.records import Level, Notice, Scene, ViewCamera
 from page4d.weights.wheels import PEOPLE, TEXTURE

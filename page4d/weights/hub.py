@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import BaseModel, Field
 
 from page4d import __version__
-from page4d.errors import Level, Notice, Page4DError, WeightsError, counted, listed, shortened
+from page4d.errors import Level, Notice, Observer, Page4DError, WeightsError, counted, listed, shortened
 from page4d.io.atomic import describe_mismatch, file_sha256, output_error, write_bytes_atomic
 from page4d.io.folders import check_space
 from page4d.weights.catalogue import RepositoryKind
@@ -71,26 +71,6 @@ class _Repository(BaseModel, from_attributes=True):
     siblings: list[_Sibling]
 
 
-class FetchObserver(Protocol):
-    """Receives messages and progress while weights are fetched and converted."""
-
-    def notice(self, notice: Notice) -> None:
-        """Take a message to the user."""
-
-    def progress(self, step: str, done: int, total: int) -> None:
-        """Take the bytes done of a step, fetch or convert."""
-
-
-class SilentFetch:
-    """Ignores messages and progress."""
-
-    def notice(self, notice: Notice) -> None:
-        """Ignore a message."""
-
-    def progress(self, step: str, done: int, total: int) -> None:
-        """Ignore progress."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class HubFiles:
     """The files of a reference on this machine; `verified` if their digests were compared in this call."""
@@ -117,7 +97,7 @@ def is_fetched(reference: HubReference) -> bool:
     return _on_disk(reference) is not None
 
 
-def fetch(reference: HubReference, observer: FetchObserver) -> HubFiles:
+def fetch(reference: HubReference, observer: Observer) -> HubFiles:
     """Return the files of a reference, from the cache if they are there, else from the hub.
 
     What another tool has fetched is verified and pinned. No request is made if HF_HUB_OFFLINE is set.
@@ -289,7 +269,7 @@ def _fetch_files(
     commit: str,
     remote: dict[str, _Sibling],
     pin: Pin | None,
-    observer: FetchObserver,
+    observer: Observer,
     names: list[str],
 ) -> list[FileRecord]:
     """Fetch files of a commit that the cache lacks, and refuse those of other digests than announced and pinned."""
@@ -357,7 +337,7 @@ def _check_pinned(reference: HubReference, name: str, sha256: str, pin: Pin | No
         raise WeightsError(f"{name} {describe_mismatch(sha256, expected)}", hint)
 
 
-def _progress_bar(observer: FetchObserver, before: int, total: int) -> type:
+def _progress_bar(observer: Observer, before: int, total: int) -> type:
     """Return a class with the interface of tqdm that `huggingface_hub` uses; it passes on the bytes of a file."""
 
     class Bar:
@@ -368,7 +348,7 @@ def _progress_bar(observer: FetchObserver, before: int, total: int) -> type:
 
         def update(self, n: int = 1) -> None:
             self.n += n
-            observer.progress("fetch", before + self.n, total)
+            observer.progress(before + self.n, total, "fetch")
 
         def ignore(self, *_: Any, **__: Any) -> None:
             """Show no rates, and no bytes on the wire."""

@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from page4d.choices import Precision
-from page4d.errors import CapabilityError, UsageError, WeightsError, counted, unknown_name
+from page4d.errors import ON_STDERR, CapabilityError, Observer, UsageError, WeightsError, counted, unknown_name
 from page4d.io.atomic import describe_mismatch, parse_pin
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.config import NetworkConfig
@@ -22,7 +22,6 @@ from page4d.networks.layers.execution import ForwardLimits, exact_convolutions
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.weights.file_type import FETCH_AGAIN
-from page4d.weights.hub import FetchObserver
 from page4d.weights.names import BUNDLED_FILE
 from page4d.weights.resolve import FoundWeights, find_weights
 from page4d.weights.store import WeightsInfo, damaged, describe_encoder, describe_weights, is_finite
@@ -77,6 +76,7 @@ def load(
     device: str | torch.device = "auto",
     precision: str = Precision.AUTO,
     sha256: str | None = None,
+    observer: Observer | None = ON_STDERR,
 ) -> LoadedNetwork:
     """Load a network by the name of a public checkpoint, from the hub, or from a file.
 
@@ -90,6 +90,7 @@ def load(
         device: auto, cpu, cuda or cuda:N.
         precision: precision of encoder and trunk: auto, fp32, bf16 or fp16.
         sha256: SHA-256 that the file, or that of the hub, must have; that of the bundled network is always checked.
+        observer: receives the licence and the progress of weights that are fetched; None is silent.
 
     Raises:
         WeightsError: if the file is missing, damaged, of another kind or of another network, has another hash, or
@@ -99,7 +100,7 @@ def load(
     """
     place = choose_device(device)
     dtype = choose_precision(precision, place)
-    found = choose_weights(path, parse_pin(path, sha256))
+    found = choose_weights(path, parse_pin(path, sha256), observer)
     if found.path == BUNDLED_FILE:
         config, info = describe_weights(
             found.path, _BUNDLED_SHA256, "the bundled network is damaged: reinstall page4d"
@@ -221,7 +222,7 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def choose_weights(
-    given: str | Path | None, sha256: str | None = None, observer: FetchObserver | None = None
+    given: str | Path | None, sha256: str | None = None, observer: Observer | None = None
 ) -> FoundWeights:
     """Return the file of given weights as `find_weights` does, or the bundled network for None.
 

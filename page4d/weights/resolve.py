@@ -16,14 +16,14 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from page4d.errors import InputError, Level, Notice, OutputError, UsageError, WeightsError
+from page4d.errors import InputError, Level, Notice, Observer, OutputError, SilentObserver, UsageError, WeightsError
 from page4d.io.atomic import describe_mismatch, file_sha256, real_path, write_bytes_atomic
 from page4d.io.folders import check_space, locked
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model
 from page4d.output.record import WeightsSourceRecord
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.file_type import SETTINGS_FILE, first_bytes
-from page4d.weights.hub import FetchObserver, HubFiles, SilentFetch, fetch, is_fetched, verify
+from page4d.weights.hub import HubFiles, fetch, is_fetched, verify
 from page4d.weights.names import (
     INDEX_SUFFIX,
     HubReference,
@@ -96,7 +96,7 @@ def convert_once(
     source: Path,
     digests: Mapping[str, str],
     settings: ConvertSettings,
-    observer: FetchObserver,
+    observer: Observer,
     verify: Callable[[], None] = lambda: None,
 ) -> tuple[Path, ConvertedFile]:
     """Return the converted file of a checkpoint; convert it if the cache lacks it.
@@ -146,7 +146,7 @@ def _plan(source: Path, settings: ConvertSettings) -> PlannedConversion:
 
 
 def _convert(
-    conversion: PlannedConversion, path: Path, family: str, digests: Mapping[str, str], observer: FetchObserver
+    conversion: PlannedConversion, path: Path, family: str, digests: Mapping[str, str], observer: Observer
 ) -> ConvertedFile:
     check_space({path.parent: conversion.num_bytes}, f"the converted {conversion.title}")
     observer.notice(Notice(f"converting {conversion.title}, once (kept in '{path.parent}')", Level.STEP))
@@ -157,7 +157,7 @@ def _convert(
     def written(num_bytes: int) -> None:
         nonlocal done
         done += num_bytes
-        observer.progress("convert", done, conversion.num_bytes)
+        observer.progress(done, conversion.num_bytes, "convert")
 
     write_conversion(conversion, path, written)
     record = ConvertedFile(
@@ -196,25 +196,26 @@ class FoundWeights:
         return self.path.name if self.source is None else self.source.name
 
 
-def find_weights(given: str | Path, sha256: str | None = None, observer: FetchObserver | None = None) -> FoundWeights:
+def find_weights(given: str | Path, sha256: str | None = None, observer: Observer | None = None) -> FoundWeights:
     """Return the page4d file of a name, of a file of the hub, or of a file.
 
-    What the caches lack is fetched and converted. Without an observer the licence is not shown. `sha256` is the
-    digest that the given file, or the file of the hub, must have.
+    What the caches lack is fetched and converted. Without an observer, or a silent one, the licence is not shown.
+    `sha256` is the digest that the given file, or the file of the hub, must have.
 
     Raises:
         UsageError: if nothing is known by this name, or a conversion needs options.
         WeightsError: if the weights cannot be fetched or used, or have another digest.
         OutputError: if a cache cannot be written.
     """
-    reference = parse_weights(given)
+    reference, observer = parse_weights(given), observer or SilentObserver()
     if isinstance(reference, Path):
-        return _from_file(reference, sha256, observer or SilentFetch())
+        return _from_file(reference, sha256, observer)
     pin = read_pin(reference)
-    if observer is not None and (pin is None or not pin.licence_shown):
+    shows_licence = not isinstance(observer, SilentObserver)
+    if shows_licence and (pin is None or not pin.licence_shown):
         observer.notice(_licence_notice(reference))
-    path, expected, pin = _from_hub(reference, pin, observer or SilentFetch())
-    if observer is not None and not pin.licence_shown:
+    path, expected, pin = _from_hub(reference, pin, observer)
+    if shows_licence and not pin.licence_shown:
         write_pin(reference, pin.model_copy(update={"licence_shown": True}))
     first, entry = pin.files[0], reference.entry
     _check_given(first.name, first.sha256, sha256)
@@ -242,7 +243,7 @@ def _licence_notice(reference: HubReference) -> Notice:
     return Notice(f"{reference.name}: licence {licence_line(entry)}", level)
 
 
-def _from_hub(reference: HubReference, pin: Pin | None, observer: FetchObserver) -> tuple[Path, str, Pin]:
+def _from_hub(reference: HubReference, pin: Pin | None, observer: Observer) -> tuple[Path, str, Pin]:
     """Return the page4d file of a reference, its digest, and the pin."""
     settings = _settings(reference)
     found = None if pin is None else find_converted(_digests(pin), settings)
@@ -266,7 +267,7 @@ def _settings(reference: HubReference) -> ConvertSettings:
     return ConvertSettings(mask=entry.mask, licence=entry.licence, published_as=entry.network)
 
 
-def _from_file(path: Path, sha256: str | None, observer: FetchObserver) -> FoundWeights:
+def _from_file(path: Path, sha256: str | None, observer: Observer) -> FoundWeights:
     """Return a page4d file as it is, and another checkpoint converted."""
     sources = _source_files(path)
     if not sources or is_page4d(path):

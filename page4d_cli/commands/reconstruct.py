@@ -22,11 +22,11 @@ from page4d_cli.reports import report_batch, report_plan, report_run
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import SceneJob, SceneOutcome, Watch
+    from page4d.errors import Observer
     from page4d.output.record import RunRecord
     from page4d.quality.record import Grade
     from page4d.run.chunk_source import OpenChunks
     from page4d.run.predictor import Predictor
-    from page4d.run.progress import Observer
     from page4d.scene.records import Scene
 
 

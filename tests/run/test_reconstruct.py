@@ -17,6 +17,7 @@ from page4d.errors import (
     InputError,
     InterruptedRunError,
     MemoryBudgetError,
+    SilentObserver,
     UsageError,
     WeightsError,
 )
@@ -24,7 +25,6 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions
-from page4d.run.progress import SilentObserver
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import PairedFrames, Scene

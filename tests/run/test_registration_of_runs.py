@@ -11,7 +11,7 @@ import torch
 
 from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration, UpAxis, WorldFrame
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import InputError, InterruptedRunError, UsageError, WeightsError
+from page4d.errors import InputError, InterruptedRunError, SilentObserver, UsageError, WeightsError
 from page4d.exporters.plan import up_axis
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.transforms import camera_centers
@@ -25,7 +25,6 @@ from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
 from page4d.run import registration
 from page4d.run.plan import plan_run
-from page4d.run.progress import SilentObserver
 from page4d.run.reconstruct import reconstruct
 from page4d.run.time import registration_stages
 from page4d.scene.records import Scene, ViewCamera

@@ -220,7 +220,7 @@ def begun_with(options: Options, call: Callable[[Options, Path], None]) -> tuple
     found: list[tuple[object, ...]] = []
 
     def begin(scene: SimpleNamespace, *records: object) -> None:
-        found.append((Path(scene.folder), scene.options, *records))
+        found.append((Path(scene.folder), scene.options, *records[:2]))
         raise InterruptedRunError("begun", "", SIGINT)
 
     with pytest.MonkeyPatch.context() as patched:

@@ -45,8 +45,8 @@ class Watcher:
     def notice(self, notice: Notice) -> None:
         self.notices.append(notice)
 
-    def progress(self, step: str, done: int, total: int) -> None:
-        self.steps[step] = (done, total)
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        self.steps[stage] = (done, total)
 
     @property
     def texts(self) -> list[str]:
@@ -179,11 +179,15 @@ class TestFetch:
         ]
 
     @pytest.mark.usefixtures("served")
-    def test_the_library_fetches_too_and_leaves_the_licence_to_the_command_line(self, pi3) -> None:
-        assert page4d.load("pi3", device="cpu").config.encoder.embed_dim == pi3.settings.encoder.embed_dim
-        watcher = Watcher()
-        find_weights("pi3", observer=watcher)
-        assert watcher.texts == ["pi3: licence CC-BY-NC-4.0; commercial use not permitted"]
+    def test_python_shows_the_licence_once_and_a_silent_call_leaves_it_to_the_next(self, pi3, capsys) -> None:
+        network = page4d.load("pi3", device="cpu", observer=None)
+        assert network.config.encoder.embed_dim == pi3.settings.encoder.embed_dim
+        assert "licence" not in capsys.readouterr().err
+        page4d.build_predictor("pi3", device="cpu")
+        text = "pi3: licence CC-BY-NC-4.0; commercial use not permitted"
+        assert capsys.readouterr().err == f"page4d: warning: {text}\n"
+        page4d.load("pi3", device="cpu")
+        assert capsys.readouterr().err == ""
 
     def test_a_file_of_page4d_is_used_as_it_is(self, own) -> None:
         found = find_weights("hf:lab/tiny")

@@ -14,6 +14,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from page4d.choices import CameraMotion
+from page4d.errors import SilentObserver
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.time_axis import to_device
 from page4d.geometry.warp import measure_agreement
@@ -27,7 +28,7 @@ from page4d.run.chunks import Chunk
 from page4d.run.memory import unless_out_of_memory
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import NetworkPredictor, PredictedChunk
-from page4d.run.progress import Journal, SilentObserver
+from page4d.run.progress import Journal
 from page4d.run.stage import History, Instant, Stage
 from page4d.run.stages.static_rig import StaticRig, StaticRigAligner
 from page4d.scene.records import Notice, Scene, with_instants
