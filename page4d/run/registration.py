@@ -354,9 +354,9 @@ def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str]
     if offers := _offers(record, obstacles):
         others = [f"run {' and '.join(offers)}", *others]
     # People move: a view that alone fits none of the others may show them at other times.
-    is_alone = len(record.cameras) - record.num_placed == 1 and not obstacles and "people" in record.evidence
-    if is_alone and scene.options.sync != BY_PEOPLE:
-        others = ["its clock may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first", *others]
+    left = [camera.view for camera in record.cameras if not camera.placed]
+    if len(left) == 1 and not obstacles and "people" in record.evidence and scene.options.sync != BY_PEOPLE:
+        others = [f"the clock of {left[0]} may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first", *others]
     return ", or ".join(others)
 
 

@@ -292,7 +292,7 @@ class TestGoldenScreens:
             )
         ]
         scored = {"views": ("cam0", "cam1"), "evidence": "people", "score": 0.61, "control": 0.2, "num_instants": 90}
-        advice = "its clock may be wrong: try --sync people or --sync FILE first, or give --calibration"
+        advice = "the clock of cam2 may be wrong: try --sync people or --sync FILE first, or give --calibration"
         pairs = [PairRecord(**scored, accepted=True)]
         record = run_record(
             registration=RegistrationRecord(asked="auto", cameras=cameras, pairs=pairs, advice=advice),

@@ -382,7 +382,7 @@ def test_the_clock_of_a_single_view_comes_before_a_calibration() -> None:
     cameras = [placed_record(name, lens, reason) for name, reason in (("a", ""), ("b", ""), ("c", "no pair"))]
     pair = PairRecord(views=("a", "b"), evidence="people", score=0.6, accepted=True)
     record, scene = RegistrationRecord(asked="auto", cameras=cameras, pairs=[pair]), uncalibrated(CAPTURE.scene())
-    first = "its clock may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first, or give ⟨calibration⟩"
+    first = "the clock of c may be wrong: try ⟨sync=people⟩ or ⟨sync=FILE⟩ first, or give ⟨calibration⟩"
     assert registration._advice(record, scene) == first
     by_people = replace(scene, options=SceneOptions(sync="people"))
     assert registration._advice(record, by_people) == "give ⟨calibration⟩"
