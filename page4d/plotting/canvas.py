@@ -82,6 +82,10 @@ def colored(values: NDArray[np.floating[Any]], known: NDArray[np.bool_], colorma
     return np.where(known[..., None], rgb, np.array(NO_VALUE, dtype=np.uint8)).astype(np.uint8)
 
 
+_SMALLEST_NOTICE = 13.0
+"""Font size of the notice below which it is broken into lines."""
+
+
 def font(size: float) -> Any:
     """Return the font that is bundled with Pillow."""
     return ImageFont.load_default(size)
@@ -115,16 +119,22 @@ def blank(width: int, height: int) -> tuple[Image.Image, ImageDraw.ImageDraw]:
 
 
 def with_banner(picture: Image.Image, notice: str) -> Image.Image:
-    """Add a red banner with the notice at the top; an empty notice adds nothing."""
+    """Add a red banner with the notice at the top, in lines if it is long; an empty notice adds nothing."""
     if not notice:
         return picture
-    size = 22.0
-    while size > 9 and text_size(notice, size)[0] > picture.width - 24:
+    size, widest = 22.0, picture.width - 24
+    while size > _SMALLEST_NOTICE and text_size(notice, size)[0] > widest:
         size -= 1
-    height = round(size * 2)
+    first, *words = notice.split()
+    lines = [first]
+    for word in words:
+        fits = text_size(f"{lines[-1]} {word}", size)[0] <= widest
+        lines[-1:] = [f"{lines[-1]} {word}"] if fits else [lines[-1], word]
+    height = round(size * (0.7 + 1.3 * len(lines)))
     framed, pen = blank(picture.width, picture.height + height)
     pen.rectangle((0, 0, picture.width, height - 1), fill=BANNER)
-    pen.text((picture.width / 2, height / 2), notice, fill="white", font=font(size), anchor="mm")
+    middle, text = (picture.width / 2, height / 2), "\n".join(lines)
+    pen.multiline_text(middle, text, fill="white", font=font(size), anchor="mm", align="center")
     framed.paste(picture, (0, height))
     return framed
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
@@ -37,6 +38,7 @@ from page4d.plotting.canvas import (
     round_length,
     text_size,
     velocity_colors,
+    with_banner,
 )
 from page4d.records import Predictions
 from tests.output.output_scene import export, made_capture, with_velocity
@@ -271,3 +273,16 @@ def test_long_names_are_shortened_in_the_middle() -> None:
     assert text_size(cut, 13)[0] <= 80
     assert drawable("Kamera ü") == "Kamera u"
     assert drawable("日本") == "?"
+
+
+@pytest.mark.parametrize("width", [300, 640, 2000])
+def test_the_text_of_a_banner_is_inside(width: int) -> None:
+    picture = np.asarray(
+        with_banner(Image.new("RGB", (width, 10)), " ".join(["depth and masks are probably wrong"] * 4))
+    )
+    banner = picture[: len(picture) - 10].astype(int)
+    text = (np.abs(banner - BANNER).max(axis=-1) > 30).nonzero()
+    for places, length in zip(text, banner.shape, strict=False):
+        assert places.min() > 2
+        assert places.max() < length - 3
+    assert len(text[0]) > 500

@@ -500,7 +500,7 @@ class TestConversions:
 
     def test_files_and_the_bundled_network_need_no_request(self, own, tmp_path) -> None:
         assert find_weights(tmp_path / "own.safetensors") == FoundWeights(path=tmp_path / "own.safetensors")
-        assert choose_weights(None) == FoundWeights(path=bundled_weights(), commercial=True)
+        assert choose_weights(None) == FoundWeights(path=bundled_weights())
         with pytest.raises(UsageError):
             find_weights("no-such-name")
         assert own.requests == []
