@@ -209,9 +209,8 @@ def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecor
     if len(run.views) > 1 and (run.rig is None or run.rig.cameras == "static"):
         file = shlex.quote(str(run.settings.get("calibration")))
         compare = f"compare {of}: 'page4d inspect-scene {_SCENE} --calibration {file} --check'"
-    is_unlike = (overall.unlike_training or 0.0) > 1.0
-    if network and not bad and (is_supported or is_unlike):
-        return network if is_supported else f"{network}; and {compare}"
+    if network and not bad and (is_supported or (overall.unlike_training or 0.0) > 1.0):
+        return network
     return f"{compare}; if they are right, {network}" if network else compare
 
 

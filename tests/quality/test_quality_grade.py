@@ -233,6 +233,11 @@ def test_the_change_fits_the_cameras_of_the_run(
     assert any(f"differ by 5.0 deg from the {known} ones" in reason.found for reason in found.reasons)
 
 
+def test_the_demonstration_on_other_footage_is_changed_before_the_calibration() -> None:
+    found = grade(replace(GOOD, photo_gain=-0.1, unlike_training=1.1), (), run_record(network=DEMO))
+    assert found.first_change == NETWORK
+
+
 def test_predicted_cameras_raise_the_expected_error() -> None:
     predicted = replace(GOOD, are_cameras_given=False, camera_gap_deg=None)
     assert grade(predicted, (), run_record()).expected_error > grade(GOOD, (), run_record()).expected_error
