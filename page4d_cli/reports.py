@@ -81,7 +81,8 @@ def report_written(found: "RigRegistration", scene: "Scene", folder: Path, out: 
     """Print what a registration wrote, and the command that uses it."""
     record = found.record
     is_metric = record.metres_per_unit is not None
-    unit = "metres" if is_metric else "an arbitrary unit (--scale-from makes it metres)"
+    std = "" if record.metres_std is None else f" (+-{100 * record.metres_std:.0f} %)"
+    unit = f"metres{std}" if is_metric else "an arbitrary unit (--scale-from makes it metres)"
     cameras = f"{record.num_placed} of {counted(len(record.cameras), 'camera')} from {record.evidence}"
     clocks = clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync)
     print_fields([("wrote", f"{out}: {cameras}, lengths in {unit}"), *clocks, *_world_fields(found.world)])

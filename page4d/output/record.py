@@ -209,8 +209,9 @@ class PairRecord(FileModel):
     `score` is the support per possible person and instant for people, the number of unique inliers for
     texture (SIFT) and learned texture (ALIKED-n16 and LightGlue).
     `control` is the best score where no agreement can be, None without such a control; `jackknife_deg` the median
-    change of rotation between halves of the evidence; `residual_px` the median epipolar error of supporting matches.
-    `reason` states why a pair is not accepted.
+    change of rotation between halves of the evidence; `residual_px` the median epipolar error of supporting matches;
+    `distance_std` the relative standard deviation of the distance between the cameras if both are placed. `reason`
+    states why a pair is not accepted.
     """
 
     views: tuple[Name, Name]
@@ -220,6 +221,7 @@ class PairRecord(FileModel):
     jackknife_deg: _NotNegative | None = None
     residual_px: _NotNegative | None = None
     num_instants: Count = 0
+    distance_std: _NotNegative | None = None
     accepted: bool
     reason: str = ""
 
@@ -279,8 +281,9 @@ class RegistrationRecord(FileModel):
     """Cameras from evidence: what was requested, pairs and cameras, the number of sampled instants, and lengths.
 
     `person_height` is the median height of the people in units of the registered rig, `metres_per_unit` the length of
-    its unit if a known length gives it. `pose_model` is the SHA-256 of the model that found the keypoints. `seconds`
-    are those of the stages; `advice` is what to try for views that are not placed.
+    its unit if a known length gives it; `person_height_std` and `metres_std` are relative. `pose_model` is the
+    SHA-256 of the model that found the keypoints. `seconds` are those of the stages; `advice` is what to try for
+    views that are not placed.
     """
 
     asked: Registration
@@ -288,7 +291,9 @@ class RegistrationRecord(FileModel):
     cameras: list[PlacedRecord] = Field(default_factory=list)
     num_instants: Count = 0
     metres_per_unit: _Positive | None = None
+    metres_std: _NotNegative | None = None
     person_height: _Positive | None = None
+    person_height_std: _NotNegative | None = None
     pose_model: Sha256 | None = None
     notes: list[str] = Field(default_factory=list)
     advice: str = ""

@@ -234,6 +234,9 @@ def joints_of(points: Float[Array, "P 3"], tracks: Observations) -> Float[Array,
     return joints
 
 
+CORRELATED_POSES = 10
+"""Poses of people that count as an independent one: those of a third of a second."""
+
 _PEOPLE_SIGMA = 0.006
 """Cauchy scale of body keypoints in focal lengths: 10 px at 1080p, two thirds of the threshold of pairs. Scales of
 0.0015 to 0.01 give the same cameras; larger ones converge faster."""
@@ -309,6 +312,16 @@ class Adjustment:
     tracks: Observations
     residual_px: Float[Array, " N"]
     covariance: Float[Array, "8V 8V"]
+
+    def distance_std(self, first: int, second: int) -> float:
+        """Return the relative standard deviation of the distance between two cameras, in a rig of fixed size."""
+        both = self.world_to_camera[[first, second]]
+        rotation = np.swapaxes(both[:, :3, :3], 1, 2)
+        apart = np.subtract(*(rotation @ both[:, :3, 3:])[..., 0])
+        change = np.concatenate([both[0, :3, :3] @ apart, -both[1, :3, :3] @ apart])
+        moved = np.concatenate([np.arange(8 * view + 3, 8 * view + 6) for view in (first, second)])
+        variance = float(change @ self.covariance[np.ix_(moved, moved)] @ change)
+        return float(np.sqrt(max(variance, 0.0)) / max(float(apart @ apart), 1e-300))
 
     def epipolar_std_px(self, sizes: Sequence[tuple[int, int]]) -> Float[Array, "V V"]:
         """Return standard deviations, in pixels of the second view, of the epipolar lines of pixels of the first.

@@ -12,8 +12,9 @@ from jaxtyping import Float
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened
+from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.transforms import camera_centers
-from page4d.rig.adjust import Observations, joints_of
+from page4d.rig.adjust import CORRELATED_POSES, Observations, joints_of
 from page4d.rig.records import Array, RigRegistration
 from page4d.scene.records import Scene, ViewCamera
 
@@ -138,24 +139,27 @@ def scene_in_metres(scene: Scene, metres_per_unit: float) -> Scene:
     )
 
 
-def metres_per_rig_unit(found: RigRegistration, view_names: Sequence[str], known: KnownLength) -> float | None:
-    """Return the metres per unit of a registered rig; None if a camera of the known distance is not placed.
+def metric_rig(found: RigRegistration, view_names: Sequence[str], known: KnownLength) -> RigRegistration:
+    """Record the metres per unit of a registered rig, unless a camera of the known distance is not placed.
 
     Raises:
         InputError: if the height of people is known, and none are registered, or if the cameras coincide.
     """
     if isinstance(known, KnownHeight):
-        if found.record.person_height is None:
+        height = found.record.person_height
+        if height is None:
             raise InputError("⟨scale_from=person=...⟩: no standing people are registered", _FORM)
-        return known.metres / found.record.person_height
+        return found.with_record(metres_per_unit=known.metres / height, metres_std=found.record.person_height_std)
     first, second = (found.cameras[view_names.index(name)] for name in (known.first, known.second))
     if first is None or second is None:
-        return None
+        return found
     centers = [-pose[:3, :3].T @ pose[:3, 3] for pose in (one.world_to_camera.numpy() for one in (first, second))]
     apart = float(np.linalg.norm(centers[0] - centers[1]))
     if apart <= 0:
         raise InputError(f"the registered cameras of {known.first} and {known.second} coincide", _FORM)
-    return known.metres / apart
+    both = {known.first, known.second}
+    std = next((pair.distance_std for pair in found.record.pairs if set(pair.views) == both), None)
+    return found.with_record(metres_per_unit=known.metres / apart, metres_std=std)
 
 
 def _scaled(camera: ViewCamera, factor: float) -> ViewCamera:
@@ -184,12 +188,17 @@ Source: Drillis & Contini (1966), in Winter, "Biomechanics and motor control of 
 _MIN_KNOWN = 0.7
 """Sum of the ratios of known bones below which a person at an instant is left out: trunk and one leg are 0.78."""
 
+_PROPORTIONS = 0.03
+"""Relative standard deviation of the height from bones, as proportions of people differ."""
+
 _MIN_SAMPLES = 10
 """People at instants below which the height is unknown."""
 
 
-def person_height(points: Float[Array, "P 3"], tracks: Observations) -> float | None:
-    """Return the median standing height over people and instants; None without enough complete people.
+def person_height(points: Float[Array, "P 3"], tracks: Observations) -> tuple[float, float] | None:
+    """Return the median standing height over people and instants, and its relative standard deviation.
+
+    It is None without enough complete people.
 
     The height at one instant is the summed length of known bones divided by their summed ratio to the height.
     """
@@ -200,4 +209,7 @@ def person_height(points: Float[Array, "P 3"], tracks: Observations) -> float | 
     known = ratios.sum(0) >= _MIN_KNOWN
     if known.sum() < _MIN_SAMPLES:
         return None
-    return float(np.median(np.nansum(lengths, axis=0)[known] / ratios.sum(0)[known]))
+    heights = np.nansum(lengths, axis=0)[known] / ratios.sum(0)[known]
+    height = float(np.median(heights))
+    spread = MAD_TO_STD * float(np.median(np.abs(heights / height - 1)))
+    return height, float(np.hypot(_PROPORTIONS, spread * np.sqrt(CORRELATED_POSES / len(heights))))

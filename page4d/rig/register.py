@@ -324,15 +324,21 @@ class Assembly:
                 jackknife_deg=pair.jackknife_deg,
                 residual_px=pair.residual_px,
                 num_instants=pair.num_instants,
+                distance_std=self._distance_std(pair),
                 accepted=pair.is_accepted,
                 reason=pair.reason,
             )
             for pair in self.pairs.values()
         ]
 
+    def _distance_std(self, pair: PairPose) -> float | None:
+        if self.placement is None or self.adjustment is None or not {pair.first, pair.second} <= set(self.cameras()):
+            return None
+        return self.adjustment.distance_std(*map(self.placement.views.index, (pair.first, pair.second)))
+
     @property
-    def person_height(self) -> float | None:
-        """Median height of the people in units of the rig; None if it is unknown."""
+    def person_height(self) -> tuple[float, float] | None:
+        """Median height of the people in units of the rig, and its relative standard deviation, if they are known."""
         return None if self.adjustment is None else person_height(self.adjustment.points, self.adjustment.tracks)
 
     def _set_final_lenses(self) -> None:
@@ -424,12 +430,14 @@ def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> R
     asked = evidence.settings.register
     lacks_model = asked in (Registration.AUTO, Registration.PEOPLE) and assembly.people is None
     cameras, found = assembly.placed()
+    height = assembly.person_height
     record = RegistrationRecord(
         asked=asked,
         pairs=assembly.pair_records(),
         cameras=cameras,
         num_instants=assembly.num_instants,
-        person_height=assembly.person_height,
+        person_height=height and height[0],
+        person_height_std=height and height[1],
         notes=[*([NO_POSE_MODEL] if lacks_model else []), *map(in_options, assembly.notes)],
         seconds={stage: round(seconds, 3) for stage, seconds in assembly.seconds.items()},
     )

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from page4d.choices import UpAxis, WorldFrame
 from page4d.geometry.rotation import turn_up
 from page4d.output.record import WorldRecord
-from page4d.rig.adjust import joints_of, merge_tracks, triangulate
+from page4d.rig.adjust import CORRELATED_POSES, joints_of, merge_tracks, triangulate
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched
@@ -37,9 +37,6 @@ _BIAS_DEG = 1.5
 
 _LEAN_DEG = (2.5, 0.7)
 """Standard deviations of a constant lean of all bodies forward and to a side, which people who turn reveal."""
-
-_CORRELATED = 10
-"""Poses that count as an independent one: those of a third of a second."""
 
 _RESIDUAL = 0.05
 """Residual of an axis in radians from which its weight falls."""
@@ -198,7 +195,7 @@ def _fit(joints: Float[Array, "N J 3"], load: float) -> Vertical | int:
         residual = np.linalg.norm(slope - by_lean @ lean, axis=1)
         weight = 1 / np.maximum(residual / _RESIDUAL, 1)
         variance = weight @ residual**2 / (2 * weight.sum()) + np.radians(1.0) ** 2
-        weight /= variance * _CORRELATED
+        weight /= variance * CORRELATED_POSES
         precision = np.einsum("n,nri,nrj->ij", weight, design, design)
         precision[[2, 3], [2, 3]] += np.radians(_LEAN_DEG) ** -2.0
         change = np.linalg.solve(precision, np.einsum("n,nri,nr->i", weight, design, slope))
@@ -212,7 +209,7 @@ def _fit(joints: Float[Array, "N J 3"], load: float) -> Vertical | int:
         std_deg=float(np.hypot(std, _BIAS_DEG)),
         floor=float(np.quantile(lowest, _LOWEST)),
         floor_std=float(
-            np.hypot(spread * np.sqrt(_CORRELATED / max(count, _CORRELATED)), _SOLE * _leg_length(joints))
+            np.hypot(spread * np.sqrt(CORRELATED_POSES / max(count, CORRELATED_POSES)), _SOLE * _leg_length(joints))
         ),
         num_poses=count,
     )

@@ -40,7 +40,7 @@ from page4d.rig.length import (
     KnownHeight,
     KnownLength,
     known_length,
-    metres_per_rig_unit,
+    metric_rig,
     metric_scene,
     scene_in_metres,
 )
@@ -314,7 +314,7 @@ def register_scene(
     found = found.with_record(advice=advice, pose_model=model_sha256() if used_people else None)
     if length is None or found.record.num_placed < 2:
         return found
-    return found.with_record(metres_per_unit=metres_per_rig_unit(found, pixels.scene.view_names, length))
+    return metric_rig(found, pixels.scene.view_names, length)
 
 
 def _upright(found: RigRegistration, pixels: PixelEvidence) -> RigRegistration:

@@ -5,7 +5,9 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 
+from page4d.geometry.transforms import camera_centers
 from page4d.rig import adjust as adjustment
 from page4d.rig.adjust import NUM_JOINTS, Adjustment, Observations, adjust, merge_tracks, triangulate
 from page4d.rig.graph import Placement, choose_links, choose_pairs, confirmed, connected_parts, place
@@ -162,16 +164,23 @@ def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monke
         return found
 
     monkeypatch.setattr(adjustment, "_INDEPENDENT", np.inf)
-    expected, found = [], []
+    expected, found, lengths = [], [], []
     for _ in range(10):
         noisy = replace(tracks, pixels=tracks.pixels + rng.normal(scale=0.5, size=tracks.pixels.shape))
         result = one(noisy)
         expected.append(result.epipolar_std_px([IMAGE_SIZE] * 4))
         found.append(epipolar_errors(world, result))
+        centers = camera_centers(torch.from_numpy(result.world_to_camera)).numpy()
+        lengths.append(
+            [np.linalg.norm(centers[first] - centers[second]) for first, second in combinations(range(4), 2)]
+        )
     ratio = np.sqrt(np.mean(np.square(found), axis=0)) / np.mean(expected, axis=0)
     assert np.nanmedian(ratio) == pytest.approx(1.0, abs=0.3)
     assert np.nanmin(ratio) > 0.5
     assert np.nanmax(ratio) < 2.0
+    spread = np.std(lengths, axis=0, ddof=1) / np.mean(lengths, axis=0)
+    stated = [result.distance_std(first, second) for first, second in combinations(range(4), 2)]
+    assert np.median(spread / stated) == pytest.approx(1.0, abs=0.3)
     monkeypatch.undo()
     wider = one(noisy).epipolar_std_px([IMAGE_SIZE] * 4) / expected[-1]
     assert np.nanmedian(wider) == pytest.approx(np.sqrt(6 * NUM_JOINTS / 4), rel=0.05), "4 of the observations count"
