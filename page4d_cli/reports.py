@@ -296,7 +296,7 @@ def report_run(
 
 
 def _cameras(record: "RunRecord") -> Iterator[tuple[str, str]]:
-    """Yield the origin of the cameras, whether they move, and why views are not placed if no warning has that."""
+    """Yield the origin of the cameras, whether they move, and why some are not placed, or their pictures not used."""
     from page4d.run.registration import reasons, registration_notices
 
     registration = record.registration
@@ -311,6 +311,8 @@ def _cameras(record: "RunRecord") -> Iterator[tuple[str, str]]:
         for notice in registration_notices(registration):
             if notice.level is not Level.WARNING:
                 yield "not placed", f"{reasons(registration)}; {registration.advice}"
+    if record.fine_depth is not None and record.fine_depth.reason:
+        yield "fine depth", record.fine_depth.reason
 
 
 def _report_evidence(record: "RunRecord", unit: str) -> None:

@@ -30,6 +30,7 @@ from page4d.options import NETWORK_PRESETS, EvaluationSettings
 from page4d.output.record import (
     AgreementRecord,
     CameraResidualRecord,
+    FineDepthRecord,
     PairRecord,
     PlacedRecord,
     RegistrationRecord,
@@ -296,6 +297,7 @@ class TestGoldenScreens:
         pairs = [PairRecord(**scored, accepted=True)]
         record = run_record(
             registration=RegistrationRecord(asked="auto", cameras=cameras, pairs=pairs, advice=advice),
+            fine_depth=FineDepthRecord(reason="pictures of 1 of 3 pairs of registered views do not refine depth"),
             scene=SceneRecord(name="phones", calibration="registered from people (2 of 3 views)"),
             settings={"preview": True, "poses": "input", "calibration": None, "sync": "auto"},
             timings={
