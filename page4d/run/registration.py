@@ -391,11 +391,13 @@ def registered_scene(scene: Scene, found: RigRegistration) -> Scene:
 
 
 def reasons(record: RegistrationRecord) -> str:
-    """Return why views are not placed, those of one reason together; of more than four reasons the first."""
+    """Return why views are not placed: the reason of all, or the first four reasons, each with its views."""
     views: dict[str, list[str]] = {}
     for camera in record.cameras:
         if not camera.placed:
             views.setdefault(camera.reason, []).append(camera.view)
+    if [len(names) for names in views.values()] == [len(record.cameras)]:
+        return next(iter(views))
     texts = [f"{listed(names, 4)}: {reason}" for reason, names in views.items()]
     return "; ".join(texts[:4] + [f"... ({len(texts)} reasons in all)"] * (len(texts) > 4))
 

@@ -138,7 +138,7 @@ def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys: pytest.Capt
 
     monkeypatch.setattr(registration, "register_rig", nothing)
     assert run(["register", "videos", "--out", "cameras.json"]) == 3
-    assert "cam01, cam02: no people" in capsys.readouterr().err
+    assert "evidence places no camera: no people" in capsys.readouterr().err
     assert not Path("cameras.json").exists()
 
 
