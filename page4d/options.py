@@ -7,7 +7,8 @@ configuration files and on the command line.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -674,6 +675,23 @@ def _as_option(option: re.Match[str]) -> str:
         return f"--{value}"
     name = f"--{'no-' if value == 'False' else ''}{option_name(field)}"
     return name if value in (None, "True", "False") else f"{name} {value}"
+
+
+OPENING = ("views", "sync", "image_fps", "allow_damaged", "max_megapixels")
+"""Options without which a scene may not open, or with other views and clocks."""
+
+CALIBRATED = ("calibration", "calibration_unit", "calibration_match", "calibration_resize")
+
+
+def as_words(settings: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Return options of a scene that are not their defaults as the command line has them, each after a space."""
+    words = []
+    for name in names:
+        value = settings.get(name)
+        if value not in (None, getattr(SceneOptions, name)):
+            text = ",".join(value) if isinstance(value, list | tuple) else str(value)
+            words.append(in_options(f" ⟨{name}={shlex.quote(text)}⟩"))
+    return "".join(words)
 
 
 def describe_settings(scene: SceneOptions, settings: ReconstructSettings) -> dict[str, JsonValue]:

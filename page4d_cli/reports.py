@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from page4d.errors import Level, Notice, counted, listed, one_per_fact
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
-from page4d.options import in_options
+from page4d.options import OPENING, as_words, in_options
 from page4d.output.layout import OutputLayout
 from page4d_cli import console
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
@@ -86,13 +86,10 @@ def report_written(found: "RigRegistration", scene: "Scene", folder: Path, out: 
     cameras = f"{record.num_placed} of {counted(len(record.cameras), 'camera')} from {record.evidence}"
     clocks = clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync)
     print_fields([("wrote", f"{out}: {cameras}, lengths in {unit}"), *clocks, *_world_fields(found.world)])
-    words = ["page4d", "reconstruct", str(folder), "--calibration", str(out), "--out", "OUT"]
-    if not record.is_complete:
-        words += ["--views", ",".join(camera.view for camera in record.cameras if camera.placed)]
-    if scene.options.sync != type(scene.options).sync:
-        words += ["--sync", str(scene.options.sync)]
+    placed = {} if record.is_complete else {"views": [camera.view for camera in record.cameras if camera.placed]}
+    options = as_words({**vars(scene.options), "calibration": out, **placed}, ("calibration", *OPENING))
     console.print_text("")
-    _print_next(shlex.join(words))
+    _print_next(f"page4d reconstruct {shlex.quote(str(folder))} --out OUT{options}")
 
 
 def _pair(pair: "PairRecord") -> Row:

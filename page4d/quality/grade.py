@@ -10,7 +10,7 @@ from math import exp, inf, log10
 from typing import Literal
 
 from page4d.errors import listed
-from page4d.options import in_options
+from page4d.options import CALIBRATED, OPENING, as_words, in_options
 from page4d.output.record import DomainRecord, RunRecord
 from page4d.quality.measure import Measurements, mean_of
 from page4d.quality.record import Grade, Overall, PairQuality, Reason
@@ -207,8 +207,8 @@ def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecor
     of = f"the clock and the calibration of {listed(bad)}" if bad else "the calibration, its unit and the clocks"
     compare = f"compare {of} with the pictures"
     if len(run.views) > 1 and (run.rig is None or run.rig.cameras == "static"):
-        file = shlex.quote(str(run.settings.get("calibration")))
-        compare = f"compare {of}: 'page4d inspect-scene {_SCENE} --calibration {file} --check'"
+        options = as_words(run.settings, (*CALIBRATED, *OPENING))
+        compare = f"compare {of}: 'page4d inspect-scene {_SCENE}{options} --check'"
     if network and not bad and (is_supported or (overall.unlike_training or 0.0) > 1.0):
         return network
     return f"{compare}; if they are right, {network}" if network else compare

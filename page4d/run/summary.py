@@ -4,7 +4,6 @@ Notices concern seams between chunks, static cameras, metres of a network, and t
 cameras, and the one that disagrees with all others.
 """
 
-import shlex
 from collections.abc import Iterable, Sequence
 from statistics import median
 from types import ModuleType
@@ -26,7 +25,7 @@ from page4d.geometry.transforms import Sim3, camera_centers
 from page4d.installation import load_open3d
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.json_records import FileModel
-from page4d.options import PointOptions, describe_settings
+from page4d.options import CALIBRATED, OPENING, PointOptions, as_words, describe_settings
 from page4d.output.layout import OutputLayout
 from page4d.output.preview.cloud import cloud_views, orbit_video
 from page4d.output.preview.contact_sheet import chosen_instants, contact_sheet, read_frames
@@ -159,9 +158,7 @@ def calibration_notice(
                 return None
             given = ", which the calibration is an input of," if is_conditioned else ""
             text = f"the network{given} predicts {camera.view} elsewhere than the calibration, by {residual}"
-            command = (
-                f"'page4d inspect-scene SCENE --calibration {shlex.quote(str(scene.options.calibration))} --check'"
-            )
+            command = f"'page4d inspect-scene SCENE{as_words(vars(scene.options), (*CALIBRATED, *OPENING))} --check'"
             others = f"and the other cameras near theirs: either may be wrong; {command} compares it with people"
             return Notice(f"{scene.calibration}: {text}, {others}")
     return None

@@ -172,6 +172,21 @@ MOVING = RigRecord(asked="auto", cameras="moving", num_times=2, limit_px=1.0, vi
 DEMO = NetworkRecord(name="mv-demo 1.1", trained=True, notice="a demonstration")
 NETWORK = "use a network for real footage: --weights da3-base"
 CHECK = "'page4d inspect-scene SCENE --calibration rig.json --check'"
+RESIZED: dict[str, Any] = {
+    "calibration": "my rig.toml",
+    "poses": "input",
+    "calibration_unit": "mm",
+    "calibration_resize": "scale",
+    "views": ["cam0", "cam1"],
+    "sync": "audio",
+    "allow_damaged": True,
+    "max_megapixels": 64.0,
+}
+RESIZED_WORDS = (
+    "--calibration 'my rig.toml' --calibration-unit mm --calib-resize scale --views cam0,cam1 --sync audio "
+    "--allow-damaged"
+)
+COMPARE = "compare the calibration, its unit and the clocks"
 PREDICTED: dict[str, Any] = {"calibration": None, "poses": "input"}
 SEEN = [PairRecord(views=("cam0", "cam1"), evidence="people", score=0.6, accepted=True)]
 ADVICE = "run 'page4d weights get people', or give --calibration"
@@ -188,13 +203,18 @@ def registration(source: str, pairs: list[PairRecord]) -> RegistrationRecord:
 @pytest.mark.parametrize(
     ("changes", "pairs", "expected"),
     [
-        ({}, (), f"compare the calibration, its unit and the clocks: {CHECK}"),
-        ({"rig": MOVING}, (), "compare the calibration, its unit and the clocks with the pictures"),
+        ({}, (), f"{COMPARE}: {CHECK}"),
+        (
+            {"settings": RESIZED},
+            (),
+            f"{COMPARE}: {CHECK.replace('--calibration rig.json', RESIZED_WORDS)}",
+        ),
+        ({"rig": MOVING}, (), f"{COMPARE} with the pictures"),
         ({}, LONELY, f"compare the clock and the calibration of cam3: {CHECK}"),
         (
             {"network": DEMO},
             (),
-            f"compare the calibration, its unit and the clocks: {CHECK}; if they are right, {NETWORK}",
+            f"{COMPARE}: {CHECK}; if they are right, {NETWORK}",
         ),
         ({"network": DEMO, "calibration_check": CalibrationCheckRecord(pairs=[FITS])}, (), NETWORK),
         ({"settings": PREDICTED}, (), "pass --calibration, or try --register auto"),

@@ -110,6 +110,15 @@ def test_tables_name_scores_reasons_and_cameras_that_are_left_out(capsys: pytest
     assert read_calibration(Path("cameras.json")).names == ("cam01", "cam02")
 
 
+def test_the_next_command_opens_the_same_views_and_clocks(capsys: pytest.CaptureFixture[str]) -> None:
+    add_view()
+    assert run(["register", "videos", "--out", "my rig.json", "--views", "cam01,cam02", "--sync", "none"]) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert (
+        command == "page4d reconstruct videos --out OUT --calibration 'my rig.json' --views cam01,cam02 --sync none"
+    )
+
+
 def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["register", "videos", "--out", "cameras.json", "--json", "--max-instants", "7"]) == 0
     record = json.loads(capsys.readouterr().out)
