@@ -58,10 +58,10 @@ def test_the_cameras_of_the_office_project_the_corners_of_its_board_to_where_the
     axes = ("x_coord", "y_coord", "z_coord")
     corners = {
         (row["sync_index"], row["keypoint_id"]): [float(row[axis]) for axis in axes]
-        for row in rows_of("board/xyz_CHARUCO.csv")
+        for row in rows_of("xyz_CHARUCO.csv")
     }
     errors: dict[int, list[float]] = defaultdict(list)
-    for row in rows_of("board/xy_CHARUCO.csv"):
+    for row in rows_of("xy_CHARUCO.csv"):
         key = (row["sync_index"], row["keypoint_id"])
         if key in corners:
             view = int(row["cam_id"])
