@@ -29,7 +29,7 @@ _MAX_DIGITS = 6
 
 @dataclass(frozen=True)
 class Verbosity:
-    """Messages on stderr: `quiet` restricts them to warnings and errors, `verbose` adds informational notices."""
+    """Messages on stderr: `quiet` restricts them to warnings and errors, `verbose` adds other notices."""
 
     quiet: bool = False
     verbose: bool = False

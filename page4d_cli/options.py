@@ -44,7 +44,7 @@ Folder = Annotated[Path, typer.Argument(metavar="SCENE", help="Folder of synchro
 Run = typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")
 Json = Annotated[bool, Option("Print the result as JSON on stdout.", GENERAL, name="json")]
 Quiet = Annotated[bool, Option("Print only warnings and errors.", GENERAL, also="-q")]
-Verbose = Annotated[bool, Option("Also print informational notices.", GENERAL, also="-v")]
+Verbose = Annotated[bool, Option("Add notices and tables.", GENERAL, also="-v")]
 
 
 @dataclass(frozen=True)
