@@ -9,7 +9,6 @@ both sides of the projected centre of mass.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -21,9 +20,11 @@ from page4d.output.record import WorldRecord
 from page4d.rig.adjust import CORRELATED_POSES, joints_of, merge_tracks, triangulate
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
+from page4d.rig.graph import choose_pairs
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched
 from page4d.rig.people.pairs import exchange_sides, matches_of, pair_people, resolve_sides
 from page4d.rig.records import Array, Evidence, PairPose, RigCamera, ViewPeople, direction_angle_deg
+from page4d.rig.register import common_people
 from page4d.scene.records import ViewCamera
 
 MIN_POSES = 10
@@ -147,7 +148,7 @@ def _placed_joints(
 ) -> Float[Array, "N J 3"]:
     """Return the joints of people whom several cameras see, at every instant, NaN where they are unknown."""
     pairs = []
-    for first, second in combinations(range(len(cameras)), 2):
+    for first, second in choose_pairs(common_people(people, num_instants)):
         lenses = (cameras[first].lens, cameras[second].lens)
         pose = relative_pose_of(cameras[first].world_to_camera, cameras[second].world_to_camera)
         both = pair_people(people[first], people[second], lenses)
