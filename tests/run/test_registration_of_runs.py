@@ -300,6 +300,16 @@ def test_worlds_that_cameras_cannot_have_are_refused(
     assert not (tmp_path / "out").exists()
 
 
+def test_gravity_needs_static_cameras(tmp_path: Path) -> None:
+    scene = CAPTURE.scene()
+    moving = tuple(
+        replace(view, camera=replace(view.camera, world_to_camera=view.camera.world_to_camera.expand(9, 4, 4)))
+        for view in scene.views
+    )
+    with pytest.raises(UsageError, match="world='upright' with moving cameras"):
+        run_calibrated(tmp_path / "out", scene=replace(scene, views=moving), world="upright")
+
+
 def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypatch, tmp_path: Path) -> None:
     moving = ViewMotion(view="cam02", is_static=False)
     monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: (moving,))
