@@ -103,3 +103,4 @@ def test_the_demo_reconstructs_a_sample(sample, tmp_path, monkeypatch, capsys):
     )
     assert run(["demo", sample.value, "--out", str(out)]) == 2
     assert "already holds a result" in capsys.readouterr().err
+    assert run(["demo", sample.value, "--out", str(out), "--resume"]) == 0

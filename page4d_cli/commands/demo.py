@@ -32,6 +32,7 @@ def demo(
     ] = Sample.OFFICE,
     out: Annotated[Path, Option("Output folder.", metavar="FOLDER", also="-o")] = Path("demo_out"),
     overwrite: Annotated[bool, Option("Replace an existing result.", OUTPUT)] = False,
+    resume: Annotated[bool, Option("Continue an interrupted run.", OUTPUT)] = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
 ) -> None:
@@ -49,7 +50,13 @@ def demo(
         ]
         console.print_message(shlex.join(map(str, words)))
     reconstruct(
-        scenes=[folder], out=out, scene__calibration=calibration, overwrite=overwrite, quiet=quiet, verbose=verbose
+        scenes=[folder],
+        out=out,
+        scene__calibration=calibration,
+        overwrite=overwrite,
+        resume=resume,
+        quiet=quiet,
+        verbose=verbose,
     )
     if (folder / "truth").is_dir():
         evaluate(out=out, truth=folder, quiet=quiet)
