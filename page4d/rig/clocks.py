@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from page4d.errors import InputError
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import quick_people_pose
-from page4d.rig.records import Array, Lens, ViewPeople
+from page4d.rig.records import Array, Lens, Tracklet, ViewPeople
 
 PEAK_WIDTH = 6
 """Instants around the best offset that are attributed to its peak."""
@@ -318,16 +318,31 @@ def pair_offset(curve: PairCurve, max_offset: int = MAX_OFFSET) -> PairOffset | 
     )
 
 
+MAX_WITNESSES = 3
+"""Other views that must agree with the offset of a doubted view."""
+
+CERTAIN_RATIO = 2.0
+"""Offset of a doubted view in its uncertainties, above which its clock is accused."""
+
+_FREE, _STAMPED = 0.5, 1.5
+"""Uncertainty of an offset in sampled instants, at least: half of one, and that of clocks with a time stamp of each
+frame, which cameras or their computer wrote, one more."""
+
+
 def check_clocks(
     names: Sequence[str],
     people: Sequence[ViewPeople],
     lenses: Sequence[Lens],
     times: Float[Array, " T"],
     instants: Sequence[int],
+    *,
+    are_stamped: bool = False,
 ) -> tuple[str, ...]:
     """Return a warning for each view whose people fit the first view clearly better at another offset.
 
-    People are those at sampled instants of times in seconds; these are evenly spaced, apart from gaps between runs.
+    An offset within its uncertainty is none: the sum of half a sampled instant, the difference between the first and
+    the last two thirds of the instants, and the disagreement with offsets to and from other views. People are those
+    at sampled instants of times in seconds; these are evenly spaced, apart from gaps between runs.
     """
     if len(instants) < 2:
         return ()
@@ -337,6 +352,7 @@ def check_clocks(
         ViewPeople(tracklets=tuple(replace(one, instants=numbers[one.instants]) for one in view.tracklets))
         for view in people
     ]
+    interval_s = step * float(np.median(np.diff(times)))
     texts = []
     for view in range(1, len(names)):
         curve = PairCurve(people, lenses, (0, view))
@@ -345,13 +361,48 @@ def check_clocks(
         found = pair_offset(curve)
         if found is None or not found.is_clear or found.given > MAX_GIVEN * found.score:
             continue
-        offset_s = abs(found.instants) * step * float(np.median(np.diff(times)))
+        least = _STAMPED if are_stamped else _FREE
+        uncertain = least + _disagreement(
+            people, lenses, view, found.instants, np.quantile(numbers, (0, 1 / 3, 2 / 3, 1))
+        )
+        if abs(found.instants) <= CERTAIN_RATIO * uncertain:
+            continue
         texts.append(
-            f"{names[view]} fits the people in {names[0]} better {offset_s:.3f} s "
-            f"{'later' if found.instants > 0 else 'earlier'} "
+            f"{names[view]} fits the people in {names[0]} better {abs(found.instants) * interval_s:.3f} s "
+            f"{'later' if found.instants > 0 else 'earlier'}, within {uncertain * interval_s:.3f} s "
             f"(score {found.score:.2f} instead of {found.given:.2f}); check the clocks"
         )
     return tuple(texts)
+
+
+def _disagreement(
+    people: Sequence[ViewPeople], lenses: Sequence[Lens], view: int, offset: float, thirds: Float[Array, "4"]
+) -> float:
+    """Return by how many instants parts of the capture and other views disagree on an offset to the first view.
+
+    Infinite where the first or last two thirds, or another view with common people, show no offset. `thirds` are the
+    limits of the instants.
+    """
+    parts = []
+    for low, high in (thirds[[0, 2]], thirds[[1, 3]]):
+        part = tuple(_selected(one, (one.instants >= low) & (one.instants <= high)) for one in people[0].tracklets)
+        parts.append(pair_offset(PairCurve([ViewPeople(tracklets=part), *people[1:]], lenses, (0, view))))
+    known = [part.instants for part in parts if part is not None]
+    if len(known) < 2:
+        return np.inf
+    loops = []
+    for other in (place for place in range(1, len(people)) if place != view):
+        to, back = (pair_offset(PairCurve(people, lenses, pair)) for pair in ((0, other), (other, view)))
+        if to is not None and back is not None:
+            loops.append(abs(to.instants + back.instants - offset) if to.is_clear and back.is_clear else np.inf)
+        if len(loops) == MAX_WITNESSES:
+            break
+    return abs(known[0] - known[1]) + (float(np.median(loops)) if loops else 0.0)
+
+
+def _selected(tracklet: Tracklet, chosen: Bool[NDArray[np.bool_], " n"]) -> Tracklet:
+    fields = {name: getattr(tracklet, name)[chosen] for name in ("instants", "joints", "visibility")}
+    return replace(tracklet, **fields)
 
 
 @dataclass(frozen=True, kw_only=True)

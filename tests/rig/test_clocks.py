@@ -10,6 +10,7 @@ from page4d.rig.clocks import (
     MIN_PEAK,
     PairCurve,
     PairEvidence,
+    PairOffset,
     check_clocks,
     cut,
     estimate_clocks,
@@ -55,6 +56,38 @@ def test_given_clocks_are_doubted_only_if_another_offset_fits_better(delay: floa
     texts = check_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras], times, instants)
     assert len(texts) == number
     assert all("cam02 fits the people in cam01 better 0.23" in text and "later" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("offset", "parts", "witness", "are_stamped", "is_accused"),
+    [
+        (4.0, (4.0, 4.5), (0.0, 4.1), False, True),
+        (4.0, (2.5, 5.0), (0.0, 4.0), False, False),
+        (4.0, (4.0, 4.0), (0.0, 0.0), False, False),
+        (4.0, (4.0, 4.0), (0.0, None), False, True),
+        (4.0, (4.0, None), (0.0, 4.0), False, False),
+        (2.5, (2.5, 2.5), (0.0, 2.5), False, True),
+        (2.5, (2.5, 2.5), (0.0, 2.5), True, False),
+        (0.9, (0.9, 0.9), (0.0, 0.9), False, False),
+    ],
+)
+def test_a_clock_is_accused_beyond_the_uncertainty_of_its_offset_only(
+    offset: float, parts: tuple, witness: tuple, are_stamped: bool, is_accused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([offset, *parts, *witness])
+
+    def searched(_: PairCurve) -> PairOffset | None:
+        value = next(found)
+        return None if value is None else PairOffset(instants=value, score=0.8, second=0.1, given=0.2)
+
+    monkeypatch.setattr(clocks, "pair_offset", searched)
+    monkeypatch.setattr(PairCurve, "score", lambda curve, _: 0.1 if curve.views == (0, 1) else 0.9)
+    lenses = [camera.lens for camera in ring(3, np.random.default_rng(0))]
+    people = (ViewPeople(tracklets=()),) * 3
+    times = np.arange(120) * FRAME_S
+    texts = check_clocks(("a", "b", "c"), people, lenses, times, range(120), are_stamped=are_stamped)
+    assert len(texts) == is_accused
+    assert all(text.startswith(f"b fits the people in a better {offset * FRAME_S:.3f} s later") for text in texts)
 
 
 @pytest.mark.parametrize("ahead", [(0.0, 6.6), pytest.param((0.0, 7.0, -3.4), marks=pytest.mark.slow)])
