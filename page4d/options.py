@@ -524,8 +524,7 @@ class ReconstructSettings:
     check_calibration: Annotated[
         bool,
         Option(
-            "Compare the calibration of static cameras with people, if 'page4d weights get people' was run: swapped, "
-            "turned and duplicated cameras are warnings.",
+            "Compare the calibration of static cameras with people and texture; faults are warnings.",
             RIG,
             name="check",
             expert=True,

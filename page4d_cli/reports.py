@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from page4d.errors import Level, Notice, counted, listed, one_per_fact
+from page4d.errors import Level, Notice, counted, one_per_fact
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
 from page4d.options import OPENING, as_words, in_options
@@ -36,24 +36,17 @@ if TYPE_CHECKING:
 def report_check(record: "CalibrationCheckRecord") -> None:
     """Print the score of every pair of calibrated cameras, and what is wrong."""
     if record.pairs:
-        columns = [Column("pair"), Column("score", right=True), Column("instants", right=True), Column("fits people")]
-        rows = [
-            ("-".join(pair.views), f"{pair.score:.2f}", str(pair.num_instants), "yes" if pair.fits else "no")
-            for pair in record.pairs
-        ]
-        print_table(columns, rows, "calibration and people")
+        numbers = (Column("score", right=True), Column("instants", right=True))
+        rows = []
+        for pair in record.pairs:
+            figures = f"{pair.score:.2f}", str(pair.num_instants)
+            rows.append(("-".join(pair.views), pair.evidence, *figures, "yes" if pair.fits else "no"))
+        print_table([Column("pair"), Column("evidence"), *numbers, Column("fits")], rows, "calibration and pictures")
     views = {view for finding in record.findings for view in finding.views}
     faults = one_per_fact((Notice(finding.text) for finding in record.findings), views)
     fields = [("fault:", fault.marked_text) for fault in faults]
     fields += [("clock:", text) for text in record.clocks]
-    if not record.is_checked:
-        fields.append(("not checked:", record.reason))
-    else:
-        if record.unchecked:
-            fields.append(("not checked:", f"{listed(record.unchecked)}: too few people together with other views"))
-        if not fields:
-            fields.append(("check:", "no fault of the calibration is found"))
-    print_fields(fields)
+    print_fields([*fields, *([("check:", record.verdict)] if record.verdict else [])])
 
 
 def report_registration(record: "RegistrationRecord", *, in_run: bool = True, verbose: bool = False) -> None:
@@ -191,7 +184,9 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         memory = console.human_size(max(stage.num_bytes for stage in stages))
         fields.append(("", f"at most about {', '.join(seconds)}; {memory} of memory"))
     if plan.evidence.will_check:
-        fields.append(("check", "the calibration is compared with camera motion and people before the network"))
+        fields.append(
+            ("check", "the calibration is compared with camera motion, people and texture before the network")
+        )
     if time is None:
         work = plan.forecast.network_tflop([chunk.length for chunk in plan.chunks])
         known = f" (network: {work:.3g} TFLOP)" if work else ""
@@ -316,7 +311,7 @@ def _report_evidence(record: "RunRecord", unit: str) -> None:
     """Print the tables of registration, of the check of a calibration, and of the network's own cameras."""
     if record.registration is not None:
         report_registration(record.registration, verbose=True)
-    if record.calibration_check is not None and record.calibration_check.is_checked:
+    if record.calibration_check is not None:
         report_check(record.calibration_check)
         console.print_text("")
     if record.calibration_residuals is not None:

@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, JsonValue, field_validator, model_v
 import page4d
 from page4d.choices import Registration, UpAxis, WorldFrame
 from page4d.conventions import DESCRIPTION, Scale, ScaleSource
-from page4d.errors import counted
+from page4d.errors import counted, listed
 from page4d.formats.maps import CONFIDENCE_MAPPING, DEEPEST_LEVEL, DYNAMIC_MAPPING, FASTEST_LEVEL, MOTION_MAPPING
 from page4d.formats.open3d import CloudWriter
 from page4d.geometry.distortion import LensModel
@@ -342,9 +342,10 @@ Fault = Literal["swapped", "turned", "displaced", "duplicate", "convention", "co
 
 
 class PairFitRecord(FileModel):
-    """How well two calibrated cameras fit the people at `num_instants` common instants, and whether they fit."""
+    """How well two calibrated cameras fit people or texture at `num_instants` common instants."""
 
     views: tuple[Name, Name]
+    evidence: Literal["people", "texture", "learned texture"]
     score: _Share
     num_instants: Count
     fits: bool
@@ -373,30 +374,36 @@ class FindingRecord(FileModel):
 
 
 class CalibrationCheckRecord(FileModel):
-    """Comparison of a calibration of static cameras with the people in the views.
+    """Comparison of a calibration of static cameras with people and texture.
 
-    `unchecked` are views without enough people, `reason` states why nothing was compared, `clocks` are warnings on
-    the clocks. `pose_model` is the SHA-256 of the model that found the keypoints, `seconds` are those of the stages.
+    `unconfirmed` are views whose cameras the evidence does not determine, `reason` names evidence that was not
+    fetched, `clocks` are warnings on the clocks. `pose_model` is the SHA-256 of the model that found the keypoints,
+    `seconds` are those of the stages.
     """
 
     pairs: tuple[PairFitRecord, ...] = ()
     findings: tuple[FindingRecord, ...] = ()
-    unchecked: tuple[Name, ...] = ()
+    unconfirmed: tuple[Name, ...] = ()
     clocks: tuple[str, ...] = ()
     reason: str = ""
     num_instants: Count = 0
     pose_model: Sha256 | None = None
     seconds: dict[str, _NotNegative] = Field(default_factory=dict)
 
-    @property
-    def is_checked(self) -> bool:
-        """Whether any pair could be compared."""
-        return bool(self.pairs)
+    def confirms(self, view: str) -> bool:
+        """Return whether the evidence confirms the camera of a view."""
+        return not self.findings and view not in self.unconfirmed
 
-    def fits(self, view: str) -> bool:
-        """Return whether people support the calibration of all compared pairs of a view, at least one."""
-        own = [pair.fits for pair in self.pairs if view in pair.views]
-        return bool(own) and all(own)
+    @property
+    def verdict(self) -> str:
+        """One line if no fault is named, else empty."""
+        if self.findings:
+            return ""
+        if self.unconfirmed:
+            why = self.reason or "people and texture do not determine them"
+            return f"not confirmed: {listed(self.unconfirmed)} ({why})"
+        lowest = min((pair.score for pair in self.pairs), default=0.0)
+        return f"no fault of the calibration is found (lowest score of a pair {lowest:.2f})"
 
 
 Difference = Literal["central", "forward", "backward", "unknown"]

@@ -203,7 +203,7 @@ def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecor
         ways = (network, "pass ⟨calibration⟩") if is_placed else (_cameras_change(run), network)
         return "; or ".join(filter(None, (clock, *ways)))
     check = run.calibration_check
-    is_supported = check is not None and check.is_checked and all(pair.fits for pair in check.pairs)
+    is_supported = check is not None and not (check.findings or check.unconfirmed)
     of = f"the clock and the calibration of {listed(bad)}" if bad else "the calibration, its unit and the clocks"
     compare = f"compare {of} with the pictures"
     if len(run.views) > 1 and (run.rig is None or run.rig.cameras == "static"):
@@ -217,9 +217,8 @@ def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecor
 def _clock_change(run: RunRecord, view: str) -> str:
     """Return how to correct the clock of a view, from people only where the run saw some."""
     check, registration = run.calibration_check, run.registration
-    has_people = bool(check and check.pairs) or any(
-        pair.evidence == "people" for pair in (registration.pairs if registration else ())
-    )
+    pairs = [*(check.pairs if check else ()), *(registration.pairs if registration else ())]
+    has_people = any(pair.evidence == "people" for pair in pairs)
     people = "⟨sync=people⟩ or " if has_people and run.settings.get("sync") != "people" else ""
     return f"correct the clock of {view}: {people}⟨sync=FILE⟩"
 

@@ -1,30 +1,47 @@
-"""Comparison of a calibration with body keypoints, which are found without its poses.
+"""Comparison of a calibration with people and texture, which are found without its poses.
 
 Faults are named by hypotheses: another assignment of cameras to views, another pose of one camera, another image
 size, focal length or convention of poses of all cameras. A hypothesis is reported only if it fits much better than
-the calibration, and the pairs that it does not change fit.
+the calibration, and the pairs that it does not change fit. Without a fault, cameras are confirmed only as far as the
+evidence would show that they are elsewhere.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from itertools import combinations, permutations
 
 import numpy as np
+from jaxtyping import Float
+from scipy.spatial.transform import Rotation
 
 from page4d.conventions import OPENGL_AXES
 from page4d.errors import counted, listed
 from page4d.options import in_options
 from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
-from page4d.rig.camera_refit import mean_score, refit_pose, refit_rotation
+from page4d.rig import texture_pairs
+from page4d.rig.camera_refit import SharedPoints, mean_score, refit_pose, refit_rotation
 from page4d.rig.clocks import check_clocks
-from page4d.rig.epipolar import relative_pose_of
+from page4d.rig.epipolar import RelativePose, normalized_points, relative_pose_of, tangents
 from page4d.rig.evidence import PixelEvidence
+from page4d.rig.graph import choose_pairs
+from page4d.rig.learned import TEXTURE_MODEL, tolerance
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
-from page4d.rig.people.pairs import PersonPairs, camera_score, pair_people
+from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import quick_people_pose
-from page4d.rig.records import Array, RigCamera, ViewPeople, direction_angle_deg, of_stage, rotation_angle_deg
+from page4d.rig.records import (
+    Array,
+    Evidence,
+    Lens,
+    PairPose,
+    RigCamera,
+    ViewPeople,
+    direction_angle_deg,
+    of_stage,
+    rotation_angle_deg,
+)
+from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod, ViewTexture, common_texture, match_textures
 
 _SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
 """Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
@@ -122,9 +139,9 @@ MAX_MISFIT = 0.75
 CERTAIN_SHARE = 0.5
 """The same share, below which a finding is certain."""
 
-MIN_TURN_DEG = 5.0
-"""Smallest turn that is reported: bias of the keypoints turns right cameras by up to 1.1 degrees, and good
-calibrations differ by another degree."""
+MIN_TURN_DEG, MIN_TEXTURE_TURN_DEG = 5.0, 3.0
+"""Smallest turn that people, and texture, report: bias of the keypoints turns right cameras by up to 1.1 degrees, and
+good calibrations differ by another degree."""
 
 MIN_SHIFT = 0.15
 """Smallest displacement that is reported, as a share of the distance to the other cameras; bias reaches 0.05."""
@@ -133,6 +150,16 @@ SAME_PLACE = 0.003
 SAME_TURN_DEG = 0.3
 """Cameras at one pose: distance as a share of the largest one in the rig, and angle. Lenses of a stereo camera are
 farther apart, and rigs about one point have cameras that look elsewhere."""
+
+TRIED_TURN_DEG, TRIED_SHIFT = 10.0, 0.3
+"""Turn of a camera, and displacement across the baseline to another as a share of it, that the evidence must notice
+to confirm it: the smallest turns of which people notice all."""
+
+MIN_BASELINE_SINE = 0.1
+"""Sine of the angle between two baselines from which both determine the place of a camera."""
+
+TEXTURE_INSTANTS = {Evidence.TEXTURE: 2, Evidence.LEARNED: 1}
+"""Instants of which texture is extracted: registration needs more matches than a comparison with known cameras."""
 
 MIN_COMMON = 12
 """Instants with people in both views below which a pair is not used."""
@@ -156,6 +183,8 @@ degrees, and that of hands and half bodies more."""
 MAX_ESTIMATED = 50
 """Instants of an estimated pose."""
 
+_NO_LEARNED_TEXTURE = f"learned texture was not fetched ('{TEXTURE_MODEL.command}')"
+
 
 def calibrated_cameras(evidence: PixelEvidence) -> tuple[RigCamera, ...]:
     """Return the cameras of a rig of static calibrated views."""
@@ -165,36 +194,39 @@ def calibrated_cameras(evidence: PixelEvidence) -> tuple[RigCamera, ...]:
 
 
 def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
-    """Compare the cameras of a rig of static calibrated views, and their clocks, with body keypoints.
+    """Compare the cameras of a rig of static calibrated views with people and texture, and their clocks with people.
 
-    Without the pose model, or with too few instants, only the calibration itself is checked.
+    Texture is sought where people do not confirm all cameras.
 
     Raises:
         CapabilityError: if the pose model cannot run on this platform.
         InputError: if a frame cannot be decoded.
     """
     scene, instants, cameras = evidence.scene, evidence.instants, calibrated_cameras(evidence)
-    reason = "" if is_fetched() else NO_POSE_MODEL
-    if len(instants) < MIN_COMMON:
-        reason = f"too few instants to compare people: {len(instants)}, need {MIN_COMMON}"
-    if reason:
-        nobody = (ViewPeople(tracklets=()),) * scene.num_views
-        return check_calibration(scene.view_names, cameras, nobody).model_copy(update={"reason": reason})
     begin = time.perf_counter()
-    people = evidence.people
+    people, has_people = (ViewPeople(tracklets=()),) * scene.num_views, is_fetched() and len(instants) >= MIN_COMMON
+    if has_people:
+        people = evidence.people
     detected = time.perf_counter()
-    record = check_calibration(scene.view_names, cameras, people, of_stage(evidence.progress, "checking: cameras"))
+    kinds = (Evidence.TEXTURE, Evidence.LEARNED) if TEXTURE_MODEL.are_present else (Evidence.TEXTURE,)
+    textures = [TextureSource(evidence, kind) for kind in kinds]
+    progress = of_stage(evidence.progress, "checking: cameras")
+    record = check_calibration(scene.view_names, cameras, people, textures, progress)
     compared = time.perf_counter()
-    clocks = check_clocks(scene.view_names, people, evidence.lenses, scene.times, instants)
+    are_stamped = all(view.clock.frame_times for view in scene.views)
+    clocks = check_clocks(scene.view_names, people, evidence.lenses, scene.times, instants, are_stamped=are_stamped)
     seconds = {
         "keypoints": detected - begin,
         "cameras": compared - detected,
         "clocks": time.perf_counter() - compared,
     }
+    missing = [] if is_fetched() else [NO_POSE_MODEL]
+    missing += [] if TEXTURE_MODEL.are_present else [_NO_LEARNED_TEXTURE]
     changes = {
         "clocks": clocks,
         "num_instants": len(instants),
-        "pose_model": model_sha256(),
+        "pose_model": model_sha256() if has_people else None,
+        "reason": "; ".join(missing) if record.unconfirmed else "",
         "seconds": {stage: round(duration, 3) for stage, duration in seconds.items()},
     }
     return record.model_copy(update=changes)
@@ -203,71 +235,241 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
 Pair = tuple[int, int]
 
 
+@dataclass(frozen=True)
+class TextureSource:
+    """Texture of the views of a scene by one method, extracted and matched once, where it is first needed."""
+
+    pixels: PixelEvidence
+    kind: Evidence
+    matched: dict[Pair, TextureMatches] = field(default_factory=dict)
+
+    @cached_property
+    def method(self) -> TextureMethod:
+        """The method, at few instants."""
+        method = ROOT_SIFT if self.kind is Evidence.TEXTURE else self.pixels.learned_method
+        return replace(method, max_instants=TEXTURE_INSTANTS[self.kind])
+
+    @cached_property
+    def views(self) -> tuple[ViewTexture, ...]:
+        """Features of the views."""
+        return self.pixels.extracted(self.method)
+
+    def affinity(self) -> Float[Array, "V V"]:
+        """Return the common texture of all pairs of views."""
+        return common_texture(self.views, self.pixels.lenses)
+
+    def matches(self, views: Pair) -> TextureMatches:
+        """Return the matches of a pair of views."""
+        if views not in self.matched:
+            first, second = views
+            lenses = self.pixels.lenses[first], self.pixels.lenses[second]
+            self.matched[views] = match_textures(self.views[first], self.views[second], lenses, self.method)
+        return self.matched[views]
+
+    def pair(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose | None = None) -> PairPose | None:
+        """Return the best pose of a pair of views, or a given one, None unless texture determines it."""
+        seed = self.pixels.settings.seed
+        return texture_pairs.determined_pair(self.matches(views), lenses, views, self.kind, seed, pose)
+
+
 class _Check:
-    """Keypoints of all pairs, and the scores of hypotheses."""
+    """Evidence of all pairs, and the scores of hypotheses."""
 
     def __init__(self, names: Sequence[str], cameras: Sequence[RigCamera], people: Sequence[ViewPeople]) -> None:
         self.names, self.cameras = tuple(names), tuple(cameras)
-        both = {
-            (i, j): pair_people(people[i], people[j], (cameras[i].lens, cameras[j].lens), front_by_person=True)
-            for i, j in permutations(range(len(names)), 2)
-        }
-        self.people: Mapping[Pair, PersonPairs] = {k: v for k, v in both.items() if v.common_instants >= MIN_COMMON}
-        self.pairs = [pair for pair in combinations(range(len(names)), 2) if pair in self.people]
+        self.shared: dict[Pair, SharedPoints] = {}
+        for i, j in permutations(range(len(names)), 2):
+            lenses = (cameras[i].lens, cameras[j].lens)
+            found = pair_people(people[i], people[j], lenses, front_by_person=True)
+            if found.common_instants >= MIN_COMMON:
+                self.shared[i, j] = SharedPoints(
+                    evidence=Evidence.PEOPLE,
+                    people=found,
+                    num_instants=found.common_instants,
+                    tolerance=FIT_TOLERANCE,
+                    min_turn_deg=MIN_TURN_DEG,
+                )
+        self._compare()
+
+    def _compare(self) -> None:
+        self.pairs = [pair for pair in combinations(range(len(self.names)), 2) if pair in self.shared]
         self.given = {pair: self.score(pair, self.cameras) for pair in self.pairs}
 
-    def score(self, pair: Pair, cameras: Sequence[RigCamera], tolerance: float = FIT_TOLERANCE) -> float:
-        return camera_score(self.people[pair], cameras[pair[0]], cameras[pair[1]], tolerance)
+    def add_texture(self, source: TextureSource) -> None:
+        """Use texture, in place of people, for pairs of unconfirmed cameras that it determines."""
+        left = self.unconfirmed()
+        others = [self.cameras, *(mistake.cameras for mistake in _other_lenses(self.cameras))]
+        for pair in choose_pairs(source.affinity()):
+            if not left & set(pair) or (pair in self.shared and self.is_texture(pair)):
+                continue
+            found = _determined(source, pair, self.cameras) or next(
+                filter(None, (_determined(source, pair, cameras, given=True) for cameras in others)), None
+            )
+            if found is not None:
+                for views in (pair, pair[::-1]):
+                    self.shared[views] = _of_texture(found, (self.cameras[view].lens for view in views), views)
+        self._compare()
+
+    def score(self, pair: Pair, cameras: Sequence[RigCamera], scale: float = 1.0) -> float:
+        return self.shared[pair].score(cameras[pair[0]], cameras[pair[1]], scale)
 
     def mean_given(self, pairs: Sequence[Pair]) -> float:
         return float(np.mean([self.given[pair] for pair in pairs])) if pairs else 0.0
 
-    def mean(self, pairs: Sequence[Pair], cameras: Sequence[RigCamera], tolerance: float = FIT_TOLERANCE) -> float:
-        return float(np.mean([self.score(pair, cameras, tolerance) for pair in pairs])) if pairs else 0.0
+    def mean(self, pairs: Sequence[Pair], cameras: Sequence[RigCamera], scale: float = 1.0) -> float:
+        return float(np.mean([self.score(pair, cameras, scale) for pair in pairs])) if pairs else 0.0
 
     def touched(self, views: Sequence[int]) -> tuple[list[Pair], list[Pair]]:
         """Return the pairs that involve some of the views, and the others."""
         inside = [pair for pair in self.pairs if set(pair) & set(views)]
         return inside, [pair for pair in self.pairs if pair not in inside]
 
-    def partners(self, view: int) -> dict[int, PersonPairs]:
-        others = [other for other in range(len(self.names)) if (view, other) in self.people]
-        others.sort(key=lambda other: (-self.people[view, other].common_instants, other))
-        return {other: self.people[view, other] for other in others[:MAX_PARTNERS]}
+    def partners(self, view: int) -> dict[int, SharedPoints]:
+        others = [other for other in range(len(self.names)) if (view, other) in self.shared]
+        others.sort(key=lambda other: (-self.shared[view, other].num_instants, other))
+        return {other: self.shared[view, other] for other in others[:MAX_PARTNERS]}
+
+    def unconfirmed(self) -> set[int]:
+        """Return the views whose cameras could be elsewhere, relative to most others, with the same scores."""
+        fitting = [pair for pair in self.pairs if self.given[pair] >= MIN_FIT]
+        wrong = {view for pair in self.pairs if pair not in fitting and self.is_texture(pair) for view in pair}
+        sure = {view for view in range(len(self.names)) if view not in wrong and self._is_noticed(view, fitting)}
+        links = [pair for pair in fitting if set(pair) <= sure]
+        placed: set[int] = set()
+        for pair in links:
+            if not set(pair) <= placed:
+                placed = max(placed, self._grown(pair, links), key=len)
+        return set(range(len(self.names))) - placed
+
+    def is_texture(self, pair: Pair) -> bool:
+        """Return whether a pair is compared by texture."""
+        return self.shared[pair].evidence is not Evidence.PEOPLE
+
+    def is_wide(self, pair: Pair) -> bool:
+        """Return whether a pair is compared by texture that calibrated views from so far apart can hardly share."""
+        first, second = (self.cameras[view].rotation[2] for view in pair)
+        return self.is_texture(pair) and float(direction_angle_deg(first, second)) > texture_pairs.WIDE_DEG
+
+    def _is_noticed(self, view: int, fitting: Sequence[Pair]) -> bool:
+        """Return whether the score of a pair falls wherever the camera is turned, or displaced across a baseline."""
+        own = sorted((pair for pair in fitting if view in pair), key=lambda pair: -self.given[pair])[:MAX_PARTNERS]
+        if not own:
+            return False
+        camera, cameras = self.cameras[view], list(self.cameras)
+        baseline = self.cameras[sum(own[0]) - view].center - camera.center
+        reach = float(np.linalg.norm(baseline))
+        moved = []
+        for sign in (1, -1):
+            for axis in np.eye(3):
+                turn = Rotation.from_rotvec(sign * np.radians(TRIED_TURN_DEG) * axis).as_matrix()
+                moved.append(camera.placed(turn @ camera.rotation, camera.center))
+            centers = camera.center + sign * TRIED_SHIFT * reach * tangents(baseline / reach)
+            moved += [camera.placed(camera.rotation, center) for center in centers]
+        for other in moved:
+            cameras[view] = other
+            if not any(self.score(pair, cameras) <= MAX_MISFIT * self.given[pair] for pair in own):
+                return False
+        return True
+
+    def _grown(self, start: Pair, links: Sequence[Pair]) -> set[int]:
+        """Return the views whose places follow from two placed ones each, in different directions."""
+        placed, grows = set(start), True
+        while grows:
+            grows = False
+            for view in set(range(len(self.names))) - placed:
+                others = [
+                    self.cameras[sum(pair) - view].center for pair in links if view in pair and placed & set(pair)
+                ]
+                rays = [center - self.cameras[view].center for center in others]
+                rays = [ray / max(float(np.linalg.norm(ray)), 1e-12) for ray in rays]
+                if any(np.linalg.norm(np.cross(a, b)) > MIN_BASELINE_SINE for a, b in combinations(rays, 2)):
+                    placed, grows = placed | {view}, True
+        return placed
+
+
+def _determined(
+    source: TextureSource, pair: Pair, cameras: Sequence[RigCamera], *, given: bool = False
+) -> PairPose | None:
+    """Return the pose of a pair through the lenses of cameras, or their pose, None unless texture determines it."""
+    first, second = (cameras[view] for view in pair)
+    pose = relative_pose_of(first.world_to_camera, second.world_to_camera)
+    if given and pose is None:
+        return None
+    found = source.pair(pair, (first.lens, second.lens), pose if given else None)
+    least = texture_pairs.least_determined(second.rotation @ first.rotation.T)
+    return found if found is not None and found.score >= least else None
+
+
+def _of_texture(found: PairPose, lenses: Iterable[Lens], views: Pair) -> SharedPoints:
+    """Return the matches of a pair in an order of its views."""
+    matches, both = found.matches, tuple(lenses)
+    assert matches is not None
+    pixels = (matches.first, matches.second) if views[0] == found.first else (matches.second, matches.first)
+    first, second = (normalized_points(points, lens)[None] for points, lens in zip(pixels, both, strict=True))
+    one = np.zeros(1, dtype=np.int64)
+    people = PersonPairs(
+        lenses=(both[0], both[1]),
+        instants=one,
+        first_tracklets=one,
+        second_tracklets=one,
+        first=first,
+        second=second,
+        weights=np.ones(first.shape[:2]),
+        exchanged=one > 0,
+        possible=1,
+    )
+    return SharedPoints(
+        evidence=found.evidence,
+        people=people,
+        num_instants=found.num_instants,
+        tolerance=texture_pairs.FIT_TOLERANCE * tolerance((both[0], both[1])),
+        min_turn_deg=MIN_TEXTURE_TURN_DEG,
+    )
 
 
 def check_calibration(
     names: Sequence[str],
     cameras: Sequence[RigCamera],
     people: Sequence[ViewPeople],
+    textures: Sequence[TextureSource] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> CalibrationCheckRecord:
     """Compare calibrated static cameras with body keypoints in undistorted original pixels of the same lenses.
 
-    `progress` receives the number of views that are done, and of all.
+    Texture, by one method after the other, is used while no fault is named and cameras are unconfirmed. `progress`
+    receives the number of views that are done, and of all.
     """
     check = _Check(names, cameras, people)
     findings = [_duplicate_finding(check, views) for views in find_duplicates(cameras)]
-    if not findings and min(check.given.values(), default=1.0) < _GOOD_FIT:
-        finding = (
-            _exchanged(check) or _common_mistake(check) or _moved_camera(check, progress) or _contradicted(check)
-        )
+    if not findings:
+        finding = _fault(check, progress)
+        for source in textures:
+            if finding is None and check.unconfirmed():
+                check.add_texture(source)
+                finding = _fault(check, progress)
+        finding = finding or _contradicted(check)
         findings = [] if finding is None else [finding]
-    seen = {view for pair in check.pairs for view in pair}
     return CalibrationCheckRecord(
         pairs=tuple(
             PairFitRecord(
                 views=(names[i], names[j]),
+                evidence=check.shared[i, j].evidence.value,
                 score=check.given[i, j],
-                num_instants=check.people[i, j].common_instants,
+                num_instants=check.shared[i, j].num_instants,
                 fits=check.given[i, j] >= MIN_FIT,
             )
             for i, j in check.pairs
         ),
         findings=tuple(findings),
-        unchecked=tuple(name for view, name in enumerate(names) if view not in seen),
-        reason="" if check.pairs else f"no two views show people at {MIN_COMMON} or more common instants",
+        unconfirmed=tuple(names[view] for view in sorted(check.unconfirmed())),
     )
+
+
+def _fault(check: _Check, progress: Callable[[int, int], None] | None) -> FindingRecord | None:
+    """Return the hypothesis that fits far better than the calibration."""
+    if min(check.given.values(), default=1.0) >= _GOOD_FIT:
+        return None
+    return _exchanged(check) or _common_mistake(check) or _moved_camera(check, progress)
 
 
 _GOOD_FIT = 0.85
@@ -303,7 +505,7 @@ def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> FindingRecord:
     wrong = [check.names[view] for view, fit in fits.items() if fit < MIN_FIT]
     what = f"{listed(names, separator=' and ')} have the same pose"
     if len(right) == 1 and wrong and len(fits) == len(views):
-        what += f": that of {check.names[right[0]]}, which fits the people in the other views"
+        what += f": that of {check.names[right[0]]}, which fits the other views"
         fix = f"correct the pose of {listed(wrong, separator=' and ')} in the calibration"
     else:
         fix = in_options("correct the calibration, or leave one of the views out with ⟨views⟩")
@@ -343,7 +545,7 @@ def _exchanged(check: _Check) -> FindingRecord | None:
     if given > CERTAIN_SHARE * better or not _is_better(given, better) or not settled:
         return None
     names = tuple(check.names[view] for view in sorted(order))
-    figures = f"the people fit with a score of {better:.2f} instead of {given:.2f}"
+    figures = f"the pictures fit with a score of {better:.2f} instead of {given:.2f}"
     if len(names) == 2:
         what = f"{names[0]} and {names[1]} are swapped: {figures} if they are exchanged"
     else:
@@ -397,9 +599,10 @@ def _refit(check: _Check, view: int) -> _Refit | None:
     if len(partners) < 2 or not others:
         return None
     camera, is_turn = refit_rotation(view, check.cameras, partners), True
-    better = mean_score(camera, check.cameras, partners, FIT_TOLERANCE)
+    better = mean_score(camera, check.cameras, partners)
     if better < MIN_FIT:
-        free = refit_pose(view, check.cameras, partners)
+        is_wide = any(check.is_wide(pair) for pair in touched)  # repeated structures agree on wrong poses
+        free = None if is_wide else refit_pose(view, check.cameras, partners)
         if free is not None:
             camera, is_turn = free, False
     cameras = [*check.cameras[:view], camera, *check.cameras[view + 1 :]]
@@ -420,24 +623,34 @@ def _moved_finding(check: _Check, refit: _Refit) -> FindingRecord | None:
     angle = float(rotation_angle_deg(given.rotation, refit.camera.rotation))
     shift = float(np.linalg.norm(given.center - refit.camera.center))
     reach = float(np.mean([np.linalg.norm(camera.center - given.center) for camera in check.cameras]))
-    figures = f"the people fit with a score of {refit.better:.2f} instead of {refit.given:.2f}"
     displaced = not refit.is_turn and shift >= MIN_SHIFT * reach
-    if angle < MIN_TURN_DEG and not displaced:
+    least = max(check.shared[pair].min_turn_deg for pair in check.touched([refit.view])[0])
+    if angle < least and not displaced:
         return None
+    where = ""
     if displaced:
         where = f"{shift:.3g} units from its place" + (f" and turned by {angle:.0f} degrees" if angle >= 5 else "")
-        what = f"{name} is {where}: {figures} at the corrected pose"
-    else:
-        what = f"{name} is turned by {angle:.0f} degrees: {figures} once it is turned back"
+    return _pose_finding([name], angle, (refit.given, refit.better), _certainty(refit.given, refit.better), where)
+
+
+def _pose_finding(
+    names: Sequence[str], angle_deg: float, scores: tuple[float, float], certainty: Certainty, where: str = ""
+) -> FindingRecord:
+    """Report a camera, or one of two, that is turned, or elsewhere; scores are those given, and of the correction."""
+    named = listed(names, separator=" or ")
+    figures = f"the pictures fit with a score of {scores[1]:.2f} instead of {scores[0]:.2f}"
+    what = f"{named} is turned by {angle_deg:.0f} degrees: {figures} once it is turned back"
+    if where:
+        what = f"{named} is {where}: {figures} at the corrected pose"
     return FindingRecord(
-        fault="displaced" if displaced else "turned",
-        views=(name,),
-        certainty=_certainty(refit.given, refit.better),
+        fault="displaced" if where else "turned",
+        views=tuple(names),
+        certainty=certainty,
         what=what,
-        fix=in_options(f"calibrate {name} again, or leave its pose out (⟨poses=predicted⟩)"),
-        score=refit.given,
-        better_score=refit.better,
-        angle_deg=angle,
+        fix=in_options(f"calibrate {named} again, or leave its pose out (⟨poses=predicted⟩)"),
+        score=scores[0],
+        better_score=scores[1],
+        angle_deg=angle_deg,
     )
 
 
@@ -448,8 +661,8 @@ def _common_mistake(check: _Check) -> FindingRecord | None:
         return None
     results = []
     for mistake in common_mistakes(check.cameras):  # errors shrink with longer focal lengths, so does the tolerance
-        tolerance = FIT_TOLERANCE / max(1.0, mistake.focal_ratio)
-        results.append((check.mean(check.pairs, mistake.cameras, tolerance), mistake))
+        scale = 1 / max(1.0, mistake.focal_ratio)
+        results.append((check.mean(check.pairs, mistake.cameras, scale), mistake))
     better, best = max(results, key=lambda result: result[0])
     if given > CERTAIN_SHARE * better or not _is_better(given, better):
         return None
@@ -457,7 +670,7 @@ def _common_mistake(check: _Check) -> FindingRecord | None:
         fault="convention",
         views=check.names,
         certainty="likely" if len(check.pairs) < 3 else "certain",
-        what=f"{best.what}: the people fit with a score of {better:.2f} instead of {given:.2f} after correction",
+        what=f"{best.what}: the pictures fit with a score of {better:.2f} instead of {given:.2f} after correction",
         fix=in_options(best.fix),
         score=given,
         better_score=better,
@@ -465,24 +678,39 @@ def _common_mistake(check: _Check) -> FindingRecord | None:
 
 
 def _contradicted(check: _Check) -> FindingRecord | None:
-    """Report pairs that do not fit although the people determine another relative pose of them well."""
-    wrong = []
+    """Report pairs that do not fit although the evidence determines another relative pose of them well.
+
+    A turn of one camera that explains texture accuses a pair by itself; other poses do where half of the pairs do not
+    fit: repeated structures, such as equal panels of walls, agree on wrong poses.
+    """
+    turned, wrong = {}, {}
     for pair in check.pairs:
-        if check.given[pair] < MAX_CONTRADICTED:
-            better = _best_pose_score(check, pair)
-            if better is not None:
-                wrong.append((pair, better))
-    if not wrong or 2 * len(wrong) < len(check.pairs):
+        if check.given[pair] < (MIN_FIT if check.is_texture(pair) else MAX_CONTRADICTED):
+            turn = _turned_fit(check, pair) if check.is_texture(pair) else None
+            if turn is not None and turn.score >= MIN_FIT:
+                if turn.angle_deg >= check.shared[pair].min_turn_deg:
+                    turned[pair] = turn
+            elif not check.is_wide(pair):
+                better = _best_pose_score(check, pair)
+                if better is not None:
+                    wrong[pair] = better
+    scores = {pair: turn.score for pair, turn in turned.items()}
+    if 2 * (len(wrong) + len(turned)) >= len(check.pairs):
+        scores |= wrong
+    if not scores:
         return None
-    views = sorted({view for pair, _ in wrong for view in pair})
-    given = check.mean_given([pair for pair, _ in wrong])
-    better = float(np.mean([score for _, score in wrong]))
-    pairs = listed([f"{check.names[i]}-{check.names[j]}" for (i, j), _ in wrong], 6)
+    views = _suspects(check, list(scores))
+    given, better = check.mean_given(list(scores)), float(np.mean(list(scores.values())))
+    if len(scores) == len(turned) == 1 and better >= _GOOD_FIT:
+        (turn,) = turned.values()
+        names = [check.names[view] for view in views if len(views) == 1 or view in turn.views]
+        return _pose_finding(names, turn.angle_deg, (given, better), "likely")
+    pairs = listed([f"{check.names[i]}-{check.names[j]}" for i, j in sorted(scores)], 6)
     return FindingRecord(
         fault="contradicted",
         views=tuple(check.names[view] for view in views),
         certainty="likely",
-        what=f"{len(wrong)} of {counted(len(check.pairs), 'pair')} of cameras do not fit the people: {pairs} "
+        what=f"{len(scores)} of {counted(len(check.pairs), 'pair')} of cameras do not fit the pictures: {pairs} "
         f"(score {given:.2f}, {better:.2f} at other poses)",
         fix="check that the calibration belongs to these videos and that the clocks are right; "
         "or leave it out and let the tool register the cameras",
@@ -491,10 +719,39 @@ def _contradicted(check: _Check) -> FindingRecord | None:
     )
 
 
+def _suspects(check: _Check, wrong: Sequence[Pair]) -> list[int]:
+    """Return the views of pairs that do not fit: the one that they share, or that fits no other, if there is one."""
+    views = {view for pair in wrong for view in pair}
+    fitting = {view for pair in check.pairs if check.given[pair] >= MIN_FIT for view in pair}
+    for narrower in (views.intersection(*wrong) if len(wrong) > 1 else set(), views - fitting):
+        if len(narrower) == 1:
+            return list(narrower)
+    return sorted(views)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """The best score of a pair with one camera turned about its centre, the angle, and which camera it may be."""
+
+    score: float
+    angle_deg: float
+    views: tuple[int, ...]
+
+
+def _turned_fit(check: _Check, pair: Pair) -> _Turn:
+    fits = {}
+    for view, other in (pair, pair[::-1]):
+        camera = refit_rotation(view, check.cameras, {other: check.shared[view, other]})
+        angle_deg = float(rotation_angle_deg(camera.rotation, check.cameras[view].rotation))
+        fits[view] = (check.shared[view, other].score(camera, check.cameras[other]), angle_deg)
+    best, angle_deg = max(fits.values())
+    return _Turn(best, angle_deg, tuple(view for view, (score, _) in fits.items() if score > MAX_MISFIT * best))
+
+
 def _best_pose_score(check: _Check, pair: Pair) -> float | None:
     """Return the score of the best relative pose of a pair; None if it is near, or could be one by chance."""
-    first, second = (check.cameras[view] for view in pair)
-    people = check.people[pair].thinned(MAX_ESTIMATED)
+    shared, (first, second) = check.shared[pair], (check.cameras[view] for view in pair)
+    people = shared.people.thinned(MAX_ESTIMATED)
     found = quick_people_pose(people)
     if found is None or found.score < MIN_STRICT:
         return None
@@ -502,7 +759,9 @@ def _best_pose_score(check: _Check, pair: Pair) -> float | None:
     if given is not None:
         turn = rotation_angle_deg(found.pose.rotation, given.rotation)
         bend = direction_angle_deg(found.pose.direction, given.direction)
-        if max(turn, bend) < MIN_CONTRADICTION_DEG:
+        if max(turn, bend) < (MIN_TURN_DEG if check.is_texture(pair) else MIN_CONTRADICTION_DEG):
             return None
+    if check.is_texture(pair):
+        return found.score
     control = quick_people_pose(people.shuffled())
     return found.score if control is None or found.score >= MIN_CONTROL_RATIO * control.score else None

@@ -1,6 +1,7 @@
-"""The pose of one camera from the keypoints that it shares with cameras whose poses are trusted."""
+"""The pose of one camera from the points that it shares with cameras whose poses are trusted."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Float
@@ -10,32 +11,53 @@ from scipy.spatial.transform import Rotation
 from page4d.rig.epipolar import relative_pose_of, sampson_errors, unit_rays
 from page4d.rig.people.pairs import PersonPairs, camera_score
 from page4d.rig.people.pose import quick_people_pose
-from page4d.rig.records import Array, RigCamera
+from page4d.rig.records import Array, Evidence, RigCamera
 
-_WIDE = 0.06
-"""Tolerance, in units of the focal length, at which starts are ranked and people are assigned: 3.4 degrees."""
+_WIDE = 3.0
+"""Tolerances at which starts are ranked and people are assigned: 3.4 degrees for people."""
 
-_NARROW = 0.02
-"""Tolerance at which results are compared: right cameras score 0.6 to 0.85 on footage, swapped ones below 0.4."""
-
-_SCALES = (0.05, 0.015, 0.006)
-"""Scales of the Cauchy loss, from wide to narrow."""
+_SCALES = (2.5, 0.75, 0.3)
+"""Scales of the Cauchy loss in tolerances, from wide to narrow."""
 
 _MAX_INSTANTS = 25
 """Instants of a refit; all of them are 33 joints each, and their errors repeat."""
 
 _NUM_STARTS = 3
 
-Shared = Mapping[int, PersonPairs]
-"""People shared with other views, the view to be fitted first."""
+
+@dataclass(frozen=True, kw_only=True)
+class SharedPoints:
+    """Points that two views share by one kind of evidence, at some instants.
+
+    Matches of texture are the joints of one person. `tolerance` is the Sampson error, in focal lengths, at which a
+    point no longer supports cameras. `min_turn_deg` is the smallest turn of a camera that the evidence shows.
+    """
+
+    evidence: Evidence
+    people: PersonPairs
+    num_instants: int
+    tolerance: float
+    min_turn_deg: float
+
+    def score(self, first: RigCamera, second: RigCamera, scale: float = 1.0) -> float:
+        """Return the score of two cameras at some tolerances, in [0, 1]."""
+        return camera_score(self.people, first, second, scale * self.tolerance)
+
+    def thinned(self) -> "SharedPoints":
+        """Return the points at no more than `_MAX_INSTANTS` instants."""
+        return replace(self, people=self.people.thinned(_MAX_INSTANTS))
+
+
+Shared = Mapping[int, SharedPoints]
+"""Points shared with other views, the view to be fitted first."""
 
 
 def refit_rotation(view: int, cameras: Sequence[RigCamera], shared: Shared) -> RigCamera:
-    """Turn a camera about its centre until its keypoints fit those of the other cameras best.
+    """Turn a camera about its centre until its points fit those of the other cameras best.
 
-    Source: with known centres, a joint seen by another camera gives one linear equation in the rotation.
+    Source: with known centres, a point seen by another camera gives one linear equation in the rotation.
     """
-    shared = {other: pair.thinned(_MAX_INSTANTS) for other, pair in shared.items()}
+    shared = {other: pair.thinned() for other, pair in shared.items()}
     camera = cameras[view]
     rolls = [Rotation.from_euler("z", angle, degrees=True).as_matrix() @ camera.rotation for angle in (90, 180, 270)]
     rotations = [camera.rotation, *rolls, _linear_rotation(view, cameras, shared)]
@@ -45,7 +67,7 @@ def refit_rotation(view: int, cameras: Sequence[RigCamera], shared: Shared) -> R
 
 def refit_pose(view: int, cameras: Sequence[RigCamera], shared: Shared) -> RigCamera | None:
     """Return the camera at the pose that fits two or more other cameras best; None if they do not determine it."""
-    shared = {other: pair.thinned(_MAX_INSTANTS) for other, pair in shared.items()}
+    shared = {other: pair.thinned() for other, pair in shared.items()}
     poses = _pair_poses(cameras, shared)
     center = _meeting_point([(cameras[other].center, ray) for other, (_, ray) in poses.items()])
     if len(poses) < 2 or center is None:
@@ -54,9 +76,9 @@ def refit_pose(view: int, cameras: Sequence[RigCamera], shared: Shared) -> RigCa
     return _best(cameras, shared, [cameras[view], *starts], True)
 
 
-def mean_score(camera: RigCamera, cameras: Sequence[RigCamera], shared: Shared, tolerance: float = _NARROW) -> float:
+def mean_score(camera: RigCamera, cameras: Sequence[RigCamera], shared: Shared, scale: float = 1.0) -> float:
     """Return the mean score of a camera with the others."""
-    scores = [camera_score(pair, camera, cameras[other], tolerance) for other, pair in shared.items()]
+    scores = [pair.score(camera, cameras[other], scale) for other, pair in shared.items()]
     return float(np.mean(scores)) if scores else 0.0
 
 
@@ -81,7 +103,7 @@ def _refined(camera: RigCamera, cameras: Sequence[RigCamera], shared: Shared, fr
             for other, (own, others, weights) in points.items():
                 pose = relative_pose_of(candidate.world_to_camera, cameras[other].world_to_camera)
                 errors = np.ones(len(own)) if pose is None else sampson_errors(pose.essential, own, others)
-                parts.append(np.sqrt(weights) * errors)
+                parts.append(np.sqrt(weights) * errors / shared[other].tolerance)
             return np.concatenate(parts)
 
         solution = least_squares(
@@ -91,9 +113,10 @@ def _refined(camera: RigCamera, cameras: Sequence[RigCamera], shared: Shared, fr
     return camera
 
 
-def _matched(people: PersonPairs, camera: RigCamera, other: RigCamera) -> PersonPairs:
+def _matched(shared: SharedPoints, camera: RigCamera, other: RigCamera) -> PersonPairs:
     """Return the pairs of the same person under a pose, all pairs where too few fit."""
-    rows, _ = people.assign(relative_pose_of(camera.world_to_camera, other.world_to_camera), _WIDE)
+    people, pose = shared.people, relative_pose_of(camera.world_to_camera, other.world_to_camera)
+    rows, _ = people.assign(pose, _WIDE * shared.tolerance)
     return people.subset(rows) if len(rows) >= 0.5 * people.common_instants else people
 
 
@@ -103,7 +126,7 @@ def _pair_poses(
     """Return the rotation of the camera, and its direction from each other camera with a pose, in the world."""
     poses = {}
     for other, pair in shared.items():
-        found = quick_people_pose(pair)
+        found = quick_people_pose(pair.people)
         if found is not None:  # x_other = rotation @ x_view + direction
             rotation, direction = found.pose.rotation, found.pose.direction
             poses[other] = (rotation.T @ cameras[other].rotation, cameras[other].rotation.T @ direction)
@@ -113,8 +136,10 @@ def _pair_poses(
 def _linear_rotation(view: int, cameras: Sequence[RigCamera], shared: Shared) -> Float[Array, "3 3"]:
     """Solve n^T R^T x = 0 for the rotation R of the camera: n are normals of the epipolar planes of others' rays."""
     products = []
-    for other, pair in shared.items():
-        rows = pair.weights > np.median(pair.weights) if pair.weights.size else pair.weights > 0
+    for other, points in shared.items():
+        pair = points.people
+        rows = pair.weights > 0
+        rows &= pair.weights >= (np.median(pair.weights) if pair.weights.size else 0.0)
         own = unit_rays(pair.first[rows])
         world = unit_rays(pair.second[rows]) @ cameras[other].rotation
         normals = np.cross(cameras[view].center - cameras[other].center, world)

@@ -99,6 +99,14 @@ def in_front(
     return ((depth_first > 0) & (depth_second > 0)) | (squared_sine < _MIN_SQUARED_SINE)
 
 
+def tangents(direction: Float[Array, " 3"]) -> Float[Array, "2 3"]:
+    """Return two unit vectors orthogonal to `direction` and to each other."""
+    axis = np.eye(3)[np.argmin(np.abs(direction))]
+    tangent = np.cross(direction, axis)
+    tangent /= np.linalg.norm(tangent)
+    return np.stack([tangent, np.cross(direction, tangent)])
+
+
 def decompose_essential(
     essential: Float[Array, "3 3"],
     first: Float[Array, "K 2"],
@@ -212,7 +220,7 @@ def _cauchy_loss(errors: Array, weights: Array, scale: float) -> float:
 
 def _moved(pose: RelativePose, step: Array) -> RelativePose:
     """Rotate by the rotation vector `step[:3]` and move the direction by `step[3:]` in its tangent plane."""
-    direction = pose.direction + step[3:] @ _tangents(pose.direction)
+    direction = pose.direction + step[3:] @ tangents(pose.direction)
     return RelativePose(
         rotation=Rotation.from_rotvec(step[:3]).as_matrix() @ pose.rotation,
         direction=direction / np.linalg.norm(direction),
@@ -223,7 +231,7 @@ def _errors_and_derivatives(pose: RelativePose, first: Array, second: Array) -> 
     """Return Sampson errors [K] of points [K, 3] and their derivatives [5, K] to the steps of `_moved`."""
     cross = _skew(pose.direction)
     changes = [cross @ _skew(axis) @ pose.rotation for axis in np.eye(3)]
-    changes += [_skew(tangent) @ pose.rotation for tangent in _tangents(pose.direction)]
+    changes += [_skew(tangent) @ pose.rotation for tangent in tangents(pose.direction)]
     line_second, line_first, residual = _epipolar_lines(cross @ pose.rotation, first, second)
     squared = np.square(line_second[:, :2]).sum(-1) + np.square(line_first[:, :2]).sum(-1)
     length = np.sqrt(np.maximum(squared, np.finfo(np.float64).tiny))
@@ -250,14 +258,6 @@ def _relative_depths(pose: RelativePose, first: Array, second: Array) -> tuple[A
     cosine = (ray_first * ray_second).sum(-1)
     along_first, along_second = ray_first @ pose.direction, ray_second @ pose.direction
     return cosine * along_second - along_first, along_second - cosine * along_first, 1 - np.square(cosine)
-
-
-def _tangents(direction: Array) -> Array:
-    """Return two unit vectors [2, 3] orthogonal to `direction` and to each other."""
-    axis = np.eye(3)[np.argmin(np.abs(direction))]
-    tangent = np.cross(direction, axis)
-    tangent /= np.linalg.norm(tangent)
-    return np.stack([tangent, np.cross(direction, tangent)])
 
 
 def _homogeneous(points: Array) -> Array:

@@ -160,7 +160,7 @@ class PixelEvidence:
         Raises:
             InputError: if a frame cannot be decoded.
         """
-        return self._texture(ROOT_SIFT)
+        return self.extracted(ROOT_SIFT)
 
     @cached_property
     def learned_method(self) -> TextureMethod:
@@ -174,9 +174,14 @@ class PixelEvidence:
         Raises:
             InputError: if a frame cannot be decoded.
         """
-        return self._texture(self.learned_method)
+        return self.extracted(self.learned_method)
 
-    def _texture(self, method: TextureMethod) -> tuple[ViewTexture, ...]:
+    def extracted(self, method: TextureMethod) -> tuple[ViewTexture, ...]:
+        """Extract the texture of the views at some of these instants.
+
+        Raises:
+            InputError: if a frame cannot be decoded.
+        """
         step = of_stage(self.progress, f"detecting: {method.evidence}")
         scene = with_content(self.scene, self.samples)
         return extract_texture(scene, self.instants, self.lenses, method, step)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
@@ -17,7 +17,8 @@ from page4d.rig.epipolar import (
     sampson_errors,
     unit_rays,
 )
-from page4d.rig.records import Array, Lens, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
+from page4d.rig.learned import tolerance
+from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod, ViewTexture, match_textures
 
 MIN_SHARE = 0.45
@@ -112,6 +113,59 @@ def register_texture_pair(
     if found.is_accepted and share < MIN_SHARE:
         return replace(found, reason=f"{small} without a loop", needs_loop=True)
     return found
+
+
+MIN_DETERMINED, MIN_DETERMINED_SHARE = 60, 0.5
+"""Fewest distinct inliers, and least share of the distinct matches, of a pose that can contradict a calibration."""
+
+MIN_WIDE, WIDE_DEG = 100, 75.0
+"""Fewest distinct inliers of views whose optical axes are farther apart: opposite views agree on wrong poses."""
+
+
+FIT_TOLERANCE = 4.0
+"""Sampson error, in tolerances of an inlier, at which a match no longer supports given cameras: 3 px of a picture of
+640 px. Right calibrations score 0.96, and at most 0.34 with a camera turned by 5 degrees; the tolerance of an inlier
+would accuse good calibrations."""
+
+
+def determined_pair(
+    matches: TextureMatches,
+    lenses: tuple[Lens, Lens],
+    indices: tuple[int, int],
+    evidence: Evidence,
+    seed: int = 0,
+    pose: RelativePose | None = None,
+) -> PairPose | None:
+    """Return the best pose of a pair, or a given one, with the matches that agree with it; None unless they suffice.
+
+    The gates are stricter than those of registration, where loops and people refuse wrong pairs.
+    """
+    matches = replace(matches, tolerance=tolerance(lenses) * (1.0 if pose is None else FIT_TOLERANCE))
+    pose = pose or _fitted(matches, lenses, seed)
+    if pose is None:
+        return None
+    inliers = _inliers(pose, matches, lenses)
+    count, total = (_num_distinct(matches, chosen) for chosen in (inliers, np.ones_like(inliers)))
+    if count < least_determined(pose.rotation) or count < MIN_DETERMINED_SHARE * total:
+        return None
+    if _doubt(pose, matches, lenses, inliers):
+        return None
+    return PairPose(
+        first=indices[0],
+        second=indices[1],
+        evidence=evidence,
+        rotation=pose.rotation,
+        direction=pose.direction,
+        score=float(count),
+        num_instants=len(np.unique(matches.instants[inliers])),
+        matches=_distinct(matches, inliers, 1.0),
+    )
+
+
+def least_determined(rotation: Float[Array, "3 3"]) -> int:
+    """Return the fewest distinct inliers that determine a pair with this relative rotation."""
+    axis = np.array([0.0, 0.0, 1.0])
+    return MIN_DETERMINED if direction_angle_deg(rotation[2], axis) <= WIDE_DEG else MIN_WIDE
 
 
 def _with_controls(

@@ -1,7 +1,7 @@
 """Cameras before the network runs: registration of a rig from evidence, and the check of a given calibration.
 
 Registration runs in a reconstruction, or alone, where it writes a calibration for other programs. The check compares
-a calibration with camera motion and people.
+a calibration with camera motion, people and texture.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -522,10 +522,7 @@ def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
 
 
 def check_for_run(pixels: PixelEvidence, notify: Notify) -> CalibrationCheckRecord | None:
-    """Check the calibration of a scene, and report faults as warnings; what prevents the check is one too.
-
-    Without the pose model only camera motion and the calibration itself are checked.
-    """
+    """Check the calibration of a scene, and report faults as warnings; what prevents the check is one too."""
     scene = pixels.scene
     for notice in one_per_fact(calibrated_motion_notices(scene, pixels.motions), scene.view_names):
         notify(notice)
@@ -540,14 +537,9 @@ def check_for_run(pixels: PixelEvidence, notify: Notify) -> CalibrationCheckReco
 
 
 def check_notices(scene: Scene, record: CalibrationCheckRecord) -> tuple[Notice, ...]:
-    """Report the faults of a calibration and its clocks as warnings, and what was not checked."""
+    """Report the faults of a calibration and its clocks as warnings, and what is confirmed."""
     texts = [*(f"{scene.calibration}: {finding.text}" for finding in record.findings), *record.clocks]
     notices = [*one_per_fact(map(Notice, texts), scene.view_names)]
-    if not record.is_checked:
-        notices.append(Notice(f"the calibration is not compared with people: {record.reason}", Level.INFO))
-    elif not record.findings:
-        lowest = min(pair.score for pair in record.pairs)
-        left = f"; not compared: {listed(record.unchecked)}" if record.unchecked else ""
-        text = f"no fault of the calibration is found from people (lowest score of a pair {lowest:.2f}){left}"
-        notices.append(Notice(text, Level.INFO))
+    if record.verdict:
+        notices.append(Notice(f"{scene.calibration}: {record.verdict}", Level.INFO))
     return tuple(notices)

@@ -146,20 +146,20 @@ def calibration_notice(
 ) -> Notice | None:
     """Warn of a camera that the network predicts far from its calibration, the others near theirs.
 
-    Evidence from people comes first: if it names cameras, or supports the calibration of this one, nothing is added.
-    A network that is conditioned on the calibration is a weak witness.
+    People and texture come first: if they name cameras, or confirm this one, nothing is added. A network that is
+    conditioned on the calibration is a weak witness.
     """
     for camera in agreement.cameras:
         if camera.view == agreement.at_fault:
             share = "" if camera.share is None else f" ({camera.share:.0%} of the rig)"
             unit = " m" if scene.scale.unit == "metre" else ""
             residual = f"{camera.rotation_deg:.1f} deg and {camera.distance:.3g}{unit}{share}"
-            if check is not None and (check.findings or check.fits(camera.view)):
+            if check is not None and (check.findings or check.confirms(camera.view)):
                 return None
             given = ", which the calibration is an input of," if is_conditioned else ""
             text = f"the network{given} predicts {camera.view} elsewhere than the calibration, by {residual}"
             command = f"'page4d inspect-scene SCENE{as_words(vars(scene.options), (*CALIBRATED, *OPENING))} --check'"
-            others = f"and the other cameras near theirs: either may be wrong; {command} compares it with people"
+            others = f"and the other cameras near theirs: either may be wrong; {command} compares it with pixels"
             return Notice(f"{scene.calibration}: {text}, {others}")
     return None
 

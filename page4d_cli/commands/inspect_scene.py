@@ -22,8 +22,8 @@ def inspect_scene(
     check: Annotated[
         bool,
         Option(
-            "Compare the calibration of static cameras, and the clocks, with people and pixels; needs --calibration, "
-            "and 'page4d weights get people' for people.",
+            "Compare the calibration of static cameras with people and texture, and the clocks with people; needs "
+            "--calibration, and 'page4d weights get people' for people.",
             RIG,
         ),
     ] = False,

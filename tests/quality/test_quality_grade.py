@@ -167,7 +167,7 @@ LONELY = [
 ]
 """Pairs of four views of which the last fits no other."""
 
-FITS = PairFitRecord(views=("cam0", "cam1"), score=0.9, num_instants=50, fits=True)
+FITS = PairFitRecord(views=("cam0", "cam1"), evidence="people", score=0.9, num_instants=50, fits=True)
 MOVING = RigRecord(asked="auto", cameras="moving", num_times=2, limit_px=1.0, views=[])
 DEMO = NetworkRecord(name="mv-demo 1.1", trained=True, notice="a demonstration")
 NETWORK = "use a network for real footage: --weights da3-base"

@@ -1,6 +1,8 @@
-"""Faults of calibrations are named from people alone, and right calibrations are not accused."""
+"""Faults of calibrations are named from people or texture; right ones are confirmed as far as these show them."""
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,11 @@ from scipy.spatial.transform import Rotation
 
 from page4d.output.record import CalibrationCheckRecord
 from page4d.rig.calibration_check import calibrated_cameras, check_calibration
+from page4d.rig.epipolar import RelativePose
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.records import RigCamera, ViewPeople
+from page4d.rig.records import Evidence, Lens, PairPose, RigCamera, ViewPeople
+from page4d.rig.texture import TextureMatches
+from page4d.rig.texture_pairs import determined_pair
 from page4d.scene.open import open_scene
 from tests.cli.clips import rig as rig_json
 from tests.cli.clips import write_scene
@@ -40,14 +45,108 @@ def checked(
     return check_calibration(NAMES, cameras, people)
 
 
+NOBODY = (ViewPeople(tracklets=()),) * 4
+
+
+@dataclass
+class Texture:
+    """Matches of points in a box that cameras around it see, with a quarter of wrong ones, of some pairs of views."""
+
+    cameras: tuple[RigCamera, ...]
+    pairs: tuple[tuple[int, int], ...] = tuple(combinations(range(4), 2))
+    right: int = 120
+
+    def affinity(self) -> np.ndarray:
+        return np.ones((len(self.cameras),) * 2)
+
+    def pair(
+        self, views: tuple[int, int], lenses: tuple[Lens, Lens], pose: RelativePose | None = None
+    ) -> PairPose | None:
+        if views not in self.pairs:
+            return None
+        rng = np.random.default_rng(sum(views))
+        points = rng.uniform(-1.2, 1.2, (4 * self.right // 3, 3))
+        ends = []
+        for view in views:
+            camera = self.cameras[view]
+            local = points @ camera.rotation.T + camera.world_to_camera[:3, 3]
+            plane = local[:, :2] / local[:, 2:] + rng.normal(scale=0.0003, size=(len(points), 2))
+            ends.append(plane @ camera.lens.intrinsics[:2, :2].T + camera.lens.intrinsics[:2, 2])
+        ends[1][self.right :] = ends[1][rng.permutation(np.arange(self.right, len(points)))]
+        ids = np.arange(len(points))
+        matches = TextureMatches(
+            first=ends[0], second=ends[1], first_ids=ids, second_ids=ids, instants=0 * ids, keys=ids, tolerance=1.0
+        )
+        return determined_pair(matches, lenses, views, Evidence.TEXTURE, pose=pose)
+
+
+def arc() -> tuple[RigCamera, ...]:
+    return ring(4, np.random.default_rng(4), spread=np.pi / 2)
+
+
+def swapped(cameras: tuple[RigCamera, ...]) -> list[RigCamera]:
+    return [cameras[2], cameras[1], cameras[0], cameras[3]]
+
+
+def halved(cameras: tuple[RigCamera, ...]) -> list[RigCamera]:
+    half = np.diag([0.5, 0.5, 1.0])
+    return [replace(c, lens=replace(c.lens, intrinsics=half @ c.lens.intrinsics)) for c in cameras]
+
+
+def first_turned(cameras: tuple[RigCamera, ...]) -> list[RigCamera]:
+    return [turned(cameras[0], 5.0, np.array([0.3, 0.2, 1.0])), *cameras[1:]]
+
+
+def elsewhere(spread: float) -> Callable[[tuple[RigCamera, ...]], list[RigCamera]]:
+    return lambda _: list(ring(4, np.random.default_rng(9), spread=spread))
+
+
+CHAIN, APART = ((0, 1), (1, 2), (0, 2)), ((0, 1), (2, 3))
+
+
+@pytest.mark.parametrize(
+    ("change", "pairs", "right", "fault", "views", "unconfirmed"),
+    [
+        (tuple, None, 120, None, (), ()),
+        (tuple, CHAIN, 120, None, (), ("cam04",)),
+        (tuple, APART, 120, None, (), ("cam03", "cam04")),
+        (tuple, None, 40, None, (), NAMES),
+        (swapped, None, 120, "swapped", ("cam01", "cam03"), None),
+        (first_turned, None, 120, "turned", ("cam01",), None),
+        (first_turned, CHAIN[:2], 120, "turned", ("cam01",), None),
+        (first_turned, APART, 120, "turned", ("cam01", "cam02"), None),
+        (elsewhere(np.pi / 2), CHAIN[:1], 120, "contradicted", NAMES[:2], None),
+        (elsewhere(2 * np.pi), CHAIN[2:], 120, None, (), NAMES),
+        (halved, APART, 120, "convention", NAMES, None),
+    ],
+)
+def test_texture_names_faults_and_confirms_what_it_determines(
+    change: Callable, pairs: tuple | None, right: int, fault: str | None, views: tuple, unconfirmed: tuple | None
+) -> None:
+    cameras = arc()
+    texture = Texture(cameras, right=right) if pairs is None else Texture(cameras, pairs, right)
+    record = check_calibration(NAMES, change(cameras), NOBODY, [texture])
+    assert [(finding.fault, finding.views) for finding in record.findings] == (
+        [] if fault is None else [(fault, views)]
+    )
+    assert record.verdict.startswith("no fault" if unconfirmed == () else "" if fault else "not confirmed: cam")
+    assert unconfirmed is None or record.unconfirmed == unconfirmed
+
+
+def test_texture_is_not_sought_where_people_confirm_all_cameras() -> None:
+    cameras, people = rig(3)
+    report = check_calibration(NAMES, cameras, people, [Texture(cameras, pairs=())])
+    assert {pair.evidence for pair in report.pairs} == {"people"}
+    assert report.verdict.startswith("no fault of the calibration is found")
+
+
 @pytest.mark.parametrize(("noise_deg", "bias"), [(0.0, 0.004), _slow(1.0, 0.004), _slow(0.5, 0.02)])
 def test_a_right_calibration_is_not_accused(noise_deg: float, bias: float) -> None:
     cameras, people = rig(3, bias=bias)
     rng = np.random.default_rng(1)
     noisy = [turned(camera, noise_deg, rng.normal(size=3)) for camera in cameras]
     report = checked(noisy, people)
-    assert report.is_checked
-    assert report.findings == ()
+    assert (report.findings, report.unconfirmed) == ((), ())
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 3)])
@@ -91,20 +190,16 @@ def test_camera_to_world_poses_and_another_image_size_are_named() -> None:
     inverse = [replace(camera, world_to_camera=np.linalg.inv(camera.world_to_camera)) for camera in cameras]
     (finding,) = checked(inverse, people).findings
     assert finding.what.startswith("the poses are camera-to-world:")
-    half = np.diag([0.5, 0.5, 1.0])
-    small = [replace(c, lens=replace(c.lens, intrinsics=half @ c.lens.intrinsics)) for c in cameras]
-    (finding,) = checked(small, people).findings
+    (finding,) = checked(halved(cameras), people).findings
     assert "another size" in finding.what
     assert "--calib-resize scale" in finding.fix
 
 
-def test_without_people_nothing_is_checked_and_copies_are_still_named() -> None:
+def test_without_evidence_nothing_is_confirmed_and_copies_are_still_named() -> None:
     cameras, _ = rig(1)
-    nobody = (ViewPeople(tracklets=()),) * 4
-    report = checked(cameras, nobody)
-    assert (report.findings, report.is_checked, report.unchecked) == ((), False, NAMES)
-    assert report.reason
-    (finding,) = checked([cameras[0], *cameras[:3]], nobody).findings
+    report = checked(cameras, NOBODY)
+    assert (report.findings, report.pairs, report.unconfirmed) == ((), (), NAMES)
+    (finding,) = checked([cameras[0], *cameras[:3]], NOBODY).findings
     assert finding.fault == "duplicate"
 
 
