@@ -147,7 +147,8 @@ def _serve(
         except Stopped as stopped:
             if stopped.number != signal.SIGINT:
                 raise
-            console.print_message("the viewer has ended")
+            after = "\n" * sys.stderr.isatty()  # the ^C that a terminal shows
+            sys.stderr.write(f"{after}the viewer has ended\n")
 
 
 def _has_display() -> bool:
