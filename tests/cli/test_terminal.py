@@ -14,13 +14,16 @@ import pytest
 
 import page4d
 from page4d import installation as open3d_runtime
+from page4d.batch.jobs import SceneJob
 from page4d.formats.tracks import read_tracks
 from page4d.run import memory as memory_budget
 from page4d.run.predictor import NetworkPredictor
 from page4d.scene.open import open_scene
 from page4d_cli import console
 from page4d_cli.commands import doctor
+from page4d_cli.commands.reconstruct import _graded
 from tests.cli.clips import rig, write_depth, write_image_folder, write_scene, write_video
+from tests.quality.test_quality_grade import run_record
 
 COMMANDS = (
     *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "pretrain"),
@@ -83,6 +86,13 @@ class TestReconstruct:
         assert all(Path(name).is_file() for name in named)
         assert "E: expected error of points" in ended.out
         assert "change first" in ended.out
+
+    def test_a_result_that_cannot_be_read_again_is_not_graded(self, tmp_path, capsys):
+        job = SceneJob(scene=tmp_path, out=tmp_path)
+        assert _graded(run_record(settings={"preview": True}), job) is None
+        assert capsys.readouterr().err.startswith("warning: the result is not graded: ")
+        assert _graded(run_record(settings={"preview": False}), job) is None
+        assert capsys.readouterr().err == ""
 
     def test_json_is_the_only_thing_on_stdout(self, scene, tmp_path, reconstruct):
         ended = reconstruct(scene, tmp_path / "out", "--json")
