@@ -201,8 +201,8 @@ _DETAIL_BYTES = 180_000_000
 _PEOPLE_BYTES = 90_000_000
 """Memory of the pose model, which stays loaded."""
 
-_DESCRIPTOR_BYTES, _DESCRIPTOR_IMAGE_BYTES = 350_000_000, 5_000_000
-"""Memory of the descriptors of a chunk, of any size, and per image."""
+_DESCRIPTOR_BYTES, _DESCRIPTOR_IMAGE_BYTES = 180_000_000, 4_000_000
+"""Memory of the descriptors of a chunk, of any size, and per image: measured with 4 to 128 images."""
 
 _FLOW_BYTES = 420
 """Bytes per pixel whose flow is measured: pictures and flow of two instants, and displacements."""

@@ -116,8 +116,9 @@ _NEIGHBOURHOOD = 9
 _MAX_ANGLE_DEG = 75.0
 """Largest angle between rays at which descriptors are compared: at 90 degrees the right place hardly differs."""
 
-_REACH = 2
-"""Hypotheses on both sides that have the similarity of the best of them: descriptors do not separate them."""
+_STEP = 2
+"""Every second factor is compared, and has the similarity of the best of it and its neighbours, as descriptors do not
+separate them; the others are interpolated. Their number is odd."""
 
 
 class DescribedImages(NamedTuple):
@@ -170,16 +171,18 @@ def similarity(
     sigma = (error / 2 + (_PREDICTED_SHARE * predicted).square()).sqrt()  # both maps have a half of the error
     weight = (warp.pixels_per_log_depth(depth, target.size, _MIN_DEPTH) * sigma / _CELLS).clamp(max=1) * shown
     place = RayWarp(*(part[:, None] for part in warp)).on_grid(target.size)
-    found = depth.new_zeros(len(depth), len(factors), *source.size)
+    compared = factors[::_STEP, None, None]
+    found = depth.new_zeros(len(depth), len(compared), *source.size)
     at_once = max(1, _MAX_DESCRIPTORS // source.descriptors.numel())
-    for start in range(0, len(factors), at_once):
+    for start in range(0, len(compared), at_once):
         part = slice(start, start + at_once)
-        grid, target_depth = place.at(depth[:, None] * factors[part, None, None], _MIN_DEPTH)  # B K h w
+        grid, target_depth = place.at(depth[:, None] * compared[part], _MIN_DEPTH)  # B K h w
         visible = (target_depth > _MIN_DEPTH) & (grid.abs() < 1).all(dim=-1)
         products = source.descriptors[:, :, None] * sample_grid(target.descriptors, grid)
         found[:, part] = products.sum(dim=1) * visible
     found.sub_(_MIN_SIMILARITY).clamp_(min=0)
-    best = functional.max_pool3d(found, (2 * _REACH + 1, 1, 1), stride=1, padding=(_REACH, 0, 0))
-    size = source.depth.shape[-2:]
-    of_pixels = functional.interpolate(best * weight[:, None], size, mode="bilinear", align_corners=False)
-    return of_pixels.permute(0, 2, 3, 1) * _WEIGHT
+    best = functional.max_pool3d(found, (3, 1, 1), stride=1, padding=(1, 0, 0)) * weight[:, None]
+    best = functional.interpolate(best.flatten(2).mT, len(factors), mode="linear", align_corners=True).mT
+    of_cells = torch.unflatten(best, 2, source.size) * _WEIGHT
+    of_pixels = functional.interpolate(of_cells, source.depth.shape[-2:], mode="bilinear", align_corners=False)
+    return of_pixels.permute(0, 2, 3, 1)
