@@ -241,7 +241,7 @@ _PEOPLE_SIGMA = 0.006
 """Cauchy scale of body keypoints in focal lengths: 10 px at 1080p, two thirds of the threshold of pairs. Scales of
 0.0015 to 0.01 give the same cameras; larger ones converge faster."""
 
-_TEXTURE_SIGMA = 0.001
+TEXTURE_SIGMA = 0.001
 """Cauchy scale of texture features in focal lengths: 1 to 2 px at 1080p."""
 
 _JOINTS_PER_SAMPLE = 8.0
@@ -363,22 +363,24 @@ def adjust(
     groups: Int[_Indices, " V"],
     *,
     is_radial: bool = False,
+    texture_sigma: float = TEXTURE_SIGMA,
 ) -> Adjustment | None:
     """Triangulate tracks and adjust cameras, points and unknown lenses, each of a group of equal ones; -1 is known.
 
-    A lens has a focal length and, if `is_radial`, one coefficient of radial distortion. Observations far from the
+    A lens has a focal length and, if `is_radial`, one coefficient of radial distortion. `texture_sigma` is the Cauchy
+    scale of texture in focal lengths. Observations far from the
     result of a first adjustment are dropped and a second one follows. The result is None if no point can be
     triangulated.
     """
     tracks = _thinned(tracks)
     cameras, lenses = world_to_camera, np.zeros((groups.max(initial=-1) + 1, 2))
     for is_last in (False, True):
-        problem = _Problem(tracks, intrinsics, groups, is_radial)
+        problem = _Problem(tracks, intrinsics, groups, is_radial, texture_sigma)
         points, usable = triangulate(cameras, *problem.without_distortion(lenses))
         tracks = tracks.select(usable[tracks.point])
         if tracks.num_points == 0:
             return None
-        problem = _Problem(tracks, intrinsics, groups, is_radial)
+        problem = _Problem(tracks, intrinsics, groups, is_radial, texture_sigma)
         state = problem.minimise(_State(cameras, points[usable], lenses), _TOLERANCE if is_last else _FIRST_TOLERANCE)
         cameras, lenses = state.cameras, state.lenses
         distance = np.linalg.norm(problem.residuals(state), axis=-1)
@@ -436,11 +438,16 @@ class _Problem:
     """Residuals, Jacobians and steps. Parameters of cameras: a motion in the camera's frame; lenses of groups."""
 
     def __init__(
-        self, tracks: Observations, intrinsics: Float[Array, "V 3 3"], groups: Int[_Indices, " V"], is_radial: bool
+        self,
+        tracks: Observations,
+        intrinsics: Float[Array, "V 3 3"],
+        groups: Int[_Indices, " V"],
+        is_radial: bool,
+        texture_sigma: float,
     ) -> None:
         self.tracks, self.intrinsics, self.groups = tracks, intrinsics, groups
         focal = np.sqrt(intrinsics[:, 0, 0] * intrinsics[:, 1, 1])
-        self.sigma_px = focal[tracks.view] * np.where(tracks.is_people, _PEOPLE_SIGMA, _TEXTURE_SIGMA)
+        self.sigma_px = focal[tracks.view] * np.where(tracks.is_people, _PEOPLE_SIGMA, texture_sigma)
         self.weights = tracks.weights / np.where(tracks.is_people, _JOINTS_PER_SAMPLE, 1.0)
         self.starts: Int[NDArray[np.int64], " P"] = np.flatnonzero(np.diff(tracks.point, prepend=-1))
         num_groups, num_views = groups.max(initial=-1) + 1, len(groups)

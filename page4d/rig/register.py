@@ -6,6 +6,7 @@ Pairs, graph and adjustment are repeated for an unknown focal length.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 import numpy as np
 from jaxtyping import Float
@@ -14,7 +15,8 @@ from page4d.choices import Registration
 from page4d.errors import Notice
 from page4d.options import in_options
 from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
-from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks
+from page4d.rig.adjust import TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
+from page4d.rig.epipolar import RelativePose, relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, confirmed, connected_parts, place
 from page4d.rig.learned import TEXTURE_MODEL
@@ -34,12 +36,23 @@ from page4d.rig.records import (
     placed_record,
     rotation_angle_deg,
 )
-from page4d.rig.texture import ROOT_SIFT, ViewTexture, common_texture
-from page4d.rig.texture_pairs import register_texture_pair
+from page4d.rig.texture import (
+    ROOT_SIFT,
+    TextureMatches,
+    TextureMethod,
+    ViewTexture,
+    common_texture,
+    match_near,
+    match_textures,
+)
+from page4d.rig.texture_pairs import GUIDE_BAND, guided_pair, register_texture_pair
 from page4d.scene.records import ViewCamera
 
 TexturePair = Callable[[Pair, tuple[Lens, Lens]], PairPose]
 """Registers a pair of views from texture by one method."""
+
+GuidedMatches = Callable[[Pair, tuple[Lens, Lens], RelativePose], list[tuple[TextureMethod, TextureMatches]]]
+"""Matches the texture of a pair of views near the epipolar lines of a pose, by every method in use."""
 
 _ROUNDS = 3
 """Rounds of pairs and adjustment for an unknown focal length."""
@@ -53,6 +66,12 @@ turns right pairs by 10 to 20 degrees."""
 
 _TEXTURE_LIMIT_DEG = 15.0
 """Difference in rotation between a texture pair and the rig from people beyond which the texture pair is refused."""
+
+_GUIDE_LIMITS = (GUIDE_BAND, 0.01, 0.004)
+"""Sampson errors in focal lengths up to which matches near epipolar lines are used, round by round."""
+
+_GUIDE_TURN_DEG = 5.0
+"""Change of rotation between two cameras beyond which all are kept: placed ones are 2.3 wrong at most."""
 
 _TEXTURE_RANGE_DEG = 75.0
 """Angle between the optical axes of placed views beyond which texture is not tried: matches are right up to 55
@@ -99,6 +118,7 @@ class Assembly:
     texture: tuple[TexturePair, ...]
     num_instants: int
     affinity: Callable[[], Float[Array, "V V"]] | None = None
+    guide: GuidedMatches | None = None
     assumes_one_focal: bool = False
     seed: int = 0
     progress: StageProgress = no_progress
@@ -123,6 +143,7 @@ class Assembly:
             if change < _SAME_FOCAL or number == _ROUNDS - 1:
                 break
             self._set_focal()
+        self._guide()
         self._check_residuals()
         self._check_stability()
 
@@ -185,6 +206,65 @@ class Assembly:
             if self._is_whole():
                 return
 
+    def _guide(self) -> None:
+        """Match the texture of placed views near the epipolar lines of the rig, and adjust people and texture again.
+
+        Not for two views, where no other view confirms a match, nor for people who suffice for unknown lenses: few
+        pairs of views share texture, and a focal length then follows its errors.
+        """
+        before, first = self.adjustment, self.placement
+        if self.guide is None or before is None or first is None or len(first.views) < 3:
+            return
+        if self._people_suffice() and not all(lens.is_known for lens in self.lenses):
+            return
+        sought: list[tuple[Pair, TextureMethod, TextureMatches]] = []
+        near = self._near_pairs()
+        for done, (pair, both, pose) in enumerate(near):
+            self.progress(done, len(near), "registering: matches near epipolar lines")
+            sought += [(pair, method, matches) for method, matches in self.guide(pair, both, pose)]
+        used: dict[tuple[Pair, Evidence], PairPose] = {}
+        for limit in _GUIDE_LIMITS:
+            poses = {pair: (both, pose) for pair, both, pose in self._near_pairs()}
+            found = [
+                guided_pair(matches, *poses[pair], pair, method, limit)
+                for pair, method, matches in sought
+                if pair in poses
+            ]
+            used = {((one.first, one.second), one.evidence): one for one in found if one.is_accepted}
+            kept = [one for one in first.pairs if ((one.first, one.second), one.evidence) not in used]
+            dropped = [one for one in first.dropped if ((one[0].first, one[0].second), one[0].evidence) not in used]
+            self.placement = replace(
+                first,
+                pairs=(*kept, *used.values()),
+                dropped=tuple(dropped),
+                world_to_camera=self.adjustment.world_to_camera if self.adjustment else first.world_to_camera,
+            )
+            tracks = merge_tracks(self.placement.pairs, self.num_instants)
+            self.adjustment = self._adjusted(tracks, max(limit / 4, TEXTURE_SIGMA))
+            if not used or self.adjustment is None or _turned_deg(before, self.adjustment) > _GUIDE_TURN_DEG:
+                self.placement, self.adjustment = first, before
+                return
+        self.pairs |= used
+
+    def _near_pairs(self) -> list[tuple[Pair, tuple[Lens, Lens], RelativePose]]:
+        """Return the pairs of placed views whose texture may match, with their lenses and poses in the rig."""
+        cameras, lenses = self.cameras(), self._found_lenses()
+        near = [pair for pair in combinations(sorted(cameras), 2) if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
+        poses = [relative_pose_of(cameras[first], cameras[second]) for first, second in near]
+        return [
+            ((first, second), (lenses[first], lenses[second]), pose)
+            for (first, second), pose in zip(near, poses, strict=True)
+            if pose is not None
+        ]
+
+    def _found_lenses(self) -> list[Lens]:
+        """Return the lenses of all views, with focal lengths as adjusted."""
+        lenses = list(self.lenses)
+        if self.placement is not None and self.adjustment is not None:
+            for view, matrix in zip(self.placement.views, self.adjustment.intrinsics, strict=True):
+                lenses[view] = replace(lenses[view], intrinsics=matrix)
+        return lenses
+
     def _axis_angle_deg(self, pair: Pair) -> float:
         """Return the angle between the optical axes of two views; 0 unless both are placed."""
         axes = [camera[2, :3] for view, camera in self.cameras().items() if view in pair]
@@ -211,14 +291,15 @@ class Assembly:
         if len(self.placement.views) >= 2:
             self.adjustment = self._adjusted(merge_tracks(self.placement.pairs, self.num_instants))
 
-    def _adjusted(self, tracks: Observations) -> Adjustment | None:
+    def _adjusted(self, tracks: Observations, texture_sigma: float = TEXTURE_SIGMA) -> Adjustment | None:
         assert self.placement is not None
         row = {view: index for index, view in enumerate(self.placement.views)}
         tracks = replace(tracks, view=np.array([row[int(view)] for view in tracks.view], np.int64))
         lenses = [self.lenses[view] for view in self.placement.views]
         unknown = np.array([not lens.is_known for lens in lenses])
         groups = np.where(unknown, 0 if self.assumes_one_focal else np.cumsum(unknown) - 1, -1)
-        return adjust(self.placement.world_to_camera, np.stack([lens.intrinsics for lens in lenses]), tracks, groups)
+        matrices = np.stack([lens.intrinsics for lens in lenses])
+        return adjust(self.placement.world_to_camera, matrices, tracks, groups, texture_sigma=texture_sigma)
 
     def _set_focal(self) -> None:
         """Take the estimated focal lengths; views that are not placed take the mean of those of the others."""
@@ -291,7 +372,7 @@ class Assembly:
 
     def placed(self) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
         """Return the record of every view, and its camera if it is placed; the first placed one is the world."""
-        self._set_final_lenses()
+        self.lenses = self._found_lenses()
         if self.placement is not None:
             for pair, reason in self.placement.dropped:
                 self.pairs[(pair.first, pair.second), pair.evidence] = replace(pair, reason=reason)
@@ -341,11 +422,6 @@ class Assembly:
         """Median height of the people in units of the rig, and its relative standard deviation, if they are known."""
         return None if self.adjustment is None else person_height(self.adjustment.points, self.adjustment.tracks)
 
-    def _set_final_lenses(self) -> None:
-        if self.placement is not None and self.adjustment is not None:
-            for view, matrix in zip(self.placement.views, self.adjustment.intrinsics, strict=True):
-                self.lenses[view] = replace(self.lenses[view], intrinsics=matrix)
-
     def _residual(self, view: int) -> float | None:
         assert self.placement is not None
         assert self.adjustment is not None
@@ -389,6 +465,13 @@ class Assembly:
         reason = f"no accepted pair; {', '.join(scores)}" if scores else "no pair with common evidence"
         unused = self.texture and texture is None and not self._texture_applies()
         return f"{reason}; texture needs known focal lengths" if unused else reason
+
+
+def _turned_deg(before: Adjustment, after: Adjustment) -> float:
+    """Return the largest change of rotation between two cameras."""
+    turns = (found.world_to_camera[:, :3, :3] for found in (before, after))
+    relative = [turn[:, None] @ np.swapaxes(turn, 1, 2)[None] for turn in turns]
+    return float(rotation_angle_deg(*relative).max())
 
 
 def _agreeing(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> PairPose:
@@ -447,8 +530,9 @@ def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> R
 def assembled(evidence: PixelEvidence) -> Assembly:
     """Register the pairs of views of a scene and place their cameras.
 
-    Texture is extracted only where people do not place all views in loops of accepted pairs, and with unknown focal
-    lengths only where people place some views, or the settings request texture.
+    Where people place all views in loops of accepted pairs, texture is extracted by one method and only with known
+    focal lengths, to be matched near epipolar lines. Elsewhere it is extracted with unknown focal lengths only where
+    people place some views, or the settings request texture.
     """
     seconds: dict[str, float] = {}
     settings = evidence.settings
@@ -464,6 +548,22 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         seconds.setdefault(kind.value, time.perf_counter() - begin)
         return found
 
+    kinds: tuple[Evidence, ...] = ()
+    if settings.register in (Registration.AUTO, Registration.TEXTURE):
+        kinds = (Evidence.TEXTURE, Evidence.LEARNED) if TEXTURE_MODEL.are_present else (Evidence.TEXTURE,)
+
+    def guide(pair: Pair, both: tuple[Lens, Lens], pose: RelativePose) -> list[tuple[TextureMethod, TextureMatches]]:
+        """Match by every method whose features were extracted, else by the last one."""
+        found: list[tuple[TextureMethod, TextureMatches]] = []
+        for kind in [kind for kind in kinds if kind in seconds] or kinds[-1:]:
+            first, second = (features(kind)[view] for view in pair)
+            if kind is Evidence.TEXTURE:
+                found.append((ROOT_SIFT, match_near(first, second, both, pose, GUIDE_BAND)))
+            else:
+                method = evidence.learned_method
+                found.append((method, match_textures(first, second, both, method)))
+        return found
+
     def texture(kind: Evidence) -> TexturePair:
         def register(pair: tuple[int, int], both: tuple[Lens, Lens]) -> PairPose:
             first, second = (features(kind)[view] for view in pair)
@@ -472,15 +572,13 @@ def assembled(evidence: PixelEvidence) -> Assembly:
 
         return register
 
-    kinds: tuple[Evidence, ...] = ()
-    if settings.register in (Registration.AUTO, Registration.TEXTURE):
-        kinds = (Evidence.TEXTURE, Evidence.LEARNED) if TEXTURE_MODEL.are_present else (Evidence.TEXTURE,)
     start = time.perf_counter()
     assembly = Assembly(
         names=evidence.scene.view_names,
         lenses=list(evidence.lenses),
         people=people,
         texture=tuple(texture(kind) for kind in kinds),
+        guide=guide if kinds else None,
         affinity=lambda: common_texture(features(kinds[-1]), evidence.lenses),
         assumes_one_focal=settings.register is Registration.TEXTURE,
         num_instants=len(evidence.instants),

@@ -7,11 +7,11 @@ from itertools import combinations
 
 import numpy as np
 import torch
-from jaxtyping import Float, Float16, Int, UInt8
+from jaxtyping import Bool, Float, Float16, Int, UInt8
 from numpy.typing import NDArray
 
 from page4d.choices import MaskMeaning
-from page4d.rig.epipolar import normalized_points
+from page4d.rig.epipolar import RelativePose, near_lines, normalized_points
 from page4d.rig.records import Array, Evidence, Lens
 from page4d.scene.content import Area, gray_of, scaled_area
 from page4d.scene.image_file import Image
@@ -239,6 +239,13 @@ def common_texture(views: Sequence[ViewTexture], lenses: Sequence[Lens]) -> Floa
 MAX_RATIO = 0.8
 """Largest ratio of the distances to the nearest and second-nearest descriptor. Source: Lowe (2004), section 7.1."""
 
+_UNLIKE = np.float32(0.5)
+"""Similarity of descriptors that do not compete, that of different features: a feature without another one near its
+epipolar line has to pass the ratio test against it."""
+
+_NEAR_RATIO = 0.9
+"""`MAX_RATIO` near epipolar lines, where the density of matches shows how many are wrong."""
+
 _ROWS = 1024
 """Descriptors compared at once: bounds the table of similarities to 16 MB."""
 
@@ -289,8 +296,32 @@ def match_textures(
     )
 
 
-def _mutual(one: InstantTexture, two: InstantTexture, _lenses: tuple[Lens, Lens]) -> Ids:
-    """Return the places [K, 2] of mutual nearest descriptors that pass the ratio test in the first view."""
+def match_near(
+    first: ViewTexture, second: ViewTexture, lenses: tuple[Lens, Lens], pose: RelativePose, band: float
+) -> TextureMatches:
+    """Return matches of RootSIFT near the epipolar lines of a pose, at each instant that both views have.
+
+    `band` is the largest Sampson error in focal lengths. A feature competes with those of its band alone, so that
+    more match than in the whole picture.
+    """
+
+    def match(one: InstantTexture, two: InstantTexture, lenses: tuple[Lens, Lens]) -> Ids:
+        points, others = normalized_points(one.points, lenses[0]), normalized_points(two.points, lenses[1])
+        return _mutual(one, two, lenses, lambda rows: near_lines(pose.essential, points[rows], others, band))
+
+    return match_textures(first, second, lenses, replace(ROOT_SIFT, match=match))
+
+
+def _mutual(
+    one: InstantTexture,
+    two: InstantTexture,
+    _lenses: tuple[Lens, Lens],
+    near: Callable[[slice], Bool[NDArray[np.bool_], "n M"]] | None = None,
+) -> Ids:
+    """Return the places [K, 2] of mutual nearest descriptors that pass the ratio test in the first view.
+
+    `near` limits the features of the second view with which some of the first are compared.
+    """
     first, second = one.descriptors, two.descriptors
     if len(first) < 2 or len(second) < 2:
         return np.zeros((0, 2), dtype=np.int64)
@@ -298,9 +329,12 @@ def _mutual(one: InstantTexture, two: InstantTexture, _lenses: tuple[Lens, Lens]
     nearest = np.empty(len(first), dtype=np.int64)
     passes = np.empty(len(first), dtype=bool)
     best_row = np.zeros(len(second), dtype=np.int64)
+    ratio = MAX_RATIO if near is None else _NEAR_RATIO
     best = np.full(len(second), -np.inf, dtype=np.float32)
     for start in range(0, len(first), _ROWS):
         similar = (first[start : start + _ROWS].astype(np.float32) / np.float32(DESCRIPTOR_SCALE)) @ target
+        if near is not None:
+            similar[~near(slice(start, start + _ROWS))] = _UNLIKE
         rows = np.arange(len(similar))
         nearest[start : start + _ROWS] = found = similar.argmax(axis=1)
         top, column = similar[rows, found], similar.max(axis=0)
@@ -309,7 +343,7 @@ def _mutual(one: InstantTexture, two: InstantTexture, _lenses: tuple[Lens, Lens]
         best = np.maximum(best, column)
         similar[rows, found] = -np.inf
         # Squared distances of unit vectors are 2 - 2 cosine.
-        passes[start : start + _ROWS] = 1 - top < MAX_RATIO**2 * (1 - similar.max(axis=1))
+        passes[start : start + _ROWS] = 1 - top < ratio**2 * (1 - similar.max(axis=1))
     left = np.flatnonzero(passes & (best_row[nearest] == np.arange(len(first))))
     return np.stack([left, nearest[left]], axis=1)
 

@@ -48,6 +48,15 @@ MIN_FRONT_SHARE = 0.75
 MIN_CELLS = 6
 """Fewest cells of an 8x8 grid with an inlier, in either view: fewer are one object, such as a poster."""
 
+GUIDE_BAND = 0.025
+"""Sampson error in focal lengths up to which matches of placed views are sought: 1.4 degrees."""
+
+MIN_GUIDED = 40
+"""Fewest distinct matches near the epipolar lines of a pose that the rest of the rig gives."""
+
+MIN_DENSITY = 3.0
+"""Least ratio of these to those by chance: right poses of `caliscope_a` have 4 to 16, shifted bands 0.8 to 1.2."""
+
 MAX_ITERATIONS = 3000
 """Hypotheses of RANSAC: 99 % probability of a sample of five inliers where their share is 27 %."""
 
@@ -166,6 +175,44 @@ def least_determined(rotation: Float[Array, "3 3"]) -> int:
     """Return the fewest distinct inliers that determine a pair with this relative rotation."""
     axis = np.array([0.0, 0.0, 1.0])
     return MIN_DETERMINED if direction_angle_deg(rotation[2], axis) <= WIDE_DEG else MIN_WIDE
+
+
+def guided_pair(
+    matches: TextureMatches,
+    lenses: tuple[Lens, Lens],
+    pose: RelativePose,
+    indices: tuple[int, int],
+    method: TextureMethod,
+    limit: float,
+) -> PairPose:
+    """Return a pair with the matches near the epipolar lines of its pose in the rig.
+
+    `limit` is the largest Sampson error of the matches that are kept, in focal lengths. The pair is accepted if there
+    are enough within the tolerance, and `MIN_DENSITY` times those that chance puts there: wrong matches are spread
+    evenly over `GUIDE_BAND`, and a wrong pose has no more matches near its lines than farther off.
+    """
+    errors = np.abs(sampson_errors(pose.essential, *_normalized(matches, lenses)))
+    front = in_front(pose, *_normalized(matches, lenses))
+    outer = front & (errors > GUIDE_BAND / 2) & (errors < GUIDE_BAND)
+    tight = front & (errors < matches.tolerance)
+    score = _num_distinct(matches, tight)
+    chance = _num_distinct(matches, outer) * matches.tolerance / (GUIDE_BAND / 2)
+    reason = ""
+    if score < max(MIN_GUIDED, MIN_DENSITY * chance):
+        reason = f"{score} distinct matches of texture near the epipolar lines, {chance:.0f} by chance"
+    return PairPose(
+        first=indices[0],
+        second=indices[1],
+        evidence=method.evidence,
+        rotation=pose.rotation,
+        direction=pose.direction,
+        score=float(score),
+        control=float(chance),
+        residual_px=_residual_px(pose, matches, lenses, tight),
+        num_instants=len(np.unique(matches.instants[tight])),
+        matches=_distinct(matches, front & (errors < limit), method.weight),
+        reason=reason,
+    )
 
 
 def _with_controls(

@@ -17,6 +17,7 @@ from page4d.rig.records import (
     rotation_angle_deg,
 )
 from page4d.rig.register import Assembly, TexturePair
+from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod
 from page4d.scene.records import ViewCamera
 from tests.rig.people_rig import Filming, PeopleRig, film_people
 
@@ -100,6 +101,44 @@ def test_texture_that_contradicts_the_people_is_refused(
     assert [(pair.first, pair.second) for pair in found] == [(0, 1), (1, 2)]
     assert all(pair.is_accepted == is_kept for pair in found)
     assert not further, "the next method is for rigs that are not whole"
+
+
+@pytest.mark.parametrize("noise_px", [0.3, 300.0])
+def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used(noise_px: float) -> None:
+    rng = np.random.default_rng(0)
+    points = rng.uniform([-2, -2.5, -2], [2, 0, 2], (400, 3))
+    local = np.einsum("vij,nj->vni", WORLD.world_to_camera[:, :3, :3], points) + WORLD.world_to_camera[:, None, :3, 3]
+    pixels = np.einsum("vij,vnj->vni", np.stack([lens.intrinsics for lens in WORLD.lenses]), local)
+    pixels = pixels[..., :2] / pixels[..., 2:] + rng.normal(scale=noise_px, size=(3, 400, 2))
+
+    def guide(pair: tuple[int, int], _lenses: object, _pose: object) -> list[tuple[TextureMethod, TextureMatches]]:
+        ids = np.arange(400)
+        first, second = pixels[list(pair)]
+        sides = {"first": first, "second": second, "first_ids": ids, "second_ids": ids, "keys": ids}
+        return [(ROOT_SIFT, TextureMatches(**sides, instants=0 * ids, tolerance=0.002))]
+
+    names = ("a", "b", "c")
+    assemblies = [
+        Assembly(
+            names=names, lenses=list(WORLD.lenses), people=WORLD.people, texture=(), guide=way, num_instants=30
+        )
+        for way in (None, guide)
+    ]  # fmt: skip
+    errors = []
+    for assembly in assemblies:
+        assembly.run()
+        cameras = assembly.cameras()
+        turns = [(cameras[view] @ np.linalg.inv(cameras[0]))[:3, :3] for view in (1, 2)]
+        errors.append(
+            [float(rotation_angle_deg(turn, WORLD.relative_pose(0, 1 + i)[0])) for i, turn in enumerate(turns)]
+        )
+    used = {views for views, evidence in assemblies[1].pairs if evidence is Evidence.TEXTURE}
+    if noise_px < 1:
+        assert used == {(0, 1), (1, 2)}, "the third pair is too far apart"
+        assert max(errors[1]) < 0.1 < max(errors[0])
+    else:
+        assert not used
+        assert errors[0] == errors[1]
 
 
 @pytest.mark.parametrize(

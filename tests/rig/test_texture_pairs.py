@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from page4d.rig.epipolar import RelativePose
 from page4d.rig.learned import MAX_AXES_DEG, MIN_DISTINCT, WEIGHT, tolerance
 from page4d.rig.records import Evidence, FocalSource, Lens, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import (
@@ -16,9 +17,10 @@ from page4d.rig.texture import (
     TextureMethod,
     ViewTexture,
     common_texture,
+    match_near,
     match_textures,
 )
-from page4d.rig.texture_pairs import register_texture_pair
+from page4d.rig.texture_pairs import GUIDE_BAND, guided_pair, register_texture_pair
 
 SIZE = (720, 1280)
 FOCAL = 1100.0
@@ -87,6 +89,32 @@ def test_a_pair_with_enough_right_matches_is_accepted(angle_deg: float) -> None:
     assert 190 <= found.score <= 230
     assert found.control is not None
     assert found.control < found.score / 2
+
+
+@pytest.mark.parametrize(("turn_deg", "is_accepted"), [(0.0, True), (0.5, True), (6.0, False)])
+def test_repeated_patterns_match_near_the_epipolar_lines_of_a_right_pose(turn_deg: float, is_accepted: bool) -> None:
+    """Every feature has a copy elsewhere in the second view: without a pose the ratio test refuses both."""
+    pair, generator = make_pair(angle_deg=20), np.random.default_rng(1)
+    second = pair.views[1].features[0]
+    copies = generator.uniform(0, 1, second.points.shape) * SIZE[::-1]
+    noisy = np.tile(second.descriptors, (2, 1)) + generator.normal(scale=6, size=(2 * len(copies), 128))
+    noisy *= DESCRIPTOR_SCALE / np.linalg.norm(noisy, axis=1, keepdims=True)
+    doubled = InstantTexture(
+        points=np.concatenate([second.points, copies]),
+        descriptors=np.clip(np.rint(noisy), 0, 255).astype(np.uint8),
+        ids=np.arange(2 * len(copies)),
+    )
+    views = pair.views[0], ViewTexture(features={0: doubled})
+    assert len(match_textures(*views, LENSES, ROOT_SIFT).first) < 20
+    turn = Rotation.from_rotvec([np.radians(turn_deg), 0, 0]).as_matrix()
+    pose = RelativePose(rotation=turn @ pair.rotation, direction=turn @ pair.direction)
+    matches = match_near(*views, LENSES, pose, GUIDE_BAND)
+    right = RelativePose(rotation=pair.rotation, direction=pair.direction) if is_accepted else pose
+    found = guided_pair(matches, LENSES, right, (0, 1), ROOT_SIFT, 0.004)
+    assert found.is_accepted == is_accepted, found.reason
+    assert (found.score > 100) == is_accepted
+    assert found.matches is not None
+    assert is_accepted or "by chance" in found.reason
 
 
 def test_wrong_matches_that_repeat_at_every_instant_are_refused() -> None:
