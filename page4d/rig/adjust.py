@@ -7,14 +7,12 @@ Source: Triggs et al., "Bundle adjustment - a modern synthesis", 2000: Levenberg
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from page4d.geometry.distortion import Distortion, LensModel
 from page4d.rig.lens import START_FOCAL
 from page4d.rig.records import Array, Evidence, PairPose, exp_rotation
 
@@ -254,9 +252,6 @@ _FOCAL_SPREAD = 0.1
 """Sigma of the logarithms of unknown focal lengths, in long sides, around their mean: where a lens is not determined,
 it has the focal length of the others. Estimates from people change by 2 % between 0.05 and 1."""
 
-_RADIAL_PRIOR = 0.2
-"""Sigma of the unknown coefficient k1 of radial distortion: webcams have up to 0.33."""
-
 _MAX_POINTS = 12_000
 """Points that are adjusted; more change the result less than its bias, and the time grows with them."""
 
@@ -288,30 +283,24 @@ _GAUGE = 1e6
 _MAX_LENS_STEP = 0.3
 
 
-def radial_distortion(coefficient: float) -> Distortion:
-    """Return the distortion of one radial coefficient k1."""
-    return Distortion(model=LensModel.BROWN_CONRADY, coefficients=(coefficient, 0.0, 0.0, 0.0))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Adjustment:
     """Adjusted cameras and points of a part of the rig; the first camera and the scale are those of the start.
 
-    Of each lens, `radial` is the coefficient k1 of its distortion, `log_focal` the logarithm of the factor on its
-    focal length, and `focal_std` its standard deviation; 0 where the lens is known. `residual_px` are reprojection
-    errors of the observations of `tracks`. `covariance` is that of the motions of all cameras in their frames
-    (rotation vector, translation), their log focal lengths and radial coefficients.
+    Of each lens, `log_focal` is the logarithm of the factor on its focal length, and `focal_std` its standard
+    deviation; 0 where the lens is known. `residual_px` are reprojection errors of the observations of `tracks`.
+    `covariance` is that of the motions of all cameras in their frames (rotation vector, translation) and their log
+    focal lengths.
     """
 
     world_to_camera: Float[Array, "V 4 4"]
     intrinsics: Float[Array, "V 3 3"]
-    radial: Float[Array, " V"]
     log_focal: Float[Array, " V"]
     focal_std: Float[Array, " V"]
     points: Float[Array, "P 3"]
     tracks: Observations
     residual_px: Float[Array, " N"]
-    covariance: Float[Array, "8V 8V"]
+    covariance: Float[Array, "7V 7V"]
 
     def distance_std(self, first: int, second: int) -> float:
         """Return the relative standard deviation of the distance between two cameras, in a rig of fixed size."""
@@ -319,7 +308,7 @@ class Adjustment:
         rotation = np.swapaxes(both[:, :3, :3], 1, 2)
         apart = np.subtract(*(rotation @ both[:, :3, 3:])[..., 0])
         change = np.concatenate([both[0, :3, :3] @ apart, -both[1, :3, :3] @ apart])
-        moved = np.concatenate([np.arange(8 * view + 3, 8 * view + 6) for view in (first, second)])
+        moved = np.concatenate([np.arange(7 * view + 3, 7 * view + 6) for view in (first, second)])
         variance = float(change @ self.covariance[np.ix_(moved, moved)] @ change)
         return float(np.sqrt(max(variance, 0.0)) / max(float(apart @ apart), 1e-300))
 
@@ -350,7 +339,7 @@ class Adjustment:
             by_seen = across[:, None] @ by_seen
             # A pixel of the first camera keeps its place: the scene moves with the camera instead.
             change = np.concatenate([-by_seen @ relative[:3, :3] @ _by_motion(local), by_seen @ _by_motion(seen)], -1)
-            both = np.concatenate([np.arange(8 * view, 8 * view + 8) for view in (first, second)])
+            both = np.concatenate([np.arange(7 * view, 7 * view + 7) for view in (first, second)])
             variance = (change @ self.covariance[np.ix_(both, both)] @ np.swapaxes(change, 1, 2)).mean()
             std[first, second] = np.sqrt(max(float(variance), 0.0))
         return std
@@ -362,36 +351,31 @@ def adjust(
     tracks: Observations,
     groups: Int[_Indices, " V"],
     *,
-    is_radial: bool = False,
     texture_sigma: float = TEXTURE_SIGMA,
 ) -> Adjustment | None:
     """Triangulate tracks and adjust cameras, points and unknown lenses, each of a group of equal ones; -1 is known.
 
-    A lens has a focal length and, if `is_radial`, one coefficient of radial distortion. `texture_sigma` is the Cauchy
-    scale of texture in focal lengths. Observations far from the
+    `texture_sigma` is the Cauchy scale of texture in focal lengths. Observations far from the
     result of a first adjustment are dropped and a second one follows. The result is None if no point can be
     triangulated.
     """
     tracks = _thinned(tracks)
-    cameras, lenses = world_to_camera, np.zeros((groups.max(initial=-1) + 1, 2))
+    cameras, matrices, lenses = world_to_camera, intrinsics, np.zeros(groups.max(initial=-1) + 1)
     for is_last in (False, True):
-        problem = _Problem(tracks, intrinsics, groups, is_radial, texture_sigma)
-        points, usable = triangulate(cameras, *problem.without_distortion(lenses))
+        points, usable = triangulate(cameras, matrices, tracks)
         tracks = tracks.select(usable[tracks.point])
         if tracks.num_points == 0:
             return None
-        problem = _Problem(tracks, intrinsics, groups, is_radial, texture_sigma)
+        problem = _Problem(tracks, intrinsics, groups, texture_sigma)
         state = problem.minimise(_State(cameras, points[usable], lenses), _TOLERANCE if is_last else _FIRST_TOLERANCE)
-        cameras, lenses = state.cameras, state.lenses
+        cameras, lenses, matrices = state.cameras, state.lenses, problem.scaled_intrinsics(state.lenses)
         distance = np.linalg.norm(problem.residuals(state), axis=-1)
         if not is_last:
             tracks = tracks.select(distance < _OUTLIER)
-    log_focal, radial = problem.of_views(lenses).T
     return Adjustment(
         world_to_camera=cameras,
-        intrinsics=problem.scaled_intrinsics(lenses),
-        radial=radial,
-        log_focal=log_focal,
+        intrinsics=matrices,
+        log_focal=problem.of_views(lenses),
         focal_std=problem.focal_std(state),
         points=state.points,
         tracks=tracks,
@@ -411,11 +395,11 @@ def _thinned(tracks: Observations) -> Observations:
 
 @dataclass(frozen=True)
 class _State:
-    """Cameras, points and, per group of lenses, the log factor on the focal length and the coefficient k1."""
+    """Cameras, points and, per group of lenses, the log factor on the focal length."""
 
     cameras: Float[Array, "V 4 4"]
     points: Float[Array, "P 3"]
-    lenses: Float[Array, "G 2"]
+    lenses: Float[Array, " G"]
 
 
 def _by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
@@ -425,13 +409,11 @@ def _by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
     return np.stack([np.stack([1 / z, zero, -x / z**2], -1), np.stack([zero, 1 / z, -y / z**2], -1)], -2)
 
 
-def _by_motion(local: Float[Array, "N 3"]) -> Float[Array, "N 3 8"]:
-    """Return the derivatives of points by the camera's motion and its lens, which moves them in x and y."""
+def _by_motion(local: Float[Array, "N 3"]) -> Float[Array, "N 3 7"]:
+    """Return the derivatives of points by the camera's motion and its log focal length, which magnifies x and y."""
     turn = np.swapaxes(np.cross(np.eye(3), local[:, None]), 1, 2)
     unit = np.broadcast_to(np.eye(3), turn.shape)
-    magnified = local[..., None] * [[1.0], [1.0], [0.0]]
-    squared = np.square(local[:, :2] / local[:, 2:]).sum(-1)[:, None, None]
-    return np.concatenate([turn, unit, magnified, squared * magnified], -1)
+    return np.concatenate([turn, unit, local[..., None] * [[1.0], [1.0], [0.0]]], -1)
 
 
 class _Problem:
@@ -442,7 +424,6 @@ class _Problem:
         tracks: Observations,
         intrinsics: Float[Array, "V 3 3"],
         groups: Int[_Indices, " V"],
-        is_radial: bool,
         texture_sigma: float,
     ) -> None:
         self.tracks, self.intrinsics, self.groups = tracks, intrinsics, groups
@@ -453,44 +434,25 @@ class _Problem:
         num_groups, num_views = groups.max(initial=-1) + 1, len(groups)
         # The principal point of an unknown lens is the centre of the picture.
         relative = np.log(focal / (2 * intrinsics[:, :2, 2].max(axis=1) * START_FOCAL))
-        self.prior_mean = np.zeros((num_groups, 2))
-        self.prior_mean[groups[groups >= 0], 0] = -relative[groups >= 0]
+        self.prior_mean = np.zeros(num_groups)
+        self.prior_mean[groups[groups >= 0]] = -relative[groups >= 0]
         mean = np.full((num_groups, num_groups), 1 / max(num_groups, 1))
-        self.precision = np.zeros((num_groups, 2, num_groups, 2))
-        self.precision[:, 0, :, 0] = mean / max(num_groups, 1) / _FOCAL_PRIOR**2
-        self.precision[:, 0, :, 0] += (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
-        self.precision[:, 1, :, 1] = np.eye(num_groups) / _RADIAL_PRIOR**2
-        self.precision = self.precision.reshape(2 * num_groups, 2 * num_groups)
-        # Columns of the parameters of each view; those of the lens of a known one are the last, which are never free.
-        size = 6 * num_views + 2 * num_groups
-        lens = np.where(groups >= 0, 6 * num_views + 2 * groups, size)
-        self.columns = np.concatenate(
-            [np.arange(6 * num_views).reshape(-1, 6), lens[:, None], lens[:, None] + 1], axis=1
-        )
-        self.free = np.ones(size, bool)
-        self.free[:6] = False
-        self.free[6 * num_views + 1 :: 2] = is_radial
+        self.precision = mean / max(num_groups, 1) / _FOCAL_PRIOR**2 + (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
+        # Columns of the parameters of each view; that of the lens of a known one is the last, which is never free.
+        size = 6 * num_views + num_groups
+        lens = np.where(groups >= 0, 6 * num_views + groups, size)
+        self.columns = np.concatenate([np.arange(6 * num_views).reshape(-1, 6), lens[:, None]], axis=1)
+        self.free = np.arange(size) >= 6
 
-    def of_views(self, lenses: Float[Array, "G 2"]) -> Float[Array, "V 2"]:
-        """Return the parameters of the lens of every view."""
-        return np.concatenate([lenses, np.zeros((1, 2))])[self.groups]
+    def of_views(self, lenses: Float[Array, " G"]) -> Float[Array, " V"]:
+        """Return the log factor on the focal length of every view."""
+        return np.append(lenses, 0.0)[self.groups]
 
-    def scaled_intrinsics(self, lenses: Float[Array, "G 2"]) -> Float[Array, "V 3 3"]:
+    def scaled_intrinsics(self, lenses: Float[Array, " G"]) -> Float[Array, "V 3 3"]:
         """Return the intrinsics with the unknown focal lengths multiplied."""
         scaled = self.intrinsics.copy()
-        scaled[:, :2, :2] *= np.exp(self.of_views(lenses)[:, :1, None])
+        scaled[:, :2, :2] *= np.exp(self.of_views(lenses)[:, None, None])
         return scaled
-
-    def without_distortion(self, lenses: Float[Array, "G 2"]) -> tuple[Float[Array, "V 3 3"], Observations]:
-        """Return intrinsics, and observations without the radial distortion of the lenses."""
-        matrices, radial = self.scaled_intrinsics(lenses), self.of_views(lenses)[:, 1]
-        pixels = self.tracks.pixels.copy()
-        for view in np.flatnonzero(radial):
-            seen, matrix = self.tracks.view == view, matrices[view]
-            plane = (pixels[seen] - matrix[:2, 2]) / matrix[[0, 1], [0, 1]]
-            ideal = radial_distortion(radial[view]).undistort(torch.from_numpy(plane)).numpy()
-            pixels[seen] = ideal * matrix[[0, 1], [0, 1]] + matrix[:2, 2]
-        return matrices, replace(self.tracks, pixels=pixels)
 
     def _in_camera(self, state: _State) -> Float[Array, "N 3"]:
         camera = state.cameras[self.tracks.view]
@@ -502,7 +464,6 @@ class _Problem:
         local, view = self._in_camera(state), self.tracks.view
         front = local[:, 2] > 0
         plane = local / np.where(front, local[:, 2], 1.0)[:, None]
-        plane[:, :2] *= 1 + self.of_views(state.lenses)[view, 1:] * np.square(plane[:, :2]).sum(-1, keepdims=True)
         matrix = self.scaled_intrinsics(state.lenses)[view]
         error = np.einsum("nij,nj->ni", matrix[:, :2], plane) - self.tracks.pixels
         return np.where(front[:, None], error / self.sigma_px[:, None], _BEHIND)
@@ -510,26 +471,18 @@ class _Problem:
     def cost(self, state: _State) -> float:
         """Return the sum of Cauchy kernels and the prior on the lenses."""
         squared = (self.residuals(state) ** 2).sum(-1)
-        change = (state.lenses - self.prior_mean).reshape(-1)
+        change = state.lenses - self.prior_mean
         return float(self.weights @ np.log1p(squared) + change @ self.precision @ change)
 
-    def jacobians(self, state: _State) -> tuple[Float[Array, "N 2 8"], Float[Array, "N 2 3"]]:
-        """Return derivatives of the residuals by the camera's motion and its lens, and by the point."""
+    def jacobians(self, state: _State) -> tuple[Float[Array, "N 2 7"], Float[Array, "N 2 3"]]:
+        """Return derivatives of the residuals by the camera's motion and log focal length, and by the point."""
         view = self.tracks.view
         local = self._in_camera(state)
         front = local[:, 2] > 0
         local = np.where(front[:, None], local, [0.0, 0.0, 1.0])
-        radial = self.of_views(state.lenses)[view, 1][:, None, None]
-        plane = local[:, :2, None] / local[:, 2:, None]
-        squared = np.square(plane).sum(1, keepdims=True)
-        growth = 1 + radial * squared
         matrix = self.scaled_intrinsics(state.lenses)[view, :2, :2] / self.sigma_px[:, None, None]
-        matrix = matrix * front[:, None, None]
-        bent = growth * np.eye(2) + 2 * radial * plane @ np.swapaxes(plane, 1, 2)
-        by_local = matrix @ bent @ _by_local(local)
-        by_lens = matrix @ plane @ np.concatenate([growth, squared], axis=-1)
-        by_camera = np.concatenate([by_local @ _by_motion(local)[..., :6], by_lens], axis=-1)
-        return by_camera, by_local @ state.cameras[view, :3, :3]
+        by_local = matrix @ _by_local(local) * front[:, None, None]
+        return by_local @ _by_motion(local), by_local @ state.cameras[view, :3, :3]
 
     def minimise(self, state: _State, tolerance: float) -> _State:
         """Run Levenberg-Marquardt until the cost decreases no more."""
@@ -563,7 +516,7 @@ class _Problem:
         std[:-1][self.free] = np.sqrt(np.maximum(np.diag(inverse), 0.0))
         return np.asarray(std[self.columns[:, 6]])
 
-    def covariance(self, state: _State) -> Float[Array, "8V 8V"]:
+    def covariance(self, state: _State) -> Float[Array, "7V 7V"]:
         """Return the covariance of the motions and lenses of all cameras at the optimum.
 
         The variances of residuals are those observed, of people and of texture, times the number of observations that
@@ -589,7 +542,7 @@ class _Problem:
         mixed = moved.reshape(-1, size).T @ meat.coupling.reshape(-1, size)
         within = moved.reshape(-1, size).T @ (meat.point_hessian @ moved).reshape(-1, size)
         inverted = np.linalg.pinv(matrix)
-        full = np.zeros((size + 2, size + 2))
+        full = np.zeros((size + 1, size + 1))
         full[np.ix_(free, free)] = inverted @ (meat.hessian - mixed - mixed.T + within)[np.ix_(free, free)] @ inverted
         columns = self.columns.reshape(-1)
         return np.asarray(full[np.ix_(columns, columns)])
@@ -608,21 +561,21 @@ class _Normal:
         weighted_camera = by_camera * weight[:, None, None]
         square = np.einsum("nri,nrj->nij", weighted_camera, by_camera)
         pull = -np.einsum("nri,nr->ni", weighted_camera, residual)
-        hessian, gradient = np.zeros((size + 2, size + 2)), np.zeros(size + 2)
+        hessian, gradient = np.zeros((size + 1, size + 1)), np.zeros(size + 1)
         for view, columns in enumerate(problem.columns):
             seen = tracks.view == view
             hessian[np.ix_(columns, columns)] += square[seen].sum(0)
             gradient[columns] += pull[seen].sum(0)
-        self.hessian, self.gradient = hessian[:-2, :-2], gradient[:-2]
-        lenses = slice(size - 2 * len(state.lenses), size)
+        self.hessian, self.gradient = hessian[:-1, :-1], gradient[:-1]
+        lenses = slice(size - len(state.lenses), size)
         self.hessian[lenses, lenses] += problem.precision
-        self.gradient[lenses] -= problem.precision @ (state.lenses - problem.prior_mean).reshape(-1)
+        self.gradient[lenses] -= problem.precision @ (state.lenses - problem.prior_mean)
         weighted_point = by_point * weight[:, None, None]
         mixed = np.einsum("nri,nrj->nij", weighted_point, by_camera)
-        coupling = np.zeros((tracks.num_points, size + 2, 3))
+        coupling = np.zeros((tracks.num_points, size + 1, 3))
         # A point has one observation per view, but several views may have one lens.
         np.add.at(coupling, (tracks.point[:, None], problem.columns[tracks.view]), np.swapaxes(mixed, 1, 2))
-        self.coupling = np.ascontiguousarray(np.swapaxes(coupling[:, :-2], 1, 2))
+        self.coupling = np.ascontiguousarray(np.swapaxes(coupling[:, :-1], 1, 2))
         self.point_hessian = np.add.reduceat(np.einsum("nri,nrj->nij", weighted_point, by_point), starts)
         self.point_gradient = np.add.reduceat(-np.einsum("nri,nr->ni", weighted_point, residual), starts)
 
@@ -656,5 +609,5 @@ class _Normal:
         cameras = self.state.cameras.copy()
         cameras[:, :3, :] = turn @ cameras[:, :3, :]
         cameras[:, :3, 3] += motion[:, 3:]
-        lenses = np.clip(change[6 * num_views :].reshape(-1, 2), -_MAX_LENS_STEP, _MAX_LENS_STEP)
+        lenses = np.clip(change[6 * num_views :], -_MAX_LENS_STEP, _MAX_LENS_STEP)
         return _State(cameras, self.state.points + points, self.state.lenses + lenses)
