@@ -102,7 +102,7 @@ class RegistrationStage(NamedTuple):
 
 
 def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[RegistrationStage, ...]:
-    """Return upper bounds for the stages; texture is not extracted where people place all views."""
+    """Return upper bounds for the stages; where people place all views, one kind of texture or none is extracted."""
     register, views = settings.registration, scene.num_views
     num_pairs = len(choose_pairs(np.ones((views, views))))
     stages = []
