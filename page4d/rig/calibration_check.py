@@ -296,11 +296,10 @@ class _Check:
         self.given = {pair: self.score(pair, self.cameras) for pair in self.pairs}
 
     def add_texture(self, source: TextureSource) -> None:
-        """Use texture, in place of people, for pairs of unconfirmed cameras that it determines."""
-        left = self.unconfirmed()
+        """Use texture, in place of people, for the pairs that it determines."""
         others = [self.cameras, *(mistake.cameras for mistake in _other_lenses(self.cameras))]
         for pair in choose_pairs(source.affinity()):
-            if not left & set(pair) or (pair in self.shared and self.is_texture(pair)):
+            if pair in self.shared and self.is_texture(pair):
                 continue
             found = _determined(source, pair, self.cameras) or next(
                 filter(None, (_determined(source, pair, cameras, given=True) for cameras in others)), None
