@@ -9,12 +9,20 @@ if TYPE_CHECKING:
     from page4d.errors import Page4DError
     from page4d.evaluation.evaluate import evaluate
     from page4d.exporters.export import export
-    from page4d.options import ExportSettings, PointOptions, ReconstructSettings, RegisterSettings, SceneOptions
+    from page4d.options import (
+        CalibrateSettings,
+        ExportSettings,
+        PointOptions,
+        ReconstructSettings,
+        RegisterSettings,
+        SceneOptions,
+    )
     from page4d.output.reader import Output, open_output
     from page4d.quality.page import report
     from page4d.quality.record import QualityReport
     from page4d.rig.opening import open_scene
     from page4d.rig.records import RigRegistration
+    from page4d.run.calibration import BoardCalibration, calibrate
     from page4d.run.predictor import build_predictor
     from page4d.run.reconstruct import reconstruct
     from page4d.run.registration import register
@@ -24,6 +32,8 @@ if TYPE_CHECKING:
 __version__ = "0.3.0.dev0"
 
 _MODULES = {
+    "BoardCalibration": "page4d.run.calibration",
+    "CalibrateSettings": "page4d.options",
     "ExportSettings": "page4d.options",
     "Output": "page4d.output.reader",
     "Page4DError": "page4d.errors",
@@ -35,6 +45,7 @@ _MODULES = {
     "Scene": "page4d.scene.records",
     "SceneOptions": "page4d.options",
     "build_predictor": "page4d.run.predictor",
+    "calibrate": "page4d.run.calibration",
     "evaluate": "page4d.evaluation.evaluate",
     "export": "page4d.exporters.export",
     "load": "page4d.weights.loading",
@@ -46,6 +57,8 @@ _MODULES = {
 }
 
 __all__ = [
+    "BoardCalibration",
+    "CalibrateSettings",
     "ExportSettings",
     "Output",
     "Page4DError",
@@ -58,6 +71,7 @@ __all__ = [
     "SceneOptions",
     "__version__",
     "build_predictor",
+    "calibrate",
     "evaluate",
     "export",
     "load",

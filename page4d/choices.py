@@ -93,6 +93,13 @@ class WorldFrame(StrEnum):
     """The frame of the first camera at the first instant."""
 
 
+class LensModel(StrEnum):
+    """Model of the radial distortion of a lens."""
+
+    BROWN_CONRADY = "brown-conrady"
+    FISHEYE = "fisheye"
+
+
 class CalibrationFormat(StrEnum):
     """Format of a calibration that page4d writes."""
 

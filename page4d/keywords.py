@@ -14,6 +14,7 @@ from page4d.choices import (
     DepthSize,
     ImageFormat,
     LengthUnit,
+    LensModel,
     MaskMeaning,
     Pinhole,
     PointLayer,
@@ -99,6 +100,15 @@ class RegisterKeywords(SceneKeywords, total=False):
     up: UpAxis | str
     max_instants: int
     seed: int
+
+
+class CalibrateKeywords(SceneKeywords, total=False):
+    """Options of `calibrate`: those of the scene and the calibration."""
+
+    board: str
+    lenses: Path | str | None
+    lens_model: LensModel | str
+    intrinsics: Path | str | None
 
 
 class ExportKeywords(TypedDict, total=False):

@@ -25,6 +25,7 @@ from page4d.choices import (
     EdgeFilter,
     ImageFormat,
     LengthUnit,
+    LensModel,
     MaskMeaning,
     Pinhole,
     PointLayer,
@@ -434,6 +435,31 @@ class RegisterSettings:
     def __post_init__(self) -> None:
         _check_lenses(self.focal, self.intrinsics)
         _check_up(self.world, self.up)
+
+
+@config_record("calibration settings")
+class CalibrateSettings:
+    """Settings of the calibration from a board: the board as text or as a file, and what is known of the lenses."""
+
+    board: Annotated[
+        str,
+        Option(
+            "The board: charuco:COLUMNSxROWS,SQUARE,MARKER,DICTIONARY (numbers of squares), such as "
+            "charuco:7x5,30mm,22mm,4x4_50; chessboard:9x6,25mm (inner corners); aruco:5x7,40mm,10mm,apriltag_36h11 "
+            "(markers, side, gap); or a file of Caliscope, OpenCV, Anipose, Pose2Sim or Kalibr.",
+            RIG,
+            "BOARD|FILE",
+        ),
+    ] = ""
+    lenses: Annotated[
+        Path | None, Option("Videos of the board for the lens of each view alone, named as the views.", RIG, "FOLDER")
+    ] = None
+    lens_model: Annotated[LensModel, Option("Model of the distortion.", RIG)] = LensModel.BROWN_CONRADY
+    intrinsics: _Intrinsics = None
+
+    def __post_init__(self) -> None:
+        if self.intrinsics is not None and self.lenses is not None:
+            raise UsageError("⟨lenses⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
 
 
 def _check_lenses(focal: str | None, intrinsics: Path | None) -> None:

@@ -11,6 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 import page4d
 from page4d_cli import console, options
 from page4d_cli.commands.benchmark import benchmark
+from page4d_cli.commands.calibrate import calibrate
 from page4d_cli.commands.convert_weights import convert_weights
 from page4d_cli.commands.demo import demo
 from page4d_cli.commands.doctor import doctor
@@ -30,7 +31,7 @@ from page4d_cli.options import ParserError, described
 
 GROUPS = {
     "Reconstruct and look": (demo, reconstruct, view, report, inspect_scene),
-    "Cameras": (register,),
+    "Cameras": (register, calibrate),
     "Exchange": (export, evaluate),
     "Networks": (weights_app, convert_weights, inspect_shapes, doctor),
     "Laboratory": (synthesize, train, pretrain, benchmark),

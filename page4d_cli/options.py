@@ -13,8 +13,9 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 import typer
 from pydantic import TypeAdapter, ValidationError
 
+from page4d.choices import CalibrationFormat
 from page4d.errors import InputError, UsageError, did_you_mean, shortened
-from page4d.options import Option, in_options, parse_count
+from page4d.options import OUTPUT, Option, SceneOptions, in_options, parse_count
 
 ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 """ClickException, the base class of the parser's errors: of click, or of the copy in newer versions of typer."""
@@ -52,6 +53,23 @@ class Without:
     """Fields of a record that a command does not take, in the annotation of its parameter."""
 
     fields: Collection[str]
+
+
+Uncalibrated = Annotated[
+    SceneOptions,
+    Without("calibration calibration_unit calibration_match masks mask_meaning depth depth_levels".split()),
+]
+"""Options of a scene whose calibration is sought."""
+
+CalibrationOut = Annotated[
+    Path,
+    Option(
+        "Calibration to write: .json (page4d), .toml (Anipose, Pose2Sim), or a folder (COLMAP model).",
+        metavar="FILE",
+        also="-o",
+    ),
+]
+FileFormat = Annotated[CalibrationFormat | None, Option("Format. Default: by the name.", OUTPUT, name="format")]
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:

@@ -1,7 +1,7 @@
 """Printed reports of runs, batches, calibration checks, registrations and exports."""
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from page4d.quality.record import Grade
     from page4d.rig.records import RigRegistration
+    from page4d.run.calibration import BoardCameraRecord, BoardRecord
     from page4d.run.plan import RunPlan
     from page4d.run.time import TimeForecast
     from page4d.scene.records import Clock, Scene
@@ -70,17 +71,26 @@ def report_registration(record: "RegistrationRecord", *, in_run: bool = True, ve
     print_table(columns, cameras, "cameras" if in_run else "cameras from evidence")
 
 
-def report_written(found: "RigRegistration", scene: "Scene", folder: Path, out: Path) -> None:
+def report_registered(found: "RigRegistration", scene: "Scene", folder: Path, out: Path) -> None:
     """Print what a registration wrote, and the command that uses it."""
     record = found.record
-    is_metric = record.metres_per_unit is not None
     std = "" if record.metres_std is None else f" (+-{100 * record.metres_std:.0f} %)"
+    is_metric = record.metres_per_unit is not None
     unit = f"metres{std}" if is_metric else "an arbitrary unit (--scale-from makes it metres)"
-    cameras = f"{record.num_placed} of {counted(len(record.cameras), 'camera')} from {record.evidence}"
+    placed = [camera.view for camera in record.cameras if camera.placed]
+    origin = f"{record.evidence}, lengths in {unit}"
+    report_written(origin, placed, scene, folder, out, _world_fields(found.world))
+
+
+def report_written(
+    origin: str, placed: list[str], scene: "Scene", folder: Path, out: Path, fields: Iterable[tuple[str, str]] = ()
+) -> None:
+    """Print what was written of the cameras of the `placed` views, and the command that uses it."""
+    cameras = f"{len(placed)} of {counted(scene.num_views, 'camera')} from {origin}"
     clocks = clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync)
-    print_fields([("wrote", f"{out}: {cameras}, lengths in {unit}"), *clocks, *_world_fields(found.world)])
-    placed = {} if record.is_complete else {"views": [camera.view for camera in record.cameras if camera.placed]}
-    options = as_words({**vars(scene.options), "calibration": out, **placed}, ("calibration", *OPENING))
+    print_fields([("wrote", f"{out}: {cameras}"), *clocks, *fields])
+    views = {} if len(placed) == scene.num_views else {"views": placed}
+    options = as_words({**vars(scene.options), "calibration": out, **views}, ("calibration", *OPENING))
     console.print_text("")
     _print_next(f"page4d reconstruct {shlex.quote(str(folder))} --out OUT{options}")
 
@@ -110,6 +120,30 @@ def _camera(camera: "PlacedRecord", *, in_run: bool) -> Row:
         "estimated" if camera.focal_source == "unknown" else camera.focal_source,
         "" if camera.residual_px is None else f"{camera.residual_px:.1f} px",
         camera.reason,
+    )
+
+
+def report_board(record: "BoardRecord") -> None:
+    """Print what the board determines of every camera."""
+    columns = [
+        Column("view"),
+        *(Column(title, right=True) for title in ("pictures", "covered", "tilts", "focal length")),
+        Column("distortion"),
+        Column("residual", right=True),
+    ]
+    print_table(columns, [_board_camera(camera) for camera in record.cameras], record.board)
+
+
+def _board_camera(camera: "BoardCameraRecord") -> Row:
+    spread = "" if camera.focal_std is None else f" +-{100 * camera.focal_std:.2g} %"
+    return (
+        camera.view,
+        str(camera.num_pictures),
+        f"{100 * camera.coverage:.0f} %",
+        "" if camera.tilt_deg is None else f"{camera.tilt_deg[0]:.0f}-{camera.tilt_deg[1]:.0f} deg",
+        "" if camera.focal is None else f"{camera.focal:.0f} px{spread}",
+        " ".join(camera.terms),
+        "" if camera.residual_px is None else f"{camera.residual_px:.2f} px",
     )
 
 

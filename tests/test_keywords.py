@@ -13,6 +13,7 @@ from pydantic import BeforeValidator
 
 import page4d
 from page4d.options import (
+    CalibrateSettings,
     ExportSettings,
     NetworkOptions,
     ReconstructSettings,
@@ -30,9 +31,10 @@ GROUPS = {
         "Options of `reconstruct`: those of the scene, the network and the run.",
     ),
     "RegisterKeywords": ((RegisterSettings,), "Options of `register`: those of the scene and the registration."),
+    "CalibrateKeywords": ((CalibrateSettings,), "Options of `calibrate`: those of the scene and the calibration."),
     "ExportKeywords": ((ExportSettings,), "Options of `export`."),
 }
-ON_A_SCENE = ("ReconstructKeywords", "RegisterKeywords")
+ON_A_SCENE = ("ReconstructKeywords", "RegisterKeywords", "CalibrateKeywords")
 
 FORMS = {"focal": "float", "sync": "Path", "instants": "range"}
 """Types that a validator of a field takes besides text."""
@@ -109,6 +111,7 @@ def test_golden_keywords_are_those_of_the_settings() -> None:
         (page4d.open_scene, (SceneOptions,)),
         (page4d.reconstruct, (SceneOptions, NetworkOptions, ReconstructSettings)),
         (page4d.register, (SceneOptions, RegisterSettings)),
+        (page4d.calibrate, (SceneOptions, CalibrateSettings)),
         (page4d.export, (ExportSettings,)),
     ],
 )

@@ -25,7 +25,7 @@ from tests.quality.test_quality_grade import run_record
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "samples" / "room"
-TAKE_OBSERVERS = (page4d.reconstruct, page4d.register, page4d.build_predictor, page4d.load)
+TAKE_OBSERVERS = (page4d.reconstruct, page4d.register, page4d.calibrate, page4d.build_predictor, page4d.load)
 
 
 def python(code: str, *options: str) -> str:
@@ -139,4 +139,4 @@ def test_notices_and_progress_go_to_stderr_at_intervals(capsys, monkeypatch) -> 
     shown = ["a step", "warning: mesh_voxel=0.1 without mesh", "detecting: people 25%", "24/24 instants"]
     assert capsys.readouterr().err.splitlines() == [f"page4d: {line}" for line in shown]
     defaults = [inspect.signature(one).parameters["observer"].default for one in TAKE_OBSERVERS]
-    assert defaults == [ON_STDERR] * 4
+    assert defaults == [ON_STDERR] * len(TAKE_OBSERVERS)

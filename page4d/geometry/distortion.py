@@ -6,23 +6,16 @@ Coordinates are normalized image coordinates (x / z, y / z), independent of intr
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from page4d.choices import LensModel as LensModel
 from page4d.errors import InputError
 
 _MAX_RADIUS = 1e6
 """Bound on the radius in normalized image coordinates for lens models that are monotonic up to 90 degrees."""
-
-
-class LensModel(StrEnum):
-    """Model of the radial distortion."""
-
-    BROWN_CONRADY = "brown-conrady"
-    FISHEYE = "fisheye"
 
 
 @dataclass(frozen=True, kw_only=True)

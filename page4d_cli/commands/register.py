@@ -1,11 +1,10 @@
 """`page4d register`: cameras of a static rig from people and texture, for page4d and other programs."""
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
-from page4d.choices import CalibrationFormat, Registration
-from page4d.options import OUTPUT, Option, RegisterSettings, SceneOptions
+from page4d.choices import Registration
+from page4d.options import OUTPUT, Option, RegisterSettings
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import observed_run
@@ -14,24 +13,10 @@ from page4d_cli.progress import observed_run
 @options.command
 def register(
     scene_folder: options.Folder,
-    out: Annotated[
-        Path,
-        Option(
-            "Calibration to write: .json (page4d), .toml (Anipose, Pose2Sim), or a folder (COLMAP model).",
-            metavar="FILE",
-            also="-o",
-        ),
-    ],
+    out: options.CalibrationOut,
     settings: RegisterSettings,
-    scene_options: Annotated[
-        SceneOptions,
-        options.Without(
-            "calibration calibration_unit calibration_match masks mask_meaning depth depth_levels".split()
-        ),
-    ],
-    file_format: Annotated[
-        CalibrationFormat | None, Option("Format. Default: by the name.", OUTPUT, name="format")
-    ] = None,
+    scene_options: options.Uncalibrated,
+    file_format: options.FileFormat = None,
     overwrite: Annotated[bool, Option("Replace an existing file.", OUTPUT)] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -47,7 +32,7 @@ def register(
     from page4d.run.registration import placed_cameras, registration_notices
     from page4d.run.registration import register as register_rig
     from page4d_cli.progress import fetched_model
-    from page4d_cli.reports import report_registration, report_written
+    from page4d_cli.reports import report_registered, report_registration
 
     chosen = choose_format(out, file_format)
     check_calibration_target(out, chosen, overwrite=overwrite)
@@ -73,4 +58,4 @@ def register(
         for notice in registration_notices(record, in_run=False):
             console.print_notice(notice, verbosity)
     if not (as_json or quiet):
-        report_written(found, opened, scene_folder, out)
+        report_registered(found, opened, scene_folder, out)

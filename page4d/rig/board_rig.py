@@ -1,0 +1,538 @@
+"""Lenses and cameras of a rig from a calibration board: bundle adjustment with the poses of the board as unknowns.
+
+A lens alone is a rig of one camera. Source: Triggs et al., "Bundle adjustment - a modern synthesis", 2000; Zhang, "A
+flexible new technique for camera calibration", 2000.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import cv2
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
+
+from page4d.choices import LensModel
+from page4d.rig.board import Board
+from page4d.rig.graph import connected_parts
+from page4d.rig.lens import START_FOCAL
+from page4d.rig.records import Array, exp_rotation
+
+_Indices = NDArray[np.int64]
+
+TERMS = {LensModel.BROWN_CONRADY: ("k1", "k2", "p1", "p2", "k3"), LensModel.FISHEYE: ("k1", "k2", "k3", "k4")}
+"""Coefficients of the lens models in the order of OpenCV."""
+
+_STEPS = {
+    LensModel.BROWN_CONRADY: ((), (0,), (0, 1), (0, 1, 2, 3), (0, 1, 2, 3, 4)),
+    LensModel.FISHEYE: ((0,), (0, 1), (0, 1, 2), (0, 1, 2, 3)),
+}
+"""Coefficients that are estimated, step by step, while the data determine the new ones."""
+
+_SIGNIFICANT = 2.0
+"""Standard deviations by which a new coefficient must differ from 0."""
+
+_PRIOR = {"focal": 0.5, "aspect": 0.01, "center": 0.05, "k": 0.5, "p": 0.02}
+"""Weak priors: sigma of the log focal length, of the log ratio of its two values, of the principal point in long
+sides, and of distortion coefficients. They bound what a few pictures leave undetermined."""
+
+_STARTS = (0.45, 0.65, 0.9, 1.3, 2.0, 3.5)
+"""Focal lengths in long sides from which a lens is sought."""
+
+_CLOCK_S, _NOISE_PX = 0.002, 0.5
+"""Expected errors of the times of frames, and of corners: an error along the motion of the board counts less, the
+faster it moves. Larger times let views drift apart along that motion: on four webcams whose frames differ by up to
+18 ms, 2 ms is as good for the epipolar error of the background as 20 ms, and drift begins at 5 ms."""
+
+_ITERATIONS, _TOLERANCE = 30, 1e-6
+_BEHIND_PX = 1e4
+_FEW = 8
+"""Pictures from which the start value of a lens is sought."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """A board in a picture of a view: the numbers of its corners and their pixels.
+
+    `pose` numbers the poses of the board: views see the same one at an instant. `sharpness` is 1 for the sharpest
+    edges; `velocity` is that of the corners in px/s, None if it is not known.
+    """
+
+    view: int
+    pose: int
+    numbers: Int[_Indices, " n"]
+    pixels: Float[Array, "n 2"]
+    sharpness: float = 1.0
+    velocity: Float[Array, "n 2"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Lenses (fx, fy, cx, cy, coefficients), `world_to_camera` of views, and `board_to_world` of poses."""
+
+    lenses: Float[Array, "V L"]
+    cameras: Float[Array, "V 4 4"]
+    boards: Float[Array, "P 4 4"]
+
+
+def project(
+    model: LensModel, lens: Float[Array, " L"], points: Float[Array, "n 3"]
+) -> tuple[Float[Array, "n 2"], Float[Array, "n 2 3"], Float[Array, "n 2 L"]]:
+    """Project points of the camera's frame; return pixels and their derivatives by the points and by the lens."""
+    matrix = np.array([[lens[0], 0, lens[2]], [0, lens[1], lens[3]], [0, 0, 1.0]])
+    none = np.zeros(3)
+    if model is LensModel.FISHEYE:
+        pixels, jacobian = cv2.fisheye.projectPoints(points[:, None], none, none, matrix, lens[4:])
+        slopes = np.asarray(jacobian, np.float64).reshape(len(points), 2, -1)
+        return np.asarray(pixels, np.float64).reshape(-1, 2), slopes[..., 11:14], slopes[..., :8]
+    pixels, jacobian = cv2.projectPoints(points, none, none, matrix, lens[4:])
+    slopes = np.asarray(jacobian, np.float64).reshape(len(points), 2, -1)
+    return np.asarray(pixels, np.float64).reshape(-1, 2), slopes[..., 3:6], slopes[..., 6 : 6 + len(lens)]
+
+
+class Adjustment:
+    """Robust bundle adjustment of lenses, cameras and boards: Levenberg-Marquardt, the boards eliminated.
+
+    Columns of the normal equations are those of the lenses, then of the cameras; only free ones are solved for.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        model: LensModel,
+        sightings: Sequence[Sighting],
+        free_lens: Bool[NDArray[np.bool_], "V L"],
+        free_camera: Bool[NDArray[np.bool_], " V"],
+        sizes: Sequence[tuple[int, int]],
+    ) -> None:
+        self.model, self.sightings = model, sorted(sightings, key=lambda one: (one.view, one.pose))
+        self.points = board.points
+        lengths = [len(one.numbers) for one in self.sightings]
+        self.starts = np.cumsum([0, *lengths])
+        self.view = np.repeat([one.view for one in self.sightings], lengths)
+        self.pose = np.repeat([one.pose for one in self.sightings], lengths)
+        self.corner = board.points[np.concatenate([one.numbers for one in self.sightings])]
+        self.pixels = np.concatenate([one.pixels for one in self.sightings])
+        self.sizes = np.array(sizes, float)
+        num_views, self.num_lens = free_lens.shape
+        self.free = np.concatenate([free_lens.ravel(), np.repeat(free_camera, 6)])
+        self.camera_columns = free_lens.size + 6 * np.arange(num_views)
+        self.scale_px = 10.0
+        self.motion = [self._motion_of(one) for one in self.sightings]
+
+    @staticmethod
+    def _motion_of(sighting: Sighting) -> tuple[Array, float]:
+        """Return the unit vector of the motion of all corners, and the share of an error along it that is kept."""
+        if sighting.velocity is None or not sighting.velocity.any():
+            return np.zeros(2 * len(sighting.numbers)), 1.0
+        speed = float(np.linalg.norm(sighting.velocity))
+        return sighting.velocity.ravel() / speed, 1 / float(np.hypot(1, _CLOCK_S * speed / _NOISE_PX))
+
+    def _whitened(self, state: State, jacobian: bool = False) -> tuple[Array, Array]:
+        """Return residuals and derivatives with errors of clocks, which move all corners of a picture, reduced."""
+        residual, slopes = self.residuals(state, jacobian)
+        for index, (along, kept) in enumerate(self.motion):
+            if kept < 1:
+                rows = slice(self.starts[index], self.starts[index + 1])
+                for values in (residual, slopes) if jacobian else (residual,):
+                    block = values[rows].reshape(len(along), -1)
+                    block -= (1 - kept) * np.outer(along, along @ block)
+        return residual, slopes
+
+    def residuals(self, state: State, jacobian: bool = False) -> tuple[Array, Array]:
+        """Return residuals [N, 2], and their derivatives by lens, camera and board [N, 2, L + 12]."""
+        world = _apply(state.boards[self.pose], self.corner)
+        local = _apply(state.cameras[self.view], world)
+        residual = np.full((len(local), 2), _BEHIND_PX)
+        slopes = np.zeros((len(local), 2, self.num_lens + 12)) if jacobian else np.zeros(0)
+        front = local[:, 2] > 1e-6
+        for view in np.unique(self.view):
+            rows = (self.view == view) & front
+            if not rows.any():
+                continue
+            pixels, by_point, by_lens = project(self.model, state.lenses[view], local[rows])
+            residual[rows] = pixels - self.pixels[rows]
+            if jacobian:
+                turn = state.cameras[view, :3, :3]
+                boards = state.boards[self.pose[rows], :3, :3]
+                slopes[rows, :, : self.num_lens] = by_lens
+                slopes[rows, :, self.num_lens : self.num_lens + 3] = -by_point @ _cross(local[rows])
+                slopes[rows, :, self.num_lens + 3 : self.num_lens + 6] = by_point
+                in_world = by_point @ turn
+                slopes[rows, :, self.num_lens + 6 : self.num_lens + 9] = (
+                    -in_world @ boards @ _cross(self.corner[rows])
+                )
+                slopes[rows, :, self.num_lens + 9 :] = in_world
+        residual[~np.isfinite(residual).all(1)] = _BEHIND_PX
+        return np.clip(residual, -_BEHIND_PX, _BEHIND_PX), slopes
+
+    def errors(self, state: State) -> Float[Array, " N"]:
+        """Return the reprojection error of every corner in pixels."""
+        return np.asarray(np.linalg.norm(self.residuals(state)[0], axis=1))
+
+    def _errors(self, state: State) -> Float[Array, " N"]:
+        return np.asarray(np.linalg.norm(self._whitened(state)[0], axis=1))
+
+    def _prior(self, lenses: Float[Array, "V L"]) -> tuple[Array, Array]:
+        """Return the residuals [V, L] of the priors in sigmas, and their derivatives [V, L, L]."""
+        long_side = self.sizes.max(1)
+        start = START_FOCAL * long_side
+        value, slope = np.zeros_like(lenses), np.zeros((*lenses.shape, lenses.shape[1]))
+        value[:, 0] = np.log(lenses[:, :2].prod(1) / start**2) / 2 / _PRIOR["focal"]
+        value[:, 1] = np.log(lenses[:, 0] / lenses[:, 1]) / _PRIOR["aspect"]
+        slope[:, 0, :2] = 1 / lenses[:, :2] / 2 / _PRIOR["focal"]
+        slope[:, 1, :2] = np.array([1, -1]) / lenses[:, :2] / _PRIOR["aspect"]
+        sigma = np.ones(lenses.shape[1])
+        sigma[4:] = [_PRIOR[term[0]] for term in TERMS[self.model]]
+        value[:, 4:] = lenses[:, 4:] / sigma[4:]
+        value[:, 2:4] = (lenses[:, 2:4] - self.sizes[:, ::-1] / 2) / (_PRIOR["center"] * long_side[:, None])
+        for column in range(2, lenses.shape[1]):
+            slope[:, column, column] = 1 / (_PRIOR["center"] * long_side if column < 4 else sigma[column])
+        return value, slope
+
+    def cost(self, state: State) -> float:
+        """Return the negative log posterior: Cauchy errors of corners, priors of lenses."""
+        squared = (self._errors(state) / self.scale_px) ** 2
+        return float(np.log1p(squared).sum() + (self._prior(state.lenses)[0] ** 2).sum())
+
+    def _normal(self, state: State) -> tuple[Array, Array, Array, Array, Array]:
+        """Return A [F, F], B [P, F, 6] and C [P, 6, 6] of the normal equations, and the gradients of both parts."""
+        residual, slopes = self._whitened(state, jacobian=True)
+        weight = 1 / (self.scale_px**2 + (residual**2).sum(1))
+        a, b = np.zeros((len(self.free),) * 2), np.zeros((len(state.boards), len(self.free), 6))
+        c, gradient = np.zeros((len(state.boards), 6, 6)), np.zeros((len(state.boards), len(self.free)))
+        right = np.zeros((len(state.boards), 6))
+        for index, one in enumerate(self.sightings):
+            rows = slice(self.starts[index], self.starts[index + 1])
+            block = slopes[rows].reshape(-1, slopes.shape[-1])
+            weighted = block * np.repeat(weight[rows], 2)[:, None]
+            matrix, vector = weighted.T @ block, weighted.T @ residual[rows].ravel()
+            own = self._columns(one.view)
+            a[np.ix_(own, own)] += matrix[:-6, :-6]
+            b[one.pose, own] += matrix[:-6, -6:]
+            c[one.pose] += matrix[-6:, -6:]
+            gradient[one.pose, own] += vector[:-6]
+            right[one.pose] += vector[-6:]
+        value, slope = self._prior(state.lenses)
+        prior = np.zeros(len(self.free))
+        for view in range(len(value)):
+            own = self._columns(view)[: self.num_lens]
+            a[np.ix_(own, own)] += slope[view].T @ slope[view]
+            prior[own] = slope[view].T @ value[view]
+        kept = self.free
+        return a[np.ix_(kept, kept)], b[:, kept], c, np.concatenate([gradient, prior[None]])[:, kept], right
+
+    def _columns(self, view: int) -> _Indices:
+        lens = np.arange(view * self.num_lens, (view + 1) * self.num_lens)
+        return np.concatenate([lens, self.camera_columns[view] + np.arange(6)])
+
+    def minimise(self, state: State, rounds: int = 3) -> State:
+        """Return the state of lowest cost; the scale of the errors is estimated anew in every round."""
+        for _ in range(rounds):
+            state = self._descend(state)
+            self.scale_px = float(np.clip(3 * np.median(self._errors(state)), 0.15, self.scale_px))
+        return state
+
+    def _descend(self, state: State) -> State:
+        damping, cost = 1e-3, self.cost(state)
+        for _ in range(_ITERATIONS):
+            a, b, c, gradients, right = self._normal(state)
+            gradient = gradients.sum(0)
+            while True:
+                step = _solved(a, b, c, gradient, right, damping)
+                tried = None if step is None else self._moved(state, *step)
+                new_cost = np.inf if tried is None else self.cost(tried)
+                if new_cost <= cost or damping > 1e8:
+                    break
+                damping *= 10
+            if tried is None or new_cost > cost:
+                return state
+            gain, state, cost, damping = cost - new_cost, tried, new_cost, max(damping / 10, 1e-9)
+            if gain <= _TOLERANCE * cost:
+                break
+        return state
+
+    def _moved(self, state: State, step: Array, boards: Array) -> State | None:
+        change = np.zeros(len(self.free))
+        change[self.free] = step
+        lenses = state.lenses + change[: state.lenses.size].reshape(state.lenses.shape)
+        if (lenses[:, :2] < 1).any():
+            return None
+        cameras = _moves(change[state.lenses.size :].reshape(-1, 6)) @ state.cameras
+        placed = state.boards.copy()
+        placed[:, :3, :3] = state.boards[:, :3, :3] @ exp_rotation(boards[:, :3])
+        placed[:, :3, 3] += boards[:, 3:]
+        return State(lenses=lenses, cameras=cameras, boards=placed)
+
+    def deviations(self, state: State) -> Float[Array, "V L"]:
+        """Return standard deviations of the lenses, infinite for free ones that are not determined.
+
+        Errors of one pose of the board may be correlated, as those of clocks are: the larger one of the usual
+        deviation and of one in which every pose counts as one measurement.
+        """
+        a, b, c, gradients, right = self._normal(state)
+        inverse = np.linalg.inv(c + 1e-12 * np.eye(6))
+        reduced = a - np.einsum("pij,pjk,plk->il", b, inverse, b, optimize=True)
+        own = gradients[:-1] - np.einsum("pij,pjk,pk->pi", b, inverse, right, optimize=True)
+        covariance = np.linalg.pinv(reduced, hermitian=True)
+        clustered = covariance @ (own.T @ own) @ covariance
+        variance = np.zeros(len(self.free))
+        variance[self.free] = np.maximum(np.diag(covariance), np.diag(clustered))
+        lenses = np.sqrt(variance[: state.lenses.size].reshape(state.lenses.shape))
+        return np.asarray(lenses)
+
+
+def _solved(
+    a: Array, b: Array, c: Array, gradient: Array, right: Array, damping: float
+) -> tuple[Array, Array] | None:
+    """Return the steps of the cameras and of the boards [P, 6]; None if the equations are singular."""
+    c = c + np.eye(6) * (damping * np.diagonal(c, axis1=1, axis2=2)[:, None] + 1e-12)
+    try:
+        inverse = np.linalg.inv(c)
+        if not len(a):
+            return np.zeros(0), -np.einsum("pij,pj->pi", inverse, right)
+        across = b @ inverse
+        reduced = a + np.diag(damping * np.diag(a) + 1e-12) - np.einsum("pij,pkj->ik", across, b, optimize=True)
+        step = -np.linalg.solve(reduced, gradient - np.einsum("pij,pj->i", across, right))
+    except np.linalg.LinAlgError:
+        return None
+    return step, -np.einsum("pij,pj->pi", inverse, right + np.einsum("pji,j->pi", b, step))
+
+
+def _apply(poses: Float[Array, "n 4 4"], points: Float[Array, "n 3"]) -> Float[Array, "n 3"]:
+    return np.asarray(np.einsum("nij,nj->ni", poses[:, :3, :3], points) + poses[:, :3, 3])
+
+
+def _cross(vectors: Float[Array, "n 3"]) -> Float[Array, "n 3 3"]:
+    x, y, z = vectors.T
+    o = np.zeros_like(x)
+    return np.stack([o, -z, y, z, o, -x, -y, x, o], -1).reshape(-1, 3, 3)
+
+
+def _moves(motions: Float[Array, "n 6"]) -> Float[Array, "n 4 4"]:
+    return _pose(exp_rotation(motions[:, :3]), motions[:, 3:])
+
+
+def _pose(rotation: Float[Array, "n 3 3"], translation: Float[Array, "n 3"]) -> Float[Array, "n 4 4"]:
+    poses = np.tile(np.eye(4), (len(rotation), 1, 1))
+    poses[:, :3, :3], poses[:, :3, 3] = rotation, translation
+    return poses
+
+
+def board_poses(
+    board: Board, model: LensModel, lens: Float[Array, " L"], sighting: Sighting
+) -> list[tuple[Float[Array, "4 4"], _Indices]]:
+    """Return the poses of a board in the frame of its camera that explain a sighting, the best first.
+
+    There are two of a plane, and several of a board with symmetries, each with its numbering.
+    """
+    matrix = np.array([[lens[0], 0, lens[2]], [0, lens[1], lens[3]], [0, 0, 1.0]])
+    pixels = sighting.pixels[:, None].astype(np.float64)
+    undistort = cv2.fisheye.undistortPoints if model is LensModel.FISHEYE else cv2.undistortPoints
+    plane = np.asarray(undistort(pixels, matrix, lens[4:])).reshape(-1, 2)
+    usable = np.isfinite(plane).all(1) & (np.abs(plane) < 20).all(1)
+    if usable.sum() < 4:
+        return []
+    found = []
+    for turn in board.turns:
+        numbers = turn[sighting.numbers]
+        points = board.points[numbers][usable]
+        _, rotations, shifts, *_ = cv2.solvePnPGeneric(
+            points, plane[usable], np.eye(3), None, flags=cv2.SOLVEPNP_IPPE
+        )
+        for rotation, shift in zip(rotations, shifts, strict=True):
+            turned = np.asarray(cv2.Rodrigues(rotation)[0], np.float64)
+            pose = _pose(turned[None], np.asarray(shift, np.float64).ravel())[0]
+            local = points @ pose[:3, :3].T + pose[:3, 3]
+            if np.isfinite(local).all() and local[:, 2].min() > 0:
+                error = np.linalg.norm(local[:, :2] / local[:, 2:] - plane[usable], axis=1).mean()
+                found.append((float(error), pose, numbers))
+    found.sort(key=lambda one: one[0])
+    return [(pose, numbers) for _, pose, numbers in found]
+
+
+def calibrate_lens(
+    board: Board, model: LensModel, sightings: Sequence[Sighting], size: tuple[int, int]
+) -> tuple[Float[Array, " L"], Float[Array, " L"], tuple[str, ...]] | None:
+    """Estimate the lens of one view: its parameters, their standard deviations, and the terms that are determined.
+
+    None without a sighting from which the pose of the board follows.
+    """
+    num_lens = 4 + len(TERMS[model])
+    few = spread(board, sightings, _FEW, size)
+    best: tuple[float, Array] | None = None
+    for start in _STARTS:
+        lens = np.zeros(num_lens)
+        lens[:4] = [start * max(size)] * 2 + [size[1] / 2, size[0] / 2]
+        terms = _STEPS[model][1]
+        solved = _lens_from(board, model, few, lens, terms, size, rounds=1)
+        if solved is None:
+            continue
+        state, problem = solved
+        cost = float(np.median(problem.errors(state)))
+        if best is None or cost < best[0]:
+            best = cost, state.lenses[0]
+    if best is None:
+        return None
+    lens = best[1]
+    kept: tuple[Array, Array, tuple[int, ...]] | None = None
+    last: tuple[int, ...] = ()
+    for terms in _STEPS[model]:
+        lens = lens.copy()
+        lens[[4 + term for term in range(num_lens - 4) if term not in terms]] = 0
+        solved = _lens_from(board, model, sightings, lens, terms, size)
+        if solved is None:
+            break
+        state, problem = solved
+        lens, deviation = state.lenses[0], problem.deviations(state)[0]
+        new = [4 + term for term in terms if term not in last]
+        if kept is None or (np.abs(lens[new]) > _SIGNIFICANT * deviation[new]).any():
+            kept = lens, deviation, terms
+        last = terms
+    assert kept is not None
+    return kept[0], kept[1], tuple(TERMS[model][term] for term in kept[2])
+
+
+def _lens_from(
+    board: Board,
+    model: LensModel,
+    sightings: Sequence[Sighting],
+    lens: Float[Array, " L"],
+    terms: Sequence[int],
+    size: tuple[int, int],
+    rounds: int = 2,
+) -> "tuple[State, Adjustment] | None":
+    """Adjust a lens, some of whose coefficients are free, and the poses of its board."""
+    poses = [board_poses(board, model, lens, one) for one in sightings]
+    used = [(one, found[0]) for one, found in zip(sightings, poses, strict=True) if found]
+    if not used:
+        return None
+    free = np.zeros((1, len(lens)), bool)
+    free[0, [0, 1, 2, 3, *(4 + term for term in terms)]] = True
+    own = [
+        replace(one, view=0, pose=place, numbers=found[1], velocity=None) for place, (one, found) in enumerate(used)
+    ]
+    problem = Adjustment(board, model, own, free, np.zeros(1, bool), [size])
+    start = State(lenses=lens[None], cameras=np.eye(4)[None], boards=np.stack([found[0] for _, found in used]))
+    return problem.minimise(start, rounds), problem
+
+
+def spread(board: Board, sightings: Sequence[Sighting], count: int, size: tuple[int, int]) -> list[Sighting]:
+    """Choose sightings that differ in place, distance and tilt of the board, sharp ones first.
+
+    Each next one is farthest from those chosen, in the pixels of the board's four corners, times its sharpness.
+    """
+    if len(sightings) <= count:
+        return list(sightings)
+    corners = []
+    for one in sightings:
+        plane, _ = cv2.findHomography(board.points[one.numbers][:, :2], one.pixels, 0)
+        outline = (
+            np.full((4, 2), np.nan) if plane is None else cv2.perspectiveTransform(board.outline[None], plane)[0]
+        )
+        corners.append(np.clip(outline.ravel() / max(size), -2, 3))
+    feature = np.nan_to_num(np.array(corners), nan=-2.0)
+    sharpness = np.array([one.sharpness for one in sightings])
+    chosen = [int(np.argmax(sharpness))]
+    distance = np.linalg.norm(feature - feature[chosen[0]], axis=1)
+    while len(chosen) < count:
+        chosen.append(int(np.argmax(distance * sharpness)))
+        distance = np.minimum(distance, np.linalg.norm(feature - feature[chosen[-1]], axis=1))
+    return [sightings[index] for index in sorted(chosen)]
+
+
+_SAME_POSE = 0.1
+"""Difference of two poses of one camera relative to another, in radians and shares of the distance."""
+
+MIN_COMMON = 3
+"""Instants at which two views must agree on their relative pose."""
+
+_COMPARED = 40
+"""Instants of a pair of views whose relative poses are compared."""
+
+
+def pair_pose(first: Sequence[Array], second: Sequence[Array]) -> tuple[Float[Array, "4 4"], int]:
+    """Return the pose of the second view relative to the first that most instants agree on, and their number.
+
+    Per instant, `first` and `second` have the candidate poses [n, 4, 4] of the board in each view.
+    """
+    relative = [
+        (two[:, None] @ np.linalg.inv(one)[None]).reshape(-1, 4, 4) for one, two in zip(first, second, strict=True)
+    ]
+    instant = np.repeat(np.arange(len(relative)), [len(one) for one in relative])
+    poses = np.concatenate(relative)
+    far = np.repeat([one[0, 2, 3] for one in first], [len(one) for one in relative])
+    trace = np.einsum("aij,bij->ab", poses[:, :3, :3], poses[:, :3, :3])
+    apart = np.arccos(np.clip((trace - 1) / 2, -1, 1))
+    apart += np.linalg.norm(poses[:, None, :3, 3] - poses[None, :, :3, 3], axis=-1) / far
+    nearest = np.minimum.reduceat(apart, np.flatnonzero(np.diff(instant, prepend=-1)), axis=1)
+    best = int(np.minimum(nearest, _SAME_POSE).sum(1).argmin())
+    return poses[best], int((nearest[best] < _SAME_POSE).sum())
+
+
+def place_rig(
+    board: Board, model: LensModel, lenses: Float[Array, "V L"], sightings: Sequence[Sighting]
+) -> tuple[State, list[Sighting], dict[int, int]]:
+    """Return initial cameras of the largest part of the views that sees the board together, and its sightings.
+
+    Poses of the board are renumbered, its corners where it has symmetries. The last value counts
+    the instants that a view which is left out shares with others. The first view of the part is the world.
+    """
+    found = {(one.view, one.pose): board_poses(board, model, lenses[one.view], one) for one in sightings}
+    candidates = {key: np.stack([pose for pose, _ in poses]) for key, poses in found.items() if poses}
+    num_views = len(lenses)
+    seen = [{pose for view, pose in candidates if view == own} for own in range(num_views)]
+    support: Array = np.zeros((num_views, num_views))
+    relative: dict[tuple[int, int], Array] = {}
+    for first, second in combinations(range(num_views), 2):
+        common = sorted(seen[first] & seen[second])
+        if not common:
+            continue
+        common = [common[index] for index in np.unique(np.linspace(0, len(common) - 1, _COMPARED).astype(int))]
+        between, count = pair_pose(*([candidates[view, one] for one in common] for view in (first, second)))
+        relative[first, second], relative[second, first] = between, np.asarray(np.linalg.inv(between), np.float64)
+        support[first, second] = support[second, first] = count
+    links = [(i, j) for i, j in combinations(range(num_views), 2) if support[i, j] >= MIN_COMMON]
+    part = connected_parts(num_views, links)[0]
+    tree = minimum_spanning_tree(-np.where(support >= MIN_COMMON, support, 0))
+    order, before = breadth_first_order(tree, part[0], directed=False)
+    cameras = np.tile(np.eye(4), (num_views, 1, 1))
+    for view in order[1:]:
+        cameras[view] = relative[before[view], view] @ cameras[before[view]]
+    shared = {view: int(support[view].max(initial=0)) for view in range(num_views) if view not in part}
+    boards: list[Array] = []
+    kept: list[Sighting] = []
+    for number in sorted({number for view, number in candidates if view in part}):
+        own = [
+            one for one in sightings if one.pose == number and one.view in part and (one.view, number) in candidates
+        ]
+        placed = np.concatenate([np.linalg.inv(cameras[one.view]) @ candidates[one.view, number] for one in own])
+        errors = sum(_misfit(board, model, lenses, cameras, one, placed) for one in own)
+        best = placed[int(np.argmin(errors))]
+        for one in own:
+            turns = [replace(one, numbers=turn[one.numbers], pose=len(boards)) for turn in board.turns]
+            kept.append(min(turns, key=lambda one: _error(board, model, lenses, cameras, one, best)))
+        boards.append(best)
+    return State(lenses=lenses, cameras=cameras, boards=np.stack(boards)), kept, shared
+
+
+def _misfit(
+    board: Board, model: LensModel, lenses: Array, cameras: Array, sighting: Sighting, placed: Float[Array, "n 4 4"]
+) -> Float[Array, " n"]:
+    """Return the error of each pose of a board, however it is turned, bounded so that a wrong view has no veto."""
+    turns = [replace(sighting, numbers=turn[sighting.numbers]) for turn in board.turns]
+    return np.array([min(_error(board, model, lenses, cameras, one, pose) for one in turns) for pose in placed])
+
+
+def _error(
+    board: Board, model: LensModel, lenses: Array, cameras: Array, sighting: Sighting, placed: Float[Array, "4 4"]
+) -> float:
+    points = board.points[sighting.numbers]
+    local = _apply(np.tile(cameras[sighting.view] @ placed, (len(points), 1, 1)), points)
+    lens = lenses[sighting.view]
+    if (local[:, 2] <= 0).any():
+        return 1.0
+    pixels = project(model, lens, local)[0]
+    return float(min(np.linalg.norm(pixels - sighting.pixels, axis=1).mean() / lens[0], 1.0))

@@ -1,0 +1,586 @@
+"""`page4d calibrate`: lenses and cameras of a rig from a calibration board in its videos."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Unpack
+
+import cv2
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from page4d.choices import LensModel
+from page4d.conventions import Scale
+from page4d.errors import ON_STDERR, InputError, Level, Notice, Observer, SilentObserver, UsageError, listed
+from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens
+from page4d.geometry.distortion import Distortion
+from page4d.io.atomic import write_bytes_atomic
+from page4d.io.json_records import FileModel
+from page4d.io.limits import limits_named
+from page4d.keywords import CalibrateKeywords
+from page4d.options import CalibrateSettings, SceneOptions, split_options
+from page4d.output.record import Name
+from page4d.plotting.canvas import ERROR_MAP, FAINT, GRID, INK, blank, colored, drawable, fitted_text, font
+from page4d.rig.board import Board, Corners, Footage, board_of, find_boards
+from page4d.rig.board_rig import (
+    MIN_COMMON,
+    TERMS,
+    Adjustment,
+    Sighting,
+    State,
+    board_poses,
+    calibrate_lens,
+    place_rig,
+    spread,
+)
+from page4d.rig.lens import lenses_of
+from page4d.rig.opening import opened_scene
+from page4d.rig.records import Array, Lens, of_stage
+from page4d.scene.open import open_scene as open_folder
+from page4d.scene.records import Scene
+
+MAX_PICTURES = 240
+"""Pictures per view that are searched: pairs of neighbouring instants of a longer capture."""
+
+_CHOSEN = 60
+"""Pictures per view from which lenses and cameras are estimated; more of them change little."""
+
+_MAX_STEP_S = 0.3
+"""Time between two pictures within which the velocity of the board is measured."""
+
+_TOGETHER = 2.0
+"""Preference of pictures at whose instant another view shows the board, too."""
+
+MIN_PICTURES = 4
+"""Pictures of the board per view below which no lens is estimated; three are the minimum of the method."""
+
+FOCAL_LIMIT = 0.01
+"""Relative standard deviation of a focal length from which on it is not determined."""
+
+_RESIDUAL_LIMIT = 0.009
+"""Median residual in focal lengths beyond which a camera does not fit the others, as in registration."""
+
+_CELLS = 8
+"""Cells across the picture by which the coverage is counted."""
+
+_CLOCK_SIGNIFICANT, _CLOCK_LEAST_S = 3.0, 0.005
+"""Standard deviations, and seconds, from which the difference of a clock is reported."""
+
+_PANEL, _MARGIN, _HEAD = 480, 16, 44
+_WORST_PX = 2.0
+"""Error of the last colour of the picture of the corners."""
+
+
+class BoardCameraRecord(FileModel):
+    """The camera of a view from a board: whether it is placed, or why not, and what its lens is determined from.
+
+    `num_pictures` show the board, `num_together` of them while another view does; `coverage` is the share of cells of
+    the picture with corners, `tilt_deg` the range of angles between the board and the picture. `focal_std` is
+    relative. `clock_s` is how much earlier than its time a frame was taken, if the board determines it.
+    """
+
+    view: Name
+    placed: bool
+    num_pictures: int
+    num_together: int
+    coverage: float
+    tilt_deg: tuple[float, float] | None = None
+    residual_px: float | None = None
+    focal: float | None = None
+    focal_std: float | None = None
+    terms: tuple[str, ...] = ()
+    clock_s: float | None = None
+    clock_std_s: float | None = None
+    reason: str = ""
+
+
+class BoardRecord(FileModel):
+    """What a calibration from a board found: the board, the number of searched instants, and the cameras."""
+
+    board: str
+    lens_model: LensModel
+    num_instants: int
+    cameras: list[BoardCameraRecord]
+
+    @property
+    def num_placed(self) -> int:
+        """Number of placed cameras."""
+        return sum(camera.placed for camera in self.cameras)
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """Cameras that are not placed, and clocks that differ, as warnings."""
+        left = [f"{camera.view}: {camera.reason}" for camera in self.cameras if not camera.placed]
+        late = [
+            f"{camera.view} by {1000 * camera.clock_s:+.0f} ms (+-{1000 * (camera.clock_std_s or 0):.0f})"
+            for camera in self.cameras
+            if camera.clock_s is not None
+        ]
+        texts = [f"cameras of {len(left)} of {len(self.cameras)} views are not placed ({'; '.join(left)})"] * bool(
+            left
+        )
+        if late:
+            texts.append(f"the clocks of frames differ from the mean of the views: {listed(late)}; give ⟨sync=FILE⟩")
+        return tuple(Notice(text, Level.WARNING) for text in texts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardCalibration:
+    """Lenses and cameras of a rig from a board, in metres and in the world of the first placed camera.
+
+    `calibration` has the placed cameras. For the V views of the scene, `sizes` are (height, width), and `corners`
+    the x, y and error in px of the corners that were used.
+    """
+
+    record: BoardRecord
+    calibration: Calibration
+    sizes: tuple[tuple[int, int], ...]
+    corners: tuple[Float[Array, "n 3"], ...]
+
+
+@limits_named()
+def calibrate(
+    scene: Scene | Path | str,
+    *,
+    settings: CalibrateSettings | None = None,
+    observer: Observer | None = ON_STDERR,
+    **options: Unpack[CalibrateKeywords],
+) -> BoardCalibration:
+    """Determine the lenses and cameras of a static rig from a calibration board that is moved in front of it.
+
+    Args:
+        scene: an open scene, or the folder of one.
+        settings: of the calibration; `board` has no default.
+        observer: receives notices and progress; None is silent.
+        **options: fields of `SceneOptions` (if `scene` is a folder) and of `CalibrateSettings` by name, such as
+            `board="charuco:7x5,30mm,22mm,4x4_50"`.
+
+    Raises:
+        UsageError: if options are unknown or do not fit the scene.
+        InputError: if a video or file cannot be used, or the board determines no camera.
+    """
+    of_scene, of_settings = split_options(options, "calibrate", SceneOptions, CalibrateSettings)
+    settings = replace(settings, **of_settings) if settings is not None else CalibrateSettings(**of_settings)
+    observer = observer or SilentObserver()
+    board = board_of(settings.board)
+    scene = opened_scene(scene, of_scene, observer.progress)
+    scene.options.check_resize(settings.intrinsics)
+    given = None if settings.intrinsics is None else lenses_of(scene, intrinsics=settings.intrinsics)
+    evidence = BoardEvidence.of(scene, board, settings, observer)
+    sizes = [view.source.size for view in scene.views]
+    return calibrate_views(scene.view_names, sizes, evidence, settings.lens_model, given)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardEvidence:
+    """The board as it is printed, its sightings in the scene and, after these, in footage for lenses alone."""
+
+    board: Board
+    shared: list[Sighting]
+    alone: list[Sighting]
+    num_instants: int
+
+    @staticmethod
+    def of(scene: Scene, board: Board, settings: CalibrateSettings, observer: Observer) -> "BoardEvidence":
+        """Search the board in a scene, and in the footage of lenses."""
+        instants = choose_instants(scene.num_times)
+        footage: list[Footage] = [(view.source, [view.indices[i] for i in instants]) for view in scene.views]
+        own = {} if settings.lenses is None else _lens_footage(scene, settings.lenses)
+        board, found = find_boards(
+            board, [*footage, *own.values()], of_stage(observer.progress, "calibrating: search for the board")
+        )
+        times = scene.times[list(instants)]
+        shared = [
+            sighting
+            for view in range(scene.num_views)
+            for sighting in _sightings(view, found[view], times, range(len(instants)))
+        ]
+        alone, first = [], len(instants)
+        for (view, (source, frames)), pictures in zip(own.items(), found[scene.num_views :], strict=True):
+            alone += _sightings(view, pictures, source.frame_times[frames], range(first, first + len(frames)))
+            first += len(frames)
+        return BoardEvidence(board=board, shared=shared, alone=alone, num_instants=len(instants))
+
+
+def choose_instants(num_times: int) -> list[int]:
+    """Return all instants, or pairs of neighbours spread over a longer capture."""
+    if num_times <= MAX_PICTURES:
+        return list(range(num_times))
+    starts = np.linspace(0, num_times - 2, MAX_PICTURES // 2).round().astype(int)
+    return sorted({*starts.tolist(), *(starts + 1).tolist()})
+
+
+def _lens_footage(scene: Scene, folder: Path) -> dict[int, Footage]:
+    """Return the videos of a folder that have the names of views, each on its own clock.
+
+    Raises:
+        UsageError: if none has, or their size is another one.
+    """
+    found = open_folder(folder, replace(SceneOptions(), sync="none"))
+    by_name = {view.name: view.source for view in found.views}
+    footage: dict[int, Footage] = {}
+    for index, view in enumerate(scene.views):
+        source = by_name.get(view.name)
+        if source is None:
+            continue
+        if source.size != view.source.size:
+            (height, width), (own_height, own_width) = source.size, view.source.size
+            raise UsageError(
+                f"⟨lenses⟩: {view.name} has {width}x{height} pixels, in the scene {own_width}x{own_height}",
+                "film the board for the lens with the settings of the capture",
+            )
+        footage[index] = source, choose_instants(len(source.frame_times))
+    if not footage:
+        raise UsageError(
+            f"⟨lenses⟩: no video of '{folder}' has the name of a view", f"the views are {listed(scene.view_names)}"
+        )
+    return footage
+
+
+def _sightings(view: int, found: Sequence[Corners | None], times: Float[Array, " T"], poses: range) -> list[Sighting]:
+    """Return the sightings of one video, with velocities where a picture just before or after shows the board."""
+    best = max((corners.sharpness for corners in found if corners is not None), default=1.0) or 1.0
+    sightings = []
+    for place, corners in enumerate(found):
+        if corners is None:
+            continue
+        moves = []
+        for other in (place - 1, place + 1):
+            after = found[other] if 0 <= other < len(found) else None
+            step = float(times[other] - times[place]) if after is not None else 0.0
+            if after is not None and 0 < abs(step) <= _MAX_STEP_S:
+                _, mine, theirs = np.intersect1d(corners.numbers, after.numbers, return_indices=True)
+                if len(mine) >= 4:
+                    plane, _ = cv2.findHomography(corners.pixels[mine], after.pixels[theirs])
+                    if plane is not None:
+                        moved = cv2.perspectiveTransform(corners.pixels[None], plane)[0]
+                        moves.append((moved - corners.pixels) / step)
+        sightings.append(
+            Sighting(
+                view=view,
+                pose=poses[place],
+                numbers=corners.numbers,
+                pixels=corners.pixels,
+                sharpness=corners.sharpness / best,
+                velocity=np.mean(moves, axis=0) if moves else None,
+            )
+        )
+    return sightings
+
+
+def calibrate_views(
+    names: Sequence[str],
+    sizes: Sequence[tuple[int, int]],
+    evidence: BoardEvidence,
+    model: LensModel = LensModel.BROWN_CONRADY,
+    given: Sequence[Lens] | None = None,
+) -> BoardCalibration:
+    """Determine the cameras of views of some sizes (height, width) from sightings of a board; `given` lenses stay.
+
+    Raises:
+        InputError: if fewer than two cameras are determined, or the lens of a single view is not.
+        UsageError: if given lenses are of several models.
+    """
+    return _Calibrated(names, sizes, evidence, model, given).result()
+
+
+class _Calibrated:
+    """The steps from sightings to cameras."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        sizes: Sequence[tuple[int, int]],
+        evidence: BoardEvidence,
+        model: LensModel,
+        given: Sequence[Lens] | None,
+    ) -> None:
+        self.names, self.sizes = names, sizes
+        self.evidence, self.board, self.model = evidence, evidence.board, model
+        self.reasons: dict[int, str] = {}
+        self.terms: dict[int, tuple[str, ...]] = {}
+        self.is_known = given is not None
+        self.lenses = np.zeros((len(names), 4 + len(TERMS[self.model])))
+        self.shared, self.alone = self._chosen(evidence.shared), self._chosen(evidence.alone)
+        unseen = set(range(len(names))) - {one.view for one in self.shared}
+        self.reasons |= dict.fromkeys(unseen, "the board is not found in its pictures")
+        if given is None:
+            self._estimate_lenses()
+        else:
+            self._take_lenses(given)
+
+    def _chosen(self, sightings: Sequence[Sighting]) -> list[Sighting]:
+        """Choose poses of the board that differ in the pictures of some view, preferably those that several show."""
+        count: dict[int, int] = {}
+        for one in sightings:
+            count[one.pose] = count.get(one.pose, 0) + 1
+        poses = set()
+        for view, size in enumerate(self.sizes):
+            own = [
+                replace(one, sharpness=one.sharpness * (_TOGETHER if count[one.pose] > 1 else 1.0))
+                for one in sightings
+                if one.view == view
+            ]
+            poses |= {one.pose for one in spread(self.board, own, _CHOSEN, size)}
+        return [one for one in sightings if one.pose in poses]
+
+    def _take_lenses(self, found: Sequence[Lens]) -> None:
+        """Take known lenses, of one model."""
+        models = {lens.distortion.model for lens in found if lens.distortion is not None}
+        if len(models) > 1 or any(lens.distortion and len(lens.distortion.coefficients) > 5 for lens in found):
+            raise UsageError(
+                "⟨intrinsics⟩ has lenses of two models, or rational ones", "calibrate the lenses from the board"
+            )
+        self.model = models.pop() if models else LensModel.BROWN_CONRADY
+        self.lenses = np.zeros((len(found), 4 + len(TERMS[self.model])))
+        for view, lens in enumerate(found):
+            self.lenses[view, :4] = lens.intrinsics[[0, 1, 0, 1], [0, 1, 2, 2]]
+            coefficients = lens.distortion.coefficients if lens.distortion is not None else ()
+            self.lenses[view, 4 : 4 + len(coefficients)] = coefficients
+            self.terms[view] = tuple(
+                t for t, value in zip(TERMS[self.model], self.lenses[view, 4:], strict=True) if value
+            )
+
+    def _estimate_lenses(self) -> None:
+        for view, size in enumerate(self.sizes):
+            if view in self.reasons:
+                continue
+            own = [one for one in (*self.shared, *self.alone) if one.view == view]
+            found = calibrate_lens(self.board, self.model, own, size) if len(own) >= MIN_PICTURES else None
+            if found is None:
+                self.reasons[view] = f"the board is found in {len(own)} of its pictures, {MIN_PICTURES} are needed"
+                continue
+            self.lenses[view], _, self.terms[view] = found
+
+    def result(self) -> BoardCalibration:
+        """Place and adjust the cameras, without those that do not fit, and describe them."""
+        if all(view in self.reasons for view in range(len(self.names))):
+            raise InputError(
+                f"the board {self.board} determines no lens: {listed(sorted(set(self.reasons.values())))}", _FILM_HINT
+            )
+        while True:
+            state, problem, part = self._adjusted()
+            worst, excess = self._worst(state, problem, part)
+            if excess <= 1 or len(part) < 2:
+                break
+            self.reasons[worst] = (
+                f"it does not fit the others (median residual {self._residual(state, problem, worst):.1f} px): "
+                "the camera moves, or its clock is wrong"
+            )
+        deviations = problem.deviations(state)
+        if not self.is_known:
+            for view in part:
+                self._judge_lens(view, state, problem, float(deviations[view, :2].max() / state.lenses[view, 0]))
+        return self._described(state, problem, part, deviations)
+
+    def _adjusted(self) -> tuple[State, Adjustment, list[int]]:
+        """Adjust the largest part of the views that see the board together."""
+        usable = [one for one in self.shared if one.view not in self.reasons]
+        placed, kept, left = place_rig(self.board, self.model, self.lenses, usable)
+        part = sorted({one.view for one in kept})
+        for view, count in left.items():
+            self.reasons.setdefault(
+                view,
+                f"it shows the board together with another view at {count} instants, {MIN_COMMON} are needed"
+                if count
+                else "no other view shows the board at the same instants",
+            )
+        first, boards = len(placed.boards), [placed.boards]
+        for one in self.alone:
+            poses = board_poses(self.board, self.model, self.lenses[one.view], one) if one.view in part else []
+            if poses and not self.is_known:
+                pose, numbers = poses[0]
+                kept.append(replace(one, pose=first, numbers=numbers))
+                boards.append(np.linalg.inv(placed.cameras[one.view])[None] @ pose)
+                first += 1
+        free = np.zeros(self.lenses.shape, bool)
+        for view in part if not self.is_known else []:
+            free[view, :4] = True
+            free[view, [4 + TERMS[self.model].index(term) for term in self.terms[view]]] = True
+        moves = np.array([view in part[1:] for view in range(len(self.names))])
+        problem = Adjustment(self.board, self.model, kept, free, moves, self.sizes)
+        start = replace(placed, boards=np.concatenate(boards))
+        return problem.minimise(start), problem, part
+
+    def _residual(self, state: State, problem: Adjustment, view: int) -> float:
+        return float(np.median(problem.errors(state)[problem.view == view]))
+
+    def _worst(self, state: State, problem: Adjustment, part: Sequence[int]) -> tuple[int, float]:
+        """Return the view whose residual exceeds the limit most, and by which factor."""
+        excess = {v: self._residual(state, problem, v) / _RESIDUAL_LIMIT / state.lenses[v, 0] for v in part}
+        worst = max(excess, key=lambda view: excess[view])
+        return worst, excess[worst]
+
+    def _judge_lens(self, view: int, state: State, problem: Adjustment, deviation: float) -> None:
+        """Refuse a lens whose focal length is not determined, or that no camera has."""
+        size, lens = self.sizes[view], state.lenses[view]
+        low, high = _tilts(state, problem, view)
+        pictures = len({one.pose for one in problem.sightings if one.view == view})
+        if deviation > FOCAL_LIMIT:
+            self.reasons[view] = (
+                f"focal length not determined: {lens[0]:.0f} px +-{100 * deviation:.2g} % from {pictures} pictures, "
+                f"tilts {low:.0f}-{high:.0f} deg"
+            )
+            return
+        try:
+            check_lens(torch.from_numpy(_matrix(lens)), size, self._distortion(lens))
+        except InputError as error:
+            self.reasons[view] = f"its lens is not plausible: {error.marked_message}"
+
+    def _distortion(self, lens: Float[Array, " L"]) -> Distortion | None:
+        found = Distortion(model=self.model, coefficients=tuple(float(value) for value in lens[4:]))
+        return None if found.is_identity else found
+
+    def _described(
+        self, state: State, problem: Adjustment, part: Sequence[int], deviations: Float[Array, "V L"]
+    ) -> BoardCalibration:
+        placed = [view for view in part if view not in self.reasons]
+        needed = min(2, len(self.names))
+        if len(placed) < needed:
+            reasons = [f"{self.names[view]}: {reason}" for view, reason in sorted(self.reasons.items())]
+            raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", _FILM_HINT)
+        world = np.linalg.inv(state.cameras[placed[0]])
+        cameras = tuple(
+            CalibratedCamera(
+                name=self.names[view],
+                image_size=self.sizes[view],
+                intrinsics=torch.from_numpy(_matrix(state.lenses[view])),
+                world_to_camera=torch.from_numpy(state.cameras[view] @ world),
+                distortion=self._distortion(state.lenses[view]),
+            )
+            for view in placed
+        )
+        clocks = _clocks(state, problem, part)
+        corners = np.column_stack([problem.pixels, problem.errors(state)])
+        record = BoardRecord(
+            board=str(self.board),
+            lens_model=self.model,
+            num_instants=self.evidence.num_instants,
+            cameras=[self._record(view, state, problem, deviations, clocks) for view in range(len(self.names))],
+        )
+        return BoardCalibration(
+            record=record,
+            calibration=Calibration(path=Path("calibration"), scale=Scale.METRIC, cameras=cameras),
+            sizes=tuple(self.sizes),
+            corners=tuple(corners[problem.view == view] for view in range(len(self.names))),
+        )
+
+    def _record(
+        self,
+        view: int,
+        state: State,
+        problem: Adjustment,
+        deviations: Float[Array, "V L"],
+        clocks: Mapping[int, tuple[float, float]],
+    ) -> BoardCameraRecord:
+        found = [one for one in self.evidence.shared if one.view == view]
+        others = {one.pose for one in self.evidence.shared if one.view != view}
+        alone = [one for one in self.evidence.alone if one.view == view]
+        used = bool((problem.view == view).any())
+        clock, spread_s = clocks.get(view, (None, None))
+        return BoardCameraRecord(
+            view=self.names[view],
+            placed=view not in self.reasons,
+            num_pictures=len(found) + len(alone),
+            num_together=sum(one.pose in others for one in found),
+            coverage=coverage([*found, *alone], self.sizes[view]),
+            tilt_deg=_tilts(state, problem, view) if used else None,
+            residual_px=self._residual(state, problem, view) if used else None,
+            focal=float(np.sqrt(state.lenses[view, :2].prod())) if used else None,
+            focal_std=float(deviations[view, :2].max() / state.lenses[view, 0])
+            if used and not self.is_known
+            else None,
+            terms=self.terms.get(view, ()),
+            clock_s=clock,
+            clock_std_s=spread_s,
+            reason=self.reasons.get(view, ""),
+        )
+
+
+_FILM_HINT = (
+    "film the board near and far, in all parts of the pictures and tilted by 30 degrees and more, in view of two "
+    "cameras at once; or give ⟨lenses⟩ or ⟨intrinsics⟩"
+)
+
+
+def _matrix(lens: Float[Array, " L"]) -> Float[Array, "3 3"]:
+    return np.array([[lens[0], 0.0, lens[2]], [0.0, lens[1], lens[3]], [0.0, 0.0, 1.0]])
+
+
+def coverage(sightings: Sequence[Sighting], size: tuple[int, int]) -> float:
+    """Return the share of the cells of a picture in which there are corners."""
+    if not sightings:
+        return 0.0
+    rows = max(round(_CELLS * size[0] / size[1]), 1)
+    pixels = np.concatenate([one.pixels for one in sightings])
+    cells = np.clip(pixels / np.array(size[::-1]) * [_CELLS, rows], 0, [_CELLS - 1e-6, rows - 1e-6]).astype(int)
+    return float(len(np.unique(cells, axis=0)) / (_CELLS * rows))
+
+
+def _tilts(state: State, problem: Adjustment, view: int) -> tuple[float, float]:
+    """Return the range of angles between the board and the picture in degrees, without a tenth at either end."""
+    poses = sorted({one.pose for one in problem.sightings if one.view == view})
+    cosines = np.abs((state.cameras[view] @ state.boards[poses])[:, 2, 2])
+    low, high = np.percentile(np.degrees(np.arccos(np.clip(cosines, 0, 1))), [10, 90])
+    return float(low), float(high)
+
+
+def _clocks(state: State, problem: Adjustment, part: Sequence[int]) -> dict[int, tuple[float, float]]:
+    """Return how much earlier than their time the frames of views were taken, and standard deviations in seconds.
+
+    Per picture it is the error along the velocity of the board, over that velocity; their mean over the views is 0.
+    Differences that are not significant are left out.
+    """
+    residual, _ = problem.residuals(state)
+    found: dict[int, list[float]] = {view: [] for view in part}
+    for index, one in enumerate(problem.sightings):
+        if one.velocity is not None and (speed := float((one.velocity**2).sum())) > 0:
+            rows = slice(problem.starts[index], problem.starts[index + 1])
+            found[one.view].append(float((residual[rows] * one.velocity).sum() / speed))
+    clocks = {view: np.array(values) for view, values in found.items() if len(values) >= 5}
+    medians = {view: float(np.median(values)) for view, values in clocks.items()}
+    deviation = {
+        view: 1.2533 * 1.4826 * float(np.median(np.abs(values - medians[view]))) / len(values) ** 0.5
+        for view, values in clocks.items()
+    }
+    return {
+        view: (median, deviation[view])
+        for view, median in medians.items()
+        if abs(median) > max(_CLOCK_LEAST_S, _CLOCK_SIGNIFICANT * deviation[view])
+    }
+
+
+def draw_corners(found: BoardCalibration, path: Path) -> None:
+    """Write a picture of the corners in every view, coloured by their errors.
+
+    Raises:
+        OutputError: if it cannot be written.
+    """
+    columns = min(len(found.sizes), 4)
+    heights = [round(_PANEL * height / width) for height, width in found.sizes]
+    rows = [max(heights[row : row + columns]) + _HEAD for row in range(0, len(heights), columns)]
+    picture, pen = blank(columns * (_PANEL + _MARGIN) + _MARGIN, sum(rows) + _MARGIN * (len(rows) + 1))
+    for index, (camera, corners) in enumerate(zip(found.record.cameras, found.corners, strict=True)):
+        row, column = divmod(index, columns)
+        left, top = _MARGIN + column * (_PANEL + _MARGIN), sum(rows[:row]) + _MARGIN * (row + 1)
+        error = "" if camera.residual_px is None else f", {camera.residual_px:.2f} px"
+        text = f"{camera.num_pictures} pictures, {100 * camera.coverage:.0f} % covered{error}"
+        pen.text((left, top), fitted_text(drawable(camera.view), 16, _PANEL), fill=INK, font=font(16))
+        pen.text((left, top + 22), text, fill=FAINT, font=font(13))
+        top += _HEAD
+        height, (full_height, full_width) = heights[index], found.sizes[index]
+        pen.rectangle((left, top, left + _PANEL, top + height), fill="white", outline=GRID)
+        for line in range(1, _CELLS):
+            x = left + _PANEL * line / _CELLS
+            pen.line((x, top, x, top + height), fill=GRID)
+        lines = max(round(_CELLS * full_height / full_width), 1)
+        for line in range(1, lines):
+            y = top + height * line / lines
+            pen.line((left, y, left + _PANEL, y), fill=GRID)
+        colors = colored(1 - corners[:, 2] / _WORST_PX, np.ones(len(corners), bool), ERROR_MAP).reshape(-1, 3)
+        for (x, y, _), color in zip(corners, colors, strict=True):
+            place = (left + x / full_width * _PANEL, top + y / full_height * height)
+            pen.ellipse((place[0] - 2, place[1] - 2, place[0] + 2, place[1] + 2), fill=tuple(color.tolist()))
+    encoded = cv2.imencode(".png", np.asarray(picture)[..., ::-1])[1]
+    write_bytes_atomic(path, encoded.tobytes())

@@ -1,0 +1,62 @@
+"""`page4d calibrate`: lenses and cameras of a static rig from a calibration board, for page4d and other programs."""
+
+from pathlib import Path
+from typing import Annotated
+
+from page4d.options import OUTPUT, CalibrateSettings, Option
+from page4d_cli import console, options
+from page4d_cli.console import stops_cleanly
+from page4d_cli.progress import observed_run
+
+
+@options.command
+def calibrate(
+    scene_folder: options.Folder,
+    out: options.CalibrationOut,
+    settings: CalibrateSettings,
+    scene_options: options.Uncalibrated,
+    report: Annotated[
+        Path | None, Option("Picture of the corners that were used in every view.", OUTPUT, metavar="FILE.png")
+    ] = None,
+    file_format: options.FileFormat = None,
+    overwrite: Annotated[bool, Option("Replace existing files.", OUTPUT)] = False,
+    as_json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = False,
+) -> None:
+    """Determine lenses and cameras of a rig from a calibration board.
+
+    Move the board through the pictures of all cameras: near and far, in the corners, tilted by 30 degrees and more.
+    Cameras that it does not determine are left out of the file, with a warning; fewer than two are an error. Of a
+    single video, the lens is determined.
+    """
+    from page4d.formats.calibrations import check_calibration_target, choose_format, write_calibration
+    from page4d.io.atomic import check_file
+    from page4d.rig.opening import open_scene
+    from page4d.run.calibration import calibrate as calibrate_rig
+    from page4d.run.calibration import draw_corners
+    from page4d_cli.reports import report_board, report_written
+
+    chosen = choose_format(out, file_format)
+    check_calibration_target(out, chosen, overwrite=overwrite)
+    if report is not None:
+        check_file(report, overwrite=overwrite)
+    verbosity = console.Verbosity(quiet=quiet, verbose=verbose)
+    with stops_cleanly():
+        with observed_run(verbosity, "calibrate") as observer:
+            opened = open_scene(scene_folder, scene_options, progress=observer.progress)
+            for notice in opened.notices:
+                observer.notice(notice)
+            found = calibrate_rig(opened, settings=settings, observer=observer)
+        if as_json:
+            console.print_json({"out": str(out), **found.record.model_dump(mode="json")})
+        elif not quiet:
+            report_board(found.record)
+        write_calibration(found.calibration, out, chosen, overwrite=overwrite)
+        if report is not None:
+            draw_corners(found, report)
+    for notice in found.record.notices:
+        console.print_notice(notice, verbosity)
+    if not (as_json or quiet):
+        placed = [camera.view for camera in found.record.cameras if camera.placed]
+        report_written("the board, lengths in metres", placed, opened, scene_folder, out)

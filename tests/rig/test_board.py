@@ -1,0 +1,399 @@
+"""Calibration boards: descriptions and files, corners in pictures, and lenses and cameras of rigs of known truth."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from page4d.choices import LensModel
+from page4d.conventions import Scale
+from page4d.errors import InputError, Page4DError
+from page4d.formats.calibrations import read_calibration
+from page4d.geometry.distortion import Distortion
+from page4d.rig.board import Board, Pattern, board_of, find_boards
+from page4d.rig.board_rig import TERMS, Sighting, project
+from page4d.rig.records import FocalSource, Lens, exp_rotation
+from page4d.run.calibration import BoardEvidence, calibrate_views
+from page4d_cli.app import run
+from tests.scene.clip_writers import write_images
+
+CHARUCO = board_of("charuco:7x5,120mm,90mm,4x4_50")
+SIZE = (480, 640)
+PINHOLE = (620.0, 624.0, 331.0, 236.0, -0.22, 0.06, 0.001, -0.002, 0.0)
+FISHEYE = (260.0, 261.0, 322.0, 238.0, 0.03, -0.01, 0.004, -0.001)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("charuco:7x5,30mm,22mm,4x4_50", ("charuco", 7, 5, 0.03, 0.022, 24)),
+        ("charuco:7x5, 3cm, 0.022m, DICT_4X4_50", ("charuco", 7, 5, 0.03, 0.022, 24)),
+        ("chessboard:9x6,1in", ("chessboard", 9, 6, 0.0254, 0.0, 54)),
+        ("checkerboard:9x6,25mm", ("chessboard", 9, 6, 0.025, 0.0, 54)),
+        ("aruco:5x7,40mm,10mm,5x5_100", ("aruco", 5, 7, 0.04, 0.01, 140)),
+        ("apriltag:3x2,88mm,26.4mm,36h11", ("aruco", 3, 2, 0.088, 0.0264, 24)),
+    ],
+)
+def test_a_description_is_a_board(text, expected) -> None:
+    board = board_of(text)
+    found = (board.pattern, board.columns, board.rows, board.side, board.marker, len(board.points))
+    assert (
+        found == pytest.approx(expected)
+        if False
+        else all(a == (pytest.approx(b) if isinstance(b, float) else b) for a, b in zip(found, expected, strict=True))
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "no board is given"),
+        ("charuco", "is not a board"),
+        ("charuco:7x5,30mm", "is not a board"),
+        ("charuco:7x5,30,22,4x4_50", "'30' is not a length"),
+        ("charuco:7x5,22mm,30mm,4x4_50", "markers of 0.03 m in squares of 0.022 m"),
+        ("charuco:7x5,30mm,22mm,4x4_51", "no dictionary '4x4_51'"),
+        ("charuco:20x20,30mm,22mm,4x4_50", "200 markers, but the dictionary 4x4_50 has 50"),
+        ("chessboard:2x6,25mm", "2x6 chessboard"),
+        ("chessboard:9x6,25m", "a length of 25 m"),
+        ("missing.toml", "missing.toml"),
+    ],
+)
+def test_a_wrong_description_is_refused(text, found) -> None:
+    with pytest.raises(Page4DError, match=found) as refused:
+        board_of(text)
+    assert refused.value.hint
+
+
+FILES = {
+    "charuco.toml": (
+        (
+            'columns = 4\nrows = 5\nboard_height = 11.0\nboard_width = 8.5\ndictionary = "DICT_4X4_1000"\n'
+            'units = "inch"\n'
+            "aruco_scale = 0.75\nsquare_size_override_cm = 5.4\ninverted = true\n"
+        ),
+        "charuco:4x5,54mm,40.5mm,DICT_4X4_1000",
+    ),
+    "paper.toml": (
+        (
+            'columns = 4\nrows = 5\nboard_height = 10\nboard_width = 9\ndictionary = "DICT_4X4_50"\nunits = "inch"\n'
+            'aruco_scale = 0.5\nsquare_size_override_cm = "null"\n'
+        ),
+        "charuco:4x5,50.8mm,25.4mm,DICT_4X4_50",
+    ),
+    "in_VID5.xml": (
+        (
+            "<?xml version='1.0'?><opencv_storage><Settings><BoardSize_Width>9</BoardSize_Width>"
+            '<BoardSize_Height>6</BoardSize_Height><Square_Size>50</Square_Size><Calibrate_Pattern>"CHESSBOARD"'
+            "</Calibrate_Pattern><ArUco_Dict_Name>DICT_4X4_50</ArUco_Dict_Name></Settings></opencv_storage>"
+        ),
+        "chessboard:9x6,50mm",
+    ),
+    "board.yml": (
+        (
+            "%YAML:1.0\n---\nsquares_x: 7\nsquares_y: 5\nsquare_length: 0.03\nmarker_length: 0.022\n"
+            "dictionary: DICT_4X4_50\n"
+        ),
+        "charuco:7x5,30mm,22mm,DICT_4X4_50",
+    ),
+    "config.toml": (
+        (
+            '[calibration]\nboard_type = "charuco"\nboard_size = [11, 8]\nboard_marker_bits = 4\n'
+            "board_marker_dict_number = 50\nboard_marker_length = 18.75\nboard_square_side_length = 25\n"
+        ),
+        "charuco:11x8,25mm,18.75mm,4x4_50",
+    ),
+    "Config.toml": (
+        "[calibration.calculate.intrinsics]\nintrinsics_corners_nb = [4, 7]\nintrinsics_square_size = 60 # mm\n",
+        "chessboard:4x7,60mm",
+    ),
+    "april.yaml": (
+        "target_type: 'checkerboard'\ntargetCols: 6\ntargetRows: 7\nrowSpacingMeters: 0.06\ncolSpacingMeters: 0.06\n",
+        "chessboard:6x7,60mm",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_of_other_tools_are_read(tmp_path: Path, name) -> None:
+    text, expected = FILES[name]
+    (tmp_path / name).write_text(text)
+    assert str(board_of(str(tmp_path / name))) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["[fps]\nrate = 30\n", 'columns = 4\nrows = "many"\nsquare_size = 3\n', "target_type = 'aprilgrid'\n"]
+)
+def test_a_file_without_a_board_is_refused(tmp_path: Path, text) -> None:
+    (tmp_path / "board.toml").write_text(text)
+    with pytest.raises(InputError, match="describes no board"):
+        board_of(str(tmp_path / "board.toml"))
+
+
+def drawn(board: Board, pose: np.ndarray, intrinsics: np.ndarray, size: tuple[int, int] = SIZE) -> np.ndarray:
+    """Render a board in front of a camera without distortion; pixel centres are at 0.5."""
+    scale = 80 / board.side
+    texture = cv2.GaussianBlur(board.picture(80), (0, 0), 1.0)
+    x, y = board.picture_origin
+    on_board = np.array([[1 / scale, 0, x], [0, 1 / scale, y], [0, 0, 1]])
+    to_camera = np.column_stack([pose[:3, 0], pose[:3, 1], pose[:3, 3]])
+    center = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
+    plane = np.linalg.inv(center) @ intrinsics @ to_camera @ on_board @ center
+    fine = np.diag([3.0, 3.0, 1.0])
+    shift = np.array([[1, 0, 1], [0, 1, 1], [0, 0, 1.0]])
+    large = cv2.warpPerspective(texture, shift @ fine @ plane, (3 * size[1], 3 * size[0]), borderValue=120)
+    return cv2.resize(large, size[::-1], interpolation=cv2.INTER_AREA)
+
+
+class Pictures:
+    """A source of pictures in memory."""
+
+    def __init__(self, pictures) -> None:
+        self.pictures = pictures
+
+    def open(self):
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+    def read(self, indices):
+        yield from (np.repeat(self.pictures[index][..., None], 3, 2) for index in indices)
+
+
+def board_pose(vector, center) -> np.ndarray:
+    pose = np.eye(4)
+    pose[:3, :3], pose[:3, 3] = exp_rotation(np.array(vector, float)), center
+    return pose
+
+
+@pytest.mark.parametrize(
+    "board",
+    [
+        CHARUCO,
+        replace(CHARUCO, is_inverted=True),
+        replace(board_of("charuco:5x6,120mm,90mm,5x5_100"), is_legacy=True),
+        board_of("chessboard:8x5,120mm"),
+        board_of("aruco:4x3,160mm,40mm,apriltag_36h11"),
+    ],
+    ids=str,
+)
+def test_corners_are_found_where_they_are(board) -> None:
+    """Also where the option does not state that the print is inverted or of the legacy pattern."""
+    intrinsics = np.array([[620.0, 0, 320], [0, 620, 240], [0, 0, 1]])
+    middle = np.append(board.outline.mean(0), 0)
+    poses = []
+    for vector in ([0.1, 0.5, 0.05], [-0.5, -0.2, 0.1], [0.3, 0.1, 2.9]):
+        pose = board_pose(vector, [0, 0, 0.0])
+        pose[:3, 3] = [0.04, -0.02, 1.6] - pose[:3, :3] @ middle
+        poses.append(pose)
+    source = Pictures([drawn(board, pose, intrinsics) for pose in poses])
+    asked = replace(board, is_inverted=False, is_legacy=False)
+    found_board, (found,) = find_boards(asked, [(source, range(3))], lambda *_: None)
+    assert found_board == board
+    for pose, corners in zip(poses, found, strict=True):
+        assert corners is not None
+        assert len(corners.numbers) > 0.8 * len(board.points)
+        world = board.points @ pose[:3, :3].T + pose[:3, 3]
+        truth = (world @ intrinsics.T)[:, :2] / world[:, 2:]
+        error = np.linalg.norm(corners.pixels - truth[corners.numbers], axis=1)
+        # Corners of single markers are no saddle points: blur moves them.
+        assert np.median(error) < (0.4 if board.pattern is Pattern.ARUCO else 0.15)
+        assert error.max() < 0.8
+
+
+def rig(
+    board: Board = CHARUCO,
+    lens=PINHOLE,
+    model: LensModel = LensModel.BROWN_CONRADY,
+    *,
+    count: int = 24,
+    tilt: float = 0.7,
+    late_s: float = 0.0,
+    views=(0, 1, 2),
+    seed: int = 1,
+):
+    """Return the true cameras of three views about 3 m from a moving board, and noisy sightings of its corners."""
+    rng = np.random.default_rng(seed)
+    cameras = []
+    for azimuth in (-0.5, 0.0, 0.6):
+        turn = exp_rotation(np.array([0.0, azimuth, 0.0]))
+        pose = np.eye(4)
+        pose[:3, :3], pose[:3, 3] = turn, [0, 0, 3.0]
+        cameras.append(pose)
+    times = np.arange(count) / 10
+    middle = np.append(board.outline.mean(0), 0)
+    phase, rate = rng.uniform(0, 7, 6), rng.uniform(2, 5, 6)
+
+    def poses(time):
+        found = []
+        for row in np.sin(np.outer(time, rate) + phase):
+            pose = board_pose(tilt * row[:3], [0, 0, 0])
+            pose[:3, 3] = row[3:] * [0.8, 0.6, 0.8] - pose[:3, :3] @ middle
+            found.append(pose)
+        return found
+
+    sightings = []
+    for view in views:
+        shift = late_s if view == 1 else 0.0
+        now, before, after = (poses(times + shift + step) for step in (0, -0.01, 0.01))
+        for place in range(count):
+            pixels = []
+            for at in (now, before, after):
+                pose = cameras[view] @ at[place]
+                local = board.points @ pose[:3, :3].T + pose[:3, 3]
+                pixels.append(project(model, np.array(lens), local)[0])
+            inside = (pixels[0] > 2).all(1) & (pixels[0] < np.array(SIZE[::-1]) - 2).all(1)
+            if inside.sum() < 12:
+                continue
+            numbers = np.flatnonzero(inside)
+            turned = board.turns[int(rng.integers(len(board.turns)))]
+            sightings.append(
+                Sighting(
+                    view=view,
+                    pose=place,
+                    numbers=turned[numbers] if inside.all() else numbers,
+                    pixels=pixels[0][numbers] + rng.normal(0, 0.1, (len(numbers), 2)),
+                    velocity=(pixels[2] - pixels[1])[numbers] / 0.02,
+                )
+            )
+    return cameras, BoardEvidence(board=board, shared=sightings, alone=[], num_instants=count)
+
+
+def center_errors(found, cameras) -> np.ndarray:
+    """Return the distances of camera centres in metres after a rigid motion."""
+    own, true = (
+        np.array([-np.asarray(pose)[:3, :3].T @ np.asarray(pose)[:3, 3] for pose in poses])
+        for poses in ([camera.world_to_camera.numpy() for camera in found.calibration.cameras], cameras)
+    )
+    turn, _ = Rotation.align_vectors(true - true.mean(0), own - own.mean(0))
+    return np.linalg.norm(turn.apply(own - own.mean(0)) - (true - true.mean(0)), axis=1)
+
+
+@pytest.mark.parametrize(
+    ("board", "lens", "model"),
+    [
+        (CHARUCO, (*PINHOLE[:4], -0.2, 0, 0, 0, 0), LensModel.BROWN_CONRADY),
+        (board_of("chessboard:7x5,120mm"), PINHOLE, LensModel.BROWN_CONRADY),
+        (board_of("chessboard:6x6,120mm"), (*PINHOLE[:4], 0, 0, 0, 0, 0), LensModel.BROWN_CONRADY),
+        (CHARUCO, FISHEYE, LensModel.FISHEYE),
+    ],
+    ids=["charuco", "a half turn looks the same", "quarter turns look the same", "fisheye"],
+)
+def test_lenses_and_cameras_are_those_of_the_truth(board, lens, model) -> None:
+    cameras, evidence = rig(board, lens, model)
+    found = calibrate_views("abc", [SIZE] * 3, evidence, model)
+    assert found.record.num_placed == 3
+    assert not found.record.notices
+    for camera, own in zip(found.record.cameras, found.calibration.cameras, strict=True):
+        assert own.intrinsics[0, 0] == pytest.approx(lens[0], rel=3e-3)
+        assert abs(own.intrinsics[0, 0] - lens[0]) < 4 * camera.focal_std * lens[0]
+        assert camera.focal_std < 0.006
+        used = {term for term, value in zip(TERMS[model], lens[4:], strict=True) if value}
+        assert set(camera.terms) <= used
+        assert bool(camera.terms) == bool(used)
+        assert camera.residual_px == pytest.approx(0.118, rel=0.1)  # median of Rayleigh errors of 0.1 px
+    assert center_errors(found, cameras).max() < 5e-3
+
+
+KNOWN = tuple(
+    Lens(
+        intrinsics=np.array([[PINHOLE[0], 0, PINHOLE[2]], [0, PINHOLE[1], PINHOLE[3]], [0, 0, 1]]),
+        image_size=SIZE,
+        distortion=Distortion(model=LensModel.BROWN_CONRADY, coefficients=PINHOLE[4:]),
+        focal_source=FocalSource.CALIBRATION,
+    )
+    for _ in range(3)
+)
+
+
+def test_a_late_camera_is_tolerated_and_reported() -> None:
+    cameras, evidence = rig(late_s=0.01, count=40)
+    found = calibrate_views("abc", [SIZE] * 3, evidence, given=KNOWN)
+    assert center_errors(found, cameras).max() < 0.02
+    assert found.record.notices
+    assert "b by" in found.record.notices[0].text
+
+
+def without_view(evidence: BoardEvidence, view: int, kept) -> BoardEvidence:
+    return replace(evidence, shared=[one for one in evidence.shared if one.view != view or kept(one.pose)])
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda evidence: without_view(evidence, 2, lambda _: False), "the board is not found"),
+        (
+            lambda evidence: without_view(evidence, 2, lambda pose: pose < 2),
+            "another view at 2 instants, 3 are needed",
+        ),
+        (
+            lambda evidence: replace(
+                evidence, shared=[replace(one, pose=one.pose + 1000 * (one.view == 2)) for one in evidence.shared]
+            ),
+            "no other view shows the board",
+        ),
+        (
+            lambda evidence: replace(
+                evidence,
+                shared=[
+                    replace(one, pixels=one.pixels + 60 * (one.pose % 2)) if one.view == 2 else one
+                    for one in evidence.shared
+                ],
+            ),
+            "does not fit the others",
+        ),
+    ],
+    ids=["unseen", "hardly seen", "apart", "moved"],
+)
+def test_a_view_that_is_not_determined_is_left_out_with_the_reason(change, reason) -> None:
+    _, evidence = rig()
+    found = calibrate_views("abc", [SIZE] * 3, change(evidence), given=KNOWN)
+    assert found.calibration.names == ("a", "b")
+    (notice,) = found.record.notices
+    assert re.search(rf"1 of 3 views are not placed \(c: .*({reason})", notice.text)
+
+
+def test_boards_without_tilt_do_not_determine_a_focal_length() -> None:
+    _, evidence = rig(tilt=0.0, views=(1,))
+    alone = replace(evidence, shared=[replace(one, view=0) for one in evidence.shared])
+    with pytest.raises(InputError, match=r"focal length not determined: \d+ px .* tilts"):
+        calibrate_views("a", [SIZE], alone)
+
+
+def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys) -> None:
+    """Focal lengths within 0.3 %, the baseline within 0.5 %."""
+    intrinsics = np.array([[300.0, 0, 160], [0, 300, 120], [0, 0, 1]])
+    second = board_pose([0, 0.4, 0], [-0.4, 0, 0.1])
+    rng = np.random.default_rng(5)
+    board = board_of("chessboard:6x5,60mm")
+    middle = np.append(board.outline.mean(0), 0)
+    pictures: dict[str, dict[str, np.ndarray]] = {"a": {}, "b": {}}
+    for index in range(14):
+        pose = board_pose(rng.uniform(-0.55, 0.55, 3), [0, 0, 0])
+        pose[:3, 3] = rng.uniform([-0.1, -0.12, 0.75], [0.2, 0.12, 1.1]) - pose[:3, :3] @ middle
+        for name, camera in (("a", np.eye(4)), ("b", second)):
+            gray = drawn(board, camera @ pose, intrinsics, (240, 320))
+            pictures[name][f"{index:03d}.png"] = np.repeat(gray[..., None], 3, 2)
+    for name, own in pictures.items():
+        write_images(tmp_path / "scene" / name, own)
+    out, report = tmp_path / "cameras.json", tmp_path / "corners.png"
+    words = ["calibrate", tmp_path / "scene", "--board", "chessboard:6x5,60mm", "--out", out, "--report", report]
+    assert run([*map(str, words), "--json"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert [camera["focal"] for camera in record["cameras"]] == pytest.approx([300, 300], rel=3e-3)
+    calibration = read_calibration(out)
+    assert calibration.scale is Scale.METRIC
+    apart = calibration.cameras[1].world_to_camera[:3, 3].norm()
+    assert float(apart) == pytest.approx(float(np.linalg.norm(second[:3, 3])), rel=5e-3)
+    assert cv2.imread(str(report)) is not None
+    assert run([*map(str, words)]) == 2
+    assert "exists" in capsys.readouterr().err
