@@ -40,14 +40,8 @@ def demo(
     folder = sample_folder(sample)
     calibration = folder / "camera_array.toml" if sample is Sample.OFFICE else None
     if not quiet:
-        words = [
-            "page4d",
-            "reconstruct",
-            folder,
-            *(["--calibration", calibration] if calibration else []),
-            "--out",
-            out,
-        ]
+        known = ("--calibration", calibration) if calibration else ()
+        words = ("page4d", "reconstruct", folder, *known, "--out", out)
         console.print_message(shlex.join(map(str, words)))
     reconstruct(
         scenes=[folder],
