@@ -25,6 +25,7 @@ from page4d_cli.commands.register import register
 from page4d_cli.commands.report import report
 from page4d_cli.commands.synthesize import synthesize
 from page4d_cli.commands.train import train
+from page4d_cli.commands.validate import validate
 from page4d_cli.commands.view import view
 from page4d_cli.commands.weights import app as weights_app
 from page4d_cli.options import ParserError, described
@@ -34,7 +35,7 @@ GROUPS = {
     "Cameras": (register, calibrate),
     "Exchange": (export, evaluate),
     "Networks": (weights_app, convert_weights, inspect_shapes, doctor),
-    "Laboratory": (synthesize, train, pretrain, benchmark),
+    "Laboratory": (synthesize, train, pretrain, benchmark, validate),
 }
 """The commands by heading of the help."""
 
