@@ -57,10 +57,10 @@ _UPRIGHT_DEG = 60.0
 """Angle to the vertical of the upward axes of most cameras; if more are beyond it, people lie, or cameras do."""
 
 _LOWEST = 0.25
-"""Quantile, over poses, of the heights of the lowest keypoint of the feet that is the floor's height."""
+"""Quantile, over poses, of the heights of the lowest keypoint of the feet that is taken for those on the floor."""
 
 _SOLE = 0.012
-"""Standard deviation of the height of these keypoints above the sole, in leg lengths: 1 cm."""
+"""Height of these keypoints above the sole, and its standard deviation, in leg lengths: 1 cm. It is 0 to 2 cm."""
 
 _SIDES = ((11, 13, 0.028, 0.436), (13, 15, 0.022, 0.682), (23, 25, 0.1, 0.433), (25, 27, 0.0465, 0.433))
 _SEGMENTS = (
@@ -203,15 +203,13 @@ def _fit(joints: Float[Array, "N J 3"], load: float) -> Vertical | int:
         up, lean = up + change[:2] @ level, change[2:]
         up /= np.linalg.norm(up)
     std = np.degrees(np.sqrt(np.trace(np.linalg.inv(precision)[:2, :2])))
-    lowest = np.nanmin(joints[stands][:, 29:] @ up, axis=1)
+    lowest, sole = np.nanmin(joints[stands][:, 29:] @ up, axis=1), _SOLE * _leg_length(joints)
     spread = float(np.diff(np.quantile(lowest, [0.16, 0.84]))[0]) / 2
     return Vertical(
         up=up,
         std_deg=float(np.hypot(std, _BIAS_DEG)),
-        floor=float(np.quantile(lowest, _LOWEST)),
-        floor_std=float(
-            np.hypot(spread * np.sqrt(CORRELATED_POSES / max(count, CORRELATED_POSES)), _SOLE * _leg_length(joints))
-        ),
+        floor=float(np.quantile(lowest, _LOWEST)) - sole,
+        floor_std=float(np.hypot(spread * np.sqrt(CORRELATED_POSES / max(count, CORRELATED_POSES)), sole)),
         num_poses=count,
     )
 
