@@ -149,8 +149,8 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
 
 
 def _descriptors(scene: Scene, predictor: Predictor) -> str | None:
-    found = predictor.descriptors if isinstance(predictor, NetworkPredictor) and scene.is_calibrated else None
-    return None if found is None else found.sha256
+    found = predictor.descriptors if isinstance(predictor, NetworkPredictor) else None
+    return found.sha256 if found is not None and scene.num_views > 1 and scene.is_calibrated else None
 
 
 def _bytes_on_disk(settings: ReconstructSettings, maps: tuple[PixelTransform, ...], num_times: int) -> int:

@@ -170,8 +170,10 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
         found.predict(reader.read(0, 2))
     assert refinement.call_args.args[-1] is found.descriptors
     uncalibrated = replace(scene, calibration=None, views=[replace(view, camera=None) for view in scene.views])
-    plans = [plan_run(scene, found), plan_run(scene, plain), plan_run(uncalibrated, found)]
-    assert [plan.descriptors for plan in plans] == [*DESCRIPTOR_MODEL.sha256.values(), None, None]
+    alone = replace(scene, views=scene.views[:1])
+    cases = ((scene, found), (scene, plain), (uncalibrated, found), (alone, found))
+    plans = [plan_run(*case) for case in cases]
+    assert [plan.descriptors for plan in plans] == [*DESCRIPTOR_MODEL.sha256.values(), None, None, None]
     assert plans[0].forecast.peak_bytes(3) > plans[1].forecast.peak_bytes(3)
     with pytest.raises(UsageError, match=r"differs: descriptors\)"):
         reconstruct(scene, found, out=out, settings=settings, existing=ExistingOutput.RESUME)
