@@ -3,7 +3,7 @@
 Source: Zhao et al. (2023), ALIKED, arXiv:2304.03608; Lindenberger et al. (2023), LightGlue, arXiv:2306.13643.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -56,8 +56,11 @@ _MISSING = {"dkd.hw_grid", "confidence_thresholds"}
 
 @dataclass(frozen=True)
 class _Networks:
+    """ALIKED and LightGlue, with the matches found before: they depend on features alone."""
+
     features: Any
     matcher: Any
+    known: dict[tuple[int, int], tuple[InstantTexture, InstantTexture, Ids]] = field(default_factory=dict)
 
     def detect(self, pixels: Image, allowed: Area | None) -> tuple[Array, Float16[NDArray[np.float16], "N 128"]]:
         """Return features in pixels of the picture, where they are allowed, and descriptors."""
@@ -76,6 +79,9 @@ class _Networks:
         """Return the places [K, 2] of matching features."""
         if not len(first.points) or not len(second.points):
             return np.zeros((0, 2), dtype=np.int64)
+        key = id(first), id(second)
+        if key in self.known:
+            return self.known[key][-1]
         sides = [
             {
                 # Undistorted points may lie outside of the picture, for which there is no position encoding.
@@ -87,7 +93,9 @@ class _Networks:
         ]
         with torch.inference_mode():
             found = self.matcher({"image0": sides[0], "image1": sides[1]})["matches"][0]
-        return np.asarray(found.numpy(), dtype=np.int64)
+        # The features are kept, so that no others get their ids.
+        self.known[key] = (first, second, np.asarray(found.numpy(), dtype=np.int64))
+        return self.known[key][-1]
 
 
 def learned_method() -> TextureMethod:

@@ -219,16 +219,17 @@ class Assembly:
             return
         sought: list[tuple[Pair, TextureMethod, TextureMatches]] = []
         near = self._near_pairs()
-        for done, (pair, both, pose) in enumerate(near):
+        for done, pair in enumerate(near):
             self.progress(done, len(near), "registering: matches near epipolar lines")
-            sought += [(pair, method, matches) for method, matches in self.guide(pair, both, pose)]
+            both, pose = self._relative(pair)
+            sought += [] if pose is None else [(pair, *matched) for matched in self.guide(pair, both, pose)]
         used: dict[tuple[Pair, Evidence], PairPose] = {}
         for limit in _GUIDE_LIMITS:
-            poses = {pair: (both, pose) for pair, both, pose in self._near_pairs()}
             found = [
-                guided_pair(matches, *poses[pair], pair, method, limit)
+                guided_pair(matches, both, pose, pair, method, limit)
                 for pair, method, matches in sought
-                if pair in poses
+                for both, pose in [self._relative(pair)]
+                if pose is not None
             ]
             used = {((one.first, one.second), one.evidence): one for one in found if one.is_accepted}
             kept = [one for one in first.pairs if ((one.first, one.second), one.evidence) not in used]
@@ -246,16 +247,18 @@ class Assembly:
                 return
         self.pairs |= used
 
-    def _near_pairs(self) -> list[tuple[Pair, tuple[Lens, Lens], RelativePose]]:
-        """Return the pairs of placed views whose texture may match, with their lenses and poses in the rig."""
+    def _near_pairs(self) -> list[Pair]:
+        """Return pairs of placed views whose texture may match: of large rigs, each view with the nearest ones."""
+        affinity = np.zeros((len(self.names),) * 2)
+        for pair in combinations(sorted(self.cameras()), 2):
+            affinity[pair] = max(1 - self._axis_angle_deg(pair) / _TEXTURE_RANGE_DEG, 0.0)
+        return list(choose_pairs(affinity))
+
+    def _relative(self, pair: Pair) -> tuple[tuple[Lens, Lens], RelativePose | None]:
+        """Return the lenses of two placed views and their relative pose, if they are apart."""
+        first, second = pair
         cameras, lenses = self.cameras(), self._found_lenses()
-        near = [pair for pair in combinations(sorted(cameras), 2) if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
-        poses = [relative_pose_of(cameras[first], cameras[second]) for first, second in near]
-        return [
-            ((first, second), (lenses[first], lenses[second]), pose)
-            for (first, second), pose in zip(near, poses, strict=True)
-            if pose is not None
-        ]
+        return (lenses[first], lenses[second]), relative_pose_of(cameras[first], cameras[second])
 
     def _found_lenses(self) -> list[Lens]:
         """Return the lenses of all views, with focal lengths as adjusted."""

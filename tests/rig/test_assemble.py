@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from page4d.output.record import PlacedRecord
+from page4d.rig.graph import Placement
 from page4d.rig.records import (
     Evidence,
     FocalSource,
@@ -139,6 +141,22 @@ def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used
     else:
         assert not used
         assert errors[0] == errors[1]
+
+
+def test_views_of_large_rigs_are_matched_with_the_nearest_ones() -> None:
+    """A ring of 24 cameras, 15 degrees apart: 24 x 8 / 2 pairs are within 75 degrees."""
+    cameras = np.tile(np.eye(4), (24, 1, 1))
+    cameras[:, :3, :3] = exp_rotation(np.radians(15.0) * np.arange(24)[:, None] * [[0.0, 1.0, 0.0]])
+    cameras[:, 2, 3] = 3.0
+    assembly = Assembly(
+        names=tuple(map(str, range(24))), lenses=[WORLD.lenses[0]] * 24, people=None, texture=(), num_instants=1
+    )
+    assembly.placement = Placement(views=tuple(range(24)), world_to_camera=cameras, pairs=())
+    assembly.adjustment = SimpleNamespace(world_to_camera=cameras, intrinsics=[WORLD.lenses[0].intrinsics] * 24)  # type: ignore[assignment]
+    pairs = assembly._near_pairs()
+    gaps = {min(other - one, 24 - other + one) for one, other in pairs}
+    assert gaps == {1, 2}
+    assert len(pairs) == 48
 
 
 @pytest.mark.parametrize(
