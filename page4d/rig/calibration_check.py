@@ -435,7 +435,7 @@ def check_calibration(
 ) -> CalibrationCheckRecord:
     """Compare calibrated static cameras with body keypoints in undistorted original pixels of the same lenses.
 
-    Texture, by one method after the other, is used while no fault is named and cameras are unconfirmed. `progress`
+    Texture, by one method after the other, is used while no fault is certain and cameras are unconfirmed. `progress`
     receives the number of views that are done, and of all.
     """
     check = _Check(names, cameras, people)
@@ -443,7 +443,7 @@ def check_calibration(
     if not findings:
         finding = _fault(check, progress)
         for source in textures:
-            if finding is None and check.unconfirmed():
+            if (finding is None or finding.certainty == "likely") and check.unconfirmed():
                 check.add_texture(source)
                 finding = _fault(check, progress)
         finding = finding or _contradicted(check)
