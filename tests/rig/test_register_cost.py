@@ -1,5 +1,6 @@
 """Registration stays affordable: pairs of a large rig are chosen, and texture is extracted only where it can help."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 from page4d.choices import Registration
 from page4d.rig import evidence, register
 from page4d.rig import register as assemble
-from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
+from page4d.rig.records import Evidence, Lens, PairPose, PointMatches, ViewPeople
 from page4d.rig.register import Assembly
+from page4d.rig.texture import ViewTexture
 from tests.rig.people_rig import Filming, PeopleRig, evidence_of, film_people
 
 RIG = film_people(Filming(angles_deg=(0.0, 50.0, 100.0), num_instants=30, noise_px=1.0, seed=1))
@@ -18,8 +20,9 @@ RIG = film_people(Filming(angles_deg=(0.0, 50.0, 100.0), num_instants=30, noise_
 def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
     """Register from people and from texture without features; return the result and the calls of extraction."""
     calls: list[int] = []
+    nowhere = ViewTexture(features={})
     monkeypatch.setattr(register, "is_fetched", lambda: True)
-    monkeypatch.setattr(evidence, "extract_texture", lambda *_: calls.append(1) or (None,) * len(rig.lenses))
+    monkeypatch.setattr(evidence, "extract_texture", lambda *_: calls.append(1) or (nowhere,) * len(rig.lenses))
     monkeypatch.setattr(evidence, "with_content", lambda scene, _: scene)
 
     def nothing(
@@ -41,16 +44,20 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     return register.register_rig(pixels, lambda _: None).record, calls
 
 
-def test_texture_is_extracted_once_and_only_if_people_do_not_place_all_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, calls = with_texture(RIG, RIG.people, monkeypatch)
-    assert found.is_complete
-    assert not calls
-    assert "texture" not in found.seconds
-    alone = (*RIG.people[:2], type(RIG.people[2])(tracklets=()))
-    found, calls = with_texture(RIG, alone, monkeypatch)
-    assert found.num_placed == 2
-    assert len(calls) == 1
-    assert found.seconds["texture"] >= 0
+@pytest.mark.parametrize(
+    ("is_known", "num_with_people", "num_placed", "num_calls"),
+    [(False, 3, 3, 0), (True, 3, 3, 1), (True, 2, 2, 1)],
+)
+def test_texture_is_extracted_once_and_not_where_people_suffice_for_unknown_lenses(
+    is_known: bool, num_with_people: int, num_placed: int, num_calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unknown = tuple(Lens(intrinsics=lens.intrinsics, image_size=lens.image_size) for lens in RIG.lenses)
+    nobody = ViewPeople(tracklets=())
+    people = (*RIG.people[:num_with_people], *[nobody] * (3 - num_with_people))
+    found, calls = with_texture(RIG if is_known else replace(RIG, lenses=unknown), people, monkeypatch)
+    assert found.num_placed == num_placed
+    assert len(calls) == num_calls
+    assert ("texture" in found.seconds) == bool(num_calls)
 
 
 @pytest.mark.parametrize("is_known", [True, False])
