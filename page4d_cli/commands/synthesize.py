@@ -22,6 +22,12 @@ def synthesize(
     seed: Annotated[int, Field(ge=0, le=2**63 - 1), Option("Random seed of the scene.", WORLD)] = 0,
     subject: Annotated[Subject | None, Option("Subject of the scene (default: drawn from the seed).", WORLD)] = None,
     outdoors: Annotated[bool, Option("Open ground and sky instead of a room.", WORLD)] = False,
+    board: Annotated[
+        str | None,
+        Option(
+            "Calibration board that moves in front of the cameras, as for 'page4d calibrate'.", WORLD, "BOARD|FILE"
+        ),
+    ] = None,
     views: Annotated[int, Field(ge=1, le=64), Option("Number of cameras.", RIG)] = 4,
     family: Annotated[SceneFamily, Option("Arrangement of the cameras.", RIG)] = SceneFamily.ARC,
     spacing: Annotated[
@@ -64,6 +70,7 @@ def synthesize(
         photometric=photometric,
         readout_s=readout / 1000,
         supersample=supersample,
+        board=board,
     )
     with displayed_progress("render", count("frame"), quiet=quiet) as progress:
         write_capture(

@@ -25,6 +25,7 @@ from page4d.geometry.camera import Cameras, pixel_grid, project, world_points
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.geometry.transforms import invert_rigid, transform_points
 from page4d.io.json_records import config_record
+from page4d.lab.synthetic.board import MovingBoard
 from page4d.lab.synthetic.furnish import sample_world
 from page4d.lab.synthetic.materials import Appearance, develop, plain_appearance, sample_appearance
 from page4d.lab.synthetic.rays import RayPackets, cull, occluded
@@ -41,8 +42,9 @@ from page4d.lab.synthetic.rigs import (
     build_rig,
     sample_rig,
 )
-from page4d.lab.synthetic.world import Snapshots, Worlds, build_world
+from page4d.lab.synthetic.world import Snapshots, Worlds, WorldSpec, build_world
 from page4d.records import GroundTruth, Predictions
+from page4d.rig.board import board_of
 from page4d.scene.image_file import Image
 from page4d.scene.records import Clock, FrameReader, Scene, View, ViewCamera
 
@@ -131,8 +133,9 @@ class SyntheticCapture:
     `image_size` is (height, width); with `mixed_sizes` some views are smaller or upright. Frame i is taken at i / fps
     seconds, its rows over `readout_s` seconds centred on that. `spacing_deg` between neighbouring cameras and
     `subject` are drawn from the seed if not given. `photometric` varies exposure, colour, noise and sharpness between
-    cameras. The colour of pixels at edges is the mean over `supersample` squared rays. Camera poses refer to the
-    synthetic world: metres, x right, y down, z forward, the floor at y = 0.
+    cameras. The colour of pixels at edges is the mean over `supersample` squared rays. A calibration `board`, as
+    for `page4d calibrate`, moves in front of the cameras. Camera poses refer to the synthetic world: metres, x right,
+    y down, z forward, the floor at y = 0.
     """
 
     seed: Seed = 0
@@ -149,8 +152,11 @@ class SyntheticCapture:
     photometric: bool = False
     readout_s: Annotated[float, Field(ge=0, le=1)] = 0.0
     supersample: Annotated[int, Field(ge=1, le=8)] = 1
+    board: str | None = None
 
     def __post_init__(self) -> None:
+        if self.board is not None and self.readout_s:
+            raise UsageError("⟨board⟩ with ⟨readout⟩", "leave one of them out")
         if self.family is SceneFamily.SINGLE and self.num_views > 1:
             raise UsageError(f"{self.num_views} views of the family 'single'", "use one view")
 
@@ -162,7 +168,18 @@ class SyntheticCapture:
     @cached_property
     def world(self) -> Worlds:
         """The synthetic world, a batch of one."""
-        return build_world([sample_world(self.seed, self._rig_spec, outdoor_probability=float(self.outdoors))])
+        return build_world([self._world_spec])
+
+    @cached_property
+    def _world_spec(self) -> WorldSpec:
+        spec = sample_world(self.seed, self._rig_spec, outdoor_probability=float(self.outdoors))
+        if self._board is None:
+            return spec
+        return spec._replace(objects=(*spec.objects, self._board.spec(self._rig_spec, self.num_times / self.fps)))
+
+    @cached_property
+    def _board(self) -> MovingBoard | None:
+        return None if self.board is None else MovingBoard(board_of(self.board))
 
     @cached_property
     def rig(self) -> CameraRigs:
@@ -216,15 +233,22 @@ class SyntheticCapture:
         """Render one frame at the pixels of its video, or on the network canvas of `pixels`."""
         at, size = torch.from_numpy(self.times)[None, time : time + 1], self.view_sizes[view]
         rig = CameraRigs(**{name: value[:, view : view + 1] for name, value in vars(self.rig).items()})
+        cameras = self.cameras_of(view)[None, time : time + 1, None]
         if pixels is not None:
-            cameras = on_canvas(self.cameras_of(view)[None, time : time + 1, None], pixels)
+            cameras = on_canvas(cameras, pixels)
             rendered = render(self.world, cameras, at, supersample=self.supersample)
         elif self.readout_s:
             rendered = render_rolling(self.world, rig, at, size, self.readout_s, supersample=self.supersample)
         else:
             rendered = render(self.world, rig.cameras(at, size), at, supersample=self.supersample)
         appearance = Appearance(**{name: value[:, view : view + 1] for name, value in vars(self._appearance).items()})
-        image = develop(rendered.light, appearance, [self.seed], first_frame=time, first_view=view)
+        light = rendered.light
+        if self._board is not None:
+            number = len(self._world_spec.objects)  # the last one, after the enclosure
+            pose = self.world.object_to_world(at)[0, 0, number]
+            objects = rendered.objects[0, 0, 0]
+            light = self._board.painted(light[0, 0, 0], objects, number, pose, cameras[0, 0, 0])[None, None, None]
+        image = develop(light, appearance, [self.seed], first_frame=time, first_view=view)
         maps = {name: getattr(rendered, name)[0, 0, 0] for name in ("depth", "dynamic", "objects")}
         return RenderedFrame(image=image[0, 0, 0], **maps)
 

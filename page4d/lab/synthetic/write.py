@@ -163,6 +163,7 @@ def capture_record(
         "--family": capture.family if capture.family is not default.family else None,
         "--subject": capture.subject,
         "--spacing": None if capture.spacing_deg is None else f"{capture.spacing_deg:g}",
+        "--board": capture.board,
         "--readout": f"{capture.readout_s * 1000:g}" if capture.readout_s else None,
         "--supersample": capture.supersample if capture.supersample != default.supersample else None,
         "--truth-stride": truth_stride if truth_stride != 1 else None,
