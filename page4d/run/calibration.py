@@ -355,6 +355,11 @@ class _Calibrated:
 
     def result(self) -> BoardCalibration:
         """Place and adjust the cameras, without those that do not fit, and describe them."""
+        if not self.shared:
+            raise InputError(
+                f"the board {self.board} is found in no picture",
+                "check ⟨board⟩: a chessboard is given by its inner corners, others by squares or markers",
+            )
         if all(view in self.reasons for view in range(len(self.names))):
             raise InputError(
                 f"the board {self.board} determines no lens: {listed(sorted(set(self.reasons.values())))}", _FILM_HINT

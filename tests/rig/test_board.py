@@ -369,6 +369,13 @@ def test_boards_without_tilt_do_not_determine_a_focal_length() -> None:
         calibrate_views("a", [SIZE], alone)
 
 
+def test_a_board_that_is_nowhere_is_an_error_with_its_numbers() -> None:
+    evidence = BoardEvidence(board=CHARUCO, shared=[], alone=[], num_instants=5)
+    with pytest.raises(InputError, match="board charuco:7x5,120mm,90mm,4x4_50 is found in no picture") as refused:
+        calibrate_views("ab", [SIZE] * 2, evidence)
+    assert "inner corners" in refused.value.hint
+
+
 def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys) -> None:
     """Focal lengths within 0.3 %, the baseline within 0.5 %."""
     intrinsics = np.array([[300.0, 0, 160], [0, 300, 120], [0, 0, 1]])
