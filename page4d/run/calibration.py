@@ -113,7 +113,8 @@ class BoardRecord(FileModel):
         """Cameras that are not placed, and clocks that differ, as warnings."""
         left = [f"{camera.view}: {camera.reason}" for camera in self.cameras if not camera.placed]
         late = [
-            f"{camera.view} by {1000 * camera.clock_s:+.0f} ms (+-{1000 * (camera.clock_std_s or 0):.0f})"
+            f"{camera.view} is {1000 * abs(camera.clock_s):.0f} ms {'early' if camera.clock_s > 0 else 'late'} "
+            f"(+-{1000 * (camera.clock_std_s or 0):.1g})"
             for camera in self.cameras
             if camera.clock_s is not None
         ]
@@ -121,7 +122,7 @@ class BoardRecord(FileModel):
             left
         )
         if late:
-            texts.append(f"the clocks of frames differ from the mean of the views: {listed(late)}; give ⟨sync=FILE⟩")
+            texts.append(f"the pictures of the views are not of one time: {listed(late)}; give ⟨sync=FILE⟩")
         return tuple(Notice(text, Level.WARNING) for text in texts)
 
 
