@@ -26,7 +26,7 @@ from page4d.rig.clocks import check_clocks
 from page4d.rig.epipolar import RelativePose, normalized_points, relative_pose_of, tangents
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import choose_pairs
-from page4d.rig.learned import TEXTURE_MODEL, tolerance
+from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import quick_people_pose
@@ -41,7 +41,7 @@ from page4d.rig.records import (
     of_stage,
     rotation_angle_deg,
 )
-from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod, ViewTexture, common_texture, match_textures
+from page4d.rig.texture import TextureMatches, TextureMethod, ViewTexture, common_texture, match_textures
 
 _SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
 """Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
@@ -208,8 +208,7 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
     if has_people:
         people = evidence.people
     detected = time.perf_counter()
-    kinds = (Evidence.TEXTURE, Evidence.LEARNED) if TEXTURE_MODEL.are_present else (Evidence.TEXTURE,)
-    textures = [TextureSource(evidence, kind) for kind in kinds]
+    textures = [TextureSource(evidence, kind) for kind in texture_kinds()]
     progress = of_stage(evidence.progress, "checking: cameras")
     record = check_calibration(scene.view_names, cameras, people, textures, progress)
     compared = time.perf_counter()
@@ -246,8 +245,7 @@ class TextureSource:
     @cached_property
     def method(self) -> TextureMethod:
         """The method, at few instants."""
-        method = ROOT_SIFT if self.kind is Evidence.TEXTURE else self.pixels.learned_method
-        return replace(method, max_instants=TEXTURE_INSTANTS[self.kind])
+        return replace(self.pixels.texture_method(self.kind), max_instants=TEXTURE_INSTANTS[self.kind])
 
     @cached_property
     def views(self) -> tuple[ViewTexture, ...]:

@@ -15,7 +15,7 @@ from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.learned import learned_method
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
-from page4d.rig.records import Array, Lens, StageProgress, ViewPeople, no_progress, of_stage
+from page4d.rig.records import Array, Evidence, Lens, StageProgress, ViewPeople, no_progress, of_stage
 from page4d.rig.samples import ViewSample, sample_views, with_content
 from page4d.rig.texture import ROOT_SIFT, TextureMethod, ViewTexture, extract_texture
 from page4d.scene.records import Scene
@@ -86,7 +86,7 @@ _DEFAULTS = RegisterSettings()
 
 
 class PixelEvidence:
-    """Motion, lenses, people and texture of the views of a scene; each is measured once, on first access.
+    """Motion, lenses, people and texture of the views of a scene; all but texture once, on first access.
 
     Lenses are those of `settings`, and so is the number of instants. `progress` receives the steps of a measurement.
     """
@@ -154,30 +154,15 @@ class PixelEvidence:
         return tuple(nobody if place in unseen else people for place, people in enumerate(found))
 
     @cached_property
-    def texture(self) -> tuple[ViewTexture, ...]:
-        """Texture of the views at some of these instants, where they carry a picture.
-
-        Raises:
-            InputError: if a frame cannot be decoded.
-        """
-        return self.extracted(ROOT_SIFT)
-
-    @cached_property
-    def learned_method(self) -> TextureMethod:
-        """The networks of learned texture, which are present."""
+    def _learned_method(self) -> TextureMethod:
         return learned_method()
 
-    @cached_property
-    def learned_texture(self) -> tuple[ViewTexture, ...]:
-        """Learned texture of the views at some of these instants.
-
-        Raises:
-            InputError: if a frame cannot be decoded.
-        """
-        return self.extracted(self.learned_method)
+    def texture_method(self, kind: Evidence) -> TextureMethod:
+        """Return the method of a kind of texture, whose model is present."""
+        return ROOT_SIFT if kind is Evidence.TEXTURE else self._learned_method
 
     def extracted(self, method: TextureMethod) -> tuple[ViewTexture, ...]:
-        """Extract the texture of the views at some of these instants.
+        """Extract the texture of the views at some of these instants, where they carry a picture; it is not kept.
 
         Raises:
             InputError: if a frame cannot be decoded.

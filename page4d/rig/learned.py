@@ -98,6 +98,11 @@ class _Networks:
         return self.known[key][-1]
 
 
+def texture_kinds() -> tuple[Evidence, ...]:
+    """Return the kinds of texture whose models are present, in the order in which they are tried."""
+    return (Evidence.TEXTURE, Evidence.LEARNED) if TEXTURE_MODEL.are_present else (Evidence.TEXTURE,)
+
+
 def learned_method() -> TextureMethod:
     """Load the networks, which are present.
 

@@ -6,6 +6,7 @@ Pairs, graph and adjustment are repeated for an unknown focal length.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -19,7 +20,7 @@ from page4d.rig.adjust import TEXTURE_SIGMA, Adjustment, Observations, adjust, m
 from page4d.rig.epipolar import RelativePose, relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, confirmed, connected_parts, place
-from page4d.rig.learned import TEXTURE_MODEL
+from page4d.rig.learned import texture_kinds
 from page4d.rig.length import person_height
 from page4d.rig.people.model import POSE_MODEL, is_fetched
 from page4d.rig.people.pose import register_people_pair
@@ -37,7 +38,6 @@ from page4d.rig.records import (
     rotation_angle_deg,
 )
 from page4d.rig.texture import (
-    ROOT_SIFT,
     TextureMatches,
     TextureMethod,
     ViewTexture,
@@ -538,33 +538,33 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         people = evidence.people
     seconds["keypoints"] = time.perf_counter() - start
 
+    @cache
     def features(kind: Evidence) -> tuple[ViewTexture, ...]:
         begin = time.perf_counter()
-        found = evidence.texture if kind is Evidence.TEXTURE else evidence.learned_texture
-        seconds.setdefault(kind.value, time.perf_counter() - begin)
+        found = evidence.extracted(evidence.texture_method(kind))
+        seconds[kind.value] = time.perf_counter() - begin
         return found
 
     kinds: tuple[Evidence, ...] = ()
     if settings.register in (Registration.AUTO, Registration.TEXTURE):
-        kinds = (Evidence.TEXTURE, Evidence.LEARNED) if TEXTURE_MODEL.are_present else (Evidence.TEXTURE,)
+        kinds = texture_kinds()
 
     def guide(pair: Pair, both: tuple[Lens, Lens], pose: RelativePose) -> list[tuple[TextureMethod, TextureMatches]]:
         """Match by every method whose features were extracted, else by the last one."""
         found: list[tuple[TextureMethod, TextureMatches]] = []
         for kind in [kind for kind in kinds if kind in seconds] or kinds[-1:]:
             first, second = (features(kind)[view] for view in pair)
+            method = evidence.texture_method(kind)
             if kind is Evidence.TEXTURE:
-                found.append((ROOT_SIFT, match_near(first, second, both, pose, GUIDE_BAND)))
+                found.append((method, match_near(first, second, both, pose, GUIDE_BAND)))
             else:
-                method = evidence.learned_method
                 found.append((method, match_textures(first, second, both, method)))
         return found
 
     def texture(kind: Evidence) -> TexturePair:
         def register(pair: tuple[int, int], both: tuple[Lens, Lens]) -> PairPose:
             first, second = (features(kind)[view] for view in pair)
-            method = ROOT_SIFT if kind is Evidence.TEXTURE else evidence.learned_method
-            return register_texture_pair(first, second, both, pair, settings.seed, method)
+            return register_texture_pair(first, second, both, pair, settings.seed, evidence.texture_method(kind))
 
         return register
 

@@ -97,9 +97,10 @@ def test_learned_texture_gives_the_relative_pose_where_its_networks_were_fetched
     write_room(tmp_path / "room")
     scene = open_scene(tmp_path / "room", views=2)
     evidence = PixelEvidence(scene, RegisterSettings(focal=f"{FOCAL:g}", max_instants=1))
-    first, second = evidence.learned_texture
+    method = evidence.texture_method(Evidence.LEARNED)
+    first, second = evidence.extracted(method)
     lenses = (evidence.lenses[0], evidence.lenses[1])
-    found = register_texture_pair(first, second, lenses, (0, 1), method=evidence.learned_method)
+    found = register_texture_pair(first, second, lenses, (0, 1), method=method)
     assert found.is_accepted, found.reason
     assert found.evidence is Evidence.LEARNED
     assert rotation_angle_deg(found.rotation, cameras()[1, :3, :3] @ cameras()[0, :3, :3].T) < 1

@@ -65,7 +65,6 @@ def test_a_complete_scene_is_returned_unchanged(monkeypatch: pytest.MonkeyPatch)
         ("motions", "measure_camera_motion"),
         ("lenses", "lenses_of"),
         ("people", "detect_people"),
-        ("texture", "extract_texture"),
     ],
 )
 def test_evidence_is_measured_once_and_on_first_access(
