@@ -25,7 +25,7 @@ from page4d.rig.camera_refit import SharedPoints, mean_score, refit_pose, refit_
 from page4d.rig.clocks import check_clocks
 from page4d.rig.epipolar import RelativePose, normalized_points, relative_pose_of, tangents
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.graph import choose_pairs
+from page4d.rig.graph import Pair, choose_pairs
 from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
@@ -231,9 +231,6 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
     return record.model_copy(update=changes)
 
 
-Pair = tuple[int, int]
-
-
 @dataclass(frozen=True)
 class TextureSource:
     """Texture of the views of a scene by one method, extracted and matched once, where it is first needed."""
@@ -285,7 +282,6 @@ class _Check:
                     people=found,
                     num_instants=found.common_instants,
                     tolerance=FIT_TOLERANCE,
-                    min_turn_deg=MIN_TURN_DEG,
                 )
         self._compare()
 
@@ -420,7 +416,6 @@ def _of_texture(found: PairPose, lenses: Iterable[Lens], views: Pair) -> SharedP
         people=people,
         num_instants=found.num_instants,
         tolerance=texture_pairs.FIT_TOLERANCE * tolerance((both[0], both[1])),
-        min_turn_deg=MIN_TEXTURE_TURN_DEG,
     )
 
 
@@ -621,7 +616,8 @@ def _moved_finding(check: _Check, refit: _Refit) -> FindingRecord | None:
     shift = float(np.linalg.norm(given.center - refit.camera.center))
     reach = float(np.mean([np.linalg.norm(camera.center - given.center) for camera in check.cameras]))
     displaced = not refit.is_turn and shift >= MIN_SHIFT * reach
-    least = max(check.shared[pair].min_turn_deg for pair in check.touched([refit.view])[0])
+    is_texture = all(check.is_texture(pair) for pair in check.touched([refit.view])[0])
+    least = MIN_TEXTURE_TURN_DEG if is_texture else MIN_TURN_DEG
     if angle < least and not displaced:
         return None
     where = ""
@@ -685,7 +681,7 @@ def _contradicted(check: _Check) -> FindingRecord | None:
         if check.given[pair] < (MIN_FIT if check.is_texture(pair) else MAX_CONTRADICTED):
             turn = _turned_fit(check, pair) if check.is_texture(pair) else None
             if turn is not None and turn.score >= MIN_FIT:
-                if turn.angle_deg >= check.shared[pair].min_turn_deg:
+                if turn.angle_deg >= MIN_TEXTURE_TURN_DEG:
                     turned[pair] = turn
             elif not check.is_wide(pair):
                 better = _best_pose_score(check, pair)

@@ -30,14 +30,13 @@ class SharedPoints:
     """Points that two views share by one kind of evidence, at some instants.
 
     Matches of texture are the joints of one person. `tolerance` is the Sampson error, in focal lengths, at which a
-    point no longer supports cameras. `min_turn_deg` is the smallest turn of a camera that the evidence shows.
+    point no longer supports cameras.
     """
 
     evidence: Evidence
     people: PersonPairs
     num_instants: int
     tolerance: float
-    min_turn_deg: float
 
     def score(self, first: RigCamera, second: RigCamera, scale: float = 1.0) -> float:
         """Return the score of two cameras at some tolerances, in [0, 1]."""
