@@ -90,23 +90,20 @@ def register_texture_pair(
     pair is refused. The result depends only on the arguments.
     """
     matches = match_textures(first, second, lenses, method)
-    empty = PairPose(
-        first=indices[0], second=indices[1], evidence=method.evidence, rotation=None, direction=None, score=0.0
-    )
     pose = _fitted(matches, lenses, seed)
     if pose is None:
-        return replace(empty, reason="too few matches of texture")
+        return PairPose(
+            first=indices[0],
+            second=indices[1],
+            evidence=method.evidence,
+            rotation=None,
+            direction=None,
+            score=0.0,
+            reason="too few matches of texture",
+        )
     inliers = _inliers(pose, matches, lenses)
-    score = _num_distinct(matches, inliers)
-    found = replace(
-        empty,
-        rotation=pose.rotation,
-        direction=pose.direction,
-        score=float(score),
-        residual_px=_residual_px(pose, matches, lenses, inliers),
-        num_instants=len(np.unique(matches.instants[inliers])),
-        matches=_distinct(matches, inliers, method.weight),
-    )
+    found = _pair_of(pose, matches, lenses, indices, method.evidence, inliers, method.weight)
+    score = int(found.score)
     if score < method.min_distinct:
         return replace(found, reason=f"{score} distinct inliers of texture, {method.min_distinct} are needed")
     angle = float(direction_angle_deg(pose.rotation[2], np.array([0.0, 0.0, 1.0])))
@@ -157,18 +154,8 @@ def determined_pair(
     count, total = (_num_distinct(matches, chosen) for chosen in (inliers, np.ones_like(inliers)))
     if count < least_determined(pose.rotation) or count < MIN_DETERMINED_SHARE * total:
         return None
-    if _doubt(pose, matches, lenses, inliers):
-        return None
-    return PairPose(
-        first=indices[0],
-        second=indices[1],
-        evidence=evidence,
-        rotation=pose.rotation,
-        direction=pose.direction,
-        score=float(count),
-        num_instants=len(np.unique(matches.instants[inliers])),
-        matches=_distinct(matches, inliers, 1.0),
-    )
+    doubt = _doubt(pose, matches, lenses, inliers)
+    return None if doubt else _pair_of(pose, matches, lenses, indices, evidence, inliers)
 
 
 def least_determined(rotation: Float[Array, "3 3"]) -> int:
@@ -195,23 +182,36 @@ def guided_pair(
     front = in_front(pose, *_normalized(matches, lenses))
     outer = front & (errors > GUIDE_BAND / 2) & (errors < GUIDE_BAND)
     tight = front & (errors < matches.tolerance)
-    score = _num_distinct(matches, tight)
+    found = _pair_of(pose, matches, lenses, indices, method.evidence, tight)
     chance = _num_distinct(matches, outer) * matches.tolerance / (GUIDE_BAND / 2)
     reason = ""
-    if score < max(MIN_GUIDED, MIN_DENSITY * chance):
-        reason = f"{score} distinct matches of texture near the epipolar lines, {chance:.0f} by chance"
+    if found.score < max(MIN_GUIDED, MIN_DENSITY * chance):
+        reason = f"{found.score:.0f} distinct matches of texture near the epipolar lines, {chance:.0f} by chance"
+    kept = _distinct(matches, front & (errors < limit), method.weight)
+    return replace(found, control=float(chance), matches=kept, reason=reason)
+
+
+def _pair_of(
+    pose: RelativePose,
+    matches: TextureMatches,
+    lenses: tuple[Lens, Lens],
+    indices: tuple[int, int],
+    evidence: Evidence,
+    inliers: NDArray[np.bool_],
+    weight: float = 1.0,
+) -> PairPose:
+    """Return a pair with a pose and the matches that agree with it."""
+    errors = np.abs(sampson_errors(pose.essential, *_normalized(matches, lenses)))[inliers]
     return PairPose(
         first=indices[0],
         second=indices[1],
-        evidence=method.evidence,
+        evidence=evidence,
         rotation=pose.rotation,
         direction=pose.direction,
-        score=float(score),
-        control=float(chance),
-        residual_px=_residual_px(pose, matches, lenses, tight),
-        num_instants=len(np.unique(matches.instants[tight])),
-        matches=_distinct(matches, front & (errors < limit), method.weight),
-        reason=reason,
+        score=float(_num_distinct(matches, inliers)),
+        residual_px=float(np.median(errors) * np.sqrt(lenses[0].focal * lenses[1].focal)) if len(errors) else None,
+        num_instants=len(np.unique(matches.instants[inliers])),
+        matches=_distinct(matches, inliers, weight),
     )
 
 
@@ -314,15 +314,6 @@ def _distinct(matches: TextureMatches, inliers: NDArray[np.bool_], weight: float
         first_ids=matches.first_ids[kept],
         second_ids=matches.second_ids[kept],
     )
-
-
-def _residual_px(
-    pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], inliers: NDArray[np.bool_]
-) -> float | None:
-    if not inliers.any():
-        return None
-    errors = np.abs(sampson_errors(pose.essential, *_normalized(matches, lenses)))[inliers]
-    return float(np.median(errors) * np.sqrt(lenses[0].focal * lenses[1].focal))
 
 
 def _doubt(pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], inliers: NDArray[np.bool_]) -> str:
