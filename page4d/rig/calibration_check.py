@@ -524,14 +524,12 @@ def _exchanged(check: _Check) -> FindingRecord | None:
         moved = [check.cameras[order.get(view, view)] for view in range(number)]
         touched, others = check.touched(list(order))
         if touched:
-            results.append((check.mean(touched, moved), len(others), order, touched, others))
-    totals = [
-        better * len(touched) + check.mean_given(others) * len(others) for better, _, _, touched, others in results
-    ]
-    if not totals:
+            better = check.mean(touched, moved)
+            total = better * len(touched) + check.mean_given(others) * len(others)
+            results.append((total, better, order, touched, others))
+    if not results:
         return None
-    best = int(np.argmax(totals))
-    better, _, order, touched, others = results[best]
+    _, better, order, touched, others = max(results, key=lambda result: result[0])
     given = check.mean_given(touched)
     settled = not others or check.mean_given(others) >= MIN_FIT
     if given > CERTAIN_SHARE * better or not _is_better(given, better) or not settled:
