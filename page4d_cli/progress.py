@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from page4d.errors import Level
 from page4d_cli import console
 
 if TYPE_CHECKING:
@@ -162,6 +164,13 @@ class ProgressObserver:
     def notice(self, notice: "Notice") -> None:
         """Print a notice above the progress."""
         console.print_notice(notice, self._verbosity, self._display.console)
+
+    def notices_without_poses(self, notices: "Sequence[Notice]", intrinsics: Path | None) -> None:
+        """Print the notices of a scene where a calibration is used for its lenses alone, as `intrinsics` may be."""
+        for notice in notices:
+            text = notice.marked_text.replace("⟨calibration=", "⟨intrinsics=")
+            is_answered = intrinsics is not None and text != notice.marked_text
+            self.notice(replace(notice, marked_text=text, level=Level.INFO if is_answered else notice.level))
 
     def progress(self, done: int, total: int, stage: str = "") -> None:
         """Show the number of finished instants, or the progress of a stage before the first one."""

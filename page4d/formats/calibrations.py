@@ -56,6 +56,17 @@ def is_calibration_name(path: Path) -> bool:
     return any(fnmatchcase(name, pattern) for row in FORMATS for pattern in row.patterns)
 
 
+def has_other_content(path: Path) -> bool:
+    """Return True for a TOML or YAML document that describes no camera, such as a board or settings of a program."""
+    if path.suffix.lower() not in {".toml", ".yml", ".yaml"}:
+        return False
+    try:
+        content = read_document(path)
+    except InputError:
+        return False
+    return bool(content) and _format_of(content) is None
+
+
 class _Found(NamedTuple):
     """A calibration and its format; `content` is the parsed document, None for a format that spans a folder."""
 

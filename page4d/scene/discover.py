@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from page4d.errors import InputError, UsageError, counted, listed, unknown_name
-from page4d.formats.calibrations import is_calibration_name
+from page4d.formats.calibrations import has_other_content, is_calibration_name
 from page4d.formats.opencv_yaml import partner_of
 from page4d.io.atomic import real_path
 from page4d.io.input_files import composed, natural_key
@@ -234,6 +234,8 @@ def _reason_to_ignore(entry: Path, calibration: Path | None) -> Notice | None:
     if is_calibration_name(entry):
         if calibration is not None:
             return Notice("another calibration is used", Level.INFO)
+        if has_other_content(entry):
+            return Notice("no camera of a supported format in it", Level.INFO)
         return Notice("possibly a calibration; pass ⟨calibration=FILE⟩ to use it")
     if entry.suffix.lower() in VIDEO_SUFFIXES:
         return None

@@ -45,8 +45,7 @@ def calibrate(
     with stops_cleanly():
         with observed_run(verbosity, "calibrate") as observer:
             opened = open_scene(scene_folder, scene_options, progress=observer.progress)
-            for notice in opened.notices:
-                observer.notice(notice)
+            observer.notices_without_poses(opened.notices, settings.intrinsics)
             found = calibrate_rig(opened, settings=settings, observer=observer)
         if as_json:
             console.print_json({"out": str(out), **found.record.model_dump(mode="json")})

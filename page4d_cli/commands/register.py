@@ -1,6 +1,5 @@
 """`page4d register`: cameras of a static rig from people and texture, for page4d and other programs."""
 
-from dataclasses import replace
 from typing import Annotated
 
 from page4d.choices import Registration
@@ -42,9 +41,7 @@ def register(
     with stops_cleanly():
         with observed_run(verbosity, "register") as observer:
             opened = open_scene(scene_folder, scene_options, progress=observer.progress)
-            for notice in opened.notices:  # of a calibration in the folder only the lenses are used
-                text = notice.marked_text.replace("⟨calibration=", "⟨intrinsics=")
-                observer.notice(replace(notice, marked_text=text))
+            observer.notices_without_poses(opened.notices, settings.intrinsics)
             found = register_rig(opened, settings=settings, observer=observer)
         record = found.record
         if as_json:

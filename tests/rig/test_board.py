@@ -394,8 +394,11 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys) -> N
         write_images(tmp_path / "scene" / name, own)
     out, report = tmp_path / "cameras.json", tmp_path / "corners.png"
     words = ["calibrate", tmp_path / "scene", "--board", "chessboard:6x5,60mm", "--out", out, "--report", report]
+    (tmp_path / "scene" / "rig.toml").write_text("[a]\nmatrix = [[300, 0, 160], [0, 300, 120], [0, 0, 1]]\n")
     assert run([*map(str, words), "--json"]) == 0
-    record = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    assert "ignored rig.toml: possibly a calibration; pass --intrinsics FILE to use it" in printed.err
+    record = json.loads(printed.out)
     assert [camera["focal"] for camera in record["cameras"]] == pytest.approx([300, 300], rel=3e-3)
     calibration = read_calibration(out)
     assert calibration.scale is Scale.METRIC

@@ -119,6 +119,19 @@ def test_the_next_command_opens_the_same_views_and_clocks(capsys: pytest.Capture
     )
 
 
+def test_a_calibration_in_the_folder_is_offered_for_its_lenses_until_lenses_are_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cameras = (
+        f"[{name}]\nsize = [64, 48]\nmatrix = [[60, 0, 32], [0, 60, 24], [0, 0, 1]]\n" for name in ("cam01", "cam02")
+    )
+    Path("videos/rig.toml").write_text("".join(cameras))
+    assert run(["register", "videos", "--out", "first.json"]) == 0
+    assert "ignored rig.toml: possibly a calibration; pass --intrinsics FILE to use it" in capsys.readouterr().err
+    assert run(["register", "videos", "--out", "second.json", "--intrinsics", "videos/rig.toml"]) == 0
+    assert "ignored" not in capsys.readouterr().err
+
+
 def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["register", "videos", "--out", "cameras.json", "--json", "--max-instants", "7"]) == 0
     record = json.loads(capsys.readouterr().out)

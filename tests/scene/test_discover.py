@@ -63,6 +63,24 @@ def test_other_entries_are_ignored_with_a_reason(tmp_path: Path) -> None:
     assert discover(tmp_path).sync_file == tmp_path / "sync.json"
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "level"),
+    [
+        ("charuco.toml", 'columns = 4\nrows = 5\nunits = "inch"\n', Level.INFO),  # a board of Caliscope
+        ("Config.toml", '[project]\nframe_rate = "auto"\n[calibration]\ncalibration_type = "convert"\n', Level.INFO),
+        ("aprilgrid.yaml", "target_type: aprilgrid\ntagCols: 6\ntagSize: 0.088\n", Level.INFO),
+        ("rig.toml", "[cam1]\nmatrix = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]\n", Level.WARNING),
+        ("cut.toml", "[cam1\n", Level.WARNING),
+    ],
+)
+def test_documents_without_a_camera_are_not_taken_for_calibrations(
+    tmp_path: Path, name: str, content: str, level: Level
+) -> None:
+    touch(tmp_path, "cam1.mp4")
+    (tmp_path / name).write_text(content)
+    assert list(ignored(tmp_path).values()) == [level]
+
+
 def test_one_of_two_sync_files_is_used_and_reported(tmp_path: Path) -> None:
     touch(tmp_path, "cam1.mp4", "sync.json", "sync.toml", "cam1_timestamps.csv")
     assert discover(tmp_path).sync_file == tmp_path / "sync.json"
