@@ -83,7 +83,7 @@ class Domain:
     known: KnownCameras | None = None
     kept: tuple[str, ...] | None = None
     num_views: int = 2
-    camera_options: str = "⟨register=people⟩ or ⟨calibration⟩"
+    camera_options: str = "⟨register=people⟩ or ⟨calibration=FILE⟩"
 
     @property
     def refined(self) -> list[Literal["poses", "focal"]] | None:
@@ -129,7 +129,7 @@ class Domain:
         comparison = self._comparison()
         reasons = ", ".join(OOD_MESSAGES[name] for name in list(exceeded)[:_MAX_REASONS])
         start = f"{OOD_WARNING} ({grade if comparison else f'{grade}: {reasons}'}): " if exceeded else ""
-        options = {"cameras": f"{self.camera_options} for cameras", "depth": "⟨depth⟩ for depth"}
+        options = {"cameras": f"{self.camera_options} for cameras", "depth": "⟨depth=FOLDER⟩ for depth"}
         remedy = ", ".join(options[part] for part in parts if part in options)
         advice = "" if suggestion is None else f"{ADVICE}⟨weights={suggestion.name}⟩ ({licence_and_size(suggestion)})"
         return Notice(f"{start}{comparison}{verdict}; give {remedy}{advice}")
@@ -237,5 +237,5 @@ def _camera_options(plan: RunPlan) -> str:
         return "⟨poses=input⟩"
     moves = plan.settings.camera_motion is CameraMotion.MOVING
     if tried or moves or any(has_cameras) or scene.num_views == 1:
-        return "⟨calibration⟩"
-    return "⟨register=people⟩ or ⟨calibration⟩"
+        return "⟨calibration=FILE⟩"
+    return "⟨register=people⟩ or ⟨calibration=FILE⟩"

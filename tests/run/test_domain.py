@@ -46,7 +46,7 @@ def text_of(ratios: dict[str, float] | None, known: KnownCameras | None = None, 
 def test_the_warning_is_graded_by_the_worst_indicator(ratio: float, words: str) -> None:
     text = text_of({"depth_gap": ratio, "doubt": 0.9})
     assert text.startswith(f"{OOD_WARNING} {words}")
-    assert text.endswith("give register='people' or calibration for cameras, depth for depth")
+    assert text.endswith("give register='people' or calibration=FILE for cameras, depth=FOLDER for depth")
 
 
 def test_indicators_within_their_limits_are_no_warning() -> None:
@@ -62,7 +62,7 @@ def test_the_two_worst_indicators_are_the_reasons() -> None:
 
 @pytest.mark.parametrize(("angle", "are_used"), [(None, False), (3.0, False), (117.0, False), (117.0, True)])
 def test_the_longest_warning_has_at_most_three_lines(angle: float | None, are_used: bool) -> None:
-    domain = Domain(ratios=ALL_FAR, known=registered(angle, are_used=are_used), camera_options="⟨calibration⟩")
+    domain = Domain(ratios=ALL_FAR, known=registered(angle, are_used=are_used), camera_options="⟨calibration=FILE⟩")
     assert SUGGESTED
     for entry in SUGGESTED:
         assert len("warning: " + domain.notices(entry)[0].text) <= 3 * 105, domain.notices(entry)[0].text
@@ -75,10 +75,10 @@ def test_cameras_that_evidence_confirms_are_not_blamed() -> None:
 
 
 def test_cameras_that_evidence_contradicts_make_the_whole_result_doubtful() -> None:
-    text = text_of({"depth_gap": 1.1}, registered(117.0), camera_options="⟨calibration⟩")
+    text = text_of({"depth_gap": 1.1}, registered(117.0), camera_options="⟨calibration=FILE⟩")
     assert "(far): " in text
     assert "cameras differ by 117 degrees from the registered ones: do not trust cameras, depth and masks;" in text
-    assert text.endswith("give calibration for cameras, depth for depth")
+    assert text.endswith("give calibration=FILE for cameras, depth=FOLDER for depth")
 
 
 @pytest.mark.parametrize("ratios", [None, {"doubt": 0.5}])
@@ -103,7 +103,7 @@ def test_known_cameras_of_the_result_are_never_blamed(name: str, angle: float | 
 def test_a_rejected_refinement_is_a_warning_and_names_options_once() -> None:
     (alone,) = Domain(kept=()).notices()
     assert alone.text.startswith("held-out pixels do not support the refined cameras: those of the network are kept")
-    assert alone.text.endswith("; give register='people' or calibration")
+    assert alone.text.endswith("; give register='people' or calibration=FILE")
     footage, refinement = Domain(ratios={"doubt": 1.1}, kept=()).notices()
     assert footage.text.startswith(
         f"{OOD_WARNING} (clearly: low depth confidence): cameras, depth and masks are probably"
