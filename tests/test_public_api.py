@@ -121,7 +121,7 @@ def test_results_are_shown_in_one_line() -> None:
     scene = page4d.open_scene(SAMPLE, frames=(0, 4))
     assert repr(scene) == "<Scene 'room': 4 views, 4 instants, not calibrated>"
     assert re.fullmatch(
-        r"<RunRecord of '.*': 3 views, \d+ instants?, [\d,]+ points, unit (metre|arbitrary)>", repr(run_record())
+        r"<RunRecord of '.*': 3 views, \d+ instants?, [\d,]+ points, unit (metre|arbitrary)>", str(run_record())
     )
     assert all("__repr__" in vars(kind) for kind in (Evaluation, Exported, Output, QualityReport, RigRegistration))
 

@@ -45,6 +45,10 @@ class FileModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
+    def __str__(self) -> str:
+        """Print as in a notebook: the large records in one line."""
+        return repr(self)
+
 
 def _doubles(kind: Any, _: object) -> CoreSchema:
     def read(values: Any) -> Any:
