@@ -1,5 +1,6 @@
 """The formats of `page4d export` as data: what each needs, and its defaults. Imports no torch."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from page4d.choices import ImageFormat, Pinhole
-from page4d.errors import InputError, UsageError, counted, did_you_mean, shortened
+from page4d.errors import InputError, UsageError, counted, did_you_mean, listed, shortened
 
 if TYPE_CHECKING:
     from page4d.exporters.job import ExportJob, Written
@@ -390,5 +391,7 @@ def find_format(name: str) -> Format:
         return FORMATS[name]
     if reason := _UNSUPPORTED.get(name.lower()):
         raise UsageError(f"no format '{shortened(name)}': {reason}", "export usd; Blender converts its cameras")
-    hint = did_you_mean(name, FORMATS, "'page4d export --list' prints all")
+    rest = "'page4d export --list' prints all"
+    read = [one.name for one in FORMATS.values() if re.search(rf"\b{re.escape(name)}\b", one.used_by, re.IGNORECASE)]
+    hint = f"{name} reads {listed(read)}; {rest}" if read else did_you_mean(name, FORMATS, rest)
     raise UsageError(f"no format '{shortened(name)}'", hint)

@@ -74,6 +74,7 @@ class TestErrors:
         [
             ("colamp", (), 2, "no format 'colamp'", "did you mean colmap? 'page4d export --list'"),
             ("glb,xyz", (), 2, "no format 'xyz'", "'page4d export --list'"),
+            ("nuke", (), 2, "no format 'nuke'", "nuke reads usd, exr, chan; 'page4d export --list'"),
             ("alembic", (), 2, "no format 'alembic': Alembic has no writer for Python", "export usd"),
             ("fbx", (), 2, "no format 'fbx': FBX has no free writer", "export usd"),
             ("glb,", (), 2, "the name of a format is empty", "--list"),
