@@ -223,25 +223,25 @@ def rig_errors(found: RigRegistration, truth: Sequence[ViewCamera], lenses: str,
     residuals = [camera.residual_px for camera in record.cameras if camera.placed and camera.residual_px is not None]
     changes = {
         "wrong": int((turn > WRONG_DEG).sum()),
-        "rotation_deg": float(relative.rotation_deg.median()),
+        "rotation_deg": float(np.median(relative.rotation_deg)),
         "rotation_max_deg": float(relative.rotation_deg.max()),
-        "direction_deg": float(relative.signed_direction_deg.median()),
+        "direction_deg": float(np.median(relative.signed_direction_deg)),
         "direction_max_deg": float(relative.signed_direction_deg.max()),
         "centers_mm": 1000 * root_mean_square(distance),
-        "distances_mm": 1000 * _distance_error(camera_centers(mine), camera_centers(true)),
+        "distances_mm": _distance_error(camera_centers(mine), camera_centers(true)),
         "focal": max(map(abs, focal)) if lenses == "unknown" else None,
         "residual_px": float(np.median(residuals)) if residuals else None,
     }
     return errors.model_copy(update=changes)
 
 
-def _distance_error(mine: Float[torch.Tensor, "K 3"], true: Float[torch.Tensor, "K 3"]) -> float:
-    """Return the root mean square error of the distances between cameras, scaled by the longest one; 0 for one."""
+def _distance_error(mine: Float[torch.Tensor, "K 3"], true: Float[torch.Tensor, "K 3"]) -> float | None:
+    """Return the root mean square error in mm of the distances in m between cameras, scaled by the longest one."""
     measured, reference = torch.pdist(mine), torch.pdist(true)
     longest = int(reference.argmax())
     others = torch.arange(len(reference)) != longest
     errors = (measured * (reference[longest] / measured[longest]) - reference)[others]
-    return root_mean_square(errors) if len(errors) else 0.0
+    return 1000 * root_mean_square(errors) if len(errors) else None
 
 
 def board_errors(folder: Path, found: RigRegistration, scene: Scene) -> tuple[float, float]:
@@ -284,7 +284,7 @@ def board_errors(folder: Path, found: RigRegistration, scene: Scene) -> tuple[fl
     true = torch.from_numpy(np.stack([reference[f"{axis}_coord"] for axis in "xyz"], axis=-1))
     mine = torch.from_numpy(placed[is_known])
     moved = align_points_robust(mine, true)[0].apply(mine)
-    distance = float((moved - true).norm(dim=-1).median())
+    distance = float(np.median((moved - true).norm(dim=-1)))
     return 1000 * distance, 1000 * _flatness(moved.numpy(), reference["sync_index"])
 
 

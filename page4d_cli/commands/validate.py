@@ -1,5 +1,6 @@
 """`page4d validate`: accuracy on public captures of rigs, in tables that compare with published figures."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +16,7 @@ from page4d_cli.progress import observed_run
 from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:
-    from page4d.lab.public_rigs import RigErrors, Validation
+    from page4d.lab.public_rigs import ClockErrors, DepthFigures, RigErrors, Validation
 
 
 @options.command
@@ -27,7 +28,7 @@ def validate(
         Path | None,
         typer.Argument(metavar="[FOLDER]", help="Folder of the capture, as published; that of office is installed."),
     ] = None,
-    markdown: Annotated[bool, Option("Print Markdown.", OUTPUT)] = False,
+    as_markdown: Annotated[bool, Option("Print Markdown.", OUTPUT, name="markdown")] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -48,43 +49,47 @@ def validate(
         found = measure(rig, folder, observer)
     if as_json:
         console.print_json(found.model_dump(mode="json"))
-    elif markdown:
-        console.print_text(_markdown(found))
+    elif as_markdown:
+        console.print_text(markdown([found]))
     else:
         print_fields([("rig", f"{found.rig}: {found.title}"), ("source", found.source)])
         console.print_text("")
-        for title, headings, rows in _tables(found):
-            columns = [Column(heading, right=index > 1) for index, heading in enumerate(headings)]
+        for title, headings, rows in _tables([found]):
+            columns = [
+                Column(heading, right=index > 2, wraps=heading == "evidence")
+                for index, heading in enumerate(headings)
+            ]
             print_table(columns, rows, title)
 
 
 _Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, headings and rows."""
 
-
-def _tables(found: "Validation") -> list[_Table]:
-    tables: list[_Table] = []
-    if found.cameras:
-        tables.append(("registered cameras", _CAMERAS, [_camera(errors) for errors in found.cameras]))
-    if (clocks := found.clocks) is not None:
-        row = (_number(clocks.median_ms), _number(clocks.max_ms), clocks.reason or "-", _number(clocks.seconds))
-        tables.append(("clocks from people", ("median\nms", "largest\nms", "not determined", "CPU\ns"), [row]))
-    if (depth := found.depth) is not None:
-        shares = (_number(depth.precision, 1, 100), _number(depth.recall, 1, 100), _number(depth.f_score, 1, 100))
-        headings = ("AbsRel", "precision\n5 cm, %", "recall\n%", "F-score\n%", "CPU\ns")
-        found_depth = (_number(depth.abs_rel, 3), *shares, _number(depth.seconds))
-        tables.append(("depth and clouds with the cameras of the reference", headings, [found_depth]))
-    return tables
+_HEADINGS = {
+    "registered cameras": (
+        *("rig", "lenses", "evidence", "placed", "false", "rotation\ndeg", "direction\ndeg", "centres\nmm"),
+        *("distances\nmm", "focal\n%", "corners\nmm", "flatness\nmm", "CPU\ns"),
+    ),
+    "clocks from people": ("rig", "median\nms", "largest\nms", "not determined", "CPU\ns"),
+    "depth and clouds with the cameras of the reference": (
+        *("rig", "AbsRel", "precision\n5 cm, %", "recall\n%", "F-score\n%", "CPU\ns"),
+    ),
+}
 
 
-_CAMERAS = (
-    *("lenses", "evidence", "placed", "false", "rotation\ndeg", "direction\ndeg", "centres\nmm", "distances\nmm"),
-    *("focal\n%", "residual\npx", "corners\nmm", "flatness\nmm", "CPU\ns"),
-)
+def _tables(results: "Sequence[Validation]") -> list[_Table]:
+    rows = (
+        [_camera(found.rig, errors) for found in results for errors in found.cameras],
+        [_clocks(found.rig, found.clocks) for found in results if found.clocks is not None],
+        [_depth(found.rig, found.depth) for found in results if found.depth is not None],
+    )
+    tables = zip(_HEADINGS.items(), rows, strict=True)
+    return [(title, headings, of_table) for (title, headings), of_table in tables if of_table]
 
 
-def _camera(errors: "RigErrors") -> tuple[str, ...]:
+def _camera(rig: str, errors: "RigErrors") -> tuple[str, ...]:
     return (
+        rig,
         errors.lenses,
         errors.evidence or "-",
         f"{errors.placed} of {errors.views}",
@@ -94,11 +99,20 @@ def _camera(errors: "RigErrors") -> tuple[str, ...]:
         _number(errors.centers_mm, 1),
         _number(errors.distances_mm, 1),
         _number(errors.focal, 1, 100),
-        _number(errors.residual_px, 2),
         _number(errors.corners_mm, 1),
         _number(errors.flatness_mm, 1),
         _number(errors.seconds),
     )
+
+
+def _clocks(rig: str, errors: "ClockErrors") -> tuple[str, ...]:
+    times = (_number(value) for value in (errors.median_ms, errors.max_ms))
+    return (rig, *times, errors.reason or "-", _number(errors.seconds))
+
+
+def _depth(rig: str, figures: "DepthFigures") -> tuple[str, ...]:
+    shares = (_number(value, 1, 100) for value in (figures.precision, figures.recall, figures.f_score))
+    return (rig, _number(figures.abs_rel, 3), *shares, _number(figures.seconds))
 
 
 def _number(value: float | None, digits: int = 0, factor: float = 1.0) -> str:
@@ -109,10 +123,10 @@ def _with_largest(middle: float | None, largest: float | None) -> str:
     return "-" if middle is None else f"{_number(middle, 2)} ({_number(largest, 2)})"
 
 
-def _markdown(found: "Validation") -> str:
+def markdown(results: "Sequence[Validation]") -> str:
     """Return the tables as Markdown."""
     lines = []
-    for title, headings, rows in _tables(found):
+    for title, headings, rows in _tables(results):
         cells = [[heading.replace("\n", " ") for heading in headings], ["---"] * len(headings), *rows]
-        lines += [f"{found.rig}: {title}", "", *(f"| {' | '.join(row)} |" for row in cells), ""]
+        lines += [f"{title.capitalize()}:", "", *(f"| {' | '.join(row)} |" for row in cells), ""]
     return "\n".join(lines)
