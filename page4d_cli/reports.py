@@ -356,7 +356,7 @@ def _report_evidence(record: "RunRecord", unit: str) -> None:
 def grade_fields(grade: "Grade") -> list[tuple[str, str]]:
     """Return the lines of a grade and of the one thing to change."""
     return [
-        ("grade", f"{grade.letter}: expected error of points about {grade.expected_error:.0%} of their depth"),
+        ("grade", grade.text),
         ("change first", grade.first_change or "nothing stands out"),
     ]
 

@@ -92,6 +92,13 @@ class ResidualsRecord(FileModel):
     at_fault: Name | None = None
 
 
+OOD_WARNING = "this footage is unlike the network's training set"
+"""Beginning of the warning of out-of-distribution indicators."""
+
+ADVICE = "; use a network for real footage: "
+"""What separates that warning from the checkpoint that it suggests."""
+
+
 class DomainRecord(FileModel):
     """How far a chunk's footage is from the network's training set.
 
@@ -636,6 +643,13 @@ class RunRecord(FileModel):
         """Return the scene and the size in one line."""
         size = f"{counted(len(self.views), 'view')}, {counted(len(self.times), 'instant')}"
         return f"<RunRecord of '{self.scene.name}': {size}, {self.counts.points:,} points, unit {self.unit}>"
+
+    @property
+    def banner(self) -> str:
+        """Why the result is not to be trusted: an untrained network, or footage unlike its training set."""
+        if not self.network.trained:
+            return self.network.notice
+        return next((text.split(ADVICE)[0] for text in self.warnings if text.startswith(OOD_WARNING)), "")
 
     @property
     def faulty_frames(self) -> tuple[str, ...]:

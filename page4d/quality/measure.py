@@ -188,6 +188,9 @@ def photo_consistency(
 MAX_INSTANTS = 24
 """Instants that are measured, spread evenly over the capture."""
 
+FEW_INSTANTS = 4
+"""Instants that are measured for a grade without a report, as many as a contact sheet shows."""
+
 MAX_SIDE = 512
 """Longest side of the maps that are compared; larger ones are sampled at every nth pixel."""
 

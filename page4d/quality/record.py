@@ -112,6 +112,11 @@ class Grade:
     reasons: tuple[Reason, ...]
     first_change: str
 
+    @property
+    def text(self) -> str:
+        """The grade in one line."""
+        return f"{self.letter}: expected error of points about {self.expected_error:.0%} of their depth"
+
 
 @dataclass(frozen=True, kw_only=True)
 class QualityReport:

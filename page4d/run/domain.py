@@ -13,17 +13,11 @@ from page4d.choices import CameraMotion
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import rotation_angle
 from page4d.networks.ood import OOD_MESSAGES
-from page4d.output.record import DomainRecord
+from page4d.output.record import ADVICE, OOD_WARNING, DomainRecord
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk
 from page4d.scene.records import Notice
 from page4d.weights.catalogue import CatalogueEntry, licence_and_size
-
-OOD_WARNING = "this footage is unlike the network's training set"
-"""Beginning of the warning of out-of-distribution indicators."""
-
-ADVICE = "; use a network for real footage: "
-"""What separates that warning from the checkpoint that it suggests."""
 
 _GRADES = ((1.0, 5.0, "slightly"), (1.3, 15.0, "clearly"), (2.0, 45.0, "far"))
 """Grades, above an indicator in units of its limit or above an angle of the cameras in degrees.

@@ -44,7 +44,6 @@ from page4d.output.record import (
     view_record,
 )
 from page4d.records import Predictions
-from page4d.run.domain import ADVICE, OOD_WARNING
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, is_conditioned
 from page4d.run.stages.motion import motion_notices
@@ -405,8 +404,8 @@ _MANY_VIEWS = 16
 
 
 def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
-    """Write `contact_sheet.png`, `cloud.png` and `orbit.mp4` to `preview/`, with the `banner` of the run."""
-    notice = banner(output.run)
+    """Write `contact_sheet.png`, `cloud.png` and `orbit.mp4` to `preview/`, with the banner of the run."""
+    notice = output.run.banner
     instants = chosen_instants(output.num_times)
     images = _images_at(scene, instants)
     frames = [read_frames(output, instant, images[instant]) for instant in instants]
@@ -419,13 +418,6 @@ def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
         write_png(layout.cloud_preview, cloud),
         write_bytes_atomic(layout.orbit, orbit_video(output, notice)),
     ]
-
-
-def banner(run: RunRecord) -> str:
-    """Return why the result is not to be trusted: an untrained network, or footage unlike its training set."""
-    if not run.network.trained:
-        return run.network.notice
-    return next((text.split(ADVICE)[0] for text in run.warnings if text.startswith(OOD_WARNING)), "")
 
 
 def _images_at(scene: Scene, instants: list[int]) -> dict[int, list[NDArray[np.uint8]]]:

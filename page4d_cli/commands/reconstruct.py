@@ -79,20 +79,17 @@ def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | No
         report_run(record, job, time.monotonic() - begin, grade, verbose=show.verbosity.verbose)
 
 
-_GRADED_INSTANTS = 4
-"""Instants at which a result is graded at its end, as many as its contact sheet shows; `page4d report` takes more."""
-
-
 def _graded(record: "RunRecord", job: "SceneJob") -> "Grade | None":
     """Grade a result with previews; None, with a warning, if its pictures cannot be read any more."""
     from page4d.errors import Notice, Page4DError
+    from page4d.quality.measure import FEW_INSTANTS
     from page4d.quality.page import inspect
 
     if not record.settings["preview"]:
         return None
     try:
         with displayed_progress("grade", count("instant")) as progress:
-            return inspect(job.out, job.scene, progress.update, _GRADED_INSTANTS).report.grade
+            return inspect(job.out, job.scene, progress.update, FEW_INSTANTS).report.grade
     except Page4DError as error:
         console.print_notice(Notice(f"the result is not graded: {error.marked_message}"), console.Verbosity())
         return None

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from page4d.options import in_options
-from page4d.output.record import UNTRAINED_NOTICE, NetworkRecord
+from page4d.output.record import UNTRAINED_NOTICE, NetworkRecord, RunRecord
 from page4d.run.domain import Domain
-from page4d.run.summary import banner
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.loading import BUNDLED_NOTICE
 
@@ -35,7 +34,7 @@ SUGGESTS = in_options(DOMAIN.notices(CATALOGUE["da3-small"])[0].marked_text)
     ],
 )
 def test_the_banner_warns_of_results_that_are_not_to_be_trusted(network, warnings, text) -> None:
-    assert banner(SimpleNamespace(network=network, warnings=warnings)) == text
+    assert RunRecord.banner.fget(SimpleNamespace(network=network, warnings=warnings)) == text
 
 
 def test_the_warning_names_the_option_of_a_checkpoint_its_licence_and_its_size() -> None:
