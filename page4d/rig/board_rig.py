@@ -77,11 +77,16 @@ class State:
     boards: Float[Array, "P 4 4"]
 
 
+def lens_matrix(lens: Float[Array, " L"]) -> Float[Array, "3 3"]:
+    """Return the intrinsics of a lens."""
+    return np.array([[lens[0], 0.0, lens[2]], [0.0, lens[1], lens[3]], [0.0, 0.0, 1.0]])
+
+
 def project(
     model: LensModel, lens: Float[Array, " L"], points: Float[Array, "n 3"]
 ) -> tuple[Float[Array, "n 2"], Float[Array, "n 2 3"], Float[Array, "n 2 L"]]:
     """Project points of the camera's frame; return pixels and their derivatives by the points and by the lens."""
-    matrix = np.array([[lens[0], 0, lens[2]], [0, lens[1], lens[3]], [0, 0, 1.0]])
+    matrix = lens_matrix(lens)
     none = np.zeros(3)
     if model is LensModel.FISHEYE:
         pixels, jacobian = cv2.fisheye.projectPoints(points[:, None], none, none, matrix, lens[4:])
@@ -328,7 +333,7 @@ def board_poses(
 
     There are two of a plane, and several of a board with symmetries, each with its numbering.
     """
-    matrix = np.array([[lens[0], 0, lens[2]], [0, lens[1], lens[3]], [0, 0, 1.0]])
+    matrix = lens_matrix(lens)
     pixels = sighting.pixels[:, None].astype(np.float64)
     undistort = cv2.fisheye.undistortPoints if model is LensModel.FISHEYE else cv2.undistortPoints
     plane = np.asarray(undistort(pixels, matrix, lens[4:])).reshape(-1, 2)

@@ -1,5 +1,6 @@
 """`page4d calibrate`: lenses and cameras of a rig from a calibration board in its videos."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from page4d.conventions import Scale
 from page4d.errors import ON_STDERR, InputError, Level, Notice, Observer, SilentObserver, UsageError, listed
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens
 from page4d.geometry.distortion import Distortion
+from page4d.geometry.statistics import MAD_TO_STD
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.json_records import FileModel
 from page4d.io.limits import limits_named
@@ -31,6 +33,7 @@ from page4d.rig.board_rig import (
     State,
     board_poses,
     calibrate_lens,
+    lens_matrix,
     place_rig,
     spread,
 )
@@ -313,9 +316,7 @@ class _Calibrated:
 
     def _chosen(self, sightings: Sequence[Sighting]) -> list[Sighting]:
         """Choose poses of the board that differ in the pictures of some view, preferably those that several show."""
-        count: dict[int, int] = {}
-        for one in sightings:
-            count[one.pose] = count.get(one.pose, 0) + 1
+        count = Counter(one.pose for one in sightings)
         poses = set()
         for view, size in enumerate(self.sizes):
             own = [
@@ -430,7 +431,7 @@ class _Calibrated:
             )
             return
         try:
-            check_lens(torch.from_numpy(_matrix(lens)), size, self._distortion(lens))
+            check_lens(torch.from_numpy(lens_matrix(lens)), size, self._distortion(lens))
         except InputError as error:
             self.reasons[view] = f"its lens is not plausible: {error.marked_message}"
 
@@ -451,7 +452,7 @@ class _Calibrated:
             CalibratedCamera(
                 name=self.names[view],
                 image_size=self.sizes[view],
-                intrinsics=torch.from_numpy(_matrix(state.lenses[view])),
+                intrinsics=torch.from_numpy(lens_matrix(state.lenses[view])),
                 world_to_camera=torch.from_numpy(state.cameras[view] @ world),
                 distortion=self._distortion(state.lenses[view]),
             )
@@ -510,10 +511,6 @@ _FILM_HINT = (
 )
 
 
-def _matrix(lens: Float[Array, " L"]) -> Float[Array, "3 3"]:
-    return np.array([[lens[0], 0.0, lens[2]], [0.0, lens[1], lens[3]], [0.0, 0.0, 1.0]])
-
-
 def coverage(sightings: Sequence[Sighting], size: tuple[int, int]) -> float:
     """Return the share of the cells of a picture in which there are corners."""
     if not sightings:
@@ -547,7 +544,7 @@ def _clocks(state: State, problem: Adjustment, part: Sequence[int]) -> dict[int,
     clocks = {view: np.array(values) for view, values in found.items() if len(values) >= 5}
     medians = {view: float(np.median(values)) for view, values in clocks.items()}
     deviation = {
-        view: 1.2533 * 1.4826 * float(np.median(np.abs(values - medians[view]))) / len(values) ** 0.5
+        view: 1.2533 * MAD_TO_STD * float(np.median(np.abs(values - medians[view]))) / len(values) ** 0.5
         for view, values in clocks.items()
     }
     return {

@@ -1,26 +1,37 @@
 """What a viewer shows of a run: clouds within a budget, cameras, and sizes that suit the scene."""
 
+import html
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.choices import PointLayer, UpAxis
+from page4d.choices import PointLayer
+from page4d.errors import Page4DError, counted
 from page4d.exporters.job import ExportView, frame_rate
 from page4d.exporters.plan import exported_instants, exported_views, up_axis
 from page4d.exporters.points import CloudReader, PointFilter, layer_limits, layer_sizes, point_spacing
+from page4d.exporters.world import SNAP_DEG
 from page4d.formats.ply import PointCloud, read_ply_header
 from page4d.formats.tracks import Tracks
 from page4d.geometry.transforms import invert_rigid
 from page4d.options import ExportSettings
+from page4d.output.preview.cloud import upward_axis
 from page4d.output.reader import Output
+from page4d.plotting.canvas import BANNER, view_color
+from page4d.quality.measure import FEW_INSTANTS
+from page4d.quality.page import inspect
 
 Precision = Literal["float16", "float32"]
 
 DEFAULT_MAX_POINTS = 200_000
 """Points of an instant, unless another number is asked for."""
+
+SHOWN_AT_FIRST = {"static": True, "moving": True, "velocities": False, "tracks": False, "cameras": True}
+"""What the switches of a viewer show before anyone uses them."""
 
 MAX_PAGE_POINTS = 5_000_000
 """Points of all instants of a page, unless another number per instant is asked for."""
@@ -61,18 +72,20 @@ class ViewerContent:
     """T instants and V views of a run, in its world; a `place` counts the shown instants from 0.
 
     `camera_to_world` [T, V, 4, 4] and `intrinsics` [T, V, 3, 3] belong to the original pictures, `seconds` [T] is on
-    the common clock. `limit` is the largest number of points of an instant (0: all).
+    the common clock, `up` [3] a unit vector. `limit` is the largest number of points of an instant (0: all).
+    `scene` is the folder of the run's videos, if it is known.
     """
 
     output: Output
     views: tuple[ExportView, ...]
     instants: tuple[int, ...]
     seconds: NDArray[np.float64]
-    up: UpAxis
+    up: NDArray[np.float64]
     camera_to_world: NDArray[np.float64]
     intrinsics: NDArray[np.float64]
     clouds: CloudReader
     limit: int
+    scene: Path | None = None
 
     @property
     def num_times(self) -> int:
@@ -93,6 +106,36 @@ class ViewerContent:
     def choice(self) -> PointChoice:
         """All points of the shown views."""
         return PointChoice(views=tuple(view.index for view in self.views))
+
+    def instant_text(self, place: int) -> str:
+        """Return the time and the index of an instant."""
+        return f"{self.seconds[place]:.3f} s (instant {self.instants[place]})"
+
+    def description(self, *, is_graded: bool) -> str:
+        """Return what the result is as HTML: its warning, size, unit, cameras by colour and, if asked, its grade."""
+        run, lines = self.output.run, []
+        if run.banner:
+            style = f"background:rgb{BANNER};color:#fff;padding:.4em .6em;border-radius:4px"
+            lines.append(f'<div style="{style}">{html.escape(run.banner)}</div>')
+        size = f"{counted(len(self.views), 'view')}, {counted(self.num_times, 'instant')}, unit: {run.unit}"
+        names = (
+            f'<span style="color:rgb{view_color(view.index)}">&#9632;</span>&nbsp;{html.escape(view.name)}'
+            for view in self.views
+        )
+        source = html.escape(run.scene.calibration or "predicted by the network")
+        lines += [size, f"cameras: {source}<br>{' '.join(names)}", f"network: {html.escape(run.network.name)}"]
+        if is_graded and self.grade:
+            lines.append(f"grade {self.grade}")
+        return "".join(f'<div style="margin:.4em 0">{line}</div>' for line in lines)
+
+    @cached_property
+    def grade(self) -> str:
+        """The grade of the result in one line; empty if it cannot be measured."""
+        scene = None if self.scene is None else str(self.scene)
+        try:
+            return inspect(self.output.layout.folder, scene, None, FEW_INSTANTS).report.grade.text
+        except Page4DError:  # a viewer shows points without maps and videos as well
+            return ""
 
     @cached_property
     def tracks(self) -> Tracks | None:
@@ -220,12 +263,20 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
         views=views,
         instants=instants,
         seconds=output.cameras.times.numpy()[list(instants)],
-        up=up_axis(output, settings.up)[0],
+        up=_upward(output, settings),
         camera_to_world=invert_rigid(output.cameras.world_to_camera).numpy()[chosen],
         intrinsics=output.cameras.intrinsics.numpy()[chosen],
         clouds=clouds,
         limit=_limit(settings.max_points, clouds, output, is_page=is_page),
+        scene=settings.scene,
     )
+
+
+def _upward(output: Output, settings: ExportSettings) -> NDArray[np.float64]:
+    """Return the axis that points up, or the mean upward axis of the cameras if no axis of the world is near it."""
+    mean = upward_axis(output.cameras.world_to_camera.numpy().reshape(-1, 4, 4), output.cameras.up)
+    axis = np.array(up_axis(output, settings.up)[0].vector, dtype=np.float64)
+    return axis if mean @ axis >= np.cos(np.radians(SNAP_DEG)) else mean
 
 
 def _limit(max_points: int | None, clouds: CloudReader, output: Output, *, is_page: bool) -> int:

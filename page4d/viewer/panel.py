@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import PointLayer
-from page4d.viewer.content import PointChoice, ViewerContent
+from page4d.viewer.content import SHOWN_AT_FIRST, PointChoice, ViewerContent
 from page4d.viewer.scene import (
     MOST_STEPS,
     TRAIL,
@@ -58,11 +58,12 @@ class Panel:
         self._on_change = on_change
         gui, last = server.gui, content.num_times - 1
         has_time = last > 0
+        self.description = gui.add_html(_framed(content.description(is_graded=False)))
         with gui.add_folder("Time"):
             self.instant = gui.add_slider(
                 "instant", min=0, max=max(last, 1), step=1, initial_value=0, disabled=not has_time
             )
-            self.time = gui.add_text("time", self._seconds(0), disabled=True)
+            self.time = gui.add_text("time", content.instant_text(0), disabled=True)
             self.play = gui.add_checkbox("play", False, disabled=not has_time)
             self.loop = gui.add_checkbox("loop", True, disabled=not has_time)
             rate = min(max(round(content.frame_rate, 2), _MIN_FPS), _MAX_FPS)
@@ -74,11 +75,12 @@ class Panel:
             self.min_confidence = gui.add_slider("min confidence", min=0.0, max=1.0, step=0.01, initial_value=0.0)
             self.point_size = gui.add_slider("point size", min=0.1, max=5.0, step=0.1, initial_value=1.0)
             self.count = gui.add_text("shown", "", disabled=True)
-            self.unit = gui.add_text("unit", content.output.run.unit, disabled=True)
         self.velocities = self.velocity_steps = self.tracks = None
         if content.output.has_velocity:
             with gui.add_folder("Motion"):
-                self.velocities = gui.add_checkbox("velocities", False, hint="paths of moving points")
+                self.velocities = gui.add_checkbox(
+                    "velocities", SHOWN_AT_FIRST["velocities"], hint="paths of moving points"
+                )
                 self.velocity_steps = gui.add_slider(
                     "steps",
                     min=0.5,
@@ -88,9 +90,10 @@ class Panel:
                     hint="length of the paths",
                 )
                 if content.output.has_tracks:
-                    self.tracks = gui.add_checkbox("tracks", False, hint=f"the last {TRAIL} steps of followed points")
+                    hint = f"the last {TRAIL} steps of followed points"
+                    self.tracks = gui.add_checkbox("tracks", SHOWN_AT_FIRST["tracks"], hint=hint)
         with gui.add_folder("Views", expand_by_default=len(content.views) < _MANY_VIEWS):
-            self.frusta = gui.add_checkbox("cameras", True)
+            self.frusta = gui.add_checkbox("cameras", SHOWN_AT_FIRST["cameras"])
             self.views = [gui.add_checkbox(view.name, True) for view in content.views]
         self.overview = gui.add_button("overview")
         with gui.add_folder("Help", expand_by_default=False):
@@ -130,8 +133,12 @@ class Panel:
 
     def describe(self, place: int, number: int) -> None:
         """Show the time of an instant, and the number of points."""
-        self.time.value = self._seconds(place)
+        self.time.value = self._content.instant_text(place)
         self.count.value = f"{number:,} points"
+
+    def grade(self) -> None:
+        """Measure the grade of the result and show it."""
+        self.description.content = _framed(self._content.description(is_graded=True))
 
     def step(self, number: int) -> bool:
         """Go some instants ahead, or back; return False at an end without `loop`."""
@@ -167,8 +174,9 @@ class Panel:
     def _go_back(self, _: object) -> None:
         self.step(-1)
 
-    def _seconds(self, place: int) -> str:
-        return f"{self._content.seconds[place]:.3f} s"
+
+def _framed(description: str) -> str:
+    return f'<div style="padding:0 .9em;font-size:.85em">{description}</div>'
 
 
 _FOV = math.radians(75)
@@ -224,7 +232,7 @@ class LookThrough:
         if client.client_id == self._client:
             self._leave()  # the browser may not have reported its arrival in a frustum yet
         with client.atomic():
-            client.camera.up_direction = self._content.up.vector
+            client.camera.up_direction = vector(self._content.up)
             client.camera.position = self._viewpoint.position
             client.camera.look_at = self._viewpoint.look_at
             client.camera.fov = _FOV

@@ -1,6 +1,7 @@
 """A run as one HTML page that plays without a server or a network."""
 
 import html
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from page4d.errors import OutputError, UsageError
 from page4d.formats.ply import PointCloud
 from page4d.io.atomic import check_file, real_path
 from page4d.output.reader import Output
-from page4d.viewer.content import ViewerContent
+from page4d.viewer.content import SHOWN_AT_FIRST, ViewerContent
 from page4d.viewer.scene import (
     MAX_SEGMENTS,
     MAX_TRACKS,
@@ -80,8 +81,7 @@ def record_page(
 ) -> bytes:
     """Return the page: the viewer's program and a recording of all instants.
 
-    Static and moving points, velocities, tracks, and the camera of each view, are separate nodes, which the page can
-    hide.
+    A panel describes the result and has switches for static and moving points, velocities, tracks and cameras.
 
     Raises:
         InputError: if a file of the run cannot be read.
@@ -94,27 +94,81 @@ def record_page(
         serializer = server.get_scene_serializer()
         prepare_scene(server, content)
         cameras = CameraNodes(server.scene, content, thumbnails)
+        instant = server.scene.add_frame("/instant", show_axes=False)
         span_s = default_steps(content) / content.frame_rate if content.output.has_velocity else 0.0
         for place, seconds in enumerate(content.durations.tolist()):
             with server.atomic():
                 for layer, cloud in _layers(content, place):
                     points = cloud.xyz, cloud.rgb
-                    add_cloud(server.scene, f"/{layer}", content, points, size=content.point_size)
+                    add_cloud(server.scene, f"/{layer}/points", content, points, size=content.point_size)
                     if layer is PointLayer.MOVING and content.output.has_velocity:
                         segments = velocity_segments(cloud, content.choice, span_s)
-                        add_segments(server.scene, "/velocities", content, segments)
+                        add_segments(server.scene, "/velocities/lines", content, segments)
                 if content.tracks is not None:
                     segments = track_segments(content.tracks, place)
-                    add_segments(server.scene, "/tracks", content, segments)
+                    add_segments(server.scene, "/tracks/lines", content, segments)
                 cameras.show(place)
+                instant.position = (place, 0, 0)
             serializer.insert_sleep(seconds)
             if progress is not None:
                 progress(place + 1, content.num_times)
         page = str(serializer.as_html(dark_mode=True))
     finally:
         stop_server(server)
-    title = html.escape(f"{content.output.run.scene.name} - page4d")
-    return page.replace("<title>Viser</title>", f"<title>{title}</title>", 1).encode("utf-8", "replace")
+    name = html.escape(content.output.run.scene.name)
+    page = page.replace("<title>Viser</title>", f"<title>{name} - page4d</title>", 1)
+    start, end = page.rsplit("</body>", 1)
+    return f"{start}{_panel(content, name)}</body>{end}".encode("utf-8", "replace")
+
+
+_PANEL = """\
+<style>
+#page4d {{ position: fixed; top: 1em; left: 1em; width: 19em; max-width: calc(100% - 4em);
+  max-height: calc(100% - 7em); overflow: auto; z-index: 1; padding: .6em .9em; border-radius: 6px;
+  background: #222d; color: #ddd; font: 14px/1.4 system-ui, sans-serif }}
+#page4d summary {{ font-weight: bold; cursor: pointer }}
+#page4d fieldset {{ border: 0; padding: 0; margin: .4em 0 0 }}
+#page4d label {{ display: block; cursor: pointer }}
+#page4d input {{ margin: 0 .3em 0 0; vertical-align: -.1em }}
+</style>
+<details id="page4d" open><summary>{title}</summary>{description}
+<output></output><fieldset disabled>{switches}</fieldset></details>
+<script>{script}</script>"""
+
+_SCRIPT = """
+const panel = document.getElementById("page4d"), texts = {texts};
+setInterval(() => {{
+  const viewer = window.__viserMutable, nodes = window.__viserSceneTree?.getState();
+  if (!viewer || !nodes) return;
+  panel.querySelector("fieldset").disabled = false;
+  for (const box of panel.querySelectorAll("input")) {{
+    if (!nodes[box.name] || (nodes[box.name].visibility ?? true) === box.checked) continue;
+    viewer.messageQueue.push({{type: "SetSceneNodeVisibilityMessage", name: box.name, visible: box.checked}});
+    viewer.requestRender();
+  }}
+  panel.querySelector("output").value = texts[viewer.nodePoseData["/instant"]?.position[0] ?? 0];
+}}, 50);
+"""
+"""Hides the parents of nodes, which a recording does not contain: what the user chose outlives its repetition.
+
+Source: viser 1.1, client/src/App.tsx, which exposes its state to scripts, and MessageHandler.tsx.
+"""
+
+
+def _panel(content: ViewerContent, title: str) -> str:
+    """Return the panel over the scene as HTML."""
+    output = content.output
+    exists = {"moving": output.has_motion, "velocities": output.has_velocity, "tracks": content.tracks is not None}
+    switches = (
+        f'<label><input type="checkbox" name="/{name}"{" checked" * is_on}> '
+        f"{f'{name} points' if name in (PointLayer.STATIC, PointLayer.MOVING) else name}</label>"
+        for name, is_on in SHOWN_AT_FIRST.items()
+        if exists.get(name, True)
+    )
+    texts = json.dumps([content.instant_text(place) for place in range(content.num_times)])
+    description = content.description(is_graded=True)
+    script = _SCRIPT.format(texts=texts)
+    return _PANEL.format(title=title, description=description, switches="".join(switches), script=script)
 
 
 def _layers(content: ViewerContent, place: int) -> Iterator[tuple[PointLayer, PointCloud]]:

@@ -109,7 +109,7 @@ def frustum_depth(content: ViewerContent) -> float:
 
 def first_viewpoint(content: ViewerContent) -> ViewerCamera:
     """Return a viewpoint behind and above the cameras, at their mean height, towards the scene."""
-    target, up, distance = _target(content), np.array(content.up.vector), _distance(content)
+    target, up, distance = _target(content), content.up, _distance(content)
     offsets = content.camera_to_world[0, :, :3, 3] - target
     heights = offsets @ up
     level = offsets - heights[:, None] * up
@@ -212,7 +212,7 @@ def _encoded(pixels: NDArray[np.uint8]) -> bytes:
 def prepare_scene(server: "ViserServer", content: ViewerContent) -> None:
     """Set the up direction and the first viewpoint."""
     viewpoint = first_viewpoint(content)
-    server.scene.set_up_direction(content.up.vector)
+    server.scene.set_up_direction(vector(content.up))
     server.initial_camera.position = viewpoint.position
     server.initial_camera.look_at = viewpoint.look_at
     server.initial_camera.near = viewpoint.near

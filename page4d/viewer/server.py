@@ -139,7 +139,7 @@ class LiveViewer:
         self._state: object = None
         self._due = 0.0
         self._is_prepared = False
-        works = [self._run] if thumbnails is None else [self._run, self._read_pictures]
+        works = [self._run, self._read_pictures, self.panel.grade]
         self._threads = [threading.Thread(target=self._guarded, args=(work,), daemon=True) for work in works]
 
     @property
@@ -188,8 +188,7 @@ class LiveViewer:
             self._ending.set()
 
     def _read_pictures(self) -> None:
-        assert self._thumbnails is not None
-        for _ in self._thumbnails.read():
+        for _ in () if self._thumbnails is None else self._thumbnails.read():
             if self._ending.is_set():
                 return
             self._changed.set()

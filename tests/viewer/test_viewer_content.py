@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import page4d.viewer
 from page4d.choices import PointLayer
@@ -148,7 +149,7 @@ def test_quaternions_are_those_of_the_poses(content):
 
 def test_the_first_viewpoint_is_behind_and_above_the_cameras(content):
     viewpoint = first_viewpoint(content)
-    up = np.array(content.up.vector)
+    up = content.up
     assert up.tolist() == [0, -1, 0]
     centers = content.camera_to_world[0, :, :3, 3]
     forward = np.array(viewpoint.look_at) - viewpoint.position
@@ -244,3 +245,11 @@ def test_modules_import_viser_only_inside_functions_and_for_types(file):
         if isinstance(statement, ast.Import | ast.ImportFrom | ast.If | ast.Try | ast.With):
             assert "import viser" not in ast.unparse(statement)
             assert "from viser" not in ast.unparse(statement)
+
+
+def test_a_world_without_an_axis_that_points_up_stands_on_the_mean_of_its_cameras(capture):
+    poses = capture.output.cameras.world_to_camera
+    rolled = torch.eye(4, dtype=poses.dtype)
+    rolled[:2, :2] = torch.tensor([[0.8, -0.6], [0.6, 0.8]], dtype=poses.dtype)
+    output = replace(capture.output, cameras=replace(capture.output.cameras, world_to_camera=poses @ rolled))
+    assert viewer_content(output, ExportSettings()).up == pytest.approx([-0.6, -0.8, 0], abs=0.3)

@@ -102,7 +102,7 @@ def test_a_page_holds_static_points_once_and_is_smaller(layered: Capture, captur
     contents = [viewer_content(one.output, ExportSettings(), is_page=True) for one in (layered, capture)]
     pages = [record_page(content) for content in contents]
     names = [message["name"] for _, message in Recording(pages[0]).of_type("PointCloudMessage")]
-    assert names == ["/static", *["/moving"] * 4]
+    assert names == ["/static/points", *["/moving/points"] * 4]
     assert len(pages[0]) < len(pages[1])
     sizes = [estimated_bytes(content, with_pictures=False) for content in contents]
     assert sizes[0] < sizes[1]

@@ -121,7 +121,7 @@ def test_the_slider_shows_an_instant(viewer, content):
     viewer.panel.instant.value = 2
     wait_until(lambda: viewer.shown.place == 2)
     assert visible(viewer) == [2]
-    assert viewer.panel.time.value == f"{content.seconds[2]:.3f} s"
+    assert viewer.panel.time.value == f"{content.seconds[2]:.3f} s (instant 2)"
 
 
 def test_filters_change_the_points(viewer, content):

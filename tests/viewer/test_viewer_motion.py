@@ -118,7 +118,7 @@ def test_a_page_has_velocities_and_tracks_of_every_instant(fast: ViewerContent, 
     page = record_page(fast)
     found = Recording(page)
     lines = [message for _, message in found.of_type("LineSegmentsMessage")]
-    assert [message["name"] for message in lines] == ["/velocities", "/tracks"] * 4
+    assert [message["name"] for message in lines] == ["/velocities/lines", "/tracks/lines"] * 4
     for place, message in enumerate(lines[::2]):
         points = found.array(message["props"]["points"], "<f4").reshape(-1, 2, 3)
         expected = velocity_segments(fast.points(place), fast.choice, default_steps(fast) / fast.frame_rate)

@@ -4,6 +4,8 @@ Source: viser 1.1, StateSerializer.serialize and as_html.
 """
 
 import base64
+import html
+import json
 import re
 import struct
 from dataclasses import replace
@@ -14,7 +16,7 @@ import pytest
 from page4d.errors import CapabilityError, UsageError
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
-from page4d.output.record import SceneRecord
+from page4d.output.record import OOD_WARNING, SceneRecord
 from page4d.viewer import recording
 from page4d.viewer.content import viewer_content
 from page4d.viewer.recording import check_size, estimated_bytes, record_page
@@ -59,7 +61,7 @@ def test_every_instant_has_static_and_moving_points_at_its_time(page, capture, c
     clouds = found.of_type("PointCloudMessage")
     starts = (capture.times - capture.times[0]).tolist()
     assert [seconds for seconds, _ in clouds] == pytest.approx([start for start in starts for _ in range(2)])
-    assert [message["name"] for _, message in clouds] == ["/static", "/moving"] * content.num_times
+    assert [message["name"] for _, message in clouds] == ["/static/points", "/moving/points"] * content.num_times
     assert found.fields["durationSeconds"] == pytest.approx(content.durations.sum())
     assert content.durations.max() > 1.5 * content.durations.min()
 
@@ -142,6 +144,27 @@ def test_the_page_is_one_file_without_addresses(page):
     text = page.decode()
     assert "<title>scene - page4d</title>" in text
     assert not re.findall(r"<(?:script|link|img)[^>]+(?:src|href)=\"(?!data:)", text)
+
+
+def test_the_panel_describes_the_result_and_has_the_switches_of_the_live_viewer(page, content):
+    text = page.decode()
+    switches = dict(re.findall(r'<input type="checkbox" name="/(\w+)"( checked)?>', text))
+    assert switches == {"static": " checked", "moving": " checked", "cameras": " checked"}
+    assert content.description(is_graded=True) in text
+    assert re.search(r"4 views, 4 instants, unit: metre.*&nbsp;cam04.*grade [A-E]: expected error", text)
+    assert json.dumps([content.instant_text(place) for place in range(4)]) in text
+    places = [
+        message["position"][0]
+        for _, message in Recording(page).of_type("SetPositionMessage")
+        if message["name"] == "/instant"
+    ]
+    assert places == [1, 2, 3]
+
+
+def test_a_description_warns_of_footage_unlike_the_training_set(capture):
+    run = capture.output.run.model_copy(update={"warnings": [f"{OOD_WARNING} <b>: do not trust depth"]})
+    content = viewer_content(replace(capture.output, run=run), ExportSettings())
+    assert f"{html.escape(OOD_WARNING)} &lt;b&gt;: do not trust depth" in content.description(is_graded=False)
 
 
 def test_the_name_of_a_scene_is_no_markup(capture):
