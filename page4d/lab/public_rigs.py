@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 
 from page4d.choices import CalibrationResize
-from page4d.errors import InputError, Observer, SilentObserver, UsageError, listed
+from page4d.errors import InputError, Notice, Observer, SilentObserver, UsageError, listed
 from page4d.evaluation.cameras import absolute_errors, align_rig, pair_errors, root_mean_square
 from page4d.evaluation.evaluate import evaluate
 from page4d.geometry.alignment import align_points_robust
@@ -30,7 +30,7 @@ from page4d.rig.opening import open_scene
 from page4d.rig.records import Array, Lens, RigRegistration
 from page4d.rig.texture import undistorted_pixels
 from page4d.run.reconstruct import reconstruct
-from page4d.run.registration import register
+from page4d.run.registration import missing_models, reasons, register
 from page4d.scene.records import Scene, ViewCamera
 
 WRONG_DEG = 6.0
@@ -200,6 +200,10 @@ def _registered(
         registration = register(given, settings=settings, observer=observer)
         seconds = time.process_time() - start
         found = rig_errors(registration, truth, lenses, seconds)
+        if left := found.views - found.placed:
+            record = registration.record
+            causes = "; ".join([reasons(record), *(f"run {offer}" for offer in missing_models(record))])
+            observer.notice(Notice(f"{lenses} lenses: {left} of {found.views} cameras are not placed: {causes}"))
         if rig.corners and found.placed > 1:
             corners, flatness = board_errors(folder, registration, scene)
             found = found.model_copy(update={"corners_mm": corners, "flatness_mm": flatness})

@@ -351,7 +351,7 @@ def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str]
     """Return what to try for views that are not placed: the clock of a single view, missing models, cameras."""
     given = ["⟨calibration⟩"] * in_run + ["⟨focal⟩ or ⟨intrinsics⟩"] * (not _knows_lenses(record))
     others = [f"give {', or '.join(given)}"] * bool(given) + ["film people in all views"] * (not in_run)
-    if offers := _offers(record, obstacles):
+    if offers := missing_models(record, obstacles):
         others = [f"run {' and '.join(offers)}", *others]
     # People move: a view that alone fits none of the others may show them at other times.
     left = [camera.view for camera in record.cameras if not camera.placed]
@@ -360,7 +360,7 @@ def _advice(record: RegistrationRecord, scene: Scene, obstacles: Collection[str]
     return ", or ".join(others)
 
 
-def _offers(record: RegistrationRecord, obstacles: Collection[str] = ()) -> list[str]:
+def missing_models(record: RegistrationRecord, obstacles: Collection[str] = ()) -> list[str]:
     """Return the commands that fetch missing models which may place more views; none helps those with `obstacles`."""
     if all(camera.placed or camera.reason in MOTION or camera.view in obstacles for camera in record.cameras):
         return []
@@ -414,7 +414,7 @@ def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> 
         return (Notice(f"cameras registered from {record.evidence} ({total} of {total} views)", Level.INFO),)
     used = f"; those of the network are used for {_networks(record)}" if in_run else ""
     is_expected = len(left) == total or all(camera.reason in MOTION for camera in left)
-    is_expected = is_expected and record.asked is Registration.AUTO and not _offers(record)
+    is_expected = is_expected and record.asked is Registration.AUTO and not missing_models(record)
     level = Level.INFO if in_run and is_expected else Level.WARNING
     text = f"cameras of {len(left)} of {total} views are not placed ({reasons(record)}){used}; {record.advice}"
     return (Notice(text, level),)

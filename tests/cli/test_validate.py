@@ -9,9 +9,11 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from page4d.errors import InputError, UsageError
+from page4d.lab import public_rigs
 from page4d.lab.public_rigs import RIGS, Validation, board_errors, rig_errors, validate
 from page4d.output.record import RegistrationRecord
 from page4d.rig.records import Lens, RigRegistration, placed_record
+from page4d.run import registration
 from page4d.scene.open import open_scene
 from page4d.scene.records import ViewCamera
 from page4d_cli.commands.validate import markdown
@@ -140,6 +142,20 @@ def test_the_cameras_of_the_office_fit_its_board() -> None:
     assert rig_errors(found, truth, "known", 1.0).centers_mm == pytest.approx(0.0, abs=1e-6)
     corners, flatness = board_errors(OFFICE, found, scene)
     assert (corners, flatness) == (pytest.approx(0.0, abs=2.0), pytest.approx(0.0, abs=1.0))
+
+
+def test_the_reason_for_cameras_that_are_not_placed_is_printed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = open_scene(OFFICE, calibration=OFFICE / "camera_array.toml")
+    *placed, _ = (view.camera for view in scene.views)
+    monkeypatch.setattr(public_rigs, "register", lambda *_, **__: registered([*placed, None]))
+    monkeypatch.setattr(registration, "is_fetched", lambda: False)
+    ended = cli("validate", "office")
+    assert "registered cameras" in ended.out
+    for lenses in ("known", "unknown"):
+        expected = (
+            f"{lenses} lenses: 1 of 4 cameras are not placed: cam_3: no people; run 'page4d weights get people'"
+        )
+        assert expected in ended.err
 
 
 @pytest.mark.slow
