@@ -305,7 +305,7 @@ def has_truth(view: ComparedView, time_index: int) -> bool:
 
 
 def compare(
-    out: Path | str, truth: Path | str, *, fps: float | None = None, max_depth: float | None = None
+    out: Output | Path | str, truth: Path | str, *, fps: float | None = None, max_depth: float | None = None
 ) -> Comparison:
     """Open both folders and match views by name and instants to the nearest true frame, within half a frame.
 
@@ -324,7 +324,8 @@ def compare(
     )
     if not views:
         raise InputError(
-            f"no view of '{out}' ({listed(output.view_names)}) is in '{true.folder}' ({listed(true_views)})",
+            f"no view of '{output.layout.folder}' ({listed(output.view_names)}) is in '{true.folder}' "
+            f"({listed(true_views)})",
             "pass the ground truth of the reconstructed capture",
         )
     comparison = Comparison(output=output, truth=true, views=views, fps=rate, fps_source=source, max_depth=max_depth)

@@ -15,6 +15,7 @@ from page4d.evaluation.motion import has_velocities, report_motion, report_track
 from page4d.evaluation.points import default_threshold, report_points
 from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
 from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings, in_options
+from page4d.output.reader import Output
 
 _PASSES = 4
 """Number of passes over the frames: alignments, depth errors, points and masks; velocities are another."""
@@ -23,8 +24,8 @@ _SAME_INTERVAL = 0.1
 """Largest relative difference between the intervals of output and truth whose velocities are comparable."""
 
 
-def evaluate(out: Path | str, truth: Path | str, settings: EvaluationSettings | None = None) -> Evaluation:
-    """Evaluate the output folder of a run against the ground truth of its capture.
+def evaluate(out: Output | Path | str, truth: Path | str, settings: EvaluationSettings | None = None) -> Evaluation:
+    """Evaluate an output folder, or its open `Output`, against the ground truth of its capture.
 
     Raises:
         InputError: if either cannot be read, or they have no common view or instant.

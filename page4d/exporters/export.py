@@ -146,7 +146,7 @@ def plan_exports(
     chosen = [find_format(name) for name in _names(formats)]
     settings = settings_from(options)
     check_options(chosen, settings)
-    output = output if isinstance(output, Output) else open_output(output)
+    output = open_output(output)
     targets = [Path(folder) if len(chosen) == 1 else Path(folder) / format.name for format in chosen]
     for format, target in zip(chosen, targets, strict=True):
         check_target(output, settings.scene, target, overwrite=overwrite)

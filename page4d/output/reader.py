@@ -388,12 +388,14 @@ class Output:
         return self.run.views[self.view_names.index(view)]
 
 
-def open_output(folder: Path | str, *, allow_incomplete: bool = False) -> Output:
-    """Open the folder of a page4d run and check that its records fit together.
+def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) -> Output:
+    """Open the folder of a page4d run and check that its records fit together; an open one is returned.
 
     Raises:
         InputError: if there is no run, the run did not finish, or its records contradict each other.
     """
+    if isinstance(folder, Output):
+        return folder
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"'{folder}' is not a folder", "give the output folder of a page4d run")

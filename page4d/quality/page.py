@@ -33,7 +33,7 @@ class Inspection:
     example: Example
 
 
-def report(out: Path | str, scene: Path | str | None = None) -> QualityReport:
+def report(out: Output | Path | str, scene: Path | str | None = None) -> QualityReport:
     """Measure the quality of a result without ground truth, and grade it.
 
     The depth maps of the views are compared with each other at up to 24 instants. With `scene`, the folder of the
@@ -46,7 +46,7 @@ def report(out: Path | str, scene: Path | str | None = None) -> QualityReport:
 
 
 def inspect(
-    out: Path | str,
+    out: Output | Path | str,
     scene: Path | str | None = None,
     progress: Step | None = None,
     max_instants: int = MAX_INSTANTS,

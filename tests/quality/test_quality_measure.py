@@ -82,7 +82,7 @@ def test_flicker_is_the_relative_deviation_of_static_depth(tmp_path: Path) -> No
 
 def test_without_pictures_the_rest_is_equal(exact: tuple[Path, Path]) -> None:
     scene, out = exact
-    with_pictures, without = page4d.report(out, scene), page4d.report(out)
+    with_pictures, without = page4d.report(out, scene), page4d.report(page4d.open_output(out))
     assert without.overall.photo_gain is None
     assert without.overall.confirmed == with_pictures.overall.confirmed
     assert any("--scene" in note for note in without.notes)
