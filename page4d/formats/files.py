@@ -51,9 +51,7 @@ def check_exists(path: Path) -> None:
     except OSError:
         exists = False
     if not exists:
-        raise InputError(
-            f"calibration '{shortened(str(path), 200)}' does not exist", "check the path, or omit ⟨calibration⟩"
-        )
+        raise InputError(f"'{shortened(str(path), 200)}' does not exist", "check the path")
 
 
 @contextmanager

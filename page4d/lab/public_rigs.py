@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 
 from page4d.choices import CalibrationResize
-from page4d.errors import InputError, Notice, Observer, SilentObserver, UsageError, listed
+from page4d.errors import InputError, Notice, Observer, SilentObserver, unknown_name
 from page4d.evaluation.cameras import absolute_errors, align_rig, pair_errors, root_mean_square
 from page4d.evaluation.evaluate import evaluate
 from page4d.geometry.alignment import align_points_robust
@@ -172,7 +172,7 @@ def validate(
         InputError: if the folder is not that of the rig.
     """
     if name not in RIGS:
-        raise UsageError(f"no public rig is called '{name}'", f"use {listed(list(RIGS), 10)}")
+        raise unknown_name("public rig", name, RIGS)
     rig, folder, observer = RIGS[name], Path(folder), observer or SilentObserver()
     for file in (rig.cameras, rig.clocks, rig.depth):
         if file and not (folder / file).exists():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from page4d.choices import Sample
-from page4d.errors import UsageError
+from page4d.errors import UsageError, unknown_name
 from page4d.options import OUTPUT, Option
 from page4d_cli import console, options
 from page4d_cli.commands.demo import sample_folder
@@ -38,9 +38,12 @@ def validate(
     Cameras are registered with the lenses of the reference and without. Errors of pairs are medians, with the maximum
     in brackets; a camera that is more than 6 degrees off is a false placement.
     """
+    from page4d.lab.public_rigs import RIGS
     from page4d.lab.public_rigs import validate as measure
 
     if folder is None:
+        if rig not in RIGS:
+            raise unknown_name("public rig", rig, RIGS)
         if rig != Sample.OFFICE:
             raise UsageError(f"the folder of '{rig}' is missing", "give it, or validate office")
         folder = sample_folder(Sample.OFFICE)

@@ -133,6 +133,8 @@ def test_other_rigs_and_folders_are_refused(cli: Cli, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is not the rig treadmill: it has no Calib.qca.txt"):
         validate("treadmill", tmp_path)
     assert cli("validate", "treadmill", str(tmp_path)).code == 3
+    assert "no public rig is called 'ofice'" in (ended := cli("validate", "ofice")).err
+    assert "did you mean office?" in ended.err
 
 
 def test_the_cameras_of_the_office_fit_its_board() -> None:
