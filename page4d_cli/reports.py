@@ -212,9 +212,10 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         ("memory", f"peak about {console.human_size(peak)} ({plan.forecast.device}), {allowed}"),
     ]
     if stages:
-        evidence = {"auto": "people and texture"}.get(plan.settings.register, plan.settings.register)
+        names = {stage.name for stage in stages}
+        evidence = " and ".join(["people"] * ("keypoints" in names) + ["texture"] * ("texture" in names))
         fields.append(("cameras", f"registered from {evidence} before the network, else the network's"))
-        seconds = [f"{stage.name} {stage.seconds:.0f} s" for stage in stages]
+        seconds = [f"{stage.seconds:.0f} s for {stage.name}" for stage in stages]
         memory = console.human_size(max(stage.num_bytes for stage in stages))
         fields.append(("", f"at most about {', '.join(seconds)}; {memory} of memory"))
     if plan.evidence.will_check:
