@@ -315,8 +315,8 @@ class Adjustment:
     def epipolar_std_px(self, sizes: Sequence[tuple[int, int]]) -> Float[Array, "V V"]:
         """Return standard deviations, in pixels of the second view, of the epipolar lines of pixels of the first.
 
-        They are root mean squares over pixels spread over the first picture, at the depths of most points of the rig;
-        `sizes` are the (height, width) of the pictures. NaN where no such point is seen in both views.
+        They are root mean squares over pixels spread over the first picture, at the depths of most points in front of
+        it; `sizes` are the (height, width) of the pictures. NaN where no such point is seen in both views.
         """
         cells = (np.arange(_GRID) + 0.5) / _GRID
         grid = np.stack(np.meshgrid(cells, cells, [1.0], indexing="ij"), -1).reshape(-1, 3)
@@ -324,7 +324,10 @@ class Adjustment:
         for first, second in np.argwhere(~np.eye(len(sizes), dtype=bool)):
             camera, matrix = self.world_to_camera[first], self.intrinsics[second]
             rays = grid * [*sizes[first][::-1], 1.0] @ np.linalg.inv(self.intrinsics[first]).T
-            depth = np.quantile(self.points @ camera[2, :3] + camera[2, 3], _DEPTHS)
+            depths = self.points @ camera[2, :3] + camera[2, 3]
+            if not (depths > 0).any():
+                continue
+            depth = np.quantile(depths[depths > 0], _DEPTHS)
             local = (depth[:, None, None] * rays).reshape(-1, 3)
             relative = self.world_to_camera[second] @ np.linalg.inv(camera)
             seen = local @ relative[:3, :3].T + relative[:3, 3]

@@ -172,6 +172,20 @@ def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monke
     assert np.nanmedian(wider) == pytest.approx(np.sqrt(6 * NUM_JOINTS / 4), rel=0.05), "4 of the observations count"
 
 
+def test_points_behind_a_camera_do_not_count_for_its_epipolar_lines() -> None:
+    world = rig(num_instants=6)
+    placement = place(range(4), all_pairs(world), world.lenses)
+    tracks, matrices = merge_tracks(placement.pairs, 6), np.stack([lens.intrinsics for lens in world.lenses])
+    found = adjust(placement.world_to_camera, matrices, tracks, np.full(4, -1))
+    assert found is not None
+    expected = found.epipolar_std_px([IMAGE_SIZE] * 4)[0]
+    mirror = np.linalg.inv(found.world_to_camera[0]) @ np.diag([1.0, 1, -1, 1]) @ found.world_to_camera[0]
+    behind = found.points @ mirror[:3, :3].T + mirror[:3, 3]
+    both = replace(found, points=np.concatenate([found.points, behind])).epipolar_std_px([IMAGE_SIZE] * 4)
+    np.testing.assert_allclose(both[0], expected)
+    assert np.isnan(replace(found, points=behind).epipolar_std_px([IMAGE_SIZE] * 4)[0]).all()
+
+
 def epipolar_errors(world: PeopleRig, result: Adjustment) -> Array:
     """Return rms distances of true images from the epipolar lines of pixels that are spread over every picture."""
     size = np.array(IMAGE_SIZE[::-1])
