@@ -35,6 +35,9 @@ _FORM = (
 )
 _LENGTH = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)")
 _MAX_SIDE, _MIN_METRES, _MAX_METRES = 100, 1e-4, 10.0
+_UNEQUAL = 0.001
+"""Relative difference of the sides of squares beyond which they are no squares."""
+
 _CLEAR = 200
 """Corners by which a variant of a board must lead, from when the others are not tried any more."""
 
@@ -293,7 +296,14 @@ _SPELLINGS = {
     "pattern": ("calibratepattern", "boardtype", "targettype", "pattern"),
     "columns": ("columns", "cols", "squaresx", "boardsizewidth", "targetcols"),
     "rows": ("rows", "squaresy", "boardsizeheight", "targetrows"),
-    "side": ("squaresize", "squarelength", "boardsquaresidelength", "intrinsicssquaresize", "colspacingmeters"),
+    "side": (
+        "squaresize",
+        "squarelength",
+        "boardsquaresidelength",
+        "intrinsicssquaresize",
+        "colspacingmeters",
+        "rowspacingmeters",
+    ),
     "marker": ("markersize", "markerlength", "boardmarkerlength"),
     "gap": ("markerseparation", "boardmarkerseparationlength"),
     "dictionary": ("dictionary", "arucodictname", "arucodict", "arucodictionary"),
@@ -307,7 +317,7 @@ def read_board(path: Path) -> Board:
     Lengths without a unit are millimetres from 1 on, else metres.
 
     Raises:
-        InputError: if the file cannot be read, or describes no board.
+        InputError: if the file cannot be read, or describes no board, or one whose squares have unequal sides.
         UsageError: if no board has these numbers.
 
     Source: Caliscope, `core/charuco.py`; OpenCV, `samples/cpp/tutorial_code/calib3d`; documentation of Anipose.
@@ -323,6 +333,12 @@ def read_board(path: Path) -> Board:
             f"{keys['boardmarkerbits']}x{keys['boardmarkerbits']}_{keys.get('boardmarkerdictnumber', 50)}",
         )
     try:
+        sides = [float(keys[key]) for key in _SPELLINGS["side"] if key in keys]
+        if sides and max(sides) - min(sides) > _UNEQUAL * max(sides):
+            raise InputError(
+                f"'{path.name}': sides of a square of {' and '.join(f'{side:g}' for side in sides)}",
+                "its squares must have equal sides",
+            )
         if "arucoscale" in keys:
             found["side"] = _caliscope_side(keys)
             found["marker"] = found["side"] * float(keys["arucoscale"])

@@ -123,6 +123,21 @@ def test_files_of_other_tools_are_read(tmp_path: Path, name) -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "column", "is_square"), [(0.04, 0.06, False), (0.06, 0.05, False), (0.06, 0.06002, True)]
+)
+def test_squares_of_unequal_sides_are_refused(tmp_path: Path, row, column, is_square) -> None:
+    (tmp_path / "board.yaml").write_text(
+        f"targetCols: 6\ntargetRows: 7\nrowSpacingMeters: {row}\ncolSpacingMeters: {column}\n"
+    )
+    if is_square:
+        assert board_of(str(tmp_path / "board.yaml")).side == pytest.approx(row, rel=1e-3)
+        return
+    with pytest.raises(InputError, match=re.escape(f"sides of a square of {column} and {row}")) as refused:
+        board_of(str(tmp_path / "board.yaml"))
+    assert refused.value.hint
+
+
+@pytest.mark.parametrize(
     "text", ["[fps]\nrate = 30\n", 'columns = 4\nrows = "many"\nsquare_size = 3\n', "target_type = 'aprilgrid'\n"]
 )
 def test_a_file_without_a_board_is_refused(tmp_path: Path, text) -> None:
