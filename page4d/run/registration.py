@@ -153,19 +153,27 @@ def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProg
 def _check_world(scene: Scene, settings: ReconstructSettings, *, is_pending: bool) -> None:
     """Refuse a world that the cameras cannot have."""
     cameras = [view.camera for view in scene.views if view.camera is not None]
-    world = settings.world
-    if world is WorldFrame.CALIBRATION and not cameras:
+    if settings.world is WorldFrame.CALIBRATION and not cameras:
         raise UsageError("⟨world=calibration⟩ without a calibration", "give ⟨calibration⟩, or leave it out")
-    if settings.up is not UpAxis.AUTO and world is WorldFrame.AUTO and cameras:
-        raise UsageError(f"⟨up={settings.up}⟩ in the world of the calibration", "pass ⟨world=upright⟩ too")
-    if world is not WorldFrame.UPRIGHT or is_pending:
+    asked = _upright_option(settings)
+    if asked and settings.world is WorldFrame.AUTO and cameras:
+        raise UsageError(f"{asked} in the world of the calibration", "pass ⟨world=upright⟩ too")
+    if not asked or is_pending:
         return
     if not cameras:
         raise UsageError(
-            "⟨world=upright⟩ with the cameras of a network", "give ⟨calibration⟩, or register two views or more"
+            f"{asked} with the cameras of a network", "give ⟨calibration⟩, or register two views or more"
         )
     if scene.up is None and not all(camera.is_static for camera in cameras):
         raise UsageError("⟨world=upright⟩ with moving cameras", "leave it out")
+
+
+def _upright_option(settings: ReconstructSettings | RegisterSettings) -> str:
+    """Return the option that requests an upright world; empty if none does."""
+    if settings.world is WorldFrame.UPRIGHT:
+        return "⟨world=upright⟩"
+    is_asked = settings.world is WorldFrame.AUTO and settings.up is not UpAxis.AUTO
+    return f"⟨up={settings.up}⟩" if is_asked else ""
 
 
 def _in_world(scene: Scene, world: WorldRecord) -> Scene:
@@ -198,21 +206,22 @@ def in_chosen_world(evidence: SceneEvidence, settings: ReconstructSettings, noti
         world = WorldRecord(frame=settings.world, up=axis, transform=turn.tolist(), vertical=list(scene.up.vector))
     else:
         world = upright_world(evidence.pixels.whole(), cameras, settings.up)
-    _notify_world(world, settings.world, notify)
+    _notify_world(world, settings, notify)
     return replace(evidence, given_world=world)
 
 
-def _notify_world(world: WorldRecord | None, asked: WorldFrame, notify: Notify) -> None:
+def _notify_world(
+    world: WorldRecord | None, settings: ReconstructSettings | RegisterSettings, notify: Notify
+) -> None:
     """Report a world that was chosen.
 
     Raises:
         InputError: if an upright world is requested, and no people show it.
     """
-    if asked is WorldFrame.UPRIGHT and (world is None or world.frame is not asked):
+    asked = _upright_option(settings)
+    if asked and (world is None or world.frame is not WorldFrame.UPRIGHT):
         reason = "the cameras are the network's" if world is None else world.reason
-        raise InputError(
-            f"⟨world=upright⟩: {reason}", "film people who stand or walk in two views or more, or leave it out"
-        )
+        raise InputError(f"{asked}: {reason}", "film people who stand or walk in two views or more, or leave it out")
     if world is not None:
         notify(Notice(f"the world is {world.text}", Level.INFO))
 
@@ -263,7 +272,7 @@ def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, not
     if not record.is_complete and (record.num_placed < 2 or settings.poses is not Poses.INPUT or not has_unit):
         cameras = [camera.model_copy(update={"source": "network"}) for camera in record.cameras]
         found = found.with_record(cameras=cameras)
-    _notify_world(found.world if found.record.is_used else None, settings.world, notify)
+    _notify_world(found.world if found.record.is_used else None, settings, notify)
     motions = [] if is_static else [replace(motion, view=readable(motion.view)) for motion in pixels.motions]
     found = found.model_copy(update={"motions": motions})
     if record.num_placed < 2 and settings.register in EXPLICIT:
@@ -321,7 +330,7 @@ def _upright(found: RigRegistration, pixels: PixelEvidence) -> RigRegistration:
     """Bring registered cameras into an upright world, if people show one and the settings do not refuse it."""
     settings = pixels.settings
     uses_people = settings.register is not Registration.TEXTURE and is_fetched()
-    wants = settings.world is WorldFrame.UPRIGHT or (settings.world is WorldFrame.AUTO and uses_people)
+    wants = bool(_upright_option(settings)) or (settings.world is WorldFrame.AUTO and uses_people)
     if found.record.num_placed < 2 or not wants:
         return found
     world = upright_world(pixels, found.cameras, settings.up)
@@ -488,7 +497,7 @@ def register(
     length = known_length(scene, settings.scale_from)
     found = register_scene(PixelEvidence(scene, settings, observer.progress), length, observer.notice, in_run=False)
     if found.record.num_placed >= 2:
-        _notify_world(found.world, settings.world, observer.notice)
+        _notify_world(found.world, settings, observer.notice)
     return found
 
 

@@ -90,8 +90,9 @@ def test_the_written_cameras_stand_upright_and_state_their_axis(
     assert run([*command, "no.json", "--world", "calibration"]) == 2
     seated = WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason="0 poses of people stand, 10 are needed")
     monkeypatch.setattr(registration, "upright_world", lambda *_: seated)
-    assert run([*command, "no.json", "--world", "upright"]) != 0
-    assert "--world upright: 0 poses of people stand" in capsys.readouterr().err
+    for asked in ("--world upright", "--up y", "--register texture --up y"):
+        assert run([*command, "no.json", *asked.split()]) != 0
+        assert f"{asked[-6:] if 'up y' in asked else asked}: 0 poses of people stand" in capsys.readouterr().err
     assert not Path("no.json").exists()
 
 

@@ -230,8 +230,9 @@ def test_a_rig_whose_people_sit_keeps_the_first_camera_and_states_why(
     assert record.world == SEATED
     run(tmp_path / "first", world="first-camera")
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "first")
-    with pytest.raises(InputError, match="world='upright': 0 poses of people stand"):
-        run(tmp_path / "asked", world="upright")
+    for asked, words in (({"world": "upright"}, "world='upright'"), ({"up": "y", "register": "texture"}, "up='y'")):
+        with pytest.raises(InputError, match=f"{words}: 0 poses of people stand"):
+            run(tmp_path / "asked", **asked)
     assert not (tmp_path / "asked").exists()
 
 
@@ -283,6 +284,12 @@ def test_a_calibrated_rig_keeps_its_world_unless_another_is_chosen(people: list[
         run_calibrated(tmp_path / "refused", world="upright")
 
 
+def run_of_one(out: Path, **changes: object) -> RunRecord:
+    """Reconstruct the first view of the scene alone."""
+    scene = uncalibrated(CAPTURE.scene())
+    return run_calibrated(out, scene=replace(scene, views=scene.views[:1]), **changes)
+
+
 @pytest.mark.parametrize(
     ("start", "changes", "words"),
     [
@@ -290,6 +297,8 @@ def test_a_calibrated_rig_keeps_its_world_unless_another_is_chosen(people: list[
         (run_calibrated, {"up": "y", "world": "first-camera"}, "up='y' with world='first-camera'"),
         (run, {"world": "calibration"}, "world='calibration' without a calibration"),
         (run, {"world": "upright", "register": "off"}, "world='upright' with the cameras of a network"),
+        (run, {"up": "y", "register": "network"}, "up='y' with the cameras of a network"),
+        (run_of_one, {"up": "y"}, "up='y' with the cameras of a network"),
     ],
 )
 def test_worlds_that_cameras_cannot_have_are_refused(
