@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from page4d.choices import LensModel
+from page4d.errors import InputError
 from page4d.rig.board import Board
 from page4d.rig.graph import connected_parts
 from page4d.rig.lens import START_FOCAL
@@ -484,11 +485,16 @@ def place_rig(
 
     Poses of the board are renumbered, its corners where it has symmetries. The last value counts
     the instants that a view which is left out shares with others. The first view of the part is the world.
+
+    Raises:
+        InputError: if no sighting has a pose.
     """
     found = {(one.view, one.pose): board_poses(board, model, lenses[one.view], one) for one in sightings}
     candidates = {key: np.stack([pose for pose, _ in poses]) for key, poses in found.items() if poses}
     num_views = len(lenses)
     seen = [{pose for view, pose in candidates if view == own} for own in range(num_views)]
+    if not any(seen):
+        raise InputError("no picture of the board fits its lens", "check ⟨intrinsics⟩ and ⟨board⟩")
     support: Array = np.zeros((num_views, num_views))
     relative: dict[tuple[int, int], Array] = {}
     for first, second in combinations(range(num_views), 2):
@@ -500,7 +506,7 @@ def place_rig(
         relative[first, second], relative[second, first] = between, np.asarray(np.linalg.inv(between), np.float64)
         support[first, second] = support[second, first] = count
     links = [(i, j) for i, j in combinations(range(num_views), 2) if support[i, j] >= MIN_COMMON]
-    part = connected_parts(num_views, links)[0]
+    part = next(part for part in connected_parts(num_views, links) if any(seen[view] for view in part))
     tree = minimum_spanning_tree(-np.where(support >= MIN_COMMON, support, 0))
     order, before = breadth_first_order(tree, part[0], directed=False)
     cameras = np.tile(np.eye(4), (num_views, 1, 1))

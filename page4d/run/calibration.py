@@ -37,7 +37,7 @@ from page4d.rig.board_rig import (
     place_rig,
     spread,
 )
-from page4d.rig.lens import lenses_of
+from page4d.rig.lens import START_FOCAL, lenses_of
 from page4d.rig.opening import opened_scene
 from page4d.rig.records import Array, Lens, of_stage
 from page4d.scene.open import open_scene as open_folder
@@ -346,6 +346,8 @@ class _Calibrated:
 
     def _estimate_lenses(self) -> None:
         for view, size in enumerate(self.sizes):
+            # The priors of a lens that remains unknown must be finite.
+            self.lenses[view, :4] = [START_FOCAL * max(size)] * 2 + [size[1] / 2, size[0] / 2]
             if view in self.reasons:
                 continue
             own = [one for one in (*self.shared, *self.alone) if one.view == view]
@@ -445,7 +447,8 @@ class _Calibrated:
         placed = [view for view in part if view not in self.reasons]
         needed = min(2, len(self.names))
         if len(placed) < needed:
-            reasons = [f"{self.names[view]}: {reason}" for view, reason in sorted(self.reasons.items())]
+            left = dict.fromkeys(placed, "no other view is left that shows the board with it")
+            reasons = [f"{self.names[view]}: {reason}" for view, reason in sorted((self.reasons | left).items())]
             raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", _FILM_HINT)
         world = np.linalg.inv(state.cameras[placed[0]])
         cameras = tuple(

@@ -373,6 +373,33 @@ def test_a_view_that_is_not_determined_is_left_out_with_the_reason(change, reaso
     assert re.search(rf"1 of 3 views are not placed \(c: .*({reason})", notice.text)
 
 
+@pytest.mark.parametrize(
+    ("change", "given"),
+    [
+        (lambda one: one.view == 1, None),
+        (lambda one: one.view == 1, KNOWN[:2]),
+        (lambda one: one.view == 0, KNOWN[:2]),
+        (lambda one: one.view == one.pose % 2, KNOWN[:2]),
+    ],
+    ids=["second view, lens unknown", "second view", "first view", "never together"],
+)
+def test_too_few_cameras_are_refused_with_a_reason_for_each(change, given) -> None:
+    _, evidence = rig(views=(0, 1))
+    evidence = replace(evidence, shared=[one for one in evidence.shared if change(one)])
+    with pytest.raises(InputError, match=r"too few cameras: a: .*(board|focal).*; b: .*(board|focal)"):
+        calibrate_views("ab", [SIZE] * 2, evidence, given=given)
+
+
+@pytest.mark.parametrize("kept", [0, 3], ids=["unseen", "seen in too few pictures"])
+def test_a_view_without_a_lens_does_not_disturb_the_others(kept) -> None:
+    cameras, evidence = rig()
+    found = calibrate_views("abc", [SIZE] * 3, without_view(evidence, 0, lambda pose: pose < kept))
+    assert found.calibration.names == ("b", "c")
+    pose = found.calibration.cameras[1].world_to_camera.numpy()
+    np.testing.assert_allclose(pose, cameras[2] @ np.linalg.inv(cameras[1]), atol=0.03)
+    assert [camera.residual_px for camera in found.record.cameras[1:]] == pytest.approx([0.118] * 2, rel=0.1)
+
+
 def test_boards_without_tilt_do_not_determine_a_focal_length() -> None:
     _, evidence = rig(tilt=0.0, views=(1,))
     alone = replace(evidence, shared=[replace(one, view=0) for one in evidence.shared])
