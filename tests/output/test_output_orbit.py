@@ -106,6 +106,20 @@ def test_the_cloud_is_in_the_middle_of_the_picture_wherever_its_points_are_dense
     assert (high - low).max(axis=1).min() > 0.5
 
 
+def test_few_moving_points_far_from_the_others_are_in_the_picture(output: Output) -> None:
+    pose = output.cameras.world_to_camera[0].numpy()[0]
+    rng = np.random.default_rng(0)
+    room = rng.uniform([-2.0, -1.0, 2.0], [0.0, 1.0, 3.5], (1000, 3))
+    person = rng.uniform([2.6, -0.8, 2.0], [2.9, 0.8, 2.3], (30, 3))
+    xyz = ((np.concatenate([person, room]) - pose[:3, 3]) @ pose[:3, :3]).astype(np.float32)
+    dynamic = (np.arange(len(xyz)) < len(person)).astype(np.uint8)
+    cloud = replace(made_cloud(len(xyz)), xyz=xyz, dynamic=dynamic)
+    seen = SimpleNamespace(points=lambda _: cloud, cameras=output.cameras)
+    views = orbit._viewpoints(seen, [0] * NUM_FRAMES)
+    shown = np.stack([view.project(xyz[dynamic != 0])[:, :2] / SIZE for view in views])
+    assert ((shown > 0) & (shown < 1)).all(axis=-1).mean(axis=1).min() > 0.85
+
+
 def test_the_nearest_point_is_drawn_in_front(output: Output) -> None:
     view = orbit._viewpoints(output, [0])[0]
     cloud = made_cloud(2)

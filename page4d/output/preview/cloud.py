@@ -402,6 +402,10 @@ def _viewpoints(output: Output, instants: list[int]) -> list[Viewpoint]:
     directions = np.stack([across, up, away])
     # The median is where points are dense, near the cameras: the middle of the picture is that of their extent.
     low, high = np.quantile((points - target) @ directions.T, _SHOWN, axis=0) if len(points) else np.zeros((2, 3))
+    moving = np.concatenate([bulk(cloud.xyz[cloud.dynamic != 0]) for cloud in (first, last)])
+    if len(moving):  # few points, as of a person at the edge of a room, but what the video is about
+        ends = np.quantile((moving - target) @ directions.T, _SHOWN, axis=0)
+        low, high = np.minimum(low, ends[0]), np.maximum(high, ends[1])
     target = target + (low + high) / 2 @ directions
     width, height, depth = (high - low) / 2
     swing, slope = math.radians(_SWING_DEG), math.tan(math.radians(_FIELD_OF_VIEW_DEG / 2))
