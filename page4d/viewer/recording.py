@@ -140,16 +140,24 @@ const panel = document.getElementById("page4d"), texts = {texts};
 setInterval(() => {{
   const viewer = window.__viserMutable, nodes = window.__viserSceneTree?.getState();
   if (!viewer || !nodes) return;
+  const queue = viewer.messageQueue;
+  if (!Object.hasOwn(queue, "push")) queue.push = (...messages) => {{
+    for (const one of messages) {{
+      const box = one.type === "SetSceneNodeVisibilityMessage" && panel.querySelector(`input[name="${{one.name}}"]`);
+      if (box) one.visible = box.checked;
+    }}
+    return Array.prototype.push.apply(queue, messages);
+  }};
   panel.querySelector("fieldset").disabled = false;
   for (const box of panel.querySelectorAll("input")) {{
     if (!nodes[box.name] || (nodes[box.name].visibility ?? true) === box.checked) continue;
-    viewer.messageQueue.push({{type: "SetSceneNodeVisibilityMessage", name: box.name, visible: box.checked}});
+    queue.push({{type: "SetSceneNodeVisibilityMessage", name: box.name, visible: box.checked}});
     viewer.requestRender();
   }}
   panel.querySelector("output").value = texts[viewer.nodePoseData["/instant"]?.position[0] ?? 0];
 }}, 50);
 """
-"""Hides the parents of nodes, which a recording does not contain: what the user chose outlives its repetition.
+"""Hides the parents of nodes, and changes what the recording says of them: a choice outlives its repetition.
 
 Source: viser 1.1, client/src/App.tsx, which exposes its state to scripts, and MessageHandler.tsx.
 """
