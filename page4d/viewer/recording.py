@@ -157,7 +157,7 @@ setInterval(() => {{
   panel.querySelector("output").value = texts[viewer.nodePoseData["/instant"]?.position[0] ?? 0];
 }}, 50);
 """
-"""Hides the parents of nodes, and changes what the recording says of them: a choice outlives its repetition.
+"""Set the visibility of parent nodes, also in messages of the recording, so that a choice outlives its repetition.
 
 Source: viser 1.1, client/src/App.tsx, which exposes its state to scripts, and MessageHandler.tsx.
 """
