@@ -86,13 +86,17 @@ def lens_matrix(lens: Float[Array, " L"]) -> Float[Array, "3 3"]:
 def project(
     model: LensModel, lens: Float[Array, " L"], points: Float[Array, "n 3"]
 ) -> tuple[Float[Array, "n 2"], Float[Array, "n 2 3"], Float[Array, "n 2 L"]]:
-    """Project points of the camera's frame; return pixels and their derivatives by the points and by the lens."""
+    """Project points of the camera's frame; return pixels and their derivatives by the points and by the lens.
+
+    Coefficients beyond those of the model are not used.
+    """
     matrix = lens_matrix(lens)
     none = np.zeros(3)
     if model is LensModel.FISHEYE:
-        pixels, jacobian = cv2.fisheye.projectPoints(points[:, None], none, none, matrix, lens[4:])
+        pixels, jacobian = cv2.fisheye.projectPoints(points[:, None], none, none, matrix, lens[4:8])
         slopes = np.asarray(jacobian, np.float64).reshape(len(points), 2, -1)
-        return np.asarray(pixels, np.float64).reshape(-1, 2), slopes[..., 11:14], slopes[..., :8]
+        by_lens = np.pad(slopes[..., :8], ((0, 0), (0, 0), (0, len(lens) - 8)))
+        return np.asarray(pixels, np.float64).reshape(-1, 2), slopes[..., 11:14], by_lens
     pixels, jacobian = cv2.projectPoints(points, none, none, matrix, lens[4:])
     slopes = np.asarray(jacobian, np.float64).reshape(len(points), 2, -1)
     return np.asarray(pixels, np.float64).reshape(-1, 2), slopes[..., 3:6], slopes[..., 6 : 6 + len(lens)]
@@ -107,13 +111,13 @@ class Adjustment:
     def __init__(
         self,
         board: Board,
-        model: LensModel,
+        models: Sequence[LensModel],
         sightings: Sequence[Sighting],
         free_lens: Bool[NDArray[np.bool_], "V L"],
         free_camera: Bool[NDArray[np.bool_], " V"],
         sizes: Sequence[tuple[int, int]],
     ) -> None:
-        self.model, self.sightings = model, sorted(sightings, key=lambda one: (one.view, one.pose))
+        self.models, self.sightings = models, sorted(sightings, key=lambda one: (one.view, one.pose))
         self.points = board.points
         lengths = [len(one.numbers) for one in self.sightings]
         self.starts = np.cumsum([0, *lengths])
@@ -158,7 +162,7 @@ class Adjustment:
             rows = (self.view == view) & front
             if not rows.any():
                 continue
-            pixels, by_point, by_lens = project(self.model, state.lenses[view], local[rows])
+            pixels, by_point, by_lens = project(self.models[view], state.lenses[view], local[rows])
             residual[rows] = pixels - self.pixels[rows]
             if jacobian:
                 turn = state.cameras[view, :3, :3]
@@ -190,12 +194,13 @@ class Adjustment:
         value[:, 1] = np.log(lenses[:, 0] / lenses[:, 1]) / _PRIOR["aspect"]
         slope[:, 0, :2] = 1 / lenses[:, :2] / 2 / _PRIOR["focal"]
         slope[:, 1, :2] = np.array([1, -1]) / lenses[:, :2] / _PRIOR["aspect"]
-        sigma = np.ones(lenses.shape[1])
-        sigma[4:] = [_PRIOR[term[0]] for term in TERMS[self.model]]
-        value[:, 4:] = lenses[:, 4:] / sigma[4:]
+        sigma = np.ones_like(lenses)
+        for view, model in enumerate(self.models):
+            sigma[view, 4 : 4 + len(TERMS[model])] = [_PRIOR[term[0]] for term in TERMS[model]]
+        value[:, 4:] = lenses[:, 4:] / sigma[:, 4:]
         value[:, 2:4] = (lenses[:, 2:4] - self.sizes[:, ::-1] / 2) / (_PRIOR["center"] * long_side[:, None])
         for column in range(2, lenses.shape[1]):
-            slope[:, column, column] = 1 / (_PRIOR["center"] * long_side if column < 4 else sigma[column])
+            slope[:, column, column] = 1 / (_PRIOR["center"] * long_side if column < 4 else sigma[:, column])
         return value, slope
 
     def cost(self, state: State) -> float:
@@ -334,10 +339,10 @@ def board_poses(
 
     There are two of a plane, and several of a board with symmetries, each with its numbering.
     """
-    matrix = lens_matrix(lens)
-    pixels = sighting.pixels[:, None].astype(np.float64)
-    undistort = cv2.fisheye.undistortPoints if model is LensModel.FISHEYE else cv2.undistortPoints
-    plane = np.asarray(undistort(pixels, matrix, lens[4:])).reshape(-1, 2)
+    is_fisheye = model is LensModel.FISHEYE
+    undistort = cv2.fisheye.undistortPoints if is_fisheye else cv2.undistortPoints
+    pixels, coefficients = sighting.pixels[:, None].astype(np.float64), lens[4:8] if is_fisheye else lens[4:]
+    plane = np.asarray(undistort(pixels, lens_matrix(lens), coefficients)).reshape(-1, 2)
     usable = np.isfinite(plane).all(1) & (np.abs(plane) < 20).all(1)
     if usable.sum() < 4:
         return []
@@ -420,7 +425,7 @@ def _lens_from(
     own = [
         replace(one, view=0, pose=place, numbers=found[1], velocity=None) for place, (one, found) in enumerate(used)
     ]
-    problem = Adjustment(board, model, own, free, np.zeros(1, bool), [size])
+    problem = Adjustment(board, [model], own, free, np.zeros(1, bool), [size])
     start = State(lenses=lens[None], cameras=np.eye(4)[None], boards=np.stack([found[0] for _, found in used]))
     return problem.minimise(start, rounds), problem
 
@@ -479,7 +484,7 @@ def pair_pose(first: Sequence[Array], second: Sequence[Array]) -> tuple[Float[Ar
 
 
 def place_rig(
-    board: Board, model: LensModel, lenses: Float[Array, "V L"], sightings: Sequence[Sighting]
+    board: Board, models: Sequence[LensModel], lenses: Float[Array, "V L"], sightings: Sequence[Sighting]
 ) -> tuple[State, list[Sighting], dict[int, int]]:
     """Return initial cameras of the largest part of the views that sees the board together, and its sightings.
 
@@ -489,7 +494,7 @@ def place_rig(
     Raises:
         InputError: if no sighting has a pose.
     """
-    found = {(one.view, one.pose): board_poses(board, model, lenses[one.view], one) for one in sightings}
+    found = {(one.view, one.pose): board_poses(board, models[one.view], lenses[one.view], one) for one in sightings}
     candidates = {key: np.stack([pose for pose, _ in poses]) for key, poses in found.items() if poses}
     num_views = len(lenses)
     seen = [{pose for view, pose in candidates if view == own} for own in range(num_views)]
@@ -520,30 +525,40 @@ def place_rig(
             one for one in sightings if one.pose == number and one.view in part and (one.view, number) in candidates
         ]
         placed = np.concatenate([np.linalg.inv(cameras[one.view]) @ candidates[one.view, number] for one in own])
-        errors = sum(_misfit(board, model, lenses, cameras, one, placed) for one in own)
+        errors = sum(_misfit(board, models, lenses, cameras, one, placed) for one in own)
         best = placed[int(np.argmin(errors))]
         for one in own:
             turns = [replace(one, numbers=turn[one.numbers], pose=len(boards)) for turn in board.turns]
-            kept.append(min(turns, key=lambda one: _error(board, model, lenses, cameras, one, best)))
+            kept.append(min(turns, key=lambda one: _error(board, models, lenses, cameras, one, best)))
         boards.append(best)
     return State(lenses=lenses, cameras=cameras, boards=np.stack(boards)), kept, shared
 
 
 def _misfit(
-    board: Board, model: LensModel, lenses: Array, cameras: Array, sighting: Sighting, placed: Float[Array, "n 4 4"]
+    board: Board,
+    models: Sequence[LensModel],
+    lenses: Array,
+    cameras: Array,
+    sighting: Sighting,
+    placed: Float[Array, "n 4 4"],
 ) -> Float[Array, " n"]:
     """Return the error of each pose of a board, however it is turned, bounded so that a wrong view has no veto."""
     turns = [replace(sighting, numbers=turn[sighting.numbers]) for turn in board.turns]
-    return np.array([min(_error(board, model, lenses, cameras, one, pose) for one in turns) for pose in placed])
+    return np.array([min(_error(board, models, lenses, cameras, one, pose) for one in turns) for pose in placed])
 
 
 def _error(
-    board: Board, model: LensModel, lenses: Array, cameras: Array, sighting: Sighting, placed: Float[Array, "4 4"]
+    board: Board,
+    models: Sequence[LensModel],
+    lenses: Array,
+    cameras: Array,
+    sighting: Sighting,
+    placed: Float[Array, "4 4"],
 ) -> float:
     points = board.points[sighting.numbers]
     local = _apply(np.tile(cameras[sighting.view] @ placed, (len(points), 1, 1)), points)
     lens = lenses[sighting.view]
     if (local[:, 2] <= 0).any():
         return 1.0
-    pixels = project(model, lens, local)[0]
+    pixels = project(models[sighting.view], lens, local)[0]
     return float(min(np.linalg.norm(pixels - sighting.pixels, axis=1).mean() / lens[0], 1.0))

@@ -99,10 +99,13 @@ class BoardCameraRecord(FileModel):
 
 
 class BoardRecord(FileModel):
-    """What a calibration from a board found: the board, the number of searched instants, and the cameras."""
+    """What a calibration from a board found: the board, the number of searched instants, and the cameras.
+
+    `lens_model` is None where given lenses are of several models.
+    """
 
     board: str
-    lens_model: LensModel
+    lens_model: LensModel | None
     num_instants: int
     cameras: list[BoardCameraRecord]
 
@@ -284,7 +287,6 @@ def calibrate_views(
 
     Raises:
         InputError: if fewer than two cameras are determined, or the lens of a single view is not.
-        UsageError: if given lenses are of several models.
     """
     return _Calibrated(names, sizes, evidence, model, given).result()
 
@@ -301,11 +303,10 @@ class _Calibrated:
         given: Sequence[Lens] | None,
     ) -> None:
         self.names, self.sizes = names, sizes
-        self.evidence, self.board, self.model = evidence, evidence.board, model
+        self.evidence, self.board, self.models, self.given = evidence, evidence.board, [model] * len(names), given
         self.reasons: dict[int, str] = {}
         self.terms: dict[int, tuple[str, ...]] = {}
-        self.is_known = given is not None
-        self.lenses = np.zeros((len(names), 4 + len(TERMS[self.model])))
+        self.lenses = np.zeros((len(names), 4 + len(TERMS[model])))
         self.shared, self.alone = self._chosen(evidence.shared), self._chosen(evidence.alone)
         unseen = set(range(len(names))) - {one.view for one in self.shared}
         self.reasons |= dict.fromkeys(unseen, "the board is not found in its pictures")
@@ -328,21 +329,16 @@ class _Calibrated:
         return [one for one in sightings if one.pose in poses]
 
     def _take_lenses(self, found: Sequence[Lens]) -> None:
-        """Take known lenses, of one model."""
-        models = {lens.distortion.model for lens in found if lens.distortion is not None}
-        if len(models) > 1 or any(lens.distortion and len(lens.distortion.coefficients) > 5 for lens in found):
-            raise UsageError(
-                "⟨intrinsics⟩ has lenses of two models, or rational ones", "calibrate the lenses from the board"
-            )
-        self.model = models.pop() if models else LensModel.BROWN_CONRADY
-        self.lenses = np.zeros((len(found), 4 + len(TERMS[self.model])))
+        """Take known lenses, each as it is; their skew is taken out of the pixels."""
+        self.lenses = np.zeros((len(found), 4 + max(5, *(len(_coefficients(lens)) for lens in found))))
         for view, lens in enumerate(found):
+            coefficients = _coefficients(lens)
+            self.models[view] = LensModel.BROWN_CONRADY if lens.distortion is None else lens.distortion.model
             self.lenses[view, :4] = lens.intrinsics[[0, 1, 0, 1], [0, 1, 2, 2]]
-            coefficients = lens.distortion.coefficients if lens.distortion is not None else ()
             self.lenses[view, 4 : 4 + len(coefficients)] = coefficients
-            self.terms[view] = tuple(
-                t for t, value in zip(TERMS[self.model], self.lenses[view, 4:], strict=True) if value
-            )
+            names = (*TERMS[self.models[view]], "k4", "k5", "k6")
+            self.terms[view] = tuple(term for term, value in zip(names, coefficients, strict=False) if value)
+        self.shared = [_without_skew(one, found[one.view]) for one in self.shared]
 
     def _estimate_lenses(self) -> None:
         for view, size in enumerate(self.sizes):
@@ -351,7 +347,7 @@ class _Calibrated:
             if view in self.reasons:
                 continue
             own = [one for one in (*self.shared, *self.alone) if one.view == view]
-            found = calibrate_lens(self.board, self.model, own, size) if len(own) >= MIN_PICTURES else None
+            found = calibrate_lens(self.board, self.models[view], own, size) if len(own) >= MIN_PICTURES else None
             if found is None:
                 self.reasons[view] = f"the board is found in {len(own)} of its pictures, {MIN_PICTURES} are needed"
                 continue
@@ -378,7 +374,7 @@ class _Calibrated:
                 "the camera moves, or its clock is wrong"
             )
         deviations = problem.deviations(state)
-        if not self.is_known:
+        if self.given is None:
             for view in part:
                 self._judge_lens(view, state, problem, float(deviations[view, :2].max() / state.lenses[view, 0]))
         return self._described(state, problem, part, deviations)
@@ -386,7 +382,7 @@ class _Calibrated:
     def _adjusted(self) -> tuple[State, Adjustment, list[int]]:
         """Adjust the largest part of the views that see the board together."""
         usable = [one for one in self.shared if one.view not in self.reasons]
-        placed, kept, left = place_rig(self.board, self.model, self.lenses, usable)
+        placed, kept, left = place_rig(self.board, self.models, self.lenses, usable)
         part = sorted({one.view for one in kept})
         for view, count in left.items():
             self.reasons.setdefault(
@@ -397,18 +393,20 @@ class _Calibrated:
             )
         first, boards = len(placed.boards), [placed.boards]
         for one in self.alone:
-            poses = board_poses(self.board, self.model, self.lenses[one.view], one) if one.view in part else []
-            if poses and not self.is_known:
+            poses = (
+                board_poses(self.board, self.models[one.view], self.lenses[one.view], one) if one.view in part else []
+            )
+            if poses and self.given is None:
                 pose, numbers = poses[0]
                 kept.append(replace(one, pose=first, numbers=numbers))
                 boards.append(np.linalg.inv(placed.cameras[one.view])[None] @ pose)
                 first += 1
         free = np.zeros(self.lenses.shape, bool)
-        for view in part if not self.is_known else []:
+        for view in part if self.given is None else []:
             free[view, :4] = True
-            free[view, [4 + TERMS[self.model].index(term) for term in self.terms[view]]] = True
+            free[view, [4 + TERMS[self.models[view]].index(term) for term in self.terms[view]]] = True
         moves = np.array([view in part[1:] for view in range(len(self.names))])
-        problem = Adjustment(self.board, self.model, kept, free, moves, self.sizes)
+        problem = Adjustment(self.board, self.models, kept, free, moves, self.sizes)
         start = replace(placed, boards=np.concatenate(boards))
         return problem.minimise(start), problem, part
 
@@ -433,12 +431,14 @@ class _Calibrated:
             )
             return
         try:
-            check_lens(torch.from_numpy(lens_matrix(lens)), size, self._distortion(lens))
+            check_lens(torch.from_numpy(lens_matrix(lens)), size, self._distortion(view, lens))
         except InputError as error:
             self.reasons[view] = f"its lens is not plausible: {error.marked_message}"
 
-    def _distortion(self, lens: Float[Array, " L"]) -> Distortion | None:
-        found = Distortion(model=self.model, coefficients=tuple(float(value) for value in lens[4:]))
+    def _distortion(self, view: int, lens: Float[Array, " L"]) -> Distortion | None:
+        if self.given is not None:
+            return self.given[view].distortion
+        found = Distortion(model=self.models[view], coefficients=tuple(float(value) for value in lens[4:]))
         return None if found.is_identity else found
 
     def _described(
@@ -455,17 +455,19 @@ class _Calibrated:
             CalibratedCamera(
                 name=self.names[view],
                 image_size=self.sizes[view],
-                intrinsics=torch.from_numpy(lens_matrix(state.lenses[view])),
+                intrinsics=torch.from_numpy(
+                    lens_matrix(state.lenses[view]) if self.given is None else self.given[view].intrinsics
+                ),
                 world_to_camera=torch.from_numpy(state.cameras[view] @ world),
-                distortion=self._distortion(state.lenses[view]),
+                distortion=self._distortion(view, state.lenses[view]),
             )
             for view in placed
         )
         clocks = _clocks(state, problem, part)
-        corners = np.column_stack([problem.pixels, problem.errors(state)])
+        errors = problem.errors(state)
         record = BoardRecord(
             board=str(self.board),
-            lens_model=self.model,
+            lens_model=self.models[0] if len(set(self.models)) == 1 else None,
             num_instants=self.evidence.num_instants,
             cameras=[self._record(view, state, problem, deviations, clocks) for view in range(len(self.names))],
         )
@@ -473,8 +475,14 @@ class _Calibrated:
             record=record,
             calibration=Calibration(path=Path("calibration"), scale=Scale.METRIC, cameras=cameras),
             sizes=tuple(self.sizes),
-            corners=tuple(corners[problem.view == view] for view in range(len(self.names))),
+            corners=tuple(self._corners(problem, errors, view) for view in range(len(self.names))),
         )
+
+    def _corners(self, problem: Adjustment, errors: Float[Array, " N"], view: int) -> Float[Array, "n 3"]:
+        """Return the pixels of the corners of a view in its picture, and their errors."""
+        own = problem.view == view
+        pixels = problem.pixels[own] if self.given is None else _sheared(problem.pixels[own], self.given[view], 1)
+        return np.column_stack([pixels, errors[own]])
 
     def _record(
         self,
@@ -499,13 +507,30 @@ class _Calibrated:
             residual_px=self._residual(state, problem, view) if used else None,
             focal=float(np.sqrt(state.lenses[view, :2].prod())) if used else None,
             focal_std=float(deviations[view, :2].max() / state.lenses[view, 0])
-            if used and not self.is_known
+            if used and self.given is None
             else None,
             terms=self.terms.get(view, ()),
             clock_s=clock,
             clock_std_s=spread_s,
             reason=self.reasons.get(view, ""),
         )
+
+
+def _coefficients(lens: Lens) -> tuple[float, ...]:
+    return () if lens.distortion is None else lens.distortion.coefficients
+
+
+def _sheared(pixels: Float[Array, "n 2"], lens: Lens, share: float) -> Float[Array, "n 2"]:
+    """Return pixels with a share of the skew of their lens added; -1 takes it away."""
+    slope = share * lens.intrinsics[0, 1] / lens.intrinsics[1, 1]
+    return np.column_stack([pixels[:, 0] + slope * (pixels[:, 1] - lens.intrinsics[1, 2]), pixels[:, 1]])
+
+
+def _without_skew(sighting: Sighting, lens: Lens) -> Sighting:
+    pixels, velocity = _sheared(sighting.pixels, lens, -1), sighting.velocity
+    if velocity is not None:
+        velocity = _sheared(sighting.pixels + velocity, lens, -1) - pixels
+    return replace(sighting, pixels=pixels, velocity=velocity)
 
 
 _FILM_HINT = (

@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import torch
 from scipy.spatial.transform import Rotation
 
 from page4d.choices import LensModel
@@ -221,6 +222,12 @@ def test_corners_are_found_where_they_are(board) -> None:
         assert error.max() < 0.8
 
 
+def seen(lens: Lens, local: np.ndarray) -> np.ndarray:
+    plane = torch.from_numpy(local[:, :2] / local[:, 2:])
+    plane = plane if lens.distortion is None else lens.distortion.distort(plane)
+    return np.pad(plane.numpy(), ((0, 0), (0, 1)), constant_values=1.0) @ lens.intrinsics[:2].T
+
+
 def rig(
     board: Board = CHARUCO,
     lens=PINHOLE,
@@ -231,6 +238,7 @@ def rig(
     late_s: float = 0.0,
     views=(0, 1, 2),
     seed: int = 1,
+    given=None,
 ):
     """Return the true cameras of three views about 3 m from a moving board, and noisy sightings of its corners."""
     rng = np.random.default_rng(seed)
@@ -261,7 +269,7 @@ def rig(
             for at in (now, before, after):
                 pose = cameras[view] @ at[place]
                 local = board.points @ pose[:3, :3].T + pose[:3, 3]
-                pixels.append(project(model, np.array(lens), local)[0])
+                pixels.append(project(model, np.array(lens), local)[0] if given is None else seen(given[view], local))
             inside = (pixels[0] > 2).all(1) & (pixels[0] < np.array(SIZE[::-1]) - 2).all(1)
             if inside.sum() < 12:
                 continue
@@ -324,6 +332,45 @@ KNOWN = tuple(
     )
     for _ in range(3)
 )
+
+
+def known_lens(focal, skew=0.0, coefficients=(), model=LensModel.BROWN_CONRADY) -> Lens:
+    return Lens(
+        intrinsics=np.array([[focal, skew, 322], [0, focal + 2, 238], [0, 0, 1]]),
+        image_size=SIZE,
+        distortion=Distortion(model=model, coefficients=coefficients) if coefficients else None,
+        focal_source=FocalSource.CALIBRATION,
+    )
+
+
+BENT = known_lens(260.0, 0.0, FISHEYE[4:], LensModel.FISHEYE)
+PLAIN, SKEWED = known_lens(600.0), known_lens(610.0, 40.0, PINHOLE[4:8])
+RATIONAL = known_lens(620.0, 0.0, (0.1, 0.05, 0.001, -0.001, 0.01, 0.3, 0.02, 0.01))
+
+
+@pytest.mark.parametrize(
+    ("given", "model"),
+    [
+        ((BENT, BENT, PLAIN), None),
+        ((PLAIN, BENT, RATIONAL), None),
+        ((SKEWED, RATIONAL, PLAIN), LensModel.BROWN_CONRADY),
+        ((SKEWED, replace(BENT, intrinsics=known_lens(260.0, -15.0).intrinsics), BENT), None),
+        ((PLAIN, PLAIN, PLAIN), LensModel.BROWN_CONRADY),
+        ((BENT, BENT, BENT), LensModel.FISHEYE),
+    ],
+)
+def test_given_lenses_stay_as_they_are(given, model) -> None:
+    cameras, evidence = rig(given=given)
+    found = calibrate_views("abc", [SIZE] * 3, evidence, given=given)
+    assert found.record.lens_model is model
+    for own, lens, camera in zip(found.calibration.cameras, given, found.record.cameras, strict=True):
+        assert own.distortion == lens.distortion
+        np.testing.assert_array_equal(own.intrinsics.numpy(), lens.intrinsics)
+        assert camera.residual_px == pytest.approx(0.118, rel=0.1)
+    assert center_errors(found, cameras).max() < 5e-3
+    for corners in found.corners:
+        pixels = np.concatenate([one.pixels for one in evidence.shared])
+        assert np.linalg.norm(pixels[:, None] - corners[None, :20, :2], axis=-1).min(0).max() < 1e-6
 
 
 def test_a_late_camera_is_tolerated_and_reported() -> None:
