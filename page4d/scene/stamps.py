@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.lib.format import MAGIC_PREFIX
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, Level, Notice
@@ -400,6 +401,8 @@ def _columns_of_array(content: bytes) -> dict[str, list[str]]:
 
     Source: campy (`frametimes.npy` with frame numbers and times), RH20T (`timestamps.npy` with a dictionary).
     """
+    if not content.startswith(MAGIC_PREFIX):  # NumPy takes other content for an archive or a pickle
+        return {}
     try:
         array = np.load(BytesIO(content), allow_pickle=False)
     except ValueError:

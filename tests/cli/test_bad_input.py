@@ -316,7 +316,7 @@ CLOCKS = (
         ("audio of cam01 and cam02 does not match (score", "need 15)"),
         "--sync audio",
     ),
-    warns("41 same sound", with_sound(1, 1), ("synchronisation  audio", "cam02 starts"), "--sync audio"),
+    warns("41 same sound", with_sound(1, 1), ("audio correlation", "cam02 starts"), "--sync audio"),
 )
 
 CALIBRATIONS = (

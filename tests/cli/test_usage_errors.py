@@ -20,7 +20,7 @@ ROOM = Path(__file__).parents[2] / "samples" / "room"
         ("reconstrut", "No such command 'reconstrut'", "did you mean reconstruct, report? 'page4d --help' lists"),
         ("--bogus", "No such option: --bogus", "'page4d --help' lists the commands"),
         ("reconstruct", "Missing argument 'SCENE'", ""),
-        ("reconstruct a --ouput x", "No such option: --ouput", "did you mean --out? 'page4d reconstruct --help'"),
+        ("reconstruct a --ouput x", "No such option: --ouput", "did you mean --out"),
         ("reconstruct a --out", "Option '--out' requires an argument", ""),
         ("reconstruct a --out x --json=3", "Option '--json' does not take a value", ""),
         ("reconstruct a --out x --size abc", "Invalid value for '--size': 'abc' should be a valid integer", ""),

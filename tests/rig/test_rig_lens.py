@@ -126,7 +126,7 @@ def test_focal_options_take_precedence_over_exif(tmp_path: Path) -> None:
         ("0", "'0' is not a focal length"),
         ("70,71", "2 values without names"),
         ("cam01=70,71", "'71' has no name of a view"),
-        ("cam07=70", "there is no view cam07"),
+        ("cam07=70", "no view is called 'cam07'"),
         ("cam01=70,cam01=71", "cam01 is given twice"),
         ("2", "cam01: .*focal length"),
     ],

@@ -235,7 +235,7 @@ def test_requesting_static_cameras_for_moving_ones_is_a_warning(tmp_path: Path):
     record = reconstruct(scene, TruthPredictor(MOVING), out=tmp_path / "auto", settings=SETTINGS)
     assert record.rig is not None
     assert record.rig.cameras == "moving"
-    assert not record.warnings
+    assert not [text for text in record.warnings if "are not placed" not in text]
     found = open_output(tmp_path / "auto").cameras.world_to_camera
     assert not torch.equal(found[0, 1], found[-1, 1])
 

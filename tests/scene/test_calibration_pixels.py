@@ -99,7 +99,7 @@ def test_a_unit_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:
     assert read_calibration(path, "mm").scale is Scale.METRIC
     with pytest.raises(UsageError, match="is in mm"):
         read_calibration(path, "m")
-    with pytest.raises(UsageError, match="calibration_unit='inch'"):
+    with pytest.raises(UsageError, match="no unit is called 'inch'"):
         read_calibration(path, "inch")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from page4d.errors import InputError, Page4DError, UsageError
@@ -446,6 +446,7 @@ def test_invalid_times_of_frames_are_refused(
 
 @settings(deadline=None, max_examples=150)
 @given(st.binary(max_size=60) | st.text('timestamp_s [],;\t"#0123456789.:-eNinf\n', max_size=80).map(str.encode))
+@example(b"PK\x05\x06")  # the end of an archive
 def test_any_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     folder = tmp_path_factory.mktemp("tables")
     for name in ("timestamps.csv", "a_timestamps.npy", "b_timestamps.json"):

@@ -50,7 +50,7 @@ def test_a_long_name_is_shortened() -> None:
     with pytest.raises(UsageError) as caught:
         find_weights("x" * 5000)
     assert len(caught.value.message) < 200
-    assert "known: da3-small" in caught.value.hint
+    assert "choose from mv-demo, da3-small" in caught.value.hint
 
 
 def test_a_relative_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
