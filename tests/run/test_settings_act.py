@@ -76,6 +76,7 @@ BASES: dict[str, Options] = {
     "untrained": plain("weights", untrained=True, preset="mv-tiny"),
     "bundled": plain("weights", frames=(0, 1)),
     "calibrated": plain(calibration="rig.json"),
+    "upright": plain(calibration="upright_rig.json", world="upright"),
     "bundled, calibrated": plain("weights", frames=(0, 1), calibration="rig.json"),
     "calibrated without unit": plain(calibration="rig_without_unit.json"),
     "calibrated at another size": plain(calibration="larger_rig.json", calibration_resize="crop-center"),
@@ -125,7 +126,7 @@ RUN_CASES = (
     Case("intrinsics", "rig.json", Effect.FINGERPRINT),
     Case("scale_from", "cam01-cam02=1.25m"),
     Case("world", "first-camera", base="calibrated"),
-    Case("up", "y", Effect.FINGERPRINT),
+    Case("up", "y", base="upright"),
     Case("check_calibration", False, Effect.NONE, base="calibrated"),
     Case("refine", True),
     Case("fuse", False),
@@ -270,6 +271,8 @@ def write_inputs() -> None:
     Path("clocks.json").write_text('{"cam02": {"offset_s": 0.0833333}}')
     for name, changes in (("rig", {}), ("rig_without_unit", {"scale": None}), ("larger_rig", {"width": 72})):
         Path(f"{name}.json").write_text(rig("cam02", "cam01", step=-1, **changes))  # in reverse order
+    upright = json.loads(Path("rig.json").read_text()) | {"up": "-y"}
+    Path("upright_rig.json").write_text(json.dumps(upright))
     network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8), known_cameras=True))
     save_network(network, Path("net.safetensors"), {"licence": "CC0-1.0", "description": "test network"})
 
