@@ -24,7 +24,7 @@ from page4d.evaluation.evaluate import evaluate
 from page4d.geometry.alignment import align_points_robust
 from page4d.geometry.transforms import camera_centers
 from page4d.io.json_records import FileModel
-from page4d.options import EvaluationSettings, RegisterSettings
+from page4d.options import EvaluationSettings
 from page4d.rig.adjust import Observations, triangulate
 from page4d.rig.opening import open_scene
 from page4d.rig.records import Array, Lens, RigRegistration
@@ -51,7 +51,6 @@ class PublicRig:
     name: str
     title: str
     source: str
-    licence: str
     cameras: str = ""
     resize: CalibrationResize | None = None
     corners: bool = False
@@ -66,7 +65,6 @@ RIGS = {
             name="office",
             title="24 of the 57 frames of caliscope, a sample of page4d",
             source="samples/office",
-            licence="BSD-2-Clause",
             cameras="camera_array.toml",
             corners=True,
         ),
@@ -74,7 +72,6 @@ RIGS = {
             name="caliscope",
             title="4 webcams, a seated man and a ChArUco board",
             source="mprib/caliscope, tests/sessions/post_optimization",
-            licence="BSD-2-Clause",
             cameras="camera_array.toml",
             corners=True,
         ),
@@ -82,7 +79,6 @@ RIGS = {
             name="treadmill",
             title="4 cameras around a man on a treadmill",
             source="perfanalytics/pose2sim, demo",
-            licence="BSD-3-Clause",
             cameras="Calib.qca.txt",
             resize=CalibrationResize.CROP_CENTER,
         ),
@@ -90,7 +86,6 @@ RIGS = {
             name="tabletop",
             title="4 RGB-D cameras above a table, a hand lifts objects",
             source="DexYCB",
-            licence="CC BY-NC 4.0",
             cameras="truth/cameras.json",
             depth="truth",
         ),
@@ -98,7 +93,6 @@ RIGS = {
             name="sports",
             title="3 cameras of the CMU Panoptic dome, not synchronized",
             source="CMU Panoptic 161029_sports1",
-            licence="research use",
             clocks="sync.json",
         ),
     )
@@ -162,10 +156,8 @@ class Validation(FileModel):
     depth: DepthFigures | None = None
 
 
-def validate(
-    name: str, folder: Path | str, observer: Observer | None = None, settings: RegisterSettings | None = None
-) -> Validation:
-    """Measure page4d on a public rig in `folder`, against every reference that it has, with settings of `register`.
+def validate(name: str, folder: Path | str, observer: Observer | None = None) -> Validation:
+    """Measure page4d on a public rig in `folder`, against every reference that it has.
 
     Raises:
         UsageError: if no rig has the name.
@@ -177,27 +169,24 @@ def validate(
     for file in (rig.cameras, rig.clocks, rig.depth):
         if file and not (folder / file).exists():
             raise InputError(f"'{folder}' is not the rig {rig.name}: it has no {file}", f"get it from {rig.source}")
-    found = Validation(rig=rig.name, title=rig.title, source=rig.source)
+    cameras: tuple[RigErrors, ...] = ()
+    depth = None
     if rig.cameras:
         scene = open_scene(folder, calibration=folder / rig.cameras, calibration_resize=rig.resize)
-        found = found.model_copy(update={"cameras": tuple(_registered(rig, folder, scene, observer, settings))})
-        if rig.depth:
-            found = found.model_copy(update={"depth": _reconstructed(folder / rig.depth, scene, observer)})
-    if rig.clocks:
-        found = found.model_copy(update={"clocks": _synchronized(folder, rig.clocks, observer)})
-    return found
+        cameras = tuple(_registered(rig, folder, scene, observer))
+        depth = _reconstructed(folder / rig.depth, scene, observer) if rig.depth else None
+    clocks = _synchronized(folder, rig.clocks, observer) if rig.clocks else None
+    return Validation(rig=rig.name, title=rig.title, source=rig.source, cameras=cameras, clocks=clocks, depth=depth)
 
 
-def _registered(
-    rig: PublicRig, folder: Path, scene: Scene, observer: Observer, settings: RegisterSettings | None
-) -> Sequence[RigErrors]:
+def _registered(rig: PublicRig, folder: Path, scene: Scene, observer: Observer) -> Sequence[RigErrors]:
     """Register the rig with the lenses of the reference, and without."""
     unknown = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
     truth = [view.camera for view in scene.views if view.camera is not None]
     errors = []
     for lenses, given in (("known", scene), ("unknown", unknown)):
         start = time.process_time()
-        registration = register(given, settings=settings, observer=observer)
+        registration = register(given, observer=observer)
         seconds = time.process_time() - start
         found = rig_errors(registration, truth, lenses, seconds)
         if left := found.views - found.placed:

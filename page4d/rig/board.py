@@ -205,7 +205,7 @@ class Board:
 
         def find(picture: Picture) -> tuple[Any, Any]:
             quads, found, _ = detector.detectMarkers(picture)
-            pairs = zip(() if found is None else np.ravel(found), quads, strict=False)
+            pairs = zip(() if found is None else np.ravel(found), quads, strict=True)
             kept = [(4 * number + np.arange(4), np.reshape(quad, (4, 2))) for number, quad in pairs if number < count]
             return [number for own, _ in kept for number in own], [corner for _, quad in kept for corner in quad]
 
