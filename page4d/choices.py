@@ -112,6 +112,12 @@ class CalibrationFormat(StrEnum):
     ANIPOSE = "anipose"
     """TOML of Anipose, which Pose2Sim reads too."""
 
+    CALISCOPE = "caliscope"
+    """`camera_array.toml` of Caliscope."""
+
+    OPENCV = "opencv"
+    """OpenCV YAML of EasyMocap and EasyVolcap, lenses and poses in one file."""
+
 
 class Registration(StrEnum):
     """Evidence from which cameras without calibration are determined before the network runs."""

@@ -64,7 +64,8 @@ Uncalibrated = Annotated[
 CalibrationOut = Annotated[
     Path,
     Option(
-        "Calibration to write: .json (page4d), .toml (Anipose, Pose2Sim), or a folder (COLMAP model).",
+        "Calibration to write: .json (page4d), .toml (Anipose, Pose2Sim; camera_array.toml: Caliscope), "
+        ".yml (OpenCV), or a folder (COLMAP model).",
         metavar="FILE",
         also="-o",
     ),

@@ -198,16 +198,21 @@ def _with_distance_notice(calibration: Calibration) -> Calibration:
 
 
 def choose_format(path: Path, given: CalibrationFormat | None) -> CalibrationFormat:
-    """Return the given format, or that of the name: `.toml` is Anipose, `.json` is page4d, no suffix a COLMAP folder.
+    """Return the given format, or that of the name.
+
+    `.json` is page4d, `camera_array.toml` Caliscope, another `.toml` Anipose, `.yml` OpenCV, no suffix COLMAP.
 
     Raises:
         UsageError: if the name has another suffix.
     """
-    by_suffix = {row.suffix: row.written for row in FORMATS if row.written is not None}
-    chosen = given or by_suffix.get(path.suffix.lower())
-    if chosen is None:
-        raise UsageError(f"'{path}' has no suffix of a calibration", "use .json or .toml, or pass ⟨format⟩")
-    return chosen
+    if given is not None:
+        return given
+    name, suffix = path.name.lower(), path.suffix.lower()
+    rows = [row for row in FORMATS if row.written is not None and row.suffix == suffix]
+    named = [row for row in rows if any(fnmatchcase(name, pattern) for pattern in row.patterns)] or rows
+    if not named or named[0].written is None:
+        raise UsageError(f"'{path}' has no suffix of a calibration", "use .json, .toml or .yml, or pass ⟨format⟩")
+    return named[0].written
 
 
 def check_calibration_target(path: Path, file_format: CalibrationFormat, *, overwrite: bool) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
-from page4d.errors import InputError, listed
+from page4d.errors import InputError, UsageError, listed
 from page4d.formats.build import (
     brown_conrady,
     is_rotation,
@@ -28,7 +28,10 @@ from page4d.formats.build import (
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context, read_document, unreadable
-from page4d.geometry.rotation import rotation_angle
+from page4d.geometry.camera import move_pixel_center
+from page4d.geometry.distortion import LensModel
+from page4d.geometry.rotation import rotation_angle, rotation_vector_from_matrix
+from page4d.io.atomic import write_bytes_atomic
 
 _MAX_ROTATION_DIFFERENCE_RAD = 1e-3
 """Accepted difference of `R_` and `Rot_` of a camera, which are often written with few digits."""
@@ -122,6 +125,35 @@ def _partner(path: Path, partner: Path, has: str, lacks: str) -> _File:
     if not partner.is_file():
         raise unreadable(path, f"{partner.name} is missing ({path.name} and {partner.name} belong together)")
     return _File.of(partner, read_document(partner))
+
+
+def write(calibration: Calibration, path: Path) -> None:
+    """Write the lenses and poses of static cameras in one file, which serves as `intri.yml` and as `extri.yml`.
+
+    Raises:
+        UsageError: if the format cannot hold a camera.
+        OutputError: if the file cannot be written.
+    """
+    entries: Storage = {"names": [camera.name for camera in calibration.cameras]}
+    for camera in calibration.cameras:
+        name, lens, pose = camera.name, camera.distortion, camera.world_to_camera.numpy()
+        assert camera.image_size is not None
+        reason = "a name" if not re.fullmatch(r"[A-Za-z0-9_ -]+", name) else ""
+        reason = reason or ("a fisheye lens" if lens is not None and lens.model is LensModel.FISHEYE else "")
+        reason = reason or ("a skew" if float(camera.intrinsics[0, 1]) != 0 else "")
+        if reason:
+            raise UsageError(f"{name} has {reason} that OpenCV YAML cannot hold", "use ⟨format=page4d⟩")
+        coefficients = () if lens is None else lens.coefficients
+        entries |= {
+            f"K_{name}": move_pixel_center(camera.intrinsics, PIXEL_CENTER, INTEGER_PIXEL_CENTER).numpy(),
+            f"dist_{name}": np.array([*coefficients, *[0.0] * (5 - len(coefficients))]).reshape(-1, 1),
+            f"H_{name}": camera.image_size[0],
+            f"W_{name}": camera.image_size[1],
+            f"R_{name}": rotation_vector_from_matrix(camera.world_to_camera[:3, :3]).numpy().reshape(3, 1),
+            f"Rot_{name}": pose[:3, :3],
+            f"T_{name}": pose[:3, 3:],
+        }
+    write_bytes_atomic(path, encode_storage(entries))
 
 
 def encode_storage(entries: Storage) -> bytes:

@@ -21,9 +21,9 @@ class RigFormat:
     `read(path, content, poses) -> Calibration` of the parsed document; without `poses` it needs none, which only
     `lenses` formats distinguish, and a format without `has_poses` never has any. A format without `keys` spans a
     folder: `is_folder(path)` recognizes it, and `read(path, views)` gets the names of the views, if they are known.
-    A format with `advice`, how to convert its files, is not read. A format that is `written` has
+    A format with `advice`, how to convert its files, is not read. A format that is `written` has a `writer`
     `write(calibration, path)`, and its files end with `suffix`, "" for a folder that contains a file of the first
-    name in `patterns`.
+    name in `patterns`. Of formats with one suffix, that whose pattern a name matches first is written.
     """
 
     name: str
@@ -35,6 +35,7 @@ class RigFormat:
     has_poses: bool = True
     advice: str = ""
     written: CalibrationFormat | None = None
+    writer: str = "write"
     suffix: str = ""
 
     @property
@@ -52,7 +53,7 @@ class RigFormat:
     @property
     def write(self) -> "Callable[[Calibration, Path], object]":
         """The writer of static cameras with image sizes."""
-        write: Callable[[Calibration, Path], object] = self._function("write")
+        write: Callable[[Calibration, Path], object] = self._function(self.writer)
         return write
 
     def _function(self, name: str) -> Any:
@@ -94,6 +95,8 @@ FORMATS = (
         ("*.yml", "*.yaml", "intri.json", "extri.json", "intri.xml", "extri.xml"),
         keys=r"(K|R|Rot|T)_.+",
         lenses=True,
+        written=CalibrationFormat.OPENCV,
+        suffix=".yml",
     ),
     RigFormat("nerfstudio", "nerfstudio", ("transforms.json", "transforms_train.json"), keys="frames"),
     RigFormat("LLFF", "llff", ("poses_bounds*.npy",), keys=r"\[\]"),
@@ -103,7 +106,16 @@ FORMATS = (
     RigFormat("multical", "json_rigs", keys="camera_poses|cameras/.+/dist", reader="read_multical", lenses=True),
     RigFormat("3D Gaussian Splatting", "json_rigs", keys="#/img_name", reader="read_trainer"),
     RigFormat("Qualisys", "qualisys", ("*.qca.txt", "*.qca"), keys="<calibration>"),
-    RigFormat("Caliscope", "toml_rig", keys=r"cameras/[^/#]+/(matrix|rotation)|[^/#]+/rotation_count", lenses=True),
+    RigFormat(
+        "Caliscope",
+        "toml_rig",
+        ("camera_array.toml",),
+        keys=r"cameras/[^/#]+/(matrix|rotation)|[^/#]+/rotation_count",
+        lenses=True,
+        written=CalibrationFormat.CALISCOPE,
+        writer="write_caliscope",
+        suffix=".toml",
+    ),
     RigFormat(
         "Pose2Sim/Anipose TOML",
         "toml_rig",

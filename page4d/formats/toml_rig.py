@@ -1,4 +1,4 @@
-"""TOML of Pose2Sim, Anipose and Caliscope: one table per camera; that of Anipose is written.
+"""TOML of Pose2Sim, Anipose and Caliscope: one table per camera.
 
 The files declare no unit: Pose2Sim writes metres, Anipose usually millimetres. Metres are assumed, except in files of
 page4d, which state the unit under `[metadata]`.
@@ -7,6 +7,8 @@ Source: user guides of Pose2Sim and Anipose, "calibration"; Caliscope, `cameras/
 """
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,8 @@ from page4d.geometry.rotation import rotation_vector_from_matrix
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.json_records import readable
 
-_ANIPOSE_COEFFICIENTS = 5
-"""Coefficients k1 k2 p1 p2 k3 that Anipose reads; more are written only where they are not zero."""
+_COEFFICIENTS = 5
+"""Coefficients k1 k2 p1 p2 k3 that Anipose and Caliscope read; more are written only where they are not zero."""
 
 _CAMERA_KEYS = frozenset({"matrix", "rotation", "translation"})
 
@@ -105,33 +107,56 @@ def _camera(path: Path, key: str, content: dict[str, object], poses: bool) -> Ca
 
 
 def write(calibration: Calibration, path: Path) -> None:
-    """Write static cameras atomically.
+    """Write static cameras as Anipose's TOML atomically.
 
     Raises:
         OutputError: if the file cannot be written.
     """
-    tables = []
-    for index, camera in enumerate(calibration.cameras):
-        assert camera.image_size is not None
-        height, width = camera.image_size
-        matrix = move_pixel_center(camera.intrinsics, PIXEL_CENTER, INTEGER_PIXEL_CENTER)
-        lens = camera.distortion
-        is_fisheye = lens is not None and lens.model is LensModel.FISHEYE
-        coefficients = [] if lens is None else list(lens.coefficients)
-        if not is_fisheye:
-            count = _ANIPOSE_COEFFICIENTS if not any(coefficients[_ANIPOSE_COEFFICIENTS:]) else 8
-            coefficients = (coefficients + [0.0] * count)[:count]
-        fields = {
-            "name": readable(camera.name),
-            "size": [width, height],
-            "matrix": matrix.tolist(),
-            "distortions": coefficients,
-            "rotation": rotation_vector_from_matrix(camera.world_to_camera[:3, :3]).tolist(),
-            "translation": camera.world_to_camera[:3, 3].tolist(),
-            "fisheye": is_fisheye,
-        }
-        tables.append((f"cam_{index}", fields))
+    tables = [(f"cam_{index}", _table_of(camera)) for index, camera in enumerate(calibration.cameras)]
     tables.append(("metadata", {"adjusted": True, "error": 0.0, "unit": calibration.scale.unit}))
+    _write_tables(path, tables)
+
+
+def write_caliscope(calibration: Calibration, path: Path) -> None:
+    """Write static cameras as Caliscope's `camera_array.toml` atomically.
+
+    Caliscope numbers its cameras: cameras whose names are `cam_<number>` keep their numbers, others are counted.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    named = [re.fullmatch(r"cam_(0|[1-9]\d*)", camera.name) for camera in calibration.cameras]
+    numbers = [int(found[1]) for found in named if found is not None]
+    if len(numbers) < len(named):
+        numbers = list(range(len(named)))
+    tables = [
+        (f"cameras.{number}", {"cam_id": number, "rotation_count": 0, "ignore": False, **_table_of(camera)})
+        for number, camera in zip(numbers, calibration.cameras, strict=True)
+    ]
+    _write_tables(path, [*tables, ("metadata", {"unit": calibration.scale.unit})])
+
+
+def _table_of(camera: CalibratedCamera) -> dict[str, object]:
+    assert camera.image_size is not None
+    height, width = camera.image_size
+    lens = camera.distortion
+    is_fisheye = lens is not None and lens.model is LensModel.FISHEYE
+    coefficients = [] if lens is None else list(lens.coefficients)
+    if not is_fisheye:
+        count = _COEFFICIENTS if not any(coefficients[_COEFFICIENTS:]) else 8
+        coefficients = (coefficients + [0.0] * count)[:count]
+    return {
+        "name": readable(camera.name),
+        "size": [width, height],
+        "matrix": move_pixel_center(camera.intrinsics, PIXEL_CENTER, INTEGER_PIXEL_CENTER).tolist(),
+        "distortions": coefficients,
+        "rotation": rotation_vector_from_matrix(camera.world_to_camera[:3, :3]).tolist(),
+        "translation": camera.world_to_camera[:3, 3].tolist(),
+        "fisheye": is_fisheye,
+    }
+
+
+def _write_tables(path: Path, tables: Sequence[tuple[str, dict[str, object]]]) -> None:
     # Lists, numbers, truth values and strings without surrogates have the same form in TOML and JSON.
     lines = [
         [f"[{name}]", *(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in fields.items())]

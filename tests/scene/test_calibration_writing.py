@@ -1,9 +1,11 @@
 """Calibrations that page4d writes: its own readers and pycolmap return the same cameras."""
 
 import os
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -30,11 +32,17 @@ TARGETS = {
     CalibrationFormat.PAGE4D: "cameras.json",
     CalibrationFormat.COLMAP: "model",
     CalibrationFormat.ANIPOSE: "rig.toml",
+    CalibrationFormat.CALISCOPE: "camera_array.toml",
+    CalibrationFormat.OPENCV: "rig.yml",
 }
 
 
-def rig(scale: Scale = Scale.ARBITRARY) -> Calibration:
-    """Return cameras of all lens models, with general poses, one turned by nearly 180 degrees."""
+WITHOUT_SCALE = {CalibrationFormat.COLMAP, CalibrationFormat.OPENCV}
+NOT_IN_OPENCV = {"links.é", "cam05"}
+
+
+def rig(scale: Scale = Scale.ARBITRARY, file_format: CalibrationFormat = CalibrationFormat.PAGE4D) -> Calibration:
+    """Return cameras of all lens models of a format, with general poses, one turned by nearly 180 degrees."""
     random = torch.Generator().manual_seed(3)
     cameras = []
     for index, (name, distortion) in enumerate(LENSES.items()):
@@ -50,18 +58,20 @@ def rig(scale: Scale = Scale.ARBITRARY) -> Calibration:
                 distortion=distortion,
             )
         )
-    return Calibration(path=Path("rig"), scale=scale, cameras=tuple(cameras))
+    left_out = NOT_IN_OPENCV if file_format is CalibrationFormat.OPENCV else set()
+    kept = tuple(camera for camera in cameras if camera.name not in left_out)
+    return Calibration(path=Path("rig"), scale=scale, cameras=kept)
 
 
 @pytest.mark.parametrize("file_format", CalibrationFormat)
 @pytest.mark.parametrize("scale", Scale)
 def test_our_readers_return_what_was_written(file_format: CalibrationFormat, scale: Scale, tmp_path: Path) -> None:
-    written, path = rig(scale), tmp_path / TARGETS[file_format]
+    written, path = rig(scale, file_format), tmp_path / TARGETS[file_format]
     write_calibration(written, path, choose_format(path, None))
     found = read_calibration(path)
-    assert found.scale is (Scale.ARBITRARY if file_format is CalibrationFormat.COLMAP else scale)
+    assert found.scale is (Scale.ARBITRARY if file_format in WITHOUT_SCALE else scale)
     by_name = {camera.name: camera for camera in found.cameras}
-    assert by_name.keys() == set(LENSES)
+    assert by_name.keys() == {camera.name for camera in written.cameras}
     for camera in written.cameras:
         other = by_name[camera.name]
         assert other.image_size == camera.image_size
@@ -70,6 +80,59 @@ def test_our_readers_return_what_was_written(file_format: CalibrationFormat, sca
         values = [() if one.distortion is None else one.distortion.coefficients for one in (camera, other)]
         padded = [value + (0.0,) * (8 - len(value)) for value in values]
         assert padded[0] == padded[1]
+
+
+def test_opencv_reads_lenses_and_poses(tmp_path: Path) -> None:
+    written = rig(file_format=CalibrationFormat.OPENCV)
+    write_calibration(written, tmp_path / "rig.yml", CalibrationFormat.OPENCV)
+    storage = cv2.FileStorage(str(tmp_path / "rig.yml"), cv2.FILE_STORAGE_READ)
+    points = np.random.default_rng(0).uniform(-1, 1, (20, 3))
+    for camera in written.cameras:
+        key = "{}_" + camera.name
+        turn, shift, matrix, lens = (storage.getNode(key.format(one)).mat() for one in ("R", "T", "K", "dist"))
+        local = points @ storage.getNode(key.format("Rot")).mat().T + shift.T
+        points[local[:, 2] < 0.5] = np.linalg.inv(camera.world_to_camera.numpy())[:3] @ [0.1, 0.2, 2.0, 1.0]
+        seen = cv2.projectPoints(points, turn, shift, matrix, lens)[0].reshape(-1, 2)
+        pose = torch.from_numpy(points) @ camera.world_to_camera[:3, :3].T + camera.world_to_camera[:3, 3]
+        plane = pose[:, :2] / pose[:, 2:]
+        plane = plane if camera.distortion is None else camera.distortion.distort(plane)
+        expected = plane @ camera.intrinsics[:2, :2].T + camera.intrinsics[:2, 2]
+        np.testing.assert_allclose(seen, expected.numpy() - 0.5, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [(("cam_0", "cam_10", "cam_2"), ["0", "10", "2"]), (("cam_4", "left"), ["0", "1"])],
+)
+def test_cameras_of_caliscope_keep_their_numbers(names: tuple[str, ...], numbers: list[str], tmp_path: Path) -> None:
+    cameras = tuple(replace(camera, name=name) for camera, name in zip(rig().cameras, names, strict=False))
+    write_calibration(replace(rig(), cameras=cameras), tmp_path / "rig.toml", CalibrationFormat.CALISCOPE)
+    content = tomllib.loads((tmp_path / "rig.toml").read_text())
+    assert list(content["cameras"]) == numbers
+    assert [camera["cam_id"] for camera in content["cameras"].values()] == [int(number) for number in numbers]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("rig.toml", CalibrationFormat.ANIPOSE),
+        ("camera_array.toml", CalibrationFormat.CALISCOPE),
+        ("Rig.YML", CalibrationFormat.OPENCV),
+        ("any.json", CalibrationFormat.PAGE4D),
+        ("model", CalibrationFormat.COLMAP),
+    ],
+)
+def test_the_format_follows_from_the_name(name: str, expected: CalibrationFormat) -> None:
+    assert choose_format(Path(name), None) is expected
+
+
+@pytest.mark.parametrize(("index", "problem"), [(1, "a name"), (4, "a fisheye lens")])
+def test_what_opencv_cannot_hold_is_refused(index: int, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=problem):
+        write_calibration(
+            replace(rig(), cameras=rig().cameras[index:]), tmp_path / "rig.yml", CalibrationFormat.OPENCV
+        )
+    assert not (tmp_path / "rig.yml").exists()
 
 
 def test_colmap_reads_the_model(tmp_path: Path) -> None:
@@ -91,11 +154,12 @@ def test_colmap_reads_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file_format", CalibrationFormat)
 def test_a_file_is_replaced_only_on_request(file_format: CalibrationFormat, tmp_path: Path) -> None:
     path = tmp_path / TARGETS[file_format]
-    write_calibration(rig(), path, file_format)
-    one = replace(rig(), cameras=rig().cameras[:1])
+    whole = rig(file_format=file_format)
+    write_calibration(whole, path, file_format)
+    one = replace(whole, cameras=whole.cameras[:1])
     with pytest.raises(UsageError, match=r"exists|is not empty"):
         write_calibration(one, path, file_format)
-    assert len(read_calibration(path).cameras) == len(LENSES)
+    assert len(read_calibration(path).cameras) == len(whole.cameras)
     write_calibration(one, path, file_format, overwrite=True)
     assert len(read_calibration(path).cameras) == 1
     assert [entry.name for entry in os.scandir(tmp_path)] == [path.name]
