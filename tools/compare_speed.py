@@ -1,0 +1,77 @@
+"""Compare CPU time, run time and peak memory of `page4d reconstruct` between checkouts, run in turn.
+
+    python tools/compare_speed.py BASE NEW --run "SCENE --frames 0:16 --calibration FILE --no-preview" [--repeats 3]
+
+`--run`, which may be repeated, has the arguments of `page4d reconstruct` without `--out`. Every run is a process of
+its own with an empty cache but for models. Prints the medians, and their ratios to those of the first checkout, then
+the seconds of the stages. Set OMP_NUM_THREADS=1 on a busy machine: waiting threads take CPU time.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "page4d"
+MODELS = ("weights", "pose_model", "texture_model")
+
+
+def measure(checkout: Path, run: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return CPU seconds, seconds and peak memory in GB of one run, and the seconds of its stages."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, cache = Path(folder, "out"), Path(folder, "page4d")
+        cache.mkdir()
+        for model in filter(Path.exists, (CACHE / name for name in MODELS)):
+            (cache / model.name).symlink_to(model)
+        environment = {**os.environ, "PYTHONPATH": str(checkout), "XDG_CACHE_HOME": folder}
+        command = [sys.executable, "-m", "page4d_cli", "reconstruct", *shlex.split(run), "--out", str(out), "-q"]
+        begin = os.times()
+        with subprocess.Popen(command, env=environment) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"{checkout}: {shlex.join(command)} ended with {process.returncode}")
+        found = {
+            "CPU s": usage.ru_utime + usage.ru_stime,
+            "s": os.times().elapsed - begin.elapsed,
+            "peak GB": usage.ru_maxrss * 1024 / 1e9,
+        }
+        return found, json.loads((out / "run.json").read_text())["timings"]
+
+
+def medians(rows: list[dict[str, float]]) -> dict[str, float]:
+    """Return the median of every column."""
+    return {name: median(row.get(name, 0.0) for row in rows) for name in rows[0]}
+
+
+def main() -> None:
+    """Measure every run with every checkout."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkouts", type=Path, nargs="+")
+    parser.add_argument("--run", action="append", required=True)
+    parser.add_argument("--repeats", type=int, default=1)
+    given = parser.parse_args()
+    checkouts = [checkout.resolve() for checkout in given.checkouts]
+    for checkout in checkouts:
+        subprocess.run([sys.executable, "-m", "compileall", "-q", *checkout.glob("page4d*")], check=True)
+    for run in given.run:
+        print(f"\n{run}")
+        rounds = [[measure(checkout, run) for checkout in checkouts] for _ in range(given.repeats)]
+        base: dict[str, float] = {}
+        for checkout, measured in zip(checkouts, zip(*rounds, strict=True), strict=True):
+            found, stages = (medians(list(rows)) for rows in zip(*measured, strict=True))
+            base = base or found
+            figures = "  ".join(f"{value:8.2f} {name} ({value / base[name]:.2f})" for name, value in found.items())
+            print(f"{checkout.name:12} {figures}", flush=True)
+            print(
+                " " * 13 + ", ".join(f"{name} {seconds:.1f}" for name, seconds in stages.items() if seconds >= 0.05)
+            )
+
+
+if __name__ == "__main__":
+    main()
