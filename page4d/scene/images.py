@@ -23,7 +23,7 @@ from torch import Tensor
 
 from page4d.choices import Preprocess
 from page4d.errors import InputError, Notice, counted, listed
-from page4d.geometry.camera import denormalize_pixels, normalize_pixels, pixel_grid
+from page4d.geometry.camera import denormalize_pixels, normalize_pixels, pixel_grid, resize_intrinsics
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.pixels import fit_long_side
 from page4d.io.input_files import check_pixels, natural_key
@@ -107,13 +107,16 @@ class UndistortionMap:
         return cv2.remap(pixels, self.x, self.y, cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR)
 
 
-def undistortion_map(camera: "ViewCamera | None", size: tuple[int, int]) -> UndistortionMap | None:
-    """Compute the map for images of (height, width); None without distortion."""
+def undistortion_map(
+    camera: "ViewCamera | None", original: tuple[int, int], size: tuple[int, int] | None = None
+) -> UndistortionMap | None:
+    """Compute the map of images of this size (height, width), resized to `size` if given; None without distortion."""
     if camera is None or camera.distortion is None:
         return None
-    height, width = size
+    height, width = size or original
+    intrinsics = resize_intrinsics(camera.intrinsics, width / original[1], height / original[0])
     strips = [
-        _map_rows(camera, camera.distortion, range(row, min(row + _STRIP_ROWS, height)), (height, width))
+        _map_rows(intrinsics, camera.distortion, range(row, min(row + _STRIP_ROWS, height)), (height, width))
         for row in range(0, height, _STRIP_ROWS)
     ]
     x, y, visible = (torch.cat(parts) for parts in zip(*strips, strict=True))
@@ -121,13 +124,13 @@ def undistortion_map(camera: "ViewCamera | None", size: tuple[int, int]) -> Undi
 
 
 def _map_rows(
-    camera: "ViewCamera", distortion: Distortion, rows: range, size: tuple[int, int]
+    intrinsics: Tensor, distortion: Distortion, rows: range, size: tuple[int, int]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return x, y (top-left pixel centre at 0, as in OpenCV) and visibility of some rows."""
     height, width = size
     grid = pixel_grid(len(rows), width)
     grid[..., 1] += rows.start
-    intrinsics = camera.intrinsics.to(grid)  # single precision: errors of 0.001 px in 8K images
+    intrinsics = intrinsics.to(grid)  # single precision: errors of 0.001 px in 8K images
     ideal = normalize_pixels(grid, intrinsics)
     distorted = denormalize_pixels(distortion.distort(ideal), intrinsics)
     inside = (distorted >= 0).all(-1) & (distorted[..., 0] <= width) & (distorted[..., 1] <= height)

@@ -14,6 +14,7 @@ from page4d.choices import MaskMeaning
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.pixels import PixelTransform, fit_views
 from page4d.scene.batches import PADDING_RGB, FrameBatch, open_batches
+from page4d.scene.images import ImageFolderReader, ImageFolderSource, undistortion_map
 from page4d.scene.open import open_scene
 from page4d.scene.records import PairedFrames, Scene, View, ViewCamera
 from page4d.scene.timeline import Timeline
@@ -178,7 +179,7 @@ def through_lens(ideal: Any, distortion: Distortion) -> Any:
 
 
 @pytest.mark.parametrize("distortion", [BROWN, WIDE], ids=["brown-conrady", "fisheye"])
-@pytest.mark.parametrize("long_side", [320, 640])
+@pytest.mark.parametrize("long_side", [80, 320, 640])
 @pytest.mark.parametrize("kind", ["images", "video"])
 def test_an_undistorted_grid_is_straight(distortion: Distortion, long_side: int, kind: str, tmp_path: Path) -> None:
     ideal, shown = spots(distortion)
@@ -194,13 +195,27 @@ def test_an_undistorted_grid_is_straight(distortion: Distortion, long_side: int,
     transform = batch.pixel_transforms[0]
     image = first_picture(batch, 0)
     expected = transform.to_network(torch.from_numpy(ideal[inside])).numpy()
-    reach = round(9 * long_side / 320)
+    reach = max(round(9 * long_side / 320), 4)
     errors = []
     for x, y in expected:
         left, top = round(x) - reach, round(y) - reach
         found = centroid(image[top : top + 2 * reach, left : left + 2 * reach])
         errors.append((found[0] + left - x, found[1] + top - y))
     assert np.abs(errors).max() < 0.1
+
+
+def test_undistortion_at_a_smaller_size_is_that_of_the_original_frame(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (HEIGHT // 4, WIDTH // 4, 3), dtype=np.uint8)
+    write_images(tmp_path / "a", {"0.png": cv2.resize(noise, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)})
+    scene = with_camera(open_scene(tmp_path), WIDE)
+    size, small = (HEIGHT, WIDTH), (HEIGHT // 4, WIDTH // 4)
+    whole, source = undistortion_map(scene.views[0].camera, size), scene.views[0].source
+    assert whole is not None
+    assert isinstance(source, ImageFolderSource)
+    (original,) = ImageFolderReader(source, size).read([0])
+    expected = cv2.resize(whole.remap(original), small[::-1], interpolation=cv2.INTER_AREA)
+    found = first_picture(read(scene, WIDTH // 4, multiple=1), 0)
+    assert np.abs(255 * found - expected[..., 1]).mean() < 3  # levels, of noise
 
 
 @pytest.mark.parametrize("distortion", [BROWN, WIDE], ids=["brown-conrady", "fisheye"])
