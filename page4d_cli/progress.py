@@ -180,6 +180,35 @@ class ProgressObserver:
             self._display.update(done, total)
 
 
+_PARTS = 1000
+"""Steps of the progress of a scene among several."""
+
+
+def scenes_at_once(done: int, total: int) -> str:
+    """Format the progress of several scenes, such as "1.3/4 scenes"."""
+    return f"{done / _PARTS:.1f}/{total // _PARTS} scenes"
+
+
+class SceneProgress(ProgressObserver):
+    """Shows the notices of one of several scenes that run at once, and the progress of all, with that of each."""
+
+    def __init__(
+        self, verbosity: console.Verbosity, display: ProgressDisplay, name: str, shares: dict[str, float]
+    ) -> None:
+        super().__init__(verbosity, display)
+        self._name, self._shares = name, shares
+
+    def notice(self, notice: "Notice") -> None:
+        """Print a notice with the name of the scene."""
+        super().notice(replace(notice, marked_text=f"{self._name}: {notice.marked_text}"))
+
+    def progress(self, done: int, total: int, stage: str = "") -> None:
+        """Show the progress of all scenes; stages before the first instant are not shown."""
+        if not stage and total:
+            self._shares[self._name] = done / total
+            self._display.update(round(_PARTS * sum(self._shares.values())), _PARTS * len(self._shares))
+
+
 @contextmanager
 def displayed_progress(
     label: str, amount: Callable[[int, int], str], *, quiet: bool = False

@@ -1,9 +1,8 @@
-"""The jobs of a batch: scenes and their output folders, run one after another, and their outcomes in `batch.json`.
+"""The jobs of a batch: scenes and their output folders, run in processes, and their outcomes in `batch.json`.
 
-Scenes run in a separate process, so that the batch survives if that is killed.
+Scenes run in separate processes, so that the batch survives if one is killed.
 """
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -11,18 +10,19 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from threading import Lock
+from typing import cast
 
 from pydantic import Field
 
 import page4d
-from page4d.errors import InterruptedRunError, Observer, Page4DError, Stopped, UsageError, listed
+from page4d.errors import InterruptedRunError, Observer, Page4DError, UsageError, listed
 from page4d.io.atomic import real_path, write_bytes_atomic
 from page4d.io.json_records import FileModel, format_json, readable
 from page4d.io.limits import known_error
@@ -174,20 +174,35 @@ Watch = Callable[[SceneJob], AbstractContextManager[Observer]]
 """Opens the observer of a scene."""
 
 
-def in_a_process(jobs: Sequence[SceneJob], work: Work, watch: Watch) -> Iterator[SceneOutcome]:
-    """Run jobs one after another in one process, which keeps loaded weights; a process that dies is replaced.
+def in_processes(jobs: Sequence[SceneJob], work: Work, watch: Watch, number: int = 1) -> Iterator[SceneOutcome]:
+    """Run jobs in `number` processes at once, which keep loaded weights, and yield outcomes in order of completion.
+
+    A process that dies is replaced.
 
     Raises:
-        InterruptedRunError: if a signal ended this process; the current scene then stops between two files.
+        InterruptedRunError: if a signal ended this process; the current scenes then stop between two files.
     """
-    process = SceneProcess(work)
+    waiting, idle = list(reversed(jobs)), [SceneProcess(work) for _ in range(min(number, len(jobs)))]
+    busy: dict[Connection, SceneProcess] = {}
+    if number > 1:  # a thread that waits for others of its process leaves the core to another process
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        for job in jobs:
-            with watch(job) as observer:
-                outcome = process.run(job, observer)
-            yield outcome
+        while waiting or busy:
+            while waiting and idle:
+                process = idle.pop()
+                busy[process.begin(waiting.pop(), watch)] = process
+            for connection in cast("list[Connection]", wait(list(busy))):
+                outcome = busy[connection].follow()
+                if outcome is not None:
+                    idle.append(busy.pop(connection))
+                    yield outcome
+    except BaseException:  # also one of the caller, who then takes no more outcomes
+        for process in busy.values():
+            process.stop()
+        raise
     finally:
-        process.close()
+        for process in (*idle, *busy.values()):
+            process.close()
 
 
 class SceneProcess:
@@ -197,22 +212,48 @@ class SceneProcess:
         self._work = work
         self._process: BaseProcess | None = None
         self._connection: Connection | None = None
+        self._job: SceneJob | None = None
+        self._watching = ExitStack()
 
-    def run(self, job: SceneJob, observer: Observer) -> SceneOutcome:
-        """Run a job and return its outcome; the observer receives its notices and progress."""
+    def begin(self, job: SceneJob, watch: Watch) -> Connection:
+        """Begin a job, watched by an observer, and return the connection from which its messages come."""
         connection = self._open()
-        try:
+        self._observer = self._watching.enter_context(watch(job))
+        self._job = job
+        with suppress(BrokenPipeError, ConnectionResetError):  # `follow` finds that the process has died
             connection.send(job)
-            return self._follow(connection, observer)
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            return self._killed(job)
-        except (InterruptedRunError, Stopped, KeyboardInterrupt):
-            self._stop()
-            raise
+        return connection
+
+    def follow(self) -> SceneOutcome | None:
+        """Forward the next message to the observer; return the outcome of the job at its end, None before."""
+        assert self._connection is not None
+        assert self._job is not None
+        try:
+            message = self._connection.recv()
+        except (EOFError, ConnectionResetError):
+            message = self._killed(self._job)
+        if isinstance(message, SceneOutcome):
+            self._job = None
+            self._watching.close()
+            return message
+        if isinstance(message, Notice):
+            self._observer.notice(message)
+        else:
+            self._observer.progress(*message)
+        return None
+
+    def stop(self) -> None:
+        """Send SIGTERM; `close` waits until the scene has stopped between two files."""
+        if self._process is not None:
+            self._process.terminate()
 
     def close(self) -> None:
-        """End the process, which is idle or already stopping."""
+        """End the process, after its job."""
+        self._watching.close()
         if self._connection is not None:
+            with suppress(EOFError, OSError):
+                while self._job is not None and not isinstance(self._connection.recv(), SceneOutcome):
+                    pass
             self._connection.close()
         if self._process is not None:
             self._process.join()
@@ -232,17 +273,6 @@ class SceneProcess:
             remote.close()
         return self._connection
 
-    def _follow(self, connection: Connection, observer: Observer) -> SceneOutcome:
-        """Forward messages to the observer until the outcome arrives."""
-        while True:
-            message = connection.recv()
-            if isinstance(message, SceneOutcome):
-                return message
-            if isinstance(message, Notice):
-                observer.notice(message)
-            else:
-                observer.progress(*message)
-
     def _killed(self, job: SceneJob) -> SceneOutcome:
         """Return the outcome of a job whose process died."""
         assert self._process is not None
@@ -259,14 +289,6 @@ class SceneProcess:
                 "hint": in_options(LESS_MEMORY),
             }
         )
-
-    def _stop(self) -> None:
-        """Send SIGTERM and wait until the scene has stopped between two files."""
-        if self._process is not None:
-            self._process.terminate()
-            with contextlib.suppress(EOFError, OSError):
-                while not isinstance(self._connection and self._connection.recv(), SceneOutcome):
-                    pass
 
 
 class _Sender:
@@ -295,7 +317,7 @@ class _Sender:
 def _serve(connection: Connection, work: Work) -> None:
     """Run jobs until the other end is closed."""
     os.setpgrp()  # Ctrl-C in a terminal then reaches the batch only, which forwards it
-    with contextlib.suppress(EOFError, OSError):
+    with suppress(EOFError, OSError):
         while True:
             job = connection.recv()
             connection.send(outcome_of(job, work, _Sender(connection)))

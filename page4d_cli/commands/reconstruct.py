@@ -6,18 +6,19 @@ It runs one scene, prints its plan, or runs a batch, in this process or on a clu
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import PositiveInt
 
 from page4d.choices import ExistingOutput, Registration
 from page4d.options import OUTPUT, NetworkOptions, Option, ReconstructSettings, SceneOptions
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
-from page4d_cli.progress import count, displayed_progress, observed_run
+from page4d_cli.progress import SceneProgress, count, displayed_progress, observed_run, scenes_at_once
 from page4d_cli.reports import report_batch, report_plan, report_run
 
 if TYPE_CHECKING:
@@ -57,6 +58,24 @@ class Show:
 
     as_json: bool
     verbosity: console.Verbosity
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where scenes run: `jobs` at once on this machine, or on a Ray cluster."""
+
+    jobs: int
+    distributed: str | None
+
+    def shared(self, request: Request) -> Request:
+        """Return the request of each of several scenes at once, which share the memory."""
+        if self.jobs == 1:
+            return request
+        from page4d.run.memory import usable_bytes
+        from page4d.weights.loading import choose_device
+
+        whole = request.settings.memory_bytes or usable_bytes(choose_device(request.network.device))
+        return replace(request, settings=replace(request.settings, memory_bytes=whole // self.jobs))
 
 
 def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | None) -> None:
@@ -130,9 +149,9 @@ def show_plan(request: Request, job: "SceneJob", show: Show) -> None:
 
 
 def run_batch(
-    request: Request, jobs: list["SceneJob"], root: Path, show: Show, distributed: str | None, *, dry_run: bool
+    request: Request, jobs: list["SceneJob"], root: Path, show: Show, where: Place, *, dry_run: bool
 ) -> None:
-    """Reconstruct scenes one after another, or in parallel on a cluster, and print their outcomes.
+    """Reconstruct scenes in processes of this machine, or in parallel on a cluster, and print their outcomes.
 
     Raises:
         BatchError: if a scene failed.
@@ -152,7 +171,7 @@ def run_batch(
     record, stopped = BatchRecord(scenes=list(ended.values())), None
     try:
         with stops_cleanly():
-            for outcome in _outcomes(request, jobs, show, distributed):
+            for outcome in _outcomes(request, jobs, show, where):
                 ended[Path(outcome.out).name] = outcome
                 record = BatchRecord(scenes=list(ended.values()))
                 record.write(root)
@@ -176,19 +195,23 @@ def run_batch(
         )
 
 
-def _outcomes(
-    request: Request, jobs: list["SceneJob"], show: Show, distributed: str | None
-) -> Iterator["SceneOutcome"]:
-    if distributed is None:
-        from page4d.batch.jobs import in_a_process
+def _outcomes(request: Request, jobs: list["SceneJob"], show: Show, where: Place) -> Iterator["SceneOutcome"]:
+    if where.distributed is None:
+        from page4d.batch.jobs import in_processes
+        from page4d.errors import size_of
 
-        yield from in_a_process(jobs, partial(_until_stopped, request), _watch(jobs, show))
+        request = where.shared(request)
+        if where.jobs > 1:
+            share = size_of(request.settings.memory_bytes or 0)
+            _print_step(f"{where.jobs} scenes at once, each within {share} of memory", show)
+        with _watch(jobs, show, where.jobs) as watch:
+            yield from in_processes(jobs, partial(_until_stopped, request), watch, where.jobs)
         return
     from page4d.batch.ray import on_cluster
     from page4d.batch.ray_connection import joined_cluster, parse_distributed
 
     with joined_cluster(
-        parse_distributed(distributed), partial(console.print_notice, verbosity=show.verbosity)
+        parse_distributed(where.distributed), partial(console.print_notice, verbosity=show.verbosity)
     ) as ray:
         device = request.network.device
         gpu = device.startswith("cuda") or (device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
@@ -197,14 +220,33 @@ def _outcomes(
             yield outcome
 
 
-def _watch(jobs: list["SceneJob"], show: Show) -> "Watch":
+@contextmanager
+def _watch(jobs: list["SceneJob"], show: Show, number: int) -> Iterator["Watch"]:
+    """Show the progress of the scene that runs or, of several at once, that of all."""
+    from page4d.errors import Level, Notice
+
+    texts = {job.name: f"[{place}/{len(jobs)}] {job.scene}" for place, job in enumerate(jobs, start=1)}
+
     @contextmanager
-    def watch(job: "SceneJob") -> Iterator["Observer"]:
-        _print_step(f"[{jobs.index(job) + 1}/{len(jobs)}] {job.scene}", show)
+    def alone(job: "SceneJob") -> Iterator["Observer"]:
+        _print_step(texts[job.name], show)
         with observed_run(show.verbosity) as observer:
             yield observer
 
-    return watch
+    if number == 1:
+        yield alone
+        return
+    shares = dict.fromkeys(texts, 0.0)
+    with displayed_progress("reconstruct", scenes_at_once, quiet=show.verbosity.quiet) as display:
+
+        @contextmanager
+        def among_others(job: "SceneJob") -> Iterator["Observer"]:
+            console.print_notice(Notice(texts[job.name], Level.STEP), show.verbosity, display.console)
+            scene = SceneProgress(show.verbosity, display, job.name, shares)
+            yield scene
+            scene.progress(1, 1)
+
+        yield among_others
 
 
 def _print_step(text: str, show: Show) -> None:
@@ -272,6 +314,10 @@ def reconstruct(
             "ray[://HOST:PORT]",
         ),
     ] = None,
+    jobs: Annotated[
+        PositiveInt,
+        Option("Reconstruct this many scenes at once on this machine; they share its memory.", BATCH, "N"),
+    ] = 1,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = False,
@@ -280,6 +326,12 @@ def reconstruct(
     from page4d.batch.jobs import SceneJob, scene_jobs
     from page4d.errors import UsageError
 
+    if jobs > 1 and (distributed is not None or len(scenes) == 1):
+        other = (
+            "one scene" if distributed is None else "--distributed, whose cluster decides how many scenes run at once"
+        )
+        raise UsageError(f"--jobs {jobs} with {other}", "leave it out")
+
     if overwrite and resume:
         raise UsageError("--overwrite and --resume contradict each other", "give one of them")
     existing = ExistingOutput.OVERWRITE if overwrite else ExistingOutput.RESUME if resume else ExistingOutput.REFUSE
@@ -287,7 +339,7 @@ def reconstruct(
     show = Show(as_json=as_json, verbosity=console.Verbosity(quiet=quiet, verbose=verbose))
     with stops_cleanly():
         if len(scenes) > 1 or batch:
-            run_batch(request, scene_jobs(scenes, out), out, show, distributed, dry_run=dry_run)
+            run_batch(request, scene_jobs(scenes, out), out, show, Place(jobs, distributed), dry_run=dry_run)
         elif dry_run:
             show_plan(request, SceneJob(scene=scenes[0], out=out), show)
         else:

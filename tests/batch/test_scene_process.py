@@ -3,13 +3,14 @@
 import errno
 import os
 import signal
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from page4d.batch.jobs import BatchRecord, SceneJob, SceneStatus, in_a_process, not_begun, outcome_of, scene_jobs
+from page4d.batch.jobs import BatchRecord, SceneJob, SceneStatus, in_processes, not_begun, outcome_of, scene_jobs
 from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.scene.records import Notice
 
@@ -61,6 +62,14 @@ class RecordingObserver:
         self.steps.append((done, total))
 
 
+def wait_for_the_other(job, observer):
+    """End when the other scene has begun, too."""
+    job.out.mkdir(parents=True)
+    while not all((job.out.parent / name).is_dir() for name in ("a", "b")):
+        time.sleep(0.01)
+    return work(job, observer)
+
+
 @contextmanager
 def interrupted_on_progress(_):
     class Interrupting(RecordingObserver):
@@ -77,7 +86,7 @@ def test_every_scene_runs_whatever_happens_to_the_others(tmp_path):
     def watch(_):
         yield observer
 
-    fine, broken, killed, crashed, last = in_a_process(jobs, work, watch)
+    fine, broken, killed, crashed, last = in_processes(jobs, work, watch)
     assert [outcome.status for outcome in (fine, last)] == [SceneStatus.COMPLETE] * 2
     assert (fine.num_times, fine.num_views, fine.num_points, fine.warnings) == (2, 1, 7, ["a warning"])
     assert (broken.exit_code, broken.error, broken.hint) == (3, "no video", "add one")
@@ -92,11 +101,27 @@ def test_every_scene_runs_whatever_happens_to_the_others(tmp_path):
     assert observer.notices[2] != observer.notices[3]
 
 
-def test_an_interruption_stops_the_scene_and_waits_for_it(tmp_path):
-    job = SceneJob(scene=tmp_path / "scene", out=tmp_path / "done")
+def test_scenes_run_at_once_in_processes_of_their_own(tmp_path):
+    jobs = scene_jobs([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
+    observers = {job.name: RecordingObserver() for job in jobs}
+
+    @contextmanager
+    def watch(job):
+        yield observers[job.name]
+
+    outcomes = list(in_processes(jobs, wait_for_the_other, watch, 2))
+    assert {outcome.out for outcome in outcomes} == {str(job.out) for job in jobs}
+    assert {outcome.status for outcome in outcomes} == {SceneStatus.COMPLETE}
+    assert all(len(observer.notices) == 1 for observer in observers.values())
+    assert observers["a"].notices != observers["b"].notices
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_interruption_stops_all_scenes_and_waits_for_them(number, tmp_path):
+    jobs = [SceneJob(scene=tmp_path / "scene", out=tmp_path / name) for name in ("a", "b")]
     with pytest.raises(InterruptedRunError, match="Ctrl-C"):
-        list(in_a_process([job], wait_for_signal, interrupted_on_progress))
-    assert not job.out.exists()
+        list(in_processes(jobs, wait_for_signal, interrupted_on_progress, number))
+    assert not any(job.out.exists() for job in jobs)
 
 
 def test_output_folders_are_named_after_scenes(tmp_path):

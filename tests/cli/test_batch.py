@@ -44,6 +44,24 @@ def test_a_dry_run_prints_every_plan_and_writes_nothing(scenes, tmp_path, cli):
     assert not (tmp_path / "root").exists()
 
 
+def test_scenes_at_once_have_the_results_and_the_order_of_single_runs(scenes, tmp_path, cli, reconstruct):
+    root = tmp_path / "results"
+    ended = cli("reconstruct", *scenes, "--out", root, *NETWORK, "--jobs", 2)
+    assert ended.code == 8
+    assert "2 scenes at once, each within" in ended.err
+    record = json.loads((root / "batch.json").read_text())
+    assert [scene["status"] for scene in record["scenes"]] == ["complete", "failed", "complete"]
+    assert reconstruct(scenes[2], tmp_path / "alone").code == 0
+    assert bytes_of(root / "two") == bytes_of(tmp_path / "alone")
+
+
+@pytest.mark.parametrize("options", [["one"], ["one", "two", "--distributed", "ray"]])
+def test_jobs_without_several_scenes_on_this_machine_are_refused(options, tmp_path, cli):
+    ended = cli("reconstruct", *options, "--out", tmp_path / "out", "--jobs", 2)
+    assert (ended.code, ended.err.count("\n")) == (2, 2)
+    assert "--jobs 2 with" in ended.err
+
+
 def test_an_unknown_cluster_is_refused(scenes, tmp_path, reconstruct):
     ended = reconstruct(scenes[0], tmp_path / "out", "--distributed", "slurm")
     assert (ended.code, ended.err) == (

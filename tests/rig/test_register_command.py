@@ -189,6 +189,6 @@ def test_named_people_fetch_their_model_as_named_weights_do(monkeypatch: pytest.
         settings=ReconstructSettings(register=Registration.PEOPLE),
         existing=ExistingOutput.REFUSE,
     )
-    monkeypatch.setattr("page4d.batch.jobs.in_a_process", lambda *_: iter(()))
+    monkeypatch.setattr("page4d.batch.jobs.in_processes", lambda *_: iter(()))
     run_batch(request, [], Path("out"), Show(as_json=False, verbosity=Verbosity(quiet=True)), None, dry_run=False)
     assert len(fetched) == 2
