@@ -1,13 +1,16 @@
-"""Robust bundle adjustment of a static rig over body keypoints and texture, with unknown lenses.
+"""Robust bundle adjustment, and that of a static rig over body keypoints and texture, with unknown lenses.
 
-Observations of one scene point are merged from the matches of accepted pairs of views.
+Observations of one scene point are merged from the matches of accepted pairs of views. The poses of a board are
+adjusted by the same `LeastSquares` (`page4d/rig/board_rig.py`).
 
 Source: Triggs et al., "Bundle adjustment - a modern synthesis", 2000: Levenberg-Marquardt with the points eliminated
 (Schur complement); robust kernels as in section 3.3.
 """
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -232,6 +235,155 @@ def joints_of(points: Float[Array, "P 3"], tracks: Observations) -> Float[Array,
     return joints
 
 
+_FIRST_DAMPING, _LEAST_DAMPING, _MAX_DAMPING = 1e-3, 1e-9, 1e8
+_GAUGE = 1e6
+"""Weight of a fixed direction, in units of the largest diagonal entry of the normal equations."""
+
+StateT = TypeVar("StateT")
+
+
+class LeastSquares(ABC, Generic[StateT]):
+    """Levenberg-Marquardt over N observations, each of a view and of one of M blocks (points, poses), with priors.
+
+    Errors are in sigmas under Cauchy kernels. The F parameters of views are solved for where they are `free`, after
+    the B parameters of every block have been eliminated. `columns` are the K parameters of each view; F is none.
+    """
+
+    view: Int[_Indices, " N"]
+    block: Int[_Indices, " N"]
+    weights: Float[Array, " N"]
+    columns: Int[_Indices, "V K"]
+    free: Bool[NDArray[np.bool_], " F"]
+
+    @abstractmethod
+    def residuals(self, state: StateT) -> Float[Array, "N 2"]:
+        """Return the errors in sigmas."""
+
+    @abstractmethod
+    def linearized(self, state: StateT) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 K"], Float[Array, "N 2 B"]]:
+        """Return the errors, and their derivatives by the parameters of the view and of the block."""
+
+    @abstractmethod
+    def prior(self, state: StateT) -> tuple[Float[Array, " R"], Float[Array, "R F"]]:
+        """Return errors of parameters from their expected values in sigmas, and the derivatives."""
+
+    @abstractmethod
+    def moved(self, state: StateT, change: Float[Array, " F"], blocks: Float[Array, "M B"]) -> StateT | None:
+        """Return a state after a step, None if there is none."""
+
+    def gauge(self, state: StateT) -> Float[Array, "G F"]:  # noqa: ARG002
+        """Return unit vectors of parameters along which a state stays although no error determines it."""
+        return np.zeros((0, len(self.free)))
+
+    def cost(self, state: StateT) -> float:
+        """Return the sum of Cauchy kernels and priors."""
+        return float(
+            self.weights @ np.log1p((self.residuals(state) ** 2).sum(-1)) + (self.prior(state)[0] ** 2).sum()
+        )
+
+    def minimise(self, state: StateT, tolerance: float, iterations: int) -> StateT:
+        """Return a state after steps that decrease the cost, until they do so by less than a share of it."""
+        cost, damping = self.cost(state), _FIRST_DAMPING
+        for _ in range(iterations):
+            system = Normal(self, state)
+            while damping < _MAX_DAMPING:
+                candidate = system.step(damping)
+                new_cost = np.inf if candidate is None else self.cost(candidate)
+                if candidate is not None and new_cost < cost:
+                    break
+                damping *= 10
+            else:
+                return state
+            done = cost - new_cost <= tolerance * cost
+            state, cost, damping = candidate, new_cost, max(damping / 10, _LEAST_DAMPING)
+            if done:
+                break
+        return state
+
+
+class Normal(Generic[StateT]):
+    """Normal equations at a state, by default weighted by the kernel, with the blocks eliminated in each step.
+
+    `pulls` [M, F] are what every block adds to the right side.
+    """
+
+    def __init__(
+        self, problem: LeastSquares[StateT], state: StateT, weight: Float[Array, " N"] | None = None
+    ) -> None:
+        self.problem, self.state = problem, state
+        residual, by_view, by_block = problem.linearized(state)
+        if weight is None:
+            weight = problem.weights / (1 + (residual**2).sum(-1))
+        size, num_blocks = len(problem.free), int(problem.block.max()) + 1
+        weighted = by_view * weight[:, None, None]
+        hessian = np.zeros((size + 1, size + 1))
+        for view, columns in enumerate(problem.columns):
+            both = (part[problem.view == view].reshape(-1, len(columns)) for part in (weighted, by_view))
+            hessian[np.ix_(columns, columns)] += next(both).T @ next(both)
+        # Rows of one view and block follow each other; several views may have one lens.
+        starts = np.flatnonzero(np.diff(problem.view, prepend=-1) | np.diff(problem.block, prepend=-1))
+        block, columns = problem.block[starts], problem.columns[problem.view[starts]]
+        own = np.concatenate([by_block, -residual[..., None]], axis=-1)
+        mixed = np.zeros((num_blocks, size + 1, own.shape[-1]))
+        within = np.zeros((num_blocks, by_block.shape[-1], own.shape[-1]))
+        np.add.at(mixed, (block[:, None], columns), np.add.reduceat(np.einsum("nri,nrj->nij", weighted, own), starts))
+        weighted = by_block * weight[:, None, None]
+        np.add.at(within, block, np.add.reduceat(np.einsum("nri,nrj->nij", weighted, own), starts))
+        self.coupling = np.ascontiguousarray(np.swapaxes(mixed[:, :-1, :-1], 1, 2))
+        self.pulls = mixed[:, :-1, -1]
+        self.block_hessian, self.block_gradient = within[..., :-1], within[..., -1]
+        value, slope = problem.prior(state)
+        self.hessian = hessian[:-1, :-1] + slope.T @ slope
+        self.gradient = self.pulls.sum(0) - slope.T @ value
+
+    def reduced(self, damping: float = 0.0) -> tuple[Array, Array, Array]:
+        """Return the matrix and right side of the free parameters, and the inverse of the blocks."""
+        diagonal = np.einsum("pii->pi", self.block_hessian)
+        floor = 1e-12 * diagonal.max(initial=1e-300)
+        inverse = np.linalg.inv(
+            self.block_hessian + np.eye(diagonal.shape[1]) * (damping * diagonal + floor)[:, None]
+        )
+        size = len(self.gradient)
+        eliminated = (inverse @ self.coupling).reshape(-1, size)
+        matrix = self.hessian - self.coupling.reshape(-1, size).T @ eliminated
+        matrix += np.diag(damping * np.diag(self.hessian))
+        right = self.gradient - eliminated.T @ self.block_gradient.reshape(-1)
+        still = self.problem.gauge(self.state)
+        matrix += _GAUGE * np.diag(self.hessian).max() * still.T @ still
+        free = self.problem.free
+        return matrix[np.ix_(free, free)], right[free], inverse
+
+    def step(self, damping: float) -> StateT | None:
+        """Return the state after one damped step."""
+        matrix, right, inverse = self.reduced(damping)
+        free, change = self.problem.free, np.zeros(len(self.gradient))
+        diagonal = np.diag(self.hessian)[free]
+        scale = np.where(diagonal > 0, diagonal, 1.0) ** -0.5  # parameters have several units
+        change[free] = scale * np.linalg.lstsq(matrix * np.outer(scale, scale), right * scale, rcond=None)[0]
+        blocks = (inverse @ (self.block_gradient - self.coupling @ change)[..., None])[..., 0]
+        return self.problem.moved(self.state, change, blocks)
+
+
+def in_camera(poses: Float[Array, "N 4 4"], points: Float[Array, "N 3"]) -> Float[Array, "N 3"]:
+    """Return points after the transforms of each."""
+    return np.asarray(np.einsum("nij,nj->ni", poses[:, :3, :3], points) + poses[:, :3, 3])
+
+
+def motions(vectors: Float[Array, "N 6"]) -> Float[Array, "N 4 4"]:
+    """Return transforms by a rotation vector and a translation."""
+    poses = np.tile(np.eye(4), (len(vectors), 1, 1))
+    poses[:, :3, :3], poses[:, :3, 3] = exp_rotation(vectors[:, :3]), vectors[:, 3:]
+    return poses
+
+
+def by_motion(local: Float[Array, "N 3"]) -> Float[Array, "N 3 6"]:
+    """Return the derivatives of points by a motion of their frame: rotation vector and translation."""
+    x, y, z = local.T
+    zero = np.zeros_like(x)
+    turn = np.stack([zero, z, -y, -z, zero, x, y, -x, zero], -1).reshape(-1, 3, 3)
+    return np.concatenate([turn, np.broadcast_to(np.eye(3), turn.shape)], -1)
+
+
 CORRELATED_POSES = 10
 """Poses of people that count as an independent one: those of a third of a second."""
 
@@ -277,15 +429,12 @@ _DEPTHS = (0.25, 0.75)
 _BEHIND = 1e3
 """Residual in sigmas of a point behind a camera; its derivative is 0."""
 
-_GAUGE = 1e6
-"""Weight of the fixed scale, in units of the largest diagonal entry of the normal equations."""
-
 _MAX_LENS_STEP = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Adjustment:
-    """Adjusted cameras and points of a part of the rig; the first camera and the scale are those of the start.
+    """Adjusted cameras and points of a part of the rig; fixed cameras and the scale are those of the start.
 
     Of each lens, `log_focal` is the logarithm of the factor on its focal length, and `focal_std` its standard
     deviation; 0 where the lens is known. `residual_px` are reprojection errors of the observations of `tracks`.
@@ -341,7 +490,7 @@ class Adjustment:
             across = np.stack([-along[:, 1], along[:, 0]], -1) / np.linalg.norm(along, axis=-1, keepdims=True)
             by_seen = across[:, None] @ by_seen
             # A pixel of the first camera keeps its place: the scene moves with the camera instead.
-            change = np.concatenate([-by_seen @ relative[:3, :3] @ _by_motion(local), by_seen @ _by_motion(seen)], -1)
+            change = np.concatenate([-by_seen @ relative[:3, :3] @ _by_camera(local), by_seen @ _by_camera(seen)], -1)
             both = np.concatenate([np.arange(7 * view, 7 * view + 7) for view in (first, second)])
             variance = (change @ self.covariance[np.ix_(both, both)] @ np.swapaxes(change, 1, 2)).mean()
             std[first, second] = np.sqrt(max(float(variance), 0.0))
@@ -355,12 +504,13 @@ def adjust(
     groups: Int[_Indices, " V"],
     *,
     texture_sigma: float = TEXTURE_SIGMA,
+    fixed: Collection[int] = (0,),
 ) -> Adjustment | None:
     """Triangulate tracks and adjust cameras, points and unknown lenses, each of a group of equal ones; -1 is known.
 
-    `texture_sigma` is the Cauchy scale of texture in focal lengths. Observations far from the
-    result of a first adjustment are dropped and a second one follows. The result is None if no point can be
-    triangulated.
+    `texture_sigma` is the Cauchy scale of texture in focal lengths. `fixed` cameras stay; of fewer than two, the
+    scale stays, too. Observations far from the result of a first adjustment are dropped and a second one follows. The
+    result is None if no point can be triangulated.
     """
     tracks = _thinned(tracks)
     cameras, matrices, lenses = world_to_camera, intrinsics, np.zeros(groups.max(initial=-1) + 1)
@@ -369,8 +519,9 @@ def adjust(
         tracks = tracks.select(usable[tracks.point])
         if tracks.num_points == 0:
             return None
-        problem = _Problem(tracks, intrinsics, groups, texture_sigma)
-        state = problem.minimise(_State(cameras, points[usable], lenses), _TOLERANCE if is_last else _FIRST_TOLERANCE)
+        problem = _Problem(tracks, intrinsics, groups, texture_sigma, fixed)
+        start, tolerance = _State(cameras, points[usable], lenses), _TOLERANCE if is_last else _FIRST_TOLERANCE
+        state = problem.minimise(start, tolerance, _MAX_ITERATIONS)
         cameras, lenses, matrices = state.cameras, state.lenses, problem.scaled_intrinsics(state.lenses)
         distance = np.linalg.norm(problem.residuals(state), axis=-1)
         if not is_last:
@@ -412,15 +563,13 @@ def _by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
     return np.stack([np.stack([1 / z, zero, -x / z**2], -1), np.stack([zero, 1 / z, -y / z**2], -1)], -2)
 
 
-def _by_motion(local: Float[Array, "N 3"]) -> Float[Array, "N 3 7"]:
+def _by_camera(local: Float[Array, "N 3"]) -> Float[Array, "N 3 7"]:
     """Return the derivatives of points by the camera's motion and its log focal length, which magnifies x and y."""
-    turn = np.swapaxes(np.cross(np.eye(3), local[:, None]), 1, 2)
-    unit = np.broadcast_to(np.eye(3), turn.shape)
-    return np.concatenate([turn, unit, local[..., None] * [[1.0], [1.0], [0.0]]], -1)
+    return np.concatenate([by_motion(local), local[..., None] * [[1.0], [1.0], [0.0]]], -1)
 
 
-class _Problem:
-    """Residuals, Jacobians and steps. Parameters of cameras: a motion in the camera's frame; lenses of groups."""
+class _Problem(LeastSquares[_State]):
+    """Adjustment of cameras, by motions in their frames, and of the lenses of groups; blocks are points."""
 
     def __init__(
         self,
@@ -428,24 +577,29 @@ class _Problem:
         intrinsics: Float[Array, "V 3 3"],
         groups: Int[_Indices, " V"],
         texture_sigma: float,
+        fixed: Collection[int],
     ) -> None:
         self.tracks, self.intrinsics, self.groups = tracks, intrinsics, groups
+        self.view, self.block = tracks.view, tracks.point
         focal = np.sqrt(intrinsics[:, 0, 0] * intrinsics[:, 1, 1])
         self.sigma_px = focal[tracks.view] * np.where(tracks.is_people, _PEOPLE_SIGMA, texture_sigma)
         self.weights = tracks.weights / np.where(tracks.is_people, _JOINTS_PER_SAMPLE, 1.0)
-        self.starts: Int[NDArray[np.int64], " P"] = np.flatnonzero(np.diff(tracks.point, prepend=-1))
         num_groups, num_views = groups.max(initial=-1) + 1, len(groups)
         # The principal point of an unknown lens is the centre of the picture.
         relative = np.log(focal / (2 * intrinsics[:, :2, 2].max(axis=1) * START_FOCAL))
         self.prior_mean = np.zeros(num_groups)
         self.prior_mean[groups[groups >= 0]] = -relative[groups >= 0]
         mean = np.full((num_groups, num_groups), 1 / max(num_groups, 1))
-        self.precision = mean / max(num_groups, 1) / _FOCAL_PRIOR**2 + (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
+        precision = mean / max(num_groups, 1) / _FOCAL_PRIOR**2 + (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
         # Columns of the parameters of each view; that of the lens of a known one is the last, which is never free.
-        size = 6 * num_views + num_groups
-        lens = np.where(groups >= 0, 6 * num_views + groups, size)
-        self.columns = np.concatenate([np.arange(6 * num_views).reshape(-1, 6), lens[:, None]], axis=1)
-        self.free = np.arange(size) >= 6
+        cameras = np.arange(6 * num_views).reshape(-1, 6)
+        size = cameras.size + num_groups
+        lens = np.where(groups >= 0, cameras.size + groups, size)
+        self.columns = np.concatenate([cameras, lens[:, None]], axis=1)
+        self.prior_slope = np.pad(np.linalg.cholesky(precision).T, ((0, 0), (cameras.size, 0)))
+        self.free = np.ones(size, bool)
+        self.free[cameras[list(fixed)]] = False
+        self.fixes_scale = len(fixed) < 2
 
     def of_views(self, lenses: Float[Array, " G"]) -> Float[Array, " V"]:
         """Return the log factor on the focal length of every view."""
@@ -457,54 +611,41 @@ class _Problem:
         scaled[:, :2, :2] *= np.exp(self.of_views(lenses)[:, None, None])
         return scaled
 
-    def _in_camera(self, state: _State) -> Float[Array, "N 3"]:
-        camera = state.cameras[self.tracks.view]
-        rotated = np.einsum("nij,nj->ni", camera[:, :3, :3], state.points[self.tracks.point])
-        return np.asarray(rotated + camera[:, :3, 3])
-
     def residuals(self, state: _State) -> Float[Array, "N 2"]:
         """Return reprojection errors in sigmas."""
-        local, view = self._in_camera(state), self.tracks.view
+        local = in_camera(state.cameras[self.view], state.points[self.block])
         front = local[:, 2] > 0
         plane = local / np.where(front, local[:, 2], 1.0)[:, None]
-        matrix = self.scaled_intrinsics(state.lenses)[view]
+        matrix = self.scaled_intrinsics(state.lenses)[self.view]
         error = np.einsum("nij,nj->ni", matrix[:, :2], plane) - self.tracks.pixels
         return np.where(front[:, None], error / self.sigma_px[:, None], _BEHIND)
 
-    def cost(self, state: _State) -> float:
-        """Return the sum of Cauchy kernels and the prior on the lenses."""
-        squared = (self.residuals(state) ** 2).sum(-1)
-        change = state.lenses - self.prior_mean
-        return float(self.weights @ np.log1p(squared) + change @ self.precision @ change)
-
-    def jacobians(self, state: _State) -> tuple[Float[Array, "N 2 7"], Float[Array, "N 2 3"]]:
-        """Return derivatives of the residuals by the camera's motion and log focal length, and by the point."""
-        view = self.tracks.view
-        local = self._in_camera(state)
+    def linearized(self, state: _State) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 7"], Float[Array, "N 2 3"]]:
+        """Return these, and derivatives by the camera's motion and log focal length, and by the point."""
+        local = in_camera(state.cameras[self.view], state.points[self.block])
         front = local[:, 2] > 0
         local = np.where(front[:, None], local, [0.0, 0.0, 1.0])
-        matrix = self.scaled_intrinsics(state.lenses)[view, :2, :2] / self.sigma_px[:, None, None]
+        matrix = self.scaled_intrinsics(state.lenses)[self.view, :2, :2] / self.sigma_px[:, None, None]
         by_local = matrix @ _by_local(local) * front[:, None, None]
-        return by_local @ _by_motion(local), by_local @ state.cameras[view, :3, :3]
+        return self.residuals(state), by_local @ _by_camera(local), by_local @ state.cameras[self.view, :3, :3]
 
-    def minimise(self, state: _State, tolerance: float) -> _State:
-        """Run Levenberg-Marquardt until the cost decreases no more."""
-        cost, damping = self.cost(state), 1e-3
-        for _ in range(_MAX_ITERATIONS):
-            system = _Normal(self, state)
-            while damping < 1e8:
-                candidate = system.step(damping)
-                new_cost = self.cost(candidate)
-                if new_cost < cost:
-                    break
-                damping *= 10
-            else:
-                return state
-            done = cost - new_cost <= tolerance * cost
-            state, cost, damping = candidate, new_cost, max(damping / 10, 1e-9)
-            if done:
-                break
-        return state
+    def prior(self, state: _State) -> tuple[Float[Array, " G"], Float[Array, "G F"]]:
+        """Return the deviations of unknown focal lengths."""
+        slope = self.prior_slope
+        return slope[:, slope.shape[1] - len(slope) :] @ (state.lenses - self.prior_mean), slope
+
+    def gauge(self, state: _State) -> Float[Array, "G F"]:
+        """Return the direction in which all translations grow, if the scale is not given by fixed cameras."""
+        scale = np.zeros((int(self.fixes_scale), len(self.free)))
+        scale[:, : 6 * len(state.cameras)].reshape(-1, len(state.cameras), 6)[..., 3:] = state.cameras[:, :3, 3]
+        return scale / max(float(np.linalg.norm(scale)), 1e-300)
+
+    def moved(self, state: _State, change: Float[Array, " F"], blocks: Float[Array, "P 3"]) -> _State:
+        """Return the state after a step, of bounded length for lenses."""
+        size = 6 * len(state.cameras)
+        lenses = np.clip(change[size:], -_MAX_LENS_STEP, _MAX_LENS_STEP)
+        cameras = motions(change[:size].reshape(-1, 6)) @ state.cameras
+        return _State(cameras, state.points + blocks, state.lenses + lenses)
 
     def focal_std(self, state: _State) -> Float[Array, " V"]:
         """Return the standard deviations of log focal lengths from the curvature of the cost at the optimum.
@@ -514,7 +655,7 @@ class _Problem:
         squared = (self.residuals(state) ** 2).sum(-1)
         robust = self.weights / (1 + squared)
         variance = max(float(robust @ squared / (2 * max(robust.sum(), 1e-12))), 1e-12)
-        inverse = np.linalg.pinv(_Normal(self, state, robust / variance).reduced(0.0)[0])
+        inverse = np.linalg.pinv(Normal(self, state, robust / variance).reduced()[0])
         std = np.zeros(len(self.free) + 1)
         std[:-1][self.free] = np.sqrt(np.maximum(np.diag(inverse), 0.0))
         return np.asarray(std[self.columns[:, 6]])
@@ -529,88 +670,23 @@ class _Problem:
         """
         squared = (self.residuals(state) ** 2).sum(-1)
         robust = self.weights / (1 + squared)
-        people, view = self.tracks.is_people, self.tracks.view
+        people, view = self.tracks.is_people, self.view
         variance = np.zeros_like(robust)
         for kind in (people, ~people):
             count = np.bincount(view[kind], minlength=len(state.cameras))
             # Each point takes 3 of the degrees of freedom of its observations.
-            points = len(np.unique(self.tracks.point[kind]))
+            points = len(np.unique(self.block[kind]))
             freedom = max(1.0 - 1.5 * points / max(kind.sum(), 1), 0.1)
             observed = robust[kind] @ squared[kind] / (2 * freedom * max(robust[kind].sum(), 1e-12))
             variance[kind] = observed * np.maximum(count / _INDEPENDENT, 1.0)[view[kind]]
-        bread, meat = _Normal(self, state, robust), _Normal(self, state, robust**2 * variance)
-        matrix, _, inverse = bread.reduced(0.0)
+        bread, meat = Normal(self, state, robust), Normal(self, state, robust**2 * variance)
+        matrix, _, inverse = bread.reduced()
         size, free = len(self.free), np.flatnonzero(self.free)
         moved = inverse @ bread.coupling
         mixed = moved.reshape(-1, size).T @ meat.coupling.reshape(-1, size)
-        within = moved.reshape(-1, size).T @ (meat.point_hessian @ moved).reshape(-1, size)
+        within = moved.reshape(-1, size).T @ (meat.block_hessian @ moved).reshape(-1, size)
         inverted = np.linalg.pinv(matrix)
         full = np.zeros((size + 1, size + 1))
         full[np.ix_(free, free)] = inverted @ (meat.hessian - mixed - mixed.T + within)[np.ix_(free, free)] @ inverted
         columns = self.columns.reshape(-1)
         return np.asarray(full[np.ix_(columns, columns)])
-
-
-class _Normal:
-    """Normal equations at a state, by default weighted by the kernel, with the points eliminated in each step."""
-
-    def __init__(self, problem: _Problem, state: _State, weight: Float[Array, " N"] | None = None) -> None:
-        self.problem, self.state = problem, state
-        tracks, starts, size = problem.tracks, problem.starts, len(problem.free)
-        residual = problem.residuals(state)
-        if weight is None:
-            weight = problem.weights / (1 + (residual**2).sum(-1))
-        by_camera, by_point = problem.jacobians(state)
-        weighted_camera = by_camera * weight[:, None, None]
-        square = np.einsum("nri,nrj->nij", weighted_camera, by_camera)
-        pull = -np.einsum("nri,nr->ni", weighted_camera, residual)
-        hessian, gradient = np.zeros((size + 1, size + 1)), np.zeros(size + 1)
-        for view, columns in enumerate(problem.columns):
-            seen = tracks.view == view
-            hessian[np.ix_(columns, columns)] += square[seen].sum(0)
-            gradient[columns] += pull[seen].sum(0)
-        self.hessian, self.gradient = hessian[:-1, :-1], gradient[:-1]
-        lenses = slice(size - len(state.lenses), size)
-        self.hessian[lenses, lenses] += problem.precision
-        self.gradient[lenses] -= problem.precision @ (state.lenses - problem.prior_mean)
-        weighted_point = by_point * weight[:, None, None]
-        mixed = np.einsum("nri,nrj->nij", weighted_point, by_camera)
-        coupling = np.zeros((tracks.num_points, size + 1, 3))
-        # A point has one observation per view, but several views may have one lens.
-        np.add.at(coupling, (tracks.point[:, None], problem.columns[tracks.view]), np.swapaxes(mixed, 1, 2))
-        self.coupling = np.ascontiguousarray(np.swapaxes(coupling[:, :-1], 1, 2))
-        self.point_hessian = np.add.reduceat(np.einsum("nri,nrj->nij", weighted_point, by_point), starts)
-        self.point_gradient = np.add.reduceat(-np.einsum("nri,nr->ni", weighted_point, residual), starts)
-
-    def reduced(self, damping: float) -> tuple[Array, Array, Array]:
-        """Return the matrix and right side of the free parameters, and the inverse of the points' blocks."""
-        diagonal = np.einsum("pii->pi", self.point_hessian)
-        floor = 1e-12 * diagonal.max(initial=1e-300)
-        inverse = np.linalg.inv(self.point_hessian + np.eye(3) * (damping * diagonal + floor)[:, None])
-        size = len(self.gradient)
-        eliminated = (inverse @ self.coupling).reshape(-1, size)
-        flat = self.coupling.reshape(-1, size)
-        matrix = self.hessian - flat.T @ eliminated
-        matrix += np.diag(damping * np.diag(self.hessian))
-        right = self.gradient - eliminated.T @ self.point_gradient.reshape(-1)
-        scale = np.zeros(size)  # the direction in which all translations grow
-        scale[: 6 * len(self.state.cameras)].reshape(-1, 6)[:, 3:] = self.state.cameras[:, :3, 3]
-        scale /= max(float(np.linalg.norm(scale)), 1e-300)
-        matrix += _GAUGE * np.diag(self.hessian).max() * np.outer(scale, scale)
-        free = self.problem.free
-        return matrix[np.ix_(free, free)], right[free], inverse
-
-    def step(self, damping: float) -> _State:
-        """Return the state after one damped step."""
-        matrix, right, inverse = self.reduced(damping)
-        change = np.zeros(len(self.gradient))
-        change[self.problem.free] = np.linalg.lstsq(matrix, right, rcond=None)[0]
-        points = (inverse @ (self.point_gradient - self.coupling @ change)[..., None])[..., 0]
-        num_views = len(self.state.cameras)
-        motion = change[: 6 * num_views].reshape(-1, 6)
-        turn = exp_rotation(motion[:, :3])
-        cameras = self.state.cameras.copy()
-        cameras[:, :3, :] = turn @ cameras[:, :3, :]
-        cameras[:, :3, 3] += motion[:, 3:]
-        lenses = np.clip(change[6 * num_views :], -_MAX_LENS_STEP, _MAX_LENS_STEP)
-        return _State(cameras, self.state.points + points, self.state.lenses + lenses)

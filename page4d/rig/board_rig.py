@@ -12,14 +12,16 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from page4d.choices import LensModel
 from page4d.errors import InputError
+from page4d.rig.adjust import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.board import Board
 from page4d.rig.graph import connected_parts
 from page4d.rig.lens import START_FOCAL
-from page4d.rig.records import Array, exp_rotation
+from page4d.rig.records import Array
 
 _Indices = NDArray[np.int64]
 
@@ -102,10 +104,10 @@ def project(
     return np.asarray(pixels, np.float64).reshape(-1, 2), slopes[..., 3:6], slopes[..., 6 : 6 + len(lens)]
 
 
-class Adjustment:
-    """Robust bundle adjustment of lenses, cameras and boards: Levenberg-Marquardt, the boards eliminated.
+class BoardAdjustment(LeastSquares[State]):
+    """Adjustment of lenses and cameras; blocks are the poses of the board.
 
-    Columns of the normal equations are those of the lenses, then of the cameras; only free ones are solved for.
+    Parameters are those of the lenses, then motions of the cameras. `scale_px` is the scale of errors.
     """
 
     def __init__(
@@ -118,17 +120,18 @@ class Adjustment:
         sizes: Sequence[tuple[int, int]],
     ) -> None:
         self.models, self.sightings = models, sorted(sightings, key=lambda one: (one.view, one.pose))
-        self.points = board.points
         lengths = [len(one.numbers) for one in self.sightings]
         self.starts = np.cumsum([0, *lengths])
         self.view = np.repeat([one.view for one in self.sightings], lengths)
-        self.pose = np.repeat([one.pose for one in self.sightings], lengths)
+        self.block = np.repeat([one.pose for one in self.sightings], lengths)
+        self.weights = np.ones(len(self.view))
         self.corner = board.points[np.concatenate([one.numbers for one in self.sightings])]
         self.pixels = np.concatenate([one.pixels for one in self.sightings])
         self.sizes = np.array(sizes, float)
         num_views, self.num_lens = free_lens.shape
         self.free = np.concatenate([free_lens.ravel(), np.repeat(free_camera, 6)])
-        self.camera_columns = free_lens.size + 6 * np.arange(num_views)
+        lenses, cameras = np.split(np.arange(len(self.free)), [free_lens.size])
+        self.columns = np.concatenate([lenses.reshape(num_views, -1), cameras.reshape(num_views, 6)], axis=1)
         self.scale_px = 10.0
         self.motion = [self._motion_of(one) for one in self.sightings]
 
@@ -140,23 +143,29 @@ class Adjustment:
         speed = float(np.linalg.norm(sighting.velocity))
         return sighting.velocity.ravel() / speed, 1 / float(np.hypot(1, _CLOCK_S * speed / _NOISE_PX))
 
-    def _whitened(self, state: State, jacobian: bool = False) -> tuple[Array, Array]:
-        """Return residuals and derivatives with errors of clocks, which move all corners of a picture, reduced."""
-        residual, slopes = self.residuals(state, jacobian)
+    def residuals(self, state: State) -> Float[Array, "N 2"]:
+        """Return reprojection errors, without most of those of clocks, which move all corners of a picture."""
+        return self._whitened(self.errors_px(state)[0])[0]
+
+    def linearized(self, state: State) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 K"], Float[Array, "N 2 6"]]:
+        """Return these, and derivatives by lens and motion of the camera, and by the motion of the board."""
+        residual, by_view, by_board = self._whitened(*self.errors_px(state, jacobian=True))
+        return residual, by_view, by_board
+
+    def _whitened(self, *parts: Array) -> list[Array]:
         for index, (along, kept) in enumerate(self.motion):
             if kept < 1:
                 rows = slice(self.starts[index], self.starts[index + 1])
-                for values in (residual, slopes) if jacobian else (residual,):
+                for values in parts:
                     block = values[rows].reshape(len(along), -1)
                     block -= (1 - kept) * np.outer(along, along @ block)
-        return residual, slopes
+        return [values / self.scale_px for values in parts]
 
-    def residuals(self, state: State, jacobian: bool = False) -> tuple[Array, Array]:
-        """Return residuals [N, 2], and their derivatives by lens, camera and board [N, 2, L + 12]."""
-        world = _apply(state.boards[self.pose], self.corner)
-        local = _apply(state.cameras[self.view], world)
+    def errors_px(self, state: State, jacobian: bool = False) -> list[Array]:
+        """Return reprojection errors [N, 2], and if requested their derivatives [N, 2, L + 6], [N, 2, 6]."""
+        local = in_camera(state.cameras[self.view], in_camera(state.boards[self.block], self.corner))
         residual = np.full((len(local), 2), _BEHIND_PX)
-        slopes = np.zeros((len(local), 2, self.num_lens + 12)) if jacobian else np.zeros(0)
+        by_view, by_board = np.zeros((len(local), 2, self.num_lens + 6)), np.zeros((len(local), 2, 6))
         front = local[:, 2] > 1e-6
         for view in np.unique(self.view):
             rows = (self.view == view) & front
@@ -165,29 +174,20 @@ class Adjustment:
             pixels, by_point, by_lens = project(self.models[view], state.lenses[view], local[rows])
             residual[rows] = pixels - self.pixels[rows]
             if jacobian:
-                turn = state.cameras[view, :3, :3]
-                boards = state.boards[self.pose[rows], :3, :3]
-                slopes[rows, :, : self.num_lens] = by_lens
-                slopes[rows, :, self.num_lens : self.num_lens + 3] = -by_point @ _cross(local[rows])
-                slopes[rows, :, self.num_lens + 3 : self.num_lens + 6] = by_point
-                in_world = by_point @ turn
-                slopes[rows, :, self.num_lens + 6 : self.num_lens + 9] = (
-                    -in_world @ boards @ _cross(self.corner[rows])
-                )
-                slopes[rows, :, self.num_lens + 9 :] = in_world
+                turn = state.cameras[view, :3, :3] @ state.boards[self.block[rows], :3, :3]
+                by_view[rows] = np.concatenate([by_lens, by_point @ by_motion(local[rows])], axis=-1)
+                by_board[rows] = by_point @ turn @ by_motion(self.corner[rows])
         residual[~np.isfinite(residual).all(1)] = _BEHIND_PX
-        return np.clip(residual, -_BEHIND_PX, _BEHIND_PX), slopes
+        residual = np.clip(residual, -_BEHIND_PX, _BEHIND_PX)
+        return [residual, *map(np.nan_to_num, (by_view, by_board))] if jacobian else [residual]
 
     def errors(self, state: State) -> Float[Array, " N"]:
         """Return the reprojection error of every corner in pixels."""
-        return np.asarray(np.linalg.norm(self.residuals(state)[0], axis=1))
+        return np.asarray(np.linalg.norm(self.errors_px(state)[0], axis=1))
 
-    def _errors(self, state: State) -> Float[Array, " N"]:
-        return np.asarray(np.linalg.norm(self._whitened(state)[0], axis=1))
-
-    def _prior(self, lenses: Float[Array, "V L"]) -> tuple[Array, Array]:
-        """Return the residuals [V, L] of the priors in sigmas, and their derivatives [V, L, L]."""
-        long_side = self.sizes.max(1)
+    def prior(self, state: State) -> tuple[Float[Array, " VL"], Float[Array, "VL F"]]:
+        """Return the deviations of the lenses."""
+        lenses, long_side = state.lenses, self.sizes.max(1)
         start = START_FOCAL * long_side
         value, slope = np.zeros_like(lenses), np.zeros((*lenses.shape, lenses.shape[1]))
         value[:, 0] = np.log(lenses[:, :2].prod(1) / start**2) / 2 / _PRIOR["focal"]
@@ -201,81 +201,24 @@ class Adjustment:
         value[:, 2:4] = (lenses[:, 2:4] - self.sizes[:, ::-1] / 2) / (_PRIOR["center"] * long_side[:, None])
         for column in range(2, lenses.shape[1]):
             slope[:, column, column] = 1 / (_PRIOR["center"] * long_side if column < 4 else sigma[:, column])
-        return value, slope
+        return value.ravel(), np.pad(block_diag(*slope), ((0, 0), (0, len(self.free) - lenses.size)))
 
-    def cost(self, state: State) -> float:
-        """Return the negative log posterior: Cauchy errors of corners, priors of lenses."""
-        squared = (self._errors(state) / self.scale_px) ** 2
-        return float(np.log1p(squared).sum() + (self._prior(state.lenses)[0] ** 2).sum())
-
-    def _normal(self, state: State) -> tuple[Array, Array, Array, Array, Array]:
-        """Return A [F, F], B [P, F, 6] and C [P, 6, 6] of the normal equations, and the gradients of both parts."""
-        residual, slopes = self._whitened(state, jacobian=True)
-        weight = 1 / (self.scale_px**2 + (residual**2).sum(1))
-        a, b = np.zeros((len(self.free),) * 2), np.zeros((len(state.boards), len(self.free), 6))
-        c, gradient = np.zeros((len(state.boards), 6, 6)), np.zeros((len(state.boards), len(self.free)))
-        right = np.zeros((len(state.boards), 6))
-        for index, one in enumerate(self.sightings):
-            rows = slice(self.starts[index], self.starts[index + 1])
-            block = slopes[rows].reshape(-1, slopes.shape[-1])
-            weighted = block * np.repeat(weight[rows], 2)[:, None]
-            matrix, vector = weighted.T @ block, weighted.T @ residual[rows].ravel()
-            own = self._columns(one.view)
-            a[np.ix_(own, own)] += matrix[:-6, :-6]
-            b[one.pose, own] += matrix[:-6, -6:]
-            c[one.pose] += matrix[-6:, -6:]
-            gradient[one.pose, own] += vector[:-6]
-            right[one.pose] += vector[-6:]
-        value, slope = self._prior(state.lenses)
-        prior = np.zeros(len(self.free))
-        for view in range(len(value)):
-            own = self._columns(view)[: self.num_lens]
-            a[np.ix_(own, own)] += slope[view].T @ slope[view]
-            prior[own] = slope[view].T @ value[view]
-        kept = self.free
-        return a[np.ix_(kept, kept)], b[:, kept], c, np.concatenate([gradient, prior[None]])[:, kept], right
-
-    def _columns(self, view: int) -> _Indices:
-        lens = np.arange(view * self.num_lens, (view + 1) * self.num_lens)
-        return np.concatenate([lens, self.camera_columns[view] + np.arange(6)])
-
-    def minimise(self, state: State, rounds: int = 3) -> State:
+    def fit(self, state: State, rounds: int = 3) -> State:
         """Return the state of lowest cost; the scale of the errors is estimated anew in every round."""
         for _ in range(rounds):
-            state = self._descend(state)
-            self.scale_px = float(np.clip(3 * np.median(self._errors(state)), 0.15, self.scale_px))
+            state = self.minimise(state, _TOLERANCE, _ITERATIONS)
+            errors = self.scale_px * np.linalg.norm(self.residuals(state), axis=1)
+            self.scale_px = float(np.clip(3 * np.median(errors), 0.15, self.scale_px))
         return state
 
-    def _descend(self, state: State) -> State:
-        damping, cost = 1e-3, self.cost(state)
-        for _ in range(_ITERATIONS):
-            a, b, c, gradients, right = self._normal(state)
-            gradient = gradients.sum(0)
-            while True:
-                step = _solved(a, b, c, gradient, right, damping)
-                tried = None if step is None else self._moved(state, *step)
-                new_cost = np.inf if tried is None else self.cost(tried)
-                if new_cost <= cost or damping > 1e8:
-                    break
-                damping *= 10
-            if tried is None or new_cost > cost:
-                return state
-            gain, state, cost, damping = cost - new_cost, tried, new_cost, max(damping / 10, 1e-9)
-            if gain <= _TOLERANCE * cost:
-                break
-        return state
-
-    def _moved(self, state: State, step: Array, boards: Array) -> State | None:
-        change = np.zeros(len(self.free))
-        change[self.free] = step
-        lenses = state.lenses + change[: state.lenses.size].reshape(state.lenses.shape)
+    def moved(self, state: State, change: Float[Array, " F"], blocks: Float[Array, "P 6"]) -> State | None:
+        """Return the state after a step, None if a focal length is not positive."""
+        lenses, cameras = np.split(change, [state.lenses.size])
+        lenses = state.lenses + lenses.reshape(state.lenses.shape)
         if (lenses[:, :2] < 1).any():
             return None
-        cameras = _moves(change[state.lenses.size :].reshape(-1, 6)) @ state.cameras
-        placed = state.boards.copy()
-        placed[:, :3, :3] = state.boards[:, :3, :3] @ exp_rotation(boards[:, :3])
-        placed[:, :3, 3] += boards[:, 3:]
-        return State(lenses=lenses, cameras=cameras, boards=placed)
+        moved = motions(cameras.reshape(-1, 6)) @ state.cameras
+        return State(lenses=lenses, cameras=moved, boards=state.boards @ motions(blocks))
 
     def deviations(self, state: State) -> Float[Array, "V L"]:
         """Return standard deviations of the lenses, infinite for free ones that are not determined.
@@ -283,53 +226,16 @@ class Adjustment:
         Errors of one pose of the board may be correlated, as those of clocks are: the larger one of the usual
         deviation and of one in which every pose counts as one measurement.
         """
-        a, b, c, gradients, right = self._normal(state)
-        inverse = np.linalg.inv(c + 1e-12 * np.eye(6))
-        reduced = a - np.einsum("pij,pjk,plk->il", b, inverse, b, optimize=True)
-        own = gradients[:-1] - np.einsum("pij,pjk,pk->pi", b, inverse, right, optimize=True)
-        covariance = np.linalg.pinv(reduced, hermitian=True)
+        system = Normal(self, state)
+        matrix, _, inverse = system.reduced()
+        pulls = system.pulls - np.einsum(
+            "pbf,pbc,pc->pf", system.coupling, inverse, system.block_gradient, optimize=True
+        )
+        own, covariance = pulls[:, self.free], np.linalg.pinv(matrix, hermitian=True)
         clustered = covariance @ (own.T @ own) @ covariance
         variance = np.zeros(len(self.free))
         variance[self.free] = np.maximum(np.diag(covariance), np.diag(clustered))
-        lenses = np.sqrt(variance[: state.lenses.size].reshape(state.lenses.shape))
-        return np.asarray(lenses)
-
-
-def _solved(
-    a: Array, b: Array, c: Array, gradient: Array, right: Array, damping: float
-) -> tuple[Array, Array] | None:
-    """Return the steps of the cameras and of the boards [P, 6]; None if the equations are singular."""
-    c = c + np.eye(6) * (damping * np.diagonal(c, axis1=1, axis2=2)[:, None] + 1e-12)
-    try:
-        inverse = np.linalg.inv(c)
-        if not len(a):
-            return np.zeros(0), -np.einsum("pij,pj->pi", inverse, right)
-        across = b @ inverse
-        reduced = a + np.diag(damping * np.diag(a) + 1e-12) - np.einsum("pij,pkj->ik", across, b, optimize=True)
-        step = -np.linalg.solve(reduced, gradient - np.einsum("pij,pj->i", across, right))
-    except np.linalg.LinAlgError:
-        return None
-    return step, -np.einsum("pij,pj->pi", inverse, right + np.einsum("pji,j->pi", b, step))
-
-
-def _apply(poses: Float[Array, "n 4 4"], points: Float[Array, "n 3"]) -> Float[Array, "n 3"]:
-    return np.asarray(np.einsum("nij,nj->ni", poses[:, :3, :3], points) + poses[:, :3, 3])
-
-
-def _cross(vectors: Float[Array, "n 3"]) -> Float[Array, "n 3 3"]:
-    x, y, z = vectors.T
-    o = np.zeros_like(x)
-    return np.stack([o, -z, y, z, o, -x, -y, x, o], -1).reshape(-1, 3, 3)
-
-
-def _moves(motions: Float[Array, "n 6"]) -> Float[Array, "n 4 4"]:
-    return _pose(exp_rotation(motions[:, :3]), motions[:, 3:])
-
-
-def _pose(rotation: Float[Array, "n 3 3"], translation: Float[Array, "n 3"]) -> Float[Array, "n 4 4"]:
-    poses = np.tile(np.eye(4), (len(rotation), 1, 1))
-    poses[:, :3, :3], poses[:, :3, 3] = rotation, translation
-    return poses
+        return np.asarray(np.sqrt(variance[: state.lenses.size]).reshape(state.lenses.shape))
 
 
 def board_poses(
@@ -354,8 +260,8 @@ def board_poses(
             points, plane[usable], np.eye(3), None, flags=cv2.SOLVEPNP_IPPE
         )
         for rotation, shift in zip(rotations, shifts, strict=True):
-            turned = np.asarray(cv2.Rodrigues(rotation)[0], np.float64)
-            pose = _pose(turned[None], np.asarray(shift, np.float64).ravel())[0]
+            pose = np.eye(4)
+            pose[:3, :3], pose[:3, 3] = cv2.Rodrigues(rotation)[0], shift.ravel()
             local = points @ pose[:3, :3].T + pose[:3, 3]
             if np.isfinite(local).all() and local[:, 2].min() > 0:
                 error = np.linalg.norm(local[:, :2] / local[:, 2:] - plane[usable], axis=1).mean()
@@ -414,7 +320,7 @@ def _lens_from(
     terms: Sequence[int],
     size: tuple[int, int],
     rounds: int = 2,
-) -> "tuple[State, Adjustment] | None":
+) -> tuple[State, BoardAdjustment] | None:
     """Adjust a lens, some of whose coefficients are free, and the poses of its board."""
     poses = [board_poses(board, model, lens, one) for one in sightings]
     used = [(one, found[0]) for one, found in zip(sightings, poses, strict=True) if found]
@@ -425,9 +331,9 @@ def _lens_from(
     own = [
         replace(one, view=0, pose=place, numbers=found[1], velocity=None) for place, (one, found) in enumerate(used)
     ]
-    problem = Adjustment(board, [model], own, free, np.zeros(1, bool), [size])
+    problem = BoardAdjustment(board, [model], own, free, np.zeros(1, bool), [size])
     start = State(lenses=lens[None], cameras=np.eye(4)[None], boards=np.stack([found[0] for _, found in used]))
-    return problem.minimise(start, rounds), problem
+    return problem.fit(start, rounds), problem
 
 
 def spread(board: Board, sightings: Sequence[Sighting], count: int, size: tuple[int, int]) -> list[Sighting]:
@@ -556,7 +462,7 @@ def _error(
     placed: Float[Array, "4 4"],
 ) -> float:
     points = board.points[sighting.numbers]
-    local = _apply(np.tile(cameras[sighting.view] @ placed, (len(points), 1, 1)), points)
+    local = in_camera((cameras[sighting.view] @ placed)[None], points)
     lens = lenses[sighting.view]
     if (local[:, 2] <= 0).any():
         return 1.0

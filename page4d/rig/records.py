@@ -1,6 +1,6 @@
 """Records of registration: lenses, keypoints, relative poses of pairs of views with their evidence, and the rig.
 
-Rotations are numpy arrays, made by the functions of `page4d.geometry.rotation`; angles are in degrees.
+Rotations are numpy arrays; angles are in degrees.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,6 @@ from scipy.spatial.transform import Rotation
 
 from page4d.errors import counted
 from page4d.geometry.distortion import Distortion
-from page4d.geometry.rotation import (
-    matrix_from_rotation_vector,
-    rotation_vector_from_matrix,
-)
 from page4d.io.json_records import FileModel
 from page4d.output.record import PlacedRecord, RegistrationRecord, WorldRecord
 from page4d.rig.camera_motion import ViewMotion
@@ -232,12 +228,12 @@ def placed_record(
 
 def exp_rotation(vector: Float[Array, "*batch 3"]) -> Float[Array, "*batch 3 3"]:
     """Convert rotation vectors to matrices."""
-    return np.asarray(matrix_from_rotation_vector(torch.from_numpy(np.ascontiguousarray(vector))))
+    return np.asarray(Rotation.from_rotvec(vector.reshape(-1, 3)).as_matrix().reshape(*vector.shape, 3))
 
 
 def log_rotation(matrix: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3"]:
     """Convert matrices to rotation vectors with angles in [0, pi]."""
-    return np.asarray(rotation_vector_from_matrix(torch.from_numpy(np.ascontiguousarray(matrix))))
+    return np.asarray(Rotation.from_matrix(matrix.reshape(-1, 3, 3)).as_rotvec().reshape(matrix.shape[:-1]))
 
 
 def rotation_angle_deg(

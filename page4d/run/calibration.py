@@ -28,7 +28,7 @@ from page4d.rig.board import Board, Corners, Footage, board_of, find_boards
 from page4d.rig.board_rig import (
     MIN_COMMON,
     TERMS,
-    Adjustment,
+    BoardAdjustment,
     Sighting,
     State,
     board_poses,
@@ -379,7 +379,7 @@ class _Calibrated:
                 self._judge_lens(view, state, problem, float(deviations[view, :2].max() / state.lenses[view, 0]))
         return self._described(state, problem, part, deviations)
 
-    def _adjusted(self) -> tuple[State, Adjustment, list[int]]:
+    def _adjusted(self) -> tuple[State, BoardAdjustment, list[int]]:
         """Adjust the largest part of the views that see the board together."""
         usable = [one for one in self.shared if one.view not in self.reasons]
         placed, kept, left = place_rig(self.board, self.models, self.lenses, usable)
@@ -406,20 +406,20 @@ class _Calibrated:
             free[view, :4] = True
             free[view, [4 + TERMS[self.models[view]].index(term) for term in self.terms[view]]] = True
         moves = np.array([view in part[1:] for view in range(len(self.names))])
-        problem = Adjustment(self.board, self.models, kept, free, moves, self.sizes)
+        problem = BoardAdjustment(self.board, self.models, kept, free, moves, self.sizes)
         start = replace(placed, boards=np.concatenate(boards))
-        return problem.minimise(start), problem, part
+        return problem.fit(start), problem, part
 
-    def _residual(self, state: State, problem: Adjustment, view: int) -> float:
+    def _residual(self, state: State, problem: BoardAdjustment, view: int) -> float:
         return float(np.median(problem.errors(state)[problem.view == view]))
 
-    def _worst(self, state: State, problem: Adjustment, part: Sequence[int]) -> tuple[int, float]:
+    def _worst(self, state: State, problem: BoardAdjustment, part: Sequence[int]) -> tuple[int, float]:
         """Return the view whose residual exceeds the limit most, and by which factor."""
         excess = {v: self._residual(state, problem, v) / _RESIDUAL_LIMIT / state.lenses[v, 0] for v in part}
         worst = max(excess, key=lambda view: excess[view])
         return worst, excess[worst]
 
-    def _judge_lens(self, view: int, state: State, problem: Adjustment, deviation: float) -> None:
+    def _judge_lens(self, view: int, state: State, problem: BoardAdjustment, deviation: float) -> None:
         """Refuse a lens whose focal length is not determined, or that no camera has."""
         size, lens = self.sizes[view], state.lenses[view]
         low, high = _tilts(state, problem, view)
@@ -442,7 +442,7 @@ class _Calibrated:
         return None if found.is_identity else found
 
     def _described(
-        self, state: State, problem: Adjustment, part: Sequence[int], deviations: Float[Array, "V L"]
+        self, state: State, problem: BoardAdjustment, part: Sequence[int], deviations: Float[Array, "V L"]
     ) -> BoardCalibration:
         placed = [view for view in part if view not in self.reasons]
         needed = min(2, len(self.names))
@@ -478,7 +478,7 @@ class _Calibrated:
             corners=tuple(self._corners(problem, errors, view) for view in range(len(self.names))),
         )
 
-    def _corners(self, problem: Adjustment, errors: Float[Array, " N"], view: int) -> Float[Array, "n 3"]:
+    def _corners(self, problem: BoardAdjustment, errors: Float[Array, " N"], view: int) -> Float[Array, "n 3"]:
         """Return the pixels of the corners of a view in its picture, and their errors."""
         own = problem.view == view
         pixels = problem.pixels[own] if self.given is None else _sheared(problem.pixels[own], self.given[view], 1)
@@ -488,7 +488,7 @@ class _Calibrated:
         self,
         view: int,
         state: State,
-        problem: Adjustment,
+        problem: BoardAdjustment,
         deviations: Float[Array, "V L"],
         clocks: Mapping[int, tuple[float, float]],
     ) -> BoardCameraRecord:
@@ -549,7 +549,7 @@ def coverage(sightings: Sequence[Sighting], size: tuple[int, int]) -> float:
     return float(len(np.unique(cells, axis=0)) / (_CELLS * rows))
 
 
-def _tilts(state: State, problem: Adjustment, view: int) -> tuple[float, float]:
+def _tilts(state: State, problem: BoardAdjustment, view: int) -> tuple[float, float]:
     """Return the range of angles between the board and the picture in degrees, without a tenth at either end."""
     poses = sorted({one.pose for one in problem.sightings if one.view == view})
     cosines = np.abs((state.cameras[view] @ state.boards[poses])[:, 2, 2])
@@ -557,13 +557,13 @@ def _tilts(state: State, problem: Adjustment, view: int) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _clocks(state: State, problem: Adjustment, part: Sequence[int]) -> dict[int, tuple[float, float]]:
+def _clocks(state: State, problem: BoardAdjustment, part: Sequence[int]) -> dict[int, tuple[float, float]]:
     """Return how much earlier than their time the frames of views were taken, and standard deviations in seconds.
 
     Per picture it is the error along the velocity of the board, over that velocity; their mean over the views is 0.
     Differences that are not significant are left out.
     """
-    residual, _ = problem.residuals(state)
+    (residual,) = problem.errors_px(state)
     found: dict[int, list[float]] = {view: [] for view in part}
     for index, one in enumerate(problem.sightings):
         if one.velocity is not None and (speed := float((one.velocity**2).sum())) > 0:

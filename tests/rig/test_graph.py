@@ -230,6 +230,25 @@ def test_unknown_focal_lengths_are_recovered(factors: tuple[float, ...], groups:
     assert result.focal_std.max() < 0.01
 
 
+@pytest.mark.parametrize("fixed", [(0, 1), (3, 1, 2)])
+def test_fixed_cameras_stay_and_give_the_others_their_place_and_unit(fixed: tuple[int, ...]) -> None:
+    world = rig(noise_px=0.3)
+    truth, free = world.world_to_camera.copy(), np.setdiff1d(range(4), fixed)
+    truth[:, :3, 3] *= 2
+    start = truth.copy()
+    start[free, :3] = exp_rotation(np.array([[0.02, -0.03, 0.01]])) @ start[free, :3]
+    start[free, :3, 3] += 0.1
+    matrices = np.stack([lens.intrinsics for lens in world.lenses])
+    tracks = merge_tracks(all_pairs(world), world.num_instants)
+    result = adjust(start, matrices, tracks, np.full(4, -1), fixed=fixed)
+    assert result is not None
+    np.testing.assert_array_equal(result.world_to_camera[list(fixed)], truth[list(fixed)])
+    np.testing.assert_allclose(result.world_to_camera, truth, atol=0.01)
+    variance = np.diag(result.covariance).reshape(4, 7)[:, :6]
+    assert (variance[list(fixed)] == 0).all()
+    assert (variance[free] > 0).all()
+
+
 def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others() -> None:
     """One of the views has a single keypoint left, of each person."""
     world = rig(noise_px=1.0)
@@ -257,9 +276,9 @@ def test_jacobians_match_finite_differences() -> None:
     matrices = np.stack([lens.intrinsics for lens in world.lenses])
     tracks = merge_tracks(placement.pairs, world.num_instants)
     points, _ = triangulate(placement.world_to_camera, matrices, tracks)
-    problem = adjustment._Problem(tracks, matrices, np.array([0, 1, 1, -1]), 0.001)
+    problem = adjustment._Problem(tracks, matrices, np.array([0, 1, 1, -1]), 0.001, (0,))
     state = adjustment._State(placement.world_to_camera, points, np.array([0.05, -0.02]))
-    by_camera, by_point = problem.jacobians(state)
+    _, by_camera, by_point = problem.linearized(state)
     step = 1e-6
     for column in range(3):
         moved = replace(state, points=points + step * np.eye(3)[column])
