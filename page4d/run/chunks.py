@@ -64,9 +64,9 @@ def choose_chunks(
     min_length = max(1, 2 * overlap)
     longest = min(requested or max(MAX_DEFAULT_LENGTH, min_length), num_times)
     shortest = longest if requested else min(min_length, num_times)
-    fitting = [length for length in range(shortest, longest + 1) if forecast.peak_bytes(length) <= limit.num_bytes]
-    if fitting:
-        return plan_chunks(num_times, requested or fitting[-1], overlap), []
+    for length in range(longest, shortest - 1, -1):  # each forecast takes a second
+        if forecast.peak_bytes(length) <= limit.num_bytes:
+            return plan_chunks(num_times, requested or length, overlap), []
     needed = f"about {forecast.peak_bytes(shortest) / 1e9:.2f} GB"
     frames = (
         f"chunks of {counted(shortest, 'instant')} of {counted(forecast.views, 'view')} at {max(forecast.size)} px"
