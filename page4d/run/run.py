@@ -228,7 +228,7 @@ class Run:
         self.journal.seconds["total"] += time.perf_counter() - begin
         if is_new and self.open_chunks is local_chunks:  # a cluster's times are those of waiting
             record_rates(self.plan, self.journal.seconds)
-        self.states.check_present()
+        self.states.check_present(len(self.finished))
         return self._complete(record, files)
 
     def _earlier(self) -> RunState | None:
@@ -348,8 +348,8 @@ class Run:
             return None, None
         index, last = len(self.finished) - 1, self.finished[-1]
         before = chunk_name(_MEMORY, index - 1)
-        is_recorded = f"state/{before}.safetensors" in self.states.sizes
-        arrived = predictions.predict(index, self.states.read_tensors(before) if is_recorded else None)
+        memory = self.states.read_tensors(before) if self.states.has_tensors(before) else None
+        arrived = predictions.predict(index, memory)
         placed, _ = self._registered(arrived)
         transform = transform_of(last.record)
         if self.rig.rig is not None:

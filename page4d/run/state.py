@@ -43,11 +43,10 @@ class _Listing(FileModel, extra="ignore"):
 
 
 class StateFolder:
-    """The `state/` folder of an output; `sizes` are those of the files of finished chunks, in bytes by name."""
+    """The `state/` folder of an output."""
 
     def __init__(self, layout: OutputLayout) -> None:
         self._layout = layout
-        self.sizes: dict[str, int] = {}
 
     def write_run(self, state: RunState) -> None:
         """Record the run atomically."""
@@ -71,12 +70,18 @@ class StateFolder:
     def write_chunk(self, index: int, chunk: FinishedChunk, files: Sequence[FileRecord]) -> None:
         """Record a finished chunk, after all its files."""
         write_sealed(self._layout.chunk_state(index), chunk.model_copy(update={"files": list(files)}))
-        self.sizes |= {file.name: file.num_bytes for file in files}
 
     def write_tensors(self, name: str, tensors: Mapping[str, Tensor]) -> WrittenFile:
         """Write tensors by name, from which a resumed run continues."""
         own = {key: value.contiguous() for key, value in tensors.items()}
-        return write_bytes_atomic(self._layout.path(f"state/{name}.safetensors"), save(own))
+        return write_bytes_atomic(self._tensors(name), save(own))
+
+    def has_tensors(self, name: str) -> bool:
+        """Return whether there are tensors of a name."""
+        return self._tensors(name).is_file()
+
+    def _tensors(self, name: str) -> Path:
+        return self._layout.path(f"state/{name}.safetensors")
 
     def read_tensors(self, name: str) -> dict[str, Tensor]:
         """Return tensors by name.
@@ -84,7 +89,7 @@ class StateFolder:
         Raises:
             UsageError: if the file is missing or damaged.
         """
-        path = self._layout.path(f"state/{name}.safetensors")
+        path = self._tensors(name)
         try:
             return load(path.read_bytes())
         except (SafetensorError, OSError) as error:
@@ -121,7 +126,6 @@ class StateFolder:
                 or not all(self._is_unchanged(file) for file in chunk.files)
             ):
                 break
-            self.sizes |= {file.name: file.num_bytes for file in chunk.files}
             finished.append(chunk.model_copy(update={"files": []}))
         return finished
 
@@ -143,16 +147,19 @@ class StateFolder:
         """Return whether the recorded run has ended and its files, other than those of chunks, are unchanged."""
         return bool(run.other_files) and all(self._is_unchanged(file) for file in run.other_files)
 
-    def check_present(self) -> None:
-        """Refuse to end a run whose files were removed meanwhile.
+    def check_present(self, num_chunks: int) -> None:
+        """Refuse to end a run whose files were removed meanwhile; they are too many to keep their names in memory.
 
         Raises:
             OutputError: naming the first such file.
         """
-        for name, num_bytes in self.sizes.items():
-            path = self._layout.folder / name
-            if not path.is_file() or path.stat().st_size != num_bytes:
-                raise OutputError(f"'{path}' was removed or changed during the run", "repeat with ⟨existing=resume⟩")
+        for index in range(num_chunks):
+            chunk, record = self._read_chunk(index), self._layout.chunk_state(index)
+            sizes = {} if chunk is None else {self._layout.folder / file.name: file.num_bytes for file in chunk.files}
+            for path, num_bytes in sizes.items() or [(record, 0)]:
+                if not path.is_file() or path.stat().st_size != num_bytes:
+                    text = f"'{path}' was removed or changed during the run"
+                    raise OutputError(text, "repeat with ⟨existing=resume⟩")
 
     def _chunk_records(self) -> list[Path]:
         found = self._layout.folder.glob(OUTPUT_FILES["chunk_state"].glob)
