@@ -92,7 +92,7 @@ CaptureWriter = Callable[[OutputLayout, CaptureCameras], list[WrittenFile]]
 def write_instant(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
     """Write all files of the instant with this index in the capture, from predictions [1, 1, V, H, W].
 
-    Kinds of files are written side by side, on as many cores as torch uses.
+    Kinds of files are written side by side: most of the time they wait for the disk.
 
     Raises:
         OutputError: if a file cannot be written; the others are complete.
@@ -102,7 +102,7 @@ def write_instant(layout: OutputLayout, index: int, instant: Predictions, option
         raise ShapeError(f"an instant of {tuple(instant.depth.shape[:2])} times", "give one with at_times")
     _check_views(layout, instant)
     writers = [INSTANT_WRITERS[name] for name in options.writers]
-    with ThreadPoolExecutor(max(1, min(len(writers), torch.get_num_threads())), "write") as threads:
+    with ThreadPoolExecutor(len(INSTANT_WRITERS), "write") as threads:
         writing = [threads.submit(write, layout, index, instant, options) for write in writers]
     written = InstantFiles()
     for one in writing:
