@@ -8,14 +8,23 @@
 `--clouds RUN REFERENCE AGAIN` compares the clouds of three runs: with registered cameras, with the true ones, and
 with these from other instants. Points within 2 cm of the reference count, both ways, at the instants that all runs
 have; a similarity, from the cameras and then from nearest points, maps each run to the reference.
+
+    python tools/measure_rig.py --false 40
+    python tools/measure_rig.py --apart office/cam_0 office/cam_1 stadium/cam18
+
+count false placements, with known lenses, unknown ones and one unknown focal length: of rendered rigs, and of two of
+them mixed; and of views of several captures, of which those of different folders show nothing in common.
 """
 
 import argparse
 import pickle
 import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import combinations
+from functools import cache, partial
+from itertools import combinations, product
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -27,8 +36,9 @@ from scipy.spatial import cKDTree
 from scipy.spatial.transform import Rotation
 
 from page4d import Output, open_output
-from page4d.choices import Registration
+from page4d.choices import Registration, SceneFamily, Subject
 from page4d.geometry.alignment import align_cameras, align_points
+from page4d.lab.synthetic.capture import RenderedSource, SyntheticCapture
 from page4d.options import RegisterSettings
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.lens import START_FOCAL
@@ -191,11 +201,119 @@ def print_clouds(paths: list[Path]) -> None:
     print("ratio:", *(f"{key} {registered[key] / max(repeated[key], 1e-9):.3f}" for key in ("F", "points")))
 
 
+WRONG_DEG = 3.0
+"""Rotation error between two placed cameras that counts as a false placement."""
+
+FAMILIES = (SceneFamily.ARC, SceneFamily.RING, SceneFamily.STAGE)
+LENSES = ("known", "unknown", "one focal length")
+
+
+def synthetic_scene(seed: int) -> Scene:
+    """Return a rig of two to six views, of people or of a table, of which each frame is rendered once."""
+    subject = Subject.PEOPLE if seed % 2 else Subject.TABLE
+    capture = SyntheticCapture(
+        seed=seed,
+        family=FAMILIES[seed % len(FAMILIES)],
+        subject=subject,
+        num_views=2 + seed % 5,
+        num_times=40 if subject is Subject.PEOPLE else 8,
+        image_size=(480, 640),
+        photometric=True,
+    )
+    scene = capture.scene()
+    views = []
+    for view in scene.views:
+        assert isinstance(view.source, RenderedSource)
+        views.append(replace(view, source=replace(view.source, render=cache(view.source.render))))
+    return replace(scene, name=f"{seed} {capture.family} {subject}", views=tuple(views))
+
+
+def mixed_scene(scenes: Sequence[Scene]) -> Scene:
+    """Return the views of several captures as one scene of the shortest of them."""
+    count = min(scene.num_times for scene in scenes)
+    views = [
+        replace(view, name=f"{scene.name}/{view.name}", indices=view.indices[:count])
+        for scene in scenes
+        for view in scene.views
+    ]
+    name = " + ".join(scene.name for scene in scenes)
+    return replace(scenes[0], name=name, views=tuple(views), times=scenes[0].times[:count])
+
+
+def count_false(scene: Scene, parts: Sequence[int], lens: str) -> Counter[str]:
+    """Register a scene, print its placed cameras, and count those that are wrong.
+
+    Cameras of different `parts` show nothing in common; those of one are compared with the scene's cameras.
+    """
+    bare = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
+    register = Registration.TEXTURE if lens == LENSES[2] else Registration.AUTO
+    evidence = PixelEvidence(scene if lens == LENSES[0] else bare, RegisterSettings(register=register))
+    if lens == LENSES[0]:  # of captures without a calibration, the start values
+        evidence.lenses = tuple(
+            one if one.is_known else replace(one, focal_source=FocalSource.OPTION) for one in evidence.lenses
+        )
+    begin = time.process_time()
+    found = assembled(evidence)
+    placed = {view: camera for view, camera in enumerate(found.placed()[1]) if camera is not None}
+    wrong: set[int] = set()
+    worst = 0.0
+    for first, second in combinations(placed, 2):
+        error = 180.0 if parts[first] != parts[second] else 0.0
+        cameras = [
+            camera for view in (first, second) for camera in (placed[view], scene.views[view].camera) if camera
+        ]
+        if not error and len(cameras) == 4:
+            mine, true, mine_too, true_too = (camera.world_to_camera.double().numpy() for camera in cameras)
+            turns = relative([mine, mine_too], 0, 1), relative([true, true_too], 0, 1)
+            error = float(rotation_angle_deg(*(turn[:3, :3] for turn in turns)))
+        worst = max(worst, error)
+        wrong |= {first, second} if error > WRONG_DEG else set()
+    seconds = time.process_time() - begin
+    print(f"{scene.name}, {lens}: {len(placed)} of {scene.num_views} placed, {worst:.2f} degrees ({seconds:.1f} s)")
+    for pair in found.accepted() if wrong else []:
+        print(
+            f"  {found.names[pair.first]} {found.names[pair.second]} {pair.evidence} {pair.score:.3g} {pair.control}"
+        )
+    return Counter(views=scene.num_views, placed=len(placed), wrong=len(wrong))
+
+
+def print_false(scenes: Iterator[tuple[Scene, Sequence[int]]]) -> None:
+    """Print the cameras of scenes that are placed, and the sums for each kind of lenses."""
+    sums: dict[str, Counter[str]] = {lens: Counter() for lens in LENSES}
+    for (scene, parts), lens in product(scenes, LENSES):
+        sums[lens] += count_false(scene, parts, lens)
+    for lens, counts in sums.items():
+        print(f"{lens}: {counts['placed']} of {counts['views']} placed, {counts['wrong']} wrong")
+
+
+def rendered(count: int) -> Iterator[tuple[Scene, Sequence[int]]]:
+    """Yield rendered rigs, and each mixed with the one before."""
+    before: Scene | None = None
+    for seed in range(count):
+        scene = synthetic_scene(seed)
+        yield scene, [0] * scene.num_views
+        if before is not None:
+            yield mixed_scene((before, scene)), [0] * before.num_views + [1] * scene.num_views
+        before = scene
+
+
+def mixed_views(paths: Sequence[Path]) -> tuple[Scene, Sequence[int]]:
+    """Return the named views of several captures as one scene, and the number of the capture of each."""
+    folders = list(dict.fromkeys(path.parent for path in paths))
+    scenes = []
+    for folder in folders:
+        scene, names = open_scene(folder), {path.stem for path in paths if path.parent == folder}
+        scenes.append(replace(scene, views=tuple(view for view in scene.views if view.name in names)))
+    return mixed_scene(scenes), [number for number, scene in enumerate(scenes) for _ in scene.views]
+
+
 def main() -> None:
     """Register and compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("scene", type=Path)
-    parser.add_argument("--truth", type=Path, required=True)
+    parser.add_argument("scene", type=Path, nargs="?")
+    parser.add_argument("--false", type=int, metavar="RIGS")
+    parser.add_argument("--apart", type=Path, nargs="+", metavar="VIEW")
+    parser.add_argument("--truth", type=Path)
     parser.add_argument("--calib-resize", default=None)
     parser.add_argument("--lens", default="unknown", help="true, unknown, or a focal length as --focal takes it")
     parser.add_argument("--register", default="auto", choices=["auto", "people", "texture"])
@@ -203,6 +321,9 @@ def main() -> None:
     parser.add_argument("--keypoints", type=Path)
     parser.add_argument("--clouds", type=Path, nargs=3, metavar=("RUN", "REFERENCE", "AGAIN"))
     options = parser.parse_args()
+    if options.false is not None or options.apart is not None:
+        print_false(rendered(options.false) if options.apart is None else iter([mixed_views(options.apart)]))
+        return
     scene = open_scene(options.scene, calibration=options.truth, calibration_resize=options.calib_resize)
     truth = [view.camera.world_to_camera.double().numpy() for view in scene.views if view.camera is not None]
     found = register(scene, options)
