@@ -10,10 +10,10 @@ from torch import Tensor
 
 from page4d.errors import ShapeError
 from page4d.evaluation.comparison import Comparison
-from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors, finite
+from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors
+from page4d.evaluation.scores import finite, median
 from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points
 from page4d.geometry.rotation import mean_rotation, rotation_angle
-from page4d.geometry.statistics import median
 from page4d.geometry.transforms import Sim3, camera_centers, invert_rigid, is_constant
 from page4d.output.record import TransformRecord
 
@@ -273,7 +273,7 @@ def report_cameras(
     rig = align_rig(predicted, true, depth_scale)
     errors = [_track_errors(track, rig) for track in tracks]
     ratios = baseline_ratios(predicted, true)
-    middle = float(ratios.median()) if len(ratios) else torch.nan
+    middle = median(ratios)
     instants = sorted({index for track in tracks for index in track.instants})
     report = CameraReport(
         alignment=rig.method.value,
@@ -285,8 +285,8 @@ def report_cameras(
         per_view={track.name: _summary([own]) for track, own in zip(tracks, errors, strict=True)},
         times=tuple(comparison.output.run.times[index] for index in instants),
         ate_per_time=tuple(_ate_at(index, tracks, errors) for index in instants),
-        baseline_ratio=finite(middle),
-        baseline_spread=finite(float((ratios / middle - 1).abs().median())) if len(ratios) else None,
+        baseline_ratio=middle,
+        baseline_spread=None if middle is None else median((ratios / middle - 1).abs()),
         pairs=report_pairs(predicted, true, seed),
     )
     return report, rig

@@ -19,7 +19,6 @@ from page4d.evaluation.record import (
     MaskReport,
     MaskScores,
     depth_errors,
-    finite,
 )
 from page4d.evaluation.scores import (
     DEFINITIONS,
@@ -28,6 +27,7 @@ from page4d.evaluation.scores import (
     DepthFit,
     DepthSums,
     align_depth,
+    finite,
     sparsify,
     stack_sums,
     sum_depth_errors,

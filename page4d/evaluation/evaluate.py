@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from page4d.choices import DepthAlignment
 from page4d.conventions import Scale
 from page4d.errors import listed
@@ -55,7 +57,7 @@ def measure(
         depth_scale = scale if (scale := float(fits.get(DepthAlignment.SCALE, fits[main]).scale)) > 0 else None
     measured = report_cameras(comparison, depth_scale, settings.seed)
     if sample is not None and measured is not None:
-        threshold = settings.threshold or default_threshold(comparison, float(sample.truth.median()))
+        threshold = settings.threshold or default_threshold(comparison, float(np.median(sample.truth)))
         transform = measured[1].transform
         points = report_points(comparison, transform, threshold, settings.points_per_instant, settings.seed, step)
     if measured is not None:

@@ -1,6 +1,5 @@
 """Records of an evaluation, the structure of its JSON. Lengths are in the unit of the truth; None means no data."""
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +7,7 @@ from pydantic import TypeAdapter
 
 from page4d.errors import counted
 from page4d.evaluation.motion_scores import FlowScores, SigmaScores, TAPVid3DScores, TrackScores
-from page4d.evaluation.scores import DepthSums, PointScores
+from page4d.evaluation.scores import DepthSums, PointScores, finite
 from page4d.output.record import TransformRecord
 
 RESIZING = "bicubic to the truth's pixels (cv2.INTER_CUBIC)"
@@ -282,11 +281,6 @@ class Evaluation:
         """Return the result as a JSON-compatible document."""
         document: dict[str, Any] = TypeAdapter(Evaluation).dump_python(self)
         return document
-
-
-def finite(value: float) -> float | None:
-    """Return a finite number, else None."""
-    return float(value) if math.isfinite(value) else None
 
 
 def depth_errors(sums: DepthSums) -> DepthErrors:

@@ -429,9 +429,9 @@ def score_points(accuracy: Neighbours, completeness: Neighbours, threshold: floa
     return PointScores(
         points=len(to_truth),
         accuracy=near,
-        accuracy_median=_median(to_truth),
+        accuracy_median=median(to_truth),
         completeness=far,
-        completeness_median=_median(to_prediction),
+        completeness_median=median(to_prediction),
         overall_mean=None if total is None else total / 2,
         overall_sum=total,
         precision=precision,
@@ -445,12 +445,14 @@ def score_points(accuracy: Neighbours, completeness: Neighbours, threshold: floa
 
 def _mean(values: NDArray[Any]) -> float | None:
     known = values[~np.isnan(values)]
-    return _finite(known.mean()) if len(known) else None
+    return finite(known.mean()) if len(known) else None
 
 
-def _median(values: NDArray[Any]) -> float | None:
-    return _finite(np.median(values)) if len(values) else None
+def median(values: Any) -> float | None:
+    """Return the median, None without values."""
+    return finite(np.median(values)) if len(values) else None
 
 
-def _finite(value: Any) -> float | None:
+def finite(value: Any) -> float | None:
+    """Return a finite number, else None."""
     return float(value) if np.isfinite(value) else None

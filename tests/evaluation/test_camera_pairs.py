@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from page4d.errors import ShapeError
-from page4d.evaluation.cameras import area_under_curve, fraction_below, pair_errors
+from page4d.evaluation.cameras import area_under_curve, fraction_below, pair_errors, report_pairs
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
 from tests.evaluation.rigs import random_rig, random_similarity
@@ -82,6 +82,13 @@ def test_fractions_are_over_counted_pairs_only() -> None:
     errors, counted = torch.tensor([1.0, 4.0, 5.0, 9.0]), torch.tensor([True, True, True, False])
     assert float(fraction_below(errors, 5, counted)) == pytest.approx(2 / 3)
     assert math.isnan(float(fraction_below(errors, 5, torch.zeros(4, dtype=torch.bool))))
+
+
+def test_medians_of_an_even_number_of_pairs_are_between_the_middle_ones() -> None:
+    true, found = random_rig(1, 4), random_rig(2, 4)
+    middle = pair_errors(found, true).rotation_deg.sort().values[2:4]
+    assert report_pairs(found, true).rotation_median_deg == pytest.approx(float(middle.mean()))
+    assert middle[0] < middle[1]
 
 
 def test_different_numbers_of_cameras_are_refused() -> None:
