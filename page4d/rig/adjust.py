@@ -69,81 +69,53 @@ class Observations:
 
 
 def merge_tracks(pairs: Sequence[PairPose], num_instants: int) -> Observations:
-    """Merge the matches of pairs into tracks.
+    """Merge the matches of pairs into tracks, those of people first.
 
     Persons (per instant) and texture features that are matched in several pairs become one, in order of the pairs'
     scores; a match that would join two persons or features of one view is ignored.
     """
-    ranked = sorted(pairs, key=lambda pair: (-pair.score, pair.first, pair.second))
-    parts = [_merge(ranked, evidence, num_instants) for evidence in Evidence]
-    sizes = np.cumsum([0, *(part.num_points for part in parts)])
-    persons = np.cumsum([0, *(part.person.max(initial=-1) + 1 for part in parts)])
-    return Observations(
-        view=np.concatenate([part.view for part in parts]),
-        point=np.concatenate([part.point + size for part, size in zip(parts, sizes[:-1], strict=True)]),
-        pixels=np.concatenate([part.pixels for part in parts]),
-        weights=np.concatenate([part.weights for part in parts]),
-        person=np.concatenate(
-            [
-                np.where(part.person >= 0, part.person + offset, -1)
-                for part, offset in zip(parts, persons[:-1], strict=True)
-            ]
-        ),
-        instant=np.concatenate([part.instant for part in parts]),
-        joint=np.concatenate([part.joint for part in parts]),
-    )
-
-
-def _merge(pairs: Sequence[PairPose], evidence: Evidence, num_instants: int) -> Observations:
-    matches = [(pair, pair.matches) for pair in pairs if pair.evidence is evidence and pair.matches is not None]
-    joints = NUM_JOINTS if evidence is Evidence.PEOPLE else 1
+    kinds = list(Evidence)
+    ranked = sorted(pairs, key=lambda pair: (kinds.index(pair.evidence), -pair.score, pair.first, pair.second))
     groups = _Groups()
-    for pair, match in matches:
-        linked, count = np.unique(
-            np.stack([match.first_ids // joints, match.second_ids // joints]), axis=1, return_counts=True
-        )
-        for index in np.argsort(-count, kind="stable"):
-            groups.join((pair.first, int(linked[0, index])), (pair.second, int(linked[1, index])))
-    sides = [
-        (np.full(len(ids), view), ids, pixels, match.weights)
-        for pair, match in matches
+    sides: list[tuple[Array, Array, Array]] = []
+    for pair in ranked:
+        if (match := pair.matches) is None:
+            continue
+        kind, joints = kinds.index(pair.evidence), NUM_JOINTS if pair.evidence is Evidence.PEOPLE else 1
+        both = np.stack([match.first_ids // joints, match.second_ids // joints])
+        linked, count = np.unique(both, axis=1, return_counts=True)
+        for first, second in linked[:, np.argsort(-count, kind="stable")].T.tolist():
+            groups.join((pair.first, kind, first), (pair.second, kind, second))
         for view, ids, pixels in (
             (pair.first, match.first_ids, match.first),
             (pair.second, match.second_ids, match.second),
-        )
-    ]
-    empty = np.zeros(0, np.int64)
-    if not sides:
-        none = np.zeros(0)
-        return Observations(
-            view=empty, point=empty, pixels=np.zeros((0, 2)), weights=none, person=empty, instant=empty, joint=empty
-        )
-    views, ids, pixels, weights = (np.concatenate(column) for column in zip(*sides, strict=True))
-    (view, identity), first, inverse = np.unique(
-        np.stack([views, ids]), axis=1, return_index=True, return_inverse=True
-    )
+        ):
+            keys = np.stack([np.full_like(ids, kind), np.full_like(ids, view), ids // joints, ids % joints])
+            sides.append((keys, pixels.T, match.weights))
+    none = (np.zeros((4, 0), np.int64), np.zeros((2, 0)), np.zeros(0))
+    keys, pixels, weights = (np.concatenate(column, axis=-1) for column in zip(none, *sides, strict=True))
+    seen, once, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    _, view, member, joint = seen
     inverse = inverse.reshape(-1)
-    weight = np.bincount(inverse, weights=weights) / np.bincount(inverse)
-    group = np.array([groups.number((int(v), int(i))) for v, i in zip(view, identity // joints, strict=True)])
-    key, point = np.unique(group * joints + identity % joints, return_inverse=True)
+    group = np.array([groups.number(tuple(one)) for one in seen[[1, 0, 2]].T.tolist()], np.int64)
+    key, point = np.unique(group * NUM_JOINTS + joint, return_inverse=True)
     order = np.lexsort((view, point))
-    people = evidence is Evidence.PEOPLE
-    instant = np.zeros(len(key), np.int64)
-    instant[point] = (identity // joints) % max(num_instants, 1)
-    minus = np.full(len(key), -1)
+    place = np.zeros(len(key), np.int64)
+    place[point] = np.arange(len(point))
+    people = kinds.index(Evidence.PEOPLE) == seen[0, place]
     return Observations(
         view=view[order],
         point=point[order],
-        pixels=pixels[first][order],
-        weights=weight[order],
-        person=key // joints if people else minus,
-        instant=instant if people else minus,
-        joint=key % joints if people else minus,
+        pixels=pixels.T[once][order],
+        weights=(np.bincount(inverse, weights=weights) / np.bincount(inverse))[order],
+        person=np.where(people, key // NUM_JOINTS, -1),
+        instant=np.where(people, member[place] % max(num_instants, 1), -1),
+        joint=np.where(people, key % NUM_JOINTS, -1),
     ).select(np.ones(len(order), bool))
 
 
-_Member = tuple[int, int]
-"""A view, and a person or feature in it."""
+_Member = tuple[int, ...]
+"""A view, the kind of evidence, and a person or feature in it."""
 
 
 class _Groups:
@@ -163,8 +135,8 @@ class _Groups:
     def join(self, first: _Member, second: _Member) -> None:
         """Join two groups unless both have a member of one view."""
         one, other = self.number(first), self.number(second)
-        views = {view for view, _ in self._members[one]}
-        if one == other or any(view in views for view, _ in self._members[other]):
+        views = {member[0] for member in self._members[one]}
+        if one == other or any(member[0] in views for member in self._members[other]):
             return
         for member in self._members[other]:
             self._group[member] = one
@@ -421,6 +393,9 @@ _INDEPENDENT = 4.0
 """Observations per view and kind of evidence whose errors count as independent: keypoints are biased, and lenses not
 exact, so that more observations gain little. On `treadmill` (people, 1500 per view) lines are 16 px off, with 17 px
 expected; on `caliscope_a` (texture, 770) 4.0 and 2.3 px, on `tabletop` (texture) 0.8 and 1.8 px."""
+
+RESIDUAL_LIMIT = 0.009
+"""Median residual in focal lengths, the threshold of pairs, beyond which a camera does not fit the others."""
 
 _GRID = 5
 _DEPTHS = (0.25, 0.75)

@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float16
 from numpy.typing import NDArray
 
-from page4d.errors import CapabilityError
 from page4d.io.folders import CachedFiles
 from page4d.rig.records import Array, Evidence, Lens
 from page4d.rig.texture import DESCRIPTOR_SCALE, Ids, InstantTexture, TextureMethod
 from page4d.scene.content import Area
 from page4d.scene.image_file import Image
+from page4d.stereo.descriptors import of_kornia
 
 TEXTURE_MODEL = CachedFiles(
     "texture",
@@ -49,9 +49,6 @@ wrong poses."""
 
 WEIGHT = 0.25
 """Weight of a match in the adjustment: rotations from SIFT, where it matches, have a tenth of the errors."""
-
-_MISSING = {"dkd.hw_grid", "confidence_thresholds"}
-"""Buffers of kornia's classes that are no weights."""
 
 
 @dataclass(frozen=True)
@@ -109,20 +106,15 @@ def learned_method() -> TextureMethod:
     Raises:
         CapabilityError: if kornia is not installed, or has other networks.
     """
-    try:
-        from kornia.feature import ALIKED, LightGlue
-    except ImportError as error:
-        raise CapabilityError("learned texture needs kornia, which is not installed", "pip install kornia") from error
-    from safetensors.torch import load_file
-
-    features = ALIKED("aliked-n16", max_num_keypoints=MAX_FEATURES, detection_threshold=0.0)
-    matcher = LightGlue(None, input_dim=128)  # type: ignore[arg-type]  # None, or it fetches its own weights
-    for network, path in zip((features, matcher), TEXTURE_MODEL.paths, strict=True):
-        tensors = {_renamed(name): tensor for name, tensor in load_file(path).items()}
-        missing, unexpected = network.load_state_dict(tensors, strict=False)
-        if unexpected or not _MISSING.issuperset(missing):
-            raise CapabilityError("this version of kornia has other networks", "pip install 'kornia>=0.9,<0.10'")
-        network.eval()
+    files, buffers = TEXTURE_MODEL.paths, ("dkd.hw_grid", "confidence_thresholds")
+    features = of_kornia(
+        lambda kornia: kornia.ALIKED("aliked-n16", max_num_keypoints=MAX_FEATURES, detection_threshold=0.0),
+        files[0],
+        _renamed,
+        *buffers,
+    )
+    # None, or it fetches its own weights.
+    matcher = of_kornia(lambda kornia: kornia.LightGlue(None, input_dim=128), files[1], _renamed, *buffers)
     networks = _Networks(features, matcher)
     return TextureMethod(
         evidence=Evidence.LEARNED,

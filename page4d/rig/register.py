@@ -16,7 +16,7 @@ from page4d.choices import Registration
 from page4d.errors import Notice
 from page4d.options import in_options
 from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
-from page4d.rig.adjust import TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
+from page4d.rig.adjust import RESIDUAL_LIMIT, TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.epipolar import RelativePose, relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, confirmed, connected_parts, place
@@ -83,10 +83,8 @@ _CHOSEN_BY_TEXTURE = 16
 _STABILITY_LIMIT_DEG = 5.0
 """Change of rotation between halves of the instants beyond which a camera is not placed."""
 
-_RESIDUAL_LIMIT = 0.009
 _RESIDUAL_RATIO = 2.5
-"""Median residual in focal lengths (the threshold of pairs), and its ratio to the median over the cameras, beyond
-which a camera is not placed."""
+"""Ratio of the residual of a camera to the median over the cameras beyond which it is not placed."""
 
 _FOCAL_LIMIT = 0.1
 """Relative standard deviation of an estimated focal length that is reported."""
@@ -324,7 +322,7 @@ class Assembly:
         for view in self.placement.views:
             if view not in relative:
                 self.reasons[view] = "no point in common with the other cameras"
-            elif relative[view] > max(_RESIDUAL_LIMIT, _RESIDUAL_RATIO * middle):
+            elif relative[view] > max(RESIDUAL_LIMIT, _RESIDUAL_RATIO * middle):
                 self.reasons[view] = f"the residual of {residuals[view]:.0f} px is far above that of the others"
 
     def _check_stability(self) -> None:

@@ -1,7 +1,7 @@
 """`page4d calibrate`: lenses and cameras of a rig from a calibration board in its videos."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
@@ -24,13 +24,13 @@ from page4d.keywords import CalibrateKeywords
 from page4d.options import CalibrateSettings, SceneOptions, split_options
 from page4d.output.record import Name
 from page4d.plotting.canvas import ERROR_MAP, FAINT, GRID, INK, blank, colored, drawable, fitted_text, font
+from page4d.rig.adjust import RESIDUAL_LIMIT
 from page4d.rig.board import Board, Corners, Footage, board_of, find_boards
 from page4d.rig.board_rig import (
     MIN_COMMON,
     TERMS,
     BoardAdjustment,
     Sighting,
-    State,
     board_poses,
     calibrate_lens,
     lens_matrix,
@@ -60,9 +60,6 @@ MIN_PICTURES = 4
 
 FOCAL_LIMIT = 0.01
 """Relative standard deviation of a focal length from which on it is not determined."""
-
-_RESIDUAL_LIMIT = 0.009
-"""Median residual in focal lengths beyond which a camera does not fit the others, as in registration."""
 
 _CELLS = 8
 """Cells across the picture by which the coverage is counted."""
@@ -191,7 +188,7 @@ class BoardEvidence:
     @staticmethod
     def of(scene: Scene, board: Board, settings: CalibrateSettings, observer: Observer) -> "BoardEvidence":
         """Search the board in a scene, and in the footage of lenses."""
-        instants = choose_instants(scene.num_times)
+        instants = searched_instants(scene.num_times)
         footage: list[Footage] = [(view.source, [view.indices[i] for i in instants]) for view in scene.views]
         own = {} if settings.lenses is None else _lens_footage(scene, settings.lenses)
         board, found = find_boards(
@@ -210,7 +207,7 @@ class BoardEvidence:
         return BoardEvidence(board=board, shared=shared, alone=alone, num_instants=len(instants))
 
 
-def choose_instants(num_times: int) -> list[int]:
+def searched_instants(num_times: int) -> list[int]:
     """Return all instants, or pairs of neighbours spread over a longer capture."""
     if num_times <= MAX_PICTURES:
         return list(range(num_times))
@@ -237,7 +234,7 @@ def _lens_footage(scene: Scene, folder: Path) -> dict[int, Footage]:
                 f"⟨lenses⟩: {view.name} has {width}x{height} pixels, in the scene {own_width}x{own_height}",
                 "film the board for the lens with the settings of the capture",
             )
-        footage[index] = source, choose_instants(len(source.frame_times))
+        footage[index] = source, searched_instants(len(source.frame_times))
     if not footage:
         raise UsageError(
             f"⟨lenses⟩: no video of '{folder}' has the name of a view", f"the views are {listed(scene.view_names)}"
@@ -365,22 +362,23 @@ class _Calibrated:
                 f"the board {self.board} determines no lens: {listed(sorted(set(self.reasons.values())))}", _FILM_HINT
             )
         while True:
-            state, problem, part = self._adjusted()
-            worst, excess = self._worst(state, problem, part)
-            if excess <= 1 or len(part) < 2:
+            part = self._adjust()
+            excess = {view: self._residual(view) / RESIDUAL_LIMIT / self.state.lenses[view, 0] for view in part}
+            worst = max(excess, key=lambda view: excess[view])
+            if excess[worst] <= 1 or len(part) < 2:
                 break
             self.reasons[worst] = (
-                f"it does not fit the others (median residual {self._residual(state, problem, worst):.1f} px): "
+                f"it does not fit the others (median residual {self._residual(worst):.1f} px): "
                 "the camera moves, or its clock is wrong"
             )
-        deviations = problem.deviations(state)
+        self.focal_std = self.problem.deviations(self.state)[:, :2].max(1) / self.state.lenses[:, 0]
         if self.given is None:
             for view in part:
-                self._judge_lens(view, state, problem, float(deviations[view, :2].max() / state.lenses[view, 0]))
-        return self._described(state, problem, part, deviations)
+                self._judge_lens(view)
+        return self._described(part)
 
-    def _adjusted(self) -> tuple[State, BoardAdjustment, list[int]]:
-        """Adjust the largest part of the views that see the board together."""
+    def _adjust(self) -> list[int]:
+        """Adjust the largest part of the views that see the board together, and return these."""
         usable = [one for one in self.shared if one.view not in self.reasons]
         placed, kept, left = place_rig(self.board, self.models, self.lenses, usable)
         part = sorted({one.view for one in kept})
@@ -406,25 +404,20 @@ class _Calibrated:
             free[view, :4] = True
             free[view, [4 + TERMS[self.models[view]].index(term) for term in self.terms[view]]] = True
         moves = np.array([view in part[1:] for view in range(len(self.names))])
-        problem = BoardAdjustment(self.board, self.models, kept, free, moves, self.sizes)
-        start = replace(placed, boards=np.concatenate(boards))
-        return problem.fit(start), problem, part
+        self.problem = BoardAdjustment(self.board, self.models, kept, free, moves, self.sizes)
+        self.state = self.problem.fit(replace(placed, boards=np.concatenate(boards)))
+        self.errors = self.problem.errors(self.state)
+        return part
 
-    def _residual(self, state: State, problem: BoardAdjustment, view: int) -> float:
-        return float(np.median(problem.errors(state)[problem.view == view]))
+    def _residual(self, view: int) -> float:
+        return float(np.median(self.errors[self.problem.view == view]))
 
-    def _worst(self, state: State, problem: BoardAdjustment, part: Sequence[int]) -> tuple[int, float]:
-        """Return the view whose residual exceeds the limit most, and by which factor."""
-        excess = {v: self._residual(state, problem, v) / _RESIDUAL_LIMIT / state.lenses[v, 0] for v in part}
-        worst = max(excess, key=lambda view: excess[view])
-        return worst, excess[worst]
-
-    def _judge_lens(self, view: int, state: State, problem: BoardAdjustment, deviation: float) -> None:
+    def _judge_lens(self, view: int) -> None:
         """Refuse a lens whose focal length is not determined, or that no camera has."""
-        size, lens = self.sizes[view], state.lenses[view]
-        low, high = _tilts(state, problem, view)
-        pictures = len({one.pose for one in problem.sightings if one.view == view})
+        size, lens, deviation = self.sizes[view], self.state.lenses[view], self.focal_std[view]
         if deviation > FOCAL_LIMIT:
+            low, high = self._tilts(view)
+            pictures = len({one.pose for one in self.problem.sightings if one.view == view})
             self.reasons[view] = (
                 f"focal length not determined: {lens[0]:.0f} px +-{100 * deviation:.2g} % from {pictures} pictures, "
                 f"tilts {low:.0f}-{high:.0f} deg"
@@ -441,15 +434,14 @@ class _Calibrated:
         found = Distortion(model=self.models[view], coefficients=tuple(float(value) for value in lens[4:]))
         return None if found.is_identity else found
 
-    def _described(
-        self, state: State, problem: BoardAdjustment, part: Sequence[int], deviations: Float[Array, "V L"]
-    ) -> BoardCalibration:
+    def _described(self, part: Sequence[int]) -> BoardCalibration:
         placed = [view for view in part if view not in self.reasons]
         needed = min(2, len(self.names))
         if len(placed) < needed:
             left = dict.fromkeys(placed, "no other view is left that shows the board with it")
             reasons = [f"{self.names[view]}: {reason}" for view, reason in sorted((self.reasons | left).items())]
             raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", _FILM_HINT)
+        state, views = self.state, range(len(self.names))
         world = np.linalg.inv(state.cameras[placed[0]])
         cameras = tuple(
             CalibratedCamera(
@@ -463,57 +455,76 @@ class _Calibrated:
             )
             for view in placed
         )
-        clocks = _clocks(state, problem, part)
-        errors = problem.errors(state)
+        clocks = self._clocks(part)
         record = BoardRecord(
             board=str(self.board),
             lens_model=self.models[0] if len(set(self.models)) == 1 else None,
             num_instants=self.evidence.num_instants,
-            cameras=[self._record(view, state, problem, deviations, clocks) for view in range(len(self.names))],
+            cameras=[self._record(view, *clocks.get(view, (None, None))) for view in views],
         )
         return BoardCalibration(
             record=record,
             calibration=Calibration(path=Path("calibration"), scale=Scale.METRIC, cameras=cameras),
             sizes=tuple(self.sizes),
-            corners=tuple(self._corners(problem, errors, view) for view in range(len(self.names))),
+            corners=tuple(map(self._corners, views)),
         )
 
-    def _corners(self, problem: BoardAdjustment, errors: Float[Array, " N"], view: int) -> Float[Array, "n 3"]:
+    def _corners(self, view: int) -> Float[Array, "n 3"]:
         """Return the pixels of the corners of a view in its picture, and their errors."""
-        own = problem.view == view
-        pixels = problem.pixels[own] if self.given is None else _sheared(problem.pixels[own], self.given[view], 1)
-        return np.column_stack([pixels, errors[own]])
+        own = self.problem.view == view
+        pixels = self.problem.pixels[own]
+        pixels = pixels if self.given is None else _sheared(pixels, self.given[view], 1)
+        return np.column_stack([pixels, self.errors[own]])
 
-    def _record(
-        self,
-        view: int,
-        state: State,
-        problem: BoardAdjustment,
-        deviations: Float[Array, "V L"],
-        clocks: Mapping[int, tuple[float, float]],
-    ) -> BoardCameraRecord:
+    def _record(self, view: int, clock_s: float | None, clock_std_s: float | None) -> BoardCameraRecord:
         found = [one for one in self.evidence.shared if one.view == view]
         others = {one.pose for one in self.evidence.shared if one.view != view}
         alone = [one for one in self.evidence.alone if one.view == view]
-        used = bool((problem.view == view).any())
-        clock, spread_s = clocks.get(view, (None, None))
+        used = bool((self.problem.view == view).any())
         return BoardCameraRecord(
             view=self.names[view],
             placed=view not in self.reasons,
             num_pictures=len(found) + len(alone),
             num_together=sum(one.pose in others for one in found),
             coverage=coverage([*found, *alone], self.sizes[view]),
-            tilt_deg=_tilts(state, problem, view) if used else None,
-            residual_px=self._residual(state, problem, view) if used else None,
-            focal=float(np.sqrt(state.lenses[view, :2].prod())) if used else None,
-            focal_std=float(deviations[view, :2].max() / state.lenses[view, 0])
-            if used and self.given is None
-            else None,
+            tilt_deg=self._tilts(view) if used else None,
+            residual_px=self._residual(view) if used else None,
+            focal=float(np.sqrt(self.state.lenses[view, :2].prod())) if used else None,
+            focal_std=float(self.focal_std[view]) if used and self.given is None else None,
             terms=self.terms.get(view, ()),
-            clock_s=clock,
-            clock_std_s=spread_s,
+            clock_s=clock_s,
+            clock_std_s=clock_std_s,
             reason=self.reasons.get(view, ""),
         )
+
+    def _tilts(self, view: int) -> tuple[float, float]:
+        """Return the range of angles between the board and the picture in degrees, without a tenth at either end."""
+        poses = sorted({one.pose for one in self.problem.sightings if one.view == view})
+        cosines = np.abs((self.state.cameras[view] @ self.state.boards[poses])[:, 2, 2])
+        low, high = np.percentile(np.degrees(np.arccos(np.clip(cosines, 0, 1))), [10, 90])
+        return float(low), float(high)
+
+    def _clocks(self, part: Sequence[int]) -> dict[int, tuple[float, float]]:
+        """Return how much earlier than their time the frames of views were taken, and standard deviations in seconds.
+
+        Per picture it is the error along the velocity of the board, over that velocity; their mean over the views is
+        0. Differences that are not significant are left out.
+        """
+        (residual,) = self.problem.errors_px(self.state)
+        found: dict[int, list[float]] = {view: [] for view in part}
+        for index, one in enumerate(self.problem.sightings):
+            if one.velocity is not None and (speed := float((one.velocity**2).sum())) > 0:
+                rows = slice(*self.problem.starts[index : index + 2])
+                found[one.view].append(float((residual[rows] * one.velocity).sum() / speed))
+        clocks = {}
+        for view, values in found.items():
+            if len(values) >= 5:
+                median = float(np.median(values))
+                spread_s = MAD_TO_STD * float(np.median(np.abs(np.array(values) - median)))
+                deviation = 1.2533 * spread_s / len(values) ** 0.5
+                if abs(median) > max(_CLOCK_LEAST_S, _CLOCK_SIGNIFICANT * deviation):
+                    clocks[view] = median, deviation
+        return clocks
 
 
 def _coefficients(lens: Lens) -> tuple[float, ...]:
@@ -547,39 +558,6 @@ def coverage(sightings: Sequence[Sighting], size: tuple[int, int]) -> float:
     pixels = np.concatenate([one.pixels for one in sightings])
     cells = np.clip(pixels / np.array(size[::-1]) * [_CELLS, rows], 0, [_CELLS - 1e-6, rows - 1e-6]).astype(int)
     return float(len(np.unique(cells, axis=0)) / (_CELLS * rows))
-
-
-def _tilts(state: State, problem: BoardAdjustment, view: int) -> tuple[float, float]:
-    """Return the range of angles between the board and the picture in degrees, without a tenth at either end."""
-    poses = sorted({one.pose for one in problem.sightings if one.view == view})
-    cosines = np.abs((state.cameras[view] @ state.boards[poses])[:, 2, 2])
-    low, high = np.percentile(np.degrees(np.arccos(np.clip(cosines, 0, 1))), [10, 90])
-    return float(low), float(high)
-
-
-def _clocks(state: State, problem: BoardAdjustment, part: Sequence[int]) -> dict[int, tuple[float, float]]:
-    """Return how much earlier than their time the frames of views were taken, and standard deviations in seconds.
-
-    Per picture it is the error along the velocity of the board, over that velocity; their mean over the views is 0.
-    Differences that are not significant are left out.
-    """
-    (residual,) = problem.errors_px(state)
-    found: dict[int, list[float]] = {view: [] for view in part}
-    for index, one in enumerate(problem.sightings):
-        if one.velocity is not None and (speed := float((one.velocity**2).sum())) > 0:
-            rows = slice(problem.starts[index], problem.starts[index + 1])
-            found[one.view].append(float((residual[rows] * one.velocity).sum() / speed))
-    clocks = {view: np.array(values) for view, values in found.items() if len(values) >= 5}
-    medians = {view: float(np.median(values)) for view, values in clocks.items()}
-    deviation = {
-        view: 1.2533 * MAD_TO_STD * float(np.median(np.abs(values - medians[view]))) / len(values) ** 0.5
-        for view, values in clocks.items()
-    }
-    return {
-        view: (median, deviation[view])
-        for view, median in medians.items()
-        if abs(median) > max(_CLOCK_LEAST_S, _CLOCK_SIGNIFICANT * deviation[view])
-    }
 
 
 def draw_corners(found: BoardCalibration, path: Path) -> None:

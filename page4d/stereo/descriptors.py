@@ -5,9 +5,10 @@ They compare views under larger angles than windows of pixels do, and are less p
 Source: Potje et al. (2024), "XFeat: Accelerated Features for Lightweight Image Matching", arXiv:2404.19174.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +31,6 @@ DESCRIPTOR_MODEL = CachedFiles(
 
 _LONG_SIDE_PX, _MULTIPLE = 640, 32
 """Size to which images are enlarged: a descriptor is that of a cell of 8x8 px."""
-
-_KORNIA = "pip install 'kornia>=0.9,<0.10'"
 
 _AT_ONCE = 4
 """Images that pass through the network together: some 250 MB."""
@@ -78,18 +77,27 @@ def dense_descriptors(device: torch.device) -> DenseDescriptors | None:
 
 @lru_cache(maxsize=1)
 def _loaded(device: torch.device, path: Path) -> DenseDescriptors:
-    try:
-        from kornia.feature import XFeat
-    except ImportError as error:
-        raise CapabilityError("XFeat needs kornia, which is not installed", _KORNIA) from error
+    network = of_kornia(lambda kornia: kornia.XFeat().net, path)
+    return DenseDescriptors(network.to(device).requires_grad_(False), *DESCRIPTOR_MODEL.sha256.values())
+
+
+def of_kornia(build: Callable[[Any], Any], path: Path, name: Callable[[str], str] = str, *buffers: str) -> Any:
+    """Build a network of `kornia.feature` with the tensors of a file; `name` is kornia's, `buffers` are no weights.
+
+    Raises:
+        CapabilityError: if kornia is not installed, or has another network.
+    """
     from safetensors.torch import load_file
 
-    network = XFeat().net
     try:
-        network.load_state_dict(load_file(path))
-    except RuntimeError as error:
-        raise CapabilityError("this version of kornia has another XFeat", _KORNIA) from error
-    return DenseDescriptors(network.to(device).eval().requires_grad_(False), *DESCRIPTOR_MODEL.sha256.values())
+        network = build(import_module("kornia.feature"))
+        tensors = {name(key): tensor for key, tensor in load_file(path).items()}
+        missing, unexpected = network.load_state_dict(tensors, strict=False)
+    except (ImportError, RuntimeError):
+        missing, unexpected = [""], []
+    if unexpected or set(missing) - set(buffers):
+        raise CapabilityError("kornia is not installed, or in another version", "pip install 'kornia>=0.9,<0.10'")
+    return network.eval()
 
 
 _MIN_DEPTH = 1e-6

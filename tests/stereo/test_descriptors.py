@@ -146,7 +146,7 @@ def test_the_network_is_that_of_the_fetched_file(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "other"))
     DESCRIPTOR_MODEL.folder.mkdir(parents=True)
     save_file({"other": torch.zeros(1)}, DESCRIPTOR_MODEL.paths[0])
-    with pytest.raises(CapabilityError, match="another XFeat"):
+    with pytest.raises(CapabilityError, match="another version"):
         dense_descriptors(CPU)
 
 
