@@ -330,8 +330,9 @@ class UpAxis(StrEnum):
     """Axis of the world that points up."""
 
     AUTO = "auto"
-    """In a new upright world z. In that of a run, the one of its `cameras.json`; else -y if it is that of the first
-    camera, and in a calibrated one the mean of the cameras' upward axes."""
+    """In a new upright world z; in that of a run, the one of its `cameras.json`, else the vertical of level cameras,
+    or an axis of the calibration near it. Where it is not determined: -y in the world of the first camera, in a
+    calibrated one the axis nearest to the cameras' mean upward axis."""
 
     X = "x"
     Y = "y"

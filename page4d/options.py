@@ -838,8 +838,8 @@ class ExportSettings:
     up: Annotated[
         UpAxis,
         Option(
-            "Axis of the run's world that points up. auto: that of an upright world, else -y if the world is that of "
-            "the first camera, else the mean upward axis of the cameras.",
+            "Axis of the run's world that points up. auto: that of an upright world, else the vertical of level "
+            "cameras.",
             WORLD,
         ),
     ] = UpAxis.AUTO

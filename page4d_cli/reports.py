@@ -1,5 +1,6 @@
 """Printed reports of runs, batches, calibration checks, registrations and exports."""
 
+import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -563,10 +564,14 @@ def _world(record: "ExportRecord") -> Iterator[tuple[str, str]]:
 
 
 def _transform(matrix: Sequence[Sequence[float]]) -> str:
-    """Describe a change of axes, such as "(x, y, z) of the run is (x, -y, -z)"."""
+    """Describe a change of axes, such as "(x, y, z) of the run is (x, -y, -z)", or a turn."""
     written = []
+    scale = math.hypot(*matrix[0][:3])
     for row in matrix[:3]:
         column = max(range(3), key=lambda index: abs(row[index]))
+        if abs(row[column]) < (1.0 - 1e-9) * scale:
+            cosine = (sum(matrix[index][index] for index in range(3)) / scale - 1.0) / 2.0
+            return f"turned by {math.degrees(math.acos(min(max(cosine, -1.0), 1.0))):.0f} degrees"
         written.append(("-" if row[column] < 0 else "") + "xyz"[column])
     axes = f"({', '.join(written)})"
     return "axes of the run" if axes == "(x, y, z)" else f"(x, y, z) of the run is {axes}"

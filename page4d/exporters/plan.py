@@ -18,7 +18,7 @@ from page4d.exporters.formats import FORMATS, BudgetScope, Format, Layout, Pictu
 from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pictures import plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
-from page4d.exporters.world import choose_up, export_world
+from page4d.exporters.world import Upward, choose_up, export_world
 from page4d.formats.ply import read_ply_header
 from page4d.geometry.transforms import is_constant
 from page4d.io.atomic import real_path
@@ -97,7 +97,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
     )
     if format.same_size and len({one.size for one in geometry}) > 1:
         raise UsageError(f"{format.name} needs pictures of one size", "give ⟨pinhole=common⟩")
-    up, up_found = up_axis(output, settings.up)
+    up = upward_of(output, settings.up)
     clouds = None
     if format.point_bytes:
         selection = PointFilter(
@@ -117,7 +117,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         instants=instants,
         seconds=output.cameras.times.numpy()[list(instants)],
         world=world,
-        up_found=up_found,
+        up_found=up.found,
         world_to_camera=world.world_to_camera(poses),
         geometry=geometry,
         clouds=clouds,
@@ -133,8 +133,8 @@ def _max_points(format: Format, settings: ExportSettings) -> int:
     return format.animated_points if settings.animated else format.max_points
 
 
-def up_axis(output: Output, given: UpAxis) -> tuple[UpAxis, str]:
-    """Return the axis that points up in the world of a run, and how it was found."""
+def upward_of(output: Output, given: UpAxis) -> Upward:
+    """Return what points up in the world of a run."""
     cameras = output.cameras
     is_calibrated = output.run.scene.calibration is not None and output.run.settings.get("poses", "input") == "input"
     return choose_up(given, cameras.world_to_camera.numpy(), known=cameras.up, is_calibrated=is_calibrated)

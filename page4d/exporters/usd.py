@@ -68,7 +68,7 @@ def create_stage(path: Path, job: ExportJob, codes: Sequence[float]) -> Any:
         "page4d": {"unit": job.output.run.unit, "scale": job.world.scale, "firstSecond": float(job.seconds[0])}
     }
     root = UsdGeom.Xform.Define(stage, ROOT)
-    turn = turn_up(job.world.exported_up, UpAxis.Y)
+    turn = turn_up(job.world.upward, UpAxis.Y.vector)
     matrix = Gf.Matrix4d(1.0).SetRotateOnly(Gf.Matrix3d(*turn.T.ravel()))  # USD multiplies row vectors
     root.AddTransformOp().Set(matrix)
     stage.SetDefaultPrim(root.GetPrim())
@@ -418,8 +418,9 @@ def write(job: ExportJob, folder: Path) -> Written:
         OutputError: if a file cannot be written.
     """
     written = write_clips(job, folder, SPLIT_SCENE_NAME) if job.settings.split else _write_single(job, folder)
-    if (up := job.world.exported_up) is UpAxis.Y:
+    if np.array_equal(job.world.upward, UpAxis.Y.vector):
         return written
+    up = job.world.exported_up if np.array_equal(job.world.upward, job.world.exported_up.vector) else "the vertical"
     return replace(
         written, remarks=(f"the points keep the run's axes; the prim /World turns {up} to y, which is up",)
     )

@@ -3,10 +3,8 @@
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
-
-from page4d.choices import UpAxis
 
 
 def wxyz_from_xyzw(quaternion_xyzw: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 4"]:
@@ -142,18 +140,38 @@ def rotation_defect(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*batc
     return torch.where(torch.linalg.det(matrix) < 0, torch.full_like(defect, 2.0).maximum(defect), defect)
 
 
-def turn_up(up: UpAxis, goal: UpAxis) -> NDArray[np.float64]:
-    """Return the rotation that turns one axis to another about a third: exact, with entries 0 and +-1.
+def turn_up(up: ArrayLike, goal: ArrayLike) -> NDArray[np.float64]:
+    """Return the smallest rotation that turns one unit vector to another; between axes its entries are 0 and +-1.
 
-    Opposite axes are exchanged by half a turn about x, or about y for the x axes: -y to y is diag(1, -1, -1).
+    Opposite vectors are exchanged by half a turn about x, or about y for the x axes: -y to y is diag(1, -1, -1).
     """
-    start, end = np.array(up.vector), np.array(goal.vector)
-    if np.array_equal(start, end):
-        return np.eye(3)
-    if np.array_equal(start, -end):
-        return np.diag([-1.0, 1.0, -1.0] if start[0] else [1.0, -1.0, -1.0])
-    third = np.cross(start, end)
-    rotation: NDArray[np.float64] = (
-        np.outer(end, start) + np.outer(-start, end) + np.outer(third, third)
-    )  # a quarter turn about `third`
+    start, end = np.asarray(up, dtype=np.float64), np.asarray(goal, dtype=np.float64)
+    cosine = float(start @ end)
+    if cosine < 1e-12 - 1.0:
+        return np.diag([-1.0, 1.0, -1.0] if abs(start[0]) > 0.5 else [1.0, -1.0, -1.0])
+    axis = np.cross(start, end)
+    cross = np.array([[0.0, -axis[2], axis[1]], [axis[2], 0.0, -axis[0]], [-axis[1], axis[0], 0.0]])
+    rotation: NDArray[np.float64] = np.eye(3) + cross + cross @ cross / (1.0 + cosine)
     return rotation + 0.0  # no negative zeros
+
+
+_ROLL_DEG = 2.0
+"""Standard deviation of the roll of a camera that was set up level; two cameras do not show theirs."""
+
+_MAX_VERTICAL_STD_DEG = 5.0
+
+
+def level_axis(world_to_camera: Float[NDArray[np.float64], "T V 4 4"]) -> tuple[NDArray[np.float64], float] | None:
+    """Return the vertical [3] that the x axes of level cameras are perpendicular to, and its deviation in degrees.
+
+    Unlike the mean upward axis it does not depend on their pitch. None if it is not determined: of cameras that face
+    the same way, or are rolled.
+    """
+    poses = world_to_camera.reshape(-1, 4, 4)
+    values, vectors = np.linalg.eigh(poses[:, 0, :3].T @ poses[:, 0, :3] / len(poses))
+    roll, spread = np.sqrt(values[:2].clip(0.0))
+    mean = -poses[:, 1, :3].mean(axis=0)
+    axis: NDArray[np.float64] = vectors[:, 0] * np.sign(vectors[:, 0] @ mean)
+    deviation = np.hypot(_ROLL_DEG, np.degrees(roll)) / max(spread * world_to_camera.shape[1] ** 0.5, 1e-9)
+    is_determined = deviation <= _MAX_VERTICAL_STD_DEG and axis @ mean > np.linalg.norm(mean) / 2
+    return (axis, float(deviation)) if is_determined else None

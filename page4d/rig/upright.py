@@ -264,7 +264,7 @@ def upright_frame(
     ahead = forward + (forward @ vertical) * down
     right = np.cross(ahead, vertical)
     right /= np.linalg.norm(right)
-    rotation = turn_up(UpAxis.Z, up) @ np.stack([right, np.cross(vertical, right), vertical])
+    rotation = turn_up(UpAxis.Z.vector, up.vector) @ np.stack([right, np.cross(vertical, right), vertical])
     centers = -(np.swapaxes(poses[:, :3, :3], 1, 2) @ poses[:, :3, 3:])[..., 0]
     origin = centers.mean(0)
     origin += (floor - origin @ vertical) * vertical

@@ -202,7 +202,7 @@ def in_chosen_world(evidence: SceneEvidence, settings: ReconstructSettings, noti
     elif scene.up is not None:
         axis = UpAxis.Z if settings.up is UpAxis.AUTO else settings.up
         turn = torch.eye(4, dtype=torch.float64)
-        turn[:3, :3] = torch.from_numpy(turn_up(scene.up, axis))
+        turn[:3, :3] = torch.from_numpy(turn_up(scene.up.vector, axis.vector))
         world = WorldRecord(frame=settings.world, up=axis, transform=turn.tolist(), vertical=list(scene.up.vector))
     else:
         world = upright_world(evidence.pixels.whole(), cameras, settings.up)

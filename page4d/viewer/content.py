@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 from page4d.choices import PointLayer
 from page4d.errors import Page4DError, counted
 from page4d.exporters.job import ExportView, frame_rate
-from page4d.exporters.plan import exported_instants, exported_views, up_axis
+from page4d.exporters.plan import exported_instants, exported_views, upward_of
 from page4d.exporters.points import CloudReader, PointFilter, layer_limits, layer_sizes, point_spacing
-from page4d.exporters.world import SNAP_DEG
 from page4d.formats.ply import PointCloud, read_ply_header
 from page4d.formats.tracks import Tracks
 from page4d.geometry.transforms import invert_rigid
 from page4d.options import ExportSettings
-from page4d.output.preview.cloud import upward_axis
 from page4d.output.reader import Output
 from page4d.plotting.canvas import BANNER, view_color
 from page4d.quality.measure import FEW_INSTANTS
@@ -263,20 +261,13 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
         views=views,
         instants=instants,
         seconds=output.cameras.times.numpy()[list(instants)],
-        up=_upward(output, settings),
+        up=upward_of(output, settings.up).vector,
         camera_to_world=invert_rigid(output.cameras.world_to_camera).numpy()[chosen],
         intrinsics=output.cameras.intrinsics.numpy()[chosen],
         clouds=clouds,
         limit=_limit(settings.max_points, clouds, output, is_page=is_page),
         scene=settings.scene,
     )
-
-
-def _upward(output: Output, settings: ExportSettings) -> NDArray[np.float64]:
-    """Return the axis that points up, or the mean upward axis of the cameras if no axis of the world is near it."""
-    mean = upward_axis(output.cameras.world_to_camera.numpy().reshape(-1, 4, 4), output.cameras.up)
-    axis = np.array(up_axis(output, settings.up)[0].vector, dtype=np.float64)
-    return axis if mean @ axis >= np.cos(np.radians(SNAP_DEG)) else mean
 
 
 def _limit(max_points: int | None, clouds: CloudReader, output: Output, *, is_page: bool) -> int:

@@ -12,7 +12,7 @@ import torch
 from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration, UpAxis, WorldFrame
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, SilentObserver, UsageError, WeightsError
-from page4d.exporters.plan import up_axis
+from page4d.exporters.plan import upward_of
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.transforms import camera_centers
 from page4d.io.folders import CachedFiles
@@ -209,8 +209,8 @@ def test_a_registered_rig_stands_upright_and_so_do_runs_with_its_cameras(
     torch.testing.assert_close(poses_of(tmp_path / "out"), before @ torch.linalg.inv(turn))
     out = open_output(tmp_path / "out")
     assert out.cameras.up is UpAxis.Z
-    assert up_axis(out, UpAxis.AUTO) == (UpAxis.Z, "the world is upright")
-    assert up_axis(open_output(tmp_path / "first"), UpAxis.AUTO)[0] is UpAxis.MINUS_Y
+    assert upward_of(out, UpAxis.AUTO).found == "the world is upright"
+    assert upward_of(open_output(tmp_path / "first"), UpAxis.AUTO).axis is UpAxis.MINUS_Y
     scene = calibrated_by(tmp_path / "out" / "cameras.json")
     run_calibrated(tmp_path / "again", scene=scene)
     torch.testing.assert_close(poses_of(tmp_path / "again"), poses_of(tmp_path / "out"))

@@ -21,6 +21,7 @@ from page4d.errors import ShapeError
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import to_numpy
 from page4d.formats.ply import PointCloud
+from page4d.geometry.rotation import level_axis
 from page4d.output.points import random_subset
 from page4d.output.reader import Output
 from page4d.plotting.canvas import (
@@ -91,9 +92,14 @@ def looking_along(direction: NDArray[np.float64], up: NDArray[np.float64]) -> ND
 
 
 def upward_axis(world_to_camera: NDArray[np.float64], known: UpAxis | None = None) -> NDArray[np.float64]:
-    """Return the known up axis, else the mean upward axis of cameras [N, 4, 4], or the first one's if they cancel."""
+    """Return the known up axis, else the vertical of level cameras [N, 4, 4], else their mean upward axis.
+
+    If upward axes cancel, it is that of the first camera.
+    """
     if known is not None:
         return np.array(known.vector)
+    if level := level_axis(world_to_camera[None]):
+        return level[0]
     up = -world_to_camera[:, 1, :3].mean(axis=0)
     if np.linalg.norm(up) < 0.1:  # as of cameras around a common viewing axis
         up = -world_to_camera[0, 1, :3]
