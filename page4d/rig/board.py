@@ -1,8 +1,10 @@
 """Calibration boards: their description, and their corners in the pictures of a scene, found by OpenCV."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -17,7 +19,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from page4d.conventions import PIXEL_CENTER
-from page4d.errors import InputError, UsageError, listed, shortened
+from page4d.errors import InputError, Page4DError, UsageError, listed, shortened
 from page4d.formats.files import read_document
 from page4d.rig.records import Array
 from page4d.scene.image_file import in_8_bits
@@ -251,15 +253,16 @@ def _dictionary(name: str) -> int:
     return int(known[word])
 
 
-def board_of(text: str) -> Board:
+def board_of(text: str, folder: Path | None = None) -> Board:
     """Return the board of a description such as "charuco:7x5,30mm,22mm,4x4_50", or of a file.
 
     Raises:
-        UsageError: if the description cannot be read, or no board has these numbers.
+        UsageError: if the description is empty, naming boards in the folder, or no board has these numbers.
         InputError: if the file cannot be read, or describes no board.
     """
     if not text.strip():
-        raise UsageError("no ⟨board⟩ is given", _FORM)
+        found = [f"⟨board={shlex.quote(str(file))}⟩" for file in _board_files(folder)]
+        raise UsageError("no ⟨board⟩ is given", f"give {' or '.join(found)}, which describes one" if found else _FORM)
     kind, colon, rest = text.strip().partition(":")
     names = {"april": Pattern.ARUCO, "apriltag": Pattern.ARUCO, "checkerboard": Pattern.CHESSBOARD}
     pattern = names.get(kind.lower(), kind.lower())
@@ -281,6 +284,15 @@ def board_of(text: str) -> Board:
         marker=lengths[1] if len(lengths) > 1 else 0.0,
         dictionary=parts[3] if len(parts) > 3 else "",
     )
+
+
+def _board_files(folder: Path | None) -> Iterator[Path]:
+    """Yield the files of a folder that describe a board."""
+    for file in sorted(folder.iterdir()) if folder is not None and folder.is_dir() else ():
+        if file.suffix.lower() in (".toml", ".yaml", ".yml", ".json"):
+            with suppress(Page4DError):
+                read_board(file)
+                yield file
 
 
 def _metres(text: str) -> float:

@@ -167,7 +167,7 @@ def calibrate(
     of_scene, of_settings = split_options(options, "calibrate", SceneOptions, CalibrateSettings)
     settings = replace(settings, **of_settings) if settings is not None else CalibrateSettings(**of_settings)
     observer = observer or SilentObserver()
-    board = board_of(settings.board)
+    board = board_of(settings.board, None if isinstance(scene, Scene) else Path(scene))
     scene = opened_scene(scene, of_scene, observer.progress)
     scene.options.check_resize(settings.intrinsics)
     given = None if settings.intrinsics is None else lenses_of(scene, intrinsics=settings.intrinsics)

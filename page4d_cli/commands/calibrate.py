@@ -32,11 +32,13 @@ def calibrate(
     """
     from page4d.formats.calibrations import check_calibration_target, choose_format, write_calibration
     from page4d.io.atomic import check_file
+    from page4d.rig.board import board_of
     from page4d.rig.opening import open_scene
     from page4d.run.calibration import calibrate as calibrate_rig
     from page4d.run.calibration import draw_corners
     from page4d_cli.reports import report_board, report_written
 
+    board_of(settings.board, scene_folder)
     chosen = choose_format(out, file_format)
     check_calibration_target(out, chosen, overwrite=overwrite)
     if report is not None:

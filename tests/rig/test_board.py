@@ -483,6 +483,10 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys) -> N
     assert run([*map(str, words), "--json"]) == 0
     printed = capsys.readouterr()
     assert "ignored rig.toml: possibly a calibration; pass --intrinsics FILE to use it" in printed.err
+    (tmp_path / "scene" / "my board.toml").write_text(FILES["config.toml"][0])
+    assert run(["calibrate", str(tmp_path / "scene"), "--out", str(tmp_path / "other.json")]) == 2
+    named = f"--board '{tmp_path}/scene/my board.toml', which describes one"
+    assert capsys.readouterr().err.endswith(f"error: no --board is given\nhint:  give {named}\n")
     record = json.loads(printed.out)
     assert [camera["focal"] for camera in record["cameras"]] == pytest.approx([300, 300], rel=3e-3)
     calibration = read_calibration(out)
