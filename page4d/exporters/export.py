@@ -212,7 +212,7 @@ def _pictures(output: Output, settings: ExportSettings, chosen: Sequence[Format]
     """Open the scene if a format uses its pictures."""
     needing = [format.name for format in chosen if format.pictures is PictureUse.NEEDED]
     optional = [format.name for format in chosen if format.pictures is PictureUse.OPTIONAL and settings.images]
-    if settings.scene is None:
+    if settings.scene is None or all(format.pictures is PictureUse.NONE for format in chosen):
         if names := needing or optional:
             files = listed([view.file for view in output.run.views], 3)
             hint = f"give ⟨scene=FOLDER⟩ with {files}" + ("" if needing else ", or ⟨images=False⟩")
@@ -268,6 +268,8 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
     options = json.loads(json.dumps(asdict(job.settings), default=str))
     del options["scene"]  # a path of this machine
     remarks = [*written.remarks, *(job.pictures.remarks if job.pictures else ())]
+    if job.settings.scene is not None and job.format.pictures is PictureUse.NONE:
+        remarks.append(f"{job.format.name} has no pictures: those of ⟨scene⟩ are not written")
     if run.world_offset is not None:
         remarks.append(f"coordinates are about the offset {offset_text(run.world_offset)} of the run's world")
     if job.num_times > 1 and not job.is_regular:

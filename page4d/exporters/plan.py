@@ -60,14 +60,12 @@ def options_of(format: Format) -> frozenset[str]:
     options = format.options
     if format.point_bytes:
         options |= _POINT_OPTIONS
-    if format.pictures is not PictureUse.NONE:
-        options |= {"scene"}
     return options
 
 
 def settings_of(format: Format, settings: ExportSettings) -> ExportSettings:
     """Reset the options that a format does not take, where several formats are exported with the same options."""
-    limited = frozenset[str]().union(*(options_of(other) for other in FORMATS.values())) - {"scene"}
+    limited = frozenset[str]().union(*(options_of(other) for other in FORMATS.values()))
     return replace(settings, **{name: getattr(_DEFAULTS, name) for name in limited - options_of(format)})
 
 
@@ -79,6 +77,8 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         InputError: if the run does not suit the format.
     """
     settings = settings_of(format, settings)
+    if format.pictures is PictureUse.NONE and pictures is not None:  # they are those of other formats
+        settings = replace(settings, scene=None)
     views = exported_views(output, settings)
     instants = exported_instants(output, settings)
     if format.animated_points and not settings.animated:

@@ -176,6 +176,12 @@ class TestErrors:
         hint = f"give --scene FOLDER with cam01/, cam02/, cam03/, ... (4 in all){extra}"
         assert (ended.code, ended.err) == (2, f"error: {name} needs the pictures\nhint:  {hint}\n")
 
+    def test_a_format_without_pictures_takes_the_scene_and_states_that_it_is_not_used(self, export, capture) -> None:
+        remark = "glb has no pictures: those of --scene are not written"
+        for names, is_stated in (("glb", True), ("glb,colmap", False)):
+            ended = export(names, "--scene", capture.scene, "--dry-run")
+            assert (ended.code, remark in " ".join(ended.out.split())) == (0, is_stated)
+
     @pytest.mark.parametrize(
         ("change", "message"),
         [
