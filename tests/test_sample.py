@@ -104,3 +104,8 @@ def test_the_demo_reconstructs_a_sample(sample, tmp_path, monkeypatch, capsys):
     assert run(["demo", sample.value, "--out", str(out)]) == 2
     assert "already holds a result" in capsys.readouterr().err
     assert run(["demo", sample.value, "--out", str(out), "--resume"]) == 0
+    capsys.readouterr()
+    assert run(["demo", sample.value, "--out", str(out), "--weights", "da3-base"]) == 2
+    refused = capsys.readouterr().err
+    assert f" --out {out} --weights da3-base\n" in refused
+    assert "--weights and --untrained contradict each other" in refused

@@ -8,7 +8,7 @@ import typer
 
 import page4d
 from page4d.choices import Sample
-from page4d.options import OUTPUT, Option
+from page4d.options import OUTPUT, NetworkOptions, Option
 from page4d_cli import console, options
 from page4d_cli.commands.evaluate import evaluate
 from page4d_cli.commands.reconstruct import reconstruct
@@ -30,6 +30,8 @@ def demo(
             help="office: four webcams with their calibration. room: synthetic, with ground truth.",
         ),
     ] = Sample.OFFICE,
+    *,
+    network: Annotated[NetworkOptions, options.Without(("sha256", "untrained", "preset", "precision"))],
     out: Annotated[Path, Option("Output folder.", metavar="FOLDER", also="-o")] = Path("demo_out"),
     overwrite: Annotated[bool, Option("Replace an existing result.", OUTPUT)] = False,
     resume: Annotated[bool, Option("Continue an interrupted run.", OUTPUT)] = False,
@@ -41,12 +43,15 @@ def demo(
     calibration = folder / "camera_array.toml" if sample is Sample.OFFICE else None
     if not quiet:
         known = ("--calibration", calibration) if calibration else ()
-        words = ("page4d", "reconstruct", folder, *known, "--out", out)
+        chosen = ("--weights", network.weights) if network.weights else ()
+        words = ("page4d", "reconstruct", folder, *known, "--out", out, *chosen)
         console.print_message(shlex.join(map(str, words)))
     reconstruct(
         scenes=[folder],
         out=out,
         scene__calibration=calibration,
+        network__weights=network.weights,
+        network__device=network.device,
         overwrite=overwrite,
         resume=resume,
         quiet=quiet,
