@@ -55,23 +55,28 @@ def validate(
     elif as_markdown:
         console.print_text(markdown([found]))
     else:
-        print_fields([("rig", f"{found.rig}: {found.title}"), ("source", found.source)])
-        console.print_text("")
-        for title, headings, rows in _tables([found]):
-            columns = [
-                Column(heading, right=index > 2, wraps=heading == "evidence")
-                for index, heading in enumerate(headings)
-            ]
-            print_table(columns, rows, title)
+        _print(found)
+
+
+def _print(found: "Validation") -> None:
+    print_fields([("rig", f"{found.rig}: {found.title}"), ("source", found.source)])
+    console.print_text("")
+    for title, headings, rows in _tables([found]):
+        columns = [
+            Column(heading, right=heading not in _TEXTS, wraps=index == 0 or heading in _TEXTS)
+            for index, heading in enumerate(headings[1:])
+        ]
+        print_table(columns, [row[1:] for row in rows], title)  # all rows are of this rig
 
 
 _Table = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
 """Title, headings and rows."""
 
+_TEXTS = ("lenses", "evidence", "not determined")
 _HEADINGS = {
     "registered cameras": (
-        *("rig", "lenses", "evidence", "placed", "false", "rotation\ndeg", "direction\ndeg", "centres\nmm"),
-        *("distances\nmm", "focal\n%", "corners\nmm", "flatness\nmm", "CPU\ns"),
+        *("rig", "lenses", "evidence", "placed", "false", "rotation\ndeg", "direction\ndeg", "cen-\ntres\nmm"),
+        *("dis-\ntances\nmm", "focal\n%", "cor-\nners\nmm", "flat-\nness\nmm", "CPU\ns"),
     ),
     "clocks from people": ("rig", "median\nms", "largest\nms", "not determined", "CPU\ns"),
     "depth and clouds with the cameras of the reference": (
@@ -130,6 +135,10 @@ def markdown(results: "Sequence[Validation]") -> str:
     """Return the tables as Markdown."""
     lines = []
     for title, headings, rows in _tables(results):
-        cells = [[heading.replace("\n", " ") for heading in headings], ["---"] * len(headings), *rows]
+        cells = [
+            [heading.replace("-\n", "").replace("\n", " ") for heading in headings],
+            ["---"] * len(headings),
+            *rows,
+        ]
         lines += [f"{title.capitalize()}:", "", *(f"| {' | '.join(row)} |" for row in cells), ""]
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import io
+import json
 import os
 import pty
 import re
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
@@ -22,7 +24,9 @@ from typer import BadParameter
 from page4d.batch.jobs import BatchRecord, SceneJob, SceneOutcome, SceneStatus
 from page4d.evaluation.comparison import compare
 from page4d.evaluation.evaluate import measure
+from page4d.formats.calibrations import read_calibration
 from page4d.lab.benchmark import Measurement
+from page4d.lab.public_rigs import Validation
 from page4d.lab.training.config import TRAINING_PRESETS
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
@@ -40,6 +44,7 @@ from page4d.quality.grade import grade
 from page4d.quality.record import QualityReport, ViewQuality
 from page4d.rig.evidence import PixelEvidence
 from page4d.run import memory as memory_budget
+from page4d.run.calibration import BoardCameraRecord, BoardRecord
 from page4d.run.memory import Cost, Extent
 from page4d.scene.records import Level, Notice
 from page4d.weights.catalogue import CATALOGUE
@@ -60,7 +65,7 @@ from page4d_cli import (
 )
 from page4d_cli.app import run
 from page4d_cli.command_line import app
-from page4d_cli.commands import benchmark, doctor, evaluate, report
+from page4d_cli.commands import benchmark, doctor, evaluate, report, validate
 from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 from tests.cli.clips import write_scene, write_video
@@ -72,6 +77,7 @@ from tests.weights.hub_server import Repository
 from tools import held_out
 
 GOLDEN = Path(__file__).parent / "golden"
+VALIDATION = Path(__file__).parents[1] / "golden" / "validation.json"
 ROOM = Path(__file__).parents[2] / "samples" / "room"
 WIDTHS = (80, 120)
 COMMANDS = sorted(str(command.name) for command in app.registered_commands)
@@ -334,6 +340,46 @@ class TestGoldenScreens:
         assert cli("register", "my rig", "--out", "cameras.json", "--overwrite", "--verbose").out.startswith(
             "pairs of"
         )
+
+    def test_golden_calibration_from_a_board(self, width, screen, tmp_path, cli, monkeypatch) -> None:
+        screen(width)
+        monkeypatch.chdir(tmp_path)
+        seen = {
+            "num_pictures": 118,
+            "num_together": 96,
+            "coverage": 0.83,
+            "tilt_deg": (3.0, 52.0),
+            "residual_px": 0.16,
+        }
+        lens = {"focal": 912.4, "focal_std": 0.0012, "terms": ("k1", "k2", "p1", "p2")}
+        cameras = [
+            BoardCameraRecord(view="cam01", placed=True, **seen, **lens),
+            BoardCameraRecord(view="cam02", placed=True, **seen, **lens, clock_s=0.021, clock_std_s=0.002),
+            BoardCameraRecord(
+                view="cam03",
+                placed=False,
+                num_pictures=0,
+                num_together=0,
+                coverage=0.0,
+                reason="the board is not found in its pictures",
+            ),
+        ]
+        board = "charuco:7x5,30mm,22mm,4x4_50"
+        found = SimpleNamespace(
+            record=BoardRecord(board=board, lens_model="brown-conrady", num_instants=200, cameras=cameras),
+            calibration=read_calibration(ROOM / "truth" / "cameras.json"),
+        )
+        monkeypatch.setattr("page4d.run.calibration.calibrate", lambda *_, **__: found)
+        write_scene(Path("my rig"), ["cam01", "cam02", "cam03"])
+        ended = cli("calibrate", "my rig", "--out", "rig.toml", "--board", board)
+        check_width(ended.err + ended.out.partition("next step")[0], width)
+        self.check("calibration", width, ended.err + ended.out, fits=False)
+
+    def test_golden_validation(self, width, screen, capsys) -> None:
+        screen(width)
+        for one in json.loads(VALIDATION.read_text()):
+            validate._print(Validation.model_validate(one))
+        self.check("validation", width, capsys.readouterr().out)
 
     def test_golden_residuals(self, width, screen, capsys) -> None:
         screen(width)
