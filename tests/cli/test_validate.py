@@ -174,3 +174,16 @@ def test_the_tables_of_the_documentation_are_the_output_of_the_command() -> None
     ]
     assert {result.rig for result in results} == set(RIGS)
     assert markdown(results) in (ROOT / "docs" / "validation.md").read_text()
+    rotation = {
+        (result.rig, one.lenses): f"{one.rotation_deg or 0:.1f}°" for result in results for one in result.cameras
+    }
+    clocks = next(result.clocks for result in results if result.rig == "sports")
+    depth = next(result.depth for result in results if result.rig == "tabletop")
+    readme = (ROOT / "README.md").read_text()
+    for figure in (
+        f"{rotation['treadmill', 'known']} with known lenses, {rotation['treadmill', 'unknown']} without",
+        f"{rotation['caliscope', 'known']} (`caliscope`), {rotation['office', 'known']} (`office`)",
+        f"{clocks.median_ms:.0f} ms (`sports`)",
+        f"AbsRel {depth.abs_rel:.2f} (`tabletop`",
+    ):
+        assert figure in readme

@@ -4,6 +4,7 @@ import io
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from PIL import Image
 from page4d.geometry.rotation import matrix_from_quaternion
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
+from page4d.output.record import OOD_WARNING
 from page4d.viewer.content import ViewerContent, viewer_content
 from page4d.viewer.recording import record_page
 from page4d.viewer.scene import Thumbnails, frustum_depth
 from page4d.viewer.server import live_viewer
+from tests.exporters.capture import make_capture
 
 pytest.importorskip("viser")
 playwright = pytest.importorskip("playwright.sync_api")
@@ -64,10 +67,10 @@ def wait_until(holds: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def picture(page: Any, width: int = 600) -> np.ndarray:
-    """Return the left part of a screenshot, without the panel, below notices."""
+def picture(page: Any, left: int = 0, right: int = 600) -> np.ndarray:
+    """Return the columns of a screenshot without the panel, below notices."""
     pixels = np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("RGB")).astype(int)
-    return pixels[:440, :width]
+    return pixels[:440, left:right]
 
 
 def rotation(wxyz: np.ndarray) -> np.ndarray:
@@ -169,12 +172,40 @@ def test_the_page_plays_from_a_file(page, shown, tmp_path, with_pictures):
     file: Path = tmp_path / "page.html"
     file.write_bytes(record_page(content, thumbnails if with_pictures else None))
     requests = opened(page, file.as_uri(), "Embedded data loaded!")
-    found = [picture(page, 1000)]
+    found = [picture(page, right=1000)]
     assert share_of_scene(found[0]) > 0.01
     deadline = time.monotonic() + PATIENCE_S
     while (np.abs(found[0] - found[-1]).max(axis=2) > 30).mean() < 0.001:
         assert time.monotonic() < deadline, "the page does not play"
         page.wait_for_timeout(300)
-        found.append(picture(page, 1000))
+        found.append(picture(page, right=1000))
     assert page.title() == "scene - page4d"
     assert all(request.startswith(("file:", "blob:", "data:")) for request in requests), requests
+
+
+def test_the_page_describes_the_result_and_its_switches_change_the_picture(page, tmp_path):
+    output = make_capture(tmp_path / "capture", size=(60, 80), velocity=True, tracks=True).output
+    run = output.run.model_copy(update={"warnings": [f"{OOD_WARNING}: do not trust depth"]})
+    content = viewer_content(replace(output, run=run), ExportSettings())
+    file: Path = tmp_path / "page.html"
+    file.write_bytes(record_page(content))
+    opened(page, file.as_uri(), "Embedded data loaded!")
+    panel = page.locator("#page4d")
+    instants = {content.instant_text(place) for place in range(content.num_times)}
+    text = " ".join(panel.inner_text().split())
+    for part in (run.scene.name, OOD_WARNING, "unit: metre", "grade ", *(view.name for view in content.views)):
+        assert part in text
+    shown: set[str] = set()
+    wait_until(lambda: shown.add(panel.locator("output").inner_text()) or len(shown & instants) > 1)
+    switches = panel.get_by_role("checkbox")
+    names = [switches.nth(index).get_attribute("name") for index in range(switches.count())]
+    assert names == ["/static", "/moving", "/velocities", "/tracks", "/cameras"]
+    shares = {}
+    for chosen in (*names, ""):
+        for name in names:
+            panel.locator(f'[name="{name}"]').set_checked(name == chosen)
+        page.wait_for_timeout(1500)
+        shares[chosen] = share_of_scene(picture(page, 330, 1000))
+    assert shares.pop("") < 0.002
+    assert min(shares.values()) > 0.002, shares
+    assert shares["/static"] > 2 * shares["/moving"]
