@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Annotated
 
-from pydantic import Field, PositiveInt, TypeAdapter
+from pydantic import Field, PositiveInt
 
 from page4d.choices import PretrainMethod
 from page4d.errors import UsageError
-from page4d.io.json_records import config_from_json, config_record
+from page4d.io.json_records import config_record
 from page4d.lab.pretraining.data import CropConfig
 from page4d.lab.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.lab.pretraining.mae import MAEConfig
@@ -35,6 +35,8 @@ class PretrainConfig(RunConfig):
     decay_fraction: Fraction = 0.3
     log_every_steps: PositiveInt = 5
 
+    COMMAND = "pretrain"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         patch, crops = self.encoder.patch, self.crops
@@ -53,17 +55,6 @@ class PretrainConfig(RunConfig):
         """Encoder to pretrain."""
         return self.method.encoder
 
-    @staticmethod
-    def from_json(text: str) -> "PretrainConfig":
-        """Read what `to_json` wrote; fields that are left out take their defaults.
-
-        Raises:
-            UsageError: if the text is not such a record, names an unknown field or holds a wrong type.
-        """
-        return config_from_json(_ADAPTER, text, "pretraining", "page4d pretrain --dry-run prints a complete one")
-
-
-_ADAPTER = TypeAdapter(PretrainConfig)
 
 _SMALL = ViTConfig(image_size=64, patch_size=8, embed_dim=96, depth=4, num_heads=3)
 

@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 import page4d
 from page4d.errors import UsageError
@@ -20,7 +19,7 @@ from page4d.lab.pretraining.data import Crops, CropSource, Footage, open_footage
 from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
 from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
 from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task, draw_pictures
-from page4d.lab.training.checkpoint import read_checkpoint_file, restored_state
+from page4d.lab.training.checkpoint import Checkpoint, RunState, read_checkpoint_file, restored_state
 from page4d.lab.training.engine import (
     Loop,
     LoopContext,
@@ -141,39 +140,26 @@ PRETRAINING_PROFILES: dict[str, Callable[..., Profile]] = {
 
 
 @dataclass(kw_only=True)
-class PretrainState:
-    """State that steps change."""
+class PretrainState(RunState):
+    """State of pretraining; the optimized network is that of the task."""
 
     config: PretrainConfig
     task: PretrainTask
-    optimizers: list[Optimizer]
-    position: Position = field(default_factory=Position)
 
-    file_format: ClassVar[str] = "pretraining 1"
-
-    @property
-    def network(self) -> nn.Module:
-        """Network whose parameters are optimized."""
-        return self.task.network
+    file_format = "pretraining 1"
 
     def content(self) -> dict[str, Any]:
-        """Return what a checkpoint holds besides position and budget."""
-        return {
-            "config": self.config.to_json(),
-            "modules": {name: module.state_dict() for name, module in self.task.modules().items()},
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-        }
+        """Return what a checkpoint holds besides position, budget and optimizers."""
+        modules = {name: module.state_dict() for name, module in self.task.modules().items()}
+        return {"config": self.config.to_json(), "modules": modules}
 
 
 @dataclass(frozen=True, kw_only=True)
-class PretrainCheckpoint:
-    """A run at one position."""
+class PretrainCheckpoint(Checkpoint):
+    """A pretraining run at one position."""
 
     config: PretrainConfig
-    position: Position
     modules: Mapping[str, Mapping[str, Tensor]]
-    optimizers: list[dict[str, Any]]
-    budget: Budget | None
 
 
 def begin(config: PretrainConfig, device: torch.device) -> PretrainState:
@@ -185,7 +171,7 @@ def begin(config: PretrainConfig, device: torch.device) -> PretrainState:
     _check_memory(config, device)
     task = build_task(config, device)
     optimizers = build_optimizers(task.network.train(), config.optimizer)
-    return PretrainState(config=config, task=task, optimizers=optimizers)
+    return PretrainState(config=config, task=task, network=task.network, optimizers=optimizers)
 
 
 def _check_memory(config: PretrainConfig, device: torch.device) -> None:

@@ -4,7 +4,6 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import cv2
 import numpy as np
@@ -35,32 +34,6 @@ class PretrainStep(PlannedStep):
     """A step, with the fraction of the run before it."""
 
     done: float
-
-
-class PretrainTask(Protocol):
-    """A network that is trained without labels, and the encoder in it."""
-
-    @property
-    def network(self) -> nn.Module:
-        """Network whose parameters are optimized."""
-        ...
-
-    @property
-    def encoder(self) -> ViT:
-        """Encoder to release."""
-        ...
-
-    def modules(self) -> dict[str, nn.Module]:
-        """Return the modules that a checkpoint holds."""
-        ...
-
-    def losses(self, crops: Crops) -> Mapping[str, Tensor]:
-        """Return the loss as "total", and further measurements."""
-        ...
-
-    def after_step(self, step: PretrainStep, group: ProcessGroup, *, moved: bool) -> None:
-        """Update averages; `moved` is False if the step did not change the weights."""
-        ...
 
 
 class MAETask:
@@ -125,7 +98,11 @@ class DINOTask:
             self.network.update_teacher(centre, step.done)
 
 
-def build_task(config: PretrainConfig, device: torch.device) -> MAETask | DINOTask:
+PretrainTask = MAETask | DINOTask
+"""A network that is trained without labels, and the encoder in it."""
+
+
+def build_task(config: PretrainConfig, device: torch.device) -> PretrainTask:
     """Build a task with random weights, drawn from the run's seed."""
     torch.manual_seed(config.seed)
     if isinstance(config.method, MAEConfig):

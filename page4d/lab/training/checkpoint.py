@@ -5,21 +5,23 @@ Checkpoints are read without executing code from them.
 
 import copy
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from page4d.errors import InputError, OutputError, shortened
 from page4d.io.atomic import open_atomic, output_error
 from page4d.io.limits import is_exhausted, is_memory_error
-from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position
+from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, RunConfig
 
 _POSITION = TypeAdapter(Position)
 
@@ -27,96 +29,67 @@ _DAMAGED = (RuntimeError, EOFError, LookupError, TypeError, ValueError, Attribut
 """Errors of torch on files that were damaged or changed by hand."""
 
 
-@dataclass(frozen=True)
 class RunFolder:
-    """The folder of a run."""
+    """The folder of a run, with the paths of its files."""
 
-    path: Path
-
-    @property
-    def config(self) -> Path:
-        """Configuration."""
-        return self.path / "config.json"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Latest checkpoint."""
-        return self.path / "checkpoint.pt"
-
-    @property
-    def stable(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config, self.curve = path / "config.json", path / "curve.png"
+        self.metrics, self.tensorboard = path / "metrics.jsonl", path / "tensorboard"
+        self.checkpoint = path / "checkpoint.pt"
+        self.stable = path / "stable.pt"
         """Checkpoint before the learning rate decay, from which a run with a longer budget continues."""
-        return self.path / "stable.pt"
 
-    @property
-    def metrics(self) -> Path:
-        """Losses and metrics, one JSON object per line."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def tensorboard(self) -> Path:
-        """TensorBoard files."""
-        return self.path / "tensorboard"
-
-    @property
-    def weights(self) -> Path:
+        self.weights = path / "weights.safetensors"
         """EMA weights of a supervised run."""
-        return self.path / "weights.safetensors"
 
-    @property
-    def encoder(self) -> Path:
+        self.encoder = path / "encoder.safetensors"
         """Encoder of a pretraining run."""
-        return self.path / "encoder.safetensors"
-
-    @property
-    def curve(self) -> Path:
-        """Chart of losses and metrics."""
-        return self.path / "curve.png"
 
 
-class Checkpoint(Protocol):
-    """Contents that the checkpoints of all runs share.
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint:
+    """A run at one position; the budget is None in files of older versions.
 
-    They hold no state of random generators: every step and sample has its own seed.
+    It holds no state of random generators: every step and sample has its own seed.
     """
 
-    @property
-    def position(self) -> Position:
-        """Position of the run."""
-        ...
-
-    @property
-    def budget(self) -> Budget | None:
-        """Length of the run; None in files of older versions."""
-        ...
+    position: Position
+    optimizers: list[dict[str, Any]]
+    budget: Budget | None
 
 
 AnyCheckpoint = TypeVar("AnyCheckpoint", bound=Checkpoint)
 
 
-class Stored(Protocol):
-    """State of a run that checkpoints hold."""
+@dataclass(kw_only=True)
+class RunState(ABC):
+    """State of a run that steps change: the parameters of `network` are optimized."""
 
-    @property
-    def file_format(self) -> int | str:
-        """Format of its checkpoints."""
-        ...
+    config: RunConfig
+    network: nn.Module
+    optimizers: list[Optimizer]
+    position: Position = field(default_factory=Position)
 
+    file_format: ClassVar[int | str]
+    """Format of its checkpoints."""
+
+    @abstractmethod
     def content(self) -> Mapping[str, Any]:
-        """Return what a checkpoint holds besides position and budget."""
-        ...
+        """Return what a checkpoint holds besides position, budget and optimizers."""
 
 
-def write_checkpoint(path: Path, state: Stored, position: Position, budget: Budget) -> None:
+def write_checkpoint(path: Path, state: RunState, position: Position, budget: Budget) -> None:
     """Replace a checkpoint once the new one is complete on disk.
 
     Raises:
         OutputError: if it cannot be written; the older one is then unchanged.
     """
     head = {"format": state.file_format, "position": asdict(position), "budget": asdict(budget)}
+    optimizers = [optimizer.state_dict() for optimizer in state.optimizers]
     try:
         with open_atomic(path) as file:
-            torch.save({**head, **state.content()}, file)
+            torch.save({**head, **state.content(), "optimizers": optimizers}, file)
     except OSError as error:
         raise output_error(error, path) from error
     except RuntimeError as error:  # torch's error for a full disk

@@ -4,11 +4,11 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
-from pydantic import Field, NonNegativeInt, TypeAdapter
+from pydantic import Field, NonNegativeInt
 
 from page4d.choices import Precision, SceneFamily
 from page4d.errors import UsageError, unknown_name
-from page4d.io.json_records import config_from_json, config_record
+from page4d.io.json_records import config_record
 from page4d.lab.synthetic.rigs import ImageSide, NumTimes, NumViews
 from page4d.lab.training.losses import LossConfig, SceneUnit
 from page4d.lab.training.optimizers import OptimizerConfig
@@ -160,6 +160,8 @@ class TrainConfig(RunConfig):
     workers: Annotated[int, Field(ge=0, le=1024)] = 0
     """Processes that render batches ahead of time; 0 renders between steps."""
 
+    COMMAND = "train"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         starts = [stage.start for stage in self.stages]
@@ -186,18 +188,6 @@ class TrainConfig(RunConfig):
         if self.model not in PRESETS:
             raise unknown_name("network", self.model, PRESETS)
         return PRESETS[self.model]
-
-    @staticmethod
-    def from_json(text: str) -> "TrainConfig":
-        """Read what `to_json` wrote; fields that are left out take their defaults.
-
-        Raises:
-            UsageError: if the text is not such a record, names an unknown field or holds a wrong type.
-        """
-        return config_from_json(_ADAPTER, text, "training", "page4d train --dry-run prints a complete one")
-
-
-_ADAPTER = TypeAdapter(TrainConfig)
 
 
 def _shapes(weights: dict[tuple[int, int], float]) -> tuple[SampleShape, ...]:

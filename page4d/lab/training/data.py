@@ -13,7 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,14 +110,6 @@ _DECODED_TOGETHER = 8
 """Instants per decoded batch."""
 
 
-class Source(Protocol):
-    """An infinite sequence of samples; a sample follows from its number."""
-
-    def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> GroundTruth:
-        """Return the samples with these numbers as one batch."""
-        ...
-
-
 class SyntheticSource:
     """Renders scenes; the number of a sample determines its seed."""
 
@@ -134,18 +126,6 @@ class SyntheticSource:
             image_size=request.image_size,
         )
         return sample_truth([training_seed(self._run_seed, sample) for sample in samples], scenes, device)
-
-
-def open_training_sources(config: TrainConfig) -> list[Source]:
-    """Open the sources of a configuration, in its order.
-
-    Raises:
-        InputError: if a folder is not a capture with ground truth.
-    """
-    return [
-        SyntheticSource(config.seed) if source.path == SYNTHETIC else CaptureSource(Path(source.path), config.seed)
-        for source in config.sources
-    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +181,22 @@ class CaptureSource:
         start = int(random.integers(self._scene.num_times - stride * (length - 1)))
         views = random.permutation(self._scene.num_views)[: request.num_views]
         return start + stride * torch.arange(length), torch.from_numpy(views)
+
+
+Source = SyntheticSource | CaptureSource
+"""An infinite sequence of samples; a sample follows from its number."""
+
+
+def open_training_sources(config: TrainConfig) -> list[Source]:
+    """Open the sources of a configuration, in its order.
+
+    Raises:
+        InputError: if a folder is not a capture with ground truth.
+    """
+    return [
+        SyntheticSource(config.seed) if source.path == SYNTHETIC else CaptureSource(Path(source.path), config.seed)
+        for source in config.sources
+    ]
 
 
 def _open(folder: Path) -> Scene:

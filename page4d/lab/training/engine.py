@@ -15,17 +15,16 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
 from page4d.choices import Precision
 from page4d.errors import InterruptedRunError, MemoryBudgetError, Page4DError, UsageError, counted
 from page4d.io.atomic import claim_output, write_bytes_atomic
 from page4d.io.json_records import config_to_json
-from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder, Stored, write_checkpoint
+from page4d.lab.training.checkpoint import AnyCheckpoint, RunFolder, RunState, write_checkpoint
 from page4d.lab.training.logs import (
     Log,
     MetricsFile,
@@ -39,7 +38,6 @@ from page4d.lab.training.schedule import (
     Budget,
     PlannedStep,
     Position,
-    RunConfig,
     after,
     is_finished,
     remaining_samples,
@@ -49,27 +47,6 @@ from page4d.weights.loading import choose_device, choose_precision
 from page4d.weights.store import is_finite
 
 Batch = TypeVar("Batch")
-
-
-class LoopState(Stored, Protocol):
-    """State of a run that steps change."""
-
-    position: Position
-
-    @property
-    def config(self) -> RunConfig:
-        """Settings of the run."""
-        ...
-
-    @property
-    def network(self) -> nn.Module:
-        """Network whose parameters are optimized."""
-        ...
-
-    @property
-    def optimizers(self) -> Sequence[Optimizer]:
-        """Optimizers of these parameters."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +59,7 @@ class StepResult:
 
 
 def optimize(
-    state: LoopState,
+    state: RunState,
     step: PlannedStep,
     batches: Sequence[Batch],
     losses: Callable[[Batch], Mapping[str, Tensor]],
@@ -203,7 +180,7 @@ _MIN_SPEED_STEPS = 4
 _FAILED_AT_END = 5
 """Steps without a finite gradient at the end of a run that make its result useless."""
 
-State = TypeVar("State", bound=LoopState)
+State = TypeVar("State", bound=RunState)
 Step = TypeVar("Step", bound=PlannedStep)
 
 
@@ -457,7 +434,7 @@ class Session:
     first_step: FirstStep
 
     @contextmanager
-    def open_context(self, state: LoopState, budget: Budget, memory_hint: str) -> Iterator[LoopContext]:
+    def open_context(self, state: RunState, budget: Budget, memory_hint: str) -> Iterator[LoopContext]:
         """Write the configuration and open the logs while the body trains.
 
         Raises:
@@ -487,7 +464,7 @@ class Session:
             for log in logs:
                 log.close()
 
-    def _open_logs(self, state: LoopState) -> list[Log]:
+    def _open_logs(self, state: RunState) -> list[Log]:
         write_bytes_atomic(self.folder.config, (config_to_json(state.config, indent=1) + "\n").encode())
         logs: list[Log] = [MetricsFile(self.folder.metrics, state.position.step)]
         if self.tensorboard:

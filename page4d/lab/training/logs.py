@@ -71,20 +71,11 @@ class SilentTrainingObserver:
         """Discard a message."""
 
 
-class Log(Protocol):
-    """Receives records of a kind (step, evaluation, baselines), each with its `step`."""
-
-    def write(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Write a record."""
-        ...
-
-    def close(self) -> None:
-        """Flush everything to disk."""
-        ...
-
-
 class MetricsFile:
-    """Appends and flushes one line per record; lines after the step at which a run resumes are dropped."""
+    """Appends and flushes one line per record; lines after the step at which a run resumes are dropped.
+
+    A record has a kind (step, evaluation, baselines) and its `step`.
+    """
 
     def __init__(self, path: Path, step: int) -> None:
         kept = [line for line in read_metrics(path) if line["step"] <= step] if path.is_file() else []
@@ -132,6 +123,9 @@ class TensorBoardLog:
     def close(self) -> None:
         """Close the files."""
         self._writer.close()
+
+
+Log = MetricsFile | TensorBoardLog
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -1,13 +1,13 @@
 """Configuration, budget and position of a run, and the learning rate schedule as a function of them."""
 
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter
 
 from page4d.choices import Precision
 from page4d.errors import UsageError
-from page4d.io.json_records import config_record, config_to_json
+from page4d.io.json_records import config_from_json, config_record, config_to_json
 from page4d.lab.training.optimizers import OptimizerConfig
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -43,9 +43,22 @@ class RunConfig:
         if self.precision is Precision.FP16:
             raise UsageError("training in fp16", "use bf16, auto or fp32")
 
+    COMMAND: ClassVar[str]
+    """Command that runs it, which also names it in messages."""
+
     def to_json(self) -> str:
         """Write the record as one line of JSON with sorted keys."""
         return config_to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote; fields that are left out take their defaults.
+
+        Raises:
+            UsageError: if the text is not such a record, names an unknown field or holds a wrong type.
+        """
+        hint = f"page4d {cls.COMMAND} --dry-run prints a complete one"
+        return config_from_json(TypeAdapter(cls), text, f"{cls.COMMAND}ing", hint)
 
 
 @dataclass(frozen=True, kw_only=True)

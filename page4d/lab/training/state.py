@@ -4,20 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from page4d.choices import Precision
 from page4d.errors import UsageError
 from page4d.io.atomic import parse_pin
-from page4d.lab.training.checkpoint import EMA, read_checkpoint_file, restored_state
+from page4d.lab.training.checkpoint import EMA, Checkpoint, RunState, read_checkpoint_file, restored_state
 from page4d.lab.training.config import TrainConfig, TrainedPart
 from page4d.lab.training.losses import SceneUnit
 from page4d.lab.training.optimizers import FLOAT_BYTES, build_optimizers, check_training_memory, restore_optimizers
-from page4d.lab.training.schedule import Budget, Position
 from page4d.networks.config import NetworkConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
@@ -31,19 +29,16 @@ _RESIDUAL_PARTS = ("motion_head",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainCheckpoint:
-    """A run at one position."""
+class TrainCheckpoint(Checkpoint):
+    """A supervised run at one position."""
 
     config: TrainConfig
     network_config: NetworkConfig
-    position: Position
     network: Mapping[str, Tensor]
     average: Mapping[str, Tensor]
     """EMA of the weights."""
-    optimizers: list[dict[str, Any]]
     history: Mapping[str, str]
     """Origin of the run: initial weights, or the run that it continues."""
-    budget: Budget | None
 
 
 def read_checkpoint(path: Path) -> TrainCheckpoint:
@@ -65,26 +60,23 @@ def read_checkpoint(path: Path) -> TrainCheckpoint:
 
 
 @dataclass(kw_only=True)
-class TrainingState:
-    """State that steps change; `history` records the origin of the initial weights."""
+class TrainingState(RunState):
+    """State of supervised training; `history` records the origin of the initial weights."""
 
     config: TrainConfig
     network: ViewTimeNetwork
     average: EMA[ViewTimeNetwork]
-    optimizers: list[Optimizer]
-    position: Position
     history: Mapping[str, str]
 
-    file_format: ClassVar[int] = 1
+    file_format = 1
 
     def content(self) -> dict[str, Any]:
-        """Return what a checkpoint holds besides position and budget."""
+        """Return what a checkpoint holds besides position, budget and optimizers."""
         return {
             "config": self.config.to_json(),
             "network_config": self.network.config.to_json(),
             "network": dict(self.network.state_dict()),
             "average": dict(self.average.network.state_dict()),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "history": dict(self.history),
         }
 
@@ -220,7 +212,6 @@ def _new(config: TrainConfig, network: ViewTimeNetwork, history: Mapping[str, st
         network=network.train(),
         average=EMA(network, config.optimizer.average_decay),
         optimizers=build_optimizers(network, config.optimizer),
-        position=Position(),
         history=history,
     )
 
