@@ -9,7 +9,7 @@ legal advice.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from page4d.errors import unknown_name
@@ -38,8 +38,8 @@ class CatalogueEntry:
     num_values: int
     """Parameters and buffers in the file, also of parts that page4d leaves out."""
 
-    num_bytes: int
-    """Bytes of these tensors. The file is larger by its header, or by what `notes` states."""
+    num_bytes: int = field(init=False)
+    """Bytes of these tensors in float32. The file is larger by its header, or by what `notes` states."""
 
     image_bytes: int
     """Memory of a forward pass per image of 518 x 392 px in float32, besides the weights, from a profile."""
@@ -47,7 +47,7 @@ class CatalogueEntry:
     licence: str
     """SPDX identifier, or the name of the licence."""
 
-    commercial: bool
+    commercial: bool = False
     """Whether the licence permits commercial use; False where that is unclear."""
 
     licence_source: str
@@ -63,7 +63,7 @@ class CatalogueEntry:
     """Identifier on the hub, `organization/name`."""
 
     repository_kind: RepositoryKind = RepositoryKind.MODEL
-    file: str
+    file: str = "model.safetensors"
     earlier: tuple[str, ...] = ()
     """Repositories with an earlier training of the same network, under the same licence."""
 
@@ -91,6 +91,9 @@ class CatalogueEntry:
 
     notes: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "num_bytes", 4 * self.num_values)
+
 
 APACHE = "Apache-2.0"
 CC_BY_NC = "CC-BY-NC-4.0"
@@ -99,6 +102,7 @@ FAIR_NC = "FAIR Noncommercial Research License v1"
 
 _DA3_README = "ByteDance-Seed/Depth-Anything-3 README.md, table of models, line"
 _DA3_LARGE_LICENCE = "the hub's page of DA3-LARGE-1.1 is reported to state apache-2.0 (issue 259, unanswered)"
+_VGGT_SOURCE = "facebookresearch/vggt README.md, update of 29 July 2025 and section License; LICENSE.txt"
 _PAGE4D_LICENCE = "not stated"
 _PAGE4D_LICENCE_NOTE = "derived from VGGT, whose licence binds derivatives: not for commercial use until clarified"
 _PAGE4D_SOURCE = "kaichen-z/PAGE4D: neither a LICENSE file nor a statement in readme.md"
@@ -114,14 +118,12 @@ _ENTRIES = (
         family="da3",
         title="Depth Anything 3 SMALL",
         num_values=34_299_463,
-        num_bytes=137_197_852,
         image_bytes=106_000_000,
         licence=APACHE,
         commercial=True,
         licence_source=f"{_DA3_README} 224",
         licence_note="an unanswered report (issue 203) questions its training data",
         repository="depth-anything/DA3-SMALL",
-        file="model.safetensors",
         good_for="small machines and first tests",
         takes_cameras=True,
     ),
@@ -130,13 +132,11 @@ _ENTRIES = (
         family="da3",
         title="Depth Anything 3 BASE",
         num_values=135_366_599,
-        num_bytes=541_466_396,
         image_bytes=207_000_000,
         licence=APACHE,
         commercial=True,
         licence_source=f"{_DA3_README} 223",
         repository="depth-anything/DA3-BASE",
-        file="model.safetensors",
         good_for="real footage, any use; the first one to try",
         takes_cameras=True,
     ),
@@ -145,14 +145,11 @@ _ENTRIES = (
         family="da3",
         title="Depth Anything 3 LARGE 1.1",
         num_values=410_941_767,
-        num_bytes=1_643_767_068,
         image_bytes=389_000_000,
         licence=CC_BY_NC,
-        commercial=False,
         licence_source=f"{_DA3_README}s 221-222",
         licence_note=_DA3_LARGE_LICENCE,
         repository="depth-anything/DA3-LARGE-1.1",
-        file="model.safetensors",
         earlier=("depth-anything/DA3-LARGE",),
         good_for="larger than da3-base; non-commercial",
         takes_cameras=True,
@@ -162,13 +159,10 @@ _ENTRIES = (
         family="da3",
         title="Depth Anything 3 GIANT 1.1",
         num_values=1_355_674_125,
-        num_bytes=5_422_696_500,
         image_bytes=408_000_000,
         licence=CC_BY_NC,
-        commercial=False,
         licence_source=f"{_DA3_README}s 219-220",
         repository="depth-anything/DA3-GIANT-1.1",
-        file="model.safetensors",
         earlier=("depth-anything/DA3-GIANT",),
         good_for="the largest of Depth Anything 3",
         takes_cameras=True,
@@ -179,13 +173,10 @@ _ENTRIES = (
         family="da3-nested",
         title="Depth Anything 3 NESTED GIANT LARGE 1.1",
         num_values=1_689_845_519,
-        num_bytes=6_759_382_076,
         image_bytes=408_000_000,
         licence=CC_BY_NC,
-        commercial=False,
         licence_source=f"{_DA3_README}s 216-217",
         repository="depth-anything/DA3NESTED-GIANT-LARGE-1.1",
-        file="model.safetensors",
         earlier=("depth-anything/DA3NESTED-GIANT-LARGE",),
         good_for="scenes in approximate metres: GIANT, scaled by METRIC",
         takes_cameras=True,
@@ -198,13 +189,11 @@ _ENTRIES = (
         family="da3-mono",
         title="Depth Anything 3 MONO LARGE",
         num_values=334_171_394,
-        num_bytes=1_336_685_576,
         image_bytes=216_000_000,
         licence=APACHE,
         commercial=True,
         licence_source=f"{_DA3_README} 230",
         repository="depth-anything/DA3MONO-LARGE",
-        file="model.safetensors",
         good_for="depth and sky of single images",
         predicts_cameras=False,
         network="da3mono-large",
@@ -214,13 +203,11 @@ _ENTRIES = (
         family="da3-mono",
         title="Depth Anything 3 METRIC LARGE",
         num_values=334_171_394,
-        num_bytes=1_336_685_576,
         image_bytes=216_000_000,
         licence=APACHE,
         commercial=True,
         licence_source=f"{_DA3_README} 227",
         repository="depth-anything/DA3METRIC-LARGE",
-        file="model.safetensors",
         good_for="metric depth and sky of calibrated single images",
         predicts_cameras=False,
         takes_cameras=True,
@@ -233,13 +220,10 @@ _ENTRIES = (
         family="pi3",
         title="Pi3",
         num_values=958_696_738,
-        num_bytes=3_834_786_952,
         image_bytes=63_000_000,
         licence=CC_BY_NC,
-        commercial=False,
         licence_source=_PI3_SOURCE,
         repository="yyfz233/Pi3",
-        file="model.safetensors",
         good_for="no reference view: any order of images",
     ),
     CatalogueEntry(
@@ -247,13 +231,10 @@ _ENTRIES = (
         family="pi3x",
         title="Pi3X",
         num_values=1_360_032_439,
-        num_bytes=5_440_129_756,
         image_bytes=167_000_000,
         licence=CC_BY_NC,
-        commercial=False,
         licence_source=_PI3_SOURCE,
         repository="yyfz233/Pi3X",
-        file="model.safetensors",
         good_for="rigs with known cameras or depth; approximate metres",
         takes_cameras=True,
         metric=True,
@@ -263,14 +244,11 @@ _ENTRIES = (
         family="vggt",
         title="VGGT-1B",
         num_values=1_256_537_516,
-        num_bytes=5_026_150_064,
         image_bytes=389_000_000,
         licence=VGGT_LICENCE,
-        commercial=False,
-        licence_source="facebookresearch/vggt README.md, update of 29 July 2025 and section License; LICENSE.txt",
+        licence_source=_VGGT_SOURCE,
         licence_note="README.md: the original checkpoint 'remains non-commercial', only VGGT-1B-Commercial is not",
         repository="facebook/VGGT-1B",
-        file="model.safetensors",
         good_for="cameras, depth and points",
         notes=("its track head is left out",),
     ),
@@ -279,11 +257,10 @@ _ENTRIES = (
         family="vggt",
         title="VGGT-1B-Commercial",
         num_values=1_256_537_516,
-        num_bytes=5_026_150_064,
         image_bytes=389_000_000,
         licence=VGGT_LICENCE,
         commercial=True,
-        licence_source="facebookresearch/vggt README.md, update of 29 July 2025 and section License; LICENSE.txt",
+        licence_source=_VGGT_SOURCE,
         licence_note="after an application on the hub; its acceptable-use policy excludes military use, among others",
         gated=True,
         repository="facebook/VGGT-1B-Commercial",
@@ -296,10 +273,8 @@ _ENTRIES = (
         family="page4d",
         title="PAGE-4D without mask",
         num_values=1_190_869_017,
-        num_bytes=4_763_476_068,
         image_bytes=389_000_000,
         licence=_PAGE4D_LICENCE,
-        commercial=False,
         licence_source=_PAGE4D_SOURCE,
         licence_note=_PAGE4D_LICENCE_NOTE,
         repository="zhouk777/PAGE4D",
@@ -314,10 +289,8 @@ _ENTRIES = (
         family="page4d",
         title="PAGE-4D with mask",
         num_values=1_190_869_017,
-        num_bytes=4_763_476_068,
         image_bytes=390_000_000,
         licence=_PAGE4D_LICENCE,
-        commercial=False,
         licence_source=_PAGE4D_SOURCE,
         licence_note=_PAGE4D_LICENCE_NOTE,
         repository="zhouk777/PAGE4D",
@@ -332,10 +305,8 @@ _ENTRIES = (
         family="vggt-omega",
         title="VGGT-Omega 1B 512",
         num_values=1_144_059_977,
-        num_bytes=4_576_239_908,
         image_bytes=120_000_000,
         licence=FAIR_NC,
-        commercial=False,
         licence_source=_OMEGA_SOURCE,
         licence_note=_OMEGA_LICENCE,
         gated=True,
@@ -348,10 +319,8 @@ _ENTRIES = (
         family="vggt-omega",
         title="VGGT-Omega 1B 256 text alignment",
         num_values=1_349_743_689,
-        num_bytes=5_398_974_756,
         image_bytes=120_000_000,
         licence=FAIR_NC,
-        commercial=False,
         licence_source=_OMEGA_SOURCE,
         licence_note=_OMEGA_LICENCE,
         gated=True,
