@@ -329,7 +329,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.native_layer_norm: _layer_norm,
     _aten.native_group_norm: _group_norm,
     _aten.upsample_bilinear2d: _resample,
-    _aten._upsample_bicubic2d_aa: _resample,
+    **dict.fromkeys((_aten.upsample_bicubic2d, _aten._upsample_bicubic2d_aa), _resample),
     _aten.avg_pool2d: _pool,
     _aten.pixel_shuffle: _pixel_shuffle,
     _aten.cat: _cat,
@@ -338,7 +338,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.index: _index,
     _aten.arange: _small_table(torch.arange),
     _aten.linspace: _small_table(torch.linspace),
-    **dict.fromkeys((_aten.mean, _aten.sum, _aten.amax, _aten.amin, _aten.any), _reduce),
+    **dict.fromkeys((_aten.mean, _aten.sum, _aten.amax, _aten.amin, _aten.any, _aten.logsumexp), _reduce),
     _aten.var_mean: lambda *args, **kwargs: (_reduce(*args, **kwargs), _reduce(*args, **kwargs)),
     _aten.linalg_vector_norm: _norm,
     _aten.sort: _sort,
@@ -346,6 +346,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((_aten._log_softmax, _aten._softmax, _aten.roll, _aten.linalg_cross), _same),
     **dict.fromkeys((_aten.zeros_like, _aten.ones_like), _same),
     _aten.clone: _clone,
+    _aten.floor_divide: lambda *args: _pointwise(_aten.floor_divide, args),  # not tagged as pointwise
 }
 _FLOPS: dict[Any, Callable[..., int]] = {
     _aten._scaled_dot_product_flash_attention_for_cpu: lambda _, query, key, value, *__: (
