@@ -149,9 +149,14 @@ def listed(names: Collection[object], limit: int = 12, separator: str = ", ") ->
 
 def did_you_mean(name: str, known: Iterable[str], rest: str) -> str:
     """Return a hint on a name that does not exist: the most similar of the `known` ones, if any is, and a `rest`."""
+    similar = similar_names(name, known)
+    return f"did you mean {similar[0]}? {rest}" if similar else rest
+
+
+def similar_names(name: str, known: Iterable[str]) -> list[str]:
+    """Return the most similar of the `known` names, none if all differ by more than a few characters."""
     by_key = {one.casefold().replace("_", "-"): one for one in known}
-    similar = get_close_matches(name.casefold().replace("_", "-"), by_key, n=1)
-    return f"did you mean {by_key[similar[0]]}? {rest}" if similar else rest
+    return [by_key[key] for key in get_close_matches(name.casefold().replace("_", "-"), by_key, n=1)]
 
 
 def unknown_name(kind: str, name: str, known: Collection[str], where: str = "") -> UsageError:

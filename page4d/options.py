@@ -120,13 +120,18 @@ def parse_names(text: str) -> tuple[str, ...]:
 def _parse_views(text: str) -> int | tuple[str, ...]:
     """Parse `4` as the first four views and `a,b` as names."""
     if _INTEGER.fullmatch(text.strip()) is None:
-        names = tuple(name.strip() for name in text.split(","))
-        if not all(names):
-            raise ValueError("give a number, or names separated by commas")
-        return names
+        return _parse_names(text)
     if (number := int(text)) < 1:
         raise ValueError(f"{number} is not in the range x>=1")
     return number
+
+
+def _parse_names(text: str) -> tuple[str, ...]:
+    """Parse `a,b` as names."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError("give names separated by commas")
+    return names
 
 
 def _parse_frames(text: str) -> tuple[int | None, ...]:
@@ -294,6 +299,16 @@ class SceneOptions:
         CalibrationMatch, Option("Pair cameras and views by name or in order.", RIG, expert=True)
     ] = CalibrationMatch.NAME
     calibration_resize: CalibResize = None
+    again: Annotated[
+        tuple[str, ...],
+        text_form(_parse_names),
+        Option(
+            "Views whose cameras in ⟨calibration⟩ do not count, such as bumped ones: they are registered in its world, "
+            "as views that it lacks are.",
+            RIG,
+            "NAMES",
+        ),
+    ] = ()
     masks: Annotated[Path | None, Option("Masks: <view>/*.png or <view>.mp4.", SCENE, "FOLDER")] = None
     mask_meaning: Annotated[
         MaskMeaning, Option("Meaning of mask pixels above half the maximum.", SCENE, expert=True)
@@ -324,6 +339,8 @@ class SceneOptions:
     def __post_init__(self) -> None:
         if self.calibration_unit is not None and self.calibration is None:
             raise UsageError("⟨calibration_unit⟩ without ⟨calibration⟩", "pass the calibration file too")
+        if self.again and self.calibration is None:
+            raise UsageError("⟨again⟩ without ⟨calibration⟩", "pass the calibration file too")
 
     def check_resize(self, intrinsics: Path | None = None) -> None:
         """Refuse `calibration_resize` without a calibration, or a file of lenses, that it could apply to.

@@ -194,7 +194,7 @@ def calibrated_cameras(evidence: PixelEvidence) -> tuple[RigCamera, ...]:
 
 
 def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
-    """Compare the cameras of a rig of static calibrated views with people and texture, and their clocks with people.
+    """Compare the cameras of the static calibrated views with people and texture, and their clocks with people.
 
     Texture is sought where people do not confirm all cameras.
 
@@ -202,6 +202,8 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
         CapabilityError: if the pose model cannot run on this platform.
         InputError: if a frame cannot be decoded.
     """
+    known = [place for place, view in enumerate(evidence.scene.views) if view.camera is not None]
+    evidence = evidence if len(known) == evidence.scene.num_views else evidence.of_views(known)
     scene, instants, cameras = evidence.scene, evidence.instants, calibrated_cameras(evidence)
     begin = time.perf_counter()
     people, has_people = (ViewPeople(tracklets=()),) * scene.num_views, is_fetched() and len(instants) >= MIN_COMMON

@@ -10,17 +10,18 @@ import numpy as np
 import torch
 from PIL import ExifTags
 from PIL import Image as PillowImage
+from torch import Tensor
 
 from page4d.choices import CalibrationMatch, CalibrationResize
-from page4d.errors import InputError, UsageError, unknown_name
+from page4d.errors import InputError, UsageError, listed, unknown_name
 from page4d.formats.calibrations import read_lenses
-from page4d.formats.camera_model import check_lens
+from page4d.formats.camera_model import CalibratedCamera, check_lens
 from page4d.formats.files import error_context
 from page4d.io.limits import is_exhausted
 from page4d.rig.records import FocalSource, Lens
 from page4d.scene.calibration import check_sizes, fit_to_view, match_cameras, named_as_views
 from page4d.scene.images import ImageFolderSource
-from page4d.scene.records import FrameSource, Scene, View
+from page4d.scene.records import FrameSource, Scene, View, ViewCamera
 from page4d.scene.video import VideoSource, open_container
 
 START_FOCAL = 1.2
@@ -34,36 +35,48 @@ _VALUE = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>mm|px)?", re.IGNO
 
 
 def lenses_of(
-    scene: Scene, focal: str | None = None, intrinsics: Path | None = None, resize: CalibrationResize | None = None
+    scene: Scene,
+    focal: str | None = None,
+    intrinsics: Path | None = None,
+    resize: CalibrationResize | None = None,
+    *,
+    for_all: bool = True,
 ) -> tuple[Lens, ...]:
     """Return the lens of every view.
 
-    Of these, the first that is given for a view counts: the calibration file `intrinsics`, whose poses are not used;
-    `focal` ("1450" px or "26mm" for all views, "cam01=1450,cam02=26mm" for some); the scene's own calibration; EXIF
-    or the metadata of a video; the start value `START_FOCAL`. Without a calibration the principal point is the centre
-    of the image. `resize` fits a calibration file for another image size.
+    Of these, the first that is given for a view counts: its camera; the calibration file `intrinsics`, whose poses
+    are not used, and which has all views or not `for_all`; `focal` ("1450" px or "26mm" for all views,
+    "cam01=1450,cam02=26mm" for some); the scene's calibration, for a view that is registered again; EXIF or the
+    metadata of a video; the start value `START_FOCAL`. Without a calibration the principal point is the centre of the
+    image. `resize` fits a calibration file for another image size.
 
     Raises:
-        UsageError: if `focal` cannot be read, names a view that does not exist, or no lens has this focal length.
+        UsageError: if `focal` cannot be read, names a view that does not exist or has a camera, or no lens has this
+            focal length.
         InputError: if the calibration file is unusable, has no camera of a view, or is for another image size.
     """
+    options, named = scene.options, {} if focal is None else _parse(focal, scene.view_names)
+    known = {view.name: _given(view.camera, view.source.size) for view in scene.views if view.camera is not None}
+    of_file: dict[str, Lens] = {}
     if intrinsics is not None:
-        return _calibrated(scene, intrinsics, resize or scene.options.calibration_resize)
-    given = {} if focal is None else _parse(focal, scene.view_names)
-    return tuple(_lens(view, given.get(view.name)) for view in scene.views)
+        of_file = _calibrated(scene, intrinsics, resize or options.calibration_resize)
+        missing = [name for name in scene.view_names if name not in of_file.keys() | known.keys()]
+        if missing and for_all:
+            hint = "rename the videos, or select those with a camera by ⟨views⟩"
+            raise InputError(f"{intrinsics.name} has no camera for {listed(missing)}", hint)
+    elif options.again and options.calibration is not None:
+        calibrated = _calibrated(scene, options.calibration, options.calibration_resize)
+        of_file = {name: lens for name, lens in calibrated.items() if name not in named}
+    if focal is not None and "=" in focal and (both := sorted(named.keys() & known.keys())):
+        raise UsageError(f"⟨focal={focal}⟩: {both[0]} has its lens from {scene.calibration}", "leave it out")
+    found = of_file | known
+    return tuple(found.get(view.name) or _lens(view, named.get(view.name)) for view in scene.views)
 
 
 def _lens(view: View, given: "_Focal | None") -> Lens:
     size = view.source.size
     if given is not None:
         return _centred(given.pixels(view), size, FocalSource.OPTION)
-    if view.camera is not None:
-        return Lens(
-            intrinsics=np.asarray(view.camera.intrinsics, dtype=np.float64),
-            image_size=size,
-            distortion=view.camera.distortion,
-            focal_source=FocalSource.CALIBRATION,
-        )
     stated = stated_focal(view.source)
     if stated is not None:
         return _centred(stated, size, FocalSource.EXIF)
@@ -76,30 +89,34 @@ def _centred(focal: float, size: tuple[int, int], source: FocalSource) -> Lens:
     return Lens(intrinsics=matrix, image_size=size, focal_source=source)
 
 
-def _calibrated(scene: Scene, file: Path, resize: CalibrationResize | None) -> tuple[Lens, ...]:
-    """Return the lenses of a calibration file, fitted to the views by the rules of `calibration_resize`."""
+def _given(camera: ViewCamera | CalibratedCamera, size: tuple[int, int], matrix: Tensor | None = None) -> Lens:
+    """Return the lens of a calibrated camera, with this matrix at images of (height, width)."""
+    is_identity = camera.distortion is None or camera.distortion.is_identity
+    return Lens(
+        intrinsics=np.asarray(camera.intrinsics if matrix is None else matrix, dtype=np.float64),
+        image_size=size,
+        distortion=None if is_identity else camera.distortion,
+        focal_source=FocalSource.CALIBRATION,
+    )
+
+
+def _calibrated(scene: Scene, file: Path, resize: CalibrationResize | None) -> dict[str, Lens]:
+    """Return the lenses of a calibration file by view, fitted to the views by the rules of `calibration_resize`."""
     names = scene.view_names
     by_name = scene.options.calibration_match is CalibrationMatch.NAME
     calibration = read_lenses(file, names if by_name else None)
     calibration = named_as_views(calibration, names) if by_name else calibration
     # Cameras without a video are accepted: the file may be that of a larger rig.
-    cameras = match_cameras(calibration, names, names, scene.options.calibration_match, views_were_named=True)
-    check_sizes(cameras, scene.views, resize)
-    lenses = []
-    for camera, view in zip(cameras, scene.views, strict=True):
+    matched = match_cameras(calibration, names, names, scene.options.calibration_match, views_were_named=True)
+    pairs = [(camera, view) for camera, view in zip(matched, scene.views, strict=True) if camera is not None]
+    check_sizes([camera for camera, _ in pairs], [view for _, view in pairs], resize)
+    lenses = {}
+    for camera, view in pairs:
         matrix = fit_to_view(camera, view.source.size, resize)
         with error_context(file.name, camera.name):
             check_lens(matrix, view.source.size, camera.distortion)
-        is_identity = camera.distortion is None or camera.distortion.is_identity
-        lenses.append(
-            Lens(
-                intrinsics=matrix.numpy(),
-                image_size=view.source.size,
-                distortion=None if is_identity else camera.distortion,
-                focal_source=FocalSource.CALIBRATION,
-            )
-        )
-    return tuple(lenses)
+        lenses[view.name] = _given(camera, view.source.size, matrix)
+    return lenses
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
     """
     if scene.num_views < 2:
         return Synchronisation(clocks=(Clock(),) * scene.num_views, method=BY_PEOPLE)
-    lenses = lenses_of(scene, intrinsics=calibration)
+    lenses = lenses_of(scene, intrinsics=calibration, for_all=False)
     interval = float(np.median(np.diff(scene.times))) if scene.num_times > 1 else 1.0
     step = max(1, round(1 / (MAX_RATE_HZ * interval)))
     instants = _window(scene, range(0, scene.num_times, step), lenses, progress)

@@ -146,7 +146,7 @@ def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProg
         pixels=PixelEvidence(scene, settings.registration, progress),
         length=known_length(scene, settings.scale_from),
         is_pending=is_pending,
-        will_check=settings.check_calibration and scene.is_static_rig,
+        will_check=settings.check_calibration and scene.has_static_rig,
     )
 
 

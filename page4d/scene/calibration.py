@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.choices import CalibrationMatch, CalibrationResize
-from page4d.errors import InputError, counted, listed
+from page4d.errors import InputError, counted, listed, similar_names
 from page4d.formats.build import ImageCamera, ImageName, join_images, pinhole
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig
 from page4d.formats.files import error_context
@@ -34,11 +34,12 @@ def match_cameras(
     match: CalibrationMatch,
     *,
     views_were_named: bool,
-) -> tuple[CalibratedCamera, ...]:
-    """Return the calibrated camera of every view.
+) -> tuple[CalibratedCamera | None, ...]:
+    """Return the calibrated camera of every view, None for those of other cameras.
 
     Raises:
-        InputError: if a view has no camera, or if a camera has no video and the views were not selected by name.
+        InputError: if no view has a camera, a camera has no video and the views were not selected by name, or the
+            names of a view and of a camera, which have no partner, are nearly the same.
     """
     file, cameras = calibration.path.name, calibration.cameras
     if match is CalibrationMatch.ORDER:
@@ -66,12 +67,24 @@ def match_cameras(
             f"{count}; missing video for {listed(without_video)}",
             f"add the videos, or select the views by name: ⟨views={calibrated}⟩",
         )
-    if without_camera:
-        chosen = [name for name in view_names if name in by_name]
-        if 0 < len(chosen) <= _MAX_NAMES_IN_HINT:
-            hint = f"rename the videos, or select those with a camera: ⟨views={','.join(chosen)}⟩"
-        raise InputError(f"{file} has no camera for {listed(without_camera)}", hint)
-    return tuple(by_name[name] for name in view_names)
+    misspelt = _nearly_equal(without_camera, without_video)
+    if misspelt or len(without_camera) == len(view_names):
+        similar = "".join(f", and no video for its camera {camera}" for camera in list(misspelt.values())[:1])
+        raise InputError(f"{file} has no camera for {listed([*misspelt] or without_camera)}{similar}", hint)
+    return tuple(by_name.get(name) for name in view_names)
+
+
+def _nearly_equal(views: Sequence[str], cameras: Sequence[str]) -> dict[str, str]:
+    """Return the views with names that differ little from that of a camera, and not in a number."""
+    by_numbers: dict[tuple[int, ...], list[str]] = {}
+    for camera in cameras:
+        by_numbers.setdefault(_numbers(camera), []).append(camera)
+    near = {view: similar_names(view, by_numbers.get(_numbers(view), ())) for view in views}
+    return {view: names[0] for view, names in near.items() if names}
+
+
+def _numbers(name: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"[0-9]+", name)))
 
 
 def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibration:
@@ -99,7 +112,9 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
             name: [view for view in views if re.search(rf"[^0-9a-zA-Z]{re.escape(name)}$", view)] for name in names
         }
         order = [found[0] if len(found) == 1 else "" for found in ends.values()]
-        if sorted(filter(None, order)) != sorted(views) or any(len(found) > 1 for found in ends.values()):
+        paired = sorted(filter(None, order))
+        is_whole = paired == sorted(views) or len(set(paired)) == len(order)
+        if not is_whole or any(len(found) > 1 for found in ends.values()):
             return calibration
         pairs = listed([f"{name} is {view}" for name, view in zip(names, order, strict=True) if view], 4)
         notice = f"cameras of {file} are paired with views by the ends of their names: {pairs}"

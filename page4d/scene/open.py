@@ -11,7 +11,7 @@ import torch
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
-from page4d.errors import InputError, listed, one_per_fact
+from page4d.errors import InputError, UsageError, listed, one_per_fact, unknown_name
 from page4d.formats.calibrations import read_calibration
 from page4d.formats.camera_model import world_offset
 from page4d.formats.ply import offset_text
@@ -193,7 +193,17 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
         options.calibration_match,
         views_were_named=isinstance(options.views, tuple),
     )
-    placed, notices = place_cameras(cameras, scene.views, options.calibration_resize, options.calibration)
+    if unknown := [name for name in options.again if name not in scene.view_names]:
+        raise unknown_name("view", unknown[0], scene.view_names, "⟨again⟩: ")
+    known = [
+        (camera, view)
+        for camera, view in zip(cameras, scene.views, strict=True)
+        if camera is not None and view.name not in options.again
+    ]
+    if not known:
+        raise UsageError("⟨again⟩ names all calibrated views", "leave one out, or pass the file as ⟨intrinsics⟩")
+    kept, views = zip(*known, strict=True)
+    placed, notices = place_cameras(kept, views, options.calibration_resize, options.calibration)
     offset = world_offset([camera.world_to_camera for camera in placed])
     if offset is not None:
         origin = torch.tensor(offset, dtype=torch.float64)
@@ -202,9 +212,13 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
         found = f"{calibration.path.name}: the cameras are {math.hypot(*offset):.3g} from the origin"
         text = f"clouds, meshes and tracks are about the offset {offset_text(offset)} (world_offset in run.json)"
         notices = (*notices, Notice(f"{found}, too far for coordinates of 7 digits: {text}"))
+    of_name = {view.name: camera for view, camera in zip(views, placed, strict=True)}
+    lacking = [view.name for view, camera in zip(scene.views, cameras, strict=True) if camera is None]
+    if lacking:
+        notices = (*notices, Notice(f"{calibration.path.name} has no camera for {listed(lacking)}", Level.INFO))
     return replace(
         scene,
-        views=tuple(replace(view, camera=camera) for view, camera in zip(scene.views, placed, strict=True)),
+        views=tuple(replace(view, camera=of_name.get(view.name)) for view in scene.views),
         scale=calibration.scale,
         up=calibration.up,
         world_offset=offset,

@@ -208,9 +208,10 @@ class Scene:
         return all(view.camera is not None for view in self.views)
 
     @property
-    def is_static_rig(self) -> bool:
-        """Whether there are two or more views, all with static calibrated cameras."""
-        return self.num_views > 1 and all(view.camera is not None and view.camera.is_static for view in self.views)
+    def has_static_rig(self) -> bool:
+        """Whether two or more views have calibrated cameras, and all of these are static."""
+        cameras = [view.camera for view in self.views if view.camera is not None]
+        return len(cameras) > 1 and all(camera.is_static for camera in cameras)
 
     def images(
         self, times: Iterable[int] | None = None, *, long_side: int = 504, multiple: int = 56

@@ -71,7 +71,7 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
     from page4d.rig.calibration_check import check_scene
     from page4d.rig.evidence import PixelEvidence
 
-    if not scene.is_static_rig:
+    if not scene.has_static_rig:
         raise UsageError("--check of a single or a moving camera", "it compares two or more static cameras")
     with observed_run(console.Verbosity(), "check") as observer:
         pixels = PixelEvidence(scene, progress=observer.progress)

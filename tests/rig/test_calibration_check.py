@@ -207,9 +207,9 @@ def test_cameras_of_static_calibrated_views_are_returned(tmp_path: Path) -> None
     write_scene(tmp_path / "videos")
     (tmp_path / "rig.json").write_text(rig_json("cam01", "cam02"))
     scene = open_scene(tmp_path / "videos", calibration=tmp_path / "rig.json")
-    assert scene.is_static_rig
+    assert scene.has_static_rig
     cameras = calibrated_cameras(PixelEvidence(scene))
     assert [camera.center[0] for camera in cameras] == [0.0, -1.0]
     np.testing.assert_allclose(cameras[0].lens.intrinsics, [[60, 0, 32], [0, 60, 24], [0, 0, 1]])
-    assert not replace(scene, views=scene.views[:1]).is_static_rig
-    assert not open_scene(tmp_path / "videos").is_static_rig
+    assert not replace(scene, views=scene.views[:1]).has_static_rig
+    assert not open_scene(tmp_path / "videos").has_static_rig

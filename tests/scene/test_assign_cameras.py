@@ -15,6 +15,7 @@ from page4d.errors import InputError, UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
 from page4d.options import SceneOptions
+from page4d.rig.lens import lenses_of
 from page4d.scene.batches import open_batches, scene_cameras
 from page4d.scene.open import open_scene
 from tests.scene.clip_writers import counter_image, write_counter_clip, write_images, write_sync
@@ -97,11 +98,45 @@ def test_unmatched_names_are_listed(folder: Path, tmp_path: Path) -> None:
         open_scene(folder, calibration=more)
     assert open_scene(folder, calibration=more, views=("c", "a")).view_names == ("c", "a")
     fewer = write_calibration(tmp_path / "fewer.json", {"b": {}})
-    with pytest.raises(InputError, match=r"fewer\.json has no camera for a, c"):
-        open_scene(folder, calibration=fewer)
     assert open_scene(folder, calibration=fewer, views=("b",)).num_views == 1
     part = write_calibration(tmp_path / "part.json", {name: {} for name in "abc"})
     assert open_scene(folder, calibration=part, views=2).num_views == 2
+
+
+@pytest.mark.parametrize(
+    ("cameras", "changes", "expected"),
+    [
+        ("a", {}, ("a", "fewer.json has no camera for b, c")),
+        ("ab", {"again": ("b",)}, ("a", "fewer.json has no camera for c")),
+        ("abc", {"again": ("c", "a")}, ("b", "")),
+        ("abcd", {"views": ("a", "b", "c"), "again": ("b",)}, ("ac", "")),
+        ("abD", {}, (InputError, "missing video for D")),
+        (["a", "b", "C"], {"views": ("a", "b", "c")}, (InputError, "no camera for c, and no video for its camera C")),
+        (["a", "b", "c2"], {"views": ("a", "b", "c")}, ("ab", "fewer.json has no camera for c")),
+        ("ab", {"again": ("d",)}, (UsageError, "no view is called 'd'")),
+        ("ab", {"again": ("a", "b")}, (UsageError, "names all calibrated views")),
+        ("", {"again": ("a",)}, (UsageError, "again⟩ without ⟨calibration")),
+    ],
+)
+def test_a_calibration_of_some_views_gives_their_cameras_alone(
+    cameras: str, changes: dict[str, Any], expected: tuple[Any, str], folder: Path, tmp_path: Path
+) -> None:
+    """A name that is only nearly that of a camera is an error; other views are named in a notice."""
+    file = write_calibration(tmp_path / "fewer.json", {name: {} for name in cameras}) if cameras else None
+    known, text = expected
+    if not isinstance(known, str):
+        with pytest.raises(known) as raised:
+            open_scene(folder, calibration=file, **changes)
+        assert text in raised.value.marked_message
+        return
+    scene, whole = open_scene(folder, calibration=file, **changes), open_scene(folder)
+    assert [view.name for view in scene.views if view.camera is not None] == list(known)
+    assert [notice.text for notice in scene.notices if notice not in whole.notices] == [text] * bool(text)
+    assert scene.has_static_rig == (len(known) > 1)
+    again = [name in changes.get("again", ()) for name in scene.view_names]
+    assert [lens.is_known for lens in lenses_of(scene)] == [
+        view.camera is not None or is_again for view, is_again in zip(scene.views, again, strict=True)
+    ]
 
 
 def sized(width: int, height: int) -> dict[str, Any]:

@@ -70,9 +70,10 @@ def test_the_names_of_many_cameras_are_compared_in_linear_time() -> None:
 def test_messages_about_many_cameras_are_short() -> None:
     calibration = many(1000)
     views = tuple(f"camera-{index}" for index in range(500))
-    for names in (views, ("other",), views + tuple(f"view-{index}" for index in range(500))):
+    misspelt = tuple(f"Camera_{index}" for index in range(2, 1000))
+    for names, are_named in ((views, False), (("other",), False), ((*views[:2], *misspelt), True)):
         with pytest.raises(InputError) as raised:
-            match_cameras(calibration, names, names, CalibrationMatch.NAME, views_were_named=False)
+            match_cameras(calibration, names, names, CalibrationMatch.NAME, views_were_named=are_named)
         assert len(raised.value.message) < 600
         assert len(raised.value.hint) < 600
 
