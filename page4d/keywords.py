@@ -42,6 +42,7 @@ class SceneKeywords(TypedDict, total=False):
     calibration_unit: LengthUnit | str | None
     calibration_match: CalibrationMatch | str
     calibration_resize: CalibrationResize | str | None
+    again: Sequence[str] | str
     masks: Path | str | None
     mask_meaning: MaskMeaning | str
     depth: Path | str | None

@@ -303,8 +303,8 @@ class SceneOptions:
         tuple[str, ...],
         text_form(_parse_names),
         Option(
-            "Views whose cameras in ⟨calibration⟩ do not count, such as bumped ones: they are registered in its world, "
-            "as views that it lacks are.",
+            "Views that moved since ⟨calibration⟩: they are registered in its world, with its lenses, as views that "
+            "it lacks are.",
             RIG,
             "NAMES",
         ),

@@ -55,9 +55,13 @@ class Without:
     fields: Collection[str]
 
 
+_OF_RESULTS = ("masks", "mask_meaning", "depth", "depth_levels")
+
+Unregistered = Annotated[SceneOptions, Without(_OF_RESULTS)]
+"""Options of a scene some of whose cameras are sought."""
+
 Uncalibrated = Annotated[
-    SceneOptions,
-    Without("calibration calibration_unit calibration_match masks mask_meaning depth depth_levels".split()),
+    SceneOptions, Without(("calibration", "calibration_unit", "calibration_match", "again", *_OF_RESULTS))
 ]
 """Options of a scene whose calibration is sought."""
 

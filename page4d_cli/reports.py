@@ -79,7 +79,8 @@ def report_registered(found: "RigRegistration", scene: "Scene", folder: Path, ou
     is_metric = record.metres_per_unit is not None
     unit = f"metres{std}" if is_metric else "an arbitrary unit (--scale-from makes it metres)"
     placed = [camera.view for camera in record.cameras if camera.placed]
-    origin = f"{record.evidence}, lengths in {unit}"
+    known = f" and {scene.options.calibration}" if record.num_known else ""
+    origin = f"{record.evidence}{known}, lengths in {unit}"
     report_written(origin, placed, scene, folder, out, _world_fields(found.world))
 
 
@@ -110,9 +111,9 @@ def _pair(pair: "PairRecord") -> Row:
 
 
 def _camera(camera: "PlacedRecord", *, in_run: bool) -> Row:
-    verdict = "placed" if camera.placed else "not placed"
-    if in_run:
-        verdict = "evidence" if camera.source == "evidence" else "network"
+    verdict: str = camera.source
+    if not in_run and verdict != "calibration":
+        verdict = "placed" if camera.placed else "not placed"
     spread = "" if camera.focal_std is None else f" +-{100 * camera.focal_std:.0f} %"
     return (
         camera.view,

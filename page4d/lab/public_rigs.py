@@ -182,11 +182,12 @@ def validate(name: str, folder: Path | str, observer: Observer | None = None) ->
 def _registered(rig: PublicRig, folder: Path, scene: Scene, observer: Observer) -> Sequence[RigErrors]:
     """Register the rig with the lenses of the reference, and without."""
     unknown = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
+    file = scene.options.calibration
     truth = [view.camera for view in scene.views if view.camera is not None]
     errors = []
-    for lenses, given in (("known", scene), ("unknown", unknown)):
+    for lenses, given in (("known", file), ("unknown", None)):
         start = time.process_time()
-        registration = register(given, observer=observer)
+        registration = register(unknown, intrinsics=given, observer=observer)
         seconds = time.process_time() - start
         found = rig_errors(registration, truth, lenses, seconds)
         if left := found.views - found.placed:

@@ -234,7 +234,7 @@ class PairRecord(FileModel):
 
 
 class PlacedRecord(FileModel):
-    """The camera of a view: whether evidence places it, or why not, and the `source` of the camera in the result.
+    """The camera of a view: whether it is placed, or why not, and the `source` of the camera in the result.
 
     `focal` is in pixels of the original image; `focal_std` is the relative standard deviation of an estimated one;
     `residual_px` is the median reprojection error, `epipolar_px` the standard deviation of the epipolar lines of
@@ -244,7 +244,7 @@ class PlacedRecord(FileModel):
 
     view: Name
     placed: bool
-    source: Literal["evidence", "network"]
+    source: Literal["calibration", "evidence", "network"]
     focal: _Positive
     focal_source: Literal["calibration", "option", "exif", "unknown"]
     focal_std: _NotNegative | None = None
@@ -307,19 +307,29 @@ class RegistrationRecord(FileModel):
     seconds: dict[str, _NotNegative] = Field(default_factory=dict)
 
     @property
+    def num_known(self) -> int:
+        """Number of views that keep the camera of a calibration."""
+        return sum(camera.source == "calibration" for camera in self.cameras)
+
+    @property
     def num_placed(self) -> int:
-        """Number of views that evidence places."""
+        """Number of views with a camera of a calibration or from evidence."""
         return sum(camera.placed for camera in self.cameras)
 
     @property
     def is_complete(self) -> bool:
-        """Whether evidence places all views."""
+        """Whether all views are placed."""
         return self.num_placed == len(self.cameras)
 
     @property
     def is_used(self) -> bool:
         """Whether the result has cameras from evidence."""
         return any(camera.source == "evidence" for camera in self.cameras)
+
+    @property
+    def gives_cameras(self) -> bool:
+        """Whether the result has cameras from a calibration or from evidence."""
+        return any(camera.source != "network" for camera in self.cameras)
 
     @property
     def evidence(self) -> str:

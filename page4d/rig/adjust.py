@@ -404,6 +404,9 @@ _DEPTHS = (0.25, 0.75)
 _BEHIND = 1e3
 """Residual in sigmas of a point behind a camera; its derivative is 0."""
 
+_SAME_PLACE = 1e-6
+"""Distance of fixed cameras from the origin up to which they are at one point."""
+
 _MAX_LENS_STEP = 0.3
 
 
@@ -483,8 +486,8 @@ def adjust(
 ) -> Adjustment | None:
     """Triangulate tracks and adjust cameras, points and unknown lenses, each of a group of equal ones; -1 is known.
 
-    `texture_sigma` is the Cauchy scale of texture in focal lengths. `fixed` cameras stay; of fewer than two, the
-    scale stays, too. Observations far from the result of a first adjustment are dropped and a second one follows. The
+    `texture_sigma` is the Cauchy scale of texture in focal lengths. `fixed` cameras stay; if they are at one point,
+    which for several must be the origin, the scale stays, too. Observations far from the result of a first adjustment are dropped and a second one follows. The
     result is None if no point can be triangulated.
     """
     tracks = _thinned(tracks)
@@ -574,7 +577,7 @@ class _Problem(LeastSquares[_State]):
         self.prior_slope = np.pad(np.linalg.cholesky(precision).T, ((0, 0), (cameras.size, 0)))
         self.free = np.ones(size, bool)
         self.free[cameras[list(fixed)]] = False
-        self.fixes_scale = len(fixed) < 2
+        self.fixed = list(fixed)
 
     def of_views(self, lenses: Float[Array, " G"]) -> Float[Array, " V"]:
         """Return the log factor on the focal length of every view."""
@@ -611,7 +614,8 @@ class _Problem(LeastSquares[_State]):
 
     def gauge(self, state: _State) -> Float[Array, "G F"]:
         """Return the direction in which all translations grow, if the scale is not given by fixed cameras."""
-        scale = np.zeros((int(self.fixes_scale), len(self.free)))
+        is_fixed = len(self.fixed) < 2 or np.abs(state.cameras[self.fixed, :3, 3]).max() < _SAME_PLACE
+        scale = np.zeros((int(is_fixed), len(self.free)))
         scale[:, : 6 * len(state.cameras)].reshape(-1, len(state.cameras), 6)[..., 3:] = state.cameras[:, :3, 3]
         return scale / max(float(np.linalg.norm(scale)), 1e-300)
 

@@ -4,9 +4,10 @@ Positions follow from the directions of pairs, with distances from points that p
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
+from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import Float
@@ -38,13 +39,28 @@ _POSITION_ITERATIONS = 30
 _MIN_POSITION_RESIDUAL = 1e-4
 
 
-def locate(
-    views: Sequence[int], pairs: Sequence[PairPose], rotations: Float[Array, "n 3 3"], lenses: Sequence[Lens]
-) -> tuple[Float[Array, "n 3"], tuple[int, ...], Float[Array, " E"]]:
-    """Return camera centres (first at 0, median baseline 1), undetermined views, and direction residuals in degrees.
+KnownPoses = Mapping[int, Float[Array, "4 4"]]
+"""`world_to_camera` of views that keep them, in a world about their mean position whose unit is their extent, if any.
+"""
 
-    Ratios of baselines follow from the depths of shared points; where pairs share none, from loops of directions.
-    Centres minimise the sum of unsquared deviations from the pairs' baselines.
+
+def known_scale(known: KnownPoses) -> bool:
+    """Return whether known cameras are apart, so that they determine the unit of length."""
+    return any(np.linalg.norm(pose[:3, 3]) > 0.1 for pose in known.values())
+
+
+def locate(
+    views: Sequence[int],
+    pairs: Sequence[PairPose],
+    rotations: Float[Array, "n 3 3"],
+    lenses: Sequence[Lens],
+    known: KnownPoses = MappingProxyType({}),
+) -> tuple[Float[Array, "n 3"], tuple[int, ...], Float[Array, " E"]]:
+    """Return camera centres, undetermined views, and direction residuals in degrees.
+
+    Known cameras keep their centres. Without any, the first is at 0, and where they are not apart, the median
+    baseline is 1. Ratios of baselines follow from the depths of shared points; where pairs share none, from loops of
+    directions. Centres minimise the sum of unsquared deviations from the pairs' baselines.
 
     Source: Ozyesil & Singer, "Robust camera location estimation by convex programming", CVPR 2015 (LUD).
     """
@@ -63,9 +79,18 @@ def locate(
         rows[row, :, 3 * second : 3 * second + 3] += np.eye(3)
         rows[row, :, 3 * num_views + groups[row]] -= lengths[row] * direction[row]
     rows /= lengths[:, None, None]
-    fixed = [*range(3 * base, 3 * base + 3), 3 * num_views + reference]
-    free = np.setdiff1d(np.arange(rows.shape[-1]), fixed)
-    matrix, right = rows[..., free], -rows[..., 3 * num_views + reference]
+    values = np.zeros(rows.shape[-1])
+    fixed = np.zeros(rows.shape[-1], bool)
+    for view in [view for view in views if view in known] or [views[base]]:
+        center = slice(3 * index[view], 3 * index[view] + 3)
+        fixed[center] = True
+        if view in known:
+            values[center] = -known[view][:3, :3].T @ known[view][:3, 3]
+    has_scale = known_scale(known)
+    if not has_scale:
+        fixed[3 * num_views + reference], values[3 * num_views + reference] = True, 1.0
+    free = np.flatnonzero(~fixed).astype(np.int64)
+    matrix, right = rows[..., free], -rows[..., fixed] @ values[fixed]
     lower = np.where(free >= 3 * num_views, _MIN_SCALE, -np.inf)
     solution = np.zeros(len(free))
     weight = np.ones(len(pairs))
@@ -77,17 +102,18 @@ def locate(
         weight = np.maximum(error, _MIN_POSITION_RESIDUAL) ** -0.5
         if change < 1e-9:
             break
-    values = np.zeros(rows.shape[-1])
     values[free] = solution
     centers = values[: 3 * num_views].reshape(-1, 3)
     baseline = centers[ends[:, 1]] - centers[ends[:, 0]]
     bend = direction_angle_deg(baseline, direction)
     undetermined = _undetermined(matrix, free, num_views)
-    unit = max(float(np.median(np.linalg.norm(baseline, axis=-1))), 1e-12)
-    return (centers - centers[0]) / unit, tuple(views[row] for row in undetermined), bend
+    if not has_scale:
+        centers = centers - centers[index[next(iter(known), views[0])]]
+        centers = centers / max(float(np.median(np.linalg.norm(baseline, axis=-1))), 1e-12)
+    return centers, tuple(views[row] for row in undetermined), bend
 
 
-def _undetermined(matrix: Float[Array, "E 3 F"], free: Array, num_views: int) -> list[int]:
+def _undetermined(matrix: Float[Array, "E 3 F"], free: NDArray[np.int64], num_views: int) -> list[int]:
     """Return the views whose position changes along a null direction of the equations."""
     _, singular, basis = np.linalg.svd(matrix.reshape(-1, matrix.shape[-1]))
     null = basis[np.pad(singular, (0, len(basis) - len(singular))) < _RANK_TOLERANCE * singular.max()]
@@ -176,8 +202,8 @@ _LOOP_LIMIT_DEG = 15.0
 _CONFIRMED_DEG = 4.0
 """Rotation of a loop of three pairs that confirm each other: wrong pairs close one by chance in 1 of 50,000 cases."""
 
-_ROTATION_LIMIT_DEG = 10.0
-_DIRECTION_LIMIT_DEG = 25.0
+ROTATION_LIMIT_DEG = 10.0
+DIRECTION_LIMIT_DEG = 25.0
 """Deviations of a pair from the averaged rig beyond which it is dropped; right pairs stay below 6 degrees, and
 directions of short baselines vary more."""
 
@@ -190,8 +216,8 @@ _MIN_ROTATION_RESIDUAL = 1e-3
 class Placement:
     """Initial cameras of one connected part: views in order, `world_to_camera` [n, 4, 4], pairs in use.
 
-    The first view is the world, the median baseline is 1. `dropped` are wrong pairs with reasons, `undetermined` the
-    views whose distance follows from no pair.
+    Without known cameras the first view is the world, and the median baseline is 1. `dropped` are wrong pairs with
+    reasons, `undetermined` the views whose distance follows from no pair.
     """
 
     views: tuple[int, ...]
@@ -251,6 +277,12 @@ def connected_parts(num_views: int, links: Sequence[Pair]) -> tuple[tuple[int, .
     return tuple(sorted(parts, key=lambda part: (-len(part), part)))
 
 
+def main_parts(num_views: int, links: Sequence[Pair], known: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:
+    """Return the connected parts: first that of `known` views, which are one, if there are any, else the largest."""
+    parts = connected_parts(num_views, [*links, *pairwise(known)])
+    return tuple(sorted(parts, key=lambda part: not set(known) <= set(part)))
+
+
 def _are_connected(num_views: int, links: set[Pair], first: int, second: int) -> bool:
     return any(first in part and second in part for part in connected_parts(num_views, sorted(links)))
 
@@ -303,15 +335,20 @@ def _loops(pairs: Sequence[PairPose]) -> list[tuple[tuple[int, int, int], float]
     ]
 
 
-def average_rotations(views: Sequence[int], pairs: Sequence[PairPose]) -> Float[Array, "n 3 3"]:
-    """Return the rotations world to camera with the smallest sum of angles to the pairs'; the first is the identity.
+def average_rotations(
+    views: Sequence[int], pairs: Sequence[PairPose], known: KnownPoses = MappingProxyType({})
+) -> Float[Array, "n 3 3"]:
+    """Return the rotations world to camera with the smallest sum of angles to the pairs'.
 
-    The views are one connected part. The start is a spanning tree in order of the pairs.
+    Known cameras keep theirs; without any, the first is the identity. The views are connected by pairs and known
+    poses. The start is a spanning tree in order of the pairs.
 
     Source: Chatterjee & Govindu, "Robust relative rotation averaging", TPAMI 2018 (iteratively reweighted).
     """
     index = {view: row for row, view in enumerate(views)}
-    rotations = _spanning_tree(views, pairs)
+    kept = {view: known[view][:3, :3] for view in views if view in known} or {views[0]: np.eye(3)}
+    free = np.array([row for row, view in enumerate(views) if view not in kept], int)
+    rotations = _spanning_tree(views, pairs, kept)
     ends = np.array([(index[pair.first], index[pair.second]) for pair in pairs]).reshape(-1, 2)
     relative = np.stack([pair.rotation for pair in pairs if pair.rotation is not None])
     incidence = np.zeros((len(pairs), len(views)))
@@ -321,16 +358,18 @@ def average_rotations(views: Sequence[int], pairs: Sequence[PairPose]) -> Float[
         first, second = rotations[ends[:, 0]], rotations[ends[:, 1]]
         error = log_rotation(np.swapaxes(second, 1, 2) @ relative @ first)
         weight = np.maximum(np.linalg.norm(error, axis=-1), _MIN_ROTATION_RESIDUAL) ** -0.5
-        rows = incidence[:, 1:] * weight[:, None]
+        rows = incidence[:, free] * weight[:, None]
         turn = np.linalg.lstsq(rows, error * weight[:, None], rcond=None)[0]
-        rotations[1:] = rotations[1:] @ exp_rotation(turn)
+        rotations[free] = rotations[free] @ exp_rotation(turn)
         if np.abs(turn).max(initial=0.0) < 1e-10:
             break
     return rotations
 
 
-def _spanning_tree(views: Sequence[int], pairs: Sequence[PairPose]) -> Float[Array, "n 3 3"]:
-    found = {views[0]: np.eye(3)}
+def _spanning_tree(
+    views: Sequence[int], pairs: Sequence[PairPose], kept: Mapping[int, Float[Array, "3 3"]]
+) -> Float[Array, "n 3 3"]:
+    found = dict(kept)
     while len(found) < len(views):
         for pair in sorted(pairs, key=lambda pair: (-pair.score, pair.first, pair.second)):
             assert pair.rotation is not None
@@ -344,24 +383,25 @@ def _spanning_tree(views: Sequence[int], pairs: Sequence[PairPose]) -> Float[Arr
 
 
 def place(
-    part: Sequence[int], pairs: Sequence[PairPose], lenses: Sequence[Lens], tolerance: float = 1.0
+    part: Sequence[int],
+    pairs: Sequence[PairPose],
+    lenses: Sequence[Lens],
+    tolerance: float = 1.0,
+    known: KnownPoses = MappingProxyType({}),
 ) -> Placement:
     """Return the initial cameras of a connected part, without the pairs that the others contradict.
 
-    `tolerance` multiplies the limits of contradictions. Where dropped pairs disconnect the part, its largest rest
-    is placed.
+    `tolerance` multiplies the limits of contradictions. Where dropped pairs disconnect the part, its main rest is
+    placed. `known` cameras, which connect each other, keep their poses.
     """
     inside, dropped = drop_loops([pair for pair in pairs if pair.first in part and pair.second in part], tolerance)
     while True:
-        views = max(
-            (p for p in connected_parts(len(lenses), [(pair.first, pair.second) for pair in inside])),
-            key=lambda p: (len(p), -p[0]),
-        )
+        views = main_parts(len(lenses), [(pair.first, pair.second) for pair in inside], [*known])[0]
         inside = tuple(pair for pair in inside if pair.first in views)
-        if len(views) < 2:
-            return Placement(views=views, world_to_camera=np.eye(4)[None], pairs=(), dropped=dropped)
-        rotations = average_rotations(views, inside)
-        centers, undetermined, bend = locate(views, inside, rotations, lenses)
+        if not inside:
+            return Placement(views=views[:1], world_to_camera=np.eye(4)[None], pairs=(), dropped=dropped)
+        rotations = average_rotations(views, inside, known)
+        centers, undetermined, bend = locate(views, inside, rotations, lenses, known)
         index = {view: row for row, view in enumerate(views)}
         turn = np.array(
             [
@@ -371,7 +411,7 @@ def place(
                 for pair in inside
             ]
         )
-        excess = np.maximum(turn / _ROTATION_LIMIT_DEG, bend / _DIRECTION_LIMIT_DEG)
+        excess = np.maximum(turn / ROTATION_LIMIT_DEG, bend / DIRECTION_LIMIT_DEG)
         worst = int(excess.argmax())
         if excess[worst] <= tolerance:
             break
@@ -381,6 +421,8 @@ def place(
     cameras = np.tile(np.eye(4), (len(views), 1, 1))
     cameras[:, :3, :3] = rotations
     cameras[:, :3, 3] = -np.einsum("nij,nj->ni", rotations, centers)
+    for row, view in enumerate(views):
+        cameras[row] = known.get(view, cameras[row])
     kept = [row for row, view in enumerate(views) if view not in undetermined]
     placed = tuple(views[row] for row in kept)
     used = tuple(pair for pair in inside if pair.first in placed and pair.second in placed)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from page4d.conventions import Scale
@@ -15,7 +16,7 @@ from page4d.errors import InputError, UsageError, listed, shortened
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.transforms import camera_centers
 from page4d.rig.adjust import CORRELATED_POSES, Observations, joints_of
-from page4d.rig.records import Array, RigRegistration
+from page4d.rig.records import Array, RigRegistration, extent_of
 from page4d.scene.records import Scene, ViewCamera
 
 METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001, "ft": 0.3048}
@@ -66,7 +67,8 @@ def known_length(scene: Scene, text: str | None) -> KnownLength | None:
     if pair is None:
         return KnownHeight(metres=metres)
     known = KnownDistance(first=pair[0], second=pair[1], metres=metres)
-    if scene.scale is not Scale.METRIC or not scene.is_calibrated:
+    cameras = [view.camera for view in scene.views if view.name in pair]
+    if scene.scale is not Scale.METRIC or None in cameras:
         return known
     found = _calibrated_distance(scene, known)
     if abs(found - metres) > TOLERANCE * metres:
@@ -112,13 +114,20 @@ def _calibrated_distance(scene: Scene, known: KnownDistance) -> float:
     return float(apart.norm(dim=-1).reshape(-1).quantile(0.5))
 
 
+def has_unit(scene: Scene) -> bool:
+    """Return whether the calibrated cameras of a scene are apart, so that its world has their unit of length."""
+    centers = [camera_centers(view.camera.world_to_camera) for view in scene.views if view.camera is not None]
+    return bool(centers) and extent_of(torch.cat([center.reshape(-1, 3) for center in centers]).double().numpy()) > 0
+
+
 def metric_scene(scene: Scene, known: KnownDistance) -> Scene:
     """Scale a calibration of unknown unit to metres by a known distance; other scenes are returned unchanged.
 
     Raises:
         UsageError: if the two calibrated cameras coincide.
     """
-    if scene.scale is Scale.METRIC or not scene.is_calibrated:
+    cameras = [view.camera for view in scene.views if view.name in (known.first, known.second)]
+    if scene.scale is Scale.METRIC or None in cameras:
         return scene
     found = _calibrated_distance(scene, known)
     if found == 0:
@@ -160,6 +169,29 @@ def metric_rig(found: RigRegistration, view_names: Sequence[str], known: KnownLe
     both = {known.first, known.second}
     std = next((pair.distance_std for pair in found.record.pairs if set(pair.views) == both), None)
     return found.with_record(metres_per_unit=known.metres / apart, metres_std=std)
+
+
+def metric_around(found: RigRegistration) -> RigRegistration:
+    """Scale registered cameras about the calibrated ones, all at one point, by the metres per unit of the record."""
+    record, factor = found.record, found.record.metres_per_unit or 1.0
+    source = [camera.source for camera in record.cameras]
+    center = camera_centers(
+        next(
+            c.world_to_camera
+            for c, one in zip(found.cameras, source, strict=True)
+            if c is not None and one == "calibration"
+        )
+    )
+    origin, back = torch.eye(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
+    origin[:3, 3], back[:3, 3] = -center, center
+    cameras = [
+        _scaled(camera.in_world(origin), factor).in_world(back)
+        if camera is not None and one == "evidence"
+        else camera
+        for camera, one in zip(found.cameras, source, strict=True)
+    ]
+    height = record.person_height and record.person_height * factor
+    return found.model_copy(update={"cameras": cameras}).with_record(metres_per_unit=1.0, person_height=height)
 
 
 def _scaled(camera: ViewCamera, factor: float) -> ViewCamera:

@@ -203,6 +203,12 @@ class RigRegistration(FileModel):
         return self.model_copy(update={"record": self.record.model_copy(update=changes)})
 
 
+def extent_of(centers: Float[Array, "N 3"]) -> float:
+    """Return the largest distance of camera centres from their mean; 0 if they are at one point."""
+    extent = float(np.linalg.norm(centers - centers.mean(0), axis=-1).max())
+    return extent if extent > 1e-9 * (1 + float(np.abs(centers).max())) else 0.0
+
+
 def placed_record(
     name: str,
     lens: Lens,

@@ -19,7 +19,17 @@ from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.adjust import RESIDUAL_LIMIT, TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.epipolar import RelativePose, relative_pose_of
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.graph import Pair, Placement, choose_links, choose_pairs, confirmed, connected_parts, place
+from page4d.rig.graph import (
+    DIRECTION_LIMIT_DEG,
+    ROTATION_LIMIT_DEG,
+    Pair,
+    Placement,
+    choose_links,
+    choose_pairs,
+    confirmed,
+    main_parts,
+    place,
+)
 from page4d.rig.learned import texture_kinds
 from page4d.rig.length import person_height
 from page4d.rig.people.model import POSE_MODEL, is_fetched
@@ -33,6 +43,7 @@ from page4d.rig.records import (
     StageProgress,
     ViewPeople,
     direction_angle_deg,
+    extent_of,
     no_progress,
     placed_record,
     rotation_angle_deg,
@@ -95,6 +106,8 @@ Pairs from texture in addition change the errors of four cameras little, and tak
 
 _ONE_FOCAL = "texture is registered with one focal length for all views"
 
+_FROM_CALIBRATION = "from the calibration"
+
 _MIN_HALF = 8
 """Instants per half below which stability is not measured."""
 
@@ -107,6 +120,8 @@ class Assembly:
 
     Texture alone does not show whether unknown focal lengths differ between views: cameras with one focal length fit
     it at any. `assumes_one_focal` states that they are one; otherwise people must determine them before texture.
+
+    Views with `known` cameras keep these, and the others are placed in their world.
     """
 
     names: tuple[str, ...]
@@ -117,6 +132,7 @@ class Assembly:
     affinity: Callable[[], Float[Array, "V V"]] | None = None
     guide: GuidedMatches | None = None
     assumes_one_focal: bool = False
+    known: Mapping[int, ViewCamera] = field(default_factory=dict)
     seed: int = 0
     progress: StageProgress = no_progress
     pairs: dict[tuple[Pair, Evidence], PairPose] = field(default_factory=dict)
@@ -125,6 +141,14 @@ class Assembly:
     reasons: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Bring the known cameras into a world about their mean position, whose unit is their extent, if any."""
+        given = {view: camera.world_to_camera.double().numpy() for view, camera in self.known.items()}
+        centers = np.stack([-pose[:3, :3].T @ pose[:3, 3] for pose in given.values()]) if given else np.zeros((1, 3))
+        self.center = centers.mean(0)
+        self.unit = extent_of(centers) or 1.0
+        self.known_poses = {view: _in_world(pose, self.center, 1 / self.unit) for view, pose in given.items()}
 
     def run(self) -> None:
         """Register pairs, place the cameras of the largest part and adjust them."""
@@ -153,7 +177,7 @@ class Assembly:
         while wanted:
             for done, (first, second) in enumerate(wanted):
                 self.progress(done, len(wanted), "registering: pairs from people")
-                self.pairs[(first, second), Evidence.PEOPLE] = register_people_pair(
+                found = register_people_pair(
                     self.people[first],
                     self.people[second],
                     (self.lenses[first], self.lenses[second]),
@@ -162,8 +186,24 @@ class Assembly:
                     self.seed,
                     self.pairs.get(((first, second), Evidence.PEOPLE)),
                 )
+                self.pairs[(first, second), Evidence.PEOPLE] = self._with_known_pose(found)
             tried = {pair for pair, evidence in self.pairs if evidence is Evidence.PEOPLE}
             wanted = choose_links(affinity, tried, [(pair.first, pair.second) for pair in self.accepted()])
+
+    def _with_known_pose(self, pair: PairPose) -> PairPose:
+        """Give a pair of known cameras their relative pose, unless its evidence shows another."""
+        both = [self.known_poses.get(view) for view in (pair.first, pair.second)]
+        if not (pair.is_accepted or pair.needs_loop) or both[0] is None or both[1] is None:
+            return pair
+        pose = relative_pose_of(both[0], both[1])
+        if pose is None:
+            return replace(pair, reason="the calibrated cameras are at one point", needs_loop=False)
+        turn = float(rotation_angle_deg(pose.rotation, np.asarray(pair.rotation)))
+        bend = float(direction_angle_deg(pose.direction, np.asarray(pair.direction)))
+        if turn > ROTATION_LIMIT_DEG or bend > DIRECTION_LIMIT_DEG:
+            differs = f"{turn:.0f} degrees in rotation and {bend:.0f} in direction {_FROM_CALIBRATION}"
+            return replace(pair, reason=differs, needs_loop=False)
+        return replace(pair, rotation=pose.rotation, direction=pose.direction)
 
     def _texture_applies(self) -> bool:
         """Return whether there is texture, with focal lengths that are known, estimated from people, or assumed."""
@@ -196,7 +236,8 @@ class Assembly:
             for done, (first, second) in enumerate(wanted):
                 self.progress(done, len(wanted), "registering: pairs from texture")
                 found = method((first, second), (self.lenses[first], self.lenses[second]))
-                self.pairs[(first, second), found.evidence] = _agreeing(found, from_people)
+                found = _agreeing(self._with_known_pose(found), from_people)
+                self.pairs[(first, second), found.evidence] = found
             for found in confirmed(list(self.pairs.values())):
                 self.pairs[(found.first, found.second), found.evidence] = found
             self._solve(tolerance)
@@ -268,19 +309,22 @@ class Assembly:
 
     def cameras(self) -> dict[int, Float[Array, "4 4"]]:
         """Return `world_to_camera` of the views that are placed."""
-        if self.placement is None or self.adjustment is None:
-            return {}
-        views = zip(self.placement.views, self.adjustment.world_to_camera, strict=True)
-        return {view: camera for view, camera in views if view not in self.reasons}
+        found = dict(self.known_poses)
+        if self.placement is not None and self.adjustment is not None:
+            found |= zip(self.placement.views, self.adjustment.world_to_camera, strict=True)
+        return {view: camera for view, camera in found.items() if view not in self.reasons}
+
+    def _parts(self) -> tuple[tuple[int, ...], ...]:
+        """Return the parts of the rig that accepted pairs connect, the main one first."""
+        return main_parts(len(self.names), [(pair.first, pair.second) for pair in self.accepted()], [*self.known])
 
     def _solve(self, tolerance: float) -> None:
-        accepted = self.accepted()
         self.placement = self.adjustment = None
-        part = connected_parts(len(self.names), [(pair.first, pair.second) for pair in accepted])[0]
-        if len(part) < 2:
+        part = self._parts()[0]
+        if len(part) < 2 or self.known.keys() >= {*part}:
             return
-        self.placement = place(part, accepted, self.lenses, tolerance)
-        if len(self.placement.views) >= 2:
+        self.placement = place(part, self.accepted(), self.lenses, tolerance, self.known_poses)
+        if len(self.placement.views) >= 2 and not self.known.keys() >= {*self.placement.views}:
             self.adjustment = self._adjusted(merge_tracks(self.placement.pairs, self.num_instants))
 
     def _adjusted(self, tracks: Observations, texture_sigma: float = TEXTURE_SIGMA) -> Adjustment | None:
@@ -291,7 +335,9 @@ class Assembly:
         unknown = np.array([not lens.is_known for lens in lenses])
         groups = np.where(unknown, 0 if self.assumes_one_focal else np.cumsum(unknown) - 1, -1)
         matrices = np.stack([lens.intrinsics for lens in lenses])
-        return adjust(self.placement.world_to_camera, matrices, tracks, groups, texture_sigma=texture_sigma)
+        fixed = [row[view] for view in self.known] or [0]
+        poses = self.placement.world_to_camera
+        return adjust(poses, matrices, tracks, groups, fixed=fixed, texture_sigma=texture_sigma)
 
     def _set_focal(self) -> None:
         """Take the estimated focal lengths; views that are not placed take the mean of those of the others."""
@@ -306,7 +352,11 @@ class Assembly:
                 self.lenses[view] = replace(lens, intrinsics=matrix)
 
     def _check_residuals(self) -> None:
-        """Refuse cameras that fit far worse than the others, and report an uncertain focal length."""
+        """Refuse cameras that fit far worse than the others, and report known ones and an uncertain focal length."""
+        for pair in self.pairs.values():
+            if {pair.first, pair.second} <= self.known.keys() and pair.reason.endswith(_FROM_CALIBRATION):
+                names = f"{self.names[pair.first]} and {self.names[pair.second]}"
+                self.notes.append(f"the calibration does not fit {names}: {pair.evidence} shows them {pair.reason}")
         if self.placement is None or self.adjustment is None:
             return
         uncertain = float(self.adjustment.focal_std.max())
@@ -320,10 +370,13 @@ class Assembly:
         }
         middle = float(np.median(list(relative.values())))
         for view in self.placement.views:
-            if view not in relative:
-                self.reasons[view] = "no point in common with the other cameras"
-            elif relative[view] > max(RESIDUAL_LIMIT, _RESIDUAL_RATIO * middle):
-                self.reasons[view] = f"the residual of {residuals[view]:.0f} px is far above that of the others"
+            is_far = view in relative and relative[view] > max(RESIDUAL_LIMIT, _RESIDUAL_RATIO * middle)
+            text = f"the residual of {residuals[view]:.0f} px is far above that of the others" if is_far else ""
+            if view in self.known:
+                name = self.names[view]
+                self.notes += [f"the calibration does not fit {name}: {text} (⟨again={name}⟩)"] if is_far else []
+            elif is_far or view not in relative:
+                self.reasons[view] = text or "no point in common with the other cameras"
 
     def _check_stability(self) -> None:
         """Refuse cameras that halves of the instants place differently, and two views of unknown focal length."""
@@ -332,7 +385,7 @@ class Assembly:
         views = self.placement.views
         if len(views) == 2 and any(not self.lenses[view].is_known for view in views):
             reason = "two views do not determine an unknown focal length (⟨focal⟩, ⟨intrinsics⟩)"
-            self.reasons |= dict.fromkeys(views, in_options(reason))
+            self.reasons |= dict.fromkeys([view for view in views if view not in self.known], in_options(reason))
             return
         tracks = merge_tracks(self.placement.pairs, self.num_instants)
         instant = tracks.instant[tracks.point]
@@ -354,7 +407,7 @@ class Assembly:
             ]
         )
         for view, change in zip(views, np.median(turns, axis=1) if len(views) > 2 else turns.max(1), strict=True):
-            if change > _STABILITY_LIMIT_DEG:
+            if change > _STABILITY_LIMIT_DEG and view not in self.known:
                 self.reasons[view] = f"not stable (halves of the instants differ by {change:.0f} degrees)"
 
     @staticmethod
@@ -363,7 +416,10 @@ class Assembly:
         return list(zip(*cameras, strict=True))
 
     def placed(self) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
-        """Return the record of every view, and its camera if it is placed; the first placed one is the world."""
+        """Return the record of every view, and its camera if it is placed.
+
+        The world is that of the known cameras, else the first placed one.
+        """
         if self.placement is not None and self.adjustment is not None:
             for view, matrix in zip(self.placement.views, self.adjustment.intrinsics, strict=True):
                 self.lenses[view] = replace(self.lenses[view], intrinsics=matrix)
@@ -371,18 +427,23 @@ class Assembly:
             for pair, reason in self.placement.dropped:
                 self.pairs[(pair.first, pair.second), pair.evidence] = replace(pair, reason=reason)
         cameras = self.cameras()
-        if len(cameras) < 2:
+        if len(cameras) < 2 and not self.known:
             cameras = {}
-        parts = connected_parts(len(self.names), [(pair.first, pair.second) for pair in self.accepted()])
-        origin = np.linalg.inv(cameras[min(cameras)]) if cameras else np.eye(4)
+        parts = self._parts()
+        origin = np.linalg.inv(cameras[min(cameras)]) if cameras and not self.known else np.eye(4)
         epipolar = self._epipolar_std(tuple(cameras))
         records: list[PlacedRecord] = []
         found: list[ViewCamera | None] = []
         for view, (name, lens) in enumerate(zip(self.names, self.lenses, strict=True)):
             if view in cameras:
                 residual, std, lines = self._residual(view), self._focal_std(view), epipolar.get(view)
-                records.append(placed_record(name, lens, residual_px=residual, focal_std=std, epipolar_px=lines))
-                found.append(lens.camera(cameras[view] @ origin))
+                record = placed_record(name, lens, residual_px=residual, focal_std=std, epipolar_px=lines)
+                pose = cameras[view] @ origin
+                if self.known:
+                    pose = _in_world(pose, -self.center / self.unit, self.unit)
+                is_known = view in self.known
+                records.append(record.model_copy(update={"source": "calibration"}) if is_known else record)
+                found.append(self.known[view] if is_known else lens.camera(pose))
             else:
                 records.append(placed_record(name, lens, self._reason(view, parts)))
                 found.append(None)
@@ -414,11 +475,12 @@ class Assembly:
     @property
     def person_height(self) -> tuple[float, float] | None:
         """Median height of the people in units of the rig, and its relative standard deviation, if they are known."""
-        return None if self.adjustment is None else person_height(self.adjustment.points, self.adjustment.tracks)
+        found = None if self.adjustment is None else person_height(self.adjustment.points, self.adjustment.tracks)
+        return None if found is None else (self.unit * found[0], found[1])
 
     def _residual(self, view: int) -> float | None:
-        assert self.placement is not None
-        assert self.adjustment is not None
+        if self.placement is None or self.adjustment is None:
+            return None
         seen = self.adjustment.tracks.view == self.placement.views.index(view)
         return float(np.median(self.adjustment.residual_px[seen])) if seen.any() else None
 
@@ -442,7 +504,8 @@ class Assembly:
             return self.reasons[view]
         part = next(part for part in parts if view in part)
         if len(part) > 1 and part != parts[0]:
-            return f"in a part of {len(part)} views apart from the largest"
+            main = "the calibrated ones" if self.known else "the largest"
+            return f"in a part of {len(part)} views apart from {main}"
         if self.placement is not None and view in self.placement.undetermined:
             return "its distance from the other cameras is not determined"
         if self.placement is not None and view in self.placement.views:
@@ -466,6 +529,13 @@ def _turned_deg(before: Adjustment, after: Adjustment) -> float:
     turns = (found.world_to_camera[:, :3, :3] for found in (before, after))
     relative = [turn[:, None] @ np.swapaxes(turn, 1, 2)[None] for turn in turns]
     return float(rotation_angle_deg(*relative).max())
+
+
+def _in_world(pose: Float[Array, "4 4"], origin: Float[Array, " 3"], factor: float) -> Float[Array, "4 4"]:
+    """Return a camera in the world with another origin and a unit that is smaller by a factor."""
+    moved = pose.copy()
+    moved[:3, 3] = factor * (pose[:3, 3] + pose[:3, :3] @ origin)
+    return moved
 
 
 def _agreeing(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> PairPose:
@@ -495,7 +565,8 @@ NO_POSE_MODEL = f"body keypoints are not used: '{POSE_MODEL.command}' fetches th
 def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> RigRegistration:
     """Register the views of a scene, all of them static, from the evidence that its settings name.
 
-    The result depends only on the scene and the settings.
+    Calibrated cameras are kept, and the others are placed in their world. The result depends only on the scene and
+    the settings.
 
     Raises:
         UsageError: if `focal` is invalid.
@@ -569,6 +640,7 @@ def assembled(evidence: PixelEvidence) -> Assembly:
     start = time.perf_counter()
     assembly = Assembly(
         names=evidence.scene.view_names,
+        known={place: view.camera for place, view in enumerate(evidence.scene.views) if view.camera is not None},
         lenses=list(evidence.lenses),
         people=people,
         texture=tuple(texture(kind) for kind in kinds),

@@ -14,7 +14,7 @@ from page4d.output.record import SourceRecord, source_record
 from page4d.rig.people.model import is_fetched
 from page4d.run.chunks import Chunk, choose_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
-from page4d.run.predictor import CAMERAS_HINT, NetworkPredictor, Predictor, network_transforms
+from page4d.run.predictor import CAMERAS_HINT, MeasuredDepth, NetworkPredictor, Predictor, network_transforms
 from page4d.run.registration import SceneEvidence, evidence_of
 from page4d.run.stages.detail import detail_transforms
 from page4d.run.stages.motion import motion_transforms
@@ -234,6 +234,13 @@ def _check(scene: Scene, settings: ReconstructSettings, predictor: Predictor, *,
         raise UsageError("⟨source=points⟩, but only depth is predicted here", "use ⟨source=depth⟩")
     if isinstance(predictor, NetworkPredictor) and predictor.uses_rig_cameras and not is_pending:
         _check_rig(scene, settings, predictor)
+    if isinstance(predictor, MeasuredDepth) and not is_pending:
+        if not scene.is_calibrated:
+            raise UsageError("measured depth needs the cameras of all views", f"{CAMERAS_HINT}, or leave views out")
+        if scene.scale is not predictor.scene.scale and predictor.scene.scale is Scale.METRIC:
+            raise UsageError(
+                "measured depth is in metres, and the cameras are not", "give a length with ⟨scale_from⟩"
+            )
     if scene.num_views > MAX_VIEWS:
         raise UsageError(
             f"{scene.num_views} views; a point cloud has at most {MAX_VIEWS}",

@@ -336,7 +336,7 @@ class MeasuredDepth:
     precision: torch.dtype = torch.float32
 
     def __post_init__(self) -> None:
-        if any(view.camera is None for view in self.scene.views):
+        if all(view.camera is None for view in self.scene.views):
             raise UsageError("measured depth needs the cameras of all views", "pass ⟨calibration⟩")
         without = [view.name for view in self.scene.views if view.depth is None]
         if without:

@@ -26,6 +26,7 @@ from page4d.errors import (
 )
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.geometry.rotation import turn_up
+from page4d.geometry.transforms import move_origin
 from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
 from page4d.keywords import RegisterKeywords
@@ -39,7 +40,9 @@ from page4d.rig.length import (
     KnownDistance,
     KnownHeight,
     KnownLength,
+    has_unit,
     known_length,
+    metric_around,
     metric_rig,
     metric_scene,
     scene_in_metres,
@@ -93,7 +96,7 @@ class SceneEvidence:
     @property
     def world(self) -> WorldRecord | None:
         """The world of the result, if it is neither that of the calibration nor the network's."""
-        if self.registration is not None and self.registration.record.is_used:
+        if self.registration is not None and self.registration.record.gives_cameras:
             return self.registration.world
         return self.given_world
 
@@ -113,6 +116,7 @@ class SceneEvidence:
 
     def _with_metric_cameras(self) -> "SceneEvidence":
         scene, length, registration = self.scene, self.length, self.registration
+        is_whole = registration is None or (registration.record.is_complete and not registration.record.num_known)
         if scene.scale is Scale.METRIC and scene.is_calibrated:
             if isinstance(length, KnownHeight):
                 _metres_of_people(scene, None)
@@ -120,8 +124,10 @@ class SceneEvidence:
             return replace(self, scale_source=ScaleSource.CALIBRATION)
         if registration is not None:
             scene = registered_scene(scene, registration)
+        if scene.scale is Scale.METRIC and (self.is_pending or has_unit(scene)):
+            return replace(self, scene=scene, scale_source=ScaleSource.CALIBRATION)
         if isinstance(length, KnownDistance):
-            if registration is not None and registration.record.is_used and not scene.is_calibrated:
+            if registration is not None and registration.record.is_used and not is_whole:
                 metric, length = scene_in_metres(scene, registration.record.metres_per_unit or 1.0), None
             else:
                 metric = metric_scene(scene, length)
@@ -140,14 +146,59 @@ def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProg
     """
     scene.options.check_resize(settings.intrinsics)
     is_pending = will_register(scene, settings)
+    length = known_length(scene, settings.scale_from)
+    _check_known(scene, settings, length, is_pending=is_pending)
+    if not (is_pending or scene.is_calibrated or has_unit(scene)) and (known := calibrated_views(scene)):
+        raise UsageError(
+            f"{listed(known)} alone in {scene.calibration} gives the cameras of the network no scale",
+            "register the other views (⟨register=auto⟩), or leave out ⟨calibration⟩",
+        )
     _check_world(scene, settings, is_pending=is_pending)
     return SceneEvidence(
         scene=scene,
         pixels=PixelEvidence(scene, settings.registration, progress),
-        length=known_length(scene, settings.scale_from),
+        length=length,
         is_pending=is_pending,
         will_check=settings.check_calibration and scene.has_static_rig,
     )
+
+
+def calibrated_views(scene: Scene) -> list[str]:
+    """Return the names of the views with a camera."""
+    return [view.name for view in scene.views if view.camera is not None]
+
+
+def _check_known(
+    scene: Scene,
+    settings: ReconstructSettings | RegisterSettings,
+    length: KnownLength | None,
+    *,
+    is_pending: bool,
+) -> None:
+    """Refuse a calibration of some views that cannot be completed.
+
+    Raises:
+        UsageError: if its cameras move, or a length contradicts its unit or the predicted cameras it.
+    """
+    known_names = calibrated_views(scene)
+    if len(known_names) in (0, scene.num_views):
+        return
+    if moving := [view.name for view in scene.views if view.camera is not None and not view.camera.is_static]:
+        raise UsageError(
+            f"{moving[0]} moves in {scene.calibration}, which lacks other views",
+            "select the views that it has by ⟨views⟩",
+        )
+    if isinstance(settings, ReconstructSettings) and settings.poses is Poses.PREDICTED:
+        raise UsageError(f"⟨poses=predicted⟩, and {scene.calibration} lacks views", "leave one of them out")
+    if length is None or (isinstance(length, KnownDistance) and {length.first, length.second} <= {*known_names}):
+        return
+    if scene.scale is Scale.METRIC and has_unit(scene):
+        raise UsageError(f"⟨scale_from⟩, and {scene.calibration} is in metres", "leave ⟨scale_from⟩ out")
+    if not is_pending:
+        raise UsageError(
+            f"⟨scale_from⟩ of views that are not in {scene.calibration}",
+            "name two calibrated views, or register the others",
+        )
 
 
 def _check_world(scene: Scene, settings: ReconstructSettings, *, is_pending: bool) -> None:
@@ -178,9 +229,8 @@ def _upright_option(settings: ReconstructSettings | RegisterSettings) -> str:
 
 def _in_world(scene: Scene, world: WorldRecord) -> Scene:
     """Bring the cameras of a scene into another world, near its origin."""
-    transform = torch.tensor(world.transform, dtype=torch.float64)
     views = tuple(
-        replace(view, camera=None if view.camera is None else view.camera.in_world(transform)) for view in scene.views
+        replace(view, camera=None if view.camera is None else _moved(view.camera, world)) for view in scene.views
     )
     return replace(scene, views=views, up=world.up, world_offset=None)
 
@@ -193,21 +243,28 @@ def in_chosen_world(evidence: SceneEvidence, settings: ReconstructSettings, noti
     """
     scene = evidence.with_cameras().scene
     cameras = [view.camera for view in scene.views]
-    given = [camera for camera in cameras if camera is not None]
-    if evidence.registration is not None or not given or settings.world in (WorldFrame.AUTO, WorldFrame.CALIBRATION):
+    is_kept = settings.world in (WorldFrame.AUTO, WorldFrame.CALIBRATION)
+    if evidence.registration is not None or not any(cameras) or is_kept:
         return evidence
-    if settings.world is WorldFrame.FIRST_CAMERA:
-        first = given[0].world_to_camera.double().reshape(-1, 4, 4)[0]
-        world = WorldRecord(frame=settings.world, transform=first.tolist())
-    elif scene.up is not None:
-        axis = UpAxis.Z if settings.up is UpAxis.AUTO else settings.up
-        turn = torch.eye(4, dtype=torch.float64)
-        turn[:3, :3] = torch.from_numpy(turn_up(scene.up.vector, axis.vector))
-        world = WorldRecord(frame=settings.world, up=axis, transform=turn.tolist(), vertical=list(scene.up.vector))
-    else:
-        world = upright_world(evidence.pixels.whole(), cameras, settings.up)
+    world = _chosen_world(evidence.pixels.whole(), cameras, settings)
     _notify_world(world, settings, notify)
     return replace(evidence, given_world=world)
+
+
+def _chosen_world(
+    pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], settings: ReconstructSettings | RegisterSettings
+) -> WorldRecord:
+    """Return the world of the first camera or an upright one, from the axis of a calibration or from people."""
+    up = pixels.scene.up
+    if settings.world is WorldFrame.FIRST_CAMERA:
+        first = next(camera for camera in cameras if camera is not None).world_to_camera.double().reshape(-1, 4, 4)[0]
+        return WorldRecord(frame=settings.world, transform=first.tolist())
+    if up is None:
+        return upright_world(pixels, cameras, settings.up)
+    axis = UpAxis.Z if settings.up is UpAxis.AUTO else settings.up
+    turn = torch.eye(4, dtype=torch.float64)
+    turn[:3, :3] = torch.from_numpy(turn_up(up.vector, axis.vector))
+    return WorldRecord(frame=settings.world, up=axis, transform=turn.tolist(), vertical=list(up.vector))
 
 
 def _notify_world(
@@ -244,7 +301,7 @@ def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
 
 def _obstacle(scene: Scene, settings: ReconstructSettings) -> str | None:
     """Return why a rig cannot be registered."""
-    if any(view.camera is not None for view in scene.views):
+    if scene.is_calibrated:
         return "with a calibration"
     if scene.num_views < 2:
         return "for a single view"
@@ -268,14 +325,21 @@ def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, not
     found = register_scene(pixels, length, notify, is_static=is_static)
     record = found.record
     # The placed cameras must have the unit that a known distance requires.
-    has_unit = not isinstance(length, KnownDistance) or record.metres_per_unit is not None
-    if not record.is_complete and (record.num_placed < 2 or settings.poses is not Poses.INPUT or not has_unit):
+    is_measured = not isinstance(length, KnownDistance) or record.metres_per_unit is not None
+    if record.num_known:
+        lacks = settings.register in EXPLICIT or not has_unit(evidence.scene)
+        if not is_measured or (lacks and not record.is_used):
+            raise InputError(
+                f"registration in the world of {evidence.scene.calibration} fails: {reasons(record)}",
+                record.advice or "leave out ⟨calibration⟩",
+            )
+    elif not record.is_complete and (record.num_placed < 2 or settings.poses is not Poses.INPUT or not is_measured):
         cameras = [camera.model_copy(update={"source": "network"}) for camera in record.cameras]
         found = found.with_record(cameras=cameras)
-    _notify_world(found.world if found.record.is_used else None, settings, notify)
+    _notify_world(found.world if found.record.gives_cameras else None, settings, notify)
     motions = [] if is_static else [replace(motion, view=readable(motion.view)) for motion in pixels.motions]
     found = found.model_copy(update={"motions": motions})
-    if record.num_placed < 2 and settings.register in EXPLICIT:
+    if not record.num_known and record.num_placed < 2 and settings.register in EXPLICIT:
         raise InputError(
             f"⟨register={settings.register}⟩ places no camera: {reasons(record)}",
             f"{_advice(record, evidence.scene)}, or try ⟨register=auto⟩",
@@ -300,6 +364,8 @@ def register_scene(
 ) -> RigRegistration:
     """Register the views of a scene that do not move, all if it `is_static`; a known length gives the unit.
 
+    Views with a camera keep it, and the others are placed in its world.
+
     Advice on views that are not placed is that of a run, or of a registration alone.
 
     Raises:
@@ -311,8 +377,9 @@ def register_scene(
     moving = set() if is_static else _moving(pixels.motions)
     left = dict.fromkeys(sorted(moving), CAMERA_MOVES) | pixels.obstacles
     static = [index for index, name in enumerate(pixels.scene.view_names) if name not in left]
-    asked = pixels.settings.register
-    if len(static) > 1:
+    asked, known = pixels.settings.register, calibrated_views(pixels.scene)
+    num_known = sum(pixels.scene.view_names[view] in known for view in static)
+    if len(static) > max(num_known, 1) and (num_known or not known):
         found = _upright(register_rig(part := pixels.of_views(static), notify), part)
     else:
         static, found = [], RigRegistration(record=RegistrationRecord(asked=asked), cameras=[])
@@ -321,24 +388,41 @@ def register_scene(
     used_people = any(pair.evidence == "people" for pair in found.record.pairs)
     advice = in_options(_advice(found.record, pixels.scene, left, in_run=in_run))
     found = found.with_record(advice=advice, pose_model=model_sha256() if used_people else None)
-    if length is None or found.record.num_placed < 2:
+    if known and has_unit(pixels.scene) and pixels.scene.scale is Scale.METRIC:
+        return found.with_record(metres_per_unit=1.0)
+    has_rig = found.record.num_placed >= 2
+    if known and has_rig and length is None and not has_unit(pixels.scene):
+        text = f"a single place of cameras in {pixels.scene.calibration} gives no scale"
+        notify(Notice(f"{text}: lengths are in an arbitrary unit (⟨scale_from⟩)"))
+    if length is None or not has_rig:
         return found
-    return metric_rig(found, pixels.scene.view_names, length)
+    found = metric_rig(found, pixels.scene.view_names, length)
+    is_around = known and found.record.metres_per_unit is not None and not has_unit(pixels.scene)
+    return metric_around(found) if is_around else found
 
 
 def _upright(found: RigRegistration, pixels: PixelEvidence) -> RigRegistration:
-    """Bring registered cameras into an upright world, if people show one and the settings do not refuse it."""
-    settings = pixels.settings
+    """Bring registered cameras into an upright world, if people show one and the settings do not refuse it.
+
+    With calibrated cameras it is another world than theirs only on request.
+    """
+    settings, is_known = pixels.settings, found.record.num_known > 0
     uses_people = settings.register is not Registration.TEXTURE and is_fetched()
-    wants = bool(_upright_option(settings)) or (settings.world is WorldFrame.AUTO and uses_people)
-    if found.record.num_placed < 2 or not wants:
+    wants = settings.world is (WorldFrame.FIRST_CAMERA if is_known else WorldFrame.AUTO) and (is_known or uses_people)
+    if found.record.num_placed < 2 or not (wants or _upright_option(settings)):
         return found
-    world = upright_world(pixels, found.cameras, settings.up)
+    world = _chosen_world(pixels, found.cameras, settings)
     if world.transform is None:
         return found.model_copy(update={"world": world})
-    transform = torch.tensor(world.transform, dtype=torch.float64)
-    cameras = [None if camera is None else camera.in_world(transform) for camera in found.cameras]
+    cameras = [None if camera is None else _moved(camera, world) for camera in found.cameras]
     return found.model_copy(update={"world": world, "cameras": cameras})
+
+
+def _moved(camera: ViewCamera, world: WorldRecord | None) -> ViewCamera:
+    """Bring a camera into a world."""
+    if world is None or world.transform is None:
+        return camera
+    return camera.in_world(torch.tensor(world.transform, dtype=torch.float64))
 
 
 def _with_left_views(
@@ -349,7 +433,12 @@ def _with_left_views(
         placed_record(name, lens, left.get(name, OTHERS_MOVE))
         for name, lens in zip(pixels.scene.view_names, pixels.lenses, strict=True)
     ]
-    cameras: list[ViewCamera | None] = [None] * len(records)
+    cameras = [None if view.camera is None else _moved(view.camera, found.world) for view in pixels.scene.views]
+    for view, camera in enumerate(cameras):
+        if camera is not None:
+            records[view] = placed_record(records[view].view, pixels.lenses[view]).model_copy(
+                update={"source": "calibration"}
+            )
     for view, record, camera in zip(static, found.record.cameras, found.cameras, strict=True):
         records[view], cameras[view] = record, camera
     with_all = found.record.model_copy(update={"cameras": records})
@@ -386,17 +475,30 @@ def _knows_lenses(record: RegistrationRecord) -> bool:
 def registered_scene(scene: Scene, found: RigRegistration) -> Scene:
     """Return the scene with the cameras that the run takes from the evidence, as if calibrated."""
     record = found.record
-    if not record.is_used:
+    if not record.gives_cameras:
         return scene
     views = tuple(replace(view, camera=camera) for view, camera in zip(scene.views, found.cameras, strict=True))
-    count = f"{record.num_placed} of {scene.num_views} views"
+    origin = f"registered from {record.evidence}"
+    if not record.num_known:
+        origin += f" ({record.num_placed} of {scene.num_views} views)"
+    elif record.is_used:
+        origin = f"{scene.calibration}; {listed(_sources(record, 'evidence'), 4)} {origin}"
+    else:
+        origin = scene.calibration or ""
+    is_moved = found.world is not None and found.world.transform is not None
     return replace(
         scene,
         views=views,
-        scale=Scale.ARBITRARY,
-        up=None if found.world is None else found.world.up,
-        calibration=f"registered from {record.evidence} ({count})",
+        scale=scene.scale if has_unit(scene) else Scale.ARBITRARY,
+        up=scene.up if found.world is None else found.world.up,
+        world_offset=None if is_moved else scene.world_offset,
+        calibration=origin,
     )
+
+
+def _sources(record: RegistrationRecord, source: str) -> list[str]:
+    """Return the views whose camera in the result is from a source."""
+    return [camera.view for camera in record.cameras if camera.source == source]
 
 
 def reasons(record: RegistrationRecord) -> str:
@@ -419,19 +521,20 @@ def registration_notices(record: RegistrationRecord, *, in_run: bool = True) -> 
     """
     total = len(record.cameras)
     left = [camera for camera in record.cameras if not camera.placed]
+    placed = _sources(record, "evidence")
+    views = f"of {listed(placed)} in the world of the calibration " if record.num_known else ""
+    count = "" if record.num_known else f" ({total} of {total} views)"
+    registered = Notice(f"cameras {views}registered from {record.evidence}{count}", Level.INFO)
     if not left:
-        return (Notice(f"cameras registered from {record.evidence} ({total} of {total} views)", Level.INFO),)
-    used = f"; those of the network are used for {_networks(record)}" if in_run else ""
+        return (registered,)
+    networks = _sources(record, "network")
+    names = "all views" if len(networks) == total else listed(networks)
+    used = f"; those of the network are used for {names}" if in_run else ""
     is_expected = len(left) == total or all(camera.reason in MOTION for camera in left)
     is_expected = is_expected and record.asked is Registration.AUTO and not missing_models(record)
     level = Level.INFO if in_run and is_expected else Level.WARNING
     text = f"cameras of {len(left)} of {total} views are not placed ({reasons(record)}){used}; {record.advice}"
-    return (Notice(text, level),)
-
-
-def _networks(record: RegistrationRecord) -> str:
-    names = [camera.view for camera in record.cameras if camera.source == "network"]
-    return "all views" if len(names) == len(record.cameras) else listed(names)
+    return (*((registered,) if record.num_known and placed else ()), Notice(text, level))
 
 
 def _metres_of_people(scene: Scene, found: RigRegistration | None) -> float:
@@ -466,7 +569,8 @@ def register(
 ) -> RigRegistration:
     """Determine the cameras of a static rig from people and texture, without a network of page4d.
 
-    A calibration of the scene is ignored, apart from its lenses. Views whose camera moves are left out.
+    Cameras of the scene's calibration are kept, and the others are placed in their world. Views whose camera moves
+    are left out.
 
     Args:
         scene: an open scene, or the folder of one.
@@ -492,11 +596,18 @@ def register(
     scene.options.check_resize(settings.intrinsics)
     if scene.num_views < 2:
         raise UsageError("a single view cannot be registered", "give a scene of two views or more")
-    if settings.world is WorldFrame.CALIBRATION:
+    known = calibrated_views(scene)
+    if len(known) == scene.num_views:
+        raise UsageError(
+            f"{scene.calibration} has cameras of all views",
+            "name those to register with ⟨again⟩, or pass it as ⟨intrinsics⟩, without its poses",
+        )
+    if settings.world is WorldFrame.CALIBRATION and not known:
         raise UsageError("⟨world=calibration⟩ of cameras that are registered", "use auto, upright or first-camera")
     length = known_length(scene, settings.scale_from)
+    _check_known(scene, settings, length, is_pending=True)
     found = register_scene(PixelEvidence(scene, settings, observer.progress), length, observer.notice, in_run=False)
-    if found.record.num_placed >= 2:
+    if found.record.is_used:
         _notify_world(found.world, settings, observer.notice)
     return found
 
@@ -505,13 +616,15 @@ def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
     """Return the placed cameras of a scene as a calibration, in metres if a length is known.
 
     Raises:
-        InputError: naming the reasons, if fewer than two views are placed.
+        InputError: naming the reasons, if evidence places no view.
     """
-    if found.record.num_placed < 2:
+    if not found.record.is_used:
         raise InputError(
             f"evidence places no camera: {reasons(found.record)}",
             _advice(found.record, scene, in_run=False),
         )
+    is_moved = found.world is not None and found.world.transform is not None
+    offset = None if is_moved or scene.world_offset is None else torch.tensor(scene.world_offset, dtype=torch.float64)
     factor = torch.ones(4, 4, dtype=torch.float64)
     factor[:3, 3] = found.record.metres_per_unit or 1.0
     cameras = tuple(
@@ -519,14 +632,17 @@ def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
             name=view.name,
             image_size=view.source.size,
             intrinsics=camera.intrinsics,
-            world_to_camera=camera.world_to_camera * factor,
+            world_to_camera=(
+                camera.world_to_camera if offset is None else move_origin(camera.world_to_camera, -offset)
+            )
+            * factor,
             distortion=camera.distortion,
         )
         for view, camera in zip(scene.views, found.cameras, strict=True)
         if camera is not None
     )
     scale = Scale.ARBITRARY if found.record.metres_per_unit is None else Scale.METRIC
-    up = None if found.world is None else found.world.up
+    up = scene.up if found.world is None else found.world.up
     return Calibration(path=Path("registration"), scale=scale, cameras=cameras, up=up)
 
 

@@ -14,7 +14,7 @@ def register(
     scene_folder: options.Folder,
     out: options.CalibrationOut,
     settings: RegisterSettings,
-    scene_options: options.Uncalibrated,
+    scene_options: options.Unregistered,
     file_format: options.FileFormat = None,
     overwrite: Annotated[bool, Option("Replace an existing file.", OUTPUT)] = False,
     as_json: options.Json = False,
@@ -24,7 +24,8 @@ def register(
     """Determine the cameras of a rig from people and texture.
 
     They are written as a calibration. Cameras that evidence does not determine are left out of the file, with a
-    warning; fewer than two are an error. The unit of length is arbitrary without --scale-from.
+    warning; fewer than two are an error. The unit of length is arbitrary without --scale-from. With --calibration the
+    views that it lacks are placed in its world, and those of --again, which moved since.
     """
     from page4d.formats.calibrations import check_calibration_target, choose_format, write_calibration
     from page4d.rig.opening import open_scene

@@ -220,7 +220,7 @@ def _limb(length: float, forward: Array, outward: Array | float) -> Array:
 def evidence_of(rig: PeopleRig, register: Registration) -> PixelEvidence:
     """Return the evidence of a scene without pictures: lenses and people are those of the rig."""
     names = tuple(f"cam{view:02}" for view in range(len(rig.lenses)))
-    scene: Any = SimpleNamespace(view_names=names, times=np.arange(rig.num_instants) / 30)
+    scene: Any = SimpleNamespace(view_names=names, views=(), times=np.arange(rig.num_instants) / 30)
     pixels = PixelEvidence(scene, RegisterSettings(register=register))
     pixels.lenses, pixels.people, pixels.instants = rig.lenses, rig.people, tuple(range(rig.num_instants))
     return pixels

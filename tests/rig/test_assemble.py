@@ -37,6 +37,64 @@ def registered(
     return assembly.placed()
 
 
+MILLIMETRES = np.diag([1e3, 1e3, 1e3, 1.0]) @ np.array([[0, -1, 0, 4], [0, 0, -1, -9], [1, 0, 0, 2], [0, 0, 0, 1]])
+
+
+def in_millimetres(pose: np.ndarray) -> np.ndarray:
+    """Return a camera in another world, whose unit is the millimetre."""
+    moved = pose @ np.linalg.inv(MILLIMETRES)
+    moved[:3] *= 1e3
+    return moved
+
+
+@pytest.mark.parametrize(("known", "focal"), [((2,), FocalSource.OPTION), ((0, 1), FocalSource.UNKNOWN)])
+def test_views_are_placed_in_the_world_of_known_cameras_which_stay(
+    known: tuple[int, ...], focal: FocalSource
+) -> None:
+    """Two known cameras determine the unit, one leaves it open."""
+    given = {view: WORLD.lenses[view].camera(in_millimetres(WORLD.world_to_camera[view])) for view in known}
+    lenses = [lens if view in known else replace(lens, focal_source=focal) for view, lens in enumerate(WORLD.lenses)]
+    assembly = Assembly(
+        names=("a", "b", "c"), lenses=lenses, people=WORLD.people, texture=(), num_instants=30, known=given
+    )
+    assembly.run()
+    records, cameras = assembly.placed()
+    assert [record.source for record in records] == [
+        "calibration" if view in known else "evidence" for view in range(3)
+    ]
+    assert all(cameras[view] is given[view] for view in known)
+    poses = [camera.world_to_camera.numpy() for camera in cameras if camera is not None]
+    true = [in_millimetres(pose) for pose in WORLD.world_to_camera]
+    turns = [float(rotation_angle_deg(pose[:3, :3], one[:3, :3])) for pose, one in zip(poses, true, strict=True)]
+    assert 0 < max(turns) < 4
+    found, expected = (np.stack([np.linalg.inv(pose)[:3, 3] for pose in side]) for side in (poses, true))
+    found, expected = found - found[known[0]], expected - expected[known[0]]
+    extent = np.linalg.norm(found, axis=-1).max()
+    unit = 1.0 if len(known) > 1 else extent / np.linalg.norm(expected, axis=-1).max()
+    assert 0 < np.linalg.norm(found - unit * expected, axis=-1).max() < 0.1 * extent
+    height = assembly.person_height
+    assert height is not None
+    assert height[0] == pytest.approx(1700 * unit, rel=0.1)
+
+
+def test_a_calibration_that_contradicts_the_evidence_is_reported() -> None:
+    """A known camera that was turned by 25 degrees does not move; its pair is no evidence of the others."""
+    turned = WORLD.world_to_camera.copy()
+    turned[1, :3] = exp_rotation(np.radians([0.0, 25.0, 0.0])) @ turned[1, :3]
+    given = {view: WORLD.lenses[view].camera(turned[view]) for view in (0, 1)}
+    assembly = Assembly(
+        names=("a", "b", "c"),
+        lenses=list(WORLD.lenses),
+        people=WORLD.people,
+        texture=(),
+        num_instants=30,
+        known=given,
+    )
+    assembly.run()
+    assert assembly.placed()[1][1] is given[1]
+    assert "the calibration does not fit a and b: people shows them" in assembly.notes[0]
+
+
 def test_a_rig_with_an_unknown_focal_length_is_registered() -> None:
     scale = np.array([[1.3, 1, 1], [1, 1.3, 1], [1, 1, 1]])
     lenses = tuple(

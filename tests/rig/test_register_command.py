@@ -1,6 +1,7 @@
 """`page4d register` and `page4d.register`, with the registration itself replaced."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +15,12 @@ from page4d.formats.calibrations import read_calibration
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions
 from page4d.output.record import PairRecord, RegistrationRecord, WorldRecord
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.records import Lens, RigRegistration, placed_record
+from page4d.rig.records import RigRegistration, placed_record
 from page4d.run import registration
 from page4d_cli.app import run
 from page4d_cli.commands.reconstruct import Request, Show, run_batch
 from page4d_cli.console import Verbosity
-from tests.cli.clips import write_scene
+from tests.cli.clips import rig, write_scene
 
 
 def found_in(pixels: PixelEvidence, *_: object) -> RigRegistration:
@@ -29,10 +30,11 @@ def found_in(pixels: PixelEvidence, *_: object) -> RigRegistration:
         pose = np.eye(4)
         pose[0, 3] = 2.0 * index
         matrix = np.array([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]])
-        lens = Lens(intrinsics=matrix, image_size=view.source.size)
+        lens = replace(pixels.lenses[index], intrinsics=matrix)
         reason = "" if index < 2 else "best score 0.21"
-        records.append(placed_record(view.name, lens, reason, residual_px=1.5, focal_std=0.02))
-        cameras.append(None if reason else lens.camera(pose))
+        record = placed_record(view.name, lens, "" if view.camera else reason, residual_px=1.5, focal_std=0.02)
+        records.append(record.model_copy(update={"source": "calibration"}) if view.camera else record)
+        cameras.append(view.camera or (None if reason else lens.camera(pose)))
     names = pixels.scene.view_names
     pair = PairRecord(views=names[:2], evidence="people", score=0.61, control=0.2, accepted=True)
     rejected = {"views": (names[0], names[-1]), "score": 0.21, "accepted": False, "reason": "score 0.21 below 0.43"}
@@ -94,6 +96,24 @@ def test_the_written_cameras_stand_upright_and_state_their_axis(
         assert run([*command, "no.json", *asked.split()]) != 0
         assert f"{asked[-6:] if 'up y' in asked else asked}: 0 poses of people stand" in capsys.readouterr().err
     assert not Path("no.json").exists()
+
+
+def test_views_that_a_calibration_lacks_or_that_moved_are_registered_in_its_world(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    add_view()
+    Path("old.json").write_text(rig("cam01", "cam02", "cam03"))
+    arguments = ["register", "videos", "--out", "new.json", "--calibration", "old.json"]
+    assert run(arguments) == 2
+    assert "old.json (cameras.json) has cameras of all views" in capsys.readouterr().err
+    assert run([*arguments, "--again", "cam02", "--json"]) == 0
+    cameras = json.loads(capsys.readouterr().out)["cameras"]
+    assert [camera["source"] for camera in cameras] == ["calibration", "evidence", "calibration"]
+    assert cameras[1]["focal_source"] == "calibration"
+    before, after = (read_calibration(Path(name)) for name in ("old.json", "new.json"))
+    assert (after.scale, after.names) == (Scale.METRIC, before.names)
+    for one, other, view in zip(before.cameras, after.cameras, range(3), strict=True):
+        assert (one.world_to_camera.tolist() == other.world_to_camera.tolist()) == (view != 1)
 
 
 def test_without_a_length_the_unit_is_arbitrary() -> None:

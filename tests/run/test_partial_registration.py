@@ -9,7 +9,7 @@ import torch
 
 from page4d.choices import ExistingOutput, Poses
 from page4d.conventions import Scale
-from page4d.errors import InterruptedRunError
+from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import camera_centers
@@ -177,3 +177,106 @@ def test_predicted_cameras_accuse_calibrated_ones_but_not_registered_ones(
     assert record.calibration_residuals is not None
     accused = any("predicts cam02 elsewhere than the calibration" in warning for warning in record.warnings)
     assert accused is not is_registered
+
+
+def half_calibrated(known: tuple[int, ...], scale: Scale = Scale.METRIC) -> Scene:
+    """Return the scene with the true cameras of some views."""
+    scene = replace(CAPTURE.scene(), calibration="rig.json", scale=scale)
+    views = [view if place in known else replace(view, camera=None) for place, view in enumerate(scene.views)]
+    return replace(scene, views=tuple(views))
+
+
+def placed_around(factor: float, places: tuple[int, ...]):
+    """Return a registration that keeps known cameras and places others, in a unit that is larger about the first."""
+
+    def register(pixels: PixelEvidence, _: object) -> RigRegistration:
+        records, cameras = [], []
+        first = next(place for place, view in enumerate(pixels.scene.views) if view.camera is not None)
+        center = camera_centers(TRUE[first])
+        for place, view in enumerate(pixels.scene.views):
+            lens = replace(pixels.lenses[place], intrinsics=CAMERAS[place].intrinsics.double().numpy())
+            pose = TRUE[place].clone()
+            pose[:3, 3] = -pose[:3, :3] @ (center + factor * (camera_centers(TRUE[place]) - center))
+            is_placed = place in places and view.camera is None
+            record = placed_record(view.name, lens, "" if is_placed or view.camera else "no common evidence")
+            records.append(record.model_copy(update={"source": "calibration"}) if view.camera else record)
+            cameras.append(lens.camera(pose.numpy()) if is_placed else view.camera)
+        record = RegistrationRecord(asked=pixels.settings.register, cameras=records, num_instants=6)
+        return RigRegistration(record=record, cameras=cameras)
+
+    return register
+
+
+@pytest.mark.parametrize(
+    ("known", "places", "unit", "length", "source"),
+    [
+        ((0, 2), (3,), 1.0, None, "calibration"),
+        ((0, 2), (), 1.0, None, "calibration"),
+        ((0,), (1, 2, 3), UNIT, None, None),
+        ((2,), (0, 1, 3), UNIT, f"cam01-cam03={APART:.15f}m", "distance"),
+    ],
+)
+def test_views_are_registered_in_the_world_of_calibrated_ones(
+    known: tuple[int, ...],
+    places: tuple[int, ...],
+    unit: float,
+    length: str | None,
+    source: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Calibrated cameras stay; without two of them the unit is that of a length, or arbitrary."""
+    monkeypatch.setattr(registration, "register_rig", placed_around(unit, places))
+    scene, predictor = half_calibrated(known), DisturbedTruth(CAPTURE, lambda _, found: found)
+    changes = {} if length is None else {"scale_from": length}
+    record = reconstruct(
+        scene, predictor, out=tmp_path / "out", settings=SETTINGS, check_calibration=False, **changes
+    )
+    expected = [
+        "calibration" if place in known else "evidence" if place in places else "network" for place in range(4)
+    ]
+    assert sources(record) == expected
+    assert (record.scale, record.scale_source) == (Scale.METRIC if source else Scale.ARBITRARY, source)
+    found = open_output(tmp_path / "out").cameras.world_to_camera[0]
+    assert torch.equal(found[list(known)], TRUE[list(known)])
+    factor = 1.0 if source else unit
+    centers, first = camera_centers(found), camera_centers(TRUE[known[0]])
+    right = first + factor * (camera_centers(TRUE) - first)
+    torch.testing.assert_close(centers[list(places)], right[list(places)], rtol=0, atol=1e-9)
+    torch.testing.assert_close(centers, right, rtol=0, atol=1e-3)
+    texts = record.warnings
+    assert any("gives no scale" in text for text in texts) == (source is None)
+    assert any("those of the network are used for cam02" in text for text in texts) == ("network" in expected)
+    assert record.scene.calibration is not None
+    assert record.scene.calibration.startswith("rig.json")
+
+
+@pytest.mark.parametrize(
+    ("known", "changes", "message"),
+    [
+        ((0,), {}, "registration in the world of rig.json fails"),
+        ((0, 2), {"register": "texture"}, "registration in the world of rig.json fails"),
+        ((0, 2), {"poses": Poses.PREDICTED}, "rig.json lacks views"),
+        ((0, 2), {"scale_from": "person=1.7m"}, "rig.json is in metres"),
+        ((0,), {"register": "off"}, "cam01 alone in rig.json gives the cameras of the network no scale"),
+        ((0,), {"camera_motion": "moving"}, "cam01 alone in rig.json gives the cameras of the network no scale"),
+        ((0, 2), {"focal": "cam01=50"}, "cam01 has its lens from rig.json"),
+    ],
+)
+def test_a_calibration_of_some_views_that_cannot_be_completed_is_refused(
+    known: tuple[int, ...],
+    changes: dict[str, object],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registration, "register_rig", placed_around(1.0, ()))
+    predictor = DisturbedTruth(CAPTURE, lambda _, found: found)
+    with pytest.raises((InputError, UsageError)) as raised:
+        reconstruct(half_calibrated(known), predictor, out=tmp_path / "out", settings=SETTINGS, **changes)
+    assert message in raised.value.message
+
+
+def test_a_calibration_of_all_views_leaves_nothing_to_register() -> None:
+    with pytest.raises(UsageError, match=r"rig\.json has cameras of all views"):
+        registration.register(half_calibrated((0, 1, 2, 3)), observer=None)

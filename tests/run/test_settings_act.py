@@ -80,6 +80,7 @@ BASES: dict[str, Options] = {
     "bundled, calibrated": plain("weights", frames=(0, 1), calibration="rig.json"),
     "calibrated without unit": plain(calibration="rig_without_unit.json"),
     "calibrated at another size": plain(calibration="larger_rig.json", calibration_resize="crop-center"),
+    "three calibrated": plain(scene="three", calibration="three.json"),
     "masked": plain(masks="masks"),
     "measured depth": plain("weights", calibration="rig.json", depth="depth"),
 }
@@ -97,6 +98,7 @@ SCENE_CASES = (
     Case("calibration_unit", "cm", base="calibrated without unit"),
     Case("calibration_match", "order", base="calibrated"),
     Case("calibration_resize", "scale", base="calibrated at another size"),
+    Case("again", ("cam03",), base="three calibrated"),
     Case("masks", "masks"),
     Case("mask_meaning", "keep", base="masked"),
     Case("depth", "depth", base="bundled, calibrated"),
@@ -260,6 +262,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 def write_inputs() -> None:
     write_scene(Path("videos"))
+    write_scene(Path("three"), ("cam01", "cam02", "cam03"))
+    Path("three.json").write_text(rig("cam01", "cam02", "cam03"))
     for seed, name in enumerate(("cam01", "cam02")):
         write_image_folder(Path("images", name), seed=seed)
         write_depth(Path("depth", name))
