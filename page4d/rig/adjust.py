@@ -487,8 +487,8 @@ def adjust(
     """Triangulate tracks and adjust cameras, points and unknown lenses, each of a group of equal ones; -1 is known.
 
     `texture_sigma` is the Cauchy scale of texture in focal lengths. `fixed` cameras stay; if they are at one point,
-    which for several must be the origin, the scale stays, too. Observations far from the result of a first adjustment are dropped and a second one follows. The
-    result is None if no point can be triangulated.
+    which for several must be the origin, the scale stays, too. Observations far from the result of a first adjustment
+    are dropped and a second one follows. The result is None if no point can be triangulated.
     """
     tracks = _thinned(tracks)
     cameras, matrices, lenses = world_to_camera, intrinsics, np.zeros(groups.max(initial=-1) + 1)
