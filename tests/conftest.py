@@ -32,6 +32,9 @@ os.fsync = lambda _: None
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Kernels are compiled once per checkout.
+os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs so, and processes that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

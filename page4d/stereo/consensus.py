@@ -100,13 +100,13 @@ def reach_consensus(
         moved = []
         for view in range(len(initial)):
             sigma = min(spread, _MAX_SIGMA) / confidence[view].clamp(min=_MIN_CONFIDENCE)
-            score = -(hypotheses / sigma[..., None]).square() / 2
+            score = -(hypotheses[:, None] / sigma[:, None]).square() / 2
             rays = camera_rays(cameras.intrinsics[view], (initial.shape[-2], initial.shape[-1]))
             for other in compared_views(cameras, view):
                 weight = confidence[other].square() * known[other]
                 surface = _Surface(current[other], _SUPPORT * weight, _VIOLATION * weight, spreads[other])
                 found = _evidence(initial[view], rays, hypotheses, cameras[view], cameras[other], surface)
-                score += found.permute(1, 2, 0)
+                score += found.transpose(0, 1)
             score = aggregate_scores(score[None], penalty, _MAX_PENALTY)[0]
             moved.append(initial[view] + _mean_around_best(score, hypotheses, _REACH))
         current = torch.where(known, torch.stack(moved), initial)
@@ -152,8 +152,8 @@ def reach_moving_consensus(
             for other in compared_views(cameras, view):
                 surface = _Surface(current[other], support[other], violation[other], spreads[other])
                 found += _evidence(own, rays, hypotheses, cameras[view], cameras[other], surface)
-            score = found.new_zeros(*chosen.shape, len(hypotheses))
-            score[chosen] = found.T
+            score = found.new_zeros(len(chosen), len(hypotheses), chosen.shape[1])
+            score.transpose(0, 1)[:, chosen] = found
             scores.append(score)
         moved = current.clone()
         for (view, part), score in zip(parts, aggregate_together(scores, penalty, _MAX_MOVING_PENALTY), strict=True):
@@ -183,12 +183,12 @@ def measured_spread(log_depth: Float[Tensor, "V H W"], known: Bool[Tensor, "V H 
 
 
 def _mean_around_best(
-    score: Float[Tensor, "H W K"], hypotheses: Float[Tensor, " K"], reach: int
+    score: Float[Tensor, "H K W"], hypotheses: Float[Tensor, " K"], reach: int
 ) -> Float[Tensor, "H W"]:
     """Return the posterior mean of the best hypothesis and `reach` ones on each side."""
-    best = score.argmax(dim=-1, keepdim=True).clamp(reach, len(hypotheses) - 1 - reach)
-    near = best + torch.arange(-reach, reach + 1, device=score.device)
-    mean: Tensor = (score.gather(-1, near).softmax(dim=-1) * hypotheses[near]).sum(dim=-1)
+    best = score.argmax(dim=1, keepdim=True).clamp(reach, len(hypotheses) - 1 - reach)
+    near = best + torch.arange(-reach, reach + 1, device=score.device)[:, None]
+    mean: Tensor = (score.gather(1, near).softmax(dim=1) * hypotheses[near]).sum(dim=1)
     return mean
 
 

@@ -160,7 +160,7 @@ class DescribedImages(NamedTuple):
 
 def similarity(
     source: DescribedImages, target: DescribedImages, factors: Float[Tensor, " K"]
-) -> Float[Tensor, "B H W K"]:
+) -> Float[Tensor, "B H K W"]:
     """Return the log likelihood of every factor of depth by the similarity of descriptors, interpolated at pixels.
 
     The weight follows the uncertainty of the given depth as a distance in the other image: by a share of the prior
@@ -193,4 +193,4 @@ def similarity(
     best = functional.interpolate(best.flatten(2).mT, len(factors), mode="linear", align_corners=True).mT
     of_cells = torch.unflatten(best, 2, source.size) * _WEIGHT
     of_pixels = functional.interpolate(of_cells, source.depth.shape[-2:], mode="bilinear", align_corners=False)
-    return of_pixels.permute(0, 2, 3, 1)
+    return of_pixels.transpose(1, 2)

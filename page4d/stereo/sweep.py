@@ -26,6 +26,7 @@ from page4d.geometry.warp import (
 from page4d.networks.conditioning import Grid
 from page4d.networks.inputs.matching import Likelihoods, match_likelihoods
 from page4d.networks.layers.execution import in_chunks
+from page4d.stereo import kernels
 from page4d.stereo.descriptors import DescribedImages, similarity
 from page4d.stereo.views import ViewPrediction, matched_views, target_indices
 
@@ -34,8 +35,8 @@ _MAX_TOGETHER = 1 << 24
 
 
 def aggregate_scores(
-    score: Float[Tensor, "N rows columns K"], penalty: float, max_penalty: float
-) -> Float[Tensor, "N rows columns K"]:
+    score: Float[Tensor, "N rows K columns"], penalty: float, max_penalty: float
+) -> Float[Tensor, "N rows K columns"]:
     """Add to the K label scores of every pixel the best path scores that end there, from four directions.
 
     Scores are log-likelihoods. A difference in labels between neighbours costs `penalty` per label, at most
@@ -44,33 +45,34 @@ def aggregate_scores(
     Source: Hirschmüller (2008), "Stereo Processing by Semiglobal Matching", eq. 13 and 14, with four paths and a
     truncated linear penalty.
     """
+    if kernels.apply_to(score):
+        return kernels.aggregate(score, penalty, max_penalty)
     total = score.clone()
-    for dim in (1, 2):
-        lines = score.movedim(dim, 0).movedim(-1, 1)
+    for scores, sums in ((score, total), (score.transpose(1, 3), total.transpose(1, 3))):
+        lines = scores.movedim(0, 2)
         both = torch.stack([lines, lines.flip(0)], dim=2)
         _replace_by_messages(both, penalty, max_penalty)
-        messages = both[:, :, 0] + both[:, :, 1].flip(0)
-        total += messages.movedim(1, -1).movedim(0, dim)
+        sums += (both[:, :, 0] + both[:, :, 1].flip(0)).movedim(2, 0)
     return total
 
 
 def aggregate_together(
-    scores: Sequence[Float[Tensor, "_ _ K"]], penalty: float, max_penalty: float
-) -> list[Float[Tensor, "_ _ K"]]:
+    scores: Sequence[Float[Tensor, "_ K _"]], penalty: float, max_penalty: float
+) -> list[Float[Tensor, "_ K _"]]:
     """Aggregate scores of images whose sizes may differ, as `aggregate_scores` does one by one.
 
     The time of small images is that of starting kernels, so that many take little longer than one.
     """
-    size = [max(score.shape[axis] for score in scores) for axis in (0, 1)] if scores else []
+    size = [max(score.shape[axis] for score in scores) for axis in (0, 2)] if scores else []
     found: list[Tensor] = []
     while len(found) < len(scores):
-        at_once = max(1, _MAX_TOGETHER // (size[0] * size[1] * scores[0].shape[-1]))
+        at_once = max(1, _MAX_TOGETHER // (size[0] * size[1] * scores[0].shape[1]))
         part = scores[len(found) : len(found) + at_once]
         # Scores of 0 beyond the borders send no messages.
-        margins = [(0, 0, 0, size[1] - score.shape[1], 0, size[0] - score.shape[0]) for score in part]
+        margins = [(0, size[1] - score.shape[2], 0, 0, 0, size[0] - len(score)) for score in part]
         padded = torch.stack([functional.pad(*pair) for pair in zip(part, margins, strict=True)])
         aggregated = aggregate_scores(padded, penalty, max_penalty)
-        found += [one[: own.shape[0], : own.shape[1]] for one, own in zip(aggregated, part, strict=True)]
+        found += [one[: len(own), :, : own.shape[2]] for one, own in zip(aggregated, part, strict=True)]
     return found
 
 
@@ -164,7 +166,8 @@ def sweep_planes(
         at_once = max(1, _MAX_SCORES // (own[:, 0].numel() * count))
         for start in range(0, own.shape[1], at_once):
             part = slice(start, start + at_once)
-            score = -(hypotheses / sigma[:, part, ..., None].to(hypotheses)).square().flatten(0, 1) / 2
+            prior = sigma[:, part].to(hypotheses).flatten(0, 1)
+            score = -(hypotheses[:, None] / prior[..., None, :]).square() / 2
             for other in others:
                 source, target = (images[view][:, part].flatten(0, 1) for view in (place, other))
                 from_camera, to_camera = (
@@ -180,7 +183,7 @@ def sweep_planes(
                     )
                     score.add_(similarity(described, compared, hypotheses.exp()))
             aggregated = aggregate_scores(score, penalty, _MAX_PENALTY)
-            mean = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
+            mean = (aggregated.softmax(dim=2) * hypotheses[:, None]).sum(dim=2)
             correction[:, part] = mean.view_as(correction[:, part])
         corrections.append(correction)
     return corrections
@@ -193,18 +196,20 @@ def correlate(
     target_cameras: Cameras,
     depth: Float[Tensor, "B H W"],
     factors: Float[Tensor, "K one_or_H one_or_W"],
-) -> Float[Tensor, "B H W K"]:
+) -> Float[Tensor, "B H K W"]:
     """Return the NCC of windows for every factor of depth; 0 where the pixel is not visible."""
-    frames, height, width = len(source), source.shape[-2], source.shape[-1]
-    rays = camera_rays(source_cameras.intrinsics.to(depth), (height, width))
-    warp = ray_warp(rays[:, None], source_cameras, target_cameras).on_grid(target.shape[-2:])
+    rays = camera_rays(source_cameras.intrinsics.to(depth), source.shape[-2:])
     mean = window_means(source, _WINDOW)
     variance = window_means(source.square().sum(dim=1), _WINDOW) - mean.square().sum(dim=1)
-    correlation = depth.new_zeros(frames, height, width, len(factors))
-    at_once = max(1, _MAX_SAMPLES // (frames * height * width))
+    warp = ray_warp(rays[:, None], source_cameras, target_cameras).on_grid(target.shape[-2:])
+    if kernels.apply_to(source, target, depth):
+        means = torch.cat([mean, variance[:, None]], dim=1)
+        return kernels.correlate(source, target, warp, depth, factors, means, (_MIN_DEPTH, _MIN_VARIANCE))
+    correlation = depth.new_zeros(len(source), source.shape[-2], len(factors), source.shape[-1])
+    at_once = max(1, _MAX_SAMPLES // depth.numel())
     for start in range(0, len(factors), at_once):
-        part = factors[start : start + at_once]
-        grid, target_depth = warp.at(depth[:, None] * part, _MIN_DEPTH)  # B K H W
+        part = slice(start, start + at_once)
+        grid, target_depth = warp.at(depth[:, None] * factors[part], _MIN_DEPTH)  # B K H W
         images = sample_grid(target, grid).transpose(1, 2)  # B K 3 H W
         target_mean = window_means(images, _WINDOW)
         target_variance = window_means(images.square().sum(dim=2), _WINDOW) - target_mean.square().sum(dim=2)
@@ -212,7 +217,7 @@ def correlate(
         covariance = products - (mean[:, None] * target_mean).sum(dim=2)
         similarity = ncc(covariance, variance[:, None], target_variance, _MIN_VARIANCE)
         visible = (target_depth > _MIN_DEPTH) & (grid[..., 0].abs() < 1) & (grid[..., 1].abs() < 1)
-        correlation[..., start : start + at_once] = (similarity * visible).permute(0, 2, 3, 1)
+        correlation[:, :, part] = (similarity * visible).transpose(1, 2)
     return correlation
 
 
@@ -322,11 +327,11 @@ def _expected_log_factor(
 ) -> Float[Tensor, "B T P"]:
     """Return the posterior mean of the log factor of each patch's depth."""
     hypotheses = _hypotheses(evidence.device)
-    score = evidence - (hypotheses / sigma[..., None]).square() / 2
+    score = (evidence - (hypotheses / sigma[..., None]).square() / 2).flatten(0, 1)
     first, second = _hypotheses("cpu")[:2].tolist()
     penalty = _PATCH_MAX_PENALTY * (second - first) / _PATCH_MAX_STEP
-    aggregated = aggregate_scores(score.reshape(-1, *grid, len(hypotheses)), penalty, _PATCH_MAX_PENALTY)
-    mean: Tensor = (aggregated.softmax(dim=-1) * hypotheses).sum(dim=-1)
+    aggregated = aggregate_scores(torch.unflatten(score, 1, grid).mT, penalty, _PATCH_MAX_PENALTY)
+    mean: Tensor = (aggregated.softmax(dim=2) * hypotheses[:, None]).sum(dim=2)
     return mean.reshape(*evidence.shape[:2], -1)
 
 
@@ -393,13 +398,13 @@ def sweep_around(
     step = rate.clamp(min=1 / _FINE_MAX_STEP).reciprocal()
     hypotheses = torch.arange(-reach, reach + 1, device=depth.device, dtype=depth.dtype)
     factors = (hypotheses[:, None, None] * step).exp()
-    score = (-(hypotheses / _SIGMA_PX).square() / 2).expand(1, *depth.shape, -1).clone()
+    score = (-(hypotheses / _SIGMA_PX).square() / 2)[:, None].expand(1, len(depth), -1, depth.shape[1]).clone()
     source = images[view][None, :, rows, columns]
     for other, usable in seen.items():
         found = correlate(source, images[other][None], camera[None], cameras[other][None], depth[None], factors)
-        score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0).mul_(usable[..., None]), alpha=_WEIGHT)
+        score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0).mul_(usable[:, None]), alpha=_WEIGHT)
     score = aggregate_scores(score, _PENALTY, _FINE_MAX_PENALTY)[0]
-    moved: Tensor = log_depth + (score.softmax(dim=-1) * hypotheses).sum(dim=-1) * step
+    moved: Tensor = log_depth + (score.softmax(dim=1) * hypotheses[:, None]).sum(dim=1) * step
     return moved
 
 
@@ -445,7 +450,7 @@ def match_on_lines(
         found = correlate(
             picture[None, :, rows, columns], images[second][None], camera[None], target, depth[None], factors
         )
-        scores.append(found[0].amax(dim=-1))
+        scores.append(found[0].amax(dim=1))
     compared = torch.stack(scores)
     compared = compared[:, (rate > 0) & (compared != 0).all(dim=0)]
     if compared.shape[1] == 0:

@@ -106,6 +106,14 @@ def _open3d() -> Capability:
     return Capability("Open3D", True, f"open3d {module.__version__}")
 
 
+def _kernels() -> Capability:
+    try:
+        numba = importlib.import_module("numba")
+    except (ImportError, OSError) as error:
+        return Capability("kernels", False, f"{error}; refinement and finer depth are slower", pip_install("numba"))
+    return Capability("kernels", True, f"numba {numba.__version__}")
+
+
 def _processor() -> Capability:
     """Return the cores that this process may use, and whether they compute in bfloat16."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -221,6 +229,7 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _library("images (OpenCV)", "cv2", "opencv-python-headless"),
     _decoders,
     _processor,
+    _kernels,
     _memory,
     _disk,
     _gpu,

@@ -79,7 +79,7 @@ def test_the_weight_follows_the_uncertainty_of_the_depth(truth: GroundTruth, cam
 
     def strength(sigma: float, factor: float = 1.0) -> float:
         pair = described(truth, cameras, 0, sigma), described(truth, cameras, 1, sigma, factor)
-        return float(similarity(*pair, factors).amax(dim=-1).mean())
+        return float(similarity(*pair, factors).amax(dim=-2).mean())
 
     certain = strength(0.05)
     assert strength(0.5) > 3 * certain > 0  # predicted

@@ -28,33 +28,35 @@ def exhaustive_max_marginals(score: Tensor, penalty: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("count", [2, 4, 7])
 @pytest.mark.parametrize(("penalty", "max_penalty"), [(0.4, 9.0), (0.4, 1.0), (0.5, 0.4), (0.0, 2.0)])
-def test_a_single_row_is_solved_exactly(count: int, penalty: float, max_penalty: float) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # kernels compute in float32, if Numba is installed
+def test_a_single_row_is_solved_exactly(count: int, penalty: float, max_penalty: float, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    score, length = 2 * torch.randn(4, count).double(), 4
+    score = 2 * torch.randn(4, count, dtype=dtype)
     expected = exhaustive_max_marginals(score, pairwise_penalty(count, penalty, max_penalty))
-    for image in (score[None, None], score[None, :, None]):
-        found = aggregate_scores(image, penalty, max_penalty).reshape(length, count)
+    row = aggregate_scores(score.T[None, None], penalty, max_penalty)[0, 0].T
+    column = aggregate_scores(score[None, :, :, None], penalty, max_penalty)[0, :, :, 0]
+    for found in (row, column):
         torch.testing.assert_close(found - found.amax(-1, keepdim=True), expected - expected.amax(-1, keepdim=True))
 
 
 def test_rows_and_columns_are_treated_equally() -> None:
     torch.manual_seed(1)
-    score = torch.randn(2, 4, 6, 5).double()
-    transposed = aggregate_scores(score.transpose(1, 2), 0.3, 1.0).transpose(1, 2)
+    score = torch.randn(2, 4, 5, 6).double()
+    transposed = aggregate_scores(score.transpose(1, 3), 0.3, 1.0).transpose(1, 3)
     torch.testing.assert_close(transposed, aggregate_scores(score, 0.3, 1.0))
 
 
 def test_pixels_without_evidence_follow_their_neighbours() -> None:
-    score = torch.zeros(1, 3, 3, 7).double()
-    score[..., 5] = 2.0
-    score[0, 1, 1] = 0.0
-    assert aggregate_scores(score, 0.0, 3.0)[0, 1, 1].eq(0).all()
-    assert int(aggregate_scores(score, 0.5, 3.0)[0, 1, 1].argmax()) == 5
+    score = torch.zeros(1, 3, 7, 3).double()
+    score[:, :, 5] = 2.0
+    score[0, 1, :, 1] = 0.0
+    assert aggregate_scores(score, 0.0, 3.0)[0, 1, :, 1].eq(0).all()
+    assert int(aggregate_scores(score, 0.5, 3.0)[0, 1, :, 1].argmax()) == 5
 
 
 def test_images_of_different_sizes_are_aggregated_together_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    scores = [torch.randn(height, width, 9) for height, width in ((5, 7), (8, 3), (1, 1), (6, 7))]
+    scores = [torch.randn(height, 9, width) for height, width in ((5, 7), (8, 3), (1, 1), (6, 7))]
     alone = [aggregate_scores(score[None], 0.2, 1.0)[0] for score in scores]
     torch.testing.assert_close(aggregate_together(scores, 0.2, 1.0), alone)
     monkeypatch.setattr("page4d.stereo.sweep._MAX_TOGETHER", 2 * 8 * 7 * 9)

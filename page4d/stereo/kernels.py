@@ -1,0 +1,281 @@
+"""Kernels of the volume work on a CPU, which pass over memory once; PyTorch does so for every operation.
+
+Numba compiles them at their first call and keeps the machine code in the cache. On other devices, in other precisions
+and without Numba, the callers compute the same with PyTorch. Results do not depend on the number of threads, each of
+which writes a part of its own. In the loops all numbers are float32, constants too, as one of float64 would widen the
+others; positions that are no number are moved to the border, never outside the arrays.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from importlib import import_module
+from pickle import UnpicklingError
+from types import ModuleType
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from page4d.geometry.warp import RayWarp
+from page4d.io.atomic import NO_CACHE
+from page4d.io.folders import cache_folder
+
+Array = NDArray[np.float32]
+Loops = Callable[..., None]
+
+_OPTIONS = {"nogil": True, "error_model": "numpy"}
+"""Bytes are the same wherever arrays lie in memory: with `fastmath`, a tenth faster, they are not."""
+
+_ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
+
+
+@cache
+def numba() -> ModuleType | None:
+    """Return the module numba; None if it cannot be imported."""
+    try:
+        return import_module("numba")
+    except (ImportError, OSError):
+        return None
+
+
+def apply_to(*tensors: Tensor) -> bool:
+    """Return whether the kernels can be used: for float32 on the CPU, with Numba."""
+    is_supported = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
+    return is_supported and numba() is not None
+
+
+class _Kernel:
+    """Loops (first and last index, results, other arguments) that are compiled at their first call, or loaded.
+
+    The cache is page4d's, or NUMBA_CACHE_DIR.
+    """
+
+    def __init__(self, loops: Loops) -> None:
+        self.loops = loops
+        self._run: Loops | None = None
+
+    def __call__(self, length: int, *arguments: object) -> None:
+        """Compute parts of a range on as many threads as PyTorch uses."""
+        count = max(1, min(torch.get_num_threads(), length))
+        bounds = [length * part // count for part in range(count + 1)]
+        compute = partial(self._compute, arguments)
+        if count == 1:
+            compute(*bounds)
+            return
+        with ThreadPoolExecutor(count, thread_name_prefix="kernel") as threads:
+            list(threads.map(compute, bounds[:-1], bounds[1:]))
+
+    def _compute(self, arguments: tuple[object, ...], first: int, last: int) -> None:
+        try:
+            self._run = self._run or _compiled(self.loops, in_cache=True)
+            self._run(first, last, *arguments)
+        except (OSError, EOFError, UnpicklingError):  # a full disk, or a damaged cache
+            self._run = _compiled(self.loops, in_cache=False)
+            self._run(first, last, *arguments)
+
+
+def _compiled(loops: Loops, *, in_cache: bool) -> Loops:
+    compiler, folder = numba(), cache_folder()
+    assert compiler is not None
+    given = compiler.config.CACHE_DIR
+    compiler.config.CACHE_DIR = given or str(folder / "kernels")
+    try:
+        found: Loops = compiler.njit(loops, cache=in_cache and folder != NO_CACHE, **_OPTIONS)
+    finally:
+        compiler.config.CACHE_DIR = given
+    return found
+
+
+_LANES = 32
+"""Rows whose paths advance together, for long vector operations."""
+
+
+def aggregate(
+    score: Float[Tensor, "N rows K columns"], penalty: float, max_penalty: float
+) -> Float[Tensor, "N rows K columns"]:
+    """Aggregate scores as `page4d.stereo.sweep.aggregate_scores`."""
+    score = score.contiguous()
+    total = score.clone()
+    for scores, sums in zip(score.numpy(), total.numpy(), strict=True):
+        for along_rows, lines in ((False, scores.shape[2]), (True, len(scores))):
+            _add_messages(lines, sums, scores, penalty, -max_penalty, along_rows)
+    return total
+
+
+@_Kernel
+def _add_messages(
+    first: int, last: int, total: Array, score: Array, penalty: float, least: float, along_rows: bool
+) -> None:
+    """Add to the total [H, K, W] the messages along some columns, or rows, from both ends.
+
+    Labels are visited in ascending, then in descending order: two steps a label give the maximum over all labels less
+    a linear penalty. Pixels side by side advance together, those of some rows in a copy in which they are so.
+
+    Source: Felzenszwalb & Huttenlocher (2006), "Efficient Belief Propagation for Early Vision", section 4.1.
+    """
+    step, floor = np.float32(penalty), np.float32(least)
+    height, count, width = score.shape
+    length, lanes = (width, _LANES) if along_rows else (height, width)
+    lines, sums = score, total
+    if along_rows:
+        lines, sums = np.zeros((width, count, _LANES), np.float32), np.empty((width, count, _LANES), np.float32)
+    path, message = np.empty((count, lanes), np.float32), np.empty((count, lanes), np.float32)
+    best = np.empty(lanes, np.float32)
+    for start in range(first, last, _LANES if along_rows else max(1, last - first)):
+        begin, end = (0, min(_LANES, last - start)) if along_rows else (first, last)
+        if along_rows:
+            sums[:] = _ZERO
+            for label in range(count):
+                for column in range(width):
+                    for lane in range(end):
+                        lines[column, label, lane] = score[start + lane, label, column]
+        for is_backward in range(2):
+            message[:] = _ZERO
+            for index in range(length):
+                place = length - 1 - index if is_backward else index
+                line, added = lines[place], sums[place]
+                for lane in range(begin, end):
+                    path[0, lane] = best[lane] = line[0, lane] + message[0, lane]
+                    added[0, lane] += message[0, lane]
+                for label in range(1, count):
+                    for lane in range(begin, end):
+                        value = line[label, lane] + message[label, lane]
+                        added[label, lane] += message[label, lane]
+                        best[lane] = max(best[lane], value)
+                        path[label, lane] = max(value, path[label - 1, lane] - step)
+                for lane in range(begin, end):
+                    message[count - 1, lane] = max(path[count - 1, lane] - best[lane], floor)
+                for label in range(count - 2, -1, -1):
+                    for lane in range(begin, end):
+                        path[label, lane] = max(path[label, lane], path[label + 1, lane] - step)
+                        message[label, lane] = max(path[label, lane] - best[lane], floor)
+        if along_rows:
+            for lane in range(end):
+                for label in range(count):
+                    for column in range(width):
+                        total[start + lane, label, column] += sums[column, label, lane]
+
+
+def correlate(
+    source: Float[Tensor, "B 3 H W"],
+    target: Float[Tensor, "B 3 h w"],
+    warp: RayWarp,
+    depth: Float[Tensor, "B H W"],
+    factors: Float[Tensor, "K one_or_H one_or_W"],
+    means: Float[Tensor, "B 4 H W"],
+    least: tuple[float, float],
+) -> Float[Tensor, "B H K W"]:
+    """Correlate windows as `page4d.stereo.sweep.correlate`.
+
+    `warp` leads to positions as `sample_grid` counts. `means` over the windows of the source are those of the colors
+    and their variance; `least` are the smallest depth in the target and the number that is added to variances.
+    """
+    correlation = depth.new_empty(*depth.shape[:2], len(factors), depth.shape[2])
+    for frame, found in enumerate(correlation):
+        colors = target.new_zeros(target.shape[-2] + 2, target.shape[-1], 4)  # none is read beyond the last one
+        colors[:-2, :, :3] = target[frame].movedim(0, -1)
+        rays = warp.directions[frame, 0].movedim(-1, 0), warp.origin[frame].flatten()
+        tensors = (found, source[frame], means[frame], colors, *rays, depth[frame], factors)
+        _write_correlation(len(factors), *(tensor.contiguous().numpy() for tensor in tensors), *least)
+    return correlation
+
+
+@_Kernel
+def _write_correlation(
+    first: int,
+    last: int,
+    correlation: Array,
+    source: Array,
+    means: Array,
+    target: Array,
+    directions: Array,
+    origin: Array,
+    depth: Array,
+    factors: Array,
+    least_depth: float,
+    least_variance: float,
+) -> None:
+    """Write the NCC of 5x5 windows of the source [3, H, W] and the target for some labels of [H, K, W].
+
+    The target [h + 2, w, 4] has zeros after colors and rows; `factors` are [K, H, W] or [K, 1, 1]. Of every pixel of
+    the target five numbers are summed over windows: its colors, the sum of their squares, and that of their products
+    with the source. The sums over columns of five rows are kept.
+    """
+    height, width = depth.shape
+    columns, rows = target.shape[1], target.shape[0] - 2
+    colors, pitch = target.reshape(-1), np.uint64(4 * columns)
+    right, bottom = np.float32(columns), np.float32(rows)
+    nearest, flat = np.float32(least_depth), np.float32(least_variance)
+    distance, across, down = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(width, np.float32)
+    place = np.empty(width, np.int64)
+    wide, sums = np.zeros((5, width + 4), np.float32), np.empty((5, 5, width), np.float32)
+    is_seen, inverse = np.empty((3, width), np.float32), np.empty(width, np.float32)
+    for x in range(width):
+        inverse[x] = _ONE / np.float32(min(x, 2) + 1 + min(width - 1 - x, 2))
+    for label in range(first, last):
+        sums[:] = _ZERO
+        for y in range(height + 2):
+            slot = y % 5
+            if y < height:
+                if factors.shape[1] == 1:
+                    for x in range(width):
+                        distance[x] = depth[y, x] * factors[label, 0, 0]
+                else:
+                    for x in range(width):
+                        distance[x] = depth[y, x] * factors[label, y, x]
+                seen = is_seen[y % 3]
+                for x in range(width):
+                    ahead = origin[2] + directions[2, y, x] * distance[x]
+                    scale = _ONE / max(ahead, nearest)
+                    column = ((origin[0] + directions[0, y, x] * distance[x]) * scale + _ONE) * (_HALF * right)
+                    row = ((origin[1] + directions[1, y, x] * distance[x]) * scale + _ONE) * (_HALF * bottom)
+                    inside = (column > _ZERO) & (column < right) & (row > _ZERO) & (row < bottom)
+                    seen[x] = _ONE if inside & (ahead > nearest) else _ZERO
+                    column, row = column - _HALF, row - _HALF
+                    column = min(column if column > _ZERO else _ZERO, right - _ONE)
+                    row = min(row if row > _ZERO else _ZERO, bottom - _ONE)
+                    left, top = np.int64(column), np.int64(row)
+                    across[x], down[x] = column - np.float32(left), row - np.float32(top)
+                    place[x] = 4 * (top * columns + left)
+                for x in range(width):
+                    upper, lower = np.uint64(place[x]), np.uint64(place[x]) + pitch
+                    lower_right = across[x] * down[x]
+                    upper_right, lower_left = across[x] - lower_right, down[x] - lower_right
+                    upper_left = _ONE - across[x] - lower_left
+                    for color in range(3):
+                        wide[color, x + 2] = (
+                            colors[upper + np.uint64(color)] * upper_left
+                            + colors[upper + np.uint64(color + 4)] * upper_right
+                            + colors[lower + np.uint64(color)] * lower_left
+                            + colors[lower + np.uint64(color + 4)] * lower_right
+                        )
+                for x in range(width):
+                    red, green, blue = wide[0, x + 2], wide[1, x + 2], wide[2, x + 2]
+                    wide[3, x + 2] = red * red + green * green + blue * blue
+                    wide[4, x + 2] = red * source[0, y, x] + green * source[1, y, x] + blue * source[2, y, x]
+                for part in range(5):
+                    own, total = wide[part], sums[slot, part]
+                    for x in range(width):
+                        total[x] = own[x] + own[x + 1] + own[x + 2] + own[x + 3] + own[x + 4]
+            else:
+                sums[slot] = _ZERO
+            if y >= 2:
+                center = y - 2
+                share = _ONE / np.float32(min(center, 2) + 1 + min(height - 1 - center, 2))
+                seen, found = is_seen[center % 3], correlation[center, label]
+                for x in range(width):
+                    norm = share * inverse[x]
+                    red = (sums[0, 0, x] + sums[1, 0, x] + sums[2, 0, x] + sums[3, 0, x] + sums[4, 0, x]) * norm
+                    green = (sums[0, 1, x] + sums[1, 1, x] + sums[2, 1, x] + sums[3, 1, x] + sums[4, 1, x]) * norm
+                    blue = (sums[0, 2, x] + sums[1, 2, x] + sums[2, 2, x] + sums[3, 2, x] + sums[4, 2, x]) * norm
+                    square = (sums[0, 3, x] + sums[1, 3, x] + sums[2, 3, x] + sums[3, 3, x] + sums[4, 3, x]) * norm
+                    product = (sums[0, 4, x] + sums[1, 4, x] + sums[2, 4, x] + sums[3, 4, x] + sums[4, 4, x]) * norm
+                    covariance = product - (
+                        red * means[0, center, x] + green * means[1, center, x] + blue * means[2, center, x]
+                    )
+                    spread = max(square - (red * red + green * green + blue * blue), _ZERO) + flat
+                    spread *= max(means[3, center, x], _ZERO) + flat
+                    found[x] = covariance / np.sqrt(spread) * seen[x]

@@ -1,0 +1,89 @@
+"""Compiled kernels compute what PyTorch does, on any number of threads, and are not needed."""
+
+import sys
+from collections.abc import Callable, Iterator
+from unittest.mock import Mock
+
+import pytest
+import torch
+from torch import Tensor
+
+from page4d.geometry.camera import Cameras
+from page4d.stereo import kernels
+from page4d.stereo.sweep import aggregate_scores, correlate
+
+pytest.importorskip("numba")
+
+
+def camera(batch: int, position: tuple[float, float, float], size: tuple[int, int]) -> Cameras:
+    pose = torch.eye(4).double()
+    pose[:3, 3] = -torch.tensor(position)
+    intrinsics = torch.tensor([[30.0, 0.0, size[1] / 2], [0.0, 30.0, size[0] / 2], [0.0, 0.0, 1.0]]).double()
+    return Cameras(
+        world_to_camera=pose.expand(batch, 4, 4), intrinsics=intrinsics.expand(batch, 3, 3), image_size=size
+    )
+
+
+def correlation(batch: int, size: tuple[int, int], target: tuple[int, int], factors: Tensor) -> Callable[[], Tensor]:
+    images = torch.rand(batch, 3, *size), torch.rand(batch, 3, *target)
+    cameras = camera(batch, (0.0, 0.0, 0.0), size), camera(batch, (0.3, -0.2, 1.0), target)
+    depth = torch.where(torch.rand(batch, *size) < 0.1, 0.5, 1.6 + 3 * torch.rand(batch, *size))  # some are behind
+    return lambda: correlate(*images, *cameras, depth, factors)
+
+
+def aggregation(*shape: int) -> Callable[[], Tensor]:
+    score = torch.randn(shape)
+    return lambda: aggregate_scores(score, 0.4, 1.5)
+
+
+CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
+    "correlate, factors of labels": lambda: correlation(2, (9, 37), (12, 20), 0.9 + 0.2 * torch.rand(5, 1, 1)),
+    "correlate, factors of pixels": lambda: correlation(1, (21, 18), (21, 18), 0.9 + 0.2 * torch.rand(3, 21, 18)),
+    "correlate, one pixel": lambda: correlation(1, (1, 1), (1, 1), torch.ones(2, 1, 1)),
+    "correlate, no number": lambda: correlation(
+        1, (4, 5), (6, 5), torch.tensor([torch.nan, torch.inf])[:, None, None]
+    ),
+    "aggregate": lambda: aggregation(2, 35, 9, 40),
+    "aggregate, one label": lambda: aggregation(1, 3, 1, 5),
+    "aggregate, one pixel": lambda: aggregation(1, 1, 4, 1),
+    "aggregate, nothing": lambda: aggregation(0, 4, 3, 5),
+}
+
+
+@pytest.fixture
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Make the import of Numba fail from when it is called."""
+
+    def block() -> None:
+        monkeypatch.setitem(sys.modules, "numba", None)
+        kernels.numba.cache_clear()
+
+    yield block
+    kernels.numba.cache_clear()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_compute_what_pytorch_does(
+    name: str, without_kernels: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    compute = CASES[name]()
+    with monkeypatch.context() as patched:
+        kernel = getattr(kernels, name.partition(",")[0])
+        patched.setattr(kernels, kernel.__name__, Mock(side_effect=kernel))
+        found = compute()
+        arguments = getattr(kernels, kernel.__name__).call_args.args
+        alone = kernel(*arguments)
+        patched.setattr(torch, "get_num_threads", lambda: 3)
+        assert torch.equal(alone.nan_to_num(), kernel(*arguments).nan_to_num())
+    without_kernels()
+    torch.testing.assert_close(found, compute(), atol=1e-4, rtol=1e-4, equal_nan=True)
+
+
+@pytest.mark.parametrize("error", [OSError("full"), EOFError()])
+def test_a_cache_that_cannot_be_used_is_not_needed(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = CASES["aggregate, one label"]()
+    expected = compute()
+
+    monkeypatch.setattr(kernels._add_messages, "_run", Mock(side_effect=error))
+    assert torch.equal(compute(), expected)
