@@ -1,10 +1,12 @@
-"""Compare CPU time, run time and peak memory of `page4d reconstruct` between checkouts, run in turn.
+"""Measure CPU time, run time and peak memory of `page4d reconstruct`, and compare checkouts that run in turn.
 
     python tools/compare_speed.py BASE NEW --run "SCENE --frames 0:16 --calibration FILE --no-preview" [--repeats 3]
+    python tools/compare_speed.py . --table
 
 `--run`, which may be repeated, has the arguments of `page4d reconstruct` without `--out`. Every run is a process of
-its own with an empty cache but for models. Prints the medians, and their ratios to those of the first checkout, then
-the seconds of the stages. Set OMP_NUM_THREADS=1 on a busy machine: waiting threads take CPU time.
+its own with an empty cache but for models. Prints the medians, their ratios to those of the first checkout, and the
+seconds of the stages. `--table` prints those per instant by number of views and size, of synthetic captures with
+known cameras. Set OMP_NUM_THREADS=1 on a busy machine: waiting threads take CPU time.
 """
 
 import argparse
@@ -19,6 +21,16 @@ from statistics import median
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "page4d"
 MODELS = ("weights", "pose_model", "texture_model")
+TABLE = [(views, 512) for views in (2, 4, 8, 16)] + [(4, 256), (4, 1024)]
+"""Numbers of views and long sides in pixels."""
+
+INSTANTS = 6
+STAGES = ("decode", "predict", "refine", "clean", "detail", "write")
+
+
+def command_of(checkout: Path, *words: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command line of page4d in a checkout, and its environment."""
+    return [sys.executable, "-m", "page4d_cli", *words, "-q"], {**os.environ, "PYTHONPATH": str(checkout)}
 
 
 def measure(checkout: Path, run: str) -> tuple[dict[str, float], dict[str, float]]:
@@ -28,10 +40,9 @@ def measure(checkout: Path, run: str) -> tuple[dict[str, float], dict[str, float
         cache.mkdir()
         for model in filter(Path.exists, (CACHE / name for name in MODELS)):
             (cache / model.name).symlink_to(model)
-        environment = {**os.environ, "PYTHONPATH": str(checkout), "XDG_CACHE_HOME": folder}
-        command = [sys.executable, "-m", "page4d_cli", "reconstruct", *shlex.split(run), "--out", str(out), "-q"]
+        command, environment = command_of(checkout, "reconstruct", *shlex.split(run), "--out", str(out))
         begin = os.times()
-        with subprocess.Popen(command, env=environment) as process:
+        with subprocess.Popen(command, env={**environment, "XDG_CACHE_HOME": folder}) as process:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
@@ -49,28 +60,50 @@ def medians(rows: list[dict[str, float]]) -> dict[str, float]:
     return {name: median(row.get(name, 0.0) for row in rows) for name in rows[0]}
 
 
+def compare(checkouts: list[Path], run: str, repeats: int) -> None:
+    """Print what a run takes in every checkout."""
+    print(f"\n{run}")
+    rounds = [[measure(checkout, run) for checkout in checkouts] for _ in range(repeats)]
+    base: dict[str, float] = {}
+    for checkout, measured in zip(checkouts, zip(*rounds, strict=True), strict=True):
+        found, stages = (medians(list(rows)) for rows in zip(*measured, strict=True))
+        base = base or found
+        figures = "  ".join(f"{value:8.2f} {name} ({value / base[name]:.2f})" for name, value in found.items())
+        print(f"{checkout.name:12} {figures}", flush=True)
+        print(" " * 13 + ", ".join(f"{name} {seconds:.1f}" for name, seconds in stages.items() if seconds >= 0.05))
+
+
+def print_table(checkout: Path) -> None:
+    """Print the table of docs/performance.md: seconds of the stages per instant."""
+    print(f"| views | long side (px) | {' | '.join(STAGES)} | CPU s, whole run | peak GB |")
+    print("|---" * (4 + len(STAGES)) + "|")
+    for views, side in TABLE:
+        with tempfile.TemporaryDirectory() as folder:
+            size = f"{side}x{side * 3 // 4}"
+            shape = ("--views", str(views), "--frames", str(INSTANTS), "--size", size, "--supersample", "1")
+            command, environment = command_of(checkout, "synthesize", "--out", f"{folder}/scene", *shape)
+            subprocess.run(command, env=environment, check=True)
+            cameras = f"--calibration {folder}/scene/truth/cameras.json --depth-size {side}"
+            found, stages = measure(checkout, f"{folder}/scene {cameras} --no-check --no-preview")
+        seconds = " | ".join(f"{stages.get(stage, 0.0) / INSTANTS:.2f}" for stage in STAGES)
+        print(f"| {views} | {side} | {seconds} | {found['CPU s']:.0f} | {found['peak GB']:.2f} |", flush=True)
+
+
 def main() -> None:
-    """Measure every run with every checkout."""
+    """Compare checkouts, or print the table of one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkouts", type=Path, nargs="+")
-    parser.add_argument("--run", action="append", required=True)
+    parser.add_argument("--run", action="append", default=[])
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--table", action="store_true")
     given = parser.parse_args()
     checkouts = [checkout.resolve() for checkout in given.checkouts]
     for checkout in checkouts:
         subprocess.run([sys.executable, "-m", "compileall", "-q", *checkout.glob("page4d*")], check=True)
     for run in given.run:
-        print(f"\n{run}")
-        rounds = [[measure(checkout, run) for checkout in checkouts] for _ in range(given.repeats)]
-        base: dict[str, float] = {}
-        for checkout, measured in zip(checkouts, zip(*rounds, strict=True), strict=True):
-            found, stages = (medians(list(rows)) for rows in zip(*measured, strict=True))
-            base = base or found
-            figures = "  ".join(f"{value:8.2f} {name} ({value / base[name]:.2f})" for name, value in found.items())
-            print(f"{checkout.name:12} {figures}", flush=True)
-            print(
-                " " * 13 + ", ".join(f"{name} {seconds:.1f}" for name, seconds in stages.items() if seconds >= 0.05)
-            )
+        compare(checkouts, run, given.repeats)
+    if given.table:
+        print_table(checkouts[0])
 
 
 if __name__ == "__main__":
