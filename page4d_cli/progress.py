@@ -38,6 +38,7 @@ class Pace:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._begin = now()
+        self._begun: int | None = None
         self._first: tuple[float, int] | None = None
         self._last = (self._begin, 0)
         self.total = 0
@@ -54,17 +55,23 @@ class Pace:
 
     @property
     def left(self) -> float | None:
-        """Seconds that remain at the rate since the first update; None before anything was done since then."""
+        """Seconds that remain at the rate since the first progress; None before anything was done since then."""
         if self._first is None or self.done <= self._first[1]:
             return None
         per_item = (self._last[0] - self._first[0]) / (self.done - self._first[1])
         return max((self.total - self.done) * per_item - (self._now() - self._last[0]), 0.0)
 
     def update(self, done: int, total: int) -> None:
-        """Record the work done so far; what was done before the first update does not count for the rate."""
+        """Record the work done so far.
+
+        For the rate, neither what was done before the first update counts, nor the time until more is done: of a run,
+        that of the background and of the first chunk, which later ones overlap.
+        """
         self.total = total
         self._last = (self._now(), done)
-        self._first = self._first or self._last
+        self._begun = done if self._begun is None else self._begun
+        if self._first is None and done > self._begun:
+            self._first = self._last
 
 
 def count(noun: str) -> Callable[[int, int], str]:

@@ -598,15 +598,17 @@ class TestPace:
         clock = FakeClock()
         pace = progress_display.Pace(clock)
         clock.now += 5
-        pace.update(0, 24)
-        assert pace.left is None
+        pace.update(0, 32)
+        clock.now += 60
+        pace.update(8, 32)
+        assert pace.left is None, "preparations and the first chunk take longer than the others"
         clock.now += 10
-        pace.update(8, 24)
-        assert (pace.elapsed, pace.left) == (15, 20)
+        pace.update(16, 32)
+        assert (pace.elapsed, pace.left) == (75, 20)
         clock.now += 4
         assert pace.left == 16, "it counts down between updates"
         clock.now += 26
-        pace.update(16, 24)
+        pace.update(24, 32)
         assert pace.left == 20, "a slower chunk raises it"
         clock.now += 100
         assert pace.left == 0
@@ -615,9 +617,11 @@ class TestPace:
         clock = FakeClock()
         pace = progress_display.Pace(clock)
         pace.update(16, 24)
+        clock.now += 30
+        pace.update(18, 24)
         clock.now += 10
         pace.update(20, 24)
-        assert pace.left == 10
+        assert pace.left == 20
 
 
 def read_until_closed(terminal: int) -> Iterator[bytes]:
