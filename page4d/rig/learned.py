@@ -4,12 +4,15 @@ Source: Zhao et al. (2023), ALIKED, arXiv:2304.03608; Lindenberger et al. (2023)
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float16
+from jaxtyping import Float, Float16
 from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
 
 from page4d.io.folders import CachedFiles
 from page4d.rig.records import Array, Evidence, Lens
@@ -115,6 +118,8 @@ def learned_method() -> TextureMethod:
     )
     # None, or it fetches its own weights.
     matcher = of_kornia(lambda kornia: kornia.LightGlue(None, input_dim=128), files[1], _renamed, *buffers)
+    for layer in matcher.transformers:
+        layer.cross_attn.forward = partial(cross_attention, layer.cross_attn)
     networks = _Networks(features, matcher)
     return TextureMethod(
         evidence=Evidence.LEARNED,
@@ -127,6 +132,27 @@ def learned_method() -> TextureMethod:
         max_axes_deg=MAX_AXES_DEG,
         weight=WEIGHT,
     )
+
+
+def cross_attention(
+    block: Any, first: Float[Tensor, "B N D"], second: Float[Tensor, "B M D"]
+) -> tuple[Float[Tensor, "B N D"], Float[Tensor, "B M D"]]:
+    """Return the features of two pictures after a block of LightGlue in which each attends to the other.
+
+    In place of kornia's method, which writes the weights of all pairs four times: LightGlue takes two thirds of its
+    CPU time, for the same matches.
+    """
+    sides = (first, second)
+    queries, values = (
+        [network(side).unflatten(-1, (block.heads, -1)).transpose(1, 2) for side in sides]
+        for network in (block.to_qk, block.to_v)
+    )
+    attended = [
+        functional.scaled_dot_product_attention(queries[own], queries[1 - own], values[1 - own]) for own in (0, 1)
+    ]
+    messages = [block.to_out(one.transpose(1, 2).flatten(-2)) for one in attended]
+    one, other = (side + block.ffn(torch.cat(both, -1)) for side, *both in zip(sides, sides, messages, strict=True))
+    return one, other
 
 
 def tolerance(lenses: tuple[Lens, Lens]) -> float:
