@@ -4,7 +4,7 @@ A lens alone is a rig of one camera. Source: Triggs et al., "Bundle adjustment -
 flexible new technique for camera calibration", 2000.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -430,14 +430,54 @@ def place_rig(
         own = [
             one for one in sightings if one.pose == number and one.view in part and (one.view, number) in candidates
         ]
-        placed = np.concatenate([np.linalg.inv(cameras[one.view]) @ candidates[one.view, number] for one in own])
-        errors = sum(_misfit(board, models, lenses, cameras, one, placed) for one in own)
-        best = placed[int(np.argmin(errors))]
-        for one in own:
-            turns = [replace(one, numbers=turn[one.numbers], pose=len(boards)) for turn in board.turns]
-            kept.append(min(turns, key=lambda one: _error(board, models, lenses, cameras, one, best)))
-        boards.append(best)
+        pose, numbered = _placed_board(board, models, lenses, cameras, own, candidates)
+        kept += [replace(one, pose=len(boards)) for one in numbered]
+        boards.append(pose)
     return State(lenses=lenses, cameras=cameras, boards=np.stack(boards)), kept, shared
+
+
+def _placed_board(
+    board: Board,
+    models: Sequence[LensModel],
+    lenses: Float[Array, "V L"],
+    cameras: Float[Array, "V 4 4"],
+    sightings: Sequence[Sighting],
+    candidates: Mapping[tuple[int, int], Float[Array, "n 4 4"]],
+) -> tuple[Float[Array, "4 4"], list[Sighting]]:
+    """Return the candidate of one pose of the board that fits all its sightings best, and these with its numbers."""
+    placed = np.concatenate([np.linalg.inv(cameras[one.view]) @ candidates[one.view, one.pose] for one in sightings])
+    errors = sum(_misfit(board, models, lenses, cameras, one, placed) for one in sightings)
+    best = placed[int(np.argmin(errors))]
+    numbered = []
+    for one in sightings:
+        turns = [replace(one, numbers=turn[one.numbers]) for turn in board.turns]
+        numbered.append(min(turns, key=lambda one: _error(board, models, lenses, cameras, one, best)))
+    return best, numbered
+
+
+def locate_board(
+    board: Board,
+    models: Sequence[LensModel],
+    state: State,
+    sightings: Sequence[Sighting],
+    sizes: Sequence[tuple[int, int]],
+) -> tuple[Float[Array, "4 4"], float] | None:
+    """Return `board_to_world` from sightings of one pose in known cameras, and the deviation of its normal in radians.
+
+    None if no sighting has a pose.
+    """
+    own = [replace(one, pose=0) for one in sightings]
+    found = {(one.view, 0): board_poses(board, models[one.view], state.lenses[one.view], one) for one in own}
+    candidates = {key: np.stack([pose for pose, _ in poses]) for key, poses in found.items() if poses}
+    own = [one for one in own if (one.view, 0) in candidates]
+    if not own:
+        return None
+    pose, own = _placed_board(board, models, state.lenses, state.cameras, own, candidates)
+    still = np.zeros(state.lenses.shape, bool)
+    problem = BoardAdjustment(board, models, own, still, np.zeros(len(sizes), bool), sizes)
+    fitted = problem.fit(replace(state, boards=pose[None]))
+    _, _, covariance = Normal(problem, fitted).reduced()
+    return fitted.boards[0], float(np.sqrt(np.trace(covariance[0, :2, :2])))
 
 
 def _misfit(
