@@ -110,6 +110,8 @@ class CalibrateKeywords(SceneKeywords, total=False):
     lenses: Path | str | None
     lens_model: LensModel | str
     intrinsics: Path | str | None
+    floor_at: int | None
+    up: UpAxis | str
 
 
 class ExportKeywords(TypedDict, total=False):

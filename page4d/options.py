@@ -473,10 +473,21 @@ class CalibrateSettings:
     ] = None
     lens_model: Annotated[LensModel, Option("Model of the distortion.", RIG)] = LensModel.BROWN_CONRADY
     intrinsics: _Intrinsics = None
+    floor_at: Annotated[
+        int | None,
+        Option("Instant at which the board lies on the floor, on which the world then stands.", RIG, "INSTANT"),
+    ] = None
+    up: _Up = UpAxis.AUTO
 
     def __post_init__(self) -> None:
         if self.intrinsics is not None and self.lenses is not None:
             raise UsageError("⟨lenses⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
+        if self.floor_at is not None and self.floor_at < 0:
+            raise UsageError(f"⟨floor_at={self.floor_at}⟩ is no instant", "count instants from 0")
+        if self.up is not UpAxis.AUTO and self.floor_at is None:
+            raise UsageError(
+                f"⟨up={self.up}⟩ without ⟨floor_at⟩", "give the instant at which the board lies on the floor"
+            )
 
 
 def _check_lenses(focal: str | None, intrinsics: Path | None) -> None:

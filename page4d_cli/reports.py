@@ -81,7 +81,7 @@ def report_registered(found: "RigRegistration", scene: "Scene", folder: Path, ou
     placed = [camera.view for camera in record.cameras if camera.placed]
     known = f" and {scene.options.calibration}" if record.num_known else ""
     origin = f"{record.evidence}{known}, lengths in {unit}"
-    report_written(origin, placed, scene, folder, out, _world_fields(found.world))
+    report_written(origin, placed, scene, folder, out, world_fields(found.world))
 
 
 def report_written(
@@ -262,7 +262,8 @@ def _detail(plan: "RunPlan") -> list[tuple[str, str]]:
     return [("depth", f"{shown} px, {pixels:,} pixels per instant (--depth-size)")]
 
 
-def _world_fields(world: "WorldRecord | None") -> list[tuple[str, str]]:
+def world_fields(world: "WorldRecord | None") -> list[tuple[str, str]]:
+    """Return the line about the world of a result, if one is chosen."""
     return [] if world is None else [("world", world.text)]
 
 
@@ -286,7 +287,7 @@ def report_run(
         ),
         ("network", " - ".join(part for part in (record.network.name, record.network.notice) if part)),
         *_cameras(record),
-        *_world_fields(record.world),
+        *world_fields(record.world),
         ("lengths", _lengths(record)),
         ("points", f"{record.counts.points:,}"),
     ]

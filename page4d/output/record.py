@@ -262,7 +262,8 @@ class WorldRecord(FileModel):
 
     `up` is the axis that points up in it, and `transform` the rigid transform into it, from the world of the given or
     registered cameras. There, `vertical` is the unit vector up with its standard deviation, and `floor` the height of
-    the floor along it, in the unit of the cameras; they are from `num_poses` of people, a person at an instant each.
+    the floor along it, in the unit of the cameras. They are from `num_poses` of people, a person at an instant each,
+    or, if that is 0, from a board on the floor.
     """
 
     frame: WorldFrame
@@ -280,8 +281,9 @@ class WorldRecord(FileModel):
         """Which world it is, in one line."""
         if self.frame is not WorldFrame.UPRIGHT:
             return f"that of the first camera{self.reason and f': {self.reason}'}"
-        std = "" if self.vertical_std_deg is None else f" +-{self.vertical_std_deg:.1f} degrees"
-        return f"upright, {self.up} is up{std and f' ({self.num_poses} poses of people,{std})'}"
+        origin = f"{self.num_poses} poses of people" if self.num_poses else "the board on the floor"
+        std = "" if self.vertical_std_deg is None else f" ({origin}, +-{self.vertical_std_deg:.1f} degrees)"
+        return f"upright, {self.up} is up{std}"
 
 
 class RegistrationRecord(FileModel):

@@ -461,8 +461,8 @@ def locate_board(
     state: State,
     sightings: Sequence[Sighting],
     sizes: Sequence[tuple[int, int]],
-) -> tuple[Float[Array, "4 4"], float] | None:
-    """Return `board_to_world` from sightings of one pose in known cameras, and the deviation of its normal in radians.
+) -> tuple[Float[Array, "4 4"], Float[Array, "6 6"]] | None:
+    """Return `board_to_world` from sightings of one pose in known cameras, and the covariance of its motions.
 
     None if no sighting has a pose.
     """
@@ -477,7 +477,7 @@ def locate_board(
     problem = BoardAdjustment(board, models, own, still, np.zeros(len(sizes), bool), sizes)
     fitted = problem.fit(replace(state, boards=pose[None]))
     _, _, covariance = Normal(problem, fitted).reduced()
-    return fitted.boards[0], float(np.sqrt(np.trace(covariance[0, :2, :2])))
+    return fitted.boards[0], covariance[0]
 
 
 def _misfit(

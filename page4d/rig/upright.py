@@ -81,13 +81,27 @@ _MIN_MASS = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class Vertical:
-    """The unit vector `up`, and the height of the floor along it, with standard deviations, from poses."""
+    """The unit vector `up`, and the height of the floor along it, with standard deviations, from poses of people."""
 
     up: Float[Array, " 3"]
     std_deg: float
     floor: float
     floor_std: float
-    num_poses: int
+    num_poses: int = 0
+
+    def world(self, poses: Float[Array, "V 4 4"], up: UpAxis) -> WorldRecord:
+        """Return the upright world of cameras (`world_to_camera`) with this up axis, z by default."""
+        axis = UpAxis.Z if up is UpAxis.AUTO else up
+        return WorldRecord(
+            frame=WorldFrame.UPRIGHT,
+            up=axis,
+            transform=upright_frame(self.up, self.floor, poses, axis).tolist(),
+            vertical=self.up.tolist(),
+            vertical_std_deg=self.std_deg,
+            floor=self.floor,
+            floor_std=self.floor_std,
+            num_poses=self.num_poses,
+        )
 
 
 def upright_world(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], up: UpAxis) -> WorldRecord:
@@ -110,18 +124,7 @@ def upright_world(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], u
     found = find_vertical(list(rig.values()), [pixels.people[view] for view in rig], len(pixels.instants))
     if isinstance(found, str):
         return WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason=found)
-    axis = UpAxis.Z if up is UpAxis.AUTO else up
-    poses = np.stack([camera.world_to_camera for camera in rig.values()])
-    return WorldRecord(
-        frame=WorldFrame.UPRIGHT,
-        up=axis,
-        transform=upright_frame(found.up, found.floor, poses, axis).tolist(),
-        vertical=found.up.tolist(),
-        vertical_std_deg=found.std_deg,
-        floor=found.floor,
-        floor_std=found.floor_std,
-        num_poses=found.num_poses,
-    )
+    return found.world(np.stack([camera.world_to_camera for camera in rig.values()]), up)
 
 
 def find_vertical(cameras: Sequence[RigCamera], people: Sequence[ViewPeople], num_instants: int) -> Vertical | str:

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from page4d.choices import LensModel
+from page4d.choices import LensModel, UpAxis
 from page4d.conventions import Scale
-from page4d.errors import ON_STDERR, InputError, Level, Notice, Observer, SilentObserver, UsageError, listed
+from page4d.errors import ON_STDERR, InputError, Level, Notice, Observer, SilentObserver, UsageError, counted, listed
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.statistics import MAD_TO_STD
@@ -22,7 +22,7 @@ from page4d.io.json_records import FileModel
 from page4d.io.limits import limits_named
 from page4d.keywords import CalibrateKeywords
 from page4d.options import CalibrateSettings, SceneOptions, split_options
-from page4d.output.record import Name
+from page4d.output.record import Name, WorldRecord
 from page4d.plotting.canvas import ERROR_MAP, FAINT, GRID, INK, blank, colored, drawable, fitted_text, font
 from page4d.rig.adjust import RESIDUAL_LIMIT
 from page4d.rig.board import Board, Corners, Footage, board_of, find_boards
@@ -34,12 +34,14 @@ from page4d.rig.board_rig import (
     board_poses,
     calibrate_lens,
     lens_matrix,
+    locate_board,
     place_rig,
     spread,
 )
 from page4d.rig.lens import START_FOCAL, lenses_of
 from page4d.rig.opening import opened_scene
 from page4d.rig.records import Array, Lens, of_stage
+from page4d.rig.upright import Vertical
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Scene
 
@@ -105,6 +107,7 @@ class BoardRecord(FileModel):
     lens_model: LensModel | None
     num_instants: int
     cameras: list[BoardCameraRecord]
+    world: WorldRecord | None = None
 
     @property
     def num_placed(self) -> int:
@@ -131,7 +134,7 @@ class BoardRecord(FileModel):
 
 @dataclass(frozen=True, kw_only=True)
 class BoardCalibration:
-    """Lenses and cameras of a rig from a board, in metres and in the world of the first placed camera.
+    """Lenses and cameras of a rig from a board, in metres, in the world of the first placed camera or an upright one.
 
     `calibration` has the placed cameras. For the V views of the scene, `sizes` are (height, width), and `corners`
     the x, y and error in px of the corners that were used.
@@ -173,22 +176,33 @@ def calibrate(
     given = None if settings.intrinsics is None else lenses_of(scene, intrinsics=settings.intrinsics)
     evidence = BoardEvidence.of(scene, board, settings, observer)
     sizes = [view.source.size for view in scene.views]
-    return calibrate_views(scene.view_names, sizes, evidence, settings.lens_model, given)
+    return calibrate_views(scene.view_names, sizes, evidence, settings.lens_model, given, settings.up)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoardEvidence:
-    """The board as it is printed, its sightings in the scene and, after these, in footage for lenses alone."""
+    """The board as it is printed, its sightings in the scene and, after these, in footage for lenses alone.
+
+    `floor` is the number of its pose on the floor, if one is named.
+    """
 
     board: Board
     shared: list[Sighting]
     alone: list[Sighting]
     num_instants: int
+    floor: int | None = None
 
     @staticmethod
     def of(scene: Scene, board: Board, settings: CalibrateSettings, observer: Observer) -> "BoardEvidence":
         """Search the board in a scene, and in the footage of lenses."""
         instants = searched_instants(scene.num_times)
+        if (lies := settings.floor_at) is not None:
+            if lies >= scene.num_times:
+                raise UsageError(
+                    f"⟨floor_at={lies}⟩: the scene has {counted(scene.num_times, 'instant')}",
+                    f"give an instant from 0 to {scene.num_times - 1}",
+                )
+            instants = sorted({*instants, lies})
         footage: list[Footage] = [(view.source, [view.indices[i] for i in instants]) for view in scene.views]
         own = {} if settings.lenses is None else _lens_footage(scene, settings.lenses)
         board, found = find_boards(
@@ -204,7 +218,8 @@ class BoardEvidence:
         for (view, (source, frames)), pictures in zip(own.items(), found[scene.num_views :], strict=True):
             alone += _sightings(view, pictures, source.frame_times[frames], range(first, first + len(frames)))
             first += len(frames)
-        return BoardEvidence(board=board, shared=shared, alone=alone, num_instants=len(instants))
+        floor = None if lies is None else instants.index(lies)
+        return BoardEvidence(board=board, shared=shared, alone=alone, num_instants=len(instants), floor=floor)
 
 
 def searched_instants(num_times: int) -> list[int]:
@@ -279,13 +294,16 @@ def calibrate_views(
     evidence: BoardEvidence,
     model: LensModel = LensModel.BROWN_CONRADY,
     given: Sequence[Lens] | None = None,
+    up: UpAxis = UpAxis.AUTO,
 ) -> BoardCalibration:
     """Determine the cameras of views of some sizes (height, width) from sightings of a board; `given` lenses stay.
+
+    `up` is the axis that points up in a world that stands on the board, z by default.
 
     Raises:
         InputError: if fewer than two cameras are determined, or the lens of a single view is not.
     """
-    return _Calibrated(names, sizes, evidence, model, given).result()
+    return _Calibrated(names, sizes, evidence, model, given, up).result()
 
 
 class _Calibrated:
@@ -298,8 +316,9 @@ class _Calibrated:
         evidence: BoardEvidence,
         model: LensModel,
         given: Sequence[Lens] | None,
+        up: UpAxis,
     ) -> None:
-        self.names, self.sizes = names, sizes
+        self.names, self.sizes, self.up = names, sizes, up
         self.evidence, self.board, self.models, self.given = evidence, evidence.board, [model] * len(names), given
         self.reasons: dict[int, str] = {}
         self.terms: dict[int, tuple[str, ...]] = {}
@@ -442,7 +461,8 @@ class _Calibrated:
             reasons = [f"{self.names[view]}: {reason}" for view, reason in sorted((self.reasons | left).items())]
             raise InputError(f"the board determines too few cameras: {'; '.join(reasons)}", _FILM_HINT)
         state, views = self.state, range(len(self.names))
-        world = np.linalg.inv(state.cameras[placed[0]])
+        standing = self._standing(placed)
+        world = np.linalg.inv(state.cameras[placed[0]] if standing is None else np.array(standing.transform))
         cameras = tuple(
             CalibratedCamera(
                 name=self.names[view],
@@ -461,13 +481,50 @@ class _Calibrated:
             lens_model=self.models[0] if len(set(self.models)) == 1 else None,
             num_instants=self.evidence.num_instants,
             cameras=[self._record(view, *clocks.get(view, (None, None))) for view in views],
+            world=standing,
         )
         return BoardCalibration(
             record=record,
-            calibration=Calibration(path=Path("calibration"), scale=Scale.METRIC, cameras=cameras),
+            calibration=Calibration(
+                path=Path("calibration"),
+                scale=Scale.METRIC,
+                cameras=cameras,
+                up=None if standing is None else standing.up,
+            ),
             sizes=tuple(self.sizes),
             corners=tuple(map(self._corners, views)),
         )
+
+    def _standing(self, placed: Sequence[int]) -> WorldRecord | None:
+        """Return the upright world in which the board lies on the floor at the instant that is named, if one is.
+
+        Raises:
+            InputError: if no placed camera shows the board at that instant.
+        """
+        if self.evidence.floor is None:
+            return None
+        own = [one for one in self.evidence.shared if one.pose == self.evidence.floor and one.view in placed]
+        if self.given is not None:
+            own = [_without_skew(one, self.given[one.view]) for one in own]
+        found = locate_board(self.board, self.models, self.state, own, self.sizes)
+        if found is None:
+            raise InputError(
+                "no placed camera shows the board at the instant of ⟨floor_at⟩",
+                "give an instant at which the board lies on the floor, in view of a camera",
+            )
+        pose, covariance = found
+        cameras = self.state.cameras[placed]
+        # The cameras are above the floor: in the board's frame, their heights have the sign of the upward normal.
+        heights = np.linalg.inv(cameras @ pose)[:, 2, 3]
+        normal = pose[:3, 2] * (1 if np.median(heights) > 0 else -1)
+        tilt, height = np.trace(covariance[:2, :2]), covariance[5, 5]
+        vertical = Vertical(
+            up=normal,
+            std_deg=float(np.degrees(np.sqrt(tilt))),
+            floor=float(normal @ pose[:3, 3]),
+            floor_std=float(np.sqrt(height)),
+        )
+        return vertical.world(cameras, self.up)
 
     def _corners(self, view: int) -> Float[Array, "n 3"]:
         """Return the pixels of the corners of a view in its picture, and their errors."""

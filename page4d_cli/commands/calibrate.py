@@ -36,7 +36,7 @@ def calibrate(
     from page4d.rig.opening import open_scene
     from page4d.run.calibration import calibrate as calibrate_rig
     from page4d.run.calibration import draw_corners
-    from page4d_cli.reports import report_board, report_written
+    from page4d_cli.reports import report_board, report_written, world_fields
 
     board_of(settings.board, scene_folder)
     chosen = choose_format(out, file_format)
@@ -60,4 +60,5 @@ def calibrate(
         console.print_notice(notice, verbosity)
     if not (as_json or quiet):
         placed = [camera.view for camera in found.record.cameras if camera.placed]
-        report_written("the board, lengths in metres", placed, opened, scene_folder, out)
+        world = world_fields(found.record.world)
+        report_written("the board, lengths in metres", placed, opened, scene_folder, out, world)

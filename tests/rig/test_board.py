@@ -11,7 +11,7 @@ import pytest
 import torch
 from scipy.spatial.transform import Rotation
 
-from page4d.choices import LensModel
+from page4d.choices import LensModel, UpAxis
 from page4d.conventions import Scale
 from page4d.errors import InputError, Page4DError
 from page4d.formats.calibrations import read_calibration
@@ -371,6 +371,38 @@ def test_given_lenses_stay_as_they_are(given, model) -> None:
     for corners in found.corners:
         pixels = np.concatenate([one.pixels for one in evidence.shared])
         assert np.linalg.norm(pixels[:, None] - corners[None, :20, :2], axis=-1).min(0).max() < 1e-6
+
+
+FLOOR = board_pose([1.5, 0.0, 0.1], [0.1, 0.9, 0.2])
+"""A board below the cameras of `rig`, whose y axes point down."""
+
+
+@pytest.mark.parametrize("turn", [np.eye(4), np.diag([1.0, -1, -1, 1])], ids=["its face up", "its face down"])
+@pytest.mark.parametrize(("up", "axis"), [(UpAxis.AUTO, 2), (UpAxis.Y, 1)])
+def test_the_world_stands_on_a_board_on_the_floor(up, axis, turn) -> None:
+    cameras, evidence = rig(given=KNOWN)
+    floor = [pose @ FLOOR @ turn for pose in cameras]
+    corners = [CHARUCO.points @ pose[:3, :3].T + pose[:3, 3] for pose in floor]
+    numbers = np.arange(len(CHARUCO.points))
+    own = [Sighting(view=v, pose=24, numbers=numbers, pixels=seen(KNOWN[v], corners[v])) for v in range(2)]
+    evidence = replace(evidence, shared=[*evidence.shared, *own], floor=24)
+    found = calibrate_views("abc", [SIZE] * 3, evidence, given=KNOWN, up=up)
+    assert found.calibration.up is found.record.world.up is (UpAxis.Z if up is UpAxis.AUTO else up)
+    world = np.stack([camera.world_to_camera.numpy() for camera in found.calibration.cameras])
+    for pose, local in zip(world, corners, strict=True):
+        assert np.abs(((local - pose[:3, 3]) @ pose[:3, :3])[:, axis]).max() < 5e-3
+    centers = -np.einsum("vji,vj->vi", world[:, :3, :3], world[:, :3, 3])
+    assert (centers[:, axis] > 0.5).all()
+    assert np.delete(centers.mean(0), axis) == pytest.approx([0, 0], abs=1e-9)
+    assert 0 < found.record.world.vertical_std_deg < 1
+    assert 0 < found.record.world.floor_std < 0.01
+    assert "(the board on the floor, +-" in found.record.world.text
+
+
+def test_a_floor_that_no_camera_shows_is_an_error() -> None:
+    _, evidence = rig(given=KNOWN)
+    with pytest.raises(InputError, match="no placed camera shows the board at the instant"):
+        calibrate_views("abc", [SIZE] * 3, replace(evidence, floor=24), given=KNOWN)
 
 
 def test_a_late_camera_is_tolerated_and_reported() -> None:
