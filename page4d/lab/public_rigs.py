@@ -26,9 +26,9 @@ from page4d.geometry.transforms import camera_centers
 from page4d.io.json_records import FileModel
 from page4d.options import EvaluationSettings
 from page4d.rig.adjust import Observations, triangulate
+from page4d.rig.epipolar import undistorted_pixels
 from page4d.rig.opening import open_scene
 from page4d.rig.records import Array, Lens, RigRegistration
-from page4d.rig.texture import undistorted_pixels
 from page4d.run.reconstruct import reconstruct
 from page4d.run.registration import missing_models, reasons, register
 from page4d.scene.records import Scene, ViewCamera

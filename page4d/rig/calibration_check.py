@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import combinations, permutations
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -269,6 +270,19 @@ class TextureSource:
         return texture_pairs.determined_pair(self.matches(views), lenses, views, self.kind, seed, pose)
 
 
+class _Fit(NamedTuple):
+    """Scores of other cameras of some views: the sum over all pairs, and means over the `touched` pairs of the views.
+
+    `given` is the mean of the calibration over these, `others` over all other pairs, None without any.
+    """
+
+    total: float
+    given: float
+    better: float
+    touched: int
+    others: float | None
+
+
 class _Check:
     """Evidence of all pairs, and the scores of hypotheses."""
 
@@ -314,10 +328,17 @@ class _Check:
     def mean(self, pairs: Sequence[Pair], cameras: Sequence[RigCamera], scale: float = 1.0) -> float:
         return float(np.mean([self.score(pair, cameras, scale) for pair in pairs])) if pairs else 0.0
 
-    def touched(self, views: Sequence[int]) -> tuple[list[Pair], list[Pair]]:
-        """Return the pairs that involve some of the views, and the others."""
-        inside = [pair for pair in self.pairs if set(pair) & set(views)]
-        return inside, [pair for pair in self.pairs if pair not in inside]
+    def touched(self, views: Iterable[int]) -> list[Pair]:
+        """Return the pairs that involve some of the views."""
+        return [pair for pair in self.pairs if {*pair} & {*views}]
+
+    def fit(self, views: Iterable[int], cameras: Sequence[RigCamera]) -> "_Fit":
+        """Score cameras that differ from those of the calibration in some views."""
+        touched = self.touched(views)
+        others = [pair for pair in self.pairs if pair not in touched]
+        better, rest = self.mean(touched, cameras), self.mean_given(others)
+        total = better * len(touched) + rest * len(others)
+        return _Fit(total, self.mean_given(touched), better, len(touched), rest if others else None)
 
     def partners(self, view: int) -> dict[int, SharedPoints]:
         others = [other for other in range(len(self.names)) if (view, other) in self.shared]
@@ -492,7 +513,7 @@ def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> FindingRecord:
     names = tuple(check.names[view] for view in views)
     fits = {}
     for view in views:
-        pairs = [pair for pair in check.touched([view])[0] if not set(pair) <= set(views)]
+        pairs = [pair for pair in check.touched([view]) if not {*pair} <= {*views}]
         if pairs:
             fits[view] = check.mean_given(pairs)
     right = [view for view, fit in fits.items() if fit >= MIN_FIT]
@@ -521,19 +542,12 @@ def _exchanged(check: _Check) -> FindingRecord | None:
     if number <= MAX_CYCLE_VIEWS:
         for a, b, c in combinations(range(number), 3):
             orders += [{a: b, b: c, c: a}, {a: c, b: a, c: b}]
-    results = []
-    for order in orders:
-        moved = [check.cameras[order.get(view, view)] for view in range(number)]
-        touched, others = check.touched(list(order))
-        if touched:
-            better = check.mean(touched, moved)
-            total = better * len(touched) + check.mean_given(others) * len(others)
-            results.append((total, better, order, touched, others))
-    if not results:
-        return None
-    _, better, order, touched, others = max(results, key=lambda result: result[0])
-    given = check.mean_given(touched)
-    settled = not others or check.mean_given(others) >= MIN_FIT
+    fits = [
+        (check.fit(order, [check.cameras[order.get(view, view)] for view in range(number)]), order)
+        for order in orders
+    ]
+    (_, given, better, touched, others), order = max(fits, key=lambda fit: fit[0].total)
+    settled = others is None or others >= MIN_FIT
     if given > CERTAIN_SHARE * better or not _is_better(given, better) or not settled:
         return None
     names = tuple(check.names[view] for view in sorted(order))
@@ -546,7 +560,7 @@ def _exchanged(check: _Check) -> FindingRecord | None:
     return FindingRecord(
         fault="swapped",
         views=names,
-        certainty=_certainty(given, better) if len(touched) > 1 else "likely",
+        certainty=_certainty(given, better) if touched > 1 else "likely",
         what=what,
         fix="rename the cameras in the calibration, or the videos",
         score=given,
@@ -554,76 +568,45 @@ def _exchanged(check: _Check) -> FindingRecord | None:
     )
 
 
-@dataclass(frozen=True)
-class _Refit:
-    """A camera at another pose, with the mean score of all pairs."""
-
-    view: int
-    camera: RigCamera
-    given: float
-    better: float
-    others: float
-    total: float
-    is_turn: bool
-
-
 def _moved_camera(check: _Check, progress: Callable[[int, int], None] | None) -> FindingRecord | None:
     """Find the camera that fits the others at another pose."""
     refits = []
     for view in range(len(check.names)):
-        refit = _refit(check, view)
-        if refit is not None:
-            refits.append(refit)
+        refits += _refit(check, view)
         if progress is not None:
             progress(view + 1, len(check.names))
     if not refits:
         return None
-    best = max(refits, key=lambda refit: refit.total)
-    if not _is_better(best.given, best.better) or best.others < MIN_FIT:
+    (_, score, better, _, others), camera, view, is_turn = max(refits, key=lambda refit: refit[0].total)
+    if not _is_better(score, better) or others is None or others < MIN_FIT:
         return None
-    return _moved_finding(check, best)
-
-
-def _refit(check: _Check, view: int) -> _Refit | None:
-    """Refit one camera to the others; a turn about its centre is preferred to another position."""
-    partners = check.partners(view)
-    touched, others = check.touched([view])
-    if len(partners) < 2 or not others:
-        return None
-    camera, is_turn = refit_rotation(view, check.cameras, partners), True
-    better = mean_score(camera, check.cameras, partners)
-    if better < MIN_FIT:
-        is_wide = any(check.is_wide(pair) for pair in touched)  # repeated structures agree on wrong poses
-        free = None if is_wide else refit_pose(view, check.cameras, partners)
-        if free is not None:
-            camera, is_turn = free, False
-    cameras = [*check.cameras[:view], camera, *check.cameras[view + 1 :]]
-    better, rest = check.mean(touched, cameras), check.mean_given(others)
-    return _Refit(
-        view=view,
-        camera=camera,
-        given=check.mean_given(touched),
-        better=better,
-        others=rest,
-        total=better * len(touched) + rest * len(others),
-        is_turn=is_turn,
-    )
-
-
-def _moved_finding(check: _Check, refit: _Refit) -> FindingRecord | None:
-    given, name = check.cameras[refit.view], check.names[refit.view]
-    angle = float(rotation_angle_deg(given.rotation, refit.camera.rotation))
-    shift = float(np.linalg.norm(given.center - refit.camera.center))
-    reach = float(np.mean([np.linalg.norm(camera.center - given.center) for camera in check.cameras]))
-    displaced = not refit.is_turn and shift >= MIN_SHIFT * reach
-    is_texture = all(check.is_texture(pair) for pair in check.touched([refit.view])[0])
-    least = MIN_TEXTURE_TURN_DEG if is_texture else MIN_TURN_DEG
+    given = check.cameras[view]
+    angle = float(rotation_angle_deg(given.rotation, camera.rotation))
+    shift = float(np.linalg.norm(given.center - camera.center))
+    reach = float(np.mean([np.linalg.norm(other.center - given.center) for other in check.cameras]))
+    displaced = not is_turn and shift >= MIN_SHIFT * reach
+    least = MIN_TEXTURE_TURN_DEG if all(map(check.is_texture, check.touched([view]))) else MIN_TURN_DEG
     if angle < least and not displaced:
         return None
     where = ""
     if displaced:
         where = f"{shift:.3g} units from its place" + (f" and turned by {angle:.0f} degrees" if angle >= 5 else "")
-    return _pose_finding([name], angle, (refit.given, refit.better), _certainty(refit.given, refit.better), where)
+    return _pose_finding([check.names[view]], angle, (score, better), _certainty(score, better), where)
+
+
+def _refit(check: _Check, view: int) -> list[tuple[_Fit, RigCamera, int, bool]]:
+    """Refit a camera to the others, if they are enough; a turn about its centre is preferred to another position."""
+    partners, touched = check.partners(view), check.touched([view])
+    if len(partners) < 2 or len(touched) == len(check.pairs):
+        return []
+    camera, is_turn = refit_rotation(view, check.cameras, partners), True
+    if mean_score(camera, check.cameras, partners) < MIN_FIT:
+        is_wide = any(check.is_wide(pair) for pair in touched)  # repeated structures agree on wrong poses
+        free = None if is_wide else refit_pose(view, check.cameras, partners)
+        if free is not None:
+            camera, is_turn = free, False
+    fit = check.fit([view], [*check.cameras[:view], camera, *check.cameras[view + 1 :]])
+    return [(fit, camera, view, is_turn)]
 
 
 def _pose_finding(

@@ -7,6 +7,7 @@ points of the first view to the second, x2 = rotation @ x1 + s * direction with 
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
@@ -37,8 +38,8 @@ class RelativePose:
 
     @property
     def essential(self) -> Float[Array, "3 3"]:
-        """The essential matrix."""
-        return essential_of(self.rotation, self.direction)
+        """The essential matrix [direction]_x rotation, for which x2^T E x1 = 0."""
+        return _skew(self.direction) @ self.rotation
 
     def inverse(self) -> "RelativePose":
         """Return the pose of the first view relative to the second."""
@@ -62,15 +63,23 @@ def normalized_points(pixels: Float[Array, "*batch 2"], lens: Lens) -> Float[Arr
     return np.stack([x, y], axis=-1)
 
 
+def pixels_of(points: Float[Array, "*batch 2"], lens: Lens) -> Float[Array, "*batch 2"]:
+    """Convert normalised image coordinates to undistorted pixels."""
+    pixels: Array = points @ lens.intrinsics[:2, :2].T + lens.intrinsics[:2, 2]
+    return pixels
+
+
+def undistorted_pixels(pixels: Float[Array, "*batch 2"], lens: Lens) -> Float[Array, "*batch 2"]:
+    """Convert original to undistorted pixels; NaN where no ray exists."""
+    if lens.distortion is None or lens.distortion.is_identity:
+        return pixels
+    return pixels_of(lens.distortion.undistort(torch.from_numpy(normalized_points(pixels, lens))).numpy(), lens)
+
+
 def unit_rays(points: Float[Array, "*batch 2"]) -> Float[Array, "*batch 3"]:
     """Convert normalised image coordinates to unit vectors."""
     rays = _homogeneous(points)
     return np.asarray(rays / np.linalg.norm(rays, axis=-1, keepdims=True))
-
-
-def essential_of(rotation: Float[Array, "3 3"], direction: Float[Array, " 3"]) -> Float[Array, "3 3"]:
-    """Return the essential matrix [direction]_x rotation, for which x2^T E x1 = 0."""
-    return _skew(direction) @ rotation
 
 
 def sampson_errors(

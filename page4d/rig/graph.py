@@ -16,6 +16,7 @@ from scipy.optimize import lsq_linear
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
+from page4d.rig.epipolar import normalized_points, unit_rays
 from page4d.rig.records import (
     Array,
     Lens,
@@ -159,7 +160,7 @@ def _depths(pair: PairPose, lenses: Sequence[Lens]) -> dict[int, tuple[Array, Ar
     if matches is None:
         return {view: (np.zeros(0), np.zeros(0)) for view in (pair.first, pair.second)}
     first, second = (
-        _directions(pixels, lenses[view])
+        unit_rays(normalized_points(pixels, lenses[view]))
         for pixels, view in ((matches.first, pair.first), (matches.second, pair.second))
     )
     turned = first @ pair.rotation.T
@@ -174,11 +175,6 @@ def _depths(pair: PairPose, lenses: Sequence[Lens]) -> dict[int, tuple[Array, Ar
         pair.first: (matches.first_ids[usable], near[usable]),
         pair.second: (matches.second_ids[usable], far[usable]),
     }
-
-
-def _directions(pixels: Float[Array, "K 2"], lens: Lens) -> Float[Array, "K 3"]:
-    plane = np.concatenate([pixels, np.ones((len(pixels), 1))], -1) @ np.linalg.inv(lens.intrinsics).T
-    return np.asarray(plane / np.linalg.norm(plane, axis=-1, keepdims=True))
 
 
 Pair = tuple[int, int]

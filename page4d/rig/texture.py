@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
-import torch
 from jaxtyping import Bool, Float, Float16, Int, UInt8
 from numpy.typing import NDArray
 
 from page4d.choices import MaskMeaning
-from page4d.rig.epipolar import RelativePose, near_lines, normalized_points
+from page4d.rig.epipolar import RelativePose, near_lines, normalized_points, undistorted_pixels
 from page4d.rig.records import Array, Evidence, Lens
 from page4d.scene.content import Area, gray_of, scaled_area
 from page4d.scene.image_file import Image
@@ -185,15 +184,6 @@ def _original(points: Array, descriptors: Descriptors, shape: tuple[int, ...], l
     # SIFT repeats a point for each of its orientations, which is one feature with several descriptors.
     _, ids = np.unique(points, axis=0, return_inverse=True)
     return InstantTexture(points=points, descriptors=descriptors, ids=ids.reshape(-1).astype(np.int64))
-
-
-def undistorted_pixels(pixels: Float[Array, "N 2"], lens: Lens) -> Float[Array, "N 2"]:
-    """Return undistorted original pixels; NaN where no ray exists."""
-    if lens.distortion is None:
-        return pixels
-    ideal = lens.distortion.undistort(torch.from_numpy(normalized_points(pixels, lens))).numpy()
-    moved: Array = ideal @ lens.intrinsics[:2, :2].T + lens.intrinsics[:2, 2]
-    return moved
 
 
 def _with_ids(new: InstantTexture, known: dict[int, InstantTexture], radius_px: float) -> InstantTexture:

@@ -17,7 +17,6 @@ from threading import Lock
 
 import cv2
 import numpy as np
-import torch
 from jaxtyping import Float, UInt8
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
@@ -27,6 +26,7 @@ from page4d.formats.files import read_arrays
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.documents import DocumentError
 from page4d.io.folders import cache_folder
+from page4d.rig.epipolar import undistorted_pixels
 from page4d.rig.people.model import (
     DETECTOR_SIDE,
     LANDMARK_SIDE,
@@ -303,6 +303,7 @@ def without_duplicates(poses: Sequence[BodyPose]) -> list[BodyPose]:
 
 
 def _distance(first: BodyPose, second: BodyPose) -> float:
+    """Return the median joint distance in pixels."""
     return float(np.median(np.linalg.norm(first.joints - second.joints, axis=1)))
 
 
@@ -336,7 +337,8 @@ def join_poses(poses: Sequence[Sequence[BodyPose]], breaks: Sequence[int] = ()) 
     for instant, found in enumerate(poses):
         first = max([int(start) for start in starts if start <= instant], default=0)
         active = [t for t in tracks if t.instants[-1] >= max(first, instant - MAX_GAP)]
-        cost = np.array([[_step(track.poses[-1], pose) for pose in found] for track in active])
+        lasts = [track.poses[-1] for track in active]
+        cost = np.array([[_distance(one, pose) / max(one.scale, pose.scale) for pose in found] for one in lasts])
         taken = set()
         if cost.size:
             for row, column in zip(*linear_sum_assignment(np.minimum(cost, 2 * MAX_STEP)), strict=True):
@@ -346,12 +348,6 @@ def join_poses(poses: Sequence[Sequence[BodyPose]], breaks: Sequence[int] = ()) 
                     taken.add(column)
         tracks += [_Track([instant], [pose]) for index, pose in enumerate(found) if index not in taken]
     return tuple(_tracklet(track) for track in tracks if len(track.instants) >= MIN_LENGTH)
-
-
-def _step(first: BodyPose, second: BodyPose) -> float:
-    """Return the median joint distance in body scales."""
-    distance = np.linalg.norm(first.joints - second.joints, axis=1)
-    return float(np.median(distance) / max(first.scale, second.scale))
 
 
 def _tracklet(track: _Track) -> Tracklet:
@@ -531,9 +527,7 @@ def undistorted_tracklet(tracklet: Tracklet, lens: Lens) -> Tracklet:
     """Return a tracklet of original pixels in undistorted ones; joints without an ideal ray become invisible."""
     if lens.distortion is None or lens.distortion.is_identity:
         return tracklet
-    focal, centre = np.diag(lens.intrinsics)[:2], lens.intrinsics[:2, 2]
-    plane = torch.from_numpy((tracklet.joints - centre) / focal)
-    joints = lens.distortion.undistort(plane).numpy() * focal + centre
+    joints = undistorted_pixels(tracklet.joints, lens)
     lost = np.asarray(~np.isfinite(joints).all(axis=-1))
     return replace(
         tracklet,

@@ -7,7 +7,14 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from page4d.rig.epipolar import RelativePose, in_front, normalized_points, relative_pose_of, sampson_errors
+from page4d.rig.epipolar import (
+    RelativePose,
+    in_front,
+    normalized_points,
+    pixels_of,
+    relative_pose_of,
+    sampson_errors,
+)
 from page4d.rig.records import Lens, PointMatches, RigCamera, Tracklet, ViewPeople
 
 Floats = NDArray[np.float64]
@@ -95,7 +102,7 @@ class PersonPairs:
         if all(lens is own for lens, own in zip(lenses, self.lenses, strict=True)):
             return self
         first, second = (
-            normalized_points(_pixels(points, own), lens)
+            normalized_points(pixels_of(points, own), lens)
             for points, own, lens in zip((self.first, self.second), self.lenses, lenses, strict=True)
         )
         return replace(self, first=first, second=second, lenses=lenses)
@@ -151,7 +158,7 @@ def pair_people(
     instant i + shift of the second one; `instants` are those of the first.
     """
     both = [
-        [_normalized(tracklet, lens) for tracklet in people.tracklets]
+        [replace(tracklet, joints=normalized_points(tracklet.joints, lens)) for tracklet in people.tracklets]
         for people, lens in zip((first, second), lenses, strict=True)
     ]
     if order is not None:
@@ -242,8 +249,8 @@ def matches_of(people: PersonPairs, pose: RelativePose, num_instants: int) -> tu
         for tracklets, joints in ((people.first_tracklets, joint), (people.second_tracklets, other))
     ]
     matches = PointMatches(
-        first=_pixels(people.first[row, joint], people.lenses[0]),
-        second=_pixels(people.second[row, joint], people.lenses[1]),
+        first=pixels_of(people.first[row, joint], people.lenses[0]),
+        second=pixels_of(people.second[row, joint], people.lenses[1]),
         weights=people.weights[row, joint],
         first_ids=ids[0],
         second_ids=ids[1],
@@ -282,16 +289,6 @@ def _possible(instants: Integers, first: Integers, second: Integers) -> int:
         people = np.unique(np.stack([instants, tracklets]), axis=1)[0]
         counts.append(np.unique(people, return_counts=True)[1])
     return int(np.minimum(*counts).sum())
-
-
-def _normalized(tracklet: Tracklet, lens: Lens) -> Tracklet:
-    return replace(tracklet, joints=normalized_points(tracklet.joints, lens))
-
-
-def _pixels(points: Floats, lens: Lens) -> Floats:
-    intrinsics = lens.intrinsics
-    pixels: Floats = points @ intrinsics[:2, :2].T + intrinsics[:2, 2]
-    return pixels
 
 
 def _reordered(tracklet: Tracklet, order: Integers) -> Tracklet:
