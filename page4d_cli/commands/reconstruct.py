@@ -242,9 +242,7 @@ def _watch(jobs: list["SceneJob"], show: Show, number: int) -> Iterator["Watch"]
         @contextmanager
         def among_others(job: "SceneJob") -> Iterator["Observer"]:
             console.print_notice(Notice(texts[job.name], Level.STEP), show.verbosity, display.console)
-            scene = SceneProgress(show.verbosity, display, job.name, shares)
-            yield scene
-            scene.progress(1, 1)
+            yield SceneProgress(show.verbosity, display, job.name, shares)
 
         yield among_others
 
