@@ -9,7 +9,7 @@ import signal
 import time
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -173,14 +173,16 @@ def _failure(error: Exception) -> dict[str, object]:
 Watch = Callable[[SceneJob], AbstractContextManager[Observer]]
 """Opens the observer of a scene."""
 
+Report = Callable[[SceneOutcome], None]
+"""Takes the outcomes of scenes, in order of completion."""
 
-def in_processes(jobs: Sequence[SceneJob], work: Work, watch: Watch, number: int = 1) -> Iterator[SceneOutcome]:
-    """Run jobs in `number` processes at once, which keep loaded weights, and yield outcomes in order of completion.
 
-    A process that dies is replaced.
+def in_processes(jobs: Sequence[SceneJob], work: Work, watch: Watch, report: Report, number: int = 1) -> None:
+    """Run jobs in `number` processes at once, which keep loaded weights; a process that dies is replaced.
 
     Raises:
-        InterruptedRunError: if a signal ended this process; the current scenes then stop between two files.
+        InterruptedRunError: if a signal ended this process; the current scenes then stop between two files, and are
+            reported, too.
     """
     waiting, idle = list(reversed(jobs)), [SceneProcess(work) for _ in range(min(number, len(jobs)))]
     busy: dict[Connection, SceneProcess] = {}
@@ -195,10 +197,14 @@ def in_processes(jobs: Sequence[SceneJob], work: Work, watch: Watch, number: int
                 outcome = busy[connection].follow()
                 if outcome is not None:
                     idle.append(busy.pop(connection))
-                    yield outcome
-    except BaseException:  # also one of the caller, who then takes no more outcomes
+                    report(outcome)
+    except BaseException:
         for process in busy.values():
             process.stop()
+        for process in busy.values():
+            outcome = process.close()
+            if outcome is not None:
+                report(outcome)
         raise
     finally:
         for process in (*idle, *busy.values()):
@@ -247,17 +253,20 @@ class SceneProcess:
         if self._process is not None:
             self._process.terminate()
 
-    def close(self) -> None:
-        """End the process, after its job."""
+    def close(self) -> SceneOutcome | None:
+        """End the process after its job; return the outcome of that, None without one."""
+        outcome = None
         self._watching.close()
         if self._connection is not None:
             with suppress(EOFError, OSError):
-                while self._job is not None and not isinstance(self._connection.recv(), SceneOutcome):
-                    pass
+                while self._job is not None and outcome is None:
+                    message = self._connection.recv()
+                    outcome = message if isinstance(message, SceneOutcome) else None
             self._connection.close()
         if self._process is not None:
             self._process.join()
-        self._process = self._connection = None
+        self._process = self._connection = self._job = None
+        return outcome
 
     def _open(self) -> Connection:
         if self._connection is None:

@@ -22,7 +22,7 @@ from page4d_cli.progress import SceneProgress, count, displayed_progress, observ
 from page4d_cli.reports import report_batch, report_plan, report_run
 
 if TYPE_CHECKING:
-    from page4d.batch.jobs import SceneJob, SceneOutcome, Watch
+    from page4d.batch.jobs import Report, SceneJob, SceneOutcome, Watch
     from page4d.errors import Observer
     from page4d.output.record import RunRecord
     from page4d.quality.record import Grade
@@ -169,14 +169,18 @@ def run_batch(
     _fetch_weights(request, [], show)
     ended = {job.name: not_begun(job) for job in jobs}
     record, stopped = BatchRecord(scenes=list(ended.values())), None
+
+    def report(outcome: "SceneOutcome") -> None:
+        nonlocal record
+        ended[Path(outcome.out).name] = outcome
+        record = BatchRecord(scenes=list(ended.values()))
+        record.write(root)
+        if outcome.status is SceneStatus.FAILED:
+            console.print_error(f"{Path(outcome.scene).name}: {outcome.error}", outcome.hint)
+
     try:
         with stops_cleanly():
-            for outcome in _outcomes(request, jobs, show, where):
-                ended[Path(outcome.out).name] = outcome
-                record = BatchRecord(scenes=list(ended.values()))
-                record.write(root)
-                if outcome.status is SceneStatus.FAILED:
-                    console.print_error(f"{Path(outcome.scene).name}: {outcome.error}", outcome.hint)
+            _run_all(request, jobs, show, where, report)
     except InterruptedRunError as error:
         stopped = error
     if show.as_json:
@@ -195,7 +199,7 @@ def run_batch(
         )
 
 
-def _outcomes(request: Request, jobs: list["SceneJob"], show: Show, where: Place) -> Iterator["SceneOutcome"]:
+def _run_all(request: Request, jobs: list["SceneJob"], show: Show, where: Place, report: "Report") -> None:
     if where.distributed is None:
         from page4d.batch.jobs import in_processes
         from page4d.errors import size_of
@@ -205,7 +209,7 @@ def _outcomes(request: Request, jobs: list["SceneJob"], show: Show, where: Place
             share = size_of(request.settings.memory_bytes or 0)
             _print_step(f"{where.jobs} scenes at once, each within {share} of memory", show)
         with _watch(jobs, show, where.jobs) as watch:
-            yield from in_processes(jobs, partial(_until_stopped, request), watch, where.jobs)
+            in_processes(jobs, partial(_until_stopped, request), watch, report, where.jobs)
         return
     from page4d.batch.ray import on_cluster
     from page4d.batch.ray_connection import joined_cluster, parse_distributed
@@ -217,7 +221,7 @@ def _outcomes(request: Request, jobs: list["SceneJob"], show: Show, where: Place
         gpu = device.startswith("cuda") or (device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
         for number, outcome in enumerate(on_cluster(ray, jobs, partial(run_scene, request), gpu=gpu), start=1):
             _print_step(f"[{number}/{len(jobs)}] {Path(outcome.scene).name}: {outcome.status}", show)
-            yield outcome
+            report(outcome)
 
 
 @contextmanager

@@ -10,7 +10,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from page4d.batch.jobs import BatchRecord, SceneJob, SceneStatus, in_processes, not_begun, outcome_of, scene_jobs
+from page4d.batch.jobs import (
+    BatchRecord,
+    SceneJob,
+    SceneOutcome,
+    SceneStatus,
+    in_processes,
+    not_begun,
+    outcome_of,
+    scene_jobs,
+)
 from page4d.errors import InputError, InterruptedRunError, UsageError
 from page4d.scene.records import Notice
 
@@ -86,7 +95,9 @@ def test_every_scene_runs_whatever_happens_to_the_others(tmp_path):
     def watch(_):
         yield observer
 
-    fine, broken, killed, crashed, last = in_processes(jobs, work, watch)
+    outcomes: list[SceneOutcome] = []
+    in_processes(jobs, work, watch, outcomes.append)
+    fine, broken, killed, crashed, last = outcomes
     assert [outcome.status for outcome in (fine, last)] == [SceneStatus.COMPLETE] * 2
     assert (fine.num_times, fine.num_views, fine.num_points, fine.warnings) == (2, 1, 7, ["a warning"])
     assert (broken.exit_code, broken.error, broken.hint) == (3, "no video", "add one")
@@ -109,7 +120,8 @@ def test_scenes_run_at_once_in_processes_of_their_own(tmp_path):
     def watch(job):
         yield observers[job.name]
 
-    outcomes = list(in_processes(jobs, wait_for_the_other, watch, 2))
+    outcomes: list[SceneOutcome] = []
+    in_processes(jobs, wait_for_the_other, watch, outcomes.append, 2)
     assert {outcome.out for outcome in outcomes} == {str(job.out) for job in jobs}
     assert {outcome.status for outcome in outcomes} == {SceneStatus.COMPLETE}
     assert all(len(observer.notices) == 1 for observer in observers.values())
@@ -119,9 +131,11 @@ def test_scenes_run_at_once_in_processes_of_their_own(tmp_path):
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_interruption_stops_all_scenes_and_waits_for_them(number, tmp_path):
     jobs = [SceneJob(scene=tmp_path / "scene", out=tmp_path / name) for name in ("a", "b")]
+    outcomes: list[SceneOutcome] = []
     with pytest.raises(InterruptedRunError, match="Ctrl-C"):
-        list(in_processes(jobs, wait_for_signal, interrupted_on_progress, number))
+        in_processes(jobs, wait_for_signal, interrupted_on_progress, outcomes.append, number)
     assert not any(job.out.exists() for job in jobs)
+    assert SceneStatus.INTERRUPTED in {outcome.status for outcome in outcomes}
 
 
 def test_output_folders_are_named_after_scenes(tmp_path):
