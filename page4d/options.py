@@ -82,7 +82,7 @@ PositiveFinite = Annotated[float, Field(gt=0, lt=math.inf)]
 FrameRate = Annotated[float, Field(gt=0, le=MAX_FPS)]
 _LongSide = Annotated[int, Field(ge=MIN_LONG_SIDE, le=MAX_LONG_SIDE)]
 VoxelSize = Annotated[NonNegativeFloat, Field(lt=1e12)]
-Seed = Annotated[NonNegativeInt, Field(lt=2**63), Option("Random seed.", OUTPUT)]
+Seed = Annotated[NonNegativeInt, Field(lt=2**63), Option("Random seed.", OUTPUT, expert=True)]
 
 MAX_REGISTRATION_INSTANTS = 100
 """Default number of instants that registration samples: 25 suffice for a rig of four views, more add little."""
@@ -239,7 +239,7 @@ Device = Annotated[str, Option("Device of the computation.", NETWORK, "auto|cpu|
 NetworkPrecision = Annotated[
     Precision, Option("auto: bf16 on a GPU that supports it, else fp32.", NETWORK, expert=True)
 ]
-AllowDamaged = Annotated[bool, Option("Use the intact frames of damaged videos.", SCENE)]
+AllowDamaged = Annotated[bool, Option("Use the intact frames of damaged videos.", SCENE, expert=True)]
 MaxPixels = Annotated[
     PositiveFinite,
     Option("Refuse frames with more megapixels.", SCENE, "MPX", name="max-pixels", expert=True),
@@ -293,7 +293,7 @@ class SceneOptions:
         ),
     ] = None
     calibration_unit: Annotated[
-        LengthUnit | None, Option("Unit of length of a calibration whose format has none.", RIG)
+        LengthUnit | None, Option("Unit of length of a calibration whose format has none.", RIG, expert=True)
     ] = None
     calibration_match: Annotated[
         CalibrationMatch, Option("Pair cameras and views by name or in order.", RIG, expert=True)
@@ -302,12 +302,7 @@ class SceneOptions:
     again: Annotated[
         tuple[str, ...],
         text_form(_parse_names),
-        Option(
-            "Views that moved since ⟨calibration⟩: they are registered in its world, with its lenses, as views that "
-            "it lacks are.",
-            RIG,
-            "NAMES",
-        ),
+        Option("Views that moved since ⟨calibration⟩: register them in its world, with its lenses.", RIG, "NAMES"),
     ] = ()
     masks: Annotated[Path | None, Option("Masks: <view>/*.png or <view>.mp4.", SCENE, "FOLDER")] = None
     mask_meaning: Annotated[
@@ -422,7 +417,9 @@ class PointOptions:
     outliers: Annotated[bool, Option("Remove statistical outliers from the clouds.", OUTPUT, expert=True)] = False
     normals: Annotated[bool, Option("Add surface normals to the clouds.", OUTPUT)] = False
     max_points: Annotated[
-        NonNegativeInt, Field(lt=2**31), Option("Maximum number of points per instant; 0 keeps all.", OUTPUT)
+        NonNegativeInt,
+        Field(lt=2**31),
+        Option("Maximum number of points per instant; 0 keeps all.", OUTPUT, expert=True),
     ] = 0
 
 

@@ -57,7 +57,7 @@ class RunConfig:
         Raises:
             UsageError: if the text is not such a record, names an unknown field or holds a wrong type.
         """
-        hint = f"page4d {cls.COMMAND} --dry-run prints a complete one"
+        hint = f"page4d {cls.COMMAND} ⟨dry_run⟩ prints a complete one"
         return config_from_json(TypeAdapter(cls), text, f"{cls.COMMAND}ing", hint)
 
 
