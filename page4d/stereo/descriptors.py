@@ -21,6 +21,7 @@ from page4d.errors import CapabilityError
 from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
 from page4d.geometry.warp import RayWarp, ray_warp, sample, sample_grid, viewing_angles, window_means
 from page4d.io.folders import CachedFiles
+from page4d.stereo import kernels
 
 DESCRIPTOR_MODEL = CachedFiles(
     "texture",
@@ -180,17 +181,30 @@ def similarity(
     weight = (warp.pixels_per_log_depth(depth, target.size, _MIN_DEPTH) * sigma / _CELLS).clamp(max=1) * shown
     place = RayWarp(*(part[:, None] for part in warp)).on_grid(target.size)
     compared = factors[::_STEP, None, None]
-    found = depth.new_zeros(len(depth), len(compared), *source.size)
-    at_once = max(1, _MAX_DESCRIPTORS // source.descriptors.numel())
-    for start in range(0, len(compared), at_once):
-        part = slice(start, start + at_once)
-        grid, target_depth = place.at(depth[:, None] * compared[part], _MIN_DEPTH)  # B K h w
-        visible = (target_depth > _MIN_DEPTH) & (grid.abs() < 1).all(dim=-1)
-        products = source.descriptors[:, :, None] * sample_grid(target.descriptors, grid)
-        found[:, part] = products.sum(dim=1) * visible
+    found = _products(source.descriptors, target.descriptors, place, depth, compared)
     found.sub_(_MIN_SIMILARITY).clamp_(min=0)
     best = functional.max_pool3d(found, (3, 1, 1), stride=1, padding=(1, 0, 0)) * weight[:, None]
     best = functional.interpolate(best.flatten(2).mT, len(factors), mode="linear", align_corners=True).mT
     of_cells = torch.unflatten(best, 2, source.size) * _WEIGHT
     of_pixels = functional.interpolate(of_cells, source.depth.shape[-2:], mode="bilinear", align_corners=False)
     return of_pixels.transpose(1, 2)
+
+
+def _products(
+    source: Float[Tensor, "B C h w"],
+    target: Float[Tensor, "B C _ _"],
+    warp: RayWarp,
+    depth: Float[Tensor, "B h w"],
+    factors: Float[Tensor, "K 1 1"],
+) -> Float[Tensor, "B K h w"]:
+    """Return the scalar products of descriptors for every factor of depth; 0 where the cell is not visible."""
+    if kernels.apply_to(source, target, depth):
+        return kernels.compare(source, target, warp, depth, factors, _MIN_DEPTH)
+    found = depth.new_zeros(len(depth), len(factors), *depth.shape[1:])
+    at_once = max(1, _MAX_DESCRIPTORS // source.numel())
+    for start in range(0, len(factors), at_once):
+        part = slice(start, start + at_once)
+        grid, target_depth = warp.at(depth[:, None] * factors[part], _MIN_DEPTH)  # B K h w
+        visible = (target_depth > _MIN_DEPTH) & (grid.abs() < 1).all(dim=-1)
+        found[:, part] = (source[:, :, None] * sample_grid(target, grid)).sum(dim=1) * visible
+    return found

@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.geometry.camera import Cameras
+from page4d.geometry.camera import Cameras, camera_rays
+from page4d.geometry.warp import ray_warp
 from page4d.stereo import kernels
+from page4d.stereo.descriptors import _products
 from page4d.stereo.sweep import aggregate_scores, correlate
 
 pytest.importorskip("numba")
@@ -36,6 +38,15 @@ def aggregation(*shape: int) -> Callable[[], Tensor]:
     return lambda: aggregate_scores(score, 0.4, 1.5)
 
 
+def products(batch: int, size: tuple[int, int], target: tuple[int, int], channels: int) -> Callable[[], Tensor]:
+    cells = torch.randn(batch, channels, *size), torch.randn(batch, channels, *target)
+    depth = 0.8 + 3 * torch.rand(batch, *size)
+    rays = camera_rays(camera(batch, (0.0, 0.0, 0.0), size).intrinsics.float(), size)[:, None]
+    warp = ray_warp(rays, camera(batch, (0.0, 0.0, 0.0), size), camera(batch, (0.3, -0.2, 1.0), target))
+    factors = 0.8 + 0.4 * torch.rand(5, 1, 1)
+    return lambda: _products(*cells, warp.on_grid(target), depth, factors)
+
+
 CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     "correlate, factors of labels": lambda: correlation(2, (9, 37), (12, 20), 0.9 + 0.2 * torch.rand(5, 1, 1)),
     "correlate, factors of pixels": lambda: correlation(1, (21, 18), (21, 18), 0.9 + 0.2 * torch.rand(3, 21, 18)),
@@ -43,6 +54,8 @@ CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     "correlate, no number": lambda: correlation(
         1, (4, 5), (6, 5), torch.tensor([torch.nan, torch.inf])[:, None, None]
     ),
+    "compare": lambda: products(2, (7, 9), (11, 6), 64),
+    "compare, three channels": lambda: products(1, (1, 4), (3, 1), 3),
     "aggregate": lambda: aggregation(2, 35, 9, 40),
     "aggregate, one label": lambda: aggregation(1, 3, 1, 5),
     "aggregate, one pixel": lambda: aggregation(1, 1, 4, 1),
