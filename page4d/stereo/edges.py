@@ -7,6 +7,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 from torch.nn import functional
 
+from page4d.stereo import kernels
+
 _WINDOW = 5
 """Side of the window in px."""
 
@@ -134,6 +136,9 @@ def upsample(
     Source: Kopf et al. (2007), "Joint Bilateral Upsampling", with the median of Ma et al. (2013), "Constant Time
     Weighted Median Filtering for Stereo Matching and Beyond", as the choice of the surface.
     """
+    if kernels.apply_to(maps, weight, guide, image, positions):
+        spread = _SPATIAL_SIGMA, _UPSAMPLING_COLOR_SIGMA, _SAME_SURFACE
+        return kernels.upsample(maps, weight, guide, image, positions, spread, _MIN_WEIGHT)
     height, width = positions.shape[:2]
     sampled = maps.new_zeros(len(maps), height, width)
     found = torch.zeros(height, width, dtype=torch.bool, device=maps.device)

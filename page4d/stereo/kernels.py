@@ -6,6 +6,7 @@ which writes a part of its own. In the loops all numbers are float32, constants 
 others; positions that are no number are moved to the border, never outside the arrays.
 """
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
@@ -15,7 +16,7 @@ from types import ModuleType
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
@@ -32,6 +33,9 @@ _SUMMING = {"reassoc", "contract"}
 where arrays lie in memory, for a tenth of the time."""
 
 _ZERO, _HALF, _ONE = np.float32(0), np.float32(0.5), np.float32(1)
+_TINY, _FAR = np.finfo(np.float32).tiny, np.float32(1 << 24)
+_LEAST_EXPONENT, _LOG2_E, _LN_2 = np.float32(-87), np.float32(1 / math.log(2)), np.float32(math.log(2))
+_SERIES = tuple(np.float32(1 / math.factorial(power)) for power in range(2, 7))
 
 
 @cache
@@ -345,3 +349,111 @@ def _write_products(
                         before = cells[lower, channel]
                         lower_sums += own[channel] * (before + across * (cells[lower + 1, channel] - before))
                     products[label, y, x] = sums + down * (lower_sums - sums)
+
+
+def upsample(
+    maps: Float[Tensor, "C h w"],
+    weight: Float[Tensor, "h w"],
+    guide: Float[Tensor, "3 h w"],
+    image: Float[Tensor, "3 H W"],
+    positions: Float[Tensor, "H W 2"],
+    spread: tuple[float, float, float],
+    least_weight: float,
+) -> tuple[Float[Tensor, "C H W"], Bool[Tensor, "H W"]]:
+    """Sample maps as `page4d.stereo.edges.upsample`.
+
+    `spread` are the standard deviations of the distance and of colors, and the largest difference of one surface.
+    """
+    sampled = maps.new_empty(len(maps), *positions.shape[:2])
+    found = torch.empty(positions.shape[:2], dtype=torch.bool)
+    tensors = (sampled, found, maps, weight, guide, image, positions)
+    _write_upsampled(len(positions), *(tensor.contiguous().numpy() for tensor in tensors), *spread, least_weight)
+    return sampled, found
+
+
+@_Kernel
+def _write_upsampled(
+    first: int,
+    last: int,
+    sampled: Array,
+    found: NDArray[np.bool_],
+    maps: Array,
+    weight: Array,
+    guide: Array,
+    image: Array,
+    positions: Array,
+    distance_sigma: float,
+    color_sigma: float,
+    same_surface: float,
+    least_weight: float,
+) -> None:
+    """Write some rows: of 4x4 candidates around a position those on the surface of the weighted median are averaged.
+
+    The median is the smallest value with at least half of the weight at or below it.
+    """
+    (height, width), length = weight.shape, positions.shape[1]
+    by_distance, by_color = np.float32(0.5 / distance_sigma**2), np.float32(0.5 / color_sigma**2)
+    tolerance, least = np.float32(same_surface), np.float32(least_weight)
+    values, weights = np.empty((len(maps), 16, length), np.float32), np.empty((16, length), np.float32)
+    exponents, exponent = np.empty(length, np.float32), np.empty(length, np.int32)
+    power = exponent.view(np.float32)
+    total, below, median = np.empty(length, np.float32), np.empty(length, np.float32), np.empty(length, np.float32)
+    for y in range(first, last):
+        for candidate in range(16):
+            own = weights[candidate]
+            for x in range(length):
+                left, top = positions[y, x, 0] - _HALF, positions[y, x, 1] - _HALF
+                column = int(np.floor(min(left if left > -_FAR else -_FAR, _FAR))) + candidate % 4 - 1
+                row = int(np.floor(min(top if top > -_FAR else -_FAR, _FAR))) + candidate // 4 - 1
+                across, down = np.float32(column) - left, np.float32(row) - top
+                is_inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+                column, row = min(max(column, 0), width - 1), min(max(row, 0), height - 1)
+                own[x] = weight[row, column] if is_inside else _ZERO
+                color = _ZERO
+                for channel in range(3):
+                    color += (guide[channel, row, column] - image[channel, y, x]) ** 2
+                exponents[x] = -((across * across + down * down) * by_distance + color * by_color)
+                for part in range(len(maps)):
+                    values[part, candidate, x] = maps[part, row, column]
+            for x in range(length):
+                doublings = max(exponents[x], _LEAST_EXPONENT) * _LOG2_E
+                whole = np.floor(doublings + _HALF)
+                rest = (doublings - whole) * _LN_2
+                series = _ONE + rest * (
+                    _ONE
+                    + rest
+                    * (
+                        _SERIES[0]
+                        + rest * (_SERIES[1] + rest * (_SERIES[2] + rest * (_SERIES[3] + rest * _SERIES[4])))
+                    )
+                )
+                exponent[x] = (np.int32(whole) + np.int32(127)) << np.int32(23)
+                own[x] *= max(series * power[x], least)
+        total[:] = _ZERO
+        median[:] = np.float32(np.inf)
+        for candidate in range(16):
+            for x in range(length):
+                total[x] += weights[candidate, x]
+        for candidate in range(16):
+            value = values[0, candidate]
+            below[:] = _ZERO
+            for other in range(16):
+                for x in range(length):
+                    below[x] += weights[other, x] if values[0, other, x] <= value[x] else _ZERO
+            for x in range(length):
+                if (below[x] >= _HALF * total[x]) & (value[x] < median[x]):
+                    median[x] = value[x]
+        total[:] = _ZERO
+        sampled[:, y] = _ZERO
+        for candidate in range(16):
+            for x in range(length):
+                is_same = abs(values[0, candidate, x] - median[x]) <= tolerance
+                weights[candidate, x] *= _ONE if is_same else _ZERO
+                total[x] += weights[candidate, x]
+            for part in range(len(maps)):
+                for x in range(length):
+                    sampled[part, y, x] += values[part, candidate, x] * weights[candidate, x]
+        for x in range(length):
+            found[y, x] = total[x] > _TINY
+            for part in range(len(maps)):
+                sampled[part, y, x] /= max(total[x], _TINY)

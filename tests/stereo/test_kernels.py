@@ -12,6 +12,7 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import ray_warp
 from page4d.stereo import kernels
 from page4d.stereo.descriptors import _products
+from page4d.stereo.edges import upsample
 from page4d.stereo.sweep import aggregate_scores, correlate
 
 pytest.importorskip("numba")
@@ -47,6 +48,18 @@ def products(batch: int, size: tuple[int, int], target: tuple[int, int], channel
     return lambda: _products(*cells, warp.on_grid(target), depth, factors)
 
 
+def upsampling(size: tuple[int, int], target: tuple[int, int], maps: int) -> Callable[[], Tensor]:
+    images = torch.randn(maps, *size).mul(0.1), torch.rand(*size) * (torch.rand(*size) > 0.3), torch.rand(3, *size)
+    positions = torch.rand(*target, 2) * torch.tensor([size[1] + 6.0, size[0] + 6.0]) - 3
+    picture = torch.rand(3, *target)
+
+    def compute() -> Tensor:
+        sampled, found = upsample(*images, picture, positions)
+        return torch.cat([sampled, found[None]])
+
+    return compute
+
+
 CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     "correlate, factors of labels": lambda: correlation(2, (9, 37), (12, 20), 0.9 + 0.2 * torch.rand(5, 1, 1)),
     "correlate, factors of pixels": lambda: correlation(1, (21, 18), (21, 18), 0.9 + 0.2 * torch.rand(3, 21, 18)),
@@ -56,6 +69,8 @@ CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     ),
     "compare": lambda: products(2, (7, 9), (11, 6), 64),
     "compare, three channels": lambda: products(1, (1, 4), (3, 1), 3),
+    "upsample": lambda: upsampling((9, 11), (14, 35), 2),
+    "upsample, one pixel": lambda: upsampling((1, 1), (3, 3), 1),
     "aggregate": lambda: aggregation(2, 35, 9, 40),
     "aggregate, one label": lambda: aggregation(1, 3, 1, 5),
     "aggregate, one pixel": lambda: aggregation(1, 1, 4, 1),
@@ -88,7 +103,7 @@ def test_kernels_compute_what_pytorch_does(
         arguments = getattr(kernels, kernel.__name__).call_args.args
         alone = kernel(*arguments)
         patched.setattr(torch, "get_num_threads", lambda: 3)
-        assert torch.equal(alone.nan_to_num(), kernel(*arguments).nan_to_num())
+        torch.testing.assert_close(kernel(*arguments), alone, rtol=0, atol=0, equal_nan=True)
     without_kernels()
     torch.testing.assert_close(found, compute(), atol=1e-4, rtol=1e-4, equal_nan=True)
 
