@@ -164,12 +164,6 @@ class Board:
         drawn = np.pad(inner, side_px, constant_values=255)
         return 255 - drawn if self.is_inverted else drawn
 
-    @property
-    def picture_origin(self) -> Float[Array, " 2"]:
-        """The corner of `picture`, margin included, in the coordinates of `points`."""
-        squares = 1 if self.pattern is not Pattern.CHESSBOARD else 2
-        return np.array([-squares * self.side, -squares * self.side])
-
     def _layout(self) -> Any:
         words = cv2.aruco.getPredefinedDictionary(_dictionary(self.dictionary))
         if self.pattern is Pattern.ARUCO:

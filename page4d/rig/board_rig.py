@@ -6,6 +6,7 @@ flexible new technique for camera calibration", 2000.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 import cv2
@@ -400,9 +401,7 @@ def place_rig(
     Raises:
         InputError: if no sighting has a pose.
     """
-    found = {(one.view, one.pose): board_poses(board, models[one.view], lenses[one.view], one) for one in sightings}
-    candidates = {key: np.stack([pose for pose, _ in poses]) for key, poses in found.items() if poses}
-    num_views = len(lenses)
+    candidates, num_views = _candidates(board, models, lenses, sightings), len(lenses)
     seen = [{pose for view, pose in candidates if view == own} for own in range(num_views)]
     if not any(seen):
         raise InputError("no picture of the board fits its lens", "check ⟨intrinsics⟩ and ⟨board⟩")
@@ -436,6 +435,14 @@ def place_rig(
     return State(lenses=lenses, cameras=cameras, boards=np.stack(boards)), kept, shared
 
 
+def _candidates(
+    board: Board, models: Sequence[LensModel], lenses: Float[Array, "V L"], sightings: Sequence[Sighting]
+) -> dict[tuple[int, int], Float[Array, "n 4 4"]]:
+    """Return the poses of the board that explain each sighting, by view and pose, if there are any."""
+    found = {(one.view, one.pose): board_poses(board, models[one.view], lenses[one.view], one) for one in sightings}
+    return {key: np.stack([pose for pose, _ in poses]) for key, poses in found.items() if poses}
+
+
 def _placed_board(
     board: Board,
     models: Sequence[LensModel],
@@ -445,14 +452,20 @@ def _placed_board(
     candidates: Mapping[tuple[int, int], Float[Array, "n 4 4"]],
 ) -> tuple[Float[Array, "4 4"], list[Sighting]]:
     """Return the candidate of one pose of the board that fits all its sightings best, and these with its numbers."""
+
+    def error(one: Sighting, pose: Float[Array, "4 4"]) -> float:
+        """Return the mean error in focal lengths, bounded so that a wrong view has no veto."""
+        lens, local = lenses[one.view], in_camera((cameras[one.view] @ pose)[None], board.points[one.numbers])
+        if (local[:, 2] <= 0).any():
+            return 1.0
+        pixels = project(models[one.view], lens, local)[0]
+        return float(min(np.linalg.norm(pixels - one.pixels, axis=1).mean() / lens[0], 1.0))
+
     placed = np.concatenate([np.linalg.inv(cameras[one.view]) @ candidates[one.view, one.pose] for one in sightings])
-    errors = sum(_misfit(board, models, lenses, cameras, one, placed) for one in sightings)
+    turns = [[replace(one, numbers=turn[one.numbers]) for turn in board.turns] for one in sightings]
+    errors = [sum(min(error(turn, pose) for turn in turned) for turned in turns) for pose in placed]
     best = placed[int(np.argmin(errors))]
-    numbered = []
-    for one in sightings:
-        turns = [replace(one, numbers=turn[one.numbers]) for turn in board.turns]
-        numbered.append(min(turns, key=lambda one: _error(board, models, lenses, cameras, one, best)))
-    return best, numbered
+    return best, [min(turned, key=partial(error, pose=best)) for turned in turns]
 
 
 def locate_board(
@@ -467,8 +480,7 @@ def locate_board(
     None if no sighting has a pose.
     """
     own = [replace(one, pose=0) for one in sightings]
-    found = {(one.view, 0): board_poses(board, models[one.view], state.lenses[one.view], one) for one in own}
-    candidates = {key: np.stack([pose for pose, _ in poses]) for key, poses in found.items() if poses}
+    candidates = _candidates(board, models, state.lenses, own)
     own = [one for one in own if (one.view, 0) in candidates]
     if not own:
         return None
@@ -478,33 +490,3 @@ def locate_board(
     fitted = problem.fit(replace(state, boards=pose[None]))
     _, _, covariance = Normal(problem, fitted).reduced()
     return fitted.boards[0], covariance[0]
-
-
-def _misfit(
-    board: Board,
-    models: Sequence[LensModel],
-    lenses: Array,
-    cameras: Array,
-    sighting: Sighting,
-    placed: Float[Array, "n 4 4"],
-) -> Float[Array, " n"]:
-    """Return the error of each pose of a board, however it is turned, bounded so that a wrong view has no veto."""
-    turns = [replace(sighting, numbers=turn[sighting.numbers]) for turn in board.turns]
-    return np.array([min(_error(board, models, lenses, cameras, one, pose) for one in turns) for pose in placed])
-
-
-def _error(
-    board: Board,
-    models: Sequence[LensModel],
-    lenses: Array,
-    cameras: Array,
-    sighting: Sighting,
-    placed: Float[Array, "4 4"],
-) -> float:
-    points = board.points[sighting.numbers]
-    local = in_camera((cameras[sighting.view] @ placed)[None], points)
-    lens = lenses[sighting.view]
-    if (local[:, 2] <= 0).any():
-        return 1.0
-    pixels = project(models[sighting.view], lens, local)[0]
-    return float(min(np.linalg.norm(pixels - sighting.pixels, axis=1).mean() / lens[0], 1.0))

@@ -160,9 +160,9 @@ class PairPose:
     first: int
     second: int
     evidence: Evidence
-    rotation: Float[Array, "3 3"] | None
-    direction: Float[Array, " 3"] | None
-    score: float
+    rotation: Float[Array, "3 3"] | None = None
+    direction: Float[Array, " 3"] | None = None
+    score: float = 0.0
     control: float | None = None
     jackknife_deg: float | None = None
     residual_px: float | None = None

@@ -280,7 +280,7 @@ class Assembly:
             )
             tracks = merge_tracks(self.placement.pairs, self.num_instants)
             self.adjustment = self._adjusted(tracks, max(limit / 4, TEXTURE_SIGMA))
-            if not used or self.adjustment is None or _turned_deg(before, self.adjustment) > _GUIDE_TURN_DEG:
+            if not used or self.adjustment is None or _turns_deg(before, self.adjustment).max() > _GUIDE_TURN_DEG:
                 self.placement, self.adjustment = first, before
                 return
         self.pairs |= used
@@ -392,28 +392,15 @@ class Assembly:
         if len(np.unique(instant)) < 2 * _MIN_HALF:
             return
         middle = np.median(instant[instant >= 0])
-        halves = [
+        first, second = (
             self._adjusted(tracks.select((instant < 0) | part)) for part in (instant < middle, instant >= middle)
-        ]
-        if halves[0] is None or halves[1] is None:
-            return
-        turns = np.array(
-            [
-                [
-                    float(rotation_angle_deg(a[:3, :3] @ c[:3, :3].T, b[:3, :3] @ d[:3, :3].T))
-                    for c, d in self._both(halves)
-                ]
-                for a, b in self._both(halves)
-            ]
         )
+        if first is None or second is None:
+            return
+        turns = _turns_deg(first, second)
         for view, change in zip(views, np.median(turns, axis=1) if len(views) > 2 else turns.max(1), strict=True):
             if change > _STABILITY_LIMIT_DEG and view not in self.known:
                 self.reasons[view] = f"not stable (halves of the instants differ by {change:.0f} degrees)"
-
-    @staticmethod
-    def _both(halves: Sequence[Adjustment | None]) -> list[tuple[Array, Array]]:
-        cameras = [half.world_to_camera for half in halves if half is not None]
-        return list(zip(*cameras, strict=True))
 
     def placed(self) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
         """Return the record of every view, and its camera if it is placed.
@@ -524,11 +511,11 @@ class Assembly:
         return f"{reason}; texture needs known focal lengths" if unused else reason
 
 
-def _turned_deg(before: Adjustment, after: Adjustment) -> float:
-    """Return the largest change of rotation between two cameras."""
+def _turns_deg(before: Adjustment, after: Adjustment) -> Float[Array, "V V"]:
+    """Return the changes of rotation between every two cameras."""
     turns = (found.world_to_camera[:, :3, :3] for found in (before, after))
     relative = [turn[:, None] @ np.swapaxes(turn, 1, 2)[None] for turn in turns]
-    return float(rotation_angle_deg(*relative).max())
+    return rotation_angle_deg(*relative)
 
 
 def _in_world(pose: Float[Array, "4 4"], origin: Float[Array, " 3"], factor: float) -> Float[Array, "4 4"]:

@@ -92,15 +92,8 @@ def register_texture_pair(
     matches = match_textures(first, second, lenses, method)
     pose = _fitted(matches, lenses, seed)
     if pose is None:
-        return PairPose(
-            first=indices[0],
-            second=indices[1],
-            evidence=method.evidence,
-            rotation=None,
-            direction=None,
-            score=0.0,
-            reason="too few matches of texture",
-        )
+        reason = "too few matches of texture"
+        return PairPose(first=indices[0], second=indices[1], evidence=method.evidence, reason=reason)
     inliers = _inliers(pose, matches, lenses)
     found = _pair_of(pose, matches, lenses, indices, method.evidence, inliers, method.weight)
     score = int(found.score)

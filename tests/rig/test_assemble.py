@@ -260,15 +260,7 @@ def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_textu
     def texture(evidence: Evidence) -> TexturePair:
         def register(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
             tried.append((evidence, views))
-            return PairPose(
-                first=views[0],
-                second=views[1],
-                evidence=evidence,
-                rotation=None,
-                direction=None,
-                score=0.0,
-                reason="few",
-            )
+            return PairPose(first=views[0], second=views[1], evidence=evidence, reason="few")
 
         return register
 

@@ -151,7 +151,7 @@ def drawn(board: Board, pose: np.ndarray, intrinsics: np.ndarray, size: tuple[in
     """Render a board in front of a camera without distortion; pixel centres are at 0.5."""
     scale = 80 / board.side
     texture = cv2.GaussianBlur(board.picture(80), (0, 0), 1.0)
-    x, y = board.picture_origin
+    x = y = -board.side * (2 if board.pattern is Pattern.CHESSBOARD else 1)
     on_board = np.array([[1 / scale, 0, x], [0, 1 / scale, y], [0, 0, 1]])
     to_camera = np.column_stack([pose[:3, 0], pose[:3, 1], pose[:3, 3]])
     center = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])

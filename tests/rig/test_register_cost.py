@@ -28,15 +28,7 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     def nothing(
         _first: object, _second: object, _lenses: object, pair: tuple[int, int], _seed: int, _: object
     ) -> PairPose:
-        return PairPose(
-            first=pair[0],
-            second=pair[1],
-            evidence=Evidence.TEXTURE,
-            rotation=None,
-            direction=None,
-            score=0,
-            reason="none",
-        )
+        return PairPose(first=pair[0], second=pair[1], evidence=Evidence.TEXTURE, reason="none")
 
     monkeypatch.setattr(register, "register_texture_pair", nothing)
     pixels = evidence_of(rig, Registration.AUTO)

@@ -81,16 +81,8 @@ def register_people_pair(
     common = people.common_instants
     if found is None:
         reason = f"{common} common instants with people, needs {MIN_INSTANTS}" if common < MIN_INSTANTS else "no pose"
-        return PairPose(
-            first=indices[0],
-            second=indices[1],
-            evidence=Evidence.PEOPLE,
-            rotation=None,
-            direction=None,
-            score=0.0,
-            num_instants=common,
-            reason=reason,
-        )
+        kind = Evidence.PEOPLE
+        return PairPose(first=indices[0], second=indices[1], evidence=kind, num_instants=common, reason=reason)
     control = _control(first, second, lenses, num_instants, seed) if known is None else known.control
     exchanged = pair_people(first, exchange_sides(second), lenses)
     final = _refined(resolve_sides(people, exchanged, found.pose), found.pose)
