@@ -553,7 +553,7 @@ class ReconstructSettings:
         CameraMotion,
         Option(
             "Predicted cameras: one per view for the whole capture (static), or one per instant (moving); auto: "
-            "measured per view from pixels.",
+            "measured per view from pixels. With a calibration of static cameras, moving: the rig moves as one.",
             RIG,
             name="cameras",
         ),

@@ -401,7 +401,7 @@ _GRID = 5
 _DEPTHS = (0.25, 0.75)
 """Pixels per side of a picture, and quantiles of the depths of its points, at which epipolar lines are examined."""
 
-_BEHIND = 1e3
+BEHIND = 1e3
 """Residual in sigmas of a point behind a camera; its derivative is 0."""
 
 _SAME_PLACE = 1e-6
@@ -463,7 +463,7 @@ class Adjustment:
             if not shown.any():
                 continue
             local, seen = local[shown], seen[shown]
-            by_seen = matrix[:2, :2] @ _by_local(seen)
+            by_seen = matrix[:2, :2] @ by_local(seen)
             along = (by_seen @ relative[:3, :3] @ local[..., None])[..., 0]  # direction of the epipolar line
             across = np.stack([-along[:, 1], along[:, 0]], -1) / np.linalg.norm(along, axis=-1, keepdims=True)
             by_seen = across[:, None] @ by_seen
@@ -534,7 +534,7 @@ class _State:
     lenses: Float[Array, " G"]
 
 
-def _by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
+def by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
     """Return the derivatives of x / z and y / z."""
     x, y, z = local.T
     zero = np.zeros_like(x)
@@ -596,7 +596,7 @@ class _Problem(LeastSquares[_State]):
         plane = local / np.where(front, local[:, 2], 1.0)[:, None]
         matrix = self.scaled_intrinsics(state.lenses)[self.view]
         error = np.einsum("nij,nj->ni", matrix[:, :2], plane) - self.tracks.pixels
-        return np.where(front[:, None], error / self.sigma_px[:, None], _BEHIND)
+        return np.where(front[:, None], error / self.sigma_px[:, None], BEHIND)
 
     def linearized(self, state: _State) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 7"], Float[Array, "N 2 3"]]:
         """Return these, and derivatives by the camera's motion and log focal length, and by the point."""
@@ -604,8 +604,8 @@ class _Problem(LeastSquares[_State]):
         front = local[:, 2] > 0
         local = np.where(front[:, None], local, [0.0, 0.0, 1.0])
         matrix = self.scaled_intrinsics(state.lenses)[self.view, :2, :2] / self.sigma_px[:, None, None]
-        by_local = matrix @ _by_local(local) * front[:, None, None]
-        return self.residuals(state), by_local @ _by_camera(local), by_local @ state.cameras[self.view, :3, :3]
+        slope = matrix @ by_local(local) * front[:, None, None]
+        return self.residuals(state), slope @ _by_camera(local), slope @ state.cameras[self.view, :3, :3]
 
     def prior(self, state: _State) -> tuple[Float[Array, " G"], Float[Array, "G F"]]:
         """Return the deviations of unknown focal lengths."""

@@ -302,7 +302,10 @@ def calibrated_motion_notices(scene: Scene, motions: Sequence[ViewMotion]) -> tu
     """Warn of views that move although their calibration has one pose."""
     moving = {motion.view for motion in motions if motion.is_static is False}
     return tuple(
-        Notice(f"{view.name} moves, but its calibration has one pose; the result is wrong while it moves")
+        Notice(
+            f"{view.name} moves, but its calibration has one pose; the result is wrong while it moves "
+            "(⟨camera_motion=moving⟩ if the whole rig moves as one)"
+        )
         for view in scene.views
         if view.name in moving and view.camera is not None and view.camera.is_static
     )

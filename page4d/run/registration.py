@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Unpack
 
+import numpy as np
 import torch
 
 from page4d.choices import CameraMotion, Poses, Registration, UpAxis, WorldFrame
@@ -21,6 +22,7 @@ from page4d.errors import (
     SilentObserver,
     UsageError,
     WeightsError,
+    counted,
     listed,
     one_per_fact,
 )
@@ -52,6 +54,7 @@ from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import RigRegistration, StageProgress, no_progress, placed_record
 from page4d.rig.register import register_rig
 from page4d.rig.samples import with_content
+from page4d.rig.trajectory import follow_rig
 from page4d.rig.upright import upright_world
 from page4d.scene.clocks import BY_PEOPLE
 from page4d.scene.records import Level, Notice, Scene, ViewCamera
@@ -117,14 +120,12 @@ class SceneEvidence:
     def _with_metric_cameras(self) -> "SceneEvidence":
         scene, length, registration = self.scene, self.length, self.registration
         is_whole = registration is None or (registration.record.is_complete and not registration.record.num_known)
-        if scene.scale is Scale.METRIC and scene.is_calibrated:
-            if isinstance(length, KnownHeight):
-                _metres_of_people(scene, None)
-            # A distance was compared with the calibration.
-            return replace(self, scale_source=ScaleSource.CALIBRATION)
         if registration is not None:
             scene = registered_scene(scene, registration)
-        if scene.scale is Scale.METRIC and (self.is_pending or has_unit(scene)):
+        if scene.scale is Scale.METRIC and (self.is_pending or scene.is_calibrated or has_unit(scene)):
+            if isinstance(length, KnownHeight) and scene.is_calibrated:
+                _metres_of_people(scene, None)
+            # A distance was compared with the calibration.
             return replace(self, scene=scene, scale_source=ScaleSource.CALIBRATION)
         if isinstance(length, KnownDistance):
             if registration is not None and registration.record.is_used and not is_whole:
@@ -145,7 +146,8 @@ def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProg
         UsageError: if the settings do not fit the scene.
     """
     scene.options.check_resize(settings.intrinsics)
-    is_pending = will_register(scene, settings)
+    is_moving = moves_as_one(scene, settings)
+    is_pending = is_moving or will_register(scene, settings)
     length = known_length(scene, settings.scale_from)
     _check_known(scene, settings, length, is_pending=is_pending)
     if not (is_pending or scene.is_calibrated or has_unit(scene)) and (known := calibrated_views(scene)):
@@ -159,8 +161,14 @@ def evidence_of(scene: Scene, settings: ReconstructSettings, progress: StageProg
         pixels=PixelEvidence(scene, settings.registration, progress),
         length=length,
         is_pending=is_pending,
-        will_check=settings.check_calibration and scene.has_static_rig,
+        will_check=settings.check_calibration and scene.has_static_rig and not is_moving,
     )
+
+
+def moves_as_one(scene: Scene, settings: ReconstructSettings) -> bool:
+    """Return whether a calibration with one pose per view is that of a rig that moves."""
+    is_asked = settings.camera_motion is CameraMotion.MOVING and settings.poses is Poses.INPUT
+    return is_asked and all(view.camera is not None and view.camera.is_static for view in scene.views)
 
 
 def calibrated_views(scene: Scene) -> list[str]:
@@ -207,6 +215,14 @@ def _check_world(scene: Scene, settings: ReconstructSettings, *, is_pending: boo
     if settings.world is WorldFrame.CALIBRATION and not cameras:
         raise UsageError("⟨world=calibration⟩ without a calibration", "give ⟨calibration⟩, or leave it out")
     asked = _upright_option(settings)
+    if moves_as_one(scene, settings):
+        if asked or settings.world is WorldFrame.FIRST_CAMERA:
+            raise UsageError(f"{asked or '⟨world=first-camera⟩'} of a rig that moves", "leave it out")
+        if not has_unit(scene):
+            raise UsageError(
+                f"⟨camera_motion=moving⟩, and the cameras of {scene.calibration} are at one point",
+                "give the poses of every instant",
+            )
     if asked and settings.world is WorldFrame.AUTO and cameras:
         raise UsageError(f"{asked} in the world of the calibration", "pass ⟨world=upright⟩ too")
     if not asked or is_pending:
@@ -314,9 +330,11 @@ def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, not
     """Register the rig of a run: from all instants of the capture, or from those of the run if a camera moves.
 
     Raises:
-        InputError: if requested evidence places no view.
+        InputError: if requested evidence places no view, or texture does not show the motion of a rig.
         WeightsError: if it is people, and the pose model was not fetched.
     """
+    if moves_as_one(evidence.scene, settings):
+        return replace(evidence, registration=_moving_rig(evidence.pixels, notify), is_pending=False)
     length = evidence.length
     pixels = evidence.pixels.whole()
     is_static = settings.camera_motion is CameraMotion.STATIC
@@ -347,6 +365,24 @@ def register_for_run(evidence: SceneEvidence, settings: ReconstructSettings, not
     for notice in registration_notices(found.record):
         notify(notice)
     return replace(evidence, registration=found, is_pending=False)
+
+
+def _moving_rig(pixels: PixelEvidence, notify: Notify) -> RigRegistration:
+    """Return the cameras of a rig that moves as one; the world is that of its calibration at the first instant."""
+    given = [(view.name, view.camera) for view in pixels.scene.views if view.camera is not None]
+    found = follow_rig(pixels, np.stack([camera.world_to_camera.double().numpy() for _, camera in given]))
+    cameras = [
+        replace(camera, world_to_camera=camera.world_to_camera.double() @ torch.from_numpy(found.world_to_rig))
+        for _, camera in given
+    ]
+    records = [
+        placed_record(name, lens, residual_px=found.error * lens.focal).model_copy(update={"source": "calibration"})
+        for (name, _), lens in zip(given, pixels.lenses, strict=True)
+    ]
+    text = f"the rig moves as one, from texture of {counted(len(found.world_to_rig), 'instant')}"
+    notify(Notice(text, Level.INFO))
+    record = RegistrationRecord(asked=pixels.settings.register, cameras=records, num_instants=len(found.world_to_rig))
+    return RigRegistration(record=record, cameras=[*cameras])
 
 
 def _moving(motions: Sequence[ViewMotion]) -> set[str]:
@@ -484,7 +520,8 @@ def registered_scene(scene: Scene, found: RigRegistration) -> Scene:
     elif record.is_used:
         origin = f"{scene.calibration}; {listed(_sources(record, 'evidence'), 4)} {origin}"
     else:
-        origin = scene.calibration or ""
+        moves = any(camera is not None and not camera.is_static for camera in found.cameras)
+        origin = f"{scene.calibration}{'; its motion is from texture' if moves else ''}"
     is_moved = found.world is not None and found.world.transform is not None
     return replace(
         scene,

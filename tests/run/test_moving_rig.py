@@ -1,0 +1,79 @@
+"""Runs of a calibrated rig that moves as one: its relative poses are kept, its motion is replaced by the true one."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from page4d.choices import CameraMotion, ExistingOutput
+from page4d.conventions import Scale
+from page4d.errors import UsageError
+from page4d.geometry.rotation import matrix_from_rotation_vector
+from page4d.geometry.transforms import rigid
+from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.networks.conditioning import Memory
+from page4d.options import ReconstructSettings
+from page4d.output.reader import open_output
+from page4d.rig.trajectory import Trajectory
+from page4d.run import registration
+from page4d.run.predictor import PredictedChunk
+from page4d.run.reconstruct import reconstruct
+from page4d.scene.batches import FrameBatch
+from tests.run.truth import TruthPredictor, random_similarity
+
+CAPTURE = SyntheticCapture(seed=3, num_views=4, num_times=6, image_size=(18, 24))
+SETTINGS = ReconstructSettings(chunk=4, overlap=2, preview=False, camera_motion=CameraMotion.MOVING)
+STATIC = torch.stack([view.camera.world_to_camera.double() for view in CAPTURE.scene().views if view.camera])
+TURNS = matrix_from_rotation_vector(torch.arange(6).double()[:, None] * torch.tensor([0.0, 0.1, 0.0]).double())
+PATH = rigid(TURNS, torch.arange(6).double()[:, None] * torch.tensor([0.16, 0.0, 0.12]).double())
+TRUE = STATIC[None] @ PATH[:, None]
+
+
+@dataclass
+class Mover(TruthPredictor):
+    """Predicts the cameras of the rig that moves, in another world and unit per chunk."""
+
+    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
+        found = super().predict(batch, memory)
+        start, stop = self.calls[-1]
+        cameras = replace(found.predictions.cameras, world_to_camera=TRUE[None, start:stop])
+        predicted = replace(found.predictions, cameras=cameras)
+        return found._replace(predictions=predicted.transformed(random_similarity(start)))
+
+
+@pytest.fixture(autouse=True)
+def known_motion(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Trajectory(world_to_rig=PATH.numpy(), error=1e-3)
+    monkeypatch.setattr(registration, "follow_rig", lambda *_: found)
+
+
+def test_a_run_has_the_cameras_of_the_rig_at_every_instant(tmp_path: Path) -> None:
+    record = reconstruct(CAPTURE.scene(), Mover(CAPTURE), out=tmp_path / "out", settings=SETTINGS)
+    assert torch.equal(open_output(tmp_path / "out").cameras.world_to_camera, TRUE)
+    assert (record.scale, record.scale_source) == (Scale.METRIC, "calibration")
+    assert record.scene.calibration == "true cameras of the synthetic rig; its motion is from texture"
+    assert record.registration is not None
+    assert {camera.source for camera in record.registration.cameras} == {"calibration"}
+    assert record.calibration_check is None
+    assert not record.warnings
+    again = {"settings": SETTINGS, "existing": ExistingOutput.RESUME}
+    assert reconstruct(CAPTURE.scene(), Mover(CAPTURE), out=tmp_path / "out", **again) == record
+
+
+@pytest.mark.parametrize(
+    ("views", "changes", "message"),
+    [
+        (4, {"world": "first-camera"}, "of a rig that moves"),
+        (4, {"world": "upright"}, "of a rig that moves"),
+        (4, {"up": "y"}, "of a rig that moves"),
+        (1, {}, "are at one point"),
+    ],
+)
+def test_rigs_whose_motion_has_no_world_or_unit_are_refused(
+    views: int, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    scene = replace(CAPTURE.scene(), views=CAPTURE.scene().views[:views])
+    with pytest.raises(UsageError, match=message):
+        reconstruct(scene, Mover(CAPTURE), out=tmp_path / "out", settings=replace(SETTINGS, **changes))
