@@ -216,7 +216,8 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     if stages:
         names = {stage.name for stage in stages}
         evidence = " and ".join(["people"] * ("keypoints" in names) + ["texture"] * ("texture" in names))
-        fields.append(("cameras", f"registered from {evidence} before the network, else the network's"))
+        origin = f"registered from {evidence} before the network, else the network's"
+        fields.append(("cameras", origin if evidence else "of a rig that moves as one, followed by texture"))
         seconds = [f"{stage.seconds:.0f} s for {stage.name}" for stage in stages]
         memory = console.human_size(max(stage.num_bytes for stage in stages))
         fields.append(("", f"at most about {', '.join(seconds)}; {memory} of memory"))

@@ -33,6 +33,7 @@ from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.run.memory import Extent, NetworkCost, cost_of
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor, Predictor
+from page4d.run.registration import moves_as_one
 from page4d.scene.records import Scene
 from page4d.stereo.views import MAX_NEIGHBOURS
 
@@ -58,6 +59,9 @@ _LEARNED_S = 2.0
 """CPU seconds per frame of learned features, and per pair and instant of their matches."""
 
 _LEARNED_BYTES = 1.3e9
+
+_FOLLOW_S = 0.1
+"""CPU seconds per picture of a rig that moves as one, in addition to SIFT: matches, and adjustment."""
 
 _KEYPOINT_BYTES = 150e6
 _TEXTURE_BYTES = 300e6
@@ -105,6 +109,10 @@ class RegistrationStage(NamedTuple):
 def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[RegistrationStage, ...]:
     """Return upper bounds for the stages; where people place all views, one kind of texture or none is extracted."""
     register, views = settings.registration, scene.num_views
+    if moves_as_one(scene, settings):
+        megapixels = [np.prod(view.source.size) / 1e6 for view in scene.views]
+        seconds = scene.num_times * float(_FOLLOW_S * views + _TEXTURE_S * sum(megapixels))
+        return (RegistrationStage("motion", seconds, float(max(megapixels)) * _TEXTURE_BYTES),)
     num_pairs = len(choose_pairs(np.ones((views, views))))
     stages = []
     if register.register is Registration.PEOPLE or (register.register is Registration.AUTO and is_fetched()):

@@ -366,6 +366,8 @@ def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration) -
     assert all(stage.seconds > 0 and stage.num_bytes > 0 for stage in stages)
     assert [stage.name for stage in stages] == ["keypoints", "pairs", "texture", "learned texture"]
     assert not plan_run(CAPTURE.scene(), predictor).evidence.is_pending
+    moving = replace(plan.settings, camera_motion=CameraMotion.MOVING)
+    assert [stage.name for stage in registration_stages(CAPTURE.scene(), moving)] == ["motion"]
     assert fake.calls == 0
 
 
