@@ -18,7 +18,7 @@ from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import RigRegistration, placed_record
 from page4d.run import registration
 from page4d_cli.app import run
-from page4d_cli.commands.reconstruct import Request, Show, run_batch
+from page4d_cli.commands.reconstruct import Place, Request, Show, run_batch
 from page4d_cli.console import Verbosity
 from tests.cli.clips import rig, write_scene
 
@@ -209,6 +209,7 @@ def test_named_people_fetch_their_model_as_named_weights_do(monkeypatch: pytest.
         settings=ReconstructSettings(register=Registration.PEOPLE),
         existing=ExistingOutput.REFUSE,
     )
-    monkeypatch.setattr("page4d.batch.jobs.in_processes", lambda *_: iter(()))
-    run_batch(request, [], Path("out"), Show(as_json=False, verbosity=Verbosity(quiet=True)), None, dry_run=False)
+    monkeypatch.setattr("page4d.batch.jobs.in_processes", lambda *_: None)
+    show = Show(as_json=False, verbosity=Verbosity(quiet=True))
+    run_batch(request, [], Path("out"), show, Place(1, None), dry_run=False)
     assert len(fetched) == 2
