@@ -81,14 +81,15 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     """Make Typer's signature of a command: an option per parameter with an `Option`, and per field of a record.
 
     A parameter whose type is a settings record is built from the options given; the record has the defaults. Such a
-    command also takes `--config`. Parameters that Typer's own annotations describe are left as they are.
+    command also takes `--config`, unless it has another option of that name. Parameters that Typer's own annotations
+    describe are left as they are.
     """
     hints = get_type_hints(function, include_extras=True)
     made: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(function).parameters.items():
         made += _parameters(name, hints[name], parameter.default)
     records = {name: kind for name in hints if is_dataclass(kind := _plain(hints[name]))}
-    if records:
+    if records and "config" not in hints:
         made.append(
             _eager("config", Path, _read_config, "Read options from a file; the command line wins.", "FILE.toml")
         )

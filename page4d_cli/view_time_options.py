@@ -1,6 +1,6 @@
 """Options of `page4d convert-weights` for the parts of the view x time network that a checkpoint lacks."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,93 +35,83 @@ class SparseOption(StrEnum):
     MEMORY = "memory"
 
 
-Streams = Annotated[
-    StreamsOption | None,
-    Option(
-        "single: one token stream. dual: one stream for cameras, one for geometry. own: dual, each with its own "
-        "copies of the masked layers' blocks. Default: dual, for Pi3 single.",
-        PANEL,
-        expert=True,
-    ),
-]
-Sparse = Annotated[
-    SparseOption | None,
-    Option(
-        "Add sparse attention across all images, with a gate that starts at 0. Default: none.", PANEL, expert=True
-    ),
-]
-SparseLayers = Annotated[
-    str | None,
-    Option("Layers after which it is added, counted from 0. Default: the last two.", PANEL, "N,N", expert=True),
-]
-TimeEncoding = Annotated[
-    choices.TimeEncoding | None,
-    Option("Encode distances in time, with gates that start at 0. Default: none.", PANEL, expert=True),
-]
-FullAttention = Annotated[
-    choices.FullAttention | None,
-    Option(
-        "When all images attend to each other, as in the published network. Default: one-view, for captures of "
-        "a single camera.",
-        PANEL,
-        expert=True,
-    ),
-]
-TimeWeights = Annotated[
-    choices.TimeWeights | None,
-    Option(
-        "Weights that attend along time: those of attention within one image (frame), or across all images "
-        "(global), which then attend to the same instant and the same view. Default: frame.",
-        PANEL,
-        expert=True,
-    ),
-]
-Epipolar = Annotated[
-    bool, Option("In masked layers, favor attention along epipolar lines if cameras are given.", PANEL, expert=True)
-]
-Scalars = Annotated[
-    list[str] | None,
-    Option(
-        "Initial value of a learned scalar: alpha, beta (default 1), lambda_pose, lambda_geo, lambda_pose_t, "
-        "lambda_geo_t, lambda_kpt, sparse_gate, time_gate (default 0).",
-        PANEL,
-        "NAME=X",
-        name="set",
-        expert=True,
-    ),
-]
+@dataclass(frozen=True, kw_only=True)
+class ViewTime:
+    """Options of the view x time network that are given."""
 
+    streams: Annotated[
+        StreamsOption | None,
+        Option(
+            "single: one token stream. dual: one stream for cameras, one for geometry. own: dual, each with its own "
+            "copies of the masked layers' blocks. Default: dual, for Pi3 single.",
+            PANEL,
+            expert=True,
+        ),
+    ] = None
+    sparse: Annotated[
+        SparseOption | None,
+        Option(
+            "Add sparse attention across all images, with a gate that starts at 0. Default: none.", PANEL, expert=True
+        ),
+    ] = None
+    sparse_layers: Annotated[
+        str | None,
+        Option("Layers after which it is added, counted from 0. Default: the last two.", PANEL, "N,N", expert=True),
+    ] = None
+    time_encoding: Annotated[
+        choices.TimeEncoding | None,
+        Option("Encode distances in time, with gates that start at 0. Default: none.", PANEL, expert=True),
+    ] = None
+    full_attention: Annotated[
+        choices.FullAttention | None,
+        Option(
+            "When all images attend to each other, as in the published network. Default: one-view, for captures of "
+            "a single camera.",
+            PANEL,
+            expert=True,
+        ),
+    ] = None
+    time_weights: Annotated[
+        choices.TimeWeights | None,
+        Option(
+            "Weights that attend along time: those of attention within one image (frame), or across all images "
+            "(global), which then attend to the same instant and the same view. Default: frame.",
+            PANEL,
+            expert=True,
+        ),
+    ] = None
+    epipolar: Annotated[
+        bool,
+        Option("In masked layers, favor attention along epipolar lines if cameras are given.", PANEL, expert=True),
+    ] = False
+    scalars: Annotated[
+        list[str] | None,
+        Option(
+            "Initial value of a learned scalar: alpha, beta (default 1), lambda_pose, lambda_geo, lambda_pose_t, "
+            "lambda_geo_t, lambda_kpt, sparse_gate, time_gate (default 0).",
+            PANEL,
+            "NAME=X",
+            name="set",
+            expert=True,
+        ),
+    ] = None
 
-def view_time_options(
-    *,
-    streams: StreamsOption | None,
-    sparse: SparseOption | None,
-    sparse_layers: str | None,
-    time_encoding: choices.TimeEncoding | None,
-    full_attention: choices.FullAttention | None,
-    time_weights: choices.TimeWeights | None,
-    epipolar: bool,
-    scalars: Sequence[str] | None,
-) -> "ViewTimeOptions | None":
-    """Return the given options, or None if none is given."""
-    from page4d.networks.config_parts import SparseStrategy, Streams
-    from page4d.weights.conversion.view_time import ViewTimeOptions
+    def options(self) -> "ViewTimeOptions | None":
+        """Return the options of a conversion, or None if none is given."""
+        from page4d.networks.config_parts import SparseStrategy, Streams
+        from page4d.weights.conversion.view_time import ViewTimeOptions
 
-    given: dict[str, Any] = {}
-    if streams is not None:
-        given["streams"] = Streams.SINGLE if streams is StreamsOption.SINGLE else Streams.DUAL
-        given["own_blocks"] = streams is StreamsOption.OWN
-    if sparse is not None:
-        given["sparse"] = None if sparse is SparseOption.NONE else SparseStrategy(sparse)
-    if sparse_layers is not None:
-        given["sparse_layers"] = _parse_layers(sparse_layers)
-    same = {"time_encoding": time_encoding, "full_attention": full_attention, "time_weights": time_weights}
-    given |= {name: value for name, value in same.items() if value is not None}
-    if epipolar:
-        given["epipolar"] = True
-    if scalars:
-        given["scalars"] = dict(map(_parse_scalar, scalars))
-    return ViewTimeOptions(**given) if given else None
+        given: dict[str, Any] = {name: value for name, value in vars(self).items() if value not in (None, False)}
+        if self.streams is not None:
+            given["streams"] = Streams.SINGLE if self.streams is StreamsOption.SINGLE else Streams.DUAL
+            given["own_blocks"] = self.streams is StreamsOption.OWN
+        if self.sparse is not None:
+            given["sparse"] = None if self.sparse is SparseOption.NONE else SparseStrategy(self.sparse)
+        if self.sparse_layers is not None:
+            given["sparse_layers"] = _parse_layers(self.sparse_layers)
+        if self.scalars is not None:
+            given["scalars"] = dict(map(_parse_scalar, self.scalars))
+        return ViewTimeOptions(**given) if given else None
 
 
 def _parse_layers(text: str) -> tuple[int, ...]:

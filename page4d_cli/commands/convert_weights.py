@@ -9,10 +9,10 @@ import typer
 from page4d.choices import Precision, Recipe, Target
 from page4d.options import NETWORK, OUTPUT, Option
 from page4d_cli import console, options
-from page4d_cli import view_time_options as view_time
 from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import displayed_progress, sizes
 from page4d_cli.tables import Column, print_fields, print_table
+from page4d_cli.view_time_options import ViewTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +48,7 @@ def convert_weights(
         ),
     ],
     out: Annotated[Path, Option("Output .safetensors file, for --weights.", metavar="FILE")],
+    *,
     recipe: Annotated[
         Recipe | None,
         Option(
@@ -88,14 +89,7 @@ def convert_weights(
             "Constructor arguments of a network whose sizes differ from the published ones.", NETWORK, "FILE.json"
         ),
     ] = None,
-    streams: view_time.Streams = None,
-    sparse: view_time.Sparse = None,
-    sparse_layers: view_time.SparseLayers = None,
-    time_encoding: view_time.TimeEncoding = None,
-    full_attention: view_time.FullAttention = None,
-    time_weights: view_time.TimeWeights = None,
-    epipolar: view_time.Epipolar = False,
-    scalars: view_time.Scalars = None,
+    view_time: ViewTime,
     dtype: Annotated[
         DtypeOption, Option("Element type; fp16 and bf16 halve the file size.", OUTPUT)
     ] = DtypeOption.FP32,
@@ -132,16 +126,7 @@ def convert_weights(
         recipe=recipe,
         target=to,
         mask=None if mask is None else mask is SwitchOption.ON,
-        view_time=view_time.view_time_options(
-            streams=streams,
-            sparse=sparse,
-            sparse_layers=sparse_layers,
-            time_encoding=time_encoding,
-            full_attention=full_attention,
-            time_weights=time_weights,
-            epipolar=epipolar,
-            scalars=scalars,
-        ),
+        view_time=view_time.options(),
         dtype=DTYPES[Precision(dtype)],
         licence=licence,
         configs=_read_configs(config or []),

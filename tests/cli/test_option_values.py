@@ -12,7 +12,7 @@ from page4d.options import ReconstructSettings, SceneOptions, parse_memory
 from page4d.run.reconstruct import reconstruct
 from page4d.weights.loading import load
 from page4d_cli.app import run
-from page4d_cli.view_time_options import view_time_options
+from page4d_cli.view_time_options import ViewTime
 from tests.cli.clips import write_image_folder
 
 DIGITS = "9" * 5000
@@ -74,11 +74,7 @@ def test_a_name_that_resembles_a_number_selects_its_view(scene: Path, capfd: pyt
 @pytest.mark.parametrize("text", [DIGITS, "1,٤", "1,,2", "1_0"])
 def test_layers_that_are_no_numbers_are_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="is not of the form N,N"):
-        view_time_options(
-            sparse_layers=text,
-            **dict.fromkeys(("streams", "sparse", "time_encoding", "full_attention", "time_weights", "scalars")),
-            epipolar=False,
-        )
+        ViewTime(sparse_layers=text).options()
 
 
 @pytest.mark.parametrize("text", ["9" * 400 + "GB", "1" * 16 + "MB", "٤GB"])
