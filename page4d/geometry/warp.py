@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras, camera_rays, has_depth, world_points
+from page4d.geometry.camera import Cameras, camera_rays, has_depth
 
 
 class WarpedPixels(NamedTuple):
@@ -71,7 +71,8 @@ class RayWarp(NamedTuple):
     ) -> Float[Tensor, "*rays"]:
         """Return how fast projections into an image of (height, width) move with log depth; 0 outside of it."""
         warped = self.at(depth, min_depth)
-        slope = (self.directions[..., :2] - warped.pixels * self.directions[..., 2:]).norm(dim=-1)
+        (across, down, ahead), (column, row) = self.directions.unbind(-1), warped.pixels.unbind(-1)
+        slope = torch.hypot(across - column * ahead, down - row * ahead)
         found: Tensor = depth * slope / warped.depth.clamp(min=min_depth) * warped.visible(size, min_depth)
         return found
 
@@ -95,9 +96,15 @@ def viewing_angles(
     depth: Float[Tensor, "*batch H W"], camera: Cameras, other: Cameras
 ) -> Float[Tensor, "*batch H W"]:
     """Return the angle in degrees at which the rays of two cameras meet at the point of each pixel of the first."""
-    points = world_points(depth.to(camera.world_to_camera), camera)
-    rays = [functional.normalize(points - one.centers[..., None, None, :], dim=-1) for one in (camera, other)]
-    return torch.rad2deg((rays[0] * rays[1]).sum(dim=-1).clamp(-1, 1).acos())
+    center = (camera.world_to_camera @ other.camera_to_world)[..., :3, 3].to(depth)
+    rays = camera_rays(camera.intrinsics.to(depth), depth.shape[-2:]).unbind(-1)
+    from_other = [ray * depth - place[..., None, None] for ray, place in zip(rays, center.unbind(-1), strict=True)]
+
+    def product(first: Sequence[Tensor], second: Sequence[Tensor]) -> Tensor:
+        return sum((a * b for a, b in zip(first, second, strict=True)), torch.zeros_like(depth))
+
+    cosine = product(rays, from_other) / (product(rays, rays) * product(from_other, from_other)).sqrt()
+    return torch.rad2deg(cosine.clamp(-1, 1).acos())
 
 
 def sample(

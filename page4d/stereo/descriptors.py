@@ -79,7 +79,9 @@ def dense_descriptors(device: torch.device) -> DenseDescriptors | None:
 @lru_cache(maxsize=1)
 def _loaded(device: torch.device, path: Path) -> DenseDescriptors:
     network = of_kornia(lambda kornia: kornia.XFeat().net, path)
-    return DenseDescriptors(network.to(device).requires_grad_(False), *DESCRIPTOR_MODEL.sha256.values())
+    return DenseDescriptors(
+        network.to(device, memory_format=torch.channels_last).requires_grad_(False), *DESCRIPTOR_MODEL.sha256.values()
+    )
 
 
 def of_kornia(build: Callable[[Any], Any], path: Path, name: Callable[[str], str] = str, *buffers: str) -> Any:

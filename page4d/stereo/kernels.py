@@ -167,24 +167,26 @@ def _add_messages(
 
 def correlate(
     source: Float[Tensor, "B 3 H W"],
+    mean: Float[Tensor, "B 3 H W"],
+    variance: Float[Tensor, "B H W"],
     target: Float[Tensor, "B 3 h w"],
     warp: RayWarp,
     depth: Float[Tensor, "B H W"],
     factors: Float[Tensor, "K one_or_H one_or_W"],
-    means: Float[Tensor, "B 4 H W"],
     least: tuple[float, float],
 ) -> Float[Tensor, "B H K W"]:
     """Correlate windows as `page4d.stereo.sweep.correlate`.
 
-    `warp` leads to positions as `sample_grid` counts. `means` over the windows of the source are those of the colors
-    and their variance; `least` are the smallest depth in the target and the number that is added to variances.
+    `mean` and `variance` are those of the windows of the source. `warp` leads to positions as `sample_grid` counts;
+    it is that of three rays, of which x, y and 1 times make the ray of a pixel. `least` are the smallest depth in the
+    target and the number that is added to variances.
     """
     correlation = depth.new_empty(*depth.shape[:2], len(factors), depth.shape[2])
     for frame, found in enumerate(correlation):
         colors = target.new_zeros(target.shape[-2] + 2, target.shape[-1], 4)  # none is read beyond the last one
         colors[:-2, :, :3] = target[frame].movedim(0, -1)
-        rays = warp.directions[frame, 0].movedim(-1, 0), warp.origin[frame].flatten()
-        tensors = (found, source[frame], means[frame], colors, *rays, depth[frame], factors)
+        axes = torch.cat([warp.directions[frame], warp.origin[frame].reshape(1, 3)])
+        tensors = (found, source[frame], mean[frame], variance[frame], colors, axes, depth[frame], factors)
         _write_correlation(len(factors), *(tensor.contiguous().numpy() for tensor in tensors), *least)
     return correlation
 
@@ -195,10 +197,10 @@ def _write_correlation(
     last: int,
     correlation: Array,
     source: Array,
-    means: Array,
+    mean: Array,
+    variance: Array,
     target: Array,
-    directions: Array,
-    origin: Array,
+    axes: Array,
     depth: Array,
     factors: Array,
     least_depth: float,
@@ -206,9 +208,10 @@ def _write_correlation(
 ) -> None:
     """Write the NCC of 5x5 windows of the source [3, H, W] and the target for some labels of [H, K, W].
 
-    The target [h + 2, w, 4] has zeros after colors and rows; `factors` are [K, H, W] or [K, 1, 1]. Of every pixel of
-    the target five numbers are summed over windows: its colors, the sum of their squares, and that of their products
-    with the source. The sums over columns of five rows are kept.
+    The target [h + 2, w, 4] has zeros after colors and rows; `factors` are [K, H, W] or [K, 1, 1]; `axes` are the
+    directions of the three rays of the warp, and its origin. Of every pixel of the target five numbers are summed
+    over windows: its colors, the sum of their squares, and that of their products with the source. The sums over
+    columns of five rows are kept.
     """
     height, width = depth.shape
     columns, rows = target.shape[1], target.shape[0] - 2
@@ -232,12 +235,15 @@ def _write_correlation(
                 else:
                     for x in range(width):
                         distance[x] = depth[y, x] * factors[label, y, x]
-                seen = is_seen[y % 3]
+                seen, below = is_seen[y % 3], np.float32(y) + _HALF
+                start = axes[1] * below + axes[2]
                 for x in range(width):
-                    ahead = origin[2] + directions[2, y, x] * distance[x]
+                    beside = np.float32(x) + _HALF
+                    ahead = axes[3, 2] + (axes[0, 2] * beside + start[2]) * distance[x]
                     scale = _ONE / max(ahead, nearest)
-                    column = ((origin[0] + directions[0, y, x] * distance[x]) * scale + _ONE) * (_HALF * right)
-                    row = ((origin[1] + directions[1, y, x] * distance[x]) * scale + _ONE) * (_HALF * bottom)
+                    column = (axes[3, 0] + (axes[0, 0] * beside + start[0]) * distance[x]) * scale
+                    row = (axes[3, 1] + (axes[0, 1] * beside + start[1]) * distance[x]) * scale
+                    column, row = (column + _ONE) * (_HALF * right), (row + _ONE) * (_HALF * bottom)
                     inside = (column > _ZERO) & (column < right) & (row > _ZERO) & (row < bottom)
                     seen[x] = _ONE if inside & (ahead > nearest) else _ZERO
                     column, row = column - _HALF, row - _HALF
@@ -280,10 +286,10 @@ def _write_correlation(
                     square = (sums[0, 3, x] + sums[1, 3, x] + sums[2, 3, x] + sums[3, 3, x] + sums[4, 3, x]) * norm
                     product = (sums[0, 4, x] + sums[1, 4, x] + sums[2, 4, x] + sums[3, 4, x] + sums[4, 4, x]) * norm
                     covariance = product - (
-                        red * means[0, center, x] + green * means[1, center, x] + blue * means[2, center, x]
+                        red * mean[0, center, x] + green * mean[1, center, x] + blue * mean[2, center, x]
                     )
                     spread = max(square - (red * red + green * green + blue * blue), _ZERO) + flat
-                    spread *= max(means[3, center, x], _ZERO) + flat
+                    spread *= max(variance[center, x], _ZERO) + flat
                     found[x] = covariance / np.sqrt(spread) * seen[x]
 
 

@@ -6,6 +6,7 @@ columns of the image.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -168,8 +169,9 @@ def sweep_planes(
             part = slice(start, start + at_once)
             prior = sigma[:, part].to(hypotheses).flatten(0, 1)
             score = -(hypotheses[:, None] / prior[..., None, :]).square() / 2
+            source = Windows.of(images[place][:, part].flatten(0, 1))
             for other in others:
-                source, target = (images[view][:, part].flatten(0, 1) for view in (place, other))
+                target = images[other][:, part].flatten(0, 1)
                 from_camera, to_camera = (
                     cameras[:, part, view].map(lambda values: values.flatten(0, 1)) for view in (place, other)
                 )
@@ -189,8 +191,22 @@ def sweep_planes(
     return corrections
 
 
+class Windows(NamedTuple):
+    """Images, and the means of colors over the windows of their pixels, with the variance."""
+
+    images: Float[Tensor, "B 3 H W"]
+    mean: Float[Tensor, "B 3 H W"]
+    variance: Float[Tensor, "B H W"]
+
+    @classmethod
+    def of(cls, images: Float[Tensor, "B 3 H W"]) -> "Windows":
+        """Return the windows of images."""
+        mean = window_means(images, _WINDOW)
+        return cls(images, mean, window_means(images.square().sum(dim=1), _WINDOW) - mean.square().sum(dim=1))
+
+
 def correlate(
-    source: Float[Tensor, "B 3 H W"],
+    source: Windows,
     target: Float[Tensor, "B 3 h w"],
     source_cameras: Cameras,
     target_cameras: Cameras,
@@ -198,14 +214,14 @@ def correlate(
     factors: Float[Tensor, "K one_or_H one_or_W"],
 ) -> Float[Tensor, "B H K W"]:
     """Return the NCC of windows for every factor of depth; 0 where the pixel is not visible."""
-    rays = camera_rays(source_cameras.intrinsics.to(depth), source.shape[-2:])
-    mean = window_means(source, _WINDOW)
-    variance = window_means(source.square().sum(dim=1), _WINDOW) - mean.square().sum(dim=1)
+    if kernels.apply_to(source.images, target, depth):
+        # The rays of pixels are linear in their coordinates.
+        axes = ray_warp(source_cameras.intrinsics.inverse().mT, source_cameras, target_cameras)
+        warp = axes.on_grid(target.shape[-2:]).to(depth)
+        return kernels.correlate(*source, target, warp, depth, factors, (_MIN_DEPTH, _MIN_VARIANCE))
+    rays = camera_rays(source_cameras.intrinsics.to(depth), depth.shape[-2:])
     warp = ray_warp(rays[:, None], source_cameras, target_cameras).on_grid(target.shape[-2:])
-    if kernels.apply_to(source, target, depth):
-        means = torch.cat([mean, variance[:, None]], dim=1)
-        return kernels.correlate(source, target, warp, depth, factors, means, (_MIN_DEPTH, _MIN_VARIANCE))
-    correlation = depth.new_zeros(len(source), source.shape[-2], len(factors), source.shape[-1])
+    correlation = depth.new_zeros(*depth.shape[:2], len(factors), depth.shape[2])
     at_once = max(1, _MAX_SAMPLES // depth.numel())
     for start in range(0, len(factors), at_once):
         part = slice(start, start + at_once)
@@ -213,9 +229,9 @@ def correlate(
         images = sample_grid(target, grid).transpose(1, 2)  # B K 3 H W
         target_mean = window_means(images, _WINDOW)
         target_variance = window_means(images.square().sum(dim=2), _WINDOW) - target_mean.square().sum(dim=2)
-        products = window_means((source[:, None] * images).sum(dim=2), _WINDOW)
-        covariance = products - (mean[:, None] * target_mean).sum(dim=2)
-        similarity = ncc(covariance, variance[:, None], target_variance, _MIN_VARIANCE)
+        products = window_means((source.images[:, None] * images).sum(dim=2), _WINDOW)
+        covariance = products - (source.mean[:, None] * target_mean).sum(dim=2)
+        similarity = ncc(covariance, source.variance[:, None], target_variance, _MIN_VARIANCE)
         visible = (target_depth > _MIN_DEPTH) & (grid[..., 0].abs() < 1) & (grid[..., 1].abs() < 1)
         correlation[:, :, part] = (similarity * visible).transpose(1, 2)
     return correlation
@@ -399,7 +415,7 @@ def sweep_around(
     hypotheses = torch.arange(-reach, reach + 1, device=depth.device, dtype=depth.dtype)
     factors = (hypotheses[:, None, None] * step).exp()
     score = (-(hypotheses / _SIGMA_PX).square() / 2)[:, None].expand(1, len(depth), -1, depth.shape[1]).clone()
-    source = images[view][None, :, rows, columns]
+    source = Windows.of(images[view][None, :, rows, columns])
     for other, usable in seen.items():
         found = correlate(source, images[other][None], camera[None], cameras[other][None], depth[None], factors)
         score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0).mul_(usable[:, None]), alpha=_WEIGHT)
@@ -442,14 +458,12 @@ def match_on_lines(
     ends = [warp.at(depth * factor, _LEAST_DEPTH).pixels[rate > 0] for factor in (factors[0], factors[-1])]
     along = functional.normalize((ends[1] - ends[0]).mean(dim=0), dim=0).to(other.intrinsics)
     across = torch.stack([-along[1], along[0]])
-    scores = []
+    source, scores = Windows.of(picture[None, :, rows, columns]), []
     for offset in (0.0, -_ASIDE_PX, _ASIDE_PX, -_AWAY_PX, _AWAY_PX):
         displaced = other.intrinsics.clone()
         displaced[0, :2, 2] += offset * across
         target = replace(other, intrinsics=displaced)
-        found = correlate(
-            picture[None, :, rows, columns], images[second][None], camera[None], target, depth[None], factors
-        )
+        found = correlate(source, images[second][None], camera[None], target, depth[None], factors)
         scores.append(found[0].amax(dim=1))
     compared = torch.stack(scores)
     compared = compared[:, (rate > 0) & (compared != 0).all(dim=0)]

@@ -13,7 +13,7 @@ from page4d.geometry.warp import ray_warp
 from page4d.stereo import kernels
 from page4d.stereo.descriptors import _products
 from page4d.stereo.edges import upsample
-from page4d.stereo.sweep import aggregate_scores, correlate
+from page4d.stereo.sweep import Windows, aggregate_scores, correlate
 
 pytest.importorskip("numba")
 
@@ -28,7 +28,7 @@ def camera(batch: int, position: tuple[float, float, float], size: tuple[int, in
 
 
 def correlation(batch: int, size: tuple[int, int], target: tuple[int, int], factors: Tensor) -> Callable[[], Tensor]:
-    images = torch.rand(batch, 3, *size), torch.rand(batch, 3, *target)
+    images = Windows.of(torch.rand(batch, 3, *size)), torch.rand(batch, 3, *target)
     cameras = camera(batch, (0.0, 0.0, 0.0), size), camera(batch, (0.3, -0.2, 1.0), target)
     depth = torch.where(torch.rand(batch, *size) < 0.1, 0.5, 1.6 + 3 * torch.rand(batch, *size))  # some are behind
     return lambda: correlate(*images, *cameras, depth, factors)
