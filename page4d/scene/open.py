@@ -222,7 +222,9 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
         scale=calibration.scale,
         up=calibration.up,
         world_offset=offset,
-        calibration=f"{calibration.path.name} ({calibration.format})",
+        calibration=name
+        if (name := calibration.path.name) == calibration.format
+        else f"{name} ({calibration.format})",
         other_files=(*scene.other_files, options.calibration),
         notices=(
             *scene.notices,

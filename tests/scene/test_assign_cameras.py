@@ -77,7 +77,7 @@ def test_cameras_are_matched_by_name_in_any_order(folder: Path, tmp_path: Path) 
     for view, count in zip(scene.views, (1, 2, 0), strict=True):
         assert view.camera is not None
         np.testing.assert_allclose(view.camera.world_to_camera, pose(0.1 * count))
-    assert scene.calibration == "cameras.json (cameras.json)"
+    assert scene.calibration == "cameras.json"
 
 
 def test_cameras_are_matched_in_file_order_on_request(folder: Path, tmp_path: Path) -> None:
