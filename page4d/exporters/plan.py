@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.choices import ImageFormat, Pinhole, UpAxis
+from page4d.choices import ImageFormat, Pinhole, UpAxis, WorldFrame
 from page4d.errors import InputError, OutputError, UsageError, counted, listed, size_of, unknown_name
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, Layout, PictureUse, Points
 from page4d.exporters.job import ExportJob, ExportView
@@ -135,8 +135,10 @@ def _max_points(format: Format, settings: ExportSettings) -> int:
 
 def upward_of(output: Output, given: UpAxis) -> Upward:
     """Return what points up in the world of a run."""
-    cameras = output.cameras
-    is_calibrated = output.run.scene.calibration is not None and output.run.settings.get("poses", "input") == "input"
+    cameras, run = output.cameras, output.run
+    is_calibrated = run.scene.calibration is not None and run.settings.get("poses", "input") == "input"
+    is_first_camera = run.world is not None and run.world.frame is WorldFrame.FIRST_CAMERA
+    is_calibrated &= run.registration is None and not is_first_camera
     return choose_up(given, cameras.world_to_camera.numpy(), known=cameras.up, is_calibrated=is_calibrated)
 
 

@@ -11,8 +11,10 @@ import torch
 
 from page4d.choices import UpAxis
 from page4d.exporters.export import export
+from page4d.exporters.plan import upward_of
 from page4d.exporters.world import Upward, choose_up, export_world
 from page4d.geometry.rotation import turn_up
+from page4d.output.record import RegistrationRecord, SceneRecord, WorldRecord
 from tests.exporters.capture import Capture
 
 AXES = [axis for axis in UpAxis if axis is not UpAxis.AUTO]
@@ -123,6 +125,26 @@ def test_a_given_axis_is_taken_and_else_that_of_an_upright_world() -> None:
     for given, axis, text in ((UpAxis.X, UpAxis.X, "given"), (UpAxis.AUTO, UpAxis.Y, "the world is upright")):
         found = choose_up(given, poses, known=UpAxis.Y, is_calibrated=True)
         assert (found.axis, found.vector.tolist(), found.found) == (axis, list(axis.vector), text)
+
+
+@pytest.mark.parametrize(
+    ("update", "is_turned"),
+    [
+        ({}, False),
+        ({"registration": RegistrationRecord(asked="auto", cameras=[], pairs=[])}, True),
+        ({"world": WorldRecord(frame="first-camera")}, True),
+        ({"settings": {"poses": "predicted"}}, True),
+    ],
+)
+def test_axes_of_a_calibration_are_kept_and_those_of_the_first_camera_not(
+    update: dict[str, Any], is_turned: bool, capture: Capture
+) -> None:
+    poses = torch.from_numpy(rig(tilted(6), arc=90))[:, : len(capture.output.view_names)]
+    before = capture.output.cameras
+    cameras = replace(before, world_to_camera=poses.expand_as(before.world_to_camera))
+    run = capture.output.run.model_copy(update={"scene": SceneRecord(name="a", calibration="rig.toml"), **update})
+    found = upward_of(replace(capture.output, cameras=cameras, run=run), UpAxis.AUTO).vector
+    assert np.allclose(found, tilted(6) if is_turned else [0, 0, 1])
 
 
 def test_the_exports_of_a_tilted_world_stand_upright(capture: Capture, tmp_path: Path) -> None:
