@@ -247,7 +247,7 @@ def test_modules_import_viser_only_inside_functions_and_for_types(file):
             assert "from viser" not in ast.unparse(statement)
 
 
-def test_a_world_without_an_axis_that_points_up_stands_on_the_mean_of_its_cameras(capture):
+def test_a_world_without_an_axis_that_points_up_stands_as_its_cameras_do(capture):
     poses = capture.output.cameras.world_to_camera
     rolled = torch.eye(4, dtype=poses.dtype)
     rolled[:2, :2] = torch.tensor([[0.8, -0.6], [0.6, 0.8]], dtype=poses.dtype)
