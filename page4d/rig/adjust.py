@@ -17,10 +17,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from page4d.rig.lens import START_FOCAL
-from page4d.rig.records import Array, Evidence, PairPose, exp_rotation
-
-NUM_JOINTS = 33
-"""Landmarks of BlazePose."""
+from page4d.rig.records import NUM_JOINTS, Array, Evidence, PairPose, exp_rotation
 
 _Indices = NDArray[np.int64]
 

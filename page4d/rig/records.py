@@ -105,6 +105,15 @@ class RigCamera:
         return replace(self, world_to_camera=pose)
 
 
+NUM_JOINTS = 33
+"""Landmarks of BlazePose."""
+
+EXCHANGED_JOINTS = np.array(
+    [0, 4, 5, 6, 1, 2, 3, 8, 7, 10, 9, *np.arange(11, NUM_JOINTS).reshape(-1, 2)[:, ::-1].ravel()], dtype=np.int64
+)
+"""For every landmark its counterpart on the other side of the body."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Tracklet:
     """Body keypoints of one person in one view over n instants, in increasing order, with gaps.

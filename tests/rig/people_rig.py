@@ -10,13 +10,12 @@ from numpy.typing import NDArray
 from page4d.choices import Registration
 from page4d.options import RegisterSettings
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.records import FocalSource, Lens, Tracklet, ViewPeople
+from page4d.rig.records import NUM_JOINTS, FocalSource, Lens, Tracklet, ViewPeople
 
 Array = NDArray[np.float64]
 
 IMAGE_SIZE = (1080, 1920)
 FOCAL_PX = 1650.0
-NUM_JOINTS = 33
 PERSON_HEIGHT = 1.7
 
 SWAPPED_SIDES = np.array(

@@ -9,9 +9,10 @@ import torch
 
 from page4d.geometry.transforms import camera_centers
 from page4d.rig import adjust as adjustment
-from page4d.rig.adjust import NUM_JOINTS, Adjustment, Observations, adjust, merge_tracks, triangulate
+from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks, triangulate
 from page4d.rig.graph import Placement, choose_links, choose_pairs, confirmed, connected_parts, place
 from page4d.rig.records import (
+    NUM_JOINTS,
     Array,
     Evidence,
     Lens,

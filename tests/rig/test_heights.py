@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from page4d.rig.adjust import NUM_JOINTS, Observations
+from page4d.rig.adjust import Observations
 from page4d.rig.length import person_height
-from page4d.rig.records import Array
+from page4d.rig.records import NUM_JOINTS, Array
 from tests.rig.people_rig import PERSON_HEIGHT, Filming, film_people
 
 

@@ -9,8 +9,9 @@ from PIL import Image
 
 from page4d.choices import MaskMeaning
 from page4d.geometry.distortion import Distortion, LensModel
+from page4d.rig.epipolar import undistorted_pixels
 from page4d.rig.lens import lenses_of
-from page4d.rig.texture import MAX_INSTANTS, ROOT_SIFT, extract_texture, undistorted_pixels
+from page4d.rig.texture import MAX_INSTANTS, ROOT_SIFT, extract_texture
 from page4d.scene.images import probe_image_folder
 from page4d.scene.open import open_scene
 from page4d.scene.records import PairedFrames, Scene

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from page4d.rig.records import FocalSource, Lens, RigCamera, Tracklet, ViewPeople
+from page4d.rig.records import NUM_JOINTS, FocalSource, Lens, RigCamera, Tracklet, ViewPeople
 
-NUM_JOINTS = 33
 FRAME_S = 1 / 30
 
 

@@ -36,7 +36,7 @@ from page4d.rig.people.model import (
     is_fetched,
     pose_model,
 )
-from page4d.rig.records import Array, Lens, Tracklet, ViewPeople
+from page4d.rig.records import EXCHANGED_JOINTS, NUM_JOINTS, Array, Lens, Tracklet, ViewPeople
 from page4d.scene.identity import identify
 from page4d.scene.image_file import in_8_bits
 from page4d.scene.records import FrameSource, Scene, View
@@ -149,34 +149,16 @@ def detect_regions(model: PoseModel, image: Pyramid, size: tuple[int, int]) -> l
 
 def decode(raw: Float[Array, "2254 12"], logits: Float[Array, " 2254"]) -> list[Float[Array, "4 2"]]:
     """Return the keypoints of people in units of the input, the best first: hip centre, scale point, and two more."""
-    scores = 1 / (1 + np.exp(-np.clip(logits, -100, 100)))
+    scores = _sigmoid(logits)
     chosen = np.flatnonzero(scores >= MIN_SCORE)
     chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
     values = raw[chosen] / DETECTOR_SIDE
     centre = anchors()[chosen]
-    boxes = np.concatenate(
-        [values[:, :2] + centre - values[:, 2:4] / 2, values[:, :2] + centre + values[:, 2:4] / 2], 1
-    )
+    boxes = np.concatenate([values[:, :2] + centre - values[:, 2:4] / 2, values[:, 2:4]], axis=1)
     keypoints = values[:, 4:].reshape(-1, 4, 2) + centre[:, None]
-    return [keypoints[index] for index in suppress_overlapping(boxes)[:MAX_PEOPLE]]
+    kept = cv2.dnn.NMSBoxes(boxes.tolist(), scores[chosen].tolist(), 0.0, MAX_OVERLAP)
+    return [keypoints[index] for index in kept[:MAX_PEOPLE]]
 
-
-def suppress_overlapping(boxes: Float[Array, "n 4"]) -> list[int]:
-    """Return the indices of the boxes (left, top, right, bottom) that overlap no earlier kept box."""
-    kept: list[int] = []
-    for index, box in enumerate(boxes):
-        others = boxes[kept]
-        low, high = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
-        shared = np.prod(np.clip(high - low, 0, None), axis=1)
-        areas = np.prod(np.clip(others[:, 2:] - others[:, :2], 0, None), axis=1)
-        union = areas + float(np.prod(np.clip(box[2:] - box[:2], 0, None))) - shared
-        if not np.any(shared > MAX_OVERLAP * union):
-            kept.append(index)
-    return kept
-
-
-NUM_JOINTS = 33
-"""Landmarks of the body; the six others are auxiliary points, the first two of which define the next region."""
 
 MIN_FLAG = 0.5
 """Least probability that a region shows a person."""
@@ -187,9 +169,8 @@ MIN_PEAK = 0.5
 _WINDOW = 3
 """Half of the window of the centroid, in cells of a heatmap."""
 
-_SIDES = [pair + side for pair in range(11, NUM_JOINTS, 2) for side in (1, 0)]
-_MIRRORED = np.array([0, 4, 5, 6, 1, 2, 3, 8, 7, 10, 9, *_SIDES, *range(NUM_JOINTS, 39)])
-"""The landmark of the other side of the body, for each landmark."""
+_MIRRORED = np.array([*EXCHANGED_JOINTS, *range(NUM_JOINTS, 39)])
+"""For each landmark that of the other side. Auxiliary points follow those of the body; two define the next region."""
 
 _AGREEMENT = 0.2
 """Difference between a landmark and that of the mirrored crop, in body scales, at which its visibility falls to 1/e.

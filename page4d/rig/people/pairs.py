@@ -15,7 +15,7 @@ from page4d.rig.epipolar import (
     relative_pose_of,
     sampson_errors,
 )
-from page4d.rig.records import Lens, PointMatches, RigCamera, Tracklet, ViewPeople
+from page4d.rig.records import EXCHANGED_JOINTS, Lens, PointMatches, RigCamera, Tracklet, ViewPeople
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -35,11 +35,6 @@ MIN_IN_FRONT = 0.5
 MIN_JOINT_WEIGHT = 0.1
 """Visibility below which a joint is not used; results do not change between 0.1 and 0.7."""
 
-
-EXCHANGED_JOINTS = np.array(
-    [0, 4, 5, 6, 1, 2, 3, 8, 7, 10, 9, *np.arange(11, 33).reshape(-1, 2)[:, ::-1].ravel()], dtype=np.int64
-)
-"""For every BlazePose landmark its counterpart on the other side of the body."""
 
 MIN_EXCHANGE_GAIN = 0.2
 """Increase of the mean support of two tracklets by exchanging sides that indicates sides confused by the pose model.
