@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
 from page4d.rig.lens import START_FOCAL
+from page4d.rig.people.pairs import TOLERANCE
 from page4d.rig.records import NUM_JOINTS, Array, Evidence, PairPose, exp_rotation
 
 _Indices = NDArray[np.int64]
@@ -391,8 +392,8 @@ _INDEPENDENT = 4.0
 exact, so that more observations gain little. On `treadmill` (people, 1500 per view) lines are 16 px off, with 17 px
 expected; on `caliscope_a` (texture, 770) 4.0 and 2.3 px, on `tabletop` (texture) 0.8 and 1.8 px."""
 
-RESIDUAL_LIMIT = 0.009
-"""Median residual in focal lengths, the threshold of pairs, beyond which a camera does not fit the others."""
+RESIDUAL_LIMIT = TOLERANCE
+"""Median residual in focal lengths beyond which a camera does not fit the others."""
 
 _GRID = 5
 _DEPTHS = (0.25, 0.75)

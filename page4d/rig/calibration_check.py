@@ -30,7 +30,7 @@ from page4d.rig.graph import Pair, choose_pairs
 from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
-from page4d.rig.people.pose import quick_people_pose
+from page4d.rig.people.pose import MIN_RATIO, MIN_SCORE, quick_people_pose
 from page4d.rig.records import (
     Array,
     Evidence,
@@ -173,9 +173,6 @@ MAX_PARTNERS = 6
 
 MAX_CONTRADICTED = 0.3
 """Score of the calibration below which a pair contradicts it, if people place its cameras elsewhere."""
-
-MIN_STRICT, MIN_CONTROL_RATIO = 0.43, 1.4
-"""Smallest score of an estimated pose, and its ratio to that of shuffled instants: those of the registration."""
 
 MIN_CONTRADICTION_DEG = 10.0
 """Smallest angle between the calibrated and the estimated relative pose: bias of the keypoints alone gives up to 5
@@ -729,7 +726,7 @@ def _best_pose_score(check: _Check, pair: Pair) -> float | None:
     shared, (first, second) = check.shared[pair], (check.cameras[view] for view in pair)
     people = shared.people.thinned(MAX_ESTIMATED)
     found = quick_people_pose(people)
-    if found is None or found.score < MIN_STRICT:
+    if found is None or found.score < MIN_SCORE:
         return None
     given = relative_pose_of(first.world_to_camera, second.world_to_camera)
     if given is not None:
@@ -740,4 +737,4 @@ def _best_pose_score(check: _Check, pair: Pair) -> float | None:
     if check.is_texture(pair):
         return found.score
     control = quick_people_pose(people.shuffled())
-    return found.score if control is None or found.score >= MIN_CONTROL_RATIO * control.score else None
+    return found.score if control is None or found.score >= MIN_RATIO * control.score else None

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
-from page4d.options import RegisterSettings
+from page4d.options import MAX_REGISTRATION_INSTANTS, RegisterSettings
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.learned import learned_method
 from page4d.rig.lens import lenses_of
@@ -20,9 +20,6 @@ from page4d.rig.samples import ViewSample, sample_views, with_content
 from page4d.rig.texture import ROOT_SIFT, TextureMethod, ViewTexture, extract_texture
 from page4d.scene.records import Scene
 from page4d.scene.timeline import build_timeline
-
-MAX_INSTANTS = 100
-"""Registration of people gains little beyond 25 to 50 instants of varied poses."""
 
 MAX_RATE_HZ = 30.0
 """Within a run, instants closer than this show nearly the same pose."""
@@ -34,7 +31,7 @@ _SLACK = 0.9
 """Rates of real cameras vary: 59.94 Hz is 60 Hz."""
 
 
-def choose_instants(times: Float[Array, " T"], max_instants: int = MAX_INSTANTS) -> tuple[int, ...]:
+def choose_instants(times: Float[Array, " T"], max_instants: int = MAX_REGISTRATION_INSTANTS) -> tuple[int, ...]:
     """Return the increasing indices of at most `max_instants` of some increasing times in seconds.
 
     Every n-th instant, so that consecutive ones are at least about 1 / `MAX_RATE_HZ` apart; of a longer capture, runs
