@@ -22,35 +22,31 @@ from page4d.output.points import voxel_subset
 from page4d.output.reader import Output
 
 
-def point_spacing(xyz: NDArray[np.float32], k: int = 3, sample: int = 10_000) -> float:
-    """Return the median distance from a point to its k-th neighbour, in the unit of the points.
+def point_spacing(xyz: NDArray[np.float32]) -> float:
+    """Return the median distance from a point [N, 3] to its third neighbour, or the farthest of fewer; 0 without one.
 
-    Args:
-        xyz: points [N, 3].
-        k: which neighbour, from 1; in a cloud of k points or fewer the farthest.
-        sample: number of points, at regular steps through the cloud, from which the distance is measured.
-
-    Returns:
-        The distance; 0 for fewer than two points.
+    It is measured from points at regular steps through the cloud.
     """
     if len(xyz) < 2:
         return 0.0
-    neighbour = min(k, len(xyz) - 1) + 1  # the nearest is the point itself
-    return _median_distance(xyz, xyz, neighbour, sample)
+    return _median_distance(xyz, xyz, min(3, len(xyz) - 1) + 1)  # the nearest is the point itself
 
 
-def surface_distance(first: NDArray[np.float32], second: NDArray[np.float32], sample: int = 10_000) -> float:
+def surface_distance(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     """Return the median distance from a point of one cloud [N, 3] to the nearest of another [M, 3].
 
     For two measurements of one surface it is the larger of their noise and about half the distance between points;
-    0 if one has no points. `sample` is the number of points of the second cloud, at regular steps through it, from
-    which the distance is measured.
+    0 if one has no points.
     """
-    return _median_distance(first, second, 1, sample) if len(first) and len(second) else 0.0
+    return _median_distance(first, second, 1) if len(first) and len(second) else 0.0
 
 
-def _median_distance(xyz: NDArray[np.float32], queries: NDArray[np.float32], neighbour: int, sample: int) -> float:
-    places = np.linspace(0, len(queries) - 1, min(sample, len(queries))).astype(np.int64)
+_SAMPLE = 10_000
+"""Points, at regular steps through a cloud, from which a distance is measured."""
+
+
+def _median_distance(xyz: NDArray[np.float32], queries: NDArray[np.float32], neighbour: int) -> float:
+    places = np.linspace(0, len(queries) - 1, min(_SAMPLE, len(queries))).astype(np.int64)
     tree = cKDTree(xyz, balanced_tree=False, compact_nodes=False)  # built faster, for few queries
     distances, _ = tree.query(queries[places], k=[neighbour])
     return float(np.median(distances))

@@ -112,15 +112,11 @@ def nearest_rotation(matrix: Float[Tensor, "*batch 3 3"]) -> Float[Tensor, "*bat
     return nearest
 
 
-def mean_rotation(
-    matrices: Float[Tensor, "*batch K 3 3"], weights: Float[Tensor, "*batch K"] | None = None
-) -> Float[Tensor, "*batch 3 3"]:
+def mean_rotation(matrices: Float[Tensor, "*batch K 3 3"]) -> Float[Tensor, "*batch 3 3"]:
     """Return the chordal L2 mean of K rotations.
 
     Source: Hartley et al., "Rotation averaging", IJCV 2013, section 5.3.
     """
-    if weights is not None:
-        matrices = matrices * weights[..., None, None]
     total: Tensor = matrices.sum(-3)
     return nearest_rotation(total)
 

@@ -21,17 +21,15 @@ _FLOAT_BYTES = 4
 _MIN_QUERIES = 256
 
 
-def default_limits(
-    config: NetworkConfig, sizes: Iterable[tuple[int, int]], device: torch.device, share: float = 1.0
-) -> ForwardLimits:
+def default_limits(config: NetworkConfig, sizes: Iterable[tuple[int, int]], device: torch.device) -> ForwardLimits:
     """Return limits under which a layer allocates a small part of the memory of a device at once.
 
-    `sizes` are the (height, width) of images in pixels; `share` scales the part of the memory. They depend on the
-    memory of the device, not on what is free, so that a run can be repeated. None on the meta device.
+    `sizes` are the (height, width) of images in pixels. They depend on the memory of the device, not on what is free,
+    so that a run can be repeated. None on the meta device.
     """
     if device.type == "meta":
         return NO_LIMITS
-    return limits_within(config, sizes, share * _bytes_at_once(device))
+    return limits_within(config, sizes, _bytes_at_once(device))
 
 
 def limits_within(config: NetworkConfig, sizes: Iterable[tuple[int, int]], num_bytes: float) -> ForwardLimits:

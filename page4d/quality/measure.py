@@ -284,10 +284,10 @@ class _Spread:
         self._mean += change / self._count.clamp(min=1)
         self._squares += change * torch.where(used, value - self._mean, 0.0)
 
-    def deviation(self, min_count: int) -> Float[Tensor, "H W"]:
-        """Return the relative standard deviation, NaN at pixels with fewer than `min_count` values."""
+    def deviation(self) -> Float[Tensor, "H W"]:
+        """Return the relative standard deviation, NaN at pixels with fewer than two values."""
         found = (self._squares / (self._count - 1).clamp(min=1)).sqrt().float()
-        return torch.where(self._count >= min_count, found, torch.nan)
+        return torch.where(self._count >= 2, found, torch.nan)
 
 
 def measured_instants(num_times: int, most: int = MAX_INSTANTS) -> tuple[int, ...]:
@@ -320,7 +320,7 @@ def measure(
         if progress is not None:
             progress(number + 1, len(instants))
     assert example is not None
-    spreads = tuple(None if sums.depth is None else sums.depth.deviation(2) for sums in views)
+    spreads = tuple(None if sums.depth is None else sums.depth.deviation() for sums in views)
     found = tuple(_pair_quality(output, key, sums) for key, sums in sorted(pairs.items()))
     return Measurements(
         instants=instants,

@@ -143,8 +143,8 @@ class LoadedEncoder:
     info: WeightsInfo
 
 
-def load_encoder(path: Path, device: torch.device | str = "cpu") -> LoadedEncoder:
-    """Load an encoder in float32, with its configuration and provenance.
+def load_encoder(path: Path) -> LoadedEncoder:
+    """Load an encoder in float32 on the CPU, with its configuration and provenance.
 
     Raises:
         WeightsError: if the file is missing, damaged, of another kind or of another encoder.
@@ -152,7 +152,7 @@ def load_encoder(path: Path, device: torch.device | str = "cpu") -> LoadedEncode
     config, info = describe_encoder(path)
     with torch.device("meta"):
         encoder = build_encoder(config)
-    encoder.load_state_dict(_read_tensors(path, encoder.state_dict(), device), assign=True)
+    encoder.load_state_dict(_read_tensors(path, encoder.state_dict(), "cpu"), assign=True)
     return LoadedEncoder(encoder=encoder.eval(), config=config, info=info)
 
 

@@ -95,7 +95,7 @@ def test_outputs_match_the_recordings(name: str) -> None:
     transformed = network.transform(tokens, packing)
     assert_recorded(transformed[real], recorded["mid/transformer_out"][real])
     assert_recorded(network.forward_features(images, noise), recorded["mid/pooled"])
-    assert_recorded(network.classify(images, noise), recorded["output/logits"])
+    assert_recorded(network.head(network.forward_features(images, noise)), recorded["output/logits"])
 
 
 def some_images() -> list[Tensor]:

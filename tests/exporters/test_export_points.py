@@ -217,18 +217,18 @@ def grid(side: int, step: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("cloud", "options", "spacing"),
+    ("cloud", "spacing"),
     [
-        (grid(10, 0.25), {}, 0.25),
-        (grid(10, 0.25), {"sample": 50}, 0.25),  # neighbours are those of the whole cloud
-        (grid(30, 1.0), {"k": 7}, np.sqrt(2)),  # the diagonal of a square
-        (np.empty((0, 3), dtype=np.float32), {}, 0),
-        (np.zeros((1, 3), dtype=np.float32), {}, 0),
-        (np.float32([[0, 0, 0], [0, 3, 4]]), {}, 5),
+        (grid(10, 0.25), 0.25),
+        (np.empty((0, 3), dtype=np.float32), 0),
+        (np.zeros((1, 3), dtype=np.float32), 0),
+        (np.float32([[0, 0, 0], [0, 3, 4]]), 5),
     ],
-    ids=["grid", "sample", "seventh", "empty", "single", "pair"],
+    ids=["grid", "empty", "single", "pair"],
 )
 def test_the_spacing_of_points_is_the_distance_of_neighbours(
-    cloud: np.ndarray, options: dict[str, int], spacing: float
+    cloud: np.ndarray, spacing: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert points.point_spacing(cloud, **options) == pytest.approx(spacing)
+    assert points.point_spacing(cloud) == pytest.approx(spacing)
+    monkeypatch.setattr(points, "_SAMPLE", 50)  # neighbours are those of the whole cloud
+    assert points.point_spacing(cloud) == pytest.approx(spacing)

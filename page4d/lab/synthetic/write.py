@@ -5,7 +5,6 @@ import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 
 from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER
 from page4d.errors import OutputError, UsageError
-from page4d.formats.maps import quantize_depth
+from page4d.formats.maps import encode_image, quantize_depth
 from page4d.formats.tracks import write_tracks
 from page4d.formats.video import VideoFile
 from page4d.io.atomic import check_folder, open_atomic, output_error
@@ -67,37 +66,15 @@ def write_capture(
     if truth_motion:
         check_motion(capture)
     _make_empty(folder)
-    options = _TruthOptions(stride=truth_stride, motion=truth_motion)
-    with _removed_on_failure(folder):
-        _write(capture, folder, options, quality_crf, on_frame)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _TruthOptions:
-    """Number of frames between maps, and whether velocities and tracks are written."""
-
-    stride: int
-    motion: bool
-
-
-def _write(
-    capture: SyntheticCapture,
-    folder: Path,
-    options: _TruthOptions,
-    quality_crf: int,
-    on_frame: Callable[[int, int], None] | None,
-) -> None:
     truth = folder / "truth"
     starts: list[SurfacePoints] = []
-    for kind in ("depth", "dynamic", *(["motion", "objects"] if options.motion else [])):
-        for name in capture.view_names:
-            (truth / kind / name).mkdir(parents=True)
-    (truth / "cameras.json").write_text(json.dumps(camera_table(capture), indent=1) + "\n", encoding="utf-8")
-    record = capture_record(
-        capture, truth_stride=options.stride, truth_motion=options.motion, quality_crf=quality_crf
-    )
-    (truth / "capture.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    with ExitStack() as stack:
+    record = capture_record(capture, truth_stride=truth_stride, truth_motion=truth_motion, quality_crf=quality_crf)
+    with _removed_on_failure(folder), ExitStack() as stack:
+        for kind in ("depth", "dynamic", *(["motion", "objects"] if truth_motion else [])):
+            for name in capture.view_names:
+                (truth / kind / name).mkdir(parents=True)
+        (truth / "cameras.json").write_text(json.dumps(camera_table(capture), indent=1) + "\n", encoding="utf-8")
+        (truth / "capture.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         videos: list[VideoFile] = []
         for name in capture.view_names:
             file = stack.enter_context(open_atomic(folder / f"{name}.mp4"))
@@ -107,22 +84,22 @@ def _write(
             for view, name in enumerate(capture.view_names):
                 rendered = capture.rendered(time, view)
                 videos[view].add(quantize(rendered.image))
-                if time % options.stride == 0:
+                if time % truth_stride == 0:
                     millimetres, _ = quantize_depth(rendered.depth, rendered.depth > 0, METRIC_DEPTH_SCALE)
                     _write_png(truth / "depth" / name / f"{time:06d}.png", millimetres)
                     mask = rendered.dynamic.numpy().astype(np.uint8) * np.uint8(255)
                     _write_png(truth / "dynamic" / name / f"{time:06d}.png", mask)
-                if options.motion and time % options.stride == 0:
+                if truth_motion and time % truth_stride == 0:
                     levels = velocity_levels(frame_velocity(capture, rendered, time, view), rendered.depth)
                     _write_png(truth / "motion" / name / f"{time:06d}.png", levels)
                     _write_png(truth / "objects" / name / f"{time:06d}.png", object_levels(rendered))
-                if options.motion and time in start_times(capture):
+                if truth_motion and time in start_times(capture):
                     starts.append(track_starts(capture, rendered, time, view))
                 if on_frame is not None:
                     on_frame(time * capture.num_views + view + 1, capture.num_times * capture.num_views)
-    if options.motion:
-        write_tracks(truth / "tracks.npz", followed_tracks(capture, starts))
-        np.savez_compressed(truth / "object_poses.npz", poses=object_poses(capture), times=capture.times)
+        if truth_motion:
+            write_tracks(truth / "tracks.npz", followed_tracks(capture, starts))
+            np.savez_compressed(truth / "object_poses.npz", poses=object_poses(capture), times=capture.times)
 
 
 def camera_table(capture: SyntheticCapture) -> dict[str, object]:
@@ -237,8 +214,4 @@ def _removed_on_failure(folder: Path) -> Iterator[None]:
 
 def _write_png(path: Path, image: NDArray[np.uint8] | NDArray[np.uint16]) -> None:
     """Write a grayscale or RGB image; the folder must exist."""
-    image = image[..., ::-1] if image.ndim == 3 else image
-    written, encoded = cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 9])
-    if not written:
-        raise OutputError(f"'{path}' cannot be encoded", "choose a smaller image size")
-    path.write_bytes(encoded.tobytes())
+    path.write_bytes(encode_image(image, ".png", [cv2.IMWRITE_PNG_COMPRESSION, 9]))

@@ -1,7 +1,8 @@
 """Interface of image encoders, their output, and the checks that their configurations share."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from jaxtyping import Float
 from pydantic import Field
@@ -38,16 +39,25 @@ class Encoder(Protocol):
         """Encode each image independently."""
 
 
-def apply_head(head: nn.Module | None, features: Float[Tensor, "F C"]) -> Float[Tensor, "F classes"]:
-    """Return the class logits of feature vectors.
+class Classifier(nn.Module, ABC):
+    """An encoder with an optional classification head."""
 
-    Raises:
-        UsageError: if there is no head.
-    """
-    if head is None:
-        raise UsageError("this encoder has no classification head", "build it with num_classes")
-    logits: Tensor = head(features)
-    return logits
+    head: nn.Module | None
+
+    @abstractmethod
+    def forward_features(self, images: Any) -> Float[Tensor, "F C"]:
+        """Return one vector per image."""
+
+    def classify(self, images: Any) -> Float[Tensor, "F classes"]:
+        """Return the class logits.
+
+        Raises:
+            UsageError: if there is no head.
+        """
+        if self.head is None:
+            raise UsageError("this encoder has no classification head", "build it with num_classes")
+        logits: Tensor = self.head(self.forward_features(images))
+        return logits
 
 
 def check_multiple(name: str, number: int, divisor_name: str, divisor: int) -> None:

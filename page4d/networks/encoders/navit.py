@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from page4d.errors import ImageSizeError, UsageError
 from page4d.io.json_records import config_record
-from page4d.networks.encoders.base import DropPathRate, PatchTokens, apply_head, check_multiple
+from page4d.networks.encoders.base import Classifier, DropPathRate, PatchTokens, check_multiple
 from page4d.networks.layers.attention import Attention, Context, grid_positions
 from page4d.networks.layers.block import (
     INIT_STD,
@@ -85,7 +85,7 @@ class AttentionPool(nn.Module):
         return pooled + queries
 
 
-class NaViT(nn.Module):
+class NaViT(Classifier):
     """A pre-norm transformer on packed patches with factorized positions: one per row and one per column.
 
     Its norms have gains only, and queries and keys are normalized.
@@ -189,16 +189,6 @@ class NaViT(nn.Module):
         tokens = self.transform(self.embed(packing.patches, packing.positions), packing)
         pooled: Tensor = self.pool(tokens, packing)
         return pooled[packing.is_image]
-
-    def classify(
-        self, images: Images, noise: Sequence[Float[Tensor, " P"]] | None = None
-    ) -> Float[Tensor, "F classes"]:
-        """Return the class logits.
-
-        Raises:
-            UsageError: if there is no head.
-        """
-        return apply_head(self.head, self.forward_features(images, noise))
 
     def grid_of(self, images: Tensor) -> tuple[int, int]:
         """Return the number of rows and columns of patches of images.

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import islice
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float
@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from page4d.io.json_records import config_record
 from page4d.networks.encoders.base import (
+    Classifier,
     DropPathRate,
     PatchTokens,
-    apply_head,
     check_level,
     check_multiple,
     check_stages,
@@ -43,14 +43,31 @@ from page4d.networks.layers.execution import (
 from page4d.networks.layers.window import ShiftedWindowAttention, pad_to_multiple
 
 
-class PyramidConfig(Protocol):
-    """Fields that the configurations of hierarchical encoders share."""
+@config_record("encoder")
+class PyramidConfig(ABC):
+    """What the configurations of hierarchical encoders share; `image_size` is the nominal side of a square image.
+
+    Other sizes work too. Tokens are those of the last stage; with a `level`, all stages from that one on are fused on
+    its grid.
+    """
+
+    image_size: Side = 224
+    depths: Annotated[tuple[Depth, ...], Field(max_length=MAX_STAGES)]
+    num_heads: Annotated[tuple[Width, ...], Field(max_length=MAX_STAGES)]
+    mlp_ratio: Ratio = 4.0
+    level: OptionalDepth | None = None
+    num_classes: Classes | None = None
+    """Without a number there is no classification head."""
+
+    drop_path: DropPathRate = 0.0
 
     @property
-    def level(self) -> int | None:
-        """First level to fuse, whose grid the tokens have; without one, tokens are those of the last stage."""
+    def token_level(self) -> int:
+        """Stage whose grid the tokens have."""
+        return len(self.depths) - 1 if self.level is None else self.level
 
     @property
+    @abstractmethod
     def patch_size(self) -> int:
         """Side in pixels of the patch of a token."""
 
@@ -79,14 +96,13 @@ class LevelFusion(nn.Module):
         return fused
 
 
-class PyramidEncoder(nn.Module, ABC):
+class PyramidEncoder(Classifier):
     """Stages of shrinking feature maps; subclasses build the modules."""
 
     config: PyramidConfig
     stages: nn.ModuleList
     norm: nn.Module
     fusion: LevelFusion | None
-    head: nn.Module | None
 
     @abstractmethod
     def embed(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F rows columns C"]:
@@ -119,14 +135,6 @@ class PyramidEncoder(nn.Module, ABC):
         """Return one vector per image: the mean of the last stage."""
         return self.levels(images)[-1].mean(dim=(1, 2))
 
-    def classify(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F classes"]:
-        """Return the class logits.
-
-        Raises:
-            UsageError: if there is no head.
-        """
-        return apply_head(self.head, self.forward_features(images))
-
 
 def _upsample(maps: Float[Tensor, "F rows columns C"], factor: int) -> Float[Tensor, "F rows2 columns2 C"]:
     """Upsample bilinearly; every cell stays centred on the cells that it covers."""
@@ -135,30 +143,19 @@ def _upsample(maps: Float[Tensor, "F rows columns C"], factor: int) -> Float[Ten
 
 
 @config_record("encoder")
-class SwinConfig:
-    """Architecture of Swin; `image_size` is the nominal side in pixels of a square image, other sizes work too.
-
-    Stage i has patches of `first_patch` * 2^i pixels and the width `dim` * 2^i. Tokens are those of the last stage;
-    with a `level`, all stages from that one on are fused on its grid.
-    """
+class SwinConfig(PyramidConfig):
+    """Architecture of Swin. Stage i has patches of `first_patch` * 2^i pixels and the width `dim` * 2^i."""
 
     kind: Literal["swin"] = "swin"
-    image_size: Side = 224
     first_patch: Side = 4
     dim: Width = 96
     depths: Annotated[tuple[Depth, ...], Field(max_length=MAX_STAGES)] = (2, 2, 6, 2)
     num_heads: Annotated[tuple[Width, ...], Field(max_length=MAX_STAGES)] = (3, 6, 12, 24)
     window: Window = 7
-    mlp_ratio: Ratio = 4.0
     qkv_bias: bool = True
     patch_norm: bool = True
     absolute_positions: bool = False
-    level: OptionalDepth | None = None
     norm_eps: Epsilon = 1e-5
-    num_classes: Classes | None = None
-    """Without a number there is no classification head."""
-
-    drop_path: DropPathRate = 0.0
 
     def __post_init__(self) -> None:
         check_stages(depths=self.depths, num_heads=self.num_heads)
@@ -171,11 +168,6 @@ class SwinConfig:
     def dims(self) -> tuple[int, ...]:
         """Width of each stage."""
         return tuple(self.dim << stage for stage in range(len(self.depths)))
-
-    @property
-    def token_level(self) -> int:
-        """Stage whose grid the tokens have."""
-        return len(self.depths) - 1 if self.level is None else self.level
 
     @property
     def embed_dim(self) -> int:

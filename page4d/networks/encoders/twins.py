@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from page4d.errors import UsageError
 from page4d.io.json_records import config_record
-from page4d.networks.encoders.base import DropPathRate, check_level, check_multiple, check_stages
-from page4d.networks.encoders.swin import LevelFusion, PyramidEncoder
+from page4d.networks.encoders.base import check_level, check_multiple, check_stages
+from page4d.networks.encoders.swin import LevelFusion, PyramidConfig, PyramidEncoder
 from page4d.networks.layers.attention import attend
 from page4d.networks.layers.block import (
     MixerBlock,
@@ -27,11 +27,8 @@ from page4d.networks.layers.block import (
 )
 from page4d.networks.layers.execution import (
     MAX_STAGES,
-    Classes,
     Depth,
     Epsilon,
-    OptionalDepth,
-    Ratio,
     Side,
     Width,
     Window,
@@ -53,16 +50,14 @@ class TwinsDesign(StrEnum):
 
 
 @config_record("encoder")
-class TwinsConfig:
-    """Architecture of Twins-SVT; `image_size` is the nominal side in pixels of a square image, other sizes work too.
+class TwinsConfig(PyramidConfig):
+    """Architecture of Twins-SVT; tuples have one entry per stage.
 
-    Tuples have one entry per stage. Blocks alternate attention within groups of `windows` tokens per side and
-    attention to keys that each summarize `reductions` tokens per side. Tokens are those of the last stage; with a
-    `level`, all stages from that one on are fused on its grid.
+    Blocks alternate attention within groups of `windows` tokens per side and attention to keys that each summarize
+    `reductions` tokens per side.
     """
 
     kind: Literal["twins"] = "twins"
-    image_size: Side = 224
     patches: Annotated[tuple[Side, ...], Field(max_length=MAX_STAGES)] = (4, 2, 2, 2)
     dims: Annotated[tuple[Width, ...], Field(max_length=MAX_STAGES)] = (64, 128, 256, 512)
     depths: Annotated[tuple[Depth, ...], Field(max_length=MAX_STAGES)] = (2, 2, 10, 4)
@@ -71,14 +66,8 @@ class TwinsConfig:
     windows: Annotated[tuple[Window, ...], Field(max_length=MAX_STAGES)] = (7, 7, 7, 7)
     reductions: Annotated[tuple[Window, ...], Field(max_length=MAX_STAGES)] = (8, 4, 2, 1)
     position_kernel: Window = 3
-    mlp_ratio: Ratio = 4.0
     norm_eps: Epsilon = 1e-6
     design: TwinsDesign = TwinsDesign.PAPER
-    level: OptionalDepth | None = None
-    num_classes: Classes | None = None
-    """Without a number there is no classification head."""
-
-    drop_path: DropPathRate = 0.0
 
     def __post_init__(self) -> None:
         names = ("patches", "dims", "depths", "num_heads", "windows", "reductions")
@@ -89,11 +78,6 @@ class TwinsConfig:
             for dim, num_heads in zip(self.dims, self.num_heads, strict=True):
                 check_multiple("stage width", dim, "num_heads", num_heads)
         check_level(self.level, len(self.dims))
-
-    @property
-    def token_level(self) -> int:
-        """Stage whose grid the tokens have."""
-        return len(self.dims) - 1 if self.level is None else self.level
 
     @property
     def embed_dim(self) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from page4d.errors import UsageError
 from page4d.io.json_records import config_record
-from page4d.networks.encoders.base import DropPathRate, PatchTokens, apply_head, check_multiple
+from page4d.networks.encoders.base import Classifier, DropPathRate, PatchTokens, check_multiple
 from page4d.networks.layers.attention import Attention, resample_positions
 from page4d.networks.layers.block import (
     INIT_STD,
@@ -129,7 +129,7 @@ class _CutPatches(nn.Module):
         return tokens
 
 
-class ViT(nn.Module):
+class ViT(Classifier):
     """A pre-norm transformer on patches with learned positions.
 
     Source: Dosovitskiy et al. (2021), "An image is worth 16x16 words", eq. 1 to 4.
@@ -196,14 +196,6 @@ class ViT(nn.Module):
         """Return one vector per image."""
         tokens = self.transform(self.embed(images))
         return tokens[:, 0] if self.config.pooling is Pooling.CLASS else tokens.mean(dim=1)
-
-    def classify(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F classes"]:
-        """Return the class logits.
-
-        Raises:
-            UsageError: if there is no head.
-        """
-        return apply_head(self.head, self.forward_features(images))
 
     def grid_of(self, images: Tensor) -> tuple[int, int]:
         """Return the number of rows and columns of patches of images.
