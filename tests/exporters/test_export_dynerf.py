@@ -19,7 +19,6 @@ from tests.exporters.trainer_shots import (
     by_instant,
     export_one,
     export_uncropped,
-    files_of,
     planned,
     read_cloud,
     worst_error,
@@ -124,14 +123,6 @@ def test_video_equals_pictures(exported: Exported):
             assert frame.shape == (*SIZE, 3)
             assert np.abs(frame[..., ::-1].astype(float) - read_rgb(path)).mean() < 2.0
         assert not video.read()[0]
-
-
-def test_names_of_files(exported: Exported):
-    assert sorted(files_of(exported.folder)) == sorted(
-        ["points3D_downsample2.ply", "poses_bounds.npy"]
-        + [f"cam0{rank}.mp4" for rank in range(3)]
-        + [f"cam0{rank}/images/000{place}.png" for rank in range(3) for place in range(2)]
-    )
 
 
 def test_record(exported: Exported):

@@ -11,7 +11,7 @@ from page4d.exporters.points import ModelPoints
 from page4d.exporters.trainers.fudan import point_times
 from page4d.formats.ply import PointCloud
 from tests.exporters.capture import EXACT_THRESHOLD, THRESHOLD, Capture, read_rgb
-from tests.exporters.trainer_shots import Points, Shot, assert_colors, export_one, files_of, read_cloud
+from tests.exporters.trainer_shots import Points, Shot, assert_colors, export_one, read_cloud
 
 NAME = "fudan-4dgs"
 
@@ -125,12 +125,3 @@ def test_next_step_keeps_all_points_and_an_absolute_path(
     assert json.dumps(str(tmp_path / "room")) in exported.next_step
     assert "dataloader: True" in exported.next_step
     assert "extension" not in exported.next_step
-
-
-def test_names_of_files(exported: Exported):
-    assert set(files_of(exported.folder)) == {
-        *(f"images/cam{view:02d}_{place:04d}.png" for view in range(4) for place in range(4)),
-        "transforms_train.json",
-        "transforms_test.json",
-        "points3d.ply",
-    }

@@ -104,13 +104,6 @@ def test_points(exported: Exported):
     np.testing.assert_array_equal(first.color, np.rint(rgb[0] * 255))
 
 
-def test_names_of_files(exported: Exported):
-    assert {path.name for path in exported.folder.iterdir()} == {
-        *("cam01", "cam02", "cam03", "cam04", "sparse_", "export.json"),
-        *(CLOUD, "poses_bounds_multipleview.npy"),
-    }
-
-
 def test_record_and_command(exported: Exported):
     assert exported.record.held_out == ["instant 0", "instant 1", "instant 2"]
     _, config, train = exported.next_step.splitlines()

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import pytest
 
 from page4d.exporters.export import export
 from page4d.formats.calibrations import read_calibration
-from tests.exporters.capture import THRESHOLD, Capture, color_error, project, read_rgb
+from tests.exporters.capture import THRESHOLD, Capture, project, read_rgb
+from tests.exporters.trainer_shots import Shot, assert_colors, by_instant, worst_error
 
 plyfile = pytest.importorskip("plyfile")
 
@@ -105,17 +106,20 @@ def instants(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> list
     return sorted(path for path in folder.iterdir() if path.is_dir())
 
 
-def errors(dataset: Dataset, capture: Capture, change: Callable[[int], dict[str, np.ndarray]]) -> list[float]:
-    """Return the colour error of every frame over the points that it sees, with some of its values exchanged."""
-    found = []
-    for number, frame in enumerate(dataset.frames):
-        view, instant = divmod(number, NUM_TIMES)
-        seen = capture.sees(dataset.run_xyz, instant, view)
-        values = {name: getattr(frame, name) for name in ("picture", "intrinsics", "world_to_camera")} | change(
-            number
-        )
-        found.append(color_error(dataset.xyz[seen], dataset.rgb[seen], **values))
-    return found
+def shots_of(dataset: Dataset, places: Iterable[tuple[int, int]]) -> list[Shot]:
+    """Return the frames, of these views and instants, with poses in the run's world."""
+    turn = np.vstack([dataset.meta["applied_transform"], [0, 0, 0, 1]])
+    return [
+        Shot(view, instant, frame.picture, frame.intrinsics, frame.world_to_camera @ turn)
+        for (view, instant), frame in zip(places, dataset.frames, strict=True)
+    ]
+
+
+def assert_capture_colors(dataset: Dataset, capture: Capture) -> None:
+    """Compare the pictures of all views and instants with the points of the capture."""
+    shots = shots_of(dataset, [divmod(number, NUM_TIMES) for number in range(NUM_VIEWS * NUM_TIMES)])
+    cloud = dataset.run_xyz.astype(np.float32), dataset.rgb
+    assert_colors(capture, shots, by_instant(capture, cloud).__getitem__)
 
 
 def test_the_file_has_every_key_and_the_frames_of_all_instants(exported: Path, capture: Capture) -> None:
@@ -144,38 +148,7 @@ def test_cameras_stand_in_a_world_whose_z_axis_points_up(exported: Path, capture
 
 
 def test_the_colours_of_points_are_those_of_the_pictures(exported: Path, capture: Capture) -> None:
-    assert max(errors(read_dataset(exported), capture, lambda _: {})) < THRESHOLD
-
-
-@pytest.mark.parametrize("mistake", ["axes", "focal of camera 1", "order of views", "world not turned"])
-def test_the_colour_test_finds_wrong_cameras(exported: Path, capture: Capture, mistake: str) -> None:
-    dataset = read_dataset(exported)
-    turn = np.vstack([Z_UP, [0, 0, 0, 1]])
-    changes: dict[str, Callable[[int], dict[str, np.ndarray]]] = {
-        "axes": lambda number: {"world_to_camera": np.linalg.inv(dataset.frames[number].camera_to_world)},
-        "focal of camera 1": lambda _: {"intrinsics": dataset.frames[0].intrinsics},
-        "order of views": lambda number: {"picture": dataset.frames[number - NUM_TIMES].picture},
-        "world not turned": lambda number: {"world_to_camera": dataset.frames[number].world_to_camera @ turn},
-    }
-    assert max(errors(dataset, capture, changes[mistake])) > THRESHOLD
-
-
-def moving_errors(folders: list[Path], capture: Capture, step: int) -> list[float]:
-    """Return the colour errors of the moving points of instants in the pictures of the instant `step` later."""
-    datasets = [read_dataset(folder) for folder in folders]
-    found = []
-    for instant in range(NUM_TIMES - step):
-        dataset = datasets[instant]
-        for view, frame in enumerate(dataset.frames):
-            seen = np.flatnonzero(capture.sees(dataset.run_xyz, instant, view, tolerance=0.01))
-            pixels, _ = project(dataset.xyz[seen], frame.intrinsics, frame.world_to_camera)
-            columns, rows = np.floor(pixels).astype(int).T
-            ball = capture.predictions.dynamic[0, instant, view].numpy() > 0.5
-            seen = seen[ball[rows, columns]]
-            picture = datasets[instant + step].frames[view].picture
-            values = picture, frame.intrinsics, frame.world_to_camera
-            found.append(color_error(dataset.xyz[seen], dataset.rgb[seen], *values))
-    return found
+    assert_capture_colors(read_dataset(exported), capture)
 
 
 def test_an_instant_has_its_own_points_and_pictures(instants: list[Path], capture: Capture) -> None:
@@ -185,11 +158,10 @@ def test_an_instant_has_its_own_points_and_pictures(instants: list[Path], captur
     assert {frame.time for frame in dataset.frames} == {capture.times[2]}
     assert not (instants[2] / "masks").exists()
     assert dataset.frames[0].mask is None
-    assert max(moving_errors(instants, capture, 0)) < THRESHOLD
-
-
-def test_the_colour_test_finds_times_that_are_off_by_one(instants: list[Path], capture: Capture) -> None:
-    assert min(moving_errors(instants, capture, 1)) > THRESHOLD
+    for instant, dataset in enumerate(map(read_dataset, instants)):
+        shots = shots_of(dataset, [(view, instant) for view in range(NUM_VIEWS)])
+        points = dataset.run_xyz, dataset.rgb
+        assert worst_error(capture, shots, lambda _, points=points: points, moving=True) < THRESHOLD
 
 
 def test_depth_is_in_thousandths_of_the_unit(exported: Path, capture: Capture) -> None:
@@ -243,7 +215,7 @@ def test_masks_have_the_size_of_resized_pictures(capture: Capture, tmp_path: Pat
     for frame in dataset.frames:
         assert frame.mask is not None
         assert frame.mask.shape == frame.picture.shape[:2] == (60, 80)
-    assert max(errors(dataset, capture, lambda _: {})) < THRESHOLD
+    assert_capture_colors(dataset, capture)
 
 
 def test_a_run_without_motion_has_no_masks(capture: Capture, tmp_path: Path) -> None:
@@ -281,7 +253,7 @@ def test_moving_cameras_have_a_pose_and_a_focal_length_per_frame(moving_capture:
         pose = frame.world_to_camera @ np.vstack([Z_UP, [0, 0, 0, 1]])
         np.testing.assert_allclose(pose, moving_capture.world_to_camera[instant, view], atol=1e-12)
         np.testing.assert_allclose(frame.intrinsics, moving_capture.intrinsics[instant, view], rtol=1e-15)
-    assert max(errors(dataset, moving_capture, lambda _: {})) < THRESHOLD
+    assert_capture_colors(dataset, moving_capture)
 
 
 def test_the_next_step_keeps_the_world(capture: Capture, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from tests.exporters.trainer_shots import (
     assert_colors,
     export_one,
     export_uncropped,
-    files_of,
     planned,
     worst_error,
 )
@@ -114,13 +113,6 @@ def test_record_settings_and_command(exported: Exported):
     assert settings["duration"] == 4
     assert settings["densify"] == 3  # 1 and 2 remove all points with z < 4.5
     assert settings["loader"] == "colmap"
-
-
-def test_names_of_files(exported: Exported):
-    instants = [f"colmap_{instant}" for instant in range(4)]
-    models = [f"{name}/sparse/0/{stem}.bin" for name in instants for stem in ("cameras", "images", "points3D")]
-    pictures = [f"{name}/images/cam0{view}.png" for name in instants for view in range(4)]
-    assert sorted(files_of(exported.folder)) == sorted(["poses_bounds.npy", "train.json", *models, *pictures])
 
 
 def test_two_views_are_all_for_training(capture: Capture, tmp_path: Path):

@@ -19,7 +19,7 @@ from tests.exporters.capture import THRESHOLD, Capture, color_error, project
 Points = tuple[NDArray[Any], NDArray[Any]]
 """Positions [N, 3] and colours [N, 3]."""
 
-_COMPARED = 5000
+_COMPARED = 8000
 """Of a larger cloud, every nth point is compared."""
 
 
@@ -61,7 +61,7 @@ def export_uncropped(capture: Capture, name: str, folder: Path, **options: objec
 
 def by_instant(capture: Capture, cloud: Points) -> list[Points]:
     """Return for every instant the points [N, 3] of a cloud without those on the ball at other instants."""
-    xyz, rgb = (values[::5] for values in cloud)
+    xyz, rgb = (values[:: max(1, len(values) // _COMPARED)] for values in cloud)
     clouds = [capture.output.points(index) for index in range(capture.output.num_times)]
     place = {row: index for index, found in enumerate(clouds) for row in _rows(found.xyz[found.dynamic != 0])}
     places = np.array([place.get(row, -1) for row in _rows(xyz)])
