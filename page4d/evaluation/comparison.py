@@ -6,10 +6,10 @@ The layout is that of `page4d synthesize`: `cameras.json`, `depth/<view>/000000.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -24,6 +24,7 @@ from page4d.evaluation.scores import counted_pixels
 from page4d.formats import cameras_json
 from page4d.formats.files import read_arrays, read_document
 from page4d.formats.maps import STILL_LEVEL, read_png
+from page4d.geometry.camera import project
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.output.reader import Output, open_output
 
@@ -284,6 +285,30 @@ class Comparison:
     def intrinsics(self, view: ComparedView) -> Float[Tensor, "T 3 3"]:
         """Return a view's predicted intrinsics for the truth's image size, at all instants of the output."""
         return self.output.cameras.intrinsics_at(view.index, view.truth.image_size)
+
+
+_Arrays = TypeVar("_Arrays")
+
+
+def joined(parts: Sequence[_Arrays]) -> _Arrays:
+    """Concatenate records of arrays field by field."""
+    return type(parts[0])(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
+
+
+def pixels_in_image(
+    local: Float[Tensor, "N 3"], intrinsics: Float[Tensor, "3 3"], size: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
+    """Return the row and column of points of a camera frame, whether they are inside the image, and their depth."""
+    pixels, depth = project(local, intrinsics.to(local.dtype))
+    height, width = size
+    column, row = pixels.nan_to_num(nan=-1.0).clamp(-1.0, max(width, height)).floor().long().unbind(-1)
+    inside = (depth > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
+    return (
+        row.clamp(0, height - 1).numpy(),
+        column.clamp(0, width - 1).numpy(),
+        inside.numpy(),
+        depth.numpy(),
+    )
 
 
 def no_step() -> None:

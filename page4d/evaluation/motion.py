@@ -4,7 +4,6 @@
 """
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError
-from page4d.evaluation.comparison import ComparedView, Comparison, Step, no_step, true_camera
+from page4d.evaluation.comparison import ComparedView, Comparison, Step, joined, no_step, pixels_in_image, true_camera
 from page4d.evaluation.motion_scores import (
     DYNAMIC_PATH,
     MOVING_LIMIT,
@@ -71,7 +70,10 @@ def report_motion(
             ):
                 parts[kind].append(pixels)
         step()
-    pooled = {kind: _joined(own) for kind, own in parts.items()}
+    pooled = {
+        kind: _Pixels(sample=joined([one.sample for one in own]), counts=np.sum([one.counts for one in own], axis=0))
+        for kind, own in parts.items()
+    }
     return MotionReport(
         sampling=SAMPLING,
         interval=interval,
@@ -152,12 +154,6 @@ def _subset(chosen: Bool[np.ndarray, "H W"], limit: int, random: np.random.Gener
     if len(index) > limit:
         index = np.sort(random.choice(index, size=limit, replace=False))
     return np.unravel_index(index, chosen.shape)
-
-
-def _joined(parts: Sequence[_Pixels]) -> _Pixels:
-    samples = [part.sample for part in parts]
-    joined = {name: np.concatenate([vars(sample)[name] for sample in samples]) for name in vars(samples[0])}
-    return _Pixels(sample=PixelMotion(**joined), counts=np.sum([part.counts for part in parts], axis=0))
 
 
 def _of_view(pixels: _Pixels, view: int) -> _Pixels:
@@ -368,26 +364,10 @@ def _start_pixels(
     """
     camera = comparison.output.cameras.world_to_camera[instant, view.index].double()
     local = transform_points(camera, points)
-    row, column, inside, _ = _pixels(local, comparison.intrinsics(view)[instant], view.truth.image_size)
+    row, column, inside, _ = pixels_in_image(local, comparison.intrinsics(view)[instant], view.truth.image_size)
     on_map, _ = project(local, comparison.output.intrinsics_at_maps(view.name)[instant].double())
     away = (on_map - on_map.floor() - PIXEL_CENTER).abs().amax(-1).nan_to_num(nan=torch.inf)
     return row, column, inside, away.numpy()
-
-
-def _pixels(
-    local: Float[Tensor, "N 3"], intrinsics: Float[Tensor, "3 3"], size: tuple[int, int]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_], NDArray[np.float64]]:
-    """Return the row and column of points of a camera frame, whether they are inside the image, and their depth."""
-    pixels, depth = project(local, intrinsics.to(local.dtype))
-    height, width = size
-    column, row = pixels.nan_to_num(nan=-1.0).clamp(-1.0, max(width, height)).floor().long().unbind(-1)
-    inside = (depth > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    return (
-        row.clamp(0, height - 1).numpy(),
-        column.clamp(0, width - 1).numpy(),
-        inside.numpy(),
-        depth.numpy(),
-    )
 
 
 def _true_tracks(
@@ -431,7 +411,7 @@ def _visible(
     assert camera is not None
     depth, labels = view.truth.depth(number), view.truth.objects(number)
     local = transform_points(camera.double(), points)
-    row, column, inside, distance = _pixels(local, view.truth.intrinsics, view.truth.image_size)
+    row, column, inside, distance = pixels_in_image(local, view.truth.intrinsics, view.truth.image_size)
     seen = np.zeros(len(points), dtype=bool)
     for down, right in itertools.product((-1, 0, 1), repeat=2):
         place = (row + down).clip(0, len(depth) - 1), (column + right).clip(0, depth.shape[1] - 1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.conventions import Scale
-from page4d.evaluation.comparison import Comparison, FramePair, Step, no_step, true_camera
+from page4d.evaluation.comparison import Comparison, FramePair, Step, joined, no_step, pixels_in_image, true_camera
 from page4d.evaluation.record import PointReport
 from page4d.evaluation.scores import Neighbours, PointScores, Surface, score_points
-from page4d.geometry.camera import Cameras, project, world_points
+from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.transforms import Sim3, transform_points
 
 STILL, MOVING, NOT_LABELLED = range(3)
@@ -53,20 +53,17 @@ def predicted_cloud(comparison: Comparison, frames: Sequence[FramePair], transfo
         points = torch.from_numpy(cloud.xyz[chosen]).double()
         world_to_camera = comparison.output.cameras.world_to_camera[index, frame.view.index]
         intrinsics = comparison.intrinsics(frame.view)[index]
-        pixels, depth = project(transform_points(world_to_camera, points), intrinsics)
-        height, width = frame.truth.shape
-        column, row = pixels.nan_to_num(nan=-1.0).clamp(-1.0, max(width, height)).floor().long().unbind(-1)
-        inside = (depth > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
-        row, column = row.clamp(0, height - 1), column.clamp(0, width - 1)
+        local = transform_points(world_to_camera, points)
+        row, column, inside, _ = pixels_in_image(local, intrinsics, frame.truth.shape)
         parts.append(
             LabelledCloud(
                 xyz=transform.apply(points).numpy(),
                 view=np.full(len(points), frame.view.index),
                 kind=_kinds(frame)[row, column].numpy(),
-                counted=(inside & frame.known[row, column]).numpy(),
+                counted=inside & frame.known[row, column].numpy(),
             )
         )
-    return _joined(parts)
+    return joined(parts)
 
 
 def true_cloud(frames: Sequence[FramePair]) -> LabelledCloud:
@@ -89,7 +86,7 @@ def true_cloud(frames: Sequence[FramePair]) -> LabelledCloud:
                 counted=np.full(len(points), True),
             )
         )
-    return _joined(parts)
+    return joined(parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +143,8 @@ def report_points(
     if not found:
         return None
     whole = _CloudPair(
-        accuracy=_joined([pair.accuracy for pair in found]),
-        completeness=_joined([pair.completeness for pair in found]),
+        accuracy=joined([pair.accuracy for pair in found]),
+        completeness=joined([pair.completeness for pair in found]),
     )
     labelled = any(view.truth.dynamic_files for view in comparison.views)
     return PointReport(
@@ -167,14 +164,6 @@ def _kinds(frame: FramePair) -> Int[Tensor, "H W"]:
     if frame.dynamic is None:
         return torch.full(frame.truth.shape, NOT_LABELLED)
     return torch.where(frame.dynamic, MOVING, STILL)
-
-
-_Arrays = TypeVar("_Arrays", LabelledCloud, _Matches)
-
-
-def _joined(parts: Sequence[_Arrays]) -> _Arrays:
-    """Concatenate records of arrays field by field."""
-    return type(parts[0])(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in vars(parts[0])})
 
 
 def _compare(predicted: LabelledCloud, true: LabelledCloud, queries: int, random: np.random.Generator) -> _CloudPair:

@@ -22,10 +22,11 @@ from page4d.errors import UsageError
 from page4d.networks.layers.execution import repetitions
 
 
-class StorageTracker:
-    """Bytes of the storages that operations allocate: live now, and at the peak."""
+class _StorageTracker:
+    """Bytes of the storages that operations allocate: `live` now, and at most at the same time (`peak`)."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.live = self.peak = 0
         self._sizes: dict[int, int] = {}
 
@@ -47,29 +48,15 @@ class StorageTracker:
         self.live -= self._sizes.pop(key)
 
 
-class LiveBytes(TorchDispatchMode):
+class LiveBytes(_StorageTracker, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Count what operations allocate and free while the body runs.
 
     Tensors that existed before and temporary buffers inside kernels are not counted.
     """
 
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._storages = StorageTracker()
-
-    @property
-    def live(self) -> int:
-        """Bytes that are allocated now."""
-        return self._storages.live
-
-    @property
-    def peak(self) -> int:
-        """Largest number of bytes allocated at the same time."""
-        return self._storages.peak
-
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = function(*args, **(kwargs or {}))
-        self._storages.record((args, kwargs), results)
+        self.record((args, kwargs), results)
         return results
 
 
@@ -88,7 +75,7 @@ def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-class _MetaDispatch:
+class _MetaDispatch(_StorageTracker):
     """Dispatch to `result_of`, with FLOPs per module and memory.
 
     A class of its own, because torch loads its compiler to wrap this method of a subclass of `TorchDispatchMode`.
@@ -99,23 +86,17 @@ class _MetaDispatch:
         self.flops: dict[str, int] = defaultdict(int)
         self.peak_in = ""
         self._running = [""]
-        self._storages = StorageTracker()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = result_of(function, args, kwargs or {})
         self.flops[self._running[-1]] += repetitions.get() * flops_of(function, args, result)
-        if self._storages.record((args, kwargs), result):
+        if self.record((args, kwargs), result):
             self.peak_in = self._running[-1]
         return result
 
 
 class MetaRun(_MetaDispatch, TorchDispatchMode):  # type: ignore[no-untyped-call]
     """FLOPs per module and memory of a run; `peak_in` is the module that ran at the memory peak."""
-
-    @property
-    def peak_bytes(self) -> int:
-        """Largest number of bytes that tensors of the run hold at the same time."""
-        return self._storages.peak
 
     def flops_below(self, *prefixes: str) -> int:
         """Return the FLOPs of the named modules and their submodules; a multiply-add counts as two."""

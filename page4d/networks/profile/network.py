@@ -111,7 +111,7 @@ def forward_cost(
             images = torch.empty(1, times, len(sizes), 3, *sizes[0])
             conditioning = _conditioning(config, images, patch_grid(*sizes[0], config.patch_size))
             network(images, conditioning=conditioning, limits=limits)
-    return run.peak_bytes, sum(run.flops.values())
+    return run.peak, sum(run.flops.values())
 
 
 def _network_on_meta(config: NetworkConfig) -> ViewTimeNetwork:

@@ -97,7 +97,7 @@ class ProfileBuilder(Generic[NetworkT]):
             symbols=self.symbols,
             stages=tuple(stages),
             parameters=num_parameters(self.network),
-            computed_bytes=self.run.peak_bytes,
+            computed_bytes=self.run.peak,
             peak_part=self.run.peak_in.partition(".")[0],
         )
 
