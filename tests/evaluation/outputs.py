@@ -89,7 +89,7 @@ def add_motion(
 
 def add_tracks(out: Path, tracks: Tracks) -> None:
     """Write tracks to an output with velocities."""
-    (out / "tracks").mkdir()
+    (out / "tracks").mkdir(exist_ok=True)
     write_tracks(out / "tracks" / "tracks.npz", tracks)
     edit_json(out / "run.json", lambda document: document["motion"].update(tracks=tracks.num_tracks))
 

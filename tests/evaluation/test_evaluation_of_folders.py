@@ -1,7 +1,6 @@
 """Evaluation of output folders: identities, known errors, degenerate rigs and mismatches."""
 
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,9 +91,8 @@ def test_every_part_is_reported_by_view_by_time_and_by_motion(of_perfect: Evalua
 
 
 def test_lengths_in_metres_are_compared_as_they_are_and_others_after_a_scale(
-    perfect: Path, capture: Path, tmp_path: Path
+    out: Path, perfect: Path, capture: Path
 ) -> None:
-    out = copy_of(perfect, tmp_path / "out")
     for name in ("run.json", "cameras.json"):
         edit_json(out / name, lambda document: document.update(scale="arbitrary", unit="arbitrary"))
     of_metres, of_units = (evaluate(folder, capture, SETTINGS) for folder in (perfect, out))
@@ -156,10 +154,8 @@ def test_aligned_metrics_are_invariant_to_similarities(wrong: Path, capture: Pat
     assert after["/cameras/baseline_ratio"] == pytest.approx(0.3 * before["/cameras/baseline_ratio"])
 
 
-def test_a_smaller_prediction_is_resized_to_the_truth(capture: Path, perfect: Path, tmp_path: Path) -> None:
+def test_a_smaller_prediction_is_resized_to_the_truth(out: Path, capture: Path) -> None:
     import cv2
-
-    out = copy_of(perfect, tmp_path / "small")
 
     def halve(document: dict) -> None:
         for view in document["views"]:
@@ -178,8 +174,7 @@ def test_a_smaller_prediction_is_resized_to_the_truth(capture: Path, perfect: Pa
     assert found.depth.coverage == 1
 
 
-def test_pixels_without_a_prediction_do_not_count_and_are_noted(perfect: Path, capture: Path, tmp_path: Path) -> None:
-    out = copy_of(perfect, tmp_path / "holes")
+def test_pixels_without_a_prediction_do_not_count_and_are_noted(out: Path, capture: Path) -> None:
     change_maps(out, "depth", lambda levels: np.where(np.arange(64) < 16, 0, levels))
     found = evaluate(out, capture, SETTINGS)
     assert found.depth.coverage == pytest.approx(0.75)
@@ -198,11 +193,8 @@ def test_a_depth_limit_excludes_far_pixels(perfect: Path, capture: Path) -> None
 
 
 class TestCameras:
-    def test_one_camera_takes_its_scale_from_the_depth(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
-        truth = tmp_path / "truth"
-        shutil.copytree(capture / "truth", truth)
+    def test_one_camera_takes_its_scale_from_the_depth(self, truth: Path, out: Path) -> None:
         edit_json(truth / "cameras.json", lambda document: [document["cameras"].pop(n) for n in ("cam02", "cam03")])
-        out = copy_of(perfect, tmp_path / "out")
         move_world(out, random_similarity(2, scale=0.5))
         found = evaluate(out, truth, SETTINGS)
         assert found.match.views == ("cam01",)
@@ -216,13 +208,8 @@ class TestCameras:
         assert "views without ground truth, not compared: cam02, cam03" in notes
         assert "all true camera centres coincide and determine no Sim(3)" in notes
 
-    def test_two_cameras_are_aligned_by_their_orientations(
-        self, perfect: Path, capture: Path, tmp_path: Path
-    ) -> None:
-        truth = tmp_path / "truth"
-        shutil.copytree(capture / "truth", truth)
+    def test_two_cameras_are_aligned_by_their_orientations(self, truth: Path, out: Path) -> None:
         edit_json(truth / "cameras.json", lambda document: document["cameras"].pop("cam03"))
-        out = copy_of(perfect, tmp_path / "out")
         move_world(out, random_similarity(3))
         found = evaluate(out, truth, SETTINGS)
         assert (found.cameras.alignment, found.cameras.fallback) == (
@@ -231,9 +218,7 @@ class TestCameras:
         )
         assert found.cameras.overall.ate == pytest.approx(0, abs=1e-9)
 
-    def test_moving_cameras_are_compared_frame_by_frame(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
-        truth = tmp_path / "truth"
-        shutil.copytree(capture / "truth", truth)
+    def test_moving_cameras_are_compared_frame_by_frame(self, truth: Path, out: Path) -> None:
 
         def move(document: dict) -> None:
             for camera in document["cameras"].values():
@@ -242,7 +227,6 @@ class TestCameras:
                 camera["world_to_camera"] = steps.tolist()
 
         edit_json(truth / "cameras.json", move)
-        out = copy_of(perfect, tmp_path / "out")
 
         def follow(cameras: torch.Tensor) -> torch.Tensor:
             cameras[..., 0, 3] += 0.1 * torch.arange(4, dtype=torch.float64)[:, None]
@@ -258,9 +242,7 @@ class TestCameras:
 
 
 class TestMatching:
-    def test_instants_are_matched_by_time(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
-        truth = tmp_path / "truth"
-        shutil.copytree(capture / "truth", truth)
+    def test_instants_are_matched_by_time(self, truth: Path, perfect: Path) -> None:
         for path in truth.rglob("00000[13].png"):
             path.unlink()
         found = evaluate(perfect, truth, SETTINGS)
@@ -270,8 +252,7 @@ class TestMatching:
         assert found.depth.results[0].overall.abs_rel == pytest.approx(0)
         assert found.cameras.overall.cameras == 12, "static cameras are known at all times"
 
-    def test_each_view_keeps_its_own_clock(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
-        out = copy_of(perfect, tmp_path / "out")
+    def test_each_view_keeps_its_own_clock(self, out: Path, capture: Path) -> None:
 
         # The second view's frame 0 is recorded one period late: instant 1 is its frame 0.
         def delay(run: Any) -> None:
@@ -286,19 +267,12 @@ class TestMatching:
         assert per_frame["cam01"][0] == pytest.approx(0, abs=1e-3)
         assert max(per_frame["cam02"][1:]) > 10 * max(per_frame["cam01"])
 
-    def test_frames_are_those_that_were_used_whatever_the_clock(
-        self, perfect: Path, capture: Path, tmp_path: Path
-    ) -> None:
+    def test_frames_are_those_that_were_used_whatever_the_clock(self, out: Path, capture: Path) -> None:
         """With a table of time stamps a clock is not linear where frames were lost."""
-        out = copy_of(perfect, tmp_path / "out")
         edit_json(out / "run.json", lambda run: run["views"][1]["clock"].update(rate=1.5))
         assert evaluate(out, capture, SETTINGS).depth.results[0].overall.abs_rel == pytest.approx(0)
 
-    def test_a_truth_without_a_frame_rate_takes_that_of_the_run_with_a_note(
-        self, perfect: Path, capture: Path, tmp_path: Path
-    ) -> None:
-        truth = tmp_path / "truth"
-        shutil.copytree(capture / "truth", truth)
+    def test_a_truth_without_a_frame_rate_takes_that_of_the_run_with_a_note(self, truth: Path, perfect: Path) -> None:
         (truth / "capture.json").unlink()
         found = evaluate(perfect, truth, SETTINGS)
         assert found.match.truth_fps == pytest.approx(12)
@@ -306,9 +280,7 @@ class TestMatching:
         given = evaluate(perfect, truth, EvaluationSettings(fps=24, points_per_instant=50))
         assert (given.match.truth_fps, given.match.times) == (24, pytest.approx((0.0, 1 / 12)))
 
-    def test_no_common_view_is_an_error(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
-        truth = tmp_path / "truth"
-        shutil.copytree(capture / "truth", truth)
+    def test_no_common_view_is_an_error(self, truth: Path, perfect: Path) -> None:
         edit_json(
             truth / "cameras.json",
             lambda document: document.update(cameras={f"x{name}": own for name, own in document["cameras"].items()}),
@@ -316,17 +288,13 @@ class TestMatching:
         with pytest.raises(InputError, match=r"no view of .* is in"):
             evaluate(perfect, truth)
 
-    def test_no_common_instant_is_an_error(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
-        truth = tmp_path / "truth"
-        shutil.copytree(capture / "truth", truth)
+    def test_no_common_instant_is_an_error(self, truth: Path, perfect: Path) -> None:
         for path in list(truth.rglob("00000?.png")):
             path.rename(path.with_name(f"0009{path.stem[-2:]}.png"))
         with pytest.raises(InputError, match=r"the output has 0.000-0.250 s, the truth 75.000-75.250 s at 12 fps"):
             evaluate(perfect, truth)
 
-    def test_another_aspect_ratio_is_an_error(self, perfect: Path, capture: Path, tmp_path: Path) -> None:
-        truth = tmp_path / "truth"
-        shutil.copytree(capture / "truth", truth)
+    def test_another_aspect_ratio_is_an_error(self, truth: Path, perfect: Path) -> None:
         edit_json(truth / "cameras.json", lambda document: document["cameras"]["cam02"].update(width=48))
         with pytest.raises(InputError, match="view 'cam02' is 64x48 in the output, 48x48 in the truth"):
             evaluate(perfect, truth)

@@ -137,13 +137,11 @@ def test_an_output_in_which_nothing_moves_equals_the_baseline(still: Path, captu
         assert own.still == 1
 
 
-def test_tracks_that_stay_equal_the_baseline(perfect: Path, capture: Path, tmp_path: Path) -> None:
-    out = copy_of(perfect, tmp_path / "out")
+def test_tracks_that_stay_equal_the_baseline(out: Path, capture: Path) -> None:
     tracks = read_tracks(out / "tracks" / "tracks.npz")
     begun = np.arange(11)[:, None] >= tracks.start
     first = tracks.coords[tracks.start, np.arange(tracks.num_tracks)]
     coords = np.where(begun[..., None], first, np.nan)
-    shutil.rmtree(out / "tracks")
     add_tracks(out, replace(tracks, coords=coords, visibs=begun))
     report = evaluate(out, capture, SETTINGS).tracks
     assert report.overall.tracks == report.overall.nothing_moves
@@ -236,12 +234,10 @@ def test_notes_explain_motion_that_is_not_evaluated(
     assert any("instants are 0.0833 s apart" in note for note in slow.notes)
 
 
-def test_tracks_that_no_view_sees_at_their_start_do_not_count(perfect: Path, capture: Path, tmp_path: Path) -> None:
-    out = copy_of(perfect, tmp_path / "out")
+def test_tracks_that_no_view_sees_at_their_start_do_not_count(out: Path, capture: Path) -> None:
     tracks = read_tracks(out / "tracks" / "tracks.npz")
     seen = tracks.view_visibs.copy()
     seen[:, :10] = False
-    shutil.rmtree(out / "tracks")
     add_tracks(out, replace(tracks, view_visibs=seen))
     found = evaluate(out, capture, SETTINGS)
     assert found.tracks.matched == tracks.num_tracks - 10
@@ -249,9 +245,8 @@ def test_tracks_that_no_view_sees_at_their_start_do_not_count(perfect: Path, cap
 
 
 def test_a_track_is_compared_with_the_point_of_its_pixel_at_any_depth(
-    perfect: Path, capture: Path, tmp_path: Path, of_perfect: Evaluation
+    out: Path, capture: Path, of_perfect: Evaluation
 ) -> None:
-    out = copy_of(perfect, tmp_path / "out")
     tracks = read_tracks(out / "tracks" / "tracks.npz")
     first = tracks.coords[tracks.start, np.arange(tracks.num_tracks)]
     cameras = [CAPTURE.cameras_of(view)[0] for view in range(2)]
@@ -260,7 +255,6 @@ def test_a_track_is_compared_with_the_point_of_its_pixel_at_any_depth(
         local = transform_points(own.world_to_camera, torch.from_numpy(first).double())
         away.append((project(local, own.intrinsics)[0] % 1 - 0.5).abs().amax(-1))
     centers = torch.stack([own.centers for own in cameras])[torch.stack(away).argmin(0)].numpy()
-    shutil.rmtree(out / "tracks")
     add_tracks(out, replace(tracks, coords=tracks.coords + 0.3 * (centers - first)))  # 30 % nearer
     found = evaluate(out, capture, SETTINGS).tracks
     assert found.matched == tracks.num_tracks
@@ -269,14 +263,12 @@ def test_a_track_is_compared_with_the_point_of_its_pixel_at_any_depth(
     assert found.overall.nothing_moves.mte == pytest.approx(of_perfect.tracks.overall.nothing_moves.mte, rel=0.05)
 
 
-def test_tracks_of_static_points_are_counted_apart(perfect: Path, capture: Path, tmp_path: Path) -> None:
-    out = copy_of(perfect, tmp_path / "out")
+def test_tracks_of_static_points_are_counted_apart(out: Path, capture: Path) -> None:
     frame, cameras = CAPTURE.rendered(0, 0), CAPTURE.cameras_of(0)[0]
     points = world_points(frame.depth.double(), cameras)[~frame.dynamic][::500].numpy()
     coords = np.repeat(points[None], 11, axis=0)
     coords[3:, :, 0] += 0.3
     number = len(points)
-    shutil.rmtree(out / "tracks")
     tracks = Tracks(
         coords=coords,
         visibs=np.ones((11, number), bool),
@@ -296,9 +288,7 @@ def test_tracks_of_static_points_are_counted_apart(perfect: Path, capture: Path,
     assert report.static.nothing_moves.mte < 1e-6
 
 
-def test_damaged_motion_is_refused(perfect: Path, capture: Path, tmp_path: Path) -> None:
-    out, truth = copy_of(perfect, tmp_path / "out"), tmp_path / "truth"
-    shutil.copytree(capture / "truth", truth)
+def test_damaged_motion_is_refused(out: Path, truth: Path, capture: Path) -> None:
     (truth / "motion" / "cam01" / "000003.png").write_bytes(b"no")
     with pytest.raises(InputError, match="is damaged"):
         evaluate(out, truth, SETTINGS)
@@ -385,10 +375,8 @@ def test_a_track_that_ends_is_lost_and_hidden_points_count_for_visibility_only()
     assert hidden.aj["dexycb"] == pytest.approx(2 / 3)  # the wrongly visible instant is a false positive
 
 
-def test_tracks_of_another_run_are_refused(perfect: Path, capture: Path, tmp_path: Path) -> None:
-    out = copy_of(perfect, tmp_path / "out")
+def test_tracks_of_another_run_are_refused(out: Path, capture: Path) -> None:
     tracks = read_tracks(out / "tracks" / "tracks.npz")
-    shutil.rmtree(out / "tracks")
     first = {
         name: value[:5] for name, value in vars(tracks).items() if name in ("coords", "visibs", "sigma", "times")
     }

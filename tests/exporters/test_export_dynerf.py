@@ -7,7 +7,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from page4d.errors import UsageError
 from page4d.exporters.export import Exported
@@ -20,6 +19,7 @@ from tests.exporters.trainer_shots import (
     export_one,
     export_uncropped,
     planned,
+    poses_of_rows,
     read_cloud,
     worst_error,
 )
@@ -37,37 +37,29 @@ def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Expo
     return export_one(capture, NAME, tmp_path_factory.mktemp("dynerf") / "room", **OPTIONS)
 
 
-def load_shots(folder: Path, rows: NDArray[np.float64] | None = None) -> tuple[list[Shot], dict[str, list[float]]]:
+def load_shots(folder: Path) -> tuple[list[Shot], dict[str, list[float]]]:
     """Read the folder as the loader does, and return also the times of every view's pictures.
 
     The focal length is that of the first row, halved; pictures are resized to 1352x1014; columns of poses are down,
     right, backwards; the pictures of a view lie beside its video, in the order of their names.
     """
-    rows = np.load(folder / "poses_bounds.npy") if rows is None else rows
+    rows = np.load(folder / "poses_bounds.npy")
     videos = sorted(folder.glob("cam*.mp4"))
-    assert len(videos) == len(rows)
-    matrices = rows[:, :15].reshape(-1, 3, 5)
-    focal = matrices[0, 2, 4] / (2704 / SIZE[1])
+    focal = rows[0, 14] / (2704 / SIZE[1])
     intrinsics = np.array([[focal, 0, SIZE[1] / 2], [0, focal, SIZE[0] / 2], [0, 0, 1]])
     shots, times = [], {}
-    for view, video, (down, right, back, center, _) in zip(VIEWS, videos, matrices.transpose(0, 2, 1), strict=True):
-        pose = np.eye(4)
-        pose[:3] = np.stack([right, down, -back, center], axis=1)
+    for view, video, pose in zip(VIEWS, videos, poses_of_rows(rows), strict=True):
         pictures = sorted((folder / video.stem / "images").iterdir())
         times[video.stem] = [index / 300 for index in range(len(pictures))]
         for instant, path in zip(INSTANTS, pictures, strict=True):
             picture = cv2.resize(read_rgb(path), SIZE[::-1], interpolation=cv2.INTER_LANCZOS4)
-            shots.append(Shot(view, instant, picture, intrinsics, np.linalg.inv(pose)))
+            shots.append(Shot(view, instant, picture, intrinsics, pose))
     return shots, times
 
 
 def points_of(capture: Capture, folder: Path) -> dict[str, Any]:
     cloud, _ = read_cloud(folder / "points3D_downsample2.ply")
     return {"points_of": by_instant(capture, cloud).__getitem__, "job": planned(capture, NAME, **OPTIONS)}
-
-
-def error_of(capture: Capture, folder: Path, rows: NDArray[np.float64] | None = None) -> float:
-    return worst_error(capture, load_shots(folder, rows)[0], **points_of(capture, folder))
 
 
 def test_colors(exported: Exported, capture: Capture):
@@ -80,20 +72,9 @@ def test_colors(exported: Exported, capture: Capture):
     assert_colors(capture, shots, wrong=("axes", "order of views"), **points_of(capture, folder))
 
 
-def test_colors_show_columns_and_rows_in_a_wrong_order(exported: Exported, capture: Capture):
-    rows = np.load(exported.folder / "poses_bounds.npy")
-    opencv = rows.copy()
-    columns = rows[:, :15].reshape(-1, 3, 5)
-    opencv[:, :15] = np.concatenate(
-        [columns[..., 1:2], columns[..., :1], -columns[..., 2:3], columns[..., 3:]], axis=2
-    ).reshape(-1, 15)
-    for wrong in (opencv, rows[::-1]):
-        assert error_of(capture, exported.folder, wrong) > THRESHOLD
-
-
 def test_colors_show_pictures_of_other_focal_lengths(capture: Capture, tmp_path: Path):
-    exported = export_uncropped(capture, NAME, tmp_path / "room", **OPTIONS)
-    assert error_of(capture, exported.folder) > THRESHOLD
+    folder = export_uncropped(capture, NAME, tmp_path / "room", **OPTIONS).folder
+    assert worst_error(capture, load_shots(folder)[0], **points_of(capture, folder)) > THRESHOLD
 
 
 def test_rows_of_poses_bounds(exported: Exported):

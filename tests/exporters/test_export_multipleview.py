@@ -16,6 +16,7 @@ from tests.exporters.trainer_shots import (
     export_one,
     export_uncropped,
     planned,
+    poses_of_rows,
     read_cloud,
     worst_error,
 )
@@ -83,13 +84,9 @@ def test_model_and_rows_agree(exported: Exported, capture: Capture):
     parameters = {tuple(camera.params) for camera in model.cameras.values()}
     assert len(parameters) == 1
     rows = np.load(exported.folder / "poses_bounds_multipleview.npy")
-    matrices = rows[:, :15].reshape(-1, 3, 5)
     images = [model.images[number] for number in range(1, 5)]
-    for matrix, image, truth in zip(matrices, images, capture.world_to_camera[0], strict=True):
-        down, right, back, center, lens = matrix.T
-        pose = np.eye(4)
-        pose[:3] = np.stack([right, down, -back, center], axis=1)
-        np.testing.assert_allclose(np.linalg.inv(pose), truth, atol=1e-12)
+    np.testing.assert_allclose(poses_of_rows(rows), capture.world_to_camera[0], atol=1e-12)
+    for lens, image in zip(rows[:, 4:15:5], images, strict=True):
         assert lens.tolist() == [image.camera.height, image.camera.width, image.camera.params[0]]
     assert (rows[:, 15] > 0).all()
     assert (rows[:, 15] < rows[:, 16]).all()

@@ -18,6 +18,7 @@ from tests.exporters.trainer_shots import (
     export_one,
     export_uncropped,
     planned,
+    poses_of_rows,
     worst_error,
 )
 
@@ -89,12 +90,7 @@ def test_rows_of_poses_bounds(exported: Exported, capture: Capture):
     """The loader takes near and far from the rows, one level above the folders of instants."""
     source, _ = source_and_duration(exported.next_step)
     rows = np.load(source.parent / "poses_bounds.npy")
-    matrices = rows[:, :15].reshape(-1, 3, 5)
-    for matrix, view in zip(matrices, VIEWS, strict=True):
-        down, right, back, center, _ = matrix.T
-        pose = np.eye(4)
-        pose[:3] = np.stack([right, down, -back, center], axis=1)
-        np.testing.assert_allclose(np.linalg.inv(pose), capture.world_to_camera[0, view], atol=1e-12)
+    np.testing.assert_allclose(poses_of_rows(rows), capture.world_to_camera[0, list(VIEWS)], atol=1e-12)
     depth = np.stack([capture.output.depth(t, name) for t in range(4) for name in capture.output.view_names])
     assert depth.min() * 0.9 < rows[:, 15].min() < np.median(depth)
     assert np.median(depth) < rows[:, 16].max() < depth.max() * 1.1

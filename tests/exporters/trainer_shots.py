@@ -187,6 +187,14 @@ def read_cloud(path: Path) -> tuple[Points, NDArray[np.float32] | None]:
     return (xyz, rgb / 255.0), np.asarray(vertices["time"]) if "time" in names else None
 
 
+def poses_of_rows(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the poses [V, 4, 4] of rows of poses_bounds.npy; columns: down, right, backwards, centre."""
+    down, right, back, center, _ = np.moveaxis(rows[:, :15].reshape(-1, 3, 5), 2, 0)
+    poses = np.tile(np.eye(4), (len(rows), 1, 1))
+    poses[:, :3] = np.stack([right, down, -back, center], axis=2)
+    return np.linalg.inv(poses)
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the files of an export, apart from its record."""
     paths = [path for path in folder.rglob("*") if path.is_file() and path.name != "export.json"]

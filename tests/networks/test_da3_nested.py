@@ -12,7 +12,6 @@ from torch import Tensor
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.config import NetworkConfig
-from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metric
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import SKY_THRESHOLD
@@ -90,12 +89,6 @@ def test_views_of_different_sizes_have_one_factor(parts: Parts, given: dict[str,
         torch.testing.assert_close(view.depth[solid], (before.depth * factor)[solid])
         moved = before.world_to_camera[..., :3, 3] * factor[..., 0]
         torch.testing.assert_close(view.world_to_camera[..., :3, 3], moved)
-
-
-def test_limits_change_nothing(parts: Parts, given: dict[str, Tensor]) -> None:
-    whole = parts[0](given["images"])
-    limited = parts[0](given["images"], limits=ForwardLimits(max_images=5, max_tokens=30, max_queries=7))
-    assert_same(limited, numbers(whole), 1e-9)
 
 
 def test_heads_keep_full_precision() -> None:

@@ -141,7 +141,7 @@ def assert_same(ours: NetworkOutput, theirs: dict[str, Tensor], tolerance: float
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
-def test_scenes_of_a_batch_are_independent(name: str) -> None:
+def test_scenes_of_a_batch_are_independent_and_limits_change_nothing(name: str) -> None:
     network = opened(randomized_network(NETWORKS[name]))
     given = inputs(network.config)
     together = predict(network, given)
@@ -150,6 +150,8 @@ def test_scenes_of_a_batch_are_independent(name: str) -> None:
     assert together.points is None or together.points.shape == (*shape, 3)
     alone = predict(network, {name: value[1:] for name, value in given.items()})
     assert_same(alone, {name: value[1:] for name, value in numbers(together).items()}, 1e-11)
+    limits = ForwardLimits(max_images=5, max_tokens=60, max_queries=7)
+    assert_same(predict(network, given, limits=limits), numbers(together), 1e-9)
 
 
 def assert_half_precision_is_close(network: ViewTimeNetwork, given: dict) -> None:

@@ -45,7 +45,9 @@ def inputs(batch: int = 2, times: int = 3, views: int = 2) -> tuple[torch.Tensor
     return patches, torch.randn(batch, times, views, *GRID, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("limits", [ForwardLimits(), ForwardLimits(max_tokens=30, max_queries=7)], ids=str)
+@pytest.mark.parametrize(
+    "limits", [ForwardLimits(), ForwardLimits(max_tokens=1), ForwardLimits(max_tokens=30, max_queries=7)], ids=str
+)
 @pytest.mark.parametrize("name", list(TRUNKS))
 def test_all_layers_of_both_streams_are_equal(randomized: Callable, name: str, limits: ForwardLimits) -> None:
     aggregator = trunk_of(randomized, **TRUNKS[name])

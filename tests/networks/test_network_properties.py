@@ -12,7 +12,6 @@ from page4d.geometry.camera import decode_pose
 from page4d.networks.config import FRAME_GLOBAL, TIME_VIEW, NetworkConfig, Step
 from page4d.networks.config_parts import BiasRows, MaskConfig, MaskFusion, MaskHeadKind, Streams
 from page4d.networks.heads.motion import DynamicMask, external_log_odds
-from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
@@ -194,23 +193,6 @@ def test_the_first_view_is_distinguished_by_two_slots_only(randomized: Callable)
         one, other = predict(network, images, external), predict(network, images.flip(2), external.flip(2))
         difference = (one.pose_encoding.flip(2) - other.pose_encoding).abs().max()
         assert difference < 1e-12 if slots == 1 else difference > 1e-6
-
-
-@pytest.mark.parametrize("mask", [MASK, SINGLE], ids=["dual", "single"])
-@pytest.mark.parametrize(
-    "limits",
-    [
-        ForwardLimits(max_images=1),
-        ForwardLimits(max_images=4, max_queries=7),
-        ForwardLimits(max_tokens=1),
-        ForwardLimits(max_tokens=60, max_queries=11),
-    ],
-    ids=str,
-)
-def test_limits_do_not_change_the_result(randomized: Callable, mask: MaskConfig, limits: ForwardLimits) -> None:
-    images, external = capture()
-    network = set_lambdas(randomized(mask=mask), 2.0, 1.0)
-    assert_same(predict(network, images, external), predict(network, images, external, limits=limits))
 
 
 def test_lambda_is_clamped(randomized: Callable) -> None:

@@ -1,8 +1,7 @@
 """The live viewer in the process of the tests; a browser is not needed."""
 
 import socket
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -18,18 +17,12 @@ from page4d.viewer.content import viewer_content
 from page4d.viewer.panel import LookThrough
 from page4d.viewer.scene import ResidentClouds, Thumbnails, frustum
 from page4d.viewer.server import HOST, LAST_PORT, LiveViewer, free_port, live_viewer, start_server, stop_server
+from tests.viewer.conftest import wait_until
 
 viser = pytest.importorskip("viser")
 
 LOOPBACK = "0100007F"
 LISTENING = "0A"
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def visible(viewer: LiveViewer) -> list[int]:

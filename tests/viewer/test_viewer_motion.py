@@ -1,7 +1,5 @@
 """Velocities and tracks in the viewer, live and as a page."""
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from page4d.viewer.recording import check_size, estimated_bytes, record_page
 from page4d.viewer.scene import MAX_SEGMENTS, default_steps, track_segments, velocity_segments
 from page4d.viewer.server import live_viewer
 from tests.exporters.capture import DRIFT, IMAGE_FPS, NUM_TRACKS, Capture, make_capture
+from tests.viewer.conftest import wait_until
 from tests.viewer.test_viewer_recording import Recording
 
 pytest.importorskip("viser")
@@ -28,13 +27,6 @@ def fast_capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
 @pytest.fixture
 def fast(fast_capture: Capture) -> ViewerContent:
     return viewer_content(fast_capture.output, ExportSettings())
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_segments_are_the_paths_of_moving_points(fast: ViewerContent) -> None:
