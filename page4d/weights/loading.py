@@ -21,6 +21,7 @@ from page4d.networks.layers.block import Block, MixerBlock
 from page4d.networks.layers.execution import ForwardLimits, exact_convolutions
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput, RigOutput
+from page4d.networks.profile.meta import on_meta_device
 from page4d.weights.file_type import FETCH_AGAIN
 from page4d.weights.names import BUNDLED_FILE
 from page4d.weights.resolve import FoundWeights, find_weights
@@ -109,7 +110,7 @@ def load(
         config, info = describe_weights(found.path, found.sha256)
         if found.sha256 is None:
             _check_copy(info)
-    with torch.device("meta"):
+    with on_meta_device():
         network = LoadedNetwork(config, dtype)
     # Half precision copies every tensor, so that the file does not stay memory-mapped for a few norms.
     tensors = _read_tensors(found.path, network.state_dict(), place, copied=dtype in _HALVES)
@@ -150,7 +151,7 @@ def load_encoder(path: Path) -> LoadedEncoder:
         WeightsError: if the file is missing, damaged, of another kind or of another encoder.
     """
     config, info = describe_encoder(path)
-    with torch.device("meta"):
+    with on_meta_device():
         encoder = build_encoder(config)
     encoder.load_state_dict(_read_tensors(path, encoder.state_dict(), "cpu"), assign=True)
     return LoadedEncoder(encoder=encoder.eval(), config=config, info=info)

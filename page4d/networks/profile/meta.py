@@ -267,6 +267,10 @@ def _reduce(values: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -
     return _empty(values, *kept)
 
 
+def _place(values: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
+    return _empty_like(_reduce(values, dim, keepdim), torch.long)
+
+
 def _sort(values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     return _empty_like(values), _empty_like(values, torch.long)
 
@@ -303,6 +307,8 @@ _COMPARISONS = frozenset((_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _ate
 _RULES: dict[Any, Callable[..., Any]] = {
     _aten._local_scalar_dense: lambda _: 1.0,
     _aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    _aten.argmax: _place,
+    _aten.argmin: _place,
     _aten.addmm: lambda _, one, other, **__: _empty(one, one.shape[0], other.shape[1]),
     _aten.mm: lambda one, other: _empty(one, one.shape[0], other.shape[1]),
     _aten.bmm: lambda one, other: _empty(one, *one.shape[:2], other.shape[2]),
@@ -324,7 +330,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.linalg_vector_norm: _norm,
     _aten.sort: _sort,
     _aten.gather: lambda values, _, indices, **__: _empty(values, *indices.shape),
-    **dict.fromkeys((_aten._log_softmax, _aten._softmax, _aten.roll, _aten.linalg_cross), _same),
+    **dict.fromkeys((_aten._log_softmax, _aten._softmax, _aten.roll, _aten.flip, _aten.linalg_cross), _same),
     **dict.fromkeys((_aten.zeros_like, _aten.ones_like), _same),
     _aten.clone: _clone,
     _aten.floor_divide: lambda *args: _pointwise(_aten.floor_divide, args),  # not tagged as pointwise

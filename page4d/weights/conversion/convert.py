@@ -20,6 +20,7 @@ from page4d.io.atomic import check_file
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig, build_encoder
 from page4d.networks.network import build_network
+from page4d.networks.profile.meta import on_meta_device
 from page4d.weights.catalogue import CATALOGUE, CatalogueEntry
 from page4d.weights.conversion.accounting import Account, Tag, build_account
 from page4d.weights.conversion.view_time import (
@@ -212,7 +213,7 @@ def account_for(blueprint: Blueprint, sources: Sequence[Specs], shapes: Mapping[
 
 def tensor_shapes(config: NetworkConfig | EncoderConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of every tensor of a network or encoder by name, without allocating memory."""
-    with torch.device("meta"):
+    with on_meta_device():
         module = build_network(config) if isinstance(config, NetworkConfig) else build_encoder(config)
     return {name: tuple(value.shape) for name, value in module.state_dict().items()}
 
