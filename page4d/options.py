@@ -262,8 +262,9 @@ class SceneOptions:
         str,
         BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
         Option(
-            "Clocks of the views: a file such as sync.json, or auto, none, audio, timecode or people (with 'page4d "
-            "weights get people'). auto: sync.json, else time codes, else frame numbers, else a common start.",
+            "Clocks of the views: a file such as sync.json, or auto, none, audio, timecode, people (with 'page4d "
+            "weights get people') or motion (with ⟨calibration⟩). auto: sync.json, else time codes, else frame "
+            "numbers, else a common start.",
             SCENE,
             "FILE|MODE",
         ),
@@ -334,6 +335,10 @@ class SceneOptions:
     def __post_init__(self) -> None:
         if self.calibration_unit is not None and self.calibration is None:
             raise UsageError("⟨calibration_unit⟩ without ⟨calibration⟩", "pass the calibration file too")
+        if self.sync == "motion" and self.calibration is None:
+            raise UsageError(
+                "⟨sync=motion⟩ without ⟨calibration⟩", "pass the calibration file too, or use ⟨sync=people⟩"
+            )
         if self.again and self.calibration is None:
             raise UsageError("⟨again⟩ without ⟨calibration⟩", "pass the calibration file too")
 

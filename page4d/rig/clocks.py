@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 
-from page4d.errors import InputError
+from page4d.errors import InputError, listed
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import quick_people_pose
 from page4d.rig.records import Array, Lens, Tracklet, ViewPeople
@@ -66,6 +66,12 @@ class Cut:
         return self.other / self.placed if self.placed > 1e-3 else 1.0
 
 
+def paired_views(number: int) -> list[tuple[int, int]]:
+    """Return all pairs of up to 8 views, of more the pairs of each view with its next two."""
+    pairs = combinations(range(number), 2)
+    return [(i, j) for i, j in pairs if number <= ALL_GROUPS or j - i <= 2 or i + number - j <= 2]
+
+
 def groups(number: int) -> Iterator[tuple[int, ...]]:
     """Return groups of views without the first one, the smallest first: their complements are cuts too."""
     for size in range(1, number):
@@ -91,11 +97,11 @@ def joint_offsets(number: int, pairs: Sequence[PairEvidence]) -> Offsets:
     return np.asarray(best - best[0])
 
 
-def cut(pairs: Sequence[PairEvidence], ahead: Offsets, group: tuple[int, ...]) -> Cut:
+def cut(pairs: Sequence[PairEvidence], ahead: Offsets, group: tuple[int, ...], peak_width: int = PEAK_WIDTH) -> Cut:
     """Return the evidence of the pairs between a group and the other views, and that at its best other offset."""
     moves = _moves(pairs)
     evidence = _moved(pairs, ahead, group, moves)
-    apart = np.abs(moves) > PEAK_WIDTH
+    apart = np.abs(moves) > peak_width
     other = int(np.argmax(np.where(apart, evidence, -np.inf)))
     placed = float(evidence[len(moves) // 2])
     return Cut(group=group, placed=placed, other=max(0.0, float(evidence[other])), by=int(moves[other]))
@@ -200,7 +206,9 @@ MIN_WEAK_COMMON = 85
 """Score of a view below which it needs this many common instants: with 80, the offset of such a view can be wrong by
 3 to 7 instants in all its pairs."""
 
-_HINT = "pass ⟨sync=FILE⟩ or ⟨sync=none⟩, or leave the view out (⟨views⟩)"
+_WHAT = "people do not determine the clock of"
+
+HINT = "pass ⟨sync=FILE⟩ or ⟨sync=none⟩, or leave the view out (⟨views⟩)"
 
 
 class PairCurve:
@@ -433,7 +441,7 @@ def estimate_clocks(
     number = len(names)
     if number < 2:
         return PeopleClocks(ahead=np.zeros(number), scores=(1.0,) * number)
-    pairs = [(i, j) for i, j in combinations(range(number), 2) if number <= 8 or j - i <= 2 or i + number - j <= 2]
+    pairs = paired_views(number)
     curves = [PairCurve(people, lenses, pair) for pair in pairs]
     for done, curve in enumerate(curves, start=1):
         curve.search()
@@ -443,7 +451,7 @@ def estimate_clocks(
     ahead = _ascended(curves, ahead)
     refined = _refined(curves, ahead)
     evidence = [curve.evidence() for curve in curves]
-    _check_cuts(names, [cut(evidence, ahead, group) for group in groups(number)])
+    check_cuts(_WHAT, names, [cut(evidence, ahead, group) for group in groups(number)], MAX_OTHER, _unclear)
     return PeopleClocks(ahead=refined, scores=_checked_scores(names, curves, evidence, ahead))
 
 
@@ -483,19 +491,29 @@ def _refined(curves: Sequence[PairCurve], ahead: Offsets) -> Float[Array, " V"]:
     return np.asarray(ahead + np.clip(moved, -1, 1))
 
 
-def _check_cuts(names: Sequence[str], cuts: Sequence[Cut]) -> None:
-    """Refuse clocks if a view or group fits almost as well elsewhere; the smallest groups are named."""
-    failed = [one for one in cuts if one.ratio > MAX_OTHER]
+def check_cuts(
+    what: str, names: Sequence[str], cuts: Sequence[Cut], max_ratio: float, reason: Callable[[Cut], str]
+) -> None:
+    """Refuse clocks if views or groups fit elsewhere with more than a share of the evidence; the smallest are named.
+
+    Raises:
+        InputError: with `what` is not determined, the views, and the `reason` of the worst one.
+    """
+    failed = [one for one in cuts if one.ratio > max_ratio]
     if not failed:
         return
-    worst = max((one for one in failed if len(one.group) == len(failed[0].group)), key=lambda one: one.ratio)
-    views = ", ".join(names[view] for view in worst.group)
-    why = (
-        f"evidence {worst.placed:.2f}, and {worst.other:.2f} at {worst.by:+d} frames from there"
-        if worst.placed > 0
-        else "no common people"
-    )
-    raise InputError(f"people do not determine the clock of {views}: no clear offset ({why})", _HINT)
+    smaller = {one: min(one.group, tuple(sorted({*range(len(names))} - {*one.group})), key=len) for one in failed}
+    size = min(map(len, smaller.values()))
+    failed = [one for one in failed if len(smaller[one]) == size]
+    worst = max(failed, key=lambda one: one.ratio)
+    views = sorted({view for one in (failed if size == 1 else [worst]) for view in smaller[one]})
+    raise InputError(f"{what} {listed([names[view] for view in views])}: {reason(worst)}", HINT)
+
+
+def _unclear(worst: Cut) -> str:
+    if worst.placed <= 0:
+        return "no clear offset (no common people)"
+    return f"no clear offset (evidence {worst.placed:.2f}, and {worst.other:.2f} at {worst.by:+d} frames from there)"
 
 
 def _checked_scores(
@@ -520,6 +538,6 @@ def _checked_scores(
         elif score < WEAK_PEAK and common < MIN_WEAK_COMMON:
             where = f"score {score:.2f} from {common} frames, need {WEAK_PEAK} or {MIN_WEAK_COMMON} frames"
         if where:
-            raise InputError(f"people do not determine the clock of {name}: no clear offset ({where})", _HINT)
+            raise InputError(f"{_WHAT} {name}: no clear offset ({where})", HINT)
         scores.append(score)
     return tuple(scores)

@@ -1,6 +1,7 @@
-"""Opening of a scene folder with all methods of synchronization, including that by people.
+"""Opening of a scene folder with all methods of synchronization, including those by people and motion.
 
-For clocks from people, consecutive frames of static views are searched for body keypoints, then for offsets.
+For clocks from people, consecutive frames of static views are searched for body keypoints, then for offsets; for
+clocks from motion, all frames of static calibrated views for moving points.
 """
 
 from collections.abc import Sequence
@@ -10,15 +11,16 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from page4d.errors import UsageError, WeightsError
+from page4d.errors import InputError, UsageError, WeightsError, listed
 from page4d.keywords import SceneKeywords
 from page4d.options import SceneOptions, split_options
 from page4d.rig.clocks import estimate_clocks
 from page4d.rig.lens import lenses_of
+from page4d.rig.motion_clocks import MAX_SPAN_S, estimate_motion_clocks, find_moving_points
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.people.model import POSE_MODEL, is_fetched
 from page4d.rig.records import Lens, StageProgress, no_progress, of_stage
-from page4d.scene.clocks import BY_PEOPLE, Synchronisation
+from page4d.scene.clocks import BY_MOTION, BY_PEOPLE, Synchronisation
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Clock, Level, Notice, Scene
 
@@ -36,31 +38,40 @@ def open_scene(
     """Open a folder of synchronized videos or image folders.
 
     `changes` are fields of `SceneOptions`, as in `open_scene("rig", views=4, sync="audio")`. With `sync="people"` the
-    clocks are estimated from body keypoints of static views, before the scene is opened with them; `progress` takes
-    the steps done of a stage, all its steps, and its name.
+    clocks are estimated from body keypoints of static views, with `sync="motion"` from what moves in calibrated ones,
+    before the scene is opened with them; `progress` takes the steps done of a stage, all its steps, and its name.
 
     Raises:
         UsageError: if an option is invalid or contradicts the folder.
-        InputError: if a video, image, mask or calibration is unusable, or people do not determine the clocks.
+        InputError: if a video, image, mask or calibration is unusable, or the evidence does not determine the clocks.
         WeightsError: if people are to determine the clocks, and the pose model was not fetched.
     """
     (given,) = split_options(changes, "open_scene", SceneOptions)
     options = replace(options or SceneOptions(), **given)
-    if options.sync != BY_PEOPLE:
+    if options.sync not in (BY_PEOPLE, BY_MOTION):
         return open_folder(folder, options)
 
-    check_pose_model()
+    by_motion = options.sync == BY_MOTION
+    if not by_motion:
+        check_pose_model()
     plain = SceneOptions(
         views=options.views,
         sync="none",
         image_fps=options.image_fps,
         max_frames=MAX_FRAMES,
+        calibration=options.calibration if by_motion else None,
+        calibration_unit=options.calibration_unit if by_motion else None,
         calibration_match=options.calibration_match,
         calibration_resize=options.calibration_resize,
         allow_damaged=options.allow_damaged,
         max_megapixels=options.max_megapixels,
     )
-    clocks = synchronise_by_people(open_folder(folder, plain), options.calibration, progress)
+    scene = open_folder(folder, plain)
+    clocks = (
+        synchronise_by_motion(scene, progress)
+        if by_motion
+        else synchronise_by_people(scene, options.calibration, progress)
+    )
     return open_folder(folder, options, synchronisation=clocks)
 
 
@@ -76,6 +87,53 @@ def opened_scene(scene: Scene | Path | str, options: dict[str, Any], progress: S
     if options:
         raise UsageError(f"{', '.join(options)} with a scene that is open", "pass them to open_scene")
     return scene
+
+
+_MOTION_HINT = "leave the view out (⟨views⟩), or use ⟨sync=people⟩ or ⟨sync=FILE⟩"
+
+
+def synchronise_by_motion(scene: Scene, progress: StageProgress) -> Synchronisation:
+    """Return the clocks of views with calibrated cameras, of a scene that was opened as if they started together.
+
+    Raises:
+        UsageError: if a camera moves.
+        InputError: if a view has no camera, what moves does not determine its clock, or a frame cannot be decoded.
+    """
+    cameras = [view.camera for view in scene.views]
+    if unknown := [view.name for view in scene.views if view.camera is None]:
+        raise InputError(f"⟨sync=motion⟩: the calibration has no camera of {listed(unknown)}", _MOTION_HINT)
+    if moving := [view.name for view in scene.views if view.camera is not None and not view.camera.is_static]:
+        raise UsageError(f"⟨sync=motion⟩: the camera of {listed(moving)} moves", _MOTION_HINT)
+    if scene.num_views < 2:
+        return Synchronisation(clocks=(Clock(),) * scene.num_views, method=BY_MOTION)
+    shortest = min(float(view.source.frame_times[-1]) for view in scene.views)
+    start = max(0.0, (shortest - MAX_SPAN_S) / 2)
+    points = [
+        find_moving_points(
+            view.source, lens, (start, start + MAX_SPAN_S), of_stage(progress, f"synchronizing: motion {view.name}")
+        )
+        for view, lens in zip(scene.views, lenses_of(scene), strict=True)
+    ]
+    poses = [np.asarray(camera.world_to_camera, dtype=np.float64) for camera in cameras if camera is not None]
+    found = estimate_motion_clocks(scene.view_names, points, poses, of_stage(progress, "synchronizing: offsets"))
+    rates = 1 / (1 + found.drifts)
+    offsets = ((start + found.time) * found.drifts - found.ahead) * rates
+    clocks = tuple(
+        Clock(offset_s=float(round(offset, 6)), rate=float(round(rate, 9)))
+        for offset, rate in zip(offsets, rates, strict=True)
+    )
+    notices = [
+        Notice(
+            f"{name} starts {clock.offset_s:+.3f} s after {scene.view_names[0]} by motion (+-{deviation:.3f} s)"
+            + (f", with a rate of {clock.rate:.6f} (+-{drift:.6f})" if clock.rate != 1 else ""),
+            Level.INFO,
+        )
+        for name, clock, deviation, drift in list(
+            zip(scene.view_names, clocks, found.deviations, found.drift_deviations, strict=True)
+        )[1:]
+    ]
+    method = f"{BY_MOTION} (+-{1000 * found.deviations.max():.0f} ms)"
+    return Synchronisation(clocks=clocks, method=method, notices=tuple(notices))
 
 
 NUM_SAMPLES = 150
@@ -125,7 +183,7 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
         Notice(f"{name} starts {clock.offset_s:+.3f} s after {first} by people (score {score:.2f})", Level.INFO)
         for name, clock, score in list(zip(scene.view_names, clocks, found.scores, strict=True))[1:]
     )
-    return Synchronisation(clocks=clocks, method=BY_PEOPLE, notices=notices)
+    return Synchronisation(clocks=clocks, method=f"{BY_PEOPLE} (score {min(found.scores):.2f})", notices=notices)
 
 
 def _window(scene: Scene, samples: Sequence[int], lenses: Sequence[Lens], progress: StageProgress) -> tuple[int, ...]:

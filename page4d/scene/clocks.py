@@ -123,9 +123,10 @@ def _decoded(container: Any, path: Path) -> tuple[list[NDArray[np.float32]], flo
 
 
 BY_PEOPLE = "people"
-"""Mode whose clocks are determined before a scene is opened, with body keypoints (`page4d.rig.opening`)."""
+BY_MOTION = "motion"
+"""Modes whose clocks are determined before a scene is opened (`page4d.rig.opening`)."""
 
-MODES = ("auto", "none", "audio", "timecode", BY_PEOPLE)
+MODES = ("auto", "none", "audio", "timecode", BY_PEOPLE, BY_MOTION)
 """Values of `sync` other than a file."""
 
 SAME_START = "same start"
@@ -169,9 +170,10 @@ def describe_clocks(method: str, clocks: Sequence[Clock], sync: object) -> str:
         if sync == "none":
             return "all views start together, as ⟨sync=none⟩ states"
         nothing = "no sync file, common time codes, time stamps or frame numbers"
-        return f"assumed to start together ({nothing}); ⟨sync=audio⟩ or ⟨sync=people⟩ measures it"
-    starts = [clock.offset_s for clock in clocks]
-    return f"from {method}: starts of views up to {max(starts) - min(starts):.3f} s apart"
+        return f"assumed to start together ({nothing}); ⟨sync=audio⟩, ⟨sync=people⟩ or ⟨sync=motion⟩ measures it"
+    starts, rates = ([getattr(clock, name) for clock in clocks] for name in ("offset_s", "rate"))
+    drift = f", rates {min(rates):.7g} to {max(rates):.7g}" if max(rates) > min(rates) else ""
+    return f"from {method}: starts of views up to {max(starts) - min(starts):.3f} s apart{drift}"
 
 
 class _ClockEntry(BaseModel):
@@ -220,14 +222,14 @@ def synchronise(
     `number_offsets` are the start times in seconds of numbered image folders, None for other views.
 
     Raises:
-        UsageError: if the sync file is invalid, or the mode is `people`.
+        UsageError: if the sync file is invalid, or the mode is `people` or `motion`.
         InputError: if the views do not support the requested method.
     """
     file = Path(mode) if mode not in MODES else found_file if mode == "auto" else None
     if file is not None:
         return _by_file(file, names, sources, read_sync_file(file, all_names or names))
-    if mode == BY_PEOPLE:
-        raise UsageError("⟨sync=people⟩ does not apply here", "pass ⟨sync=FILE⟩, or another mode")
+    if mode in (BY_PEOPLE, BY_MOTION):
+        raise UsageError(f"⟨sync={mode}⟩ does not apply here", "pass ⟨sync=FILE⟩, or another mode")
     if mode == "audio":
         return _by_audio(names, sources)
     if mode == "none":

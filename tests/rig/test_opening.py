@@ -42,7 +42,7 @@ def videos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_frames_of_one_moment_are_paired(videos: Path) -> None:
     scene = page4d.open_scene(videos, sync="people", frames=(0, 5))
-    assert scene.synchronisation == "people"
+    assert scene.synchronisation.startswith("people (score 0.")
     assert [view.clock.offset_s for view in scene.views] == pytest.approx(STARTS, abs=0.5 / FPS)
     assert [view.indices for view in scene.views] == [(7, 8, 9, 10, 11), (0, 1, 2, 3, 4)]
     (text,) = [notice.text for notice in scene.notices if "by people" in notice.text]
