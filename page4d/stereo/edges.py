@@ -1,12 +1,11 @@
 """Depth edges aligned with color edges: a joint weighted-median filter, and edge-aware upsampling."""
 
-from functools import cache
-
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 from torch.nn import functional
 
+from page4d.geometry.statistics import weighted_median
 from page4d.stereo import kernels
 
 _WINDOW = 5
@@ -16,9 +15,6 @@ _ITERATIONS = 2
 _SPATIAL_SIGMA_PX = 3.0
 _COLOR_SIGMA = 0.1
 """Standard deviation of the color weight, for colors in [0, 1]."""
-
-_INDEX_BITS = (_WINDOW**2 - 1).bit_length()
-"""Low bits of the mantissa that hold the place in the window while values are sorted."""
 
 
 @torch.no_grad()
@@ -44,53 +40,16 @@ def filter_edges(
         weight = difference.mul_(-1 / (2 * _COLOR_SIGMA**2)).exp_() * _windows(certainty)
         weight *= spatial[:, None, None]
         for _ in range(_ITERATIONS):
-            value = _weighted_median(value, weight)
+            value = _median_of_windows(value, weight)
         filtered.append(value)
     return torch.stack(filtered)
 
 
-def _weighted_median(values: Float[Tensor, "H W"], weight: Float[Tensor, "K H W"]) -> Float[Tensor, "H W"]:
-    """Return the smallest value of every window with at least half of the total weight at or below it.
-
-    Weights outside the image must be 0. All windows are sorted by one network of comparisons of whole images, several
-    times faster than one by one.
-    """
-    bits = (values - values.amin()).view(torch.int32)  # in the order of the numbers, as none is negative
-    places = torch.arange(len(weight), dtype=torch.int32, device=values.device)[:, None, None]
-    keys = list((_windows(bits >> _INDEX_BITS << _INDEX_BITS) | places).unbind())
-    for first, second in _comparisons(len(keys)):
-        pair = keys[first], keys[second]
-        keys[first], keys[second] = torch.minimum(*pair), torch.maximum(*pair)
-    pixels = torch.arange(values.numel(), device=values.device).view_as(values)
-
-    def places_of(key: Int[Tensor, "H W"]) -> Int[Tensor, "H W"]:
-        return (key & ((1 << _INDEX_BITS) - 1)).long() * values.numel() + pixels
-
-    median, below, half = keys[0], torch.zeros_like(weight[0]), weight.sum(dim=0) / 2
-    for key in keys:
-        median = torch.where(below < half, key, median)
-        below += weight.flatten()[places_of(key)]
-    return _windows(values).flatten()[places_of(median)]
-
-
-@cache
-def _comparisons(count: int) -> tuple[tuple[int, int], ...]:
-    """Return the comparisons (first, second) that sort numbers in ascending order.
-
-    Source: Batcher (1968), "Sorting Networks and Their Applications": odd-even merge sort; Knuth, The Art of Computer
-    Programming 3, section 5.2.2, algorithm M.
-    """
-    found, highest = [], 1 << (count - 1).bit_length() - 1 if count > 1 else 0
-    width = highest
-    while width:
-        gap, distance, parity = highest, width, 0
-        while True:
-            found += [(low, low + distance) for low in range(count - distance) if low & width == parity]
-            if gap == width:
-                break
-            distance, gap, parity = gap - width, gap // 2, width
-        width //= 2
-    return tuple(found)
+def _median_of_windows(values: Float[Tensor, "H W"], weight: Float[Tensor, "K H W"]) -> Float[Tensor, "H W"]:
+    """Return the weighted median of every window. Weights outside the image must be 0."""
+    if kernels.apply_to(values, weight):
+        return kernels.median_of_windows(values, weight)
+    return weighted_median(_windows(values), weight)
 
 
 def _windows(values: Shaped[Tensor, "H W"]) -> Shaped[Tensor, "K H W"]:

@@ -463,3 +463,39 @@ def _write_upsampled(
             found[y, x] = total[x] > _TINY
             for part in range(len(maps)):
                 sampled[part, y, x] /= max(total[x], _TINY)
+
+
+def median_of_windows(values: Float[Tensor, "H W"], weight: Float[Tensor, "K H W"]) -> Float[Tensor, "H W"]:
+    """Return the weighted median of every square window of K pixels. Weights outside the image must be 0."""
+    half = math.isqrt(len(weight)) // 2
+    medians, wide = torch.empty_like(weight[0]), functional.pad(values, (half,) * 4)
+    _write_medians(len(values), *(tensor.contiguous().numpy() for tensor in (medians, wide, weight)))
+    return medians
+
+
+@_Kernel
+def _write_medians(first: int, last: int, medians: Array, values: Array, weight: Array) -> None:
+    """Write the medians of some rows: the smallest value with at least half of the weight at or below it.
+
+    A window has few values: comparing each with all takes less time than sorting.
+    """
+    (count, _, width), side = weight.shape, values.shape[0] - medians.shape[0] + 1
+    total, below = np.empty(width, np.float32), np.empty(width, np.float32)
+    for y in range(first, last):
+        median = medians[y]
+        for x in range(width):
+            total[x], median[x] = _ZERO, np.inf
+        for other in range(count):
+            for x in range(width):
+                total[x] += weight[other, y, x]
+        for place in range(count):
+            value = values[y + place // side, place % side :]
+            for x in range(width):
+                below[x] = _ZERO
+            for other in range(count):
+                compared, own = values[y + other // side, other % side :], weight[other, y]
+                for x in range(width):
+                    below[x] += own[x] if compared[x] <= value[x] else _ZERO
+            for x in range(width):
+                if (below[x] >= _HALF * total[x]) & (value[x] < median[x]):
+                    median[x] = value[x]

@@ -1,10 +1,9 @@
 """Joint weighted-median filter: values between two surfaces move to the one of their color, others are preserved."""
 
-import pytest
 import torch
 from torch import Tensor
 
-from page4d.stereo.edges import _comparisons, _weighted_median, _windows, filter_edges
+from page4d.stereo.edges import filter_edges
 
 SIZE = (20, 24)
 EDGE = 11
@@ -71,23 +70,3 @@ def test_images_are_filtered_independently() -> None:
     together = filter_edges(values, 1 + confidence, images)
     single = [filter_edges(values[n : n + 1], 1 + confidence[n : n + 1], images[n : n + 1]) for n in range(3)]
     assert torch.equal(together, torch.cat(single))
-
-
-@pytest.mark.parametrize("levels", [2, 1000])
-def test_medians_are_those_of_sorted_windows(levels: int) -> None:
-    generator = torch.Generator().manual_seed(levels)
-    values = torch.randint(-levels, levels, SIZE, generator=generator) / levels
-    weight = torch.rand(25, *SIZE, generator=generator) * _windows(torch.ones(SIZE))
-    ordered, order = _windows(values).sort(dim=0)
-    below = weight.gather(0, order).cumsum(dim=0) < weight.sum(dim=0) / 2
-    assert torch.equal(_weighted_median(values, weight), ordered.gather(0, below.sum(dim=0, keepdim=True))[0])
-
-
-@pytest.mark.parametrize("count", [1, 2, 7, 25])
-def test_comparisons_sort(count: int) -> None:
-    """A network that sorts all sequences of zeros and ones sorts all sequences (Knuth, section 5.3.4)."""
-    numbers = torch.randint(0, 2, (count, 4096), generator=torch.Generator().manual_seed(count))
-    lines = list(numbers)
-    for first, second in _comparisons(count):
-        lines[first], lines[second] = torch.minimum(lines[first], lines[second]), lines[first].maximum(lines[second])
-    assert torch.equal(torch.stack(lines), numbers.sort(dim=0).values)

@@ -12,7 +12,7 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import ray_warp
 from page4d.stereo import kernels
 from page4d.stereo.descriptors import _products
-from page4d.stereo.edges import upsample
+from page4d.stereo.edges import _median_of_windows, _windows, upsample
 from page4d.stereo.sweep import Windows, aggregate_scores, correlate
 
 pytest.importorskip("numba")
@@ -60,6 +60,12 @@ def upsampling(size: tuple[int, int], target: tuple[int, int], maps: int) -> Cal
     return compute
 
 
+def medians(height: int, width: int, levels: int) -> Callable[[], Tensor]:
+    values = torch.randint(-levels, levels, (height, width)) / levels
+    weight = torch.rand(25, height, width) * _windows(torch.ones(height, width))
+    return lambda: _median_of_windows(values, weight)
+
+
 CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     "correlate, factors of labels": lambda: correlation(2, (9, 37), (12, 20), 0.9 + 0.2 * torch.rand(5, 1, 1)),
     "correlate, factors of pixels": lambda: correlation(1, (21, 18), (21, 18), 0.9 + 0.2 * torch.rand(3, 21, 18)),
@@ -71,6 +77,8 @@ CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     "compare, three channels": lambda: products(1, (1, 4), (3, 1), 3),
     "upsample": lambda: upsampling((9, 11), (14, 35), 2),
     "upsample, one pixel": lambda: upsampling((1, 1), (3, 3), 1),
+    "median_of_windows": lambda: medians(20, 39, 1000),
+    "median_of_windows, equal values": lambda: medians(3, 5, 2),
     "aggregate": lambda: aggregation(2, 35, 9, 40),
     "aggregate, one label": lambda: aggregation(1, 3, 1, 5),
     "aggregate, one pixel": lambda: aggregation(1, 1, 4, 1),
