@@ -735,7 +735,7 @@ def _as_option(option: re.Match[str]) -> str:
 OPENING = ("views", "sync", "image_fps", "allow_damaged", "max_megapixels")
 """Options without which a scene may not open, or with other views and clocks."""
 
-CALIBRATED = ("calibration", "calibration_unit", "calibration_match", "calibration_resize")
+CALIBRATED = ("calibration", "calibration_unit", "calibration_match", "calibration_resize", "again")
 
 
 def as_words(settings: Mapping[str, Any], names: Iterable[str]) -> str:
@@ -743,8 +743,9 @@ def as_words(settings: Mapping[str, Any], names: Iterable[str]) -> str:
     words = []
     for name in names:
         value = settings.get(name)
+        value = tuple(value) if isinstance(value, list) else value
         if value not in (None, getattr(SceneOptions, name)):
-            text = ",".join(value) if isinstance(value, list | tuple) else str(value)
+            text = ",".join(value) if isinstance(value, tuple) else str(value)
             words.append(in_options(f" ⟨{name}={shlex.quote(text)}⟩"))
     return "".join(words)
 
