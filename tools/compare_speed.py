@@ -4,9 +4,10 @@
     python tools/compare_speed.py . --table
 
 `--run`, which may be repeated, has the arguments of `page4d reconstruct` without `--out`. Every run is a process of
-its own with an empty cache but for models. Prints the medians, their ratios to those of the first checkout, and the
-seconds of the stages. `--table` prints those per instant by number of views and size, of synthetic captures with
-known cameras. Set OMP_NUM_THREADS=1 on a busy machine: waiting threads take CPU time.
+its own with an empty cache but for models and compiled kernels, which an earlier run makes. Prints the medians, their
+ratios to those of the first checkout, and the seconds of the stages. `--table` prints those per instant by number of
+views and size, of synthetic captures with known cameras. Set OMP_NUM_THREADS=1 on a busy machine: waiting threads
+take CPU time.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from pathlib import Path
 from statistics import median
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "page4d"
-MODELS = ("weights", "pose_model", "texture_model")
+KEPT = ("weights", "pose_model", "texture_model", "kernels")
 TABLE = [(views, 512) for views in (2, 4, 8, 16)] + [(4, 256), (4, 1024)]
 """Numbers of views and long sides in pixels."""
 
@@ -38,8 +39,8 @@ def measure(checkout: Path, run: str) -> tuple[dict[str, float], dict[str, float
     with tempfile.TemporaryDirectory() as folder:
         out, cache = Path(folder, "out"), Path(folder, "page4d")
         cache.mkdir()
-        for model in filter(Path.exists, (CACHE / name for name in MODELS)):
-            (cache / model.name).symlink_to(model)
+        for kept in filter(Path.exists, (CACHE / name for name in KEPT)):
+            (cache / kept.name).symlink_to(kept)
         command, environment = command_of(checkout, "reconstruct", *shlex.split(run), "--out", str(out))
         begin = os.times()
         with subprocess.Popen(command, env={**environment, "XDG_CACHE_HOME": folder}) as process:
