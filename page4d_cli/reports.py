@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from page4d.errors import Level, Notice, counted, one_per_fact
+from page4d.errors import Level, Notice, counted, listed, one_per_fact
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
 from page4d.options import OPENING, as_words, in_options
@@ -79,7 +79,7 @@ def report_registered(found: "RigRegistration", scene: "Scene", folder: Path, ou
     is_metric = record.metres_per_unit is not None
     unit = f"metres{std}" if is_metric else "an arbitrary unit (--scale-from makes it metres)"
     placed = [camera.view for camera in record.cameras if camera.placed]
-    known = f" and {scene.options.calibration}" if record.num_known else ""
+    known = " and the calibration" if record.num_known else ""
     origin = f"{record.evidence}{known}, lengths in {unit}"
     report_written(origin, placed, scene, folder, out, world_fields(found.world))
 
@@ -216,7 +216,9 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     if stages:
         names = {stage.name for stage in stages}
         evidence = " and ".join(["people"] * ("keypoints" in names) + ["texture"] * ("texture" in names))
-        origin = f"registered from {evidence} before the network, else the network's"
+        sought = [view.name for view in scene.views if view.camera is None]
+        of = f"of {listed(sought)} " if len(sought) < scene.num_views else ""
+        origin = f"{of}registered from {evidence} before the network, else the network's"
         fields.append(("cameras", origin if evidence else "of a rig that moves as one, followed by texture"))
         seconds = [f"{stage.seconds:.0f} s for {stage.name}" for stage in stages]
         memory = console.human_size(max(stage.num_bytes for stage in stages))

@@ -36,7 +36,8 @@ _BLOCK = 8
 """Instants whose features are in memory at once."""
 
 _MAX_FEATURES = 1500
-_METHOD = replace(ROOT_SIFT, max_instants=_BLOCK, max_side_px=1280)
+METHOD = replace(ROOT_SIFT, max_instants=_BLOCK, max_side_px=1280)
+"""How features are found and followed."""
 
 _RANGE_DEG = 75.0
 """Angle between the optical axes of views up to which their texture is matched."""
@@ -75,7 +76,7 @@ def follow_rig(pixels: PixelEvidence, rig: Float[Array, "V 4 4"]) -> Trajectory:
     step = of_stage(pixels.progress, "registering: motion of the rig")
     for start in range(0, scene.num_times, _BLOCK):
         block = range(start, min(start + _BLOCK, scene.num_times))
-        views = extract_texture(scene, block, lenses, _METHOD)
+        views = extract_texture(scene, block, lenses, METHOD)
         for instant in block:
             path.add([_strongest(view.features[instant]) for view in views], f"{scene.times[instant]:.3f} s")
             step(instant + 1, scene.num_times)
@@ -156,7 +157,7 @@ class _Path:
             first += len(own)
             if self._last is not None:
                 before, known = self._last[0][view], self._last[1][view]
-                places = _METHOD.match(before, texture, (self.lenses[view],) * 2)
+                places = METHOD.match(before, texture, (self.lenses[view],) * 2)
                 own[places[:, 1]] = known[places[:, 0]]
             tracks.append(own)
         self.points = np.concatenate([self.points, np.full((first - new, 3), np.nan)])

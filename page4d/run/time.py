@@ -30,6 +30,7 @@ from page4d.rig.learned import MAX_INSTANTS as LEARNED_INSTANTS
 from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
+from page4d.rig.trajectory import METHOD
 from page4d.run.memory import Extent, NetworkCost, cost_of
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor, Predictor
@@ -108,11 +109,12 @@ class RegistrationStage(NamedTuple):
 
 def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[RegistrationStage, ...]:
     """Return upper bounds for the stages; where people place all views, one kind of texture or none is extracted."""
-    register, views = settings.registration, scene.num_views
-    if moves_as_one(scene, settings):
-        megapixels = [np.prod(view.source.size) / 1e6 for view in scene.views]
-        seconds = scene.num_times * float(_FOLLOW_S * views + _TEXTURE_S * sum(megapixels))
-        return (RegistrationStage("motion", seconds, float(max(megapixels)) * _TEXTURE_BYTES),)
+    register, views, is_moving = settings.registration, scene.num_views, moves_as_one(scene, settings)
+    side = METHOD.max_side_px if is_moving else MAX_SIDE_PX
+    sizes = [np.prod(view.source.size) * min(1.0, side / max(view.source.size)) ** 2 / 1e6 for view in scene.views]
+    if is_moving:
+        seconds = scene.num_times * float(_FOLLOW_S * views + _TEXTURE_S * sum(sizes))
+        return (RegistrationStage("motion", seconds, float(max(sizes)) * _TEXTURE_BYTES),)
     num_pairs = len(choose_pairs(np.ones((views, views))))
     stages = []
     if register.register is Registration.PEOPLE or (register.register is Registration.AUTO and is_fetched()):
@@ -120,12 +122,9 @@ def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[Re
         stages.append(RegistrationStage("keypoints", seconds, _KEYPOINT_BYTES))
         stages.append(RegistrationStage("pairs", 2 * _PAIR_S * num_pairs, _KEYPOINT_BYTES))
     if register.register is not Registration.PEOPLE:
-        sizes = [
-            np.prod(view.source.size) * min(1.0, MAX_SIDE_PX / max(view.source.size)) ** 2 for view in scene.views
-        ]
         instants = min(MAX_INSTANTS, scene.num_times)
-        seconds = float(sum(sizes)) / 1e6 * instants * _TEXTURE_S + _TEXTURE_PAIR_S * num_pairs
-        stages.append(RegistrationStage("texture", seconds, float(max(sizes)) / 1e6 * _TEXTURE_BYTES))
+        seconds = float(sum(sizes)) * instants * _TEXTURE_S + _TEXTURE_PAIR_S * num_pairs
+        stages.append(RegistrationStage("texture", seconds, float(max(sizes)) * _TEXTURE_BYTES))
         if TEXTURE_MODEL.are_present:
             seconds = _LEARNED_S * min(LEARNED_INSTANTS, scene.num_times) * (views + num_pairs)
             stages.append(RegistrationStage("learned texture", seconds, _LEARNED_BYTES))
