@@ -132,7 +132,7 @@ class Registration(StrEnum):
     """Body keypoints."""
 
     TEXTURE = "texture"
-    """Local features, such as corners; unknown focal lengths are assumed to be one."""
+    """Local features, such as corners; unknown focal lengths are estimated from it."""
 
     NETWORK = "network"
     """The network's cameras."""

@@ -104,7 +104,13 @@ _SUFFICIENT_LINKS = 2
 """Accepted pairs from people of every view from which on texture is not tried: their loops confirm each other.
 Pairs from texture in addition change the errors of four cameras little, and take most of the time."""
 
-_ONE_FOCAL = "texture is registered with one focal length for all views"
+_PAIR_LIMIT_DEG = 6.0
+"""Difference in rotation between the adjusted rig and the nearest pair of a camera beyond which it is not placed: on
+`sports3` it is up to 3.4, and 9.5 for a camera of a rendered ring that is 6 degrees wrong."""
+
+_OWN_FOCAL_LIMIT = 0.03
+"""Relative standard deviation of a focal length from texture alone, and its change in the last round, beyond which
+cameras are not placed."""
 
 _FROM_CALIBRATION = "from the calibration"
 
@@ -118,8 +124,8 @@ class Assembly:
 
     `affinity` counts common texture per pair of views, to choose the pairs of large rigs.
 
-    Texture alone does not show whether unknown focal lengths differ between views: cameras with one focal length fit
-    it at any. `assumes_one_focal` states that they are one; otherwise people must determine them before texture.
+    With `texture_alone` unknown focal lengths are sought from texture alone, first as one, with `shares_focal`;
+    otherwise people must determine them before texture.
 
     Views with `known` cameras keep these, and the others are placed in their world.
     """
@@ -131,7 +137,8 @@ class Assembly:
     num_instants: int
     affinity: Callable[[], Float[Array, "V V"]] | None = None
     guide: GuidedMatches | None = None
-    assumes_one_focal: bool = False
+    texture_alone: bool = False
+    shares_focal: bool = False
     known: Mapping[int, ViewCamera] = field(default_factory=dict)
     seed: int = 0
     progress: StageProgress = no_progress
@@ -152,6 +159,18 @@ class Assembly:
 
     def run(self) -> None:
         """Register pairs, place the cameras of the largest part and adjust them."""
+        self.shares_focal = self.texture_alone
+        self._iterate()
+        if self.texture_alone and self._has_own_focals():
+            self._iterate()
+        self._guide()
+        self._check_residuals()
+        self._check_pairs()
+        self._check_stability()
+        self._check_focals()
+
+    def _iterate(self) -> None:
+        """Register pairs and adjust cameras until unknown focal lengths change no more."""
         for number in range(_ROUNDS):
             first = number == 0 and not all(lens.is_known for lens in self.lenses)
             tolerance = _START_TOLERANCE if first else 1.0
@@ -160,13 +179,25 @@ class Assembly:
             self._solve(tolerance)
             if self._texture_applies() and not self._people_suffice():
                 self._register_texture(tolerance)
-            change = 0.0 if self.adjustment is None else float(np.abs(self.adjustment.log_focal).max())
-            if change < _SAME_FOCAL or number == _ROUNDS - 1:
+            if self._focal_change() < _SAME_FOCAL or number == _ROUNDS - 1:
                 break
             self._set_focal()
-        self._guide()
-        self._check_residuals()
-        self._check_stability()
+
+    def _focal_change(self) -> float:
+        return 0.0 if self.adjustment is None else float(np.abs(self.adjustment.log_focal).max())
+
+    def _has_own_focals(self) -> bool:
+        """Adjust a focal length for every view, from the common one; return whether pairs are to be found again."""
+        if self.placement is None or self.adjustment is None:
+            return False
+        self._set_focal()
+        self.shares_focal = False
+        self.placement = replace(self.placement, world_to_camera=self.adjustment.world_to_camera)
+        self.adjustment = self._adjusted(merge_tracks(self.placement.pairs, self.num_instants))
+        if self.adjustment is None or self._focal_change() < _SAME_FOCAL:
+            return False
+        self._set_focal()
+        return True
 
     def _register_people(self) -> None:
         if self.people is None:
@@ -208,7 +239,7 @@ class Assembly:
     def _texture_applies(self) -> bool:
         """Return whether there is texture, with focal lengths that are known, estimated from people, or assumed."""
         has_focal = self.adjustment is not None or all(lens.is_known for lens in self.lenses)
-        return bool(self.texture) and (has_focal or self.assumes_one_focal)
+        return bool(self.texture) and (has_focal or self.texture_alone)
 
     def _people_suffice(self) -> bool:
         """Return whether people place all views, each in loops of pairs of which none contradicts the others."""
@@ -333,7 +364,7 @@ class Assembly:
         tracks = replace(tracks, view=np.array([row[int(view)] for view in tracks.view], np.int64))
         lenses = [self.lenses[view] for view in self.placement.views]
         unknown = np.array([not lens.is_known for lens in lenses])
-        groups = np.where(unknown, 0 if self.assumes_one_focal else np.cumsum(unknown) - 1, -1)
+        groups = np.where(unknown, 0 if self.shares_focal else np.cumsum(unknown) - 1, -1)
         matrices = np.stack([lens.intrinsics for lens in lenses])
         fixed = [row[view] for view in self.known] or [0]
         poses = self.placement.world_to_camera
@@ -362,8 +393,6 @@ class Assembly:
         uncertain = float(self.adjustment.focal_std.max())
         if uncertain > _FOCAL_LIMIT:
             self.notes.append(f"the focal length is uncertain by {uncertain:.0%}: give ⟨focal⟩ or ⟨intrinsics⟩")
-        if uncertain > 0 and not any(pair.evidence is Evidence.PEOPLE for pair in self.placement.pairs):
-            self.notes.append(f"{_ONE_FOCAL}; cameras are wrong if they differ: give ⟨focal⟩ or ⟨intrinsics⟩")
         residuals = {view: self._residual(view) for view in self.placement.views}
         relative = {
             view: residual / self.lenses[view].focal for view, residual in residuals.items() if residual is not None
@@ -378,15 +407,25 @@ class Assembly:
             elif is_far or view not in relative:
                 self.reasons[view] = text or "no point in common with the other cameras"
 
+    def _check_pairs(self) -> None:
+        """Refuse cameras that the adjustment turned away from all of their pairs."""
+        if self.placement is None or self.adjustment is None:
+            return
+        turns = dict(zip(self.placement.views, self.adjustment.world_to_camera[:, :3, :3], strict=True))
+        least: dict[int, float] = {}
+        for pair in self.placement.pairs:
+            assert pair.rotation is not None
+            turn = float(rotation_angle_deg(pair.rotation, turns[pair.second] @ turns[pair.first].T))
+            least |= {view: min(turn, least.get(view, turn)) for view in (pair.first, pair.second)}
+        for view in least.keys() - self.known.keys():
+            if least[view] > _PAIR_LIMIT_DEG:
+                self.reasons[view] = f"{least[view]:.0f} degrees from the nearest of its pairs"
+
     def _check_stability(self) -> None:
-        """Refuse cameras that halves of the instants place differently, and two views of unknown focal length."""
+        """Refuse cameras that halves of the instants place differently."""
         if self.placement is None or self.adjustment is None:
             return
         views = self.placement.views
-        if len(views) == 2 and any(not self.lenses[view].is_known for view in views):
-            reason = "two views do not determine an unknown focal length (⟨focal⟩, ⟨intrinsics⟩)"
-            self.reasons |= dict.fromkeys([view for view in views if view not in self.known], in_options(reason))
-            return
         tracks = merge_tracks(self.placement.pairs, self.num_instants)
         instant = tracks.instant[tracks.point]
         if len(np.unique(instant)) < 2 * _MIN_HALF:
@@ -401,6 +440,19 @@ class Assembly:
         for view, change in zip(views, np.median(turns, axis=1) if len(views) > 2 else turns.max(1), strict=True):
             if change > _STABILITY_LIMIT_DEG and view not in self.known:
                 self.reasons[view] = f"not stable (halves of the instants differ by {change:.0f} degrees)"
+
+    def _check_focals(self) -> None:
+        """Refuse views of unknown focal length where two are left, and where texture alone leaves it open."""
+        if self.placement is None or self.adjustment is None:
+            return
+        std, left = float(self.adjustment.focal_std.max()), set(self.placement.views) - self.reasons.keys()
+        reason = ""
+        if self.texture_alone and max(std, self._focal_change()) > _OWN_FOCAL_LIMIT:
+            reason = f"texture determines its focal length to {std:.0%} alone (⟨focal⟩, ⟨intrinsics⟩)"
+        if len(left) == 2:
+            reason = "two views do not determine an unknown focal length (⟨focal⟩, ⟨intrinsics⟩)"
+        if reason and not all(self.lenses[view].is_known for view in left):
+            self.reasons |= dict.fromkeys(left - self.known.keys(), in_options(reason))
 
     def placed(self) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
         """Return the record of every view, and its camera if it is placed.
@@ -633,7 +685,7 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         texture=tuple(texture(kind) for kind in kinds),
         guide=guide if kinds else None,
         affinity=lambda: common_texture(features(kinds[-1]), evidence.lenses),
-        assumes_one_focal=settings.register is Registration.TEXTURE,
+        texture_alone=settings.register is Registration.TEXTURE,
         num_instants=len(evidence.instants),
         seed=settings.seed,
         progress=evidence.progress,

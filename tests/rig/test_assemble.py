@@ -14,6 +14,7 @@ from page4d.rig.records import (
     FocalSource,
     Lens,
     PairPose,
+    PointMatches,
     ViewPeople,
     exp_rotation,
     rotation_angle_deg,
@@ -218,11 +219,11 @@ def test_views_of_large_rigs_are_matched_with_the_nearest_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("focal", "assumes_one_focal", "is_used"),
+    ("focal", "texture_alone", "is_used"),
     [(FocalSource.OPTION, False, True), (FocalSource.UNKNOWN, False, False), (FocalSource.UNKNOWN, True, True)],
 )
-def test_texture_alone_needs_known_focal_lengths_or_the_assumption_of_one(
-    focal: FocalSource, assumes_one_focal: bool, is_used: bool
+def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
+    focal: FocalSource, texture_alone: bool, is_used: bool
 ) -> None:
     tried = []
 
@@ -244,7 +245,7 @@ def test_texture_alone_needs_known_focal_lengths_or_the_assumption_of_one(
         lenses=[replace(lens, focal_source=focal) for lens in WORLD.lenses],
         people=(ViewPeople(tracklets=()),) * 3,
         texture=(texture,),
-        assumes_one_focal=assumes_one_focal,
+        texture_alone=texture_alone,
         num_instants=WORLD.num_instants,
     )
     assembly.run()
@@ -252,6 +253,64 @@ def test_texture_alone_needs_known_focal_lengths_or_the_assumption_of_one(
     reasons = [view.reason for view in assembly.placed()[0]]
     expected = "at most 12 inliers of texture" if is_used else "texture needs known focal lengths"
     assert all(expected in reason for reason in reasons), reasons
+
+
+@pytest.mark.parametrize(
+    ("ratios", "depth", "turn_deg", "reason"),
+    [
+        ((1.0, 1.0, 1.0), 1.0, 0.0, ""),
+        ((1.0, 1.2, 0.9), 1.0, 0.0, ""),
+        ((1.0, 1.2, 0.9), 0.02, 0.0, "texture determines its focal length to"),
+        ((1.0, 1.0, 1.0), 1.0, 9.0, "9 degrees from the nearest of its pairs"),
+    ],
+)
+def test_texture_alone_places_views_whose_focal_lengths_it_determines(
+    ratios: tuple[float, ...], depth: float, turn_deg: float, reason: str
+) -> None:
+    random = np.random.default_rng(0)
+    points = depth * random.uniform(-1, 1, (150, 3)) - [0, 1, 0]
+    pixels = []
+    for pose, lens, ratio in zip(WORLD.world_to_camera, WORLD.lenses, ratios, strict=True):
+        seen = (points @ pose[:3, :3].T + pose[:3, 3]) @ lens.intrinsics.T
+        plane = seen[:, :2] / seen[:, 2:] - lens.intrinsics[:2, 2]
+        pixels.append(ratio * plane + lens.intrinsics[:2, 2] + random.normal(scale=0.3, size=plane.shape))
+
+    def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
+        rotation, direction = WORLD.relative_pose(*views)
+        wrong = exp_rotation(np.radians([0.0, turn_deg * (views == (1, 2)), 0.0]))
+        ids = np.arange(len(points))
+        first, second = (pixels[view] for view in views)
+        return PairPose(
+            first=views[0],
+            second=views[1],
+            evidence=Evidence.TEXTURE,
+            rotation=wrong @ rotation,
+            direction=wrong @ direction,
+            score=len(points),
+            reason="refused" if turn_deg and views == (0, 2) else "",
+            matches=PointMatches(
+                first=first, second=second, weights=np.ones(len(ids)), first_ids=ids, second_ids=ids
+            ),
+        )
+
+    assembly = Assembly(
+        names=("a", "b", "c"),
+        lenses=[replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses],
+        people=None,
+        texture=(texture,),
+        texture_alone=True,
+        num_instants=1,
+    )
+    assembly.run()
+    records, cameras = assembly.placed()
+    assert [record.placed for record in records] == [not reason] * 3
+    if reason:
+        assert reason in records[-1].reason
+        return
+    for record, ratio, lens in zip(records, ratios, WORLD.lenses, strict=True):
+        assert record.focal == pytest.approx(ratio * lens.focal, rel=0.01)
+    turn = cameras[1].world_to_camera.numpy() @ np.linalg.inv(cameras[0].world_to_camera.numpy())
+    assert float(rotation_angle_deg(turn[:3, :3], WORLD.relative_pose(0, 1)[0])) < 0.5
 
 
 def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_texture() -> None:
