@@ -147,8 +147,8 @@ clock is not determined."""
 _WINDOW_S, _MIN_WINDOWS, _MAX_WINDOWS = 15.0, 4, 24
 """Length of a window that has an offset of its own, and the numbers of windows of a pair."""
 
-MIN_RATE_SPAN_S = 60.0
-"""Common time below which no rate is estimated."""
+MIN_RATE_SPAN_S = 44.0
+"""Time from the first to the last window below which no rate is estimated: 45 s of the four windows of a minute."""
 
 MAX_RATE_ERROR = 0.2
 """Standard deviation of a rate's difference from 1, as a share of it, from which the rate is 1."""

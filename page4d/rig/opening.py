@@ -61,6 +61,7 @@ def open_scene(
         max_frames=MAX_FRAMES,
         calibration=options.calibration if by_motion else None,
         calibration_unit=options.calibration_unit if by_motion else None,
+        again=options.again if by_motion else (),
         calibration_match=options.calibration_match,
         calibration_resize=options.calibration_resize,
         allow_damaged=options.allow_damaged,

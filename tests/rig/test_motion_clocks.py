@@ -1,17 +1,29 @@
 """Clocks from motion: offsets and rates are found from moving points, and ambiguous ones are refused."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy.ndimage import gaussian_filter
 from scipy.spatial.transform import Rotation
 
-from page4d.errors import InputError
+import page4d
+from page4d.choices import CalibrationFormat
+from page4d.conventions import Scale
+from page4d.errors import InputError, UsageError
+from page4d.formats.calibrations import write_calibration
+from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.rig import opening
 from page4d.rig.motion_clocks import MotionClocks, MovingPoints, estimate_motion_clocks, find_moving_points
 from page4d.rig.records import RigCamera
+from page4d.scene.open import open_scene as open_folder
+from page4d.scene.records import FrameSource
+from tests.cli.clips import write_video
 from tests.rig.walkers import lens, ring
 
 NUM_POINTS = 12
@@ -129,6 +141,60 @@ def test_a_drift_of_50_ppm_over_5_minutes_is_found_within_20_percent() -> None:
 def test_clocks_that_motion_does_not_determine_are_named(take: Take, views: str) -> None:
     with pytest.raises(InputError, match=f"motion does not determine the clock of {views}"):
         take.clocks()
+
+
+STARTS = (0.0, 0.7)
+"""Seconds of a common clock at which the recordings of `videos` begin."""
+
+
+@pytest.fixture
+def videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two calibrated videos of a dance, of which the second begins later, by a clock that is slow by 0.1 %."""
+    rng = np.random.default_rng(5)
+    rig = {f"cam{view}": camera for view, camera in enumerate(ring(2, rng))}
+    dance, drift = Dance(rng), 1e-3
+    for name in rig:
+        write_video(tmp_path / "rig" / f"{name}.mp4", frames=640, fps=10, size=(48, 64))
+    cameras = tuple(
+        CalibratedCamera(
+            name=name,
+            image_size=(48, 64),
+            intrinsics=torch.tensor([[60.0, 0, 32], [0, 60, 24], [0, 0, 1]], dtype=torch.float64),
+            world_to_camera=torch.from_numpy(camera.world_to_camera),
+        )
+        for name, camera in rig.items()
+    )
+    calibration = Calibration(path=tmp_path, scale=Scale.METRIC, cameras=cameras)
+    write_calibration(calibration, tmp_path / "cameras.json", CalibrationFormat.PAGE4D)
+
+    def simulated(source: FrameSource, *_: object) -> MovingPoints:
+        view = int(source.label[3])
+        own = source.frame_times
+        common = STARTS[view] + own * (1 + drift * view)
+        return seen(rig[f"cam{view}"], dance, own, common, rng)
+
+    monkeypatch.setattr(opening, "find_moving_points", simulated)
+    return tmp_path
+
+
+def test_frames_of_one_moment_are_paired(videos: Path) -> None:
+    scene = page4d.open_scene(videos / "rig", sync="motion", calibration=videos / "cameras.json")
+    assert scene.synchronisation.startswith("motion (+-")
+    assert scene.views[1].clock.offset_s == pytest.approx(STARTS[1], abs=0.01)
+    assert scene.views[1].clock.rate == pytest.approx(1.001, abs=3e-4)
+    assert [view.indices[0] for view in scene.views] == [7, 0]
+    assert [view.indices[-1] for view in scene.views] == [639, 631]  # after 63 s the slow clock is 0.06 s behind
+    (text,) = [notice.text for notice in scene.notices if "by motion" in notice.text]
+    assert re.match(r"cam1 starts \+0\.\d+ s after cam0 by motion \(\+-0.0\d+ s\), with a rate of 1\.00[01]", text)
+
+
+def test_motion_needs_known_static_cameras(videos: Path) -> None:
+    with pytest.raises(UsageError, match="sync='motion' without calibration"):
+        page4d.open_scene(videos / "rig", sync="motion")
+    with pytest.raises(InputError, match="has no camera of cam1"):
+        page4d.open_scene(videos / "rig", sync="motion", calibration=videos / "cameras.json", again=("cam1",))
+    with pytest.raises(UsageError, match="sync='motion'"):
+        open_folder(videos / "rig", sync="motion", calibration=videos / "cameras.json")
 
 
 @dataclass(frozen=True)
