@@ -31,7 +31,8 @@ STAGES = ("decode", "predict", "refine", "clean", "detail", "write")
 
 def command_of(checkout: Path, *words: str) -> tuple[list[str], dict[str, str]]:
     """Return the command line of page4d in a checkout, and its environment."""
-    return [sys.executable, "-m", "page4d_cli", *words, "-q"], {**os.environ, "PYTHONPATH": str(checkout)}
+    # -P: a checkout in the current folder must not come first.
+    return [sys.executable, "-P", "-m", "page4d_cli", *words, "-q"], {**os.environ, "PYTHONPATH": str(checkout)}
 
 
 def measure(checkout: Path, run: str) -> tuple[dict[str, float], dict[str, float]]:

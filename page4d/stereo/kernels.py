@@ -42,9 +42,10 @@ _SERIES = tuple(np.float32(1 / math.factorial(power)) for power in range(2, 7))
 def numba() -> ModuleType | None:
     """Return the module numba; None if it cannot be imported."""
     try:
-        return import_module("numba")
+        found = import_module("numba")
     except (ImportError, OSError):
         return None
+    return found if hasattr(found, "njit") else None  # a folder of this name in the path is a module, too
 
 
 def apply_to(*tensors: Tensor) -> bool:

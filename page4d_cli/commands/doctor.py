@@ -107,11 +107,12 @@ def _open3d() -> Capability:
 
 
 def _kernels() -> Capability:
-    try:
-        numba = importlib.import_module("numba")
-    except (ImportError, OSError) as error:
-        return Capability("kernels", False, f"{error}; refinement and finer depth are slower", pip_install("numba"))
-    return Capability("kernels", True, f"numba {numba.__version__}")
+    from page4d.stereo.kernels import numba
+
+    found = numba()
+    if found is None:
+        return Capability("kernels", False, "no numba; refinement and finer depth are slower", pip_install("numba"))
+    return Capability("kernels", True, f"numba {found.__version__}")
 
 
 def _processor() -> Capability:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from unittest.mock import Mock
 
 import pytest
@@ -88,10 +89,10 @@ CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
 
 @pytest.fixture
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Make the import of Numba fail from when it is called."""
+    """Replace Numba by a folder of its name, which imports as a module, from when it is called."""
 
     def block() -> None:
-        monkeypatch.setitem(sys.modules, "numba", None)
+        monkeypatch.setitem(sys.modules, "numba", ModuleType("numba"))
         kernels.numba.cache_clear()
 
     yield block
