@@ -445,10 +445,10 @@ class Assembly:
         """Refuse views of unknown focal length where two are left, and where texture alone leaves it open."""
         if self.placement is None or self.adjustment is None:
             return
-        std, left = float(self.adjustment.focal_std.max()), set(self.placement.views) - self.reasons.keys()
-        reason = ""
-        if self.texture_alone and max(std, self._focal_change()) > _OWN_FOCAL_LIMIT:
-            reason = f"texture determines its focal length to {std:.0%} alone (⟨focal⟩, ⟨intrinsics⟩)"
+        error = max(float(self.adjustment.focal_std.max()), self._focal_change())
+        left, reason = set(self.placement.views) - self.reasons.keys(), ""
+        if self.texture_alone and error > _OWN_FOCAL_LIMIT:
+            reason = f"texture determines its focal length to {error:.0%} alone (⟨focal⟩, ⟨intrinsics⟩)"
         if len(left) == 2:
             reason = "two views do not determine an unknown focal length (⟨focal⟩, ⟨intrinsics⟩)"
         if reason and not all(self.lenses[view].is_known for view in left):
