@@ -212,9 +212,8 @@ _ScaleFrom = Annotated[
 _World = Annotated[
     WorldFrame,
     Option(
-        "World of the cameras: upright (an axis points up, the origin is on the floor below the cameras; from people "
-        "who stand or walk), calibration, or first-camera. auto: that of a calibration, else upright if people show "
-        "it, else first-camera.",
+        "World of the cameras: upright on the floor (from people who stand or walk), calibration, or first-camera. "
+        "auto: that of a calibration, else upright if people show it, else first-camera.",
         RIG,
         "MODE",
     ),
@@ -262,9 +261,9 @@ class SceneOptions:
         str,
         BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
         Option(
-            "Clocks of the views: a file such as sync.json, or auto, none, audio, timecode, people (with 'page4d "
-            "weights get people') or motion (with ⟨calibration⟩). auto: sync.json, else time codes, else frame "
-            "numbers, else a common start.",
+            "Clocks of the views: a file such as sync.json, or none, audio, timecode, people (with 'page4d weights "
+            "get people'), motion (with ⟨calibration⟩), or auto: sync.json, else time codes, else frame numbers, "
+            "else a common start.",
             SCENE,
             "FILE|MODE",
         ),
