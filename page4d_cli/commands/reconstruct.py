@@ -318,7 +318,7 @@ def reconstruct(
     ] = None,
     jobs: Annotated[
         PositiveInt,
-        Option("Reconstruct this many scenes at once on this machine; they share its memory.", BATCH, "N"),
+        Option("Scenes reconstructed at once, in a share of the memory each.", BATCH, "N"),
     ] = 1,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
