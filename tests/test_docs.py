@@ -30,7 +30,7 @@ _TOOL_OPTIONS = {
     "Ray": "head port block address generate",
     "torchrun": "nproc-per-node",
     "pip": "constraint editable",
-    "tools/ablation.py, tools/held_out.py": "samples scenes",
+    "tools/ablation.py, tools/held_out.py, tools/compare_speed.py": "samples scenes table run",
     "nerfstudio": "data center-method auto-scale-poses load-3 depth-unit-scale-factor",
     "trainers of Gaussians": "port expname configs quiet eval configpath duration model source",
     "COLMAP, gsplat": "import image database data",
