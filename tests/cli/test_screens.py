@@ -484,6 +484,17 @@ class TestGoldenScreens:
         text = re.sub(r"\d+:\d\d:\d\d", "0:00:00", re.sub(r"\b[0-9a-f]{64}\b", "SHA-256", masked(text)))
         self.check("weights_get", width, text, fits=False)
 
+    def test_golden_synthesized_capture(self, width, screen, tmp_path, cli, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        screen(width)
+        small = ("--views", 2, "--frames", 2, "--size", "48x32", "--supersample", 1)
+        self.check("synthesize", width, masked(cli("synthesize", "--out", "room", *small).out))
+
+    def test_golden_page_of_the_viewer(self, width, screen, capture, tmp_path, cli, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        screen(width)
+        self.check("view", width, masked(cli("view", capture.folder, "--html", "page.html").out))
+
     def test_golden_export_list(self, width, screen, cli, monkeypatch) -> None:
         monkeypatch.setattr(export_report, "is_installed", lambda extra: extra == "usd")
         monkeypatch.setattr(sys, "executable", "python3")
