@@ -406,6 +406,8 @@ def estimate_motion_clocks(
     still = [name for name, view in zip(names, points, strict=True) if len(view.frames) == 0]
     if still:
         raise InputError(f"{_WHAT} {listed(still)}: nothing moves", HINT)
+    if short := [name for name, view in zip(names, points, strict=True) if len(view.times) < _MIN_COMMON]:
+        raise InputError(f"{_WHAT} {listed(short)}: fewer than {_MIN_COMMON + 1} frames", HINT)
     step_s = max(1 / MAX_RATE_HZ, *(float(np.median(view.seconds)) for view in points))
     longest = round(max(view.times[-1] for view in points) / step_s) + 1
     factor = -(-longest // _MAX_COARSE)
@@ -454,6 +456,8 @@ def estimate_motion_clocks(
             _MAX_HALF_RATIO,
             lambda worst: f"in half of the capture {_unclear(worst, step_s * factor)}",
         )
+    if not any(len(one.times) for one in found):
+        raise InputError(f"{_WHAT} {listed(names[1:])}: fewer than {_MIN_COMMON} common instants", HINT)
     return _fitted_clocks(names, _joined(found), step_s)
 
 

@@ -135,8 +135,18 @@ def test_a_drift_of_50_ppm_over_5_minutes_is_found_within_20_percent() -> None:
         (Take([0, 30.0]), "cam1: "),
         (Take([0, 17.5]), "cam1: "),
         (Take([0, 0.4], turn_deg=20), "cam1: "),
+        (Take([0, 0.05], seconds=0.1), "cam0, cam1: fewer than 26 frames"),
     ],
-    ids=["other motion", "first view", "two views", "periodic", "no overlap", "short overlap", "wrong camera"],
+    ids=[
+        "other motion",
+        "first view",
+        "two views",
+        "periodic",
+        "no overlap",
+        "short overlap",
+        "wrong camera",
+        "brief",
+    ],
 )
 def test_clocks_that_motion_does_not_determine_are_named(take: Take, views: str) -> None:
     with pytest.raises(InputError, match=f"motion does not determine the clock of {views}"):
