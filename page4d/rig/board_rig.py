@@ -18,9 +18,9 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 from page4d.choices import LensModel
 from page4d.errors import InputError
-from page4d.rig.adjust import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.board import Board
 from page4d.rig.graph import connected_parts
+from page4d.rig.least_squares import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.lens import START_FOCAL
 from page4d.rig.records import Array
 

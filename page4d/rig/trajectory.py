@@ -16,19 +16,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from page4d.errors import InputError
-from page4d.rig.adjust import (
-    BEHIND,
-    TEXTURE_SIGMA,
-    LeastSquares,
-    Observations,
-    by_local,
-    by_motion,
-    in_camera,
-    motions,
-    triangulate,
-)
+from page4d.rig.adjust import BEHIND, TEXTURE_SIGMA, Observations, by_local, triangulate
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
+from page4d.rig.least_squares import LeastSquares, by_motion, in_camera, motions
 from page4d.rig.records import Array, Lens, direction_angle_deg, of_stage
 from page4d.rig.texture import ROOT_SIFT, TOLERANCE, InstantTexture, ViewTexture, extract_texture, match_near
 
