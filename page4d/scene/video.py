@@ -469,8 +469,8 @@ _SEEK_AFTER_S = 3.0
 _SEEKABLE = ("mov", "matroska", "webm")
 _UNSPECIFIED_COLOR = 2
 _HD_HEIGHT_PX = 720
-_EXACT_COLOR = 0x2000
-"""FFmpeg's SWS_FULL_CHR_H_INT: without it, downscaled frames are two levels too dark."""
+_EXACT_COLOR = 0x2000 | 0x40000
+"""FFmpeg's SWS_FULL_CHR_H_INT and SWS_ACCURATE_RND: without them, frames are one to two levels too dark."""
 
 
 @dataclass(frozen=True)

@@ -294,7 +294,7 @@ def check_colors(folder: Path, tags: tuple[int, int], sampling: str, height: int
         pixels = pictures(probe(path), size=shown)[0].astype(int)
         places = (np.arange(len(COLORS)) + 0.5) * shown[1] / len(COLORS)
         error = pixels[shown[0] // 2, places.astype(int)] - COLORS
-        assert np.abs(error).mean() < (1.5 if shown == size else 0.7)
+        assert np.abs(error).mean() < 0.7
         assert np.abs(error).max() <= 3
 
 
