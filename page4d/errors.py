@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -187,6 +187,9 @@ class Notice:
     def text(self) -> str:
         """The message, with options named as in Python."""
         return in_python(self.marked_text)
+
+
+Notify = Callable[[Notice], None]
 
 
 class Observer(Protocol):

@@ -21,13 +21,13 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page4d.errors import CapabilityError, InterruptedRunError, Stopped, UsageError
+from page4d.errors import CapabilityError, InterruptedRunError, Notify, Stopped, UsageError
 from page4d.installation import install_command
 from page4d.scene.records import Level, Notice
 from page4d.signals import deferred_signals
@@ -73,8 +73,6 @@ def descendants(process: int | None = None) -> set[int]:
             waiting.append(child)
     return found
 
-
-Notify = Callable[[Notice], None]
 
 _OLDEST_WITH_TOKENS = (2, 52)
 """Version of Ray that introduced authentication. Source: docs.ray.io, "Ray token authentication"."""

@@ -12,15 +12,17 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
-from page4d.errors import InputError
+from page4d.errors import InputError, Level, Notice, Notify, counted
+from page4d.output.record import RegistrationRecord
 from page4d.rig.adjust import BEHIND, TEXTURE_SIGMA, Observations, by_local, triangulate
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.least_squares import LeastSquares, by_motion, in_camera, motions
-from page4d.rig.records import Array, Lens, direction_angle_deg, of_stage
+from page4d.rig.records import Array, Lens, RigRegistration, direction_angle_deg, of_stage, placed_record
 from page4d.rig.texture import ROOT_SIFT, TOLERANCE, InstantTexture, ViewTexture, extract_texture, match_near
 
 _BLOCK = 8
@@ -297,3 +299,21 @@ class _Problem(LeastSquares[_State]):
     def moved(self, state: _State, change: Float[Array, " F"], blocks: Float[Array, "P 3"]) -> _State:
         """Return the state after a step."""
         return _State(motions(change.reshape(-1, 6)) @ state.poses, state.points + blocks)
+
+
+def moving_rig(pixels: PixelEvidence, notify: Notify) -> RigRegistration:
+    """Return the cameras of a rig that moves as one; the world is that of its calibration at the first instant."""
+    given = [(view.name, view.camera) for view in pixels.scene.views if view.camera is not None]
+    found = follow_rig(pixels, np.stack([camera.world_to_camera.double().numpy() for _, camera in given]))
+    cameras = [
+        replace(camera, world_to_camera=camera.world_to_camera.double() @ torch.from_numpy(found.world_to_rig))
+        for _, camera in given
+    ]
+    records = [
+        placed_record(name, lens, residual_px=found.error * lens.focal).model_copy(update={"source": "calibration"})
+        for (name, _), lens in zip(given, pixels.lenses, strict=True)
+    ]
+    text = f"the rig moves as one, from texture of {counted(len(found.world_to_rig), 'instant')}"
+    notify(Notice(text, Level.INFO))
+    record = RegistrationRecord(asked=pixels.settings.register, cameras=records, num_instants=len(found.world_to_rig))
+    return RigRegistration(record=record, cameras=[*cameras])

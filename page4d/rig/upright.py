@@ -11,11 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
-from page4d.choices import UpAxis, WorldFrame
+from page4d.choices import Registration, UpAxis, WorldFrame
+from page4d.errors import InputError, Level, Notice, Notify
 from page4d.geometry.rotation import turn_up
+from page4d.options import ReconstructSettings, RegisterSettings
 from page4d.output.record import WorldRecord
 from page4d.rig.adjust import CORRELATED_POSES, joints_of, merge_tracks, triangulate
 from page4d.rig.epipolar import relative_pose_of
@@ -23,9 +26,9 @@ from page4d.rig.evidence import PixelEvidence
 from page4d.rig.graph import choose_pairs
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched
 from page4d.rig.people.pairs import exchange_sides, matches_of, pair_people, resolve_sides
-from page4d.rig.records import Array, Evidence, PairPose, RigCamera, ViewPeople, direction_angle_deg
+from page4d.rig.records import Array, Evidence, PairPose, RigCamera, RigRegistration, ViewPeople, direction_angle_deg
 from page4d.rig.register import common_people
-from page4d.scene.records import ViewCamera
+from page4d.scene.records import Scene, ViewCamera
 
 MIN_POSES = 10
 """Poses of standing people, a person at an instant each, below which the vertical is unknown."""
@@ -274,3 +277,74 @@ def upright_frame(
     frame = np.eye(4)
     frame[:3, :3], frame[:3, 3] = rotation, -rotation @ origin
     return frame
+
+
+def upright_option(settings: ReconstructSettings | RegisterSettings) -> str:
+    """Return the option that requests an upright world; empty if none does."""
+    if settings.world is WorldFrame.UPRIGHT:
+        return "⟨world=upright⟩"
+    is_asked = settings.world is WorldFrame.AUTO and settings.up is not UpAxis.AUTO
+    return f"⟨up={settings.up}⟩" if is_asked else ""
+
+
+def chosen_world(
+    pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], settings: ReconstructSettings | RegisterSettings
+) -> WorldRecord:
+    """Return the world of the first camera or an upright one, from the axis of a calibration or from people."""
+    up = pixels.scene.up
+    if settings.world is WorldFrame.FIRST_CAMERA:
+        first = next(camera for camera in cameras if camera is not None).world_to_camera.double().reshape(-1, 4, 4)[0]
+        return WorldRecord(frame=settings.world, transform=first.tolist())
+    if up is None:
+        return upright_world(pixels, cameras, settings.up)
+    axis = UpAxis.Z if settings.up is UpAxis.AUTO else settings.up
+    turn = torch.eye(4, dtype=torch.float64)
+    turn[:3, :3] = torch.from_numpy(turn_up(up.vector, axis.vector))
+    return WorldRecord(frame=settings.world, up=axis, transform=turn.tolist(), vertical=list(up.vector))
+
+
+def notify_world(world: WorldRecord | None, settings: ReconstructSettings | RegisterSettings, notify: Notify) -> None:
+    """Report a world that was chosen.
+
+    Raises:
+        InputError: if an upright world is requested, and no people show it.
+    """
+    asked = upright_option(settings)
+    if asked and (world is None or world.frame is not WorldFrame.UPRIGHT):
+        reason = "the cameras are the network's" if world is None else world.reason
+        raise InputError(f"{asked}: {reason}", "film people who stand or walk in two views or more, or leave it out")
+    if world is not None:
+        notify(Notice(f"the world is {world.text}", Level.INFO))
+
+
+def upright_rig(found: RigRegistration, pixels: PixelEvidence) -> RigRegistration:
+    """Bring registered cameras into an upright world, if people show one and the settings do not refuse it.
+
+    With calibrated cameras it is another world than theirs only on request.
+    """
+    settings, is_known = pixels.settings, found.record.num_known > 0
+    uses_people = settings.register is not Registration.TEXTURE and is_fetched()
+    wants = settings.world is (WorldFrame.FIRST_CAMERA if is_known else WorldFrame.AUTO) and (is_known or uses_people)
+    if found.record.num_placed < 2 or not (wants or upright_option(settings)):
+        return found
+    world = chosen_world(pixels, found.cameras, settings)
+    if world.transform is None:
+        return found.model_copy(update={"world": world})
+    cameras = [None if camera is None else camera_in_world(camera, world) for camera in found.cameras]
+    return found.model_copy(update={"world": world, "cameras": cameras})
+
+
+def camera_in_world(camera: ViewCamera, world: WorldRecord | None) -> ViewCamera:
+    """Bring a camera into a world."""
+    if world is None or world.transform is None:
+        return camera
+    return camera.in_world(torch.tensor(world.transform, dtype=torch.float64))
+
+
+def scene_in_world(scene: Scene, world: WorldRecord) -> Scene:
+    """Bring the cameras of a scene into another world, near its origin."""
+    views = tuple(
+        replace(view, camera=None if view.camera is None else camera_in_world(view.camera, world))
+        for view in scene.views
+    )
+    return replace(scene, views=views, up=world.up, world_offset=None)

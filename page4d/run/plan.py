@@ -15,7 +15,7 @@ from page4d.rig.people.model import is_fetched
 from page4d.run.chunks import Chunk, choose_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, MeasuredDepth, NetworkPredictor, Predictor, network_transforms
-from page4d.run.registration import SceneEvidence, evidence_of
+from page4d.run.scene_evidence import SceneEvidence, evidence_of
 from page4d.run.stages.detail import detail_transforms
 from page4d.run.stages.motion import motion_transforms
 from page4d.run.stages.world import World

@@ -23,8 +23,9 @@ from page4d.run.chunk_source import OpenChunks, local_chunks
 from page4d.run.plan import RunPlan, plan_run
 from page4d.run.predictor import Predictor, predictor_for
 from page4d.run.progress import Journal
-from page4d.run.registration import SceneEvidence, evidence_of, in_chosen_world, register_for_run
+from page4d.run.registration import register_for_run
 from page4d.run.run import Run
+from page4d.run.scene_evidence import SceneEvidence, evidence_of, in_chosen_world
 from page4d.run.state import StateFolder, earlier_registration, is_occupied
 from page4d.run.state_records import RunState
 from page4d.scene.identity import files_of

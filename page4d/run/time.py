@@ -34,7 +34,7 @@ from page4d.rig.trajectory import METHOD
 from page4d.run.memory import Extent, NetworkCost, cost_of
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, NetworkPredictor, Predictor
-from page4d.run.registration import moves_as_one
+from page4d.run.scene_evidence import moves_as_one
 from page4d.scene.records import Scene
 from page4d.stereo.views import MAX_NEIGHBOURS
 

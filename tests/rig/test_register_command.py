@@ -14,6 +14,7 @@ from page4d.errors import UsageError
 from page4d.formats.calibrations import read_calibration
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions
 from page4d.output.record import PairRecord, RegistrationRecord, WorldRecord
+from page4d.rig import upright
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import RigRegistration, placed_record
 from page4d.run import registration
@@ -51,6 +52,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registration, "register_rig", found_in)
     monkeypatch.setattr(registration, "is_fetched", lambda: True)
+    monkeypatch.setattr(upright, "is_fetched", lambda: True)
     monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
     monkeypatch.setattr(PixelEvidence, "motions", ())
     write_scene(Path("videos"))
@@ -76,7 +78,7 @@ def test_the_written_cameras_stand_upright_and_state_their_axis(
     world = WorldRecord(
         frame=WorldFrame.UPRIGHT, up=UpAxis.Z, transform=turn.tolist(), vertical_std_deg=1.54, num_poses=30
     )
-    monkeypatch.setattr(registration, "upright_world", lambda *_: world)
+    monkeypatch.setattr(upright, "upright_world", lambda *_: world)
     command = ["register", "videos", "--scale-from", "person=1.7m", "--overwrite", "--out"]
     assert run([*command, "cameras.json"]) == 0
     assert "upright, z is up (30 poses of people, +-1.5 degrees)" in capsys.readouterr().out
@@ -91,7 +93,7 @@ def test_the_written_cameras_stand_upright_and_state_their_axis(
     assert page4d.open_scene(Path("videos"), calibration="first.json").up is None
     assert run([*command, "no.json", "--world", "calibration"]) == 2
     seated = WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason="0 poses of people stand, 10 are needed")
-    monkeypatch.setattr(registration, "upright_world", lambda *_: seated)
+    monkeypatch.setattr(upright, "upright_world", lambda *_: seated)
     for asked in ("--world upright", "--up y", "--register texture --up y"):
         assert run([*command, "no.json", *asked.split()]) != 0
         assert f"{asked[-6:] if 'up y' in asked else asked}: 0 poses of people stand" in capsys.readouterr().err

@@ -23,7 +23,7 @@ from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
 from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, MeasuredDepth, NetworkPredictor, PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.run.registration import SceneEvidence
+from page4d.run.scene_evidence import SceneEvidence
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
 from tests.run.test_network_predictor import TINY

@@ -16,8 +16,8 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
+from page4d.rig import trajectory
 from page4d.rig.trajectory import Trajectory
-from page4d.run import registration
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch
@@ -46,7 +46,7 @@ class Mover(TruthPredictor):
 @pytest.fixture(autouse=True)
 def known_motion(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Trajectory(world_to_rig=PATH.numpy(), error=1e-3)
-    monkeypatch.setattr(registration, "follow_rig", lambda *_: found)
+    monkeypatch.setattr(trajectory, "follow_rig", lambda *_: found)
 
 
 def test_a_run_has_the_cameras_of_the_rig_at_every_instant(tmp_path: Path) -> None:

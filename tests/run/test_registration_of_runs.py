@@ -19,7 +19,7 @@ from page4d.io.folders import CachedFiles
 from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.reader import open_output
 from page4d.output.record import PairRecord, RegistrationRecord, RunRecord, WorldRecord
-from page4d.rig import evidence
+from page4d.rig import evidence, upright
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
@@ -86,8 +86,9 @@ class FakeRegistration:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeRegistration:
     found = FakeRegistration()
     monkeypatch.setattr(registration, "register_rig", found)
-    monkeypatch.setattr(registration, "upright_world", lambda *_: SEATED)
+    monkeypatch.setattr(upright, "upright_world", lambda *_: SEATED)
     monkeypatch.setattr(registration, "is_fetched", lambda: True)
+    monkeypatch.setattr(upright, "is_fetched", lambda: True)
     monkeypatch.setattr(CachedFiles, "are_present", True)
     monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
     monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: ())
@@ -187,7 +188,7 @@ STANDING = WorldRecord(
 def people(monkeypatch: pytest.MonkeyPatch) -> list[WorldRecord]:
     """What people show of gravity, in place of their keypoints: the last element."""
     shown = [STANDING]
-    monkeypatch.setattr(registration, "upright_world", lambda *_: shown[-1])
+    monkeypatch.setattr(upright, "upright_world", lambda *_: shown[-1])
     return shown
 
 
