@@ -331,7 +331,6 @@ class TestGoldenScreens:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr("page4d.run.registration.register_rig", found_in)
         monkeypatch.setattr("page4d.run.registration.is_fetched", lambda: True)
-        monkeypatch.setattr("page4d.rig.upright.is_fetched", lambda: True)
         monkeypatch.setattr("page4d.run.registration.model_sha256", lambda: "0" * 64)
         monkeypatch.setattr(PixelEvidence, "motions", ())
         write_scene(Path("my rig"), ["cam01", "cam02", "cam03"])

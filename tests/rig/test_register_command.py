@@ -52,7 +52,6 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registration, "register_rig", found_in)
     monkeypatch.setattr(registration, "is_fetched", lambda: True)
-    monkeypatch.setattr(upright, "is_fetched", lambda: True)
     monkeypatch.setattr(registration, "model_sha256", lambda: "0" * 64)
     monkeypatch.setattr(PixelEvidence, "motions", ())
     write_scene(Path("videos"))
@@ -78,6 +77,7 @@ def test_the_written_cameras_stand_upright_and_state_their_axis(
     world = WorldRecord(
         frame=WorldFrame.UPRIGHT, up=UpAxis.Z, transform=turn.tolist(), vertical_std_deg=1.54, num_poses=30
     )
+    monkeypatch.setattr(upright, "is_fetched", lambda: True)
     monkeypatch.setattr(upright, "upright_world", lambda *_: world)
     command = ["register", "videos", "--scale-from", "person=1.7m", "--overwrite", "--out"]
     assert run([*command, "cameras.json"]) == 0
