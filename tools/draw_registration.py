@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from page4d.output.preview.cloud import upward_axis
+from page4d.choices import UpAxis
+from page4d.output.upward import choose_up
 from page4d.plotting.canvas import blank, font, tile, view_color
 from page4d.rig.evidence import PixelEvidence
 from page4d.scene.open import open_scene
@@ -94,7 +95,7 @@ def draw_from_above(poses: Poses, truth: Poses, title: str, bounds: tuple[Matrix
     """Draw cameras as triangles of their horizontal field of view, the true ones in grey below them."""
     side = HEIGHT * FACTOR
     picture, pen = blank(side, side)
-    up = upward_axis(np.stack([pose for pose, _ in truth.values()]))
+    up = choose_up(UpAxis.AUTO, np.stack([pose for pose, _ in truth.values()])[None], is_calibrated=True).vector
     across = np.cross(up, [0.0, 0.0, 1.0] if abs(up[2]) < 0.9 else [1.0, 0.0, 0.0])
     across /= np.linalg.norm(across)
     axes = np.stack([across, np.cross(up, across)])

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.choices import ImageFormat, Pinhole, UpAxis, WorldFrame
+from page4d.choices import ImageFormat, Pinhole
 from page4d.errors import InputError, OutputError, UsageError, counted, listed, size_of, unknown_name
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, Layout, PictureUse, Points
 from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pictures import plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
-from page4d.exporters.world import Upward, choose_up, export_world
+from page4d.exporters.world import export_world
 from page4d.formats.ply import read_ply_header
 from page4d.geometry.transforms import is_constant
 from page4d.io.atomic import real_path
@@ -26,6 +26,7 @@ from page4d.io.folders import existing_folder
 from page4d.options import ExportSettings
 from page4d.output.pictures import Pictures
 from page4d.output.reader import Output
+from page4d.output.upward import upward_of
 
 _POINT_OPTIONS = frozenset({"max_points", "voxel", "min_confidence", "only", "seed"})
 _DEFAULTS = ExportSettings()
@@ -131,15 +132,6 @@ def _max_points(format: Format, settings: ExportSettings) -> int:
     if settings.max_points is not None:
         return settings.max_points
     return format.animated_points if settings.animated else format.max_points
-
-
-def upward_of(output: Output, given: UpAxis) -> Upward:
-    """Return what points up in the world of a run."""
-    cameras, run = output.cameras, output.run
-    is_calibrated = run.scene.calibration is not None and run.settings.get("poses", "input") == "input"
-    is_first_camera = run.world is not None and run.world.frame is WorldFrame.FIRST_CAMERA
-    is_calibrated &= run.registration is None and not is_first_camera
-    return choose_up(given, cameras.world_to_camera.numpy(), known=cameras.up, is_calibrated=is_calibrated)
 
 
 def exported_views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:

@@ -43,6 +43,7 @@ from page4d.output.record import (
     SeamRecord,
     view_record,
 )
+from page4d.output.upward import upward_of
 from page4d.records import Predictions
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PRECISION_NAMES, is_conditioned
@@ -411,7 +412,7 @@ def write_previews(output: Output, scene: Scene) -> list[WrittenFile]:
     frames = [read_frames(output, instant, images[instant]) for instant in instants]
     sheet = contact_sheet(frames, output.run.scale, notice)
     middle = instants[len(instants) // 2]
-    cloud = cloud_views(output.points(middle), output.cameras, middle, notice)
+    cloud = cloud_views(output.points(middle), output.cameras, middle, upward_of(output).vector, notice)
     layout = output.layout
     return [
         write_png(layout.contact_sheet, sheet),

@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from page4d.choices import PointLayer
 from page4d.errors import Page4DError, counted
 from page4d.exporters.job import ExportView, frame_rate
-from page4d.exporters.plan import exported_instants, exported_views, upward_of
+from page4d.exporters.plan import exported_instants, exported_views
 from page4d.exporters.points import CloudReader, PointFilter, layer_limits, layer_sizes, point_spacing
 from page4d.formats.ply import PointCloud, read_ply_header
 from page4d.formats.tracks import Tracks
 from page4d.geometry.transforms import invert_rigid
 from page4d.options import ExportSettings
 from page4d.output.reader import Output
+from page4d.output.upward import upward_of
 from page4d.plotting.canvas import BANNER, view_color
 from page4d.quality.measure import FEW_INSTANTS
 from page4d.quality.page import inspect

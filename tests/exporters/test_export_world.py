@@ -11,10 +11,11 @@ import torch
 
 from page4d.choices import UpAxis
 from page4d.exporters.export import export
-from page4d.exporters.plan import upward_of
-from page4d.exporters.world import Upward, choose_up, export_world
+from page4d.exporters.world import export_world
 from page4d.geometry.rotation import turn_up
+from page4d.output.preview import cloud as preview
 from page4d.output.record import RegistrationRecord, SceneRecord, WorldRecord
+from page4d.output.upward import Upward, choose_up, upward_of
 from tests.exporters.capture import Capture
 
 AXES = [axis for axis in UpAxis if axis is not UpAxis.AUTO]
@@ -143,8 +144,11 @@ def test_axes_of_a_calibration_are_kept_and_those_of_the_first_camera_not(
     before = capture.output.cameras
     cameras = replace(before, world_to_camera=poses.expand_as(before.world_to_camera))
     run = capture.output.run.model_copy(update={"scene": SceneRecord(name="a", calibration="rig.toml"), **update})
-    found = upward_of(replace(capture.output, cameras=cameras, run=run), UpAxis.AUTO).vector
+    output = replace(capture.output, cameras=cameras, run=run)
+    found = upward_of(output).vector
     assert np.allclose(found, tilted(6) if is_turned else [0, 0, 1])
+    shown = preview._viewpoints(output, [0, 0, 0])
+    assert np.allclose([viewpoint.axes[0] @ found for viewpoint in shown], 0), "previews stand as exports do"
 
 
 def test_the_exports_of_a_tilted_world_stand_upright(capture: Capture, tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ from page4d.plotting.canvas import (
 from page4d.records import Predictions
 from tests.output.output_scene import export, made_capture, with_velocity
 
+UP = np.array([0.0, -1.0, 0.0])
+
 
 def share(picture: np.ndarray, color: tuple[int, int, int]) -> float:
     return float((np.abs(picture.astype(int) - color).max(axis=-1) <= 2).mean())
@@ -196,7 +198,7 @@ def test_points_are_projected_orthographically() -> None:
 def test_both_views_have_the_same_scale_bar(capture: Predictions) -> None:
     cloud = merged_cloud(capture.at_times(0, 1))
     long = replace(cloud, xyz=cloud.xyz * np.array([1, 1, 9], dtype=np.float32))
-    picture = cloud_views(long, capture_cameras([capture]), 0)
+    picture = cloud_views(long, capture_cameras([capture]), 0, UP)
     left, right = (picture[-60:-24, x : x + 260] for x in (24, 24 + 760 + 16))
     assert share(left, INK) > 0.02
     assert np.array_equal(left == INK, right == INK)
@@ -205,17 +207,17 @@ def test_both_views_have_the_same_scale_bar(capture: Predictions) -> None:
 def test_both_views_show_cloud_and_cameras(capture: Predictions) -> None:
     cameras = capture_cameras([capture])
     cloud = merged_cloud(capture.at_times(0, 1))
-    picture = cloud_views(cloud, cameras, 0)
+    picture = cloud_views(cloud, cameras, 0, UP)
     width = picture.shape[1] // 2
     for half in (picture[:, :width], picture[:, width:]):
         assert share(half, (92, 128, 107)) < 0.5
         assert share(half, BACKGROUND) < 0.9
         assert share(half, (214, 69, 65)) > 0.0002
         assert share(half, (38, 110, 190)) > 0.0002
-    assert cloud_views(cloud, cameras, 0, UNTRAINED_NOTICE).shape[0] > picture.shape[0]
-    assert np.array_equal(picture, cloud_views(cloud, cameras, 0))
+    assert cloud_views(cloud, cameras, 0, UP, UNTRAINED_NOTICE).shape[0] > picture.shape[0]
+    assert np.array_equal(picture, cloud_views(cloud, cameras, 0, UP))
     with pytest.raises(ShapeError, match="no instant 7"):
-        cloud_views(cloud, cameras, 7)
+        cloud_views(cloud, cameras, 7, UP)
 
 
 def odd_rig(rotations: torch.Tensor) -> CaptureCameras:
@@ -233,13 +235,11 @@ def odd_rig(rotations: torch.Tensor) -> CaptureCameras:
     )
 
 
-@pytest.mark.parametrize("case", ["no common up", "straight down", "no points"])
+@pytest.mark.parametrize("case", ["straight down", "no points"])
 def test_odd_rigs_and_empty_clouds_are_drawn(case: str) -> None:
     identity = torch.eye(3, dtype=torch.float64)
-    upside_down = torch.diag(torch.tensor([-1.0, -1.0, 1.0], dtype=torch.float64))
     down = torch.tensor([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64)
-    rotations = {"no common up": [identity, upside_down], "straight down": [down, *[identity] * 12]}
-    cameras = odd_rig(torch.stack(rotations.get(case, [identity])))
+    cameras = odd_rig(torch.stack([down, *[identity] * 12] if case == "straight down" else [identity]))
     draw = np.random.default_rng(0)
     number = 0 if case == "no points" else 500
     cloud = PointCloud(
@@ -249,15 +249,15 @@ def test_odd_rigs_and_empty_clouds_are_drawn(case: str) -> None:
         view=np.zeros(number, dtype=np.uint8),
         dynamic=np.zeros(number, dtype=np.uint8),
     )
-    picture = cloud_views(cloud, cameras, 0)
+    picture = cloud_views(cloud, cameras, 0, UP)
     assert (float((picture.max(axis=-1) < 60)[60:500].mean()) > 0.0005) == (number > 0)
 
 
 def test_a_large_cloud_is_thinned_before_drawing(monkeypatch: pytest.MonkeyPatch, capture: Predictions) -> None:
     cloud, cameras = merged_cloud(capture.at_times(0, 1)), capture_cameras([capture])
-    whole = cloud_views(cloud, cameras, 0)
+    whole = cloud_views(cloud, cameras, 0, UP)
     monkeypatch.setattr(cloud_view, "_MAX_POINTS", 500)
-    assert share(cloud_views(cloud, cameras, 0), BACKGROUND) > share(whole, BACKGROUND) + 0.02
+    assert share(cloud_views(cloud, cameras, 0, UP), BACKGROUND) > share(whole, BACKGROUND) + 0.02
 
 
 @pytest.mark.parametrize(("longest", "expected"), [(1.0, 1.0), (0.99, 0.5), (4.9, 2.0), (70.0, 50.0), (3e-7, 2e-7)])

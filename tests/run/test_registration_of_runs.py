@@ -12,13 +12,13 @@ import torch
 from page4d.choices import CameraMotion, ExistingOutput, Poses, Registration, UpAxis, WorldFrame
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, InterruptedRunError, SilentObserver, UsageError, WeightsError
-from page4d.exporters.plan import upward_of
 from page4d.formats.calibrations import read_calibration
 from page4d.geometry.transforms import camera_centers
 from page4d.io.folders import CachedFiles
 from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.reader import open_output
 from page4d.output.record import PairRecord, RegistrationRecord, RunRecord, WorldRecord
+from page4d.output.upward import upward_of
 from page4d.rig import evidence, upright
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.evidence import PixelEvidence

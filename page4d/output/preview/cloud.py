@@ -15,15 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from page4d.choices import UpAxis
 from page4d.conventions import Scale
 from page4d.errors import ShapeError
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import to_numpy
 from page4d.formats.ply import PointCloud
-from page4d.geometry.rotation import level_axis
 from page4d.output.points import random_subset
 from page4d.output.reader import Output
+from page4d.output.upward import upward_of
 from page4d.plotting.canvas import (
     BACKGROUND,
     FAINT,
@@ -89,22 +88,6 @@ def looking_along(direction: NDArray[np.float64], up: NDArray[np.float64]) -> ND
     right = np.cross(forward, up)
     right = right / np.linalg.norm(right)
     return np.stack([right, np.cross(forward, right), forward])
-
-
-def upward_axis(world_to_camera: NDArray[np.float64], known: UpAxis | None = None) -> NDArray[np.float64]:
-    """Return the known up axis, else the vertical of level cameras [N, 4, 4], else their mean upward axis.
-
-    If upward axes cancel, it is that of the first camera.
-    """
-    if known is not None:
-        return np.array(known.vector)
-    if level := level_axis(world_to_camera[None]):
-        return level[0]
-    up = -world_to_camera[:, 1, :3].mean(axis=0)
-    if np.linalg.norm(up) < 0.1:  # as of cameras around a common viewing axis
-        up = -world_to_camera[0, 1, :3]
-    unit: NDArray[np.float64] = up / np.linalg.norm(up)
-    return unit
 
 
 def bulk(points: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -199,11 +182,13 @@ class _Frustum:
     corners: NDArray[np.float64]
 
 
-def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, notice: str = "") -> NDArray[np.uint8]:
+def cloud_views(
+    cloud: PointCloud, cameras: CaptureCameras, time_index: int, up: NDArray[np.float64], notice: str = ""
+) -> NDArray[np.uint8]:
     """Draw the cloud from behind and above the first camera and from its side, each with a scale bar.
 
-    Both views have the same scale and are orthographic, so the scale bars hold at every depth. "Up" is the axis of
-    an upright world, else the mean of the cameras' upward axes. Returns the picture [H, W, 3] in RGB.
+    Both views have the same scale and are orthographic, so the scale bars hold at every depth. The unit vector `up`
+    [3] is upwards in both. Returns the picture [H, W, 3] in RGB.
 
     Raises:
         ShapeError: if there is no such instant.
@@ -220,7 +205,7 @@ def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, not
     first, time = fitted_text(drawable(cameras.view_names[0]), 17, 300), float(cameras.times[time_index])
     titles = (f"from behind and above {first}", f"from the side of {first}")
     picture, pen = blank(3 * _MARGIN + 2 * _PANEL[0], _HEADING + _PANEL[1] + _MARGIN)
-    fitted = [Orthographic.fitted(axes, shown, _PANEL, _BORDER_PX) for axes in _view_axes(cameras, world_to_camera)]
+    fitted = [Orthographic.fitted(axes, shown, _PANEL, _BORDER_PX) for axes in _view_axes(world_to_camera, up)]
     zoom = min(view.pixels_per_unit for view in fitted)
     for index, (title, view) in enumerate(zip(titles, fitted, strict=True)):
         x = _MARGIN + index * (_PANEL[0] + _MARGIN)
@@ -234,11 +219,10 @@ def cloud_views(cloud: PointCloud, cameras: CaptureCameras, time_index: int, not
 
 
 def _view_axes(
-    cameras: CaptureCameras, world_to_camera: NDArray[np.float64]
+    world_to_camera: NDArray[np.float64], up: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the axes of both views: along the first camera from 30 degrees above, and across from 12 above."""
     down, forward = world_to_camera[:, 1, :3], world_to_camera[:, 2, :3]
-    up = upward_axis(world_to_camera, cameras.up)
     ahead = forward[0] - (forward[0] @ up) * up
     if np.linalg.norm(ahead) < 0.1:  # the first camera faces straight down or up
         ahead = (down[0] @ up) * up - down[0]
@@ -397,7 +381,7 @@ def _viewpoints(output: Output, instants: list[int]) -> list[Viewpoint]:
     first, last = output.points(instants[0]), output.points(max(instants))
     points = np.concatenate([bulk(first.xyz), bulk(last.xyz)])
     poses = to_numpy(output.cameras.world_to_camera[instants[0]])
-    up = upward_axis(poses, output.cameras.up)
+    up = upward_of(output).vector
     target = np.median(points, axis=0) if len(points) else np.zeros(3)
     away = target - centers_of(poses).mean(axis=0)
     away = away - (away @ up) * up
