@@ -203,6 +203,13 @@ def print_text(text: str) -> None:
     sys.stdout.write(visible(text) + "\n")
 
 
+def print_next(commands: str) -> None:
+    """Print what to do next; lines are not wrapped, so that they can be copied."""
+    print_text("next step")
+    for line in commands.splitlines():
+        print_text(line)
+
+
 class StopRequest:
     """The number of the first signal that was received, or None."""
 

@@ -4,6 +4,7 @@ It shows runs, training, and weights that are fetched and converted, with their 
 above the line; warnings of libraries too, as rich redirects `sys.stderr` meanwhile.
 """
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -304,14 +305,19 @@ def observed_training(quiet: bool) -> Iterator[TrainingProgress | Quiet]:
 
 def describe_step(report: "StepReport") -> str:
     """Format a report, most important values first."""
-    losses = report.losses
-    left = "" if report.eta_s is None else f"  {duration(report.eta_s)} left"
-    skipped = f"  {report.skipped} skipped" if report.skipped else ""
-    parts = "".join(f"  {name} {losses[name]:.3f}" for name in ("depth", "rotation", "translation") if name in losses)
-    return (
-        f"step {report.step:,}  {report.samples:,} samples  {report.samples_per_second:.1f}/s{left}{skipped}  "
-        f"loss {losses.get('total', float('nan')):.3f}{parts}  rate {report.rate:.3f}  {duration(report.seconds)}"
+    losses = {"loss": report.losses.get("total", math.nan)}
+    losses |= {name: report.losses[name] for name in ("depth", "rotation", "translation") if name in report.losses}
+    parts = (
+        f"step {report.step:,}",
+        f"{report.samples:,} samples",
+        f"{report.samples_per_second:.1f}/s",
+        "" if report.eta_s is None else f"{duration(report.eta_s)} left",
+        f"{report.skipped} skipped" if report.skipped else "",
+        *(f"{name} {value:.3f}" for name, value in losses.items()),
+        f"rate {report.rate:.3g} of peak",
+        duration(report.seconds),
     )
+    return ", ".join(part for part in parts if part)
 
 
 class FetchDisplay:

@@ -94,7 +94,7 @@ def report_written(
     views = {} if len(placed) == scene.num_views else {"views": placed}
     options = as_words({**vars(scene.options), "calibration": out, **views}, ("calibration", *OPENING))
     console.print_text("")
-    _print_next(f"page4d reconstruct {shlex.quote(str(folder))} --out OUT{options}")
+    console.print_next(f"page4d reconstruct {shlex.quote(str(folder))} --out OUT{options}")
 
 
 def _pair(pair: "PairRecord") -> Row:
@@ -314,7 +314,7 @@ def report_run(
         _report_evidence(record, "m" if metric else "units")
     place, scene = shlex.quote(str(out)), shlex.quote(str(job.scene))
     missing = "" if is_installed("viewer") else f"  # after: {install_command('viewer')}"
-    _print_next(f"page4d view {place} --scene {scene}{missing}\npage4d report {place} --scene {scene}")
+    console.print_next(f"page4d view {place} --scene {scene}{missing}\npage4d report {place} --scene {scene}")
     taken = {_STAGES[name]: spent for name, spent in record.timings.items() if name in _STAGES}
     longest = sorted(taken, key=lambda name: -taken[name])[:4]
     stages = ", ".join(f"{name} {span(taken[name])}" for name in taken if name in longest and taken[name] >= 1)
@@ -366,13 +366,6 @@ def grade_fields(grade: "Grade") -> list[tuple[str, str]]:
         ("grade", grade.text),
         ("change first", grade.first_change or "nothing stands out"),
     ]
-
-
-def _print_next(commands: str) -> None:
-    """Print what to do next; lines are not wrapped, so that they can be copied."""
-    console.print_text("next step")
-    for line in commands.splitlines():
-        console.print_text(line)
 
 
 def _report_agreement(agreement: "AgreementRecord", unit: str, known: str = "calibration") -> None:
@@ -537,7 +530,7 @@ def _print(report: Report) -> None:
     elif report.next_step:
         console.print_text("")
     if report.next_step:
-        _print_next(report.next_step)
+        console.print_next(report.next_step)
 
 
 def _content(record: "ExportRecord", most: str) -> Iterator[tuple[str, str]]:

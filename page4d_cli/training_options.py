@@ -1,5 +1,6 @@
 """Options and output that `page4d train` and `page4d pretrain` share."""
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from page4d import choices
-from page4d.errors import unknown_name
+from page4d.errors import counted, unknown_name
 from page4d.options import OUTPUT, Option
 from page4d_cli import console
 from page4d_cli.console import recorded_stop
@@ -60,9 +61,16 @@ def running(threads: int | None, quiet: bool) -> Iterator[tuple["TrainObserver",
 
 
 def report(
-    position: "Position", files: Mapping[str, object], text: str, *, as_json: bool, quiet: bool, **extra: object
+    position: "Position",
+    files: Mapping[str, Path],
+    unit: str,
+    use: str,
+    *,
+    as_json: bool,
+    quiet: bool,
+    **extra: object,
 ) -> None:
-    """Print the end of a run, in the main process only, as JSON or as a line of text."""
+    """Print the end of a run in the main process, as JSON or as text with the command that uses its last file."""
     from page4d.lab.training.optimizers import is_main_process
 
     if not is_main_process():
@@ -76,4 +84,7 @@ def report(
     if as_json:
         console.print_json({name: str(path) for name, path in files.items()} | progress | extra)
     elif not quiet:
-        console.print_text(text)
+        *_, file = files.values()
+        done = f"{counted(position.samples, unit)} in {counted(position.step, 'step')}"
+        console.print_text(f"trained on {done}: {file}")
+        console.print_next(f"{use} {shlex.quote(str(file))}")

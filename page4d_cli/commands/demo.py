@@ -58,4 +58,6 @@ def demo(
         verbose=verbose,
     )
     if (folder / "truth").is_dir():
+        if not quiet:
+            console.print_text("")
         evaluate(out=out, truth=folder, quiet=quiet)

@@ -7,7 +7,6 @@ import typer
 from pydantic import Field
 
 from page4d.choices import PretrainMethod
-from page4d.errors import counted
 from page4d.options import AllowDamaged, MaxPixels, Option
 from page4d_cli import console, options
 from page4d_cli import training_options as training
@@ -104,8 +103,8 @@ def pretrain(
     training.report(
         outcome.position,
         {"out": out, "encoder": outcome.encoder},
-        f"pretrained on {counted(outcome.position.samples, 'crop')} in {counted(outcome.position.step, 'step')}: "
-        f"{outcome.encoder}",
+        "crop",
+        "page4d train --out trained --encoder-weights",
         as_json=as_json,
         quiet=quiet,
         loss=outcome.loss,

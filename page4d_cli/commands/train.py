@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from page4d.errors import counted
 from page4d.options import NETWORK_PRESETS, OUTPUT, WEIGHTS_HELP, WEIGHTS_METAVAR, Option
 from page4d_cli import console, options
 from page4d_cli import training_options as training
@@ -114,8 +113,8 @@ def train(
     training.report(
         outcome.position,
         {"out": out, "weights": outcome.weights},
-        f"trained on {counted(outcome.position.samples, 'sample')} in {counted(outcome.position.step, 'step')}: "
-        f"{outcome.weights}",
+        "sample",
+        "page4d reconstruct rig --out result --weights",
         as_json=as_json,
         quiet=quiet,
     )

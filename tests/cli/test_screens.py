@@ -19,6 +19,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.cells import cell_len
+from safetensors.torch import save_file
 from typer import BadParameter
 
 from page4d.batch.jobs import BatchRecord, SceneJob, SceneOutcome, SceneStatus
@@ -28,9 +29,12 @@ from page4d.formats.calibrations import read_calibration
 from page4d.lab.benchmark import Measurement
 from page4d.lab.public_rigs import Validation
 from page4d.lab.training.config import TRAINING_PRESETS
+from page4d.lab.training.logs import StepReport
+from page4d.lab.training.schedule import Position
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import NETWORK_PRESETS, EvaluationSettings
+from page4d.output.reader import open_output
 from page4d.output.record import (
     AgreementRecord,
     CameraResidualRecord,
@@ -65,11 +69,12 @@ from page4d_cli import (
 )
 from page4d_cli.app import run
 from page4d_cli.command_line import app
-from page4d_cli.commands import benchmark, doctor, evaluate, report, validate
+from page4d_cli.commands import benchmark, demo, doctor, evaluate, report, validate
 from page4d_cli.commands.doctor import Capability
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 from tests.cli.clips import write_scene, write_video
 from tests.cli.emulator import shown
+from tests.encoders.recorded import load_recorded
 from tests.exporters.capture import Capture, make_capture
 from tests.quality.test_quality_grade import GOOD, pair, run_record
 from tests.rig.test_register_command import found_in
@@ -530,6 +535,55 @@ class TestGoldenScreens:
         second = Measurement(extent=extents[1], tflop=0.3, predicted_bytes=5e9, actual=None)
         benchmark._print([first, second], "mv-demo on cpu", refine=True)
         self.check("benchmark", width, capsys.readouterr().out)
+
+    @pytest.mark.parametrize("command", ["train", "pretrain"])
+    def test_golden_training(self, width, screen, tmp_path, cli, monkeypatch, command) -> None:
+        monkeypatch.chdir(tmp_path)
+        screen(width)
+        steps = {
+            "step": 120,
+            "samples": 960,
+            "seconds": 59.6,
+            "samples_per_second": 16.1,
+            "eta_s": 3661.0,
+            "rate": 0.5,
+        }
+        losses = {"total": 0.812} | (
+            {"depth": 0.214, "rotation": 0.051, "translation": 0.33} if command == "train" else {}
+        )
+        report = StepReport(**steps, stage=0, gradient_norm=1.0, skipped=2, losses=losses)
+        figures = {"arc": {"network": {"abs_rel": 0.118, "rotation_deg": 1.25, "direction_deg": 2.5, "focal": 0.031}}}
+
+        def run(request, observer, _):
+            observer.message("200 scenes are rendered for evaluation")
+            observer.evaluation(120, figures)
+            observer.step(report)
+            position, file = Position(step=1000, samples=8000, seconds=600.0), request.out / "weights.safetensors"
+            return SimpleNamespace(position=position, weights=file, encoder=file, loss=0.8)
+
+        monkeypatch.setattr(f"page4d.lab.{command}ing.{command}.{command}", run)
+        ended = cli(command, *(["videos"] if command == "pretrain" else []), "--out", "run", "--until-seconds", 600)
+        self.check(command, width, ended.err + ended.out)
+
+    def test_golden_conversion(self, width, screen, tmp_path, cli, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        screen(width)
+        save_file(load_recorded("vggt_c", ".").part("weights/"), "vggt.safetensors")
+        chosen = ("--config", GOLDEN.parents[1] / "golden" / "vggt_c.json", "--to", "page4d-mv", "--dtype", "fp16")
+        ended = cli("convert-weights", "vggt.safetensors", *chosen, "--out", "mv.safetensors")
+        self.check("conversion", width, ended.err + ended.out)
+
+    def test_golden_demo(self, width, screen, cli, monkeypatch, evaluation) -> None:
+        """The result is one of the ground truth; results of networks have screens above."""
+        screen(width)
+        job = SceneJob(scene=ROOM, out=Path("demo_out"))
+        record = open_output(evaluation.out).run
+        monkeypatch.setattr(demo, "reconstruct", lambda **_: run_report.report_run(record, job, 60.0))
+        monkeypatch.setattr(demo, "evaluate", lambda **_: evaluate._report(evaluation))
+        ended = cli("demo", "room")
+        text = without_points(masked(ended.err + ended.out)).replace(str(ROOM.parents[1]), "PAGE4D")
+        text = text.replace(evaluation.out, "OUT").replace(evaluation.truth, "TRUTH")
+        self.check("demo", width, re.sub(r"\d", "9", text).replace("normalized -", "normalized "), fits=False)
 
     def test_golden_held_out(self, width, screen, capsys) -> None:
         screen(width)
