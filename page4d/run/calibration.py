@@ -176,7 +176,15 @@ def calibrate(
     given = None if settings.intrinsics is None else lenses_of(scene, intrinsics=settings.intrinsics)
     evidence = BoardEvidence.of(scene, board, settings, observer)
     sizes = [view.source.size for view in scene.views]
-    return calibrate_views(scene.view_names, sizes, evidence, settings.lens_model, given, settings.up)
+    try:
+        return calibrate_views(scene.view_names, sizes, evidence, settings.lens_model, given, settings.up)
+    except InputError as error:
+        if error.marked_hint is not _FILM_HINT or not any(
+            "⟨calibration=" in one.marked_text for one in scene.notices
+        ):
+            raise
+        known = "give ⟨intrinsics=FILE⟩ with the calibration in the folder, whose lenses then stay"
+        raise InputError(error.marked_message, f"{known}; or {_FILM_HINT}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

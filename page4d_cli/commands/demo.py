@@ -45,6 +45,7 @@ def demo(
         known = ("--calibration", calibration) if calibration else ()
         chosen = ("--weights", network.weights) if network.weights else ()
         words = ("page4d", "reconstruct", folder, *known, "--out", out, *chosen)
+        console.print_message("the command of this demo, whose options are named below:")
         console.print_message(shlex.join(map(str, words)))
     reconstruct(
         scenes=[folder],

@@ -493,7 +493,7 @@ def test_a_board_that_is_nowhere_is_an_error_with_its_numbers() -> None:
     assert "inner corners" in refused.value.hint
 
 
-def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys) -> None:
+def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys, monkeypatch) -> None:
     """Focal lengths within 0.3 %, the baseline within 0.5 %."""
     intrinsics = np.array([[300.0, 0, 160], [0, 300, 120], [0, 0, 1]])
     second = board_pose([0, 0.4, 0], [-0.4, 0, 0.1])
@@ -519,6 +519,10 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys) -> N
     assert run(["calibrate", str(tmp_path / "scene"), "--out", str(tmp_path / "other.json")]) == 2
     named = f"--board '{tmp_path}/scene/my board.toml', which describes one"
     assert capsys.readouterr().err.endswith(f"error: no --board is given\nhint:  give {named}\n")
+    with monkeypatch.context() as patched:
+        patched.setattr("page4d.run.calibration.FOCAL_LIMIT", 0.0)
+        assert run([*map(str, words), "--overwrite"]) == 3
+    assert "hint:  give --intrinsics FILE with the calibration in the folder" in capsys.readouterr().err
     record = json.loads(printed.out)
     assert [camera["focal"] for camera in record["cameras"]] == pytest.approx([300, 300], rel=3e-3)
     calibration = read_calibration(out)
