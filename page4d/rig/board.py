@@ -300,8 +300,8 @@ def _metres(text: str) -> float:
 
 _SPELLINGS = {
     "pattern": ("calibratepattern", "boardtype", "targettype", "pattern"),
-    "columns": ("columns", "cols", "squaresx", "boardsizewidth", "targetcols"),
-    "rows": ("rows", "squaresy", "boardsizeheight", "targetrows"),
+    "columns": ("columns", "cols", "squaresx", "boardsizewidth", "targetcols", "boardx"),
+    "rows": ("rows", "squaresy", "boardsizeheight", "targetrows", "boardy"),
     "side": (
         "squaresize",
         "squarelength",
@@ -313,8 +313,10 @@ _SPELLINGS = {
     "marker": ("markersize", "markerlength", "boardmarkerlength"),
     "gap": ("markerseparation", "boardmarkerseparationlength"),
     "dictionary": ("dictionary", "arucodictname", "arucodict", "arucodictionary"),
+    "bits": ("boardmarkerbits", "markerbits"),
+    "words": ("boardmarkerdictnumber", "dictsize"),
 }
-"""Keys in files, without case and underscores: of Caliscope, OpenCV's samples, Anipose, Pose2Sim and Kalibr."""
+"""Keys in files, without case and underscores: of Caliscope, OpenCV, Anipose, sleap-anipose, Pose2Sim and Kalibr."""
 
 
 def read_board(path: Path) -> Board:
@@ -333,11 +335,8 @@ def read_board(path: Path) -> Board:
     for pair in ("boardsize", "intrinsicscornersnb"):
         if isinstance(size := keys.get(pair), list) and len(size) == 2:
             found |= {"columns": size[0], "rows": size[1]}
-    if "boardmarkerbits" in keys:
-        found.setdefault(
-            "dictionary",
-            f"{keys['boardmarkerbits']}x{keys['boardmarkerbits']}_{keys.get('boardmarkerdictnumber', 50)}",
-        )
+    if "bits" in found:
+        found.setdefault("dictionary", "{bits}x{bits}_{words}".format(**{"words": 50} | found))
     try:
         sides = [float(keys[key]) for key in _SPELLINGS["side"] if key in keys]
         if sides and max(sides) - min(sides) > _UNEQUAL * max(sides):

@@ -109,6 +109,11 @@ FILES = {
         "[calibration.calculate.intrinsics]\nintrinsics_corners_nb = [4, 7]\nintrinsics_square_size = 60 # mm\n",
         "chessboard:4x7,60mm",
     ),
+    "sleap_anipose.toml": (
+        "board_x = 8\nboard_y = 11\nsquare_length = 24.0\nmarker_length = 18.75\nmarker_bits = 4\ndict_size = 1000\n",
+        "charuco:8x11,24mm,18.75mm,4x4_1000",
+    ),
+    "board_checker.toml": ("board_x = 8\nboard_y = 11\nsquare_length = 24.0\n", "chessboard:8x11,24mm"),
     "april.yaml": (
         "target_type: 'checkerboard'\ntargetCols: 6\ntargetRows: 7\nrowSpacingMeters: 0.06\ncolSpacingMeters: 0.06\n",
         "chessboard:6x7,60mm",
