@@ -21,6 +21,7 @@ from page4d.scene.layout import (
     LeftOut,
     are_takes,
     cameras_alone,
+    cameras_in_names,
     image_view,
     is_holder,
     is_no_camera,
@@ -121,12 +122,19 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
                 candidates += kept
                 left += more
             candidates.sort(key=lambda candidate: natural_key(candidate.name))
+        elif not candidates and (loose := image_view(folder, folder.name, ".")) and cameras_in_names(loose)[0]:
+            candidates.append(replace(loose, label=""))
+            for names in ignored.values():
+                names[:] = [name for name in names if folder / name not in loose.files]
         elif not candidates:
             raise _no_videos(folder, {entry: len(kept) for entry, (kept, _) in below.items()})
         for entry in folders:
             ignored[_folder_without_images(entry)].append(entry.name)
         candidates, more = cameras_alone(candidates)
         left += more
+        if len(candidates) == 1 and (views := cameras_in_names(candidates[0]))[0]:
+            candidates, more = views
+            left += more
         candidates, instants = views_of_instants(folder, candidates)
         if instants:
             candidates, more = cameras_alone(candidates)

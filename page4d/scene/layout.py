@@ -90,6 +90,7 @@ CAMERA_NAME = re.compile(
     rf"{_CAMERA_WORD}(\d{{1,3}}|[a-z])|({_CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",
     re.IGNORECASE,
 )
+_CAMERA_IN_NAME = re.compile(rf"(?<![^\W_])(?:{CAMERA_NAME.pattern})(?![^\W_])", re.IGNORECASE)
 _FRAME_NUMBER = re.compile(rf"({_CAMERA_WORD}\d+)|\d+(?:[.,]\d+)*", re.IGNORECASE)
 _WORD = re.compile(r"\d+[xpkK]?(?![A-Za-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*(?![a-z])|\d+")
 
@@ -286,6 +287,25 @@ def _share_numbers(files: Sequence[Path], others: Sequence[Path]) -> bool:
         for of in (files, others)
     )
     return len(numbers) > 1 and 2 * len(numbers & taken) >= min(len(numbers), len(taken))
+
+
+def cameras_in_names(images: Candidate) -> tuple[list[Candidate], list[LeftOut]]:
+    """Return a view per camera that the names of a folder's images have, as in `cam0_0001.png`; none if unclear."""
+    series = _series(images)
+    pictures = [key for key in series if not _words(key) & _MAPS]
+    pictures = [key for key in pictures if _words(key) & _COLORS] or pictures
+    cameras = [match and match[0] for match in map(_CAMERA_IN_NAME.search, pictures)]
+    if len({*cameras}) < max(2, len(pictures)) or None in cameras or any(_grid(series[key]) for key in pictures):
+        return [], []
+
+    def view(key: str, name: str) -> Candidate:
+        label = images.label + key
+        return Candidate(name=composed(name), path=images.path / name, label=label, files=tuple(series[key]))
+
+    views = [view(key, str(camera)) for key, camera in zip(pictures, cameras, strict=True)]
+    kinds = {key: MAPS if _words(key) & _MAPS else "without colour" for key in series if key not in pictures}
+    left = [LeftOut(candidate=view(key, key), kind=kind, level=Level.INFO) for key, kind in kinds.items()]
+    return sorted(views, key=lambda each: natural_key(each.name)), left
 
 
 def cameras_alone(candidates: Sequence[Candidate]) -> tuple[list[Candidate], list[LeftOut]]:

@@ -105,6 +105,12 @@ def later(left: str, first: str) -> str:
             maps("8362/aligned_depth_to_color_*.png"),
         ),
         (tree("rgb/{t}.png") | depth("depth/{t}.png"), "rgb", maps("depth/")),
+        # One folder for all cameras
+        (
+            tree("cam0_rgb_{t}.png", "cam1_rgb_{t}.png") | depth("cam0_depth_{t}.png", "cam1_depth_{t}.png"),
+            "cam0 cam1",
+            maps("cam0_depth_*.png, cam1_depth_*.png"),
+        ),
     ],
 )
 def test_plain_layouts_of_images_are_read(files: Tree, views: str, notice: str, tmp_path: Path) -> None:
@@ -266,15 +272,16 @@ def test_copies_chapters_and_maps_are_no_views(
             "name the images",
         ),
         (
-            tree("rig/left_{t}.png", "rig/right_{t}.png"),
-            "rig/ holds several series of images: left_*.png (3), right_*.png (3)",
+            tree("a/left_{t}.png", "a/right_{t}.png", "b/left_{t}.png", "b/right_{t}.png"),
+            "a/ holds several series of images: left_*.png (3), right_*.png (3)",
             "a folder of its own",
         ),
         (
-            tree("rig/cam0_{t:03}.png", "rig/cam1_{t:03}.png"),
-            "several series of images: cam0_*.png (3), cam1_*.png (3)",
+            tree("rig/cam0_ir_{t}.png", "rig/cam0_uv_{t}.png", "rig/cam1_ir_{t}.png", "rig/cam1_uv_{t}.png"),
+            "cam0_ir_*.png (3), cam0_uv_*.png (3)",
             "a folder of its own",
         ),
+        (tree("cam_{t:04}.png"), "no videos", "it contains 3 images"),
         (tree("rig/0_{t:05}.png", "rig/1_{t:05}.png"), "0_*.png (3), 1_*.png (3)", "a folder of its own"),
         (tree("r/u_{t:05}_00.png", "r/u_{t:05}_01.png"), "r/u_*_*.png: names with 3 x 2 numbers", "one number each"),
         (tree("c/{t}.png", "c/{t}.jpg"), "several series of images: *.jpg (3), *.png (3)", "a folder of its own"),
@@ -299,8 +306,16 @@ def test_unclear_layouts_are_refused_with_a_way_out(files: Tree, found: str, hin
     assert hint in caught.value.hint
 
 
-def test_one_instant_is_read(tmp_path: Path) -> None:
-    write_tree(tmp_path, tree("frame_7/cam1.png", "frame_7/cam2.png"))
+@pytest.mark.parametrize(
+    "files",
+    [
+        tree("frame_7/cam1.png", "frame_7/cam2.png"),
+        tree("cam1_ext.png", "cam2_ext.png"),
+        tree("rig/cam1.png", "rig/cam2.png"),
+    ],
+)
+def test_one_instant_is_read(files: Tree, tmp_path: Path) -> None:
+    write_tree(tmp_path, files)
     assert numbers_in(tmp_path) == {"cam1": [number(0)], "cam2": [number(1)]}
 
 
@@ -325,6 +340,9 @@ def test_a_copy_is_used_if_it_is_selected(tmp_path: Path) -> None:
         (tree("cam1/{t:06}.png", "cam2/{t:06}.png"), "cam1 cam2"),
         (tree("left.mp4", "right.mp4"), "left right"),
         (tree("left/{t}.png", "right/{t}.png"), "left right"),
+        (tree("left{t:02}.png", "right{t:02}.png"), "left right"),
+        (tree("rig/{t:05}_cam3.png", "rig/{t:05}_cam4.png"), "cam3 cam4"),
+        (tree("camera_2_img_{t:06}.png", "camera_10_img_{t:06}.png"), "camera_2 camera_10"),
         (tree("l/7_{t:05}.png", "r/8_{t:05}.png"), "l r"),
         (tree("l/{t:03}_{t:05}.png", "r/{t:03}_{t:05}.png"), "l r"),
         (tree("c1/2024-05-01_12-3{t}-15.960.png", "c2/2024-05-01_12-3{t}-15.960.png"), "c1 c2"),
