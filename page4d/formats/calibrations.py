@@ -83,11 +83,6 @@ def _content(found: _Found, views: Collection[str] | None, poses: bool) -> Calib
     path, row, content = found
     if row.advice:
         raise InputError(f"'{path.name}' is a calibration of {row.name}, which is not read", row.advice)
-    if poses and not row.has_poses:
-        raise InputError(
-            f"'{path.name}' ({row.name}) is read for a lens alone",
-            "pass it as ⟨intrinsics⟩, or the calibration of a rig",
-        )
     if not row.keys:
         calibration = row.read(path, views)
     else:
@@ -134,9 +129,9 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
             found[lens_file(file)] = _find_file(file)
         except InputError as error:
             errors[lens_file(file)] = error
-    usable = [each for each in found.values() if not each.row.advice and (each.row.has_poses or not poses)]
+    usable = [each for each in found.values() if not each.row.advice and not (each.row.is_single and poses)]
     usable = usable or list(found.values())
-    if len(usable) > 1 and not any(each.row.has_poses for each in usable):
+    if len(usable) > 1 and all(each.row.is_single for each in usable):
         return usable[0]._replace(path=folder, content=[(each.path, each.content) for each in usable])
     if usable:
         chosen = usable[0] if len(usable) == 1 else _same(usable, poses)

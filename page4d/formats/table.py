@@ -19,11 +19,12 @@ class RigFormat:
     `patterns` match lower-case file names that are probably calibrations. A document is recognized by its content:
     by a key path that `keys` matches (`page4d.formats.files.key_paths`). `reader` in `module` is a function
     `read(path, content, poses) -> Calibration` of the parsed document; without `poses` it needs none, which only
-    `lenses` formats distinguish, and a format without `has_poses` never has any. A format without `keys` spans a
-    folder: `is_folder(path)` recognizes it, and `read(path, views)` gets the names of the views, if they are known.
-    A format with `advice`, how to convert its files, is not read. A format that is `written` has a `writer`
-    `write(calibration, path)`, and its files end with `suffix`, "" for a folder that contains a file of the first
-    name in `patterns`. Of formats with one suffix, that whose pattern a name matches first is written.
+    `lenses` formats distinguish. A file of a format that `is_single` holds one camera, and its reader also takes a
+    list of paths and documents. A format without `keys` spans a folder: `is_folder(path)` recognizes it, and
+    `read(path, views)` gets the names of the views, if they are known. A format with `advice`, how to convert its
+    files, is not read. A format that is `written` has a `writer` `write(calibration, path)`, and its files end with
+    `suffix`, "" for a folder that contains a file of the first name in `patterns`. Of formats with one suffix, that
+    whose pattern a name matches first is written.
     """
 
     name: str
@@ -32,7 +33,7 @@ class RigFormat:
     keys: str = ""
     reader: str = "read"
     lenses: bool = False
-    has_poses: bool = True
+    is_single: bool = False
     advice: str = ""
     written: CalibrationFormat | None = None
     writer: str = "write"
@@ -82,11 +83,20 @@ FORMATS = (
         lenses=True,
     ),
     RigFormat(
+        "JARVIS",
+        "yaml_rigs",
+        keys="intrinsicMatrix",
+        reader="read_single_cameras",
+        lenses=True,
+        is_single=True,
+    ),
+    RigFormat(
         "ROS camera_info",
         "yaml_rigs",
         keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]",
-        reader="read_camera_info",
-        has_poses=False,
+        reader="read_single_cameras",
+        lenses=True,
+        is_single=True,
     ),
     RigFormat("OpenCV stereo", "yaml_rigs", keys="R", reader="read_stereo", lenses=True),
     RigFormat(

@@ -1,11 +1,11 @@
-"""YAML of calibration tools: Kalibr, MC-Calib, stereo pairs of OpenCV, and lenses of ROS and OpenCV.
+"""YAML of calibration tools: Kalibr, MC-Calib, stereo pairs of OpenCV, and single cameras of ROS, OpenCV and JARVIS.
 
 Pixels have the centre of the top-left one at (0, 0), as in OpenCV. Kalibr measures in metres; the other files have
 the unit of the calibration board.
 
 Source: Kalibr wiki, "Yaml formats"; MC-Calib, `saveCamerasParams` and "Output explanation"; ROS,
-`camera_calibration_parsers` and `sensor_msgs/distortion_models.hpp`; OpenCV, `stereoCalibrate`, `calibrateCamera` and
-samples/cpp/stereo_calib.cpp.
+`camera_calibration_parsers` and `sensor_msgs/distortion_models.hpp`; JARVIS-HybridNet, `calib_params`; OpenCV,
+`stereoCalibrate`, `calibrateCamera` and samples/cpp/stereo_calib.cpp.
 """
 
 import re
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from page4d.conventions import Scale
 from page4d.errors import InputError
@@ -99,13 +100,16 @@ def read_mc_calib(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras))
 
 
-def read_camera_info(path: Path, content: dict[str, Any] | list[tuple[Path, dict[str, Any]]]) -> Calibration:
-    """Read the lens of a camera from `camera_info` of ROS, OpenCV's calibration sample or EuRoC, or several files.
+def read_single_cameras(
+    path: Path, content: dict[str, Any] | list[tuple[Path, dict[str, Any]]], poses: bool = True
+) -> Calibration:
+    """Read a camera, or several files of one each, of ROS, OpenCV's calibration sample, EuRoC, OpenPose or JARVIS.
 
-    Without `camera_name`, or if several files have the same one, as ROS writes them, cameras have the names of files.
+    Poses are R and T: x_camera = R x + T. Without `camera_name`, or if several files have the same one, as ROS writes
+    them, cameras have the names of files.
 
     Raises:
-        InputError: if a lens is invalid.
+        InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
     files = content if isinstance(content, list) else [(path, content)]
     given = [str(table.get("camera_name") or "") for _, table in files]
@@ -113,7 +117,9 @@ def read_camera_info(path: Path, content: dict[str, Any] | list[tuple[Path, dict
         name if name and given.count(name) == 1 else own
         for name, own in zip(given, _own_parts([file.name for file, _ in files]), strict=True)
     ]
-    cameras = tuple(_camera_info(file, name, table) for name, (file, table) in zip(names, files, strict=True))
+    cameras = tuple(
+        _single_camera(file, name, table, poses) for name, (file, table) in zip(names, files, strict=True)
+    )
     plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not _find(table, _DISTORTION)]
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=undistorted(path.name, plain))
 
@@ -124,7 +130,7 @@ def _own_parts(names: Sequence[str]) -> list[str]:
     return list(next((part for part in parts if len({*part}) == len(names)), names))
 
 
-def _camera_info(path: Path, name: str, content: dict[str, Any]) -> CalibratedCamera:
+def _single_camera(path: Path, name: str, content: dict[str, Any], poses: bool) -> CalibratedCamera:
     table = _lowered(content)
     with error_context(path.name, name):
         given = _find(table, _LENS)
@@ -133,9 +139,27 @@ def _camera_info(path: Path, name: str, content: dict[str, Any]) -> CalibratedCa
             raise InputError("camera_matrix is missing", CORRECTION_HINT)
         numbers = _flat(given, "camera_matrix")
         matrix = pinhole(*numbers) if len(numbers) == 4 else numbers_of(given, "camera_matrix", 3, 3)
+        # JARVIS multiplies rows, as MATLAB does: x_camera = x R + T, and its matrices are transposed.
+        is_transposed = bool(matrix[2, :2].any()) and not matrix[:2, 2].any()
+        pose = _pose(table, is_transposed) if poses else None
+        if poses and pose is None:
+            hint = "pass it as ⟨intrinsics⟩, or the calibration of a rig"
+            raise InputError("it has a lens, but no pose (R and T)", hint)
         lens = _lens(_flat(_find(table, _DISTORTION, []), "the distortion"), _model(table))
         size = _size(table, "image_")
-    return opencv_camera(path, name, matrix, size, None, lens)
+    return opencv_camera(path, name, matrix.T if is_transposed else matrix, size, pose, lens)
+
+
+def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | None:
+    """Return the pose of R, a matrix or a vector, and T; None if one is missing."""
+    turn, shift = (_find(table, pattern) for pattern in (_ROTATION, _TRANSLATION))
+    if turn is None or shift is None:
+        return None
+    turn, shift = _flat(turn, "R"), _flat(shift, "T")
+    if len(turn) not in (3, 9) or len(shift) != 3:
+        raise InputError(f"R has {len(turn)} numbers and T {len(shift)}, expected 9 and 3", CORRECTION_HINT)
+    rotation = rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]])
+    return pose_matrix(rotation.T if is_transposed else rotation, shift)
 
 
 def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
@@ -154,15 +178,9 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     label = path.name
     matrices, coefficients = (_sides(table, pattern) for pattern in (_STEREO_LENS, _STEREO_DISTORTION))
     with error_context(label, "2"):
-        pose = None
-        given = [_find(table, pattern) for pattern in (_ROTATION, _TRANSLATION)]
-        if poses and None in given:
+        pose = _pose(table) if poses else None
+        if poses and pose is None:
             raise InputError("R and T are missing", "add them, or pass the file as ⟨intrinsics⟩")
-        if poses:
-            turn, shift = (_flat(value, key) for value, key in zip(given, "RT", strict=True))
-            if len(turn) not in (3, 9) or len(shift) != 3:
-                raise InputError(f"R has {len(turn)} numbers and T {len(shift)}, expected 9 and 3", CORRECTION_HINT)
-            pose = pose_matrix(rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]]), shift)
     cameras = []
     for side, to_camera in ((0, None), (1, pose)):
         with error_context(label, str(side + 1)):

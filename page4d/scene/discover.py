@@ -132,8 +132,8 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
             ignored[_folder_without_images(entry)].append(entry.name)
         candidates, more = cameras_alone(candidates)
         left += more
-        if len(candidates) == 1 and (views := cameras_in_names(candidates[0]))[0]:
-            candidates, more = views
+        if len(candidates) == 1 and (alone := cameras_in_names(candidates[0]))[0]:
+            candidates, more = alone
             left += more
         candidates, instants = views_of_instants(folder, candidates)
         if instants:

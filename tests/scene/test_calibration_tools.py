@@ -228,9 +228,32 @@ def test_a_lens_of_one_camera_is_read_as_intrinsics_alone(text: str, name: str, 
     assert camera.intrinsics.tolist() == [[70.0, 0.0, 32.0], [0.0, 71.0, 24.0], [0.0, 0.0, 1.0]]
     assert camera.distortion is not None
     assert (camera.distortion.model, camera.distortion.coefficients[:2]) == (LensModel(lens), (-0.1, 0.02))
-    with pytest.raises(InputError, match=r"'lens.yaml' \(ROS camera_info\) is read for a lens alone") as caught:
+    with pytest.raises(InputError, match=r"lens.yaml: camera .*: it has a lens, but no pose \(R and T\)") as caught:
         read_calibration(path)
     assert "intrinsics" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "keys", ["intrinsicMatrix distortionCoefficients R T", "camera_matrix dist rvec tvec", "K D R t"]
+)
+def test_files_of_single_cameras_are_a_calibration(keys: str, tmp_path: Path) -> None:
+    rig = make_rig()
+    matrix, distortion, turn, shift = keys.split()
+    for camera in rig:
+        lens, rotation = camera.integer_intrinsics, camera.rotation
+        if matrix == "intrinsicMatrix":  # JARVIS multiplies rows from the left
+            lens, rotation = lens.T, rotation.T
+        if turn == "rvec":
+            rotation = camera.vector[:, None]
+        coefficients = np.array([[*camera.coefficients, 0.0]])
+        content = {matrix: lens, distortion: coefficients, turn: rotation, shift: camera.translation[:, None]}
+        write_storage(tmp_path / f"{camera.name}.yaml", content)
+    calibration = read_calibration(tmp_path)
+    assert [camera.name for camera in calibration.cameras] == [camera.name for camera in rig]
+    for camera, true in zip(calibration.cameras, rig, strict=True):
+        np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-9)
+        np.testing.assert_allclose(camera.intrinsics, true.intrinsics, atol=1e-9)
+    assert [lens.world_to_camera.tolist() for lens in read_lenses(tmp_path).cameras] == [np.eye(4).tolist()] * 3
 
 
 def test_lenses_of_several_files_are_joined(tmp_path: Path) -> None:
@@ -362,8 +385,8 @@ def test_images_of_one_moving_camera_are_the_frames_of_their_view(tmp_path: Path
     for index, file in enumerate(files):
         file.rename(file.with_name(f"cam{index}.png"))
     (tmp_path / "transforms.json").write_text(json.dumps(content).replace("frame_0000", "cam"))
-    with pytest.raises(InputError, match="the cameras are cam3, cam2, cam1, cam0, the videos images"):
-        open_scene(tmp_path, calibration=tmp_path / "transforms.json")
+    cameras = [view.camera for view in open_scene(tmp_path, calibration=tmp_path / "transforms.json").views]
+    assert [camera and camera.world_to_camera[0, 3].tolist() for camera in cameras] == [0.0, -1.0, -2.0, -3.0]
 
 
 def test_rows_of_poses_bounds_are_the_images_of_one_moving_camera(tmp_path: Path) -> None:
