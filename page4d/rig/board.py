@@ -178,9 +178,14 @@ class Board:
         found_in = find[self.pattern]()
 
         def run(picture: Picture) -> tuple[_Indices, Array]:
-            numbers, pixels = found_in(255 - picture if self.is_inverted else picture)
-            # OpenCV counts pixel centres from 0.
-            return np.asarray(numbers, np.int64).ravel(), np.asarray(pixels, np.float64).reshape(-1, 2) + PIXEL_CENTER
+            shown = 255 - picture if self.is_inverted else picture
+            numbers, pixels = _arrays(*found_in(shown))
+            if len(numbers) < MIN_CORNERS and self.pattern is not Pattern.CHESSBOARD:
+                # The back of a board that is printed on both sides, or shines through, is its mirror image.
+                behind, mirrored = _arrays(*found_in(np.ascontiguousarray(shown[:, ::-1])))
+                if len(behind) >= MIN_CORNERS:
+                    numbers, pixels = behind, np.array([shown.shape[1] - 1, 0]) + mirrored * [-1, 1]
+            return numbers, pixels + PIXEL_CENTER  # OpenCV counts pixel centres from 0
 
         return run
 
@@ -231,6 +236,10 @@ class Board:
             # A half turn exchanges the colours where one side is even, a quarter turn where both are equal and odd.
             grid = np.rot90(grid) if self.columns == self.rows else grid[::-1, ::-1]
         return np.asarray(grid.reshape(-1, 2), np.float64)
+
+
+def _arrays(numbers: Any, pixels: Any) -> tuple[_Indices, Array]:
+    return np.asarray(numbers, np.int64).ravel(), np.asarray(pixels, np.float64).reshape(-1, 2)
 
 
 def _dictionary(name: str) -> int:

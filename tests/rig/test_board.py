@@ -204,17 +204,18 @@ def board_pose(vector, center) -> np.ndarray:
     ids=str,
 )
 def test_corners_are_found_where_they_are(board) -> None:
-    """Also where the option does not state that the print is inverted or of the legacy pattern."""
+    """Also where the option does not state that the print is inverted or of the legacy pattern, and from behind."""
     intrinsics = np.array([[620.0, 0, 320], [0, 620, 240], [0, 0, 1]])
     middle = np.append(board.outline.mean(0), 0)
     poses = []
-    for vector in ([0.1, 0.5, 0.05], [-0.5, -0.2, 0.1], [0.3, 0.1, 2.9]):
+    behind = [] if board.pattern is Pattern.CHESSBOARD else [[0.2, 3.6, 0.1]]
+    for vector in ([0.1, 0.5, 0.05], [-0.5, -0.2, 0.1], [0.3, 0.1, 2.9], *behind):
         pose = board_pose(vector, [0, 0, 0.0])
         pose[:3, 3] = [0.04, -0.02, 1.6] - pose[:3, :3] @ middle
         poses.append(pose)
     source = Pictures([drawn(board, pose, intrinsics) for pose in poses])
     asked = replace(board, is_inverted=False, is_legacy=False)
-    found_board, (found,) = find_boards(asked, [(source, range(3))], lambda *_: None)
+    found_board, (found,) = find_boards(asked, [(source, range(len(poses)))], lambda *_: None)
     assert found_board == board
     for pose, corners in zip(poses, found, strict=True):
         assert corners is not None
