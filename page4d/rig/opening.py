@@ -120,8 +120,8 @@ def synchronise_by_motion(scene: Scene, progress: StageProgress) -> Synchronisat
     rates = 1 / (1 + found.drifts)
     offsets = ((start + found.time) * found.drifts - found.ahead) * rates
     clocks = tuple(
-        Clock(offset_s=float(round(offset, 6)), rate=float(round(rate, 9)))
-        for offset, rate in zip(offsets, rates, strict=True)
+        Clock(offset_s=float(round(offset, 6)), rate=float(round(rate, 9)), std_seconds=float(round(deviation, 6)))
+        for offset, rate, deviation in zip(offsets, rates, found.deviations, strict=True)
     )
     notices = [
         Notice(
@@ -133,8 +133,7 @@ def synchronise_by_motion(scene: Scene, progress: StageProgress) -> Synchronisat
             zip(scene.view_names, clocks, found.deviations, found.drift_deviations, strict=True)
         )[1:]
     ]
-    method = f"{BY_MOTION} (+-{1000 * found.deviations.max():.0f} ms)"
-    return Synchronisation(clocks=clocks, method=method, notices=tuple(notices))
+    return Synchronisation(clocks=clocks, method=BY_MOTION, notices=tuple(notices))
 
 
 NUM_SAMPLES = 150

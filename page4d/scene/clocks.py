@@ -43,18 +43,23 @@ _FADE_S = 0.25
 _PEAK_WIDTH_S = 0.005
 """Distance from the highest correlation peak below which values are attributed to that peak."""
 
+_SOUND_S = 0.005
+"""Standard deviation of an offset by sound, which takes 3 ms per metre to either camera."""
+
 
 @dataclass(frozen=True)
 class AudioOffset:
     """Delay of the second video's first frame in seconds, and how distinct the correlation peak is.
 
     `score` is the peak over the standard deviation. `second_peak` is the height of the second peak relative to the
-    first: close to 1 for a hum or a loop.
+    first: close to 1 for a hum or a loop. `std_seconds` is from the width of the peak at half its height, and the
+    unknown distances to what sounds.
     """
 
     seconds: float
     score: float
     second_peak: float
+    std_seconds: float = 0.0
 
 
 def correlate_audio(first: Path, second: Path) -> AudioOffset:
@@ -81,8 +86,15 @@ def correlate_audio(first: Path, second: Path) -> AudioOffset:
     score = float(correlation[peak]) / deviation if deviation > 0 else 0.0
     apart = np.abs((np.arange(size) - peak + size // 2) % size - size // 2) > _PEAK_WIDTH_S * SAMPLE_RATE_HZ
     second_peak = float(correlation[apart].max(initial=0.0) / correlation[peak]) if deviation > 0 else 1.0
+    around = np.roll(correlation, size // 2 - peak) >= correlation[peak] / 2
+    width = int(np.argmin(around[size // 2 :])) + int(np.argmin(around[size // 2 :: -1])) - 1
     # An event at s in the first track is at s - shift in the second; each track has its own offset to the video.
-    return AudioOffset(shift / SAMPLE_RATE_HZ + start_a - start_b, score, second_peak)
+    return AudioOffset(
+        shift / SAMPLE_RATE_HZ + start_a - start_b,
+        score,
+        second_peak,
+        float(np.hypot(width / 2 / SAMPLE_RATE_HZ, _SOUND_S)),
+    )
 
 
 def _faded(audio: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -173,7 +185,9 @@ def describe_clocks(method: str, clocks: Sequence[Clock], sync: object) -> str:
         return f"assumed to start together ({nothing}); ⟨sync=audio⟩, ⟨sync=people⟩ or ⟨sync=motion⟩ measures it"
     starts, rates = ([getattr(clock, name) for clock in clocks] for name in ("offset_s", "rate"))
     drift = f", rates {min(rates):.7g} to {max(rates):.7g}" if max(rates) > min(rates) else ""
-    return f"from {method}: starts of views up to {max(starts) - min(starts):.3f} s apart{drift}"
+    deviations = [clock.std_seconds for clock in clocks if clock.std_seconds is not None]
+    std = f" (+-{max(1000 * max(deviations), 1):.0f} ms)" if deviations else ""
+    return f"from {method}: starts of views up to {max(starts) - min(starts):.3f} s apart{std}{drift}"
 
 
 class _ClockEntry(BaseModel):
@@ -321,7 +335,9 @@ def _tables(folder: Path, names: Sequence[str], sources: Sequence[FrameSource]) 
         stamps = {}
     start = min((int(ns[0]) for ns in stamps.values()), default=0)
     clocks = tuple(
-        _frame_clock((stamps[name] - start) / NS, source) if name in stamps else None
+        replace(_frame_clock((stamps[name] - start) / NS, source), std_seconds=_half_frame(source))
+        if name in stamps
+        else None
         for name, source in zip(names, sources, strict=True)
     )
     files = tuple(sorted({tables[name].label for name in stamps}))
@@ -341,6 +357,11 @@ def _of_frames(times: NDArray[Any], source: FrameSource, label: str) -> NDArray[
         return np.asarray(times[positions])
     text = f"{label} has {len(times)} time stamps for {counted(count, 'frame')} of {source.label}"
     raise InputError(text, TABLE_HINT)
+
+
+def _half_frame(source: FrameSource) -> float:
+    """Return half the time between frames, which stamps and numbers of frames leave open."""
+    return 0.5 / (timing(source.frame_times).fps or 30)
 
 
 def _frame_clock(times: NDArray[np.float64], source: FrameSource) -> Clock:
@@ -399,7 +420,10 @@ def _stamps_of_names(sources: Sequence[FrameSource]) -> _Evidence:
         else:
             starts.append(stamps.first_ns - first.first_ns)
     earliest = min((start for start in starts if start is not None), default=0)
-    clocks = tuple(None if start is None else Clock(offset_s=(start - earliest) / NS) for start in starts)
+    clocks = tuple(
+        None if start is None else Clock(offset_s=(start - earliest) / NS, std_seconds=_half_frame(source))
+        for start, source in zip(starts, sources, strict=True)
+    )
     return _Evidence("time stamps in the file names", clocks)
 
 
@@ -439,7 +463,10 @@ def _frame_numbers(sources: Sequence[FrameSource], starts: Sequence[float | None
     Images that are as many with other numbers are reported: numbered from 0 and from 1, rather than recorded at
     other times.
     """
-    clocks = tuple(None if start is None else Clock(offset_s=start) for start in starts or [None] * len(sources))
+    clocks = tuple(
+        None if start is None else Clock(offset_s=start, std_seconds=_half_frame(source))
+        for start, source in zip(starts or [None] * len(sources), sources, strict=True)
+    )
     numbered = [
         (source, clock.offset_s)
         for source, clock in zip(sources, clocks, strict=True)
@@ -535,7 +562,7 @@ def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchroni
                 f"{source.label} has no time stamps, which audio synchronization requires", "pass ⟨sync=FILE⟩"
             )
         videos.append(source)
-    clocks, notices = [Clock()], []
+    clocks, notices = [Clock(std_seconds=0.0)], []
     for source in videos[1:]:
         offset = correlate_audio(videos[0].path, source.path)
         if offset.score < MIN_SCORE:
@@ -546,7 +573,7 @@ def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchroni
                 f"audio of {names[0]} and {source.path.stem} matches at several offsets (a hum or a loop)",
                 _NO_SYNC_HINT,
             )
-        clocks.append(Clock(offset_s=offset.seconds))
+        clocks.append(Clock(offset_s=offset.seconds, std_seconds=offset.std_seconds))
         start = f"{source.path.stem} starts {offset.seconds:+.4f} s after {names[0]}"
         notices.append(Notice(f"{start} by audio correlation (score {offset.score:.0f})", Level.INFO))
     return Synchronisation(clocks=tuple(clocks), method="audio", notices=tuple(notices))
@@ -558,7 +585,7 @@ def _time_codes(sources: Sequence[FrameSource], *, is_required: bool) -> _Eviden
     Raises:
         InputError: if time codes drift apart; if they are required, also for a view without one.
     """
-    starts: list[float | None] = []
+    starts: list[tuple[float, float] | None] = []  # in seconds since midnight, and numbers per second
     notices: list[Notice] = []
     drifting: dict[bool, tuple[str, str]] = {}
     unstated: set[str] = set()
@@ -573,7 +600,7 @@ def _time_codes(sources: Sequence[FrameSource], *, is_required: bool) -> _Eviden
         measured = timing(source.frame_times).fps or code.fps
         fps = code.fps if code.is_stated or abs(code.fps / measured - 1) < _USUAL_DRIFT else measured
         try:
-            starts.append(timecode_seconds(code.text, fps))
+            starts.append((timecode_seconds(code.text, fps), fps))
         except InputError as error:
             if is_required:
                 raise
@@ -592,9 +619,12 @@ def _time_codes(sources: Sequence[FrameSource], *, is_required: bool) -> _Eviden
         )
     # Differences wrap around at midnight: the shorter one is used.
     known = [start for start in starts if start is not None]
-    relative = [None if start is None else (start - known[0] + day_s / 2) % day_s - day_s / 2 for start in starts]
-    first = min((start for start in relative if start is not None), default=0.0)
-    clocks = tuple(None if start is None else Clock(offset_s=start - first) for start in relative)
+    relative = [(start - known[0][0] + day_s / 2) % day_s - day_s / 2 for start, _ in known]
+    first, by_code = min(relative, default=0.0), iter(relative)
+    clocks = tuple(
+        None if start is None else Clock(offset_s=next(by_code) - first, std_seconds=0.5 / start[1])
+        for start in starts
+    )
     if len(unstated) == len(known) and any(clock is not None and clock.offset_s % 1 for clock in clocks):
         labels = listed(sorted(unstated))
         notices.append(Notice(f"{labels}: the rate of the time code is not stated; one number per frame is assumed"))

@@ -35,11 +35,12 @@ class Clock:
 
     `own` is in seconds from the view's first frame. A clock that is slow by 0.1 % has a rate of 1.001. `frame_times`
     are the common times of all frames where each has a time stamp of its own; offset and rate are then those of the
-    first and last frame.
+    first and last frame. `std_seconds` is the standard deviation of common times, None where no evidence gives it.
     """
 
     offset_s: Seconds = 0.0
     rate: Annotated[float, Field(ge=1e-3, le=100.0)] = 1.0
+    std_seconds: Annotated[float, Field(ge=0.0, le=1e6, allow_inf_nan=False)] | None = None
     frame_times: Annotated[tuple[float, ...], Field(exclude=True)] = ()
 
     def __post_init__(self) -> None:

@@ -94,6 +94,7 @@ def _row(view: "View") -> dict[str, Any]:
         **asdict(timing(np.array(view.clock.frame_times or view.source.frame_times))),
         "offset_s": view.clock.offset_s,
         "rate": view.clock.rate,
+        "std_seconds": view.clock.std_seconds,
         "calibrated": view.camera is not None,
         "distorted": view.camera is not None and view.camera.distortion is not None,
         "masked": view.mask is not None,

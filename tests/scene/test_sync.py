@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from page4d.errors import InputError, Page4DError, UsageError
 from page4d.scene import video
 from page4d.scene.batches import FrameBatch, open_batches
-from page4d.scene.clocks import correlate_audio, read_sync_file, timecode_seconds
+from page4d.scene.clocks import correlate_audio, describe_clocks, read_sync_file, timecode_seconds
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 from tests.scene.clip_writers import (
@@ -132,6 +132,7 @@ def test_all_rates_and_clocks_are_aligned_within_half_a_frame(tmp_path: Path) ->
     rig = mixed_rig(tmp_path)
     scene = rig.open()
     assert scene.synchronisation == "file sync.json"
+    assert scene.views[0].clock.std_seconds is None
     assert scene.view_names == ("cam24", "cam25", "cam29", "cam30", "cam60", "phone", "upside")
     rig.check(scene, read_all(scene))
     first, last = max(t[0] for t in rig.times.values()), min(t[-1] for t in rig.times.values())
@@ -273,6 +274,9 @@ def test_drop_frame_time_codes_tolerate_rounded_time_stamps_and_gaps(tmp_path: P
     )
     scene = open_scene(tmp_path, sync="timecode")
     assert scene.views[1].clock.offset_s == pytest.approx(7 * 1001 / 30000, abs=1e-6)
+    assert [view.clock.std_seconds for view in scene.views] == pytest.approx([0.5 * 1001 / 30000] * 2)
+    text = describe_clocks(scene.synchronisation, [view.clock for view in scene.views], "timecode")
+    assert text == "from time code: starts of views up to 0.234 s apart (+-17 ms)"
 
 
 def write_coded(folder: Path, codes: dict[str, str | None], rate: Fraction | int, counted: int | None = None) -> None:
@@ -314,6 +318,7 @@ def test_time_codes_of_some_views_are_used_and_reported(tmp_path: Path) -> None:
     scene = open_scene(tmp_path)
     assert scene.synchronisation == "time code (2 of 4 views)"
     assert [view.clock.offset_s for view in scene.views] == pytest.approx([10 / 30, 0, 0, 0])
+    assert sum(view.clock.std_seconds is None for view in scene.views) == 2
     texts = [notice.text for notice in scene.notices]
     assert "d.mkv: '10:00:00:99' is not a time code of 30 numbers per second; it is not used" in texts
     expected = "a, c start 0.333 s apart by time code; b, d without it: assumed to start with c; sync=FILE"
@@ -373,6 +378,7 @@ def test_frame_numbers_of_some_views_are_used_and_reported(tmp_path: Path) -> No
     scene = open_scene(tmp_path, image_fps=25)
     counts = np.concatenate([read_batch(batch) for batch in read_all(scene)])
     assert counts[0].tolist() == [105, 105, 5]
+    assert [view.clock.std_seconds for view in scene.views] == [0.02, 0.02, None]
     assert any("a, b start 0.200 s apart by frame numbers" in notice.text for notice in scene.notices)
 
 
@@ -409,6 +415,8 @@ def test_audio_gives_the_offset_within_a_millisecond(
     scene = open_scene(tmp_path, sync="audio")
     offset = scene.views[1].clock.offset_s - scene.views[0].clock.offset_s
     assert offset == pytest.approx(shift_s, abs=1e-3)
+    assert scene.views[0].clock.std_seconds == 0
+    assert scene.views[1].clock.std_seconds == pytest.approx(0.005, abs=0.0005)
 
 
 def test_audio_of_another_sample_rate_matches_and_of_another_event_does_not(tmp_path: Path) -> None:
