@@ -74,6 +74,7 @@ class ReconstructKeywords(SceneKeywords, total=False):
     scale_from: str | None
     world: WorldFrame | str
     up: UpAxis | str
+    floor_at: Path | str | None
     check_calibration: bool
     refine: bool
     fuse: bool
@@ -99,6 +100,7 @@ class RegisterKeywords(SceneKeywords, total=False):
     scale_from: str | None
     world: WorldFrame | str
     up: UpAxis | str
+    floor_at: Path | str | None
     max_instants: int
     seed: int
 
@@ -110,7 +112,7 @@ class CalibrateKeywords(SceneKeywords, total=False):
     lenses: Path | str | None
     lens_model: LensModel | str
     intrinsics: Path | str | None
-    floor_at: int | None
+    floor_at: int | Path | str | None
     up: UpAxis | str
 
 

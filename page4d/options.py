@@ -219,6 +219,10 @@ _World = Annotated[
     ),
 ]
 _Up = Annotated[UpAxis, Option("Axis that points up in an upright world. auto: z.", RIG, "AXIS")]
+_FloorAt = Annotated[
+    Path | None,
+    Option("Points on the floor of an upright world: a table with columns point, view, x, y (pixels).", RIG, "FILE"),
+]
 WEIGHTS_METAVAR = "NAME|hf:...|FILE"
 WEIGHTS_HELP = (
     "A name of 'page4d weights list', a file, or hf:org/name@revision:file of the Hugging Face hub (revision and "
@@ -445,6 +449,7 @@ class RegisterSettings:
     scale_from: _ScaleFrom = None
     world: _World = WorldFrame.AUTO
     up: _Up = UpAxis.AUTO
+    floor_at: _FloorAt = None
     max_instants: Annotated[PositiveInt, Option("Number of instants that are sampled.", RIG)] = (
         MAX_REGISTRATION_INSTANTS
     )
@@ -452,7 +457,7 @@ class RegisterSettings:
 
     def __post_init__(self) -> None:
         _check_lenses(self.focal, self.intrinsics)
-        _check_up(self.world, self.up)
+        _check_up(self.world, self.up, self.floor_at)
 
 
 @config_record("calibration settings")
@@ -475,19 +480,25 @@ class CalibrateSettings:
     lens_model: Annotated[LensModel, Option("Model of the distortion.", RIG)] = LensModel.BROWN_CONRADY
     intrinsics: _Intrinsics = None
     floor_at: Annotated[
-        int | None,
-        Option("Instant at which the board lies on the floor, on which the world then stands.", RIG, "INSTANT"),
+        int | Path | None,
+        text_form(lambda text: int(text) if _INTEGER.fullmatch(text) else Path(text)),
+        Option(
+            "Floor on which the world then stands: the instant at which the board lies on it, or a table of points "
+            "on it with columns point, view, x, y (pixels).",
+            RIG,
+            "INSTANT|FILE",
+        ),
     ] = None
     up: _Up = UpAxis.AUTO
 
     def __post_init__(self) -> None:
         if self.intrinsics is not None and self.lenses is not None:
             raise UsageError("⟨lenses⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
-        if self.floor_at is not None and self.floor_at < 0:
+        if isinstance(self.floor_at, int) and self.floor_at < 0:
             raise UsageError(f"⟨floor_at={self.floor_at}⟩ is no instant", "count instants from 0")
         if self.up is not UpAxis.AUTO and self.floor_at is None:
             raise UsageError(
-                f"⟨up={self.up}⟩ without ⟨floor_at⟩", "give the instant at which the board lies on the floor"
+                f"⟨up={self.up}⟩ without ⟨floor_at⟩", "give the instant of the board on the floor, or points on it"
             )
 
 
@@ -496,9 +507,10 @@ def _check_lenses(focal: str | None, intrinsics: Path | None) -> None:
         raise UsageError("⟨focal⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
 
 
-def _check_up(world: WorldFrame, up: UpAxis) -> None:
-    if up is not UpAxis.AUTO and world in (WorldFrame.CALIBRATION, WorldFrame.FIRST_CAMERA):
-        raise UsageError(f"⟨up={up}⟩ with ⟨world={world}⟩", "leave one of them out")
+def _check_up(world: WorldFrame, up: UpAxis, floor_at: Path | None) -> None:
+    asked = "⟨floor_at⟩" if floor_at is not None else f"⟨up={up}⟩" if up is not UpAxis.AUTO else ""
+    if asked and world in (WorldFrame.CALIBRATION, WorldFrame.FIRST_CAMERA):
+        raise UsageError(f"{asked} with ⟨world={world}⟩", "leave one of them out")
 
 
 @config_record("settings")
@@ -576,6 +588,7 @@ class ReconstructSettings:
     scale_from: _ScaleFrom = None
     world: _World = WorldFrame.AUTO
     up: _Up = UpAxis.AUTO
+    floor_at: _FloorAt = None
     check_calibration: Annotated[
         bool,
         Option(
@@ -659,7 +672,7 @@ class ReconstructSettings:
         if self.tracks and not self.motion:
             raise UsageError(f"⟨tracks={self.tracks}⟩ without ⟨motion⟩", "pass ⟨motion=True⟩ too")
         _check_lenses(self.focal, self.intrinsics)
-        _check_up(self.world, self.up)
+        _check_up(self.world, self.up, self.floor_at)
         lens = "focal" if self.focal is not None else "intrinsics" if self.intrinsics is not None else None
         if lens is not None and self.register in (Registration.NETWORK, Registration.OFF):
             raise UsageError(f"⟨{lens}⟩ with ⟨register={self.register}⟩", "leave one of them out")
@@ -674,6 +687,7 @@ class ReconstructSettings:
             scale_from=self.scale_from,
             world=self.world,
             up=self.up,
+            floor_at=self.floor_at,
             seed=self.seed,
         )
 

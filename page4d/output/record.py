@@ -263,7 +263,7 @@ class WorldRecord(FileModel):
     `up` is the axis that points up in it, and `transform` the rigid transform into it, from the world of the given or
     registered cameras. There, `vertical` is the unit vector up with its standard deviation, and `floor` the height of
     the floor along it, in the unit of the cameras. They are from `num_poses` of people, a person at an instant each,
-    or, if that is 0, from a board on the floor.
+    from `num_points` on the floor, or, if both are 0, from a board on the floor.
     """
 
     frame: WorldFrame
@@ -274,6 +274,7 @@ class WorldRecord(FileModel):
     floor: float | None = None
     floor_std: _NotNegative | None = None
     num_poses: Count = 0
+    num_points: Count = 0
     reason: str = ""
 
     @property
@@ -281,7 +282,8 @@ class WorldRecord(FileModel):
         """Which world it is, in one line."""
         if self.frame is not WorldFrame.UPRIGHT:
             return f"that of the first camera{self.reason and f': {self.reason}'}"
-        origin = f"{self.num_poses} poses of people" if self.num_poses else "the board on the floor"
+        points = f"{self.num_points} points on the floor" if self.num_points else "the board on the floor"
+        origin = f"{self.num_poses} poses of people" if self.num_poses else points
         std = "" if self.vertical_std_deg is None else f" ({origin}, +-{self.vertical_std_deg:.1f} degrees)"
         return f"upright, {self.up} is up{std}"
 

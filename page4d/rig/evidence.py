@@ -12,6 +12,7 @@ from jaxtyping import Float
 
 from page4d.options import MAX_REGISTRATION_INSTANTS, RegisterSettings
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
+from page4d.rig.floor import read_floor_points
 from page4d.rig.learned import learned_method
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
@@ -85,13 +86,18 @@ _DEFAULTS = RegisterSettings()
 class PixelEvidence:
     """Motion, lenses, people and texture of the views of a scene; all but texture once, on first access.
 
-    Lenses are those of `settings`, and so is the number of instants. `progress` receives the steps of a measurement.
+    Lenses are those of `settings`, and so are the number of instants and the points on the floor. `progress` receives
+    the steps of a measurement.
+
+    Raises:
+        InputError: if the table of points on the floor is unusable.
     """
 
     def __init__(
         self, scene: Scene, settings: RegisterSettings = _DEFAULTS, progress: StageProgress = no_progress
     ) -> None:
         self.scene, self.settings, self.progress = scene, settings, progress
+        self.floor = None if settings.floor_at is None else read_floor_points(settings.floor_at)
 
     def whole(self) -> "PixelEvidence":
         """Return the evidence of all instants of a short or sparse run."""

@@ -129,6 +129,9 @@ _LOW_PASS = 1.5
 _ATTRACTION = 0.03
 """By how many instants they still do."""
 
+_COMMON_ERROR = 0.1
+"""Standard deviation, in instants, of an error that all windows have: of counts at frame rates that differ."""
+
 _PEAK_S = 0.3
 """Time around the best offset that is attributed to its peak."""
 
@@ -383,7 +386,8 @@ def _fitted(
         spread = max(np.sqrt(squares / robust.sum()), 1e-3 * step_s)
     variance = squares / max(1, len(design) - design.shape[1]) * number / 2
     span = float(np.ptp(measured.times)) + step_s
-    least = np.repeat([_ATTRACTION * step_s, 2 * _ATTRACTION * step_s / span], number)[free]
+    common = np.hypot(_ATTRACTION, _COMMON_ERROR) * step_s
+    least = np.repeat([common, 2 * _ATTRACTION * step_s / span], number)[free]
     found, deviations = np.zeros(2 * number), np.zeros(2 * number)
     found[free] = solution
     deviations[free] = np.sqrt(np.diag(np.linalg.inv(normal)) * variance + np.square(least))
@@ -501,7 +505,7 @@ def _fitted_clocks(names: Sequence[str], measured: _Measured, step_s: float) -> 
     return MotionClocks(
         time=time,
         ahead=found[:number],
-        deviations=deviations[:number],
+        deviations=np.maximum(deviations[:number], apart / 2),
         drifts=found[number:],
         drift_deviations=deviations[number:],
     )

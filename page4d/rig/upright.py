@@ -1,4 +1,4 @@
-"""Gravity and floor from people in placed cameras, and the frame of a world that stands on them.
+"""Gravity and floor from people in placed cameras.
 
 Somebody who stands or walks does not fall: on average over time, the centre of mass is above the supporting feet. So
 bodies that lean, such as on one leg, show the vertical too.
@@ -8,7 +8,7 @@ both sides of the projected centre of mass.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from page4d.output.record import WorldRecord
 from page4d.rig.adjust import CORRELATED_POSES, joints_of, merge_tracks, triangulate
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
+from page4d.rig.floor import MAX_STD_DEG, Vertical, floor_world
 from page4d.rig.graph import choose_pairs
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched
 from page4d.rig.people.pairs import exchange_sides, matches_of, pair_people, resolve_sides
@@ -32,9 +33,6 @@ from page4d.scene.records import Scene, ViewCamera
 
 MIN_POSES = 10
 """Poses of standing people, a person at an instant each, below which the vertical is unknown."""
-
-MAX_STD_DEG = 5.0
-"""Standard deviation beyond which the vertical is unknown."""
 
 _BIAS_DEG = 1.5
 """Standard deviation from what does not average out: bias of keypoints, and loads of feet."""
@@ -82,29 +80,16 @@ _MIN_MASS = 0.7
 """Share of the mass in known segments below which the centre of mass is unknown."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Vertical:
-    """The unit vector `up`, and the height of the floor along it, with standard deviations, from poses of people."""
-
-    up: Float[Array, " 3"]
-    std_deg: float
-    floor: float
-    floor_std: float
-    num_poses: int = 0
-
-    def world(self, poses: Float[Array, "V 4 4"], up: UpAxis) -> WorldRecord:
-        """Return the upright world of cameras (`world_to_camera`) with this up axis, z by default."""
-        axis = UpAxis.Z if up is UpAxis.AUTO else up
-        return WorldRecord(
-            frame=WorldFrame.UPRIGHT,
-            up=axis,
-            transform=upright_frame(self.up, self.floor, poses, axis).tolist(),
-            vertical=self.up.tolist(),
-            vertical_std_deg=self.std_deg,
-            floor=self.floor,
-            floor_std=self.floor_std,
-            num_poses=self.num_poses,
+def placed_rig(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None]) -> dict[int, RigCamera]:
+    """Return the static cameras of views that have one, with their lenses."""
+    return {
+        view: RigCamera(
+            lens=replace(pixels.lenses[view], intrinsics=camera.intrinsics.numpy()),
+            world_to_camera=camera.world_to_camera.double().numpy(),
         )
+        for view, camera in enumerate(cameras)
+        if camera is not None
+    }
 
 
 def upright_world(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], up: UpAxis) -> WorldRecord:
@@ -116,14 +101,7 @@ def upright_world(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], u
     """
     if not is_fetched():
         return WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason=NO_POSE_MODEL)
-    rig = {
-        view: RigCamera(
-            lens=replace(pixels.lenses[view], intrinsics=camera.intrinsics.numpy()),
-            world_to_camera=camera.world_to_camera.double().numpy(),
-        )
-        for view, camera in enumerate(cameras)
-        if camera is not None
-    }
+    rig = placed_rig(pixels, cameras)
     found = find_vertical(list(rig.values()), [pixels.people[view] for view in rig], len(pixels.instants))
     if isinstance(found, str):
         return WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason=found)
@@ -257,44 +235,30 @@ def _centre_of_mass(joints: Float[Array, "N J 3"]) -> Float[Array, "N 3"]:
     return np.where(known >= _MIN_MASS, total / np.maximum(known, _MIN_MASS), np.nan)
 
 
-def upright_frame(
-    vertical: Float[Array, " 3"], floor: float, poses: Float[Array, "V 4 4"], up: UpAxis
-) -> Float[Array, "4 4"]:
-    """Return the rigid transform from the world of cameras (`world_to_camera`) to an upright one with this up axis.
-
-    Its origin is on the floor below the mean of the cameras. With z up, the first camera faces along y, and x is to
-    its right; other axes follow by quarter turns, so that with y up it faces along -z.
-    """
-    forward, down = poses[0, 2, :3], poses[0, 1, :3]
-    # A camera that faces down has the upper edge of its picture ahead, one that faces up the lower edge.
-    ahead = forward + (forward @ vertical) * down
-    right = np.cross(ahead, vertical)
-    right /= np.linalg.norm(right)
-    rotation = turn_up(UpAxis.Z.vector, up.vector) @ np.stack([right, np.cross(vertical, right), vertical])
-    centers = -(np.swapaxes(poses[:, :3, :3], 1, 2) @ poses[:, :3, 3:])[..., 0]
-    origin = centers.mean(0)
-    origin += (floor - origin @ vertical) * vertical
-    frame = np.eye(4)
-    frame[:3, :3], frame[:3, 3] = rotation, -rotation @ origin
-    return frame
-
-
 def upright_option(settings: ReconstructSettings | RegisterSettings) -> str:
     """Return the option that requests an upright world; empty if none does."""
     if settings.world is WorldFrame.UPRIGHT:
         return "⟨world=upright⟩"
-    is_asked = settings.world is WorldFrame.AUTO and settings.up is not UpAxis.AUTO
-    return f"⟨up={settings.up}⟩" if is_asked else ""
+    if settings.world is not WorldFrame.AUTO or (settings.floor_at is None and settings.up is UpAxis.AUTO):
+        return ""
+    return f"⟨up={settings.up}⟩" if settings.floor_at is None else "⟨floor_at⟩"
 
 
 def chosen_world(
     pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], settings: ReconstructSettings | RegisterSettings
 ) -> WorldRecord:
-    """Return the world of the first camera or an upright one, from the axis of a calibration or from people."""
+    """Return the world of the first camera or an upright one: from points, the axis of a calibration, or people.
+
+    Raises:
+        InputError: if the points determine no floor.
+    """
     up = pixels.scene.up
     if settings.world is WorldFrame.FIRST_CAMERA:
         first = next(camera for camera in cameras if camera is not None).world_to_camera.double().reshape(-1, 4, 4)[0]
         return WorldRecord(frame=settings.world, transform=first.tolist())
+    if pixels.floor is not None:
+        rig = {pixels.scene.view_names[view]: camera for view, camera in placed_rig(pixels, cameras).items()}
+        return floor_world(pixels.floor, rig, settings.up)
     if up is None:
         return upright_world(pixels, cameras, settings.up)
     axis = UpAxis.Z if settings.up is UpAxis.AUTO else settings.up
@@ -312,7 +276,8 @@ def notify_world(world: WorldRecord | None, settings: ReconstructSettings | Regi
     asked = upright_option(settings)
     if asked and (world is None or world.frame is not WorldFrame.UPRIGHT):
         reason = "the cameras are the network's" if world is None else world.reason
-        raise InputError(f"{asked}: {reason}", "film people who stand or walk in two views or more, or leave it out")
+        hint = "film people who stand or walk in two views or more, give ⟨floor_at⟩, or leave it out"
+        raise InputError(f"{asked}: {reason}", hint)
     if world is not None:
         notify(Notice(f"the world is {world.text}", Level.INFO))
 

@@ -38,10 +38,10 @@ from page4d.rig.board_rig import (
     place_rig,
     spread,
 )
+from page4d.rig.floor import FloorPoints, Vertical, floor_world, read_floor_points
 from page4d.rig.lens import START_FOCAL, lenses_of
 from page4d.rig.opening import opened_scene
-from page4d.rig.records import Array, Lens, of_stage
-from page4d.rig.upright import Vertical
+from page4d.rig.records import Array, Lens, RigCamera, of_stage
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Scene
 
@@ -191,20 +191,22 @@ def calibrate(
 class BoardEvidence:
     """The board as it is printed, its sightings in the scene and, after these, in footage for lenses alone.
 
-    `floor` is the number of its pose on the floor, if one is named.
+    `floor` is the number of its pose on the floor, or points there, if they are named.
     """
 
     board: Board
     shared: list[Sighting]
     alone: list[Sighting]
     num_instants: int
-    floor: int | None = None
+    floor: int | FloorPoints | None = None
 
     @staticmethod
     def of(scene: Scene, board: Board, settings: CalibrateSettings, observer: Observer) -> "BoardEvidence":
         """Search the board in a scene, and in the footage of lenses."""
         instants = searched_instants(scene.num_times)
-        if (lies := settings.floor_at) is not None:
+        lies = settings.floor_at
+        points = read_floor_points(lies) if isinstance(lies, Path) else None
+        if isinstance(lies, int):
             if lies >= scene.num_times:
                 raise UsageError(
                     f"⟨floor_at={lies}⟩: the scene has {counted(scene.num_times, 'instant')}",
@@ -226,7 +228,7 @@ class BoardEvidence:
         for (view, (source, frames)), pictures in zip(own.items(), found[scene.num_views :], strict=True):
             alone += _sightings(view, pictures, source.frame_times[frames], range(first, first + len(frames)))
             first += len(frames)
-        floor = None if lies is None else instants.index(lies)
+        floor = instants.index(lies) if isinstance(lies, int) else points
         return BoardEvidence(board=board, shared=shared, alone=alone, num_instants=len(instants), floor=floor)
 
 
@@ -441,25 +443,30 @@ class _Calibrated:
 
     def _judge_lens(self, view: int) -> None:
         """Refuse a lens whose focal length is not determined, or that no camera has."""
-        size, lens, deviation = self.sizes[view], self.state.lenses[view], self.focal_std[view]
+        lens, deviation = self._lens(view), self.focal_std[view]
         if deviation > FOCAL_LIMIT:
             low, high = self._tilts(view)
             pictures = len({one.pose for one in self.problem.sightings if one.view == view})
             self.reasons[view] = (
-                f"focal length not determined: {lens[0]:.0f} px +-{100 * deviation:.2g} % from {pictures} pictures, "
-                f"tilts {low:.0f}-{high:.0f} deg"
+                f"focal length not determined: {lens.intrinsics[0, 0]:.0f} px +-{100 * deviation:.2g} % "
+                f"from {pictures} pictures, tilts {low:.0f}-{high:.0f} deg"
             )
             return
         try:
-            check_lens(torch.from_numpy(lens_matrix(lens)), size, self._distortion(view, lens))
+            check_lens(torch.from_numpy(lens.intrinsics), lens.image_size, lens.distortion)
         except InputError as error:
             self.reasons[view] = f"its lens is not plausible: {error.marked_message}"
 
-    def _distortion(self, view: int, lens: Float[Array, " L"]) -> Distortion | None:
+    def _lens(self, view: int) -> Lens:
         if self.given is not None:
-            return self.given[view].distortion
+            return self.given[view]
+        lens = self.state.lenses[view]
         found = Distortion(model=self.models[view], coefficients=tuple(float(value) for value in lens[4:]))
-        return None if found.is_identity else found
+        return Lens(
+            intrinsics=lens_matrix(lens),
+            image_size=self.sizes[view],
+            distortion=None if found.is_identity else found,
+        )
 
     def _described(self, part: Sequence[int]) -> BoardCalibration:
         placed = [view for view in part if view not in self.reasons]
@@ -471,17 +478,16 @@ class _Calibrated:
         state, views = self.state, range(len(self.names))
         standing = self._standing(placed)
         world = np.linalg.inv(state.cameras[placed[0]] if standing is None else np.array(standing.transform))
+        lenses = {view: self._lens(view) for view in placed}
         cameras = tuple(
             CalibratedCamera(
                 name=self.names[view],
-                image_size=self.sizes[view],
-                intrinsics=torch.from_numpy(
-                    lens_matrix(state.lenses[view]) if self.given is None else self.given[view].intrinsics
-                ),
+                image_size=lens.image_size,
+                intrinsics=torch.from_numpy(lens.intrinsics),
                 world_to_camera=torch.from_numpy(state.cameras[view] @ world),
-                distortion=self._distortion(view, state.lenses[view]),
+                distortion=lens.distortion,
             )
-            for view in placed
+            for view, lens in lenses.items()
         )
         clocks = self._clocks(part)
         record = BoardRecord(
@@ -504,13 +510,20 @@ class _Calibrated:
         )
 
     def _standing(self, placed: Sequence[int]) -> WorldRecord | None:
-        """Return the upright world in which the board lies on the floor at the instant that is named, if one is.
+        """Return the upright world on the board at the instant that is named, or on the points that are, if any.
 
         Raises:
-            InputError: if no placed camera shows the board at that instant.
+            InputError: if no placed camera shows the board at that instant, or the points determine no floor.
         """
         if self.evidence.floor is None:
             return None
+        cameras = self.state.cameras[placed]
+        if isinstance(self.evidence.floor, FloorPoints):
+            rig = {
+                self.names[view]: RigCamera(lens=self._lens(view), world_to_camera=pose)
+                for view, pose in zip(placed, cameras, strict=True)
+            }
+            return floor_world(self.evidence.floor, rig, self.up)
         own = [one for one in self.evidence.shared if one.pose == self.evidence.floor and one.view in placed]
         if self.given is not None:
             own = [_without_skew(one, self.given[one.view]) for one in own]
@@ -521,7 +534,6 @@ class _Calibrated:
                 "give an instant at which the board lies on the floor, in view of a camera",
             )
         pose, covariance = found
-        cameras = self.state.cameras[placed]
         # The cameras are above the floor: in the board's frame, their heights have the sign of the upward normal.
         heights = np.linalg.inv(cameras @ pose)[:, 2, 3]
         normal = pose[:3, 2] * (1 if np.median(heights) > 0 else -1)

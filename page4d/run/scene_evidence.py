@@ -173,7 +173,7 @@ def _check_world(scene: Scene, settings: ReconstructSettings, *, is_pending: boo
     cameras = [view.camera for view in scene.views if view.camera is not None]
     if settings.world is WorldFrame.CALIBRATION and not cameras:
         raise UsageError("⟨world=calibration⟩ without a calibration", "give ⟨calibration⟩, or leave it out")
-    asked = upright_option(settings)
+    asked, has_points = upright_option(settings), settings.floor_at is not None
     if moves_as_one(scene, settings):
         if asked or settings.world is WorldFrame.FIRST_CAMERA:
             raise UsageError(f"{asked or '⟨world=first-camera⟩'} of a rig that moves", "leave it out")
@@ -190,8 +190,8 @@ def _check_world(scene: Scene, settings: ReconstructSettings, *, is_pending: boo
         raise UsageError(
             f"{asked} with the cameras of a network", "give ⟨calibration⟩, or register two views or more"
         )
-    if scene.up is None and not all(camera.is_static for camera in cameras):
-        raise UsageError("⟨world=upright⟩ with moving cameras", "leave it out")
+    if (scene.up is None or has_points) and not all(camera.is_static for camera in cameras):
+        raise UsageError(f"{'⟨floor_at⟩' if has_points else '⟨world=upright⟩'} with moving cameras", "leave it out")
 
 
 def in_chosen_world(evidence: SceneEvidence, settings: ReconstructSettings, notify: Notify) -> SceneEvidence:

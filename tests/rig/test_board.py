@@ -18,6 +18,7 @@ from page4d.formats.calibrations import read_calibration
 from page4d.geometry.distortion import Distortion
 from page4d.rig.board import Board, Pattern, board_of, find_boards
 from page4d.rig.board_rig import TERMS, Sighting, project
+from page4d.rig.floor import FloorPoints
 from page4d.rig.records import FocalSource, Lens, exp_rotation
 from page4d.run.calibration import BoardEvidence, calibrate_views
 from page4d_cli.app import run
@@ -393,6 +394,12 @@ def test_the_world_stands_on_a_board_on_the_floor(up, axis, turn) -> None:
     own = [Sighting(view=v, pose=24, numbers=numbers, pixels=seen(KNOWN[v], corners[v])) for v in range(2)]
     evidence = replace(evidence, shared=[*evidence.shared, *own], floor=24)
     found = calibrate_views("abc", [SIZE] * 3, evidence, given=KNOWN, up=up)
+    marks = {f"{n}": {"abc"[v]: tuple(own[v].pixels[n]) for v in range(2)} for n in numbers[::3]}
+    points = FloorPoints(label="floor.csv", marks=marks)
+    by_points = calibrate_views("abc", [SIZE] * 3, replace(evidence, floor=points), given=KNOWN, up=up)
+    for one, other in zip(found.calibration.cameras, by_points.calibration.cameras, strict=True):
+        assert torch.allclose(one.world_to_camera, other.world_to_camera, atol=0.01)
+    assert f"({len(marks)} points on the floor, +-" in by_points.record.world.text
     assert found.calibration.up is found.record.world.up is (UpAxis.Z if up is UpAxis.AUTO else up)
     world = np.stack([camera.world_to_camera.numpy() for camera in found.calibration.cameras])
     for pose, local in zip(world, corners, strict=True):

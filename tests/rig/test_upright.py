@@ -9,8 +9,9 @@ from scipy.spatial.transform import Rotation
 
 from page4d.choices import Registration, UpAxis, WorldFrame
 from page4d.rig import upright
+from page4d.rig.floor import Vertical, upright_frame
 from page4d.rig.records import Array, RigCamera, Tracklet, ViewPeople, direction_angle_deg
-from page4d.rig.upright import Vertical, find_vertical, upright_frame, upright_world
+from page4d.rig.upright import find_vertical, upright_world
 from tests.rig.people_rig import Filming, PeopleRig, evidence_of, film_people
 
 UP = np.array([0.0, -1.0, 0.0])

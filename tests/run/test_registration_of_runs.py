@@ -285,6 +285,25 @@ def test_a_calibrated_rig_keeps_its_world_unless_another_is_chosen(people: list[
         run_calibrated(tmp_path / "refused", world="upright")
 
 
+def test_a_rig_stands_on_points_that_are_marked(tmp_path: Path) -> None:
+    poses = CAPTURE.cameras.world_to_camera[0].double()
+    up = torch.nn.functional.normalize(-poses[:, 1, :3].mean(0) - 0.5 * poses[:, 2, :3].mean(0), dim=0)
+    middle = (poses[:, 2, :3] - (poses[:, :3, :3].mT @ poses[:, :3, 3:])[..., 0]).mean(0)
+    places = middle + 0.1 * torch.tensor([[1.0, 0], [-1, 1], [-1, -1]]).double() @ torch.linalg.svd(up[None])[2][1:]
+    lines = ["point,view,x,y"]
+    for view, pose in zip(CAPTURE.scene().views, poses, strict=True):
+        local = (places @ pose[:3, :3].T + pose[:3, 3]) @ view.camera.intrinsics.T
+        lines += [f"p{i},{view.name},{x},{y}" for i, (x, y) in enumerate((local[:, :2] / local[:, 2:]).tolist())]
+    (tmp_path / "floor.csv").write_text("\n".join(lines))
+    record = run_calibrated(tmp_path / "out", world="upright", floor_at=tmp_path / "floor.csv")
+    assert record.world is not None
+    assert record.world.num_points == 3
+    found = poses_of(tmp_path / "out")[0].double()
+    centers = -(found[:, :3, :3].mT @ found[:, :3, 3:])[..., 0]
+    heights = -(poses[:, :3, :3].mT @ poses[:, :3, 3:])[..., 0] @ up - middle @ up
+    torch.testing.assert_close(centers[:, 2], heights, atol=1e-3, rtol=0)
+
+
 def run_of_one(out: Path, **changes: object) -> RunRecord:
     """Reconstruct the first view of the scene alone."""
     scene = uncalibrated(CAPTURE.scene())
@@ -296,6 +315,9 @@ def run_of_one(out: Path, **changes: object) -> RunRecord:
     [
         (run_calibrated, {"up": "y"}, "up='y' in the world of the calibration"),
         (run_calibrated, {"up": "y", "world": "first-camera"}, "up='y' with world='first-camera'"),
+        (run_calibrated, {"floor_at": "f.csv", "world": "calibration"}, "floor_at with world='calibration'"),
+        (run_calibrated, {"floor_at": "f.csv"}, "floor_at in the world of the calibration"),
+        (run, {"floor_at": "f.csv", "register": "off"}, "floor_at with the cameras of a network"),
         (run, {"world": "calibration"}, "world='calibration' without a calibration"),
         (run, {"world": "upright", "register": "off"}, "world='upright' with the cameras of a network"),
         (run, {"up": "y", "register": "network"}, "up='y' with the cameras of a network"),

@@ -129,6 +129,7 @@ RUN_CASES = (
     Case("scale_from", "cam01-cam02=1.25m"),
     Case("world", "first-camera", base="calibrated"),
     Case("up", "y", base="upright"),
+    Case("floor_at", "floor.csv", base="upright"),
     Case("check_calibration", False, Effect.NONE, base="calibrated"),
     Case("refine", True),
     Case("fuse", False),
@@ -277,6 +278,15 @@ def write_inputs() -> None:
         Path(f"{name}.json").write_text(rig("cam02", "cam01", step=-1, **changes))  # in reverse order
     upright = json.loads(Path("rig.json").read_text()) | {"up": "-y"}
     Path("upright_rig.json").write_text(json.dumps(upright))
+    marks = (
+        "p,cam02,39.5,39",
+        "p,cam01,24.5,39",
+        "q,cam02,32,32",
+        "q,cam01,24.5,32",
+        "r,cam02,50,36",
+        "r,cam01,38,36",
+    )
+    Path("floor.csv").write_text("\n".join(("point,view,x,y", *marks)))
     network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8), known_cameras=True))
     save_network(network, Path("net.safetensors"), {"licence": "CC0-1.0", "description": "test network"})
 
