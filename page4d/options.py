@@ -221,7 +221,7 @@ _World = Annotated[
 _Up = Annotated[UpAxis, Option("Axis that points up in an upright world. auto: z.", RIG, "AXIS")]
 _FloorAt = Annotated[
     Path | None,
-    Option("Points on the floor of an upright world: a table with columns point, view, x, y (pixels).", RIG, "FILE"),
+    Option("Points on the floor of an upright world: a table of point, view, x, y.", RIG, "FILE", expert=True),
 ]
 WEIGHTS_METAVAR = "NAME|hf:...|FILE"
 WEIGHTS_HELP = (
