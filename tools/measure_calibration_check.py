@@ -5,7 +5,7 @@ python tools/measure_calibration_check.py SCENE CALIBRATION [--resize crop-cente
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, permutations
 from pathlib import Path
@@ -14,19 +14,13 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from page4d.options import RegisterSettings
-from page4d.rig.calibration_check import (
-    MIN_COMMON,
-    TextureSource,
-    calibrated_cameras,
-    check_calibration,
-    common_mistakes,
-)
+from page4d.rig.calibration_check import MIN_COMMON, calibrated_cameras, check_calibration, common_mistakes
 from page4d.rig.clocks import check_clocks
 from page4d.rig.epipolar import RelativePose
-from page4d.rig.evidence import PixelEvidence
-from page4d.rig.learned import TEXTURE_MODEL
+from page4d.rig.evidence import PixelEvidence, TextureSource
+from page4d.rig.learned import texture_kinds
 from page4d.rig.people.model import is_fetched
-from page4d.rig.records import Evidence, Lens, PairPose, RigCamera, ViewPeople
+from page4d.rig.records import Lens, PairPose, RigCamera, ViewPeople
 from page4d.scene.open import open_scene
 
 
@@ -87,15 +81,15 @@ def main() -> None:
     if is_fetched() and len(pixels.instants) >= MIN_COMMON:
         people = pixels.people
         print("clocks", check_clocks(scene.view_names, people, pixels.lenses, scene.times, pixels.instants))
-    kinds = [Evidence.TEXTURE, *([Evidence.LEARNED] if TEXTURE_MODEL.are_present else [])]
-    report(scene.view_names, calibrated_cameras(pixels), people, [StoredTexture(pixels, kind) for kind in kinds])
+    textures = [StoredTexture(pixels, kind, is_quick=True) for kind in texture_kinds()]
+    report(scene.view_names, calibrated_cameras(pixels), people, textures)
 
 
 def report(
     names: tuple[str, ...],
     cameras: tuple[RigCamera, ...],
     people: tuple[ViewPeople, ...],
-    textures: list[TextureSource],
+    textures: Sequence[TextureSource],
 ) -> None:
     """Print the result of every case: views at fault exactly, among those that are named, not named, or others."""
     sums: dict[str, dict[str, int]] = {}

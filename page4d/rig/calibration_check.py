@@ -8,13 +8,12 @@ evidence would show that they are elsewhere.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations, permutations
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 from scipy.spatial.transform import Rotation
 
 from page4d.conventions import OPENGL_AXES
@@ -24,8 +23,8 @@ from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecor
 from page4d.rig import texture_pairs
 from page4d.rig.camera_refit import SharedPoints, mean_score, refit_pose, refit_rotation
 from page4d.rig.clocks import check_clocks
-from page4d.rig.epipolar import RelativePose, normalized_points, relative_pose_of, tangents
-from page4d.rig.evidence import PixelEvidence
+from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents
+from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import Pair, choose_pairs
 from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
@@ -42,7 +41,6 @@ from page4d.rig.records import (
     of_stage,
     rotation_angle_deg,
 )
-from page4d.rig.texture import TextureMatches, TextureMethod, ViewTexture, common_texture, match_textures
 
 _SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
 """Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
@@ -159,9 +157,6 @@ to confirm it: the smallest turns of which people notice all."""
 MIN_BASELINE_SINE = 0.1
 """Sine of the angle between two baselines from which both determine the place of a camera."""
 
-TEXTURE_INSTANTS = {Evidence.TEXTURE: 2, Evidence.LEARNED: 1}
-"""Instants of which texture is extracted: registration needs more matches than a comparison with known cameras."""
-
 MIN_COMMON = 12
 """Instants with people in both views below which a pair is not used."""
 
@@ -208,7 +203,7 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
     if has_people:
         people = evidence.people
     detected = time.perf_counter()
-    textures = [TextureSource(evidence, kind) for kind in texture_kinds()]
+    textures = [TextureSource(evidence, kind, is_quick=True) for kind in texture_kinds()]
     progress = of_stage(evidence.progress, "checking: cameras")
     record = check_calibration(scene.view_names, cameras, people, textures, progress)
     compared = time.perf_counter()
@@ -229,42 +224,6 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
         "seconds": {stage: round(duration, 3) for stage, duration in seconds.items()},
     }
     return record.model_copy(update=changes)
-
-
-@dataclass(frozen=True)
-class TextureSource:
-    """Texture of the views of a scene by one method, extracted and matched once, where it is first needed."""
-
-    pixels: PixelEvidence
-    kind: Evidence
-    matched: dict[Pair, TextureMatches] = field(default_factory=dict)
-
-    @cached_property
-    def method(self) -> TextureMethod:
-        """The method, at few instants."""
-        return replace(self.pixels.texture_method(self.kind), max_instants=TEXTURE_INSTANTS[self.kind])
-
-    @cached_property
-    def views(self) -> tuple[ViewTexture, ...]:
-        """Features of the views."""
-        return self.pixels.extracted(self.method)
-
-    def affinity(self) -> Float[Array, "V V"]:
-        """Return the common texture of all pairs of views."""
-        return common_texture(self.views, self.pixels.lenses)
-
-    def matches(self, views: Pair) -> TextureMatches:
-        """Return the matches of a pair of views."""
-        if views not in self.matched:
-            first, second = views
-            lenses = self.pixels.lenses[first], self.pixels.lenses[second]
-            self.matched[views] = match_textures(self.views[first], self.views[second], lenses, self.method)
-        return self.matched[views]
-
-    def pair(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose | None = None) -> PairPose | None:
-        """Return the best pose of a pair of views, or a given one, None unless texture determines it."""
-        seed = self.pixels.settings.seed
-        return texture_pairs.determined_pair(self.matches(views), lenses, views, self.kind, seed, pose)
 
 
 class _Fit(NamedTuple):
@@ -303,18 +262,18 @@ class _Check:
         self.given = {pair: self.score(pair, self.cameras) for pair in self.pairs}
 
     def add_texture(self, source: TextureSource) -> None:
-        """Use texture, in place of people, for the pairs that it determines."""
-        others = [self.cameras, *(mistake.cameras for mistake in _other_lenses(self.cameras))]
+        """Use texture, in place of people, for the pairs that it determines, until all cameras are confirmed."""
+        others, open_views = [mistake.cameras for mistake in _other_lenses(self.cameras)], self.unconfirmed()
         for pair in choose_pairs(source.affinity()):
-            if pair in self.shared and self.is_texture(pair):
+            if (pair in self.shared and self.is_texture(pair)) or not open_views & {*pair}:
                 continue
-            found = _determined(source, pair, self.cameras) or next(
-                filter(None, (_determined(source, pair, cameras, given=True) for cameras in others)), None
-            )
+            found = _as_given(source, pair, self.cameras) or _determined(source, pair, self.cameras)
+            found = found or next(filter(None, (_as_given(source, pair, cameras) for cameras in others)), None)
             if found is not None:
                 for views in (pair, pair[::-1]):
                     self.shared[views] = _of_texture(found, (self.cameras[view].lens for view in views), views)
-        self._compare()
+                self._compare()
+                open_views = self.unconfirmed()
 
     def score(self, pair: Pair, cameras: Sequence[RigCamera], scale: float = 1.0) -> float:
         return self.shared[pair].score(cameras[pair[0]], cameras[pair[1]], scale)
@@ -400,15 +359,17 @@ class _Check:
         return placed
 
 
-def _determined(
-    source: TextureSource, pair: Pair, cameras: Sequence[RigCamera], *, given: bool = False
-) -> PairPose | None:
-    """Return the pose of a pair through the lenses of cameras, or their pose, None unless texture determines it."""
+def _as_given(source: TextureSource, pair: Pair, cameras: Sequence[RigCamera]) -> PairPose | None:
+    """Return a pair with the pose of cameras, None unless it explains enough texture."""
     first, second = (cameras[view] for view in pair)
     pose = relative_pose_of(first.world_to_camera, second.world_to_camera)
-    if given and pose is None:
-        return None
-    found = source.pair(pair, (first.lens, second.lens), pose if given else None)
+    return None if pose is None else source.pair(pair, (first.lens, second.lens), pose)
+
+
+def _determined(source: TextureSource, pair: Pair, cameras: Sequence[RigCamera]) -> PairPose | None:
+    """Return the best pose of a pair through the lenses of cameras, None unless texture determines it."""
+    first, second = (cameras[view] for view in pair)
+    found = source.pair(pair, (first.lens, second.lens))
     least = texture_pairs.least_determined(second.rotation @ first.rotation.T)
     return found if found is not None and found.score >= least else None
 
@@ -592,9 +553,12 @@ def _moved_camera(check: _Check, progress: Callable[[int, int], None] | None) ->
 
 
 def _refit(check: _Check, view: int) -> list[tuple[_Fit, RigCamera, int, bool]]:
-    """Refit a camera to the others, if they are enough; a turn about its centre is preferred to another position."""
+    """Refit a camera to the others, if they are enough; a turn about its centre is preferred to another position.
+
+    Not one that fits so well that no other pose is reported.
+    """
     partners, touched = check.partners(view), check.touched([view])
-    if len(partners) < 2 or len(touched) == len(check.pairs):
+    if len(partners) < 2 or len(touched) == len(check.pairs) or check.mean_given(touched) > MAX_MISFIT:
         return []
     camera, is_turn = refit_rotation(view, check.cameras, partners), True
     if mean_score(camera, check.cameras, partners) < MIN_FIT:

@@ -3,8 +3,9 @@
 Instants are runs of consecutive ones, of the whole capture if needed.
 """
 
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -12,13 +13,34 @@ from jaxtyping import Float
 
 from page4d.options import MAX_REGISTRATION_INSTANTS, RegisterSettings
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
+from page4d.rig.epipolar import RelativePose
 from page4d.rig.floor import read_floor_points
-from page4d.rig.learned import learned_method
+from page4d.rig.graph import Pair
+from page4d.rig.learned import QUICK_FEATURES, learned_method
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
-from page4d.rig.records import Array, Evidence, Lens, StageProgress, ViewPeople, no_progress, of_stage
+from page4d.rig.records import Array, Evidence, Lens, PairPose, StageProgress, ViewPeople, no_progress, of_stage
 from page4d.rig.samples import ViewSample, sample_views, with_content
-from page4d.rig.texture import ROOT_SIFT, TextureMethod, ViewTexture, extract_texture
+from page4d.rig.texture import (
+    QUICK_INSTANTS,
+    QUICK_SIDE_PX,
+    ROOT_SIFT,
+    WIDE_RATIO,
+    TextureMatches,
+    TextureMethod,
+    ViewTexture,
+    common_texture,
+    extract_texture,
+    match_near,
+    match_textures,
+)
+from page4d.rig.texture_pairs import (
+    GUIDE_BAND,
+    MIN_DETERMINED,
+    determined_pair,
+    num_matches,
+    register_texture_pair,
+)
 from page4d.scene.records import Scene
 from page4d.scene.timeline import build_timeline
 
@@ -84,7 +106,7 @@ _DEFAULTS = RegisterSettings()
 
 
 class PixelEvidence:
-    """Motion, lenses, people and texture of the views of a scene; all but texture once, on first access.
+    """Motion, lenses and people of the views of a scene, once, on first access.
 
     Lenses are those of `settings`, and so are the number of instants and the points on the floor. `progress` receives
     the steps of a measurement.
@@ -156,20 +178,86 @@ class PixelEvidence:
         nobody = ViewPeople(tracklets=())
         return tuple(nobody if place in unseen else people for place, people in enumerate(found))
 
+
+MIN_ALIKE = 10
+"""Fewest mutually nearest learned features, by a wide ratio test, of views whose texture is matched: views that show
+the same have 13 and more, others up to 8."""
+
+
+@dataclass(frozen=True)
+class TextureSource:
+    """Texture of the views of a scene by one method, extracted and matched once, where it is first needed.
+
+    A quick source is for comparisons with given cameras.
+    """
+
+    pixels: PixelEvidence
+    kind: Evidence
+    is_quick: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    matched: dict[Pair, TextureMatches] = field(default_factory=dict)
+
     @cached_property
-    def _learned_method(self) -> TextureMethod:
-        return learned_method()
+    def method(self) -> TextureMethod:
+        """The method, whose model is present."""
+        if self.kind is Evidence.LEARNED:
+            return learned_method(is_quick=self.is_quick)
+        quick = replace(ROOT_SIFT, max_instants=QUICK_INSTANTS, max_side_px=QUICK_SIDE_PX)
+        return quick if self.is_quick else ROOT_SIFT
 
-    def texture_method(self, kind: Evidence) -> TextureMethod:
-        """Return the method of a kind of texture, whose model is present."""
-        return ROOT_SIFT if kind is Evidence.TEXTURE else self._learned_method
-
-    def extracted(self, method: TextureMethod) -> tuple[ViewTexture, ...]:
-        """Extract the texture of the views at some of these instants, where they carry a picture; it is not kept.
+    @cached_property
+    def views(self) -> tuple[ViewTexture, ...]:
+        """Features of the views where they carry a picture.
 
         Raises:
             InputError: if a frame cannot be decoded.
         """
-        step = of_stage(self.progress, f"detecting: {method.evidence}")
-        scene = with_content(self.scene, self.samples)
-        return extract_texture(scene, self.instants, self.lenses, method, step)
+        begin, pixels = time.perf_counter(), self.pixels
+        step = of_stage(pixels.progress, f"detecting: {self.kind}")
+        scene = with_content(pixels.scene, pixels.samples)
+        found = extract_texture(scene, pixels.instants, pixels.lenses, self.method, step)
+        self.seconds[self.kind.value] = time.perf_counter() - begin
+        return found
+
+    def affinity(self) -> Float[Array, "V V"]:
+        """Return the common texture of all pairs of views; 0 where matching is costly and has no prospect."""
+        lenses = self.pixels.lenses
+        if not (self.is_quick and self.kind is Evidence.LEARNED):
+            return common_texture(self.views, lenses)
+        counts = common_texture(self.views, lenses, QUICK_FEATURES, WIDE_RATIO)
+        return np.where(counts > MIN_ALIKE, counts, 0.0)
+
+    def matches(self, views: Pair, lenses: tuple[Lens, Lens]) -> TextureMatches:
+        """Return the matches of a pair of views."""
+        if views not in self.matched:
+            first, second = (self.views[view] for view in views)
+            self.matched[views] = match_textures(first, second, lenses, self.method)
+        return replace(self.matched[views], tolerance=self.method.tolerance(lenses))
+
+    def near(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose) -> TextureMatches:
+        """Return the matches near the epipolar lines of a pose; learned features are matched without it."""
+        if self.kind is Evidence.LEARNED:
+            return self.matches(views, lenses)
+        first, second = (self.views[view] for view in views)
+        return match_near(first, second, lenses, pose, GUIDE_BAND)
+
+    def registered(self, views: Pair, lenses: tuple[Lens, Lens]) -> PairPose:
+        """Return the pose of a pair of views, with the reason if it is refused."""
+        matches = self.matches(views, lenses)
+        return register_texture_pair(matches, lenses, views, self.pixels.settings.seed, self.method)
+
+    def pair(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose | None = None) -> PairPose | None:
+        """Return the best pose of a pair of views, or a given one, None unless texture determines it.
+
+        A best pose is sought among more matches than those that a given one is compared with.
+        """
+        matches, seed = self.matches(views, lenses), self.pixels.settings.seed
+        if pose is None and self.finer is not None and num_matches(matches) >= MIN_DETERMINED:
+            matches = self.finer.matches(views, lenses)
+        return determined_pair(matches, lenses, views, self.kind, seed, pose)
+
+    @cached_property
+    def finer(self) -> "TextureSource | None":
+        """The source of best poses, if it is another one."""
+        is_quick = self.is_quick and self.kind is Evidence.LEARNED
+        return TextureSource(self.pixels, self.kind) if is_quick else None

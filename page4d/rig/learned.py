@@ -3,7 +3,7 @@
 Source: Zhao et al. (2023), ALIKED, arXiv:2304.03608; Lindenberger et al. (2023), LightGlue, arXiv:2306.13643.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,6 +40,9 @@ MAX_INSTANTS = 2
 MAX_FEATURES = 2048
 """Features of one instant of a view, the strongest."""
 
+QUICK_SIDE_PX, QUICK_FEATURES = 512, 1024
+"""The same, of a comparison with given cameras: a fourth of the time, and half of the matches."""
+
 TOLERANCE_PX = 0.75
 """Sampson error of an inlier, in pixels of the picture in which features are found."""
 
@@ -56,11 +59,10 @@ WEIGHT = 0.25
 
 @dataclass(frozen=True)
 class _Networks:
-    """ALIKED and LightGlue, with the matches found before: they depend on features alone."""
+    """ALIKED and LightGlue."""
 
     features: Any
     matcher: Any
-    known: dict[tuple[int, int], tuple[InstantTexture, InstantTexture, Ids]] = field(default_factory=dict)
 
     def detect(self, pixels: Image, allowed: Area | None) -> tuple[Array, Float16[NDArray[np.float16], "N 128"]]:
         """Return features in pixels of the picture, where they are allowed, and descriptors."""
@@ -79,9 +81,6 @@ class _Networks:
         """Return the places [K, 2] of matching features."""
         if not len(first.points) or not len(second.points):
             return np.zeros((0, 2), dtype=np.int64)
-        key = id(first), id(second)
-        if key in self.known:
-            return self.known[key][-1]
         sides = [
             {
                 # Undistorted points may lie outside of the picture, for which there is no position encoding.
@@ -93,9 +92,7 @@ class _Networks:
         ]
         with torch.inference_mode():
             found = self.matcher({"image0": sides[0], "image1": sides[1]})["matches"][0]
-        # The features are kept, so that no others get their ids.
-        self.known[key] = (first, second, np.asarray(found.numpy(), dtype=np.int64))
-        return self.known[key][-1]
+        return np.asarray(found.numpy(), dtype=np.int64)
 
 
 def texture_kinds() -> tuple[Evidence, ...]:
@@ -103,15 +100,18 @@ def texture_kinds() -> tuple[Evidence, ...]:
     return (Evidence.TEXTURE, Evidence.LEARNED) if TEXTURE_MODEL.are_present else (Evidence.TEXTURE,)
 
 
-def learned_method() -> TextureMethod:
+def learned_method(*, is_quick: bool = False) -> TextureMethod:
     """Load the networks, which are present.
+
+    A quick method has fewer features of smaller pictures, of one instant.
 
     Raises:
         CapabilityError: if kornia is not installed, or has other networks.
     """
     files, buffers = TEXTURE_MODEL.paths, ("dkd.hw_grid", "confidence_thresholds")
+    number = QUICK_FEATURES if is_quick else MAX_FEATURES
     features = of_kornia(
-        lambda kornia: kornia.ALIKED("aliked-n16", max_num_keypoints=MAX_FEATURES, detection_threshold=0.0),
+        lambda kornia: kornia.ALIKED("aliked-n16", max_num_keypoints=number, detection_threshold=0.0),
         files[0],
         _renamed,
         *buffers,
@@ -120,11 +120,13 @@ def learned_method() -> TextureMethod:
     matcher = of_kornia(lambda kornia: kornia.LightGlue(None, input_dim=128), files[1], _renamed, *buffers)
     for layer in matcher.transformers:
         layer.cross_attn.forward = partial(cross_attention, layer.cross_attn)
+    if is_quick:  # two thirds of the time, but other ones of nearly equal features
+        features.to(memory_format=torch.channels_last)
     networks = _Networks(features, matcher)
     return TextureMethod(
         evidence=Evidence.LEARNED,
-        max_instants=MAX_INSTANTS,
-        max_side_px=MAX_SIDE_PX,
+        max_instants=1 if is_quick else MAX_INSTANTS,
+        max_side_px=QUICK_SIDE_PX if is_quick else MAX_SIDE_PX,
         detect=networks.detect,
         match=networks.match,
         tolerance=tolerance,

@@ -6,7 +6,6 @@ Pairs, graph and adjustment are repeated for an unknown focal length.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -18,7 +17,7 @@ from page4d.options import in_options
 from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.adjust import RESIDUAL_LIMIT, TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.epipolar import RelativePose, relative_pose_of
-from page4d.rig.evidence import PixelEvidence
+from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import (
     DIRECTION_LIMIT_DEG,
     ROTATION_LIMIT_DEG,
@@ -48,15 +47,8 @@ from page4d.rig.records import (
     placed_record,
     rotation_angle_deg,
 )
-from page4d.rig.texture import (
-    TextureMatches,
-    TextureMethod,
-    ViewTexture,
-    common_texture,
-    match_near,
-    match_textures,
-)
-from page4d.rig.texture_pairs import GUIDE_BAND, guided_pair, register_texture_pair
+from page4d.rig.texture import TextureMatches, TextureMethod
+from page4d.rig.texture_pairs import GUIDE_BAND, guided_pair
 from page4d.scene.records import ViewCamera
 
 TexturePair = Callable[[Pair, tuple[Lens, Lens]], PairPose]
@@ -646,35 +638,13 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         people = evidence.people
     seconds["keypoints"] = time.perf_counter() - start
 
-    @cache
-    def features(kind: Evidence) -> tuple[ViewTexture, ...]:
-        begin = time.perf_counter()
-        found = evidence.extracted(evidence.texture_method(kind))
-        seconds[kind.value] = time.perf_counter() - begin
-        return found
-
-    kinds: tuple[Evidence, ...] = ()
-    if settings.register in (Registration.AUTO, Registration.TEXTURE):
-        kinds = texture_kinds()
+    is_used = settings.register in (Registration.AUTO, Registration.TEXTURE)
+    sources = [TextureSource(evidence, kind, seconds=seconds) for kind in (texture_kinds() if is_used else ())]
 
     def guide(pair: Pair, both: tuple[Lens, Lens], pose: RelativePose) -> list[tuple[TextureMethod, TextureMatches]]:
         """Match by every method whose features were extracted, else by the last one."""
-        found: list[tuple[TextureMethod, TextureMatches]] = []
-        for kind in [kind for kind in kinds if kind in seconds] or kinds[-1:]:
-            first, second = (features(kind)[view] for view in pair)
-            method = evidence.texture_method(kind)
-            if kind is Evidence.TEXTURE:
-                found.append((method, match_near(first, second, both, pose, GUIDE_BAND)))
-            else:
-                found.append((method, match_textures(first, second, both, method)))
-        return found
-
-    def texture(kind: Evidence) -> TexturePair:
-        def register(pair: tuple[int, int], both: tuple[Lens, Lens]) -> PairPose:
-            first, second = (features(kind)[view] for view in pair)
-            return register_texture_pair(first, second, both, pair, settings.seed, evidence.texture_method(kind))
-
-        return register
+        used = [source for source in sources if source.kind in seconds] or sources[-1:]
+        return [(source.method, source.near(pair, both, pose)) for source in used]
 
     start = time.perf_counter()
     assembly = Assembly(
@@ -682,9 +652,9 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         known={place: view.camera for place, view in enumerate(evidence.scene.views) if view.camera is not None},
         lenses=list(evidence.lenses),
         people=people,
-        texture=tuple(texture(kind) for kind in kinds),
-        guide=guide if kinds else None,
-        affinity=lambda: common_texture(features(kinds[-1]), evidence.lenses),
+        texture=tuple(source.registered for source in sources),
+        guide=guide if sources else None,
+        affinity=lambda: sources[-1].affinity(),
         texture_alone=settings.register is Registration.TEXTURE,
         num_instants=len(evidence.instants),
         seed=settings.seed,
@@ -692,5 +662,7 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         seconds=seconds,
     )
     assembly.run()
-    seconds["pairs and adjustment"] = time.perf_counter() - start - sum(seconds.get(kind, 0.0) for kind in kinds)
+    seconds["pairs and adjustment"] = (
+        time.perf_counter() - start - sum(seconds.get(source.kind, 0.0) for source in sources)
+    )
     return assembly

@@ -209,32 +209,35 @@ def _with_ids(new: InstantTexture, known: dict[int, InstantTexture], radius_px: 
     return InstantTexture(points=new.points, descriptors=new.descriptors, ids=result)
 
 
+MAX_RATIO = 0.8
+"""Largest ratio of the distances to the nearest and second-nearest descriptor. Source: Lowe (2004), section 7.1."""
+
+WIDE_RATIO = 0.9
+"""The same where their number shows how many are wrong: near epipolar lines, or of learned features."""
+
 _FEW = 300
 """Features of a view that are compared with those of all other views, to choose pairs."""
 
 
-def common_texture(views: Sequence[ViewTexture], lenses: Sequence[Lens]) -> Float[Array, "V V"]:
-    """Return one more than the matches of a few features of the first instant, per pair of views."""
+def common_texture(
+    views: Sequence[ViewTexture], lenses: Sequence[Lens], features: int = _FEW, ratio: float = MAX_RATIO
+) -> Float[Array, "V V"]:
+    """Return one more than the matches of some features of the first instant, per pair of views."""
     few = []
     for view in views:
         texture = next(iter(view.features.values()))
-        few.append(replace(texture, points=texture.points[:_FEW], descriptors=texture.descriptors[:_FEW]))
+        few.append(replace(texture, points=texture.points[:features], descriptors=texture.descriptors[:features]))
     counts = np.ones((len(views),) * 2)
     for one, other in combinations(range(len(views)), 2):
-        matches = _mutual(few[one], few[other], (lenses[one], lenses[other]))
+        matches = _mutual(few[one], few[other], (lenses[one], lenses[other]), ratio=ratio)
         counts[one, other] = counts[other, one] = 1 + len(matches)
     return counts
 
-
-MAX_RATIO = 0.8
-"""Largest ratio of the distances to the nearest and second-nearest descriptor. Source: Lowe (2004), section 7.1."""
 
 _UNLIKE = np.float32(0.5)
 """Similarity of descriptors that do not compete, that of different features: a feature without another one near its
 epipolar line has to pass the ratio test against it."""
 
-_NEAR_RATIO = 0.9
-"""`MAX_RATIO` near epipolar lines, where the density of matches shows how many are wrong."""
 
 _ROWS = 1024
 """Descriptors compared at once: bounds the table of similarities to 16 MB."""
@@ -297,7 +300,11 @@ def match_near(
 
     def match(one: InstantTexture, two: InstantTexture, lenses: tuple[Lens, Lens]) -> Ids:
         points, others = normalized_points(one.points, lenses[0]), normalized_points(two.points, lenses[1])
-        return _mutual(one, two, lenses, lambda rows: near_lines(pose.essential, points[rows], others, band))
+
+        def near(rows: slice) -> Bool[NDArray[np.bool_], "n M"]:
+            return near_lines(pose.essential, points[rows], others, band)
+
+        return _mutual(one, two, lenses, near, WIDE_RATIO)
 
     return match_textures(first, second, lenses, replace(ROOT_SIFT, match=match))
 
@@ -307,6 +314,7 @@ def _mutual(
     two: InstantTexture,
     _lenses: tuple[Lens, Lens],
     near: Callable[[slice], Bool[NDArray[np.bool_], "n M"]] | None = None,
+    ratio: float = MAX_RATIO,
 ) -> Ids:
     """Return the places [K, 2] of mutual nearest descriptors that pass the ratio test in the first view.
 
@@ -319,7 +327,6 @@ def _mutual(
     nearest = np.empty(len(first), dtype=np.int64)
     passes = np.empty(len(first), dtype=bool)
     best_row = np.zeros(len(second), dtype=np.int64)
-    ratio = MAX_RATIO if near is None else _NEAR_RATIO
     best = np.full(len(second), -np.inf, dtype=np.float32)
     for start in range(0, len(first), _ROWS):
         similar = (first[start : start + _ROWS].astype(np.float32) / np.float32(DESCRIPTOR_SCALE)) @ target
@@ -346,6 +353,9 @@ MIN_DISTINCT = 60
 
 A wrong pose with 58 was the same for all halves: its matches lie on one plane, which two poses explain.
 """
+
+QUICK_INSTANTS, QUICK_SIDE_PX = 1, 1024
+"""Instants and size for a comparison with given cameras, which needs fewer matches than registration."""
 
 ROOT_SIFT = TextureMethod(
     evidence=Evidence.TEXTURE,

@@ -19,7 +19,7 @@ from page4d.rig.epipolar import (
 )
 from page4d.rig.learned import tolerance
 from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
-from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod, ViewTexture, match_textures
+from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod
 
 MIN_SHARE = 0.45
 """Least share of the distinct matches that are inliers: 66 right pairs have more, the best wrong pair has 41 %."""
@@ -52,7 +52,7 @@ GUIDE_BAND = 0.025
 """Sampson error in focal lengths up to which matches of placed views are sought: 1.4 degrees."""
 
 MIN_GUIDED = 40
-"""Fewest distinct matches near the epipolar lines of a pose that the rest of the rig gives."""
+"""Fewest distinct matches near the epipolar lines of a pose that the rest of the rig, or a calibration, gives."""
 
 MIN_DENSITY = 3.0
 """Least ratio of these to those by chance: right poses of `caliscope_a` have 4 to 16, shifted bands 0.8 to 1.2."""
@@ -77,8 +77,7 @@ _SHARP, _REFINED = 0.25, 0.5
 
 
 def register_texture_pair(
-    first: ViewTexture,
-    second: ViewTexture,
+    matches: TextureMatches,
     lenses: tuple[Lens, Lens],
     indices: tuple[int, int],
     seed: int = 0,
@@ -89,7 +88,6 @@ def register_texture_pair(
     `score` is the number of distinct inliers, those that repeat over instants counted once. `reason` states why the
     pair is refused. The result depends only on the arguments.
     """
-    matches = match_textures(first, second, lenses, method)
     pose = _fitted(matches, lenses, seed)
     if pose is None:
         reason = "too few matches of texture"
@@ -103,7 +101,7 @@ def register_texture_pair(
     if angle > method.max_axes_deg:
         reason = f"texture of views that are {angle:.0f} degrees apart, {method.max_axes_deg:.0f} is the most"
         return replace(found, reason=reason)
-    share = score / _num_distinct(matches, np.ones_like(inliers))
+    share = score / num_matches(matches)
     small = f"{share:.1%} of the distinct matches of texture agree, {MIN_SHARE:.0%} are needed"
     reason = _doubt(pose, matches, lenses, inliers)
     if reason or (share < MIN_SHARE and not method.loops_confirm):
@@ -137,15 +135,16 @@ def determined_pair(
 ) -> PairPose | None:
     """Return the best pose of a pair, or a given one, with the matches that agree with it; None unless they suffice.
 
-    The gates are stricter than those of registration, where loops and people refuse wrong pairs.
+    The gates of a best pose are stricter than those of registration, where loops and people refuse wrong pairs.
     """
     matches = replace(matches, tolerance=tolerance(lenses) * (1.0 if pose is None else FIT_TOLERANCE))
-    pose = pose or _fitted(matches, lenses, seed)
-    if pose is None:
+    total = num_matches(matches)
+    found = pose or (_fitted(matches, lenses, seed) if total >= MIN_DETERMINED else None)
+    if found is None:
         return None
-    inliers = _inliers(pose, matches, lenses)
-    count, total = (_num_distinct(matches, chosen) for chosen in (inliers, np.ones_like(inliers)))
-    if count < least_determined(pose.rotation) or count < MIN_DETERMINED_SHARE * total:
+    least = MIN_GUIDED if pose else least_determined(found.rotation)
+    pose, inliers = found, _inliers(found, matches, lenses)
+    if _num_distinct(matches, inliers) < max(least, MIN_DETERMINED_SHARE * total):
         return None
     doubt = _doubt(pose, matches, lenses, inliers)
     return None if doubt else _pair_of(pose, matches, lenses, indices, evidence, inliers)
@@ -283,6 +282,11 @@ def _inliers(
     first, second = _normalized(matches, lenses)
     near = np.abs(sampson_errors(pose.essential, first, second)) < scale * matches.tolerance
     return near & in_front(pose, first, second)
+
+
+def num_matches(matches: TextureMatches) -> int:
+    """Return the number of distinct matches."""
+    return _num_distinct(matches, np.ones(len(matches.keys), bool))
 
 
 def _num_distinct(matches: TextureMatches, inliers: NDArray[np.bool_]) -> int:

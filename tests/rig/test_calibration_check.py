@@ -1,7 +1,7 @@
 """Faults of calibrations are named from people or texture; right ones are confirmed as far as these show them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -55,6 +55,7 @@ class Texture:
     cameras: tuple[RigCamera, ...]
     pairs: tuple[tuple[int, int], ...] = tuple(combinations(range(4), 2))
     right: int = 120
+    sought: list[tuple[tuple[int, int], bool]] = field(default_factory=list)
 
     def affinity(self) -> np.ndarray:
         return np.ones((len(self.cameras),) * 2)
@@ -62,6 +63,7 @@ class Texture:
     def pair(
         self, views: tuple[int, int], lenses: tuple[Lens, Lens], pose: RelativePose | None = None
     ) -> PairPose | None:
+        self.sought.append((views, pose is None))
         if views not in self.pairs:
             return None
         rng = np.random.default_rng(sum(views))
@@ -110,7 +112,8 @@ CHAIN, APART = ((0, 1), (1, 2), (0, 2)), ((0, 1), (2, 3))
         (tuple, None, 120, None, (), ()),
         (tuple, CHAIN, 120, None, (), ("cam04",)),
         (tuple, APART, 120, None, (), ("cam03", "cam04")),
-        (tuple, None, 40, None, (), NAMES),
+        (tuple, None, 40, None, (), ()),
+        (tuple, None, 30, None, (), NAMES),
         (swapped, None, 120, "swapped", ("cam01", "cam03"), None),
         (first_turned, None, 120, "turned", ("cam01",), None),
         (first_turned, CHAIN[:2], 120, "turned", ("cam01",), None),
@@ -131,6 +134,13 @@ def test_texture_names_faults_and_confirms_what_it_determines(
     )
     assert record.verdict.startswith("no fault" if unconfirmed == () else "" if fault else "not confirmed: cam")
     assert unconfirmed is None or record.unconfirmed == unconfirmed
+
+
+def test_a_right_calibration_needs_no_best_poses_and_no_pair_of_confirmed_cameras() -> None:
+    texture = Texture(arc())
+    assert not check_calibration(NAMES, texture.cameras, NOBODY, [texture]).unconfirmed
+    assert 3 <= len(texture.sought) < 6
+    assert not any(is_best for _, is_best in texture.sought)
 
 
 def test_texture_is_not_sought_where_people_confirm_all_cameras() -> None:

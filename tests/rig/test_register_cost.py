@@ -25,12 +25,10 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(evidence, "extract_texture", lambda *_: calls.append(1) or (nowhere,) * len(rig.lenses))
     monkeypatch.setattr(evidence, "with_content", lambda scene, _: scene)
 
-    def nothing(
-        _first: object, _second: object, _lenses: object, pair: tuple[int, int], _seed: int, _: object
-    ) -> PairPose:
+    def nothing(_matches: object, _lenses: object, pair: tuple[int, int], _seed: int, _: object) -> PairPose:
         return PairPose(first=pair[0], second=pair[1], evidence=Evidence.TEXTURE, reason="none")
 
-    monkeypatch.setattr(register, "register_texture_pair", nothing)
+    monkeypatch.setattr(evidence, "register_texture_pair", nothing)
     pixels = evidence_of(rig, Registration.AUTO)
     pixels.people, pixels.samples = people, ()
     return register.register_rig(pixels, lambda _: None).record, calls

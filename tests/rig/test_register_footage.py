@@ -10,10 +10,9 @@ from scipy.spatial.transform import Rotation
 
 from page4d.formats.calibrations import read_calibration
 from page4d.options import RegisterSettings
-from page4d.rig.evidence import PixelEvidence
+from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.records import Evidence, rotation_angle_deg
-from page4d.rig.texture_pairs import register_texture_pair
 from page4d.scene.open import open_scene
 from page4d_cli.app import run
 
@@ -97,10 +96,8 @@ def test_learned_texture_gives_the_relative_pose_where_its_networks_were_fetched
     write_room(tmp_path / "room")
     scene = open_scene(tmp_path / "room", views=2)
     evidence = PixelEvidence(scene, RegisterSettings(focal=f"{FOCAL:g}", max_instants=1))
-    method = evidence.texture_method(Evidence.LEARNED)
-    first, second = evidence.extracted(method)
     lenses = (evidence.lenses[0], evidence.lenses[1])
-    found = register_texture_pair(first, second, lenses, (0, 1), method=method)
+    found = TextureSource(evidence, Evidence.LEARNED).registered((0, 1), lenses)
     assert found.is_accepted, found.reason
     assert found.evidence is Evidence.LEARNED
     assert rotation_angle_deg(found.rotation, cameras()[1, :3, :3] @ cameras()[0, :3, :3].T) < 1

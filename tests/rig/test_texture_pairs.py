@@ -2,14 +2,18 @@
 
 import re
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from page4d.options import RegisterSettings
 from page4d.rig.epipolar import RelativePose
+from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.learned import MAX_AXES_DEG, MIN_DISTINCT, WEIGHT, tolerance
-from page4d.rig.records import Evidence, FocalSource, Lens, direction_angle_deg, rotation_angle_deg
+from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import (
     DESCRIPTOR_SCALE,
     ROOT_SIFT,
@@ -76,10 +80,16 @@ def make_pair(
     return Pair((views[0], views[1]), rotation, translation / length if length else np.array([1.0, 0, 0]))
 
 
+def registered(
+    *views: ViewTexture, indices: tuple[int, int] = (0, 1), seed: int = 0, method: TextureMethod = ROOT_SIFT
+) -> PairPose:
+    return register_texture_pair(match_textures(*views, LENSES, method), LENSES, indices, seed, method)
+
+
 @pytest.mark.parametrize("angle_deg", [8, 25])
 def test_a_pair_with_enough_right_matches_is_accepted(angle_deg: float) -> None:
     pair = make_pair(angle_deg=angle_deg)
-    found = register_texture_pair(*pair.views, LENSES, (2, 5))
+    found = registered(*pair.views, indices=(2, 5))
     assert found.is_accepted, found.reason
     assert (found.first, found.second) == (2, 5)
     assert found.rotation is not None
@@ -119,16 +129,13 @@ def test_repeated_patterns_match_near_the_epipolar_lines_of_a_right_pose(turn_de
 
 def test_wrong_matches_that_repeat_at_every_instant_are_refused() -> None:
     pair = make_pair(right=0, wrong=250, instants=4)
-    found = register_texture_pair(*pair.views, LENSES, (0, 1))
+    found = registered(*pair.views)
     assert not found.is_accepted
     assert found.reason
 
 
 def test_repeated_matches_count_once() -> None:
-    once, repeated = (
-        register_texture_pair(*make_pair(right=32, wrong=20, instants=instants).views, LENSES, (0, 1))
-        for instants in (1, 4)
-    )
+    once, repeated = (registered(*make_pair(right=32, wrong=20, instants=instants).views) for instants in (1, 4))
     assert once.score <= 39
     assert repeated.score <= 39
     assert repeated.num_instants == 4
@@ -136,19 +143,19 @@ def test_repeated_matches_count_once() -> None:
 
 
 def test_a_turn_in_place_has_no_direction() -> None:
-    found = register_texture_pair(*make_pair(baseline=0).views, LENSES, (0, 1))
+    found = registered(*make_pair(baseline=0).views)
     assert not found.is_accepted
     assert "rotation alone" in found.reason
 
 
 def test_matches_on_one_small_object_are_refused() -> None:
-    found = register_texture_pair(*make_pair(spread=0.08, wrong=0).views, LENSES, (0, 1))
+    found = registered(*make_pair(spread=0.08, wrong=0).views)
     assert not found.is_accepted
 
 
 def test_the_same_arguments_give_the_same_result() -> None:
     pair = make_pair(right=80, wrong=20)
-    first, second = (register_texture_pair(*pair.views, LENSES, (0, 1), seed=3) for _ in range(2))
+    first, second = (registered(*pair.views, seed=3) for _ in range(2))
     assert np.array_equal(first.rotation, second.rotation)
     assert first.jackknife_deg is not None
     assert first.jackknife_deg == second.jackknife_deg
@@ -159,7 +166,7 @@ def test_views_without_texture_are_refused() -> None:
     for features in ({}, {0: empty}):
         view = ViewTexture(features=features)
         assert len(match_textures(view, view, LENSES, ROOT_SIFT).keys) == 0
-        assert register_texture_pair(view, view, LENSES, (0, 1)).rotation is None
+        assert registered(view, view).rotation is None
 
 
 def without_networks() -> TextureMethod:
@@ -197,7 +204,7 @@ def test_few_inliers_a_small_share_of_the_matches_and_wide_angles_are_refused(
     method: TextureMethod, changes: dict[str, int], reason: str
 ) -> None:
     pair = make_pair(**changes)
-    found = register_texture_pair(*pair.views, LENSES, (0, 1), method=method)
+    found = registered(*pair.views, method=method)
     assert found.evidence is method.evidence
     assert found.is_accepted == (not reason)
     assert re.search(reason, found.reason), found.reason
@@ -219,3 +226,32 @@ def test_common_texture_counts_what_neighbours_share() -> None:
     counts = common_texture((*one.views, *other.views), (LENS,) * 4)
     assert counts[0, 1] == counts[1, 0] == counts[2, 3] == 81
     assert counts[:2, 2:].max() < 5
+
+
+def source_of(*views: ViewTexture) -> TextureSource:
+    source = TextureSource(
+        cast(PixelEvidence, SimpleNamespace(lenses=(LENS,) * len(views), settings=RegisterSettings())),
+        Evidence.LEARNED,
+        is_quick=True,
+    )
+    vars(source).update(views=views, method=without_networks())
+    return source
+
+
+def test_only_views_with_similar_learned_features_are_matched() -> None:
+    one, other = make_pair(right=80, wrong=0), make_pair(right=80, wrong=0, seed=1)
+    counts = source_of(*one.views, *other.views).affinity()
+    assert counts[0, 1] == counts[2, 3] == 81
+    assert counts[:2, 2:].max() == 0
+
+
+def test_a_best_pose_is_sought_in_more_matches_where_few_do_not_rule_it_out() -> None:
+    many, few, fewer = (make_pair(right=number, wrong=0) for number in (200, 70, 45))
+    for pair, best in ((few, 200), (fewer, None)):
+        source = source_of(*pair.views)
+        vars(source)["finer"] = source_of(*many.views)
+        given = source.pair((0, 1), LENSES, RelativePose(rotation=pair.rotation, direction=pair.direction))
+        assert given is not None
+        assert given.score == pytest.approx(len(pair.views[0].features[0].points), abs=4)
+        found = source.pair((0, 1), LENSES)
+        assert (found and found.score) == (best and pytest.approx(best, abs=10))
