@@ -42,6 +42,7 @@ from page4d.rig.floor import FloorPoints, Vertical, floor_world, read_floor_poin
 from page4d.rig.lens import START_FOCAL, lenses_of
 from page4d.rig.opening import opened_scene
 from page4d.rig.records import Array, Lens, RigCamera, of_stage
+from page4d.scene.calibration import paired_names
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Scene
 
@@ -241,13 +242,15 @@ def searched_instants(num_times: int) -> list[int]:
 
 
 def _lens_footage(scene: Scene, folder: Path) -> dict[int, Footage]:
-    """Return the videos of a folder that have the names of views, each on its own clock.
+    """Return the videos of a folder that have the names of views, or contain them, each on its own clock.
 
     Raises:
         UsageError: if none has, or their size is another one.
     """
     found = open_folder(folder, replace(SceneOptions(), sync="none"))
     by_name = {view.name: view.source for view in found.views}
+    if not by_name.keys() & {*scene.view_names}:
+        by_name = {name: by_name[each] for name, each in paired_names(scene.view_names, [*by_name]).items()}
     footage: dict[int, Footage] = {}
     for index, view in enumerate(scene.views):
         source = by_name.get(view.name)

@@ -91,7 +91,7 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
     """Name the cameras as the views where their files leave that open, and report it.
 
     The cameras of an unnamed calibration are the views in natural order. If no view has the name of a camera, but the
-    name of each ends with that of one (`hd_00_05` and 00_05), these belong together.
+    name of each contains that of one (`hd_00_05` and 00_05), these belong together.
 
     Raises:
         InputError: if an unnamed calibration has another number of cameras.
@@ -108,20 +108,32 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
     elif set(names) & set(views):
         return calibration
     else:
-        ends = {
-            name: [view for view in views if re.search(rf"[^0-9a-zA-Z]{re.escape(name)}$", view)] for name in names
-        }
-        order = [found[0] if len(found) == 1 else "" for found in ends.values()]
-        paired = sorted(filter(None, order))
-        is_whole = paired == sorted(views) or len(set(paired)) == len(order)
-        if not is_whole or any(len(found) > 1 for found in ends.values()):
+        pairing = paired_names(names, views)
+        if not pairing:
             return calibration
+        order = [pairing.get(name, "") for name in names]
         pairs = listed([f"{name} is {view}" for name, view in zip(names, order, strict=True) if view], 4)
-        notice = f"cameras of {file} are paired with views by the ends of their names: {pairs}"
+        notice = f"cameras of {file} are paired with views whose names contain theirs: {pairs}"
     cameras = tuple(
         replace(camera, name=view or camera.name) for camera, view in zip(calibration.cameras, order, strict=True)
     )
     return replace(calibration, cameras=cameras, notices=(*calibration.notices, notice), unnamed=False)
+
+
+def paired_names(names: Sequence[str], longer: Sequence[str]) -> dict[str, str]:
+    """Return which of the `longer` names end with, or else contain each name as a word; none if that is not plain.
+
+    Either all names or all longer ones are paired.
+    """
+    for pattern in (r"[^0-9a-zA-Z]{}$", r"(?<![0-9a-zA-Z]){}(?![0-9a-zA-Z])"):
+        found = {
+            name: [each for each in longer if re.search(pattern.format(re.escape(name)), each)] for name in names
+        }
+        paired = {name: each[0] for name, each in found.items() if each}
+        is_plain = all(len(each) < 2 for each in found.values()) and len({*paired.values()}) == len(paired)
+        if paired and is_plain and len(paired) in (len(names), len(longer)):
+            return paired
+    return {}
 
 
 def as_moving_camera(calibration: Calibration, views: Sequence[View]) -> Calibration:

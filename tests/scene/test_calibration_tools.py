@@ -13,11 +13,13 @@ import yaml
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import Scale
-from page4d.errors import InputError
+from page4d.errors import InputError, UsageError
 from page4d.formats import llff
 from page4d.formats.calibrations import read_calibration, read_lenses
 from page4d.geometry.distortion import LensModel
 from page4d.rig.lens import lenses_of
+from page4d.run.calibration import _lens_footage
+from page4d.scene.calibration import paired_names
 from page4d.scene.open import open_scene
 from tests.scene.calibration_writers import (
     WRITERS,
@@ -399,6 +401,30 @@ def test_rows_of_poses_bounds_are_the_images_of_one_moving_camera(tmp_path: Path
     assert camera is not None
     centers = -(camera.world_to_camera[:, :3, :3].mT @ camera.world_to_camera[:, :3, 3:])[..., 0]
     np.testing.assert_allclose((centers - centers[0]).numpy()[:, 0], [0, 1, 2, 3], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("names", "longer", "paired"),
+    [
+        ("00_10 00_00", "hd_00_00 hd_00_10", "hd_00_10 hd_00_00"),
+        ("cam1 cam2", "int_cam1_img int_cam2_img", "int_cam1_img int_cam2_img"),
+        ("A B C", "take3-B-trimmed take3-A-trimmed", "take3-A-trimmed take3-B-trimmed"),
+        ("1 2", "s_1_c_1 s_1_c_2", "s_1_c_1 s_1_c_2"),
+        ("cam1 cam2", "cam1_a cam1_b cam2_a", ""),
+        ("1 2", "take_1_cam_3 take_2_cam_4 take_1_cam_5", ""),
+        ("cam1 cam2", "cam10 cam20", ""),
+    ],
+)
+def test_names_are_paired_with_those_that_contain_them(names: str, longer: str, paired: str) -> None:
+    found = paired_names(names.split(), longer.split())
+    assert [found[name] for name in names.split() if name in found] == paired.split()
+
+
+def test_videos_for_lenses_may_have_longer_names_than_views(tmp_path: Path) -> None:
+    scene = open_scene(views(tmp_path / "rig", "cam1", "cam2"))
+    assert [*_lens_footage(scene, views(tmp_path / "lenses", "int_cam2_img", "int_cam1_img"))] == [0, 1]
+    with pytest.raises(UsageError, match="has the name of a view"):
+        _lens_footage(scene, views(tmp_path / "others", "x", "y"))
 
 
 def test_views_are_paired_with_cameras_by_the_ends_of_their_names(tmp_path: Path) -> None:
