@@ -6,7 +6,7 @@ Every worker needs page4d, and the scenes under the same paths.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from page4d.run.chunk_source import ChunkSource
 from page4d.run.chunks import Chunk
 from page4d.run.memory import is_out_of_memory
 from page4d.run.plan import RunPlan
-from page4d.run.predictor import PredictedChunk, Predictor
+from page4d.run.predictor import NetworkPredictor, PredictedChunk, Predictor
 from page4d.run.progress import Journal
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.signals import deferred_signals
+from page4d.stereo.background import Background
 
 MakePredictor = Callable[[Scene], Predictor]
 """Builds the predictor of a scene on a worker; can be sent to another process."""
@@ -144,7 +145,8 @@ def cluster_chunks(ray: Any, make_predictor: MakePredictor, plan: RunPlan, journ
     count = min(resources.max_workers(ray.cluster_resources()), len(plan.chunks))
     worker = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **resources.options())(_ChunkWorker)
     environment = _Environment(folder=Path.cwd(), threads=resources.threads)
-    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, environment)
+    background = plan.predictor.background if isinstance(plan.predictor, NetworkPredictor) else None
+    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, environment, background)
     workers = [worker.remote(*arguments) for _ in range(count)]
     try:
         yield _ClusterChunks(ray, workers, journal)
@@ -213,9 +215,10 @@ class _ChunkWorker:
         preprocess: Preprocess,
         make_predictor: MakePredictor,
         environment: _Environment,
+        background: Background | None,
     ) -> None:
         self._scene, self._transforms, self._preprocess = scene, transforms, preprocess
-        self._make_predictor, self._environment = make_predictor, environment
+        self._make_predictor, self._environment, self._background = make_predictor, environment, background
         self._predictor: Predictor | None = None
         self._stack = ExitStack()
         self._reader: BatchReader | None = None
@@ -226,6 +229,8 @@ class _ChunkWorker:
         if self._predictor is None:  # not in __init__, whose errors Ray wraps in its own
             self._environment.apply()
             self._predictor = self._make_predictor(self._scene)
+            if isinstance(self._predictor, NetworkPredictor):
+                self._predictor = replace(self._predictor, background=self._background)
         try:
             batch = self._reader_at(chunk.start).read(chunk.start, chunk.stop)
             with reproducible(self._predictor.device):

@@ -20,6 +20,7 @@ from page4d.conventions import Scale
 from page4d.errors import ON_STDERR, InputError, Observer, UsageError, listed, unknown_name
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.geometry.time_axis import to_device
 from page4d.networks.conditioning import Conditioning, Memory, parts_for_one_size
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.ood import OODLimits, measure_ood
@@ -31,8 +32,10 @@ from page4d.output.record import NetworkRecord
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
 from page4d.scene.records import Scene
+from page4d.stereo.background import Background, shows_background
 from page4d.stereo.descriptors import DenseDescriptors, dense_descriptors
 from page4d.stereo.refine import refinement_of
+from page4d.stereo.state import StaticDepth
 from page4d.weights.loading import (
     BUNDLED_NAME,
     BUNDLED_NOTICE,
@@ -209,7 +212,8 @@ class NetworkPredictor:
     """Runs a network without its ray map and refines its output.
 
     The trunk may run at lower `precision`; heads, poses and geometry stay in float32. `ood_limits` are the thresholds
-    of its out-of-distribution indicators, `descriptors` compare views in the refinement.
+    of its out-of-distribution indicators, `descriptors` compare views in the refinement. Under calibrated cameras,
+    pixels that show a known `background` are not refined.
     """
 
     network: ViewTimeNetwork
@@ -219,6 +223,7 @@ class NetworkPredictor:
     record: NetworkRecord = field(default_factory=lambda: NetworkRecord(name="page4d-mv", trained=False))
     ood_limits: OODLimits | None = None
     descriptors: DenseDescriptors | None = None
+    background: Background | None = None
 
     @property
     def multiple(self) -> int:
@@ -269,7 +274,8 @@ class NetworkPredictor:
         if self.settings.refine:
             begin = time.perf_counter()
             images, conditioning = self._images(batch), self._conditioning(batch, None)
-            refined = refinement_of(self.network, output, images, conditioning, self.descriptors)
+            static = self._static_depth(batch, output)
+            refined = refinement_of(self.network, output, images, conditioning, self.descriptors, static)
             output, kept = refined.output, None if refined.kept is None else refined.kept.names
             rig_scale = None if refined.rig_scale is None else float(refined.rig_scale[0])
             refine_seconds = time.perf_counter() - begin
@@ -292,6 +298,22 @@ class NetworkPredictor:
         with torch.inference_mode(), torch.autocast(self.device.type, dtype=self.precision, enabled=reduced):
             output: RigOutput = self.network(images, masks, conditioning=conditioning)
         return output
+
+    def _static_depth(self, batch: FrameBatch, output: RigOutput) -> list[StaticDepth] | None:
+        """Return the depth of the pixels that show the background, by motion and color; None without a background."""
+        dynamic = output.on_canvas((batch.images.shape[-2], batch.images.shape[-1])).dynamic
+        dynamic = batch.dynamic if dynamic is None else dynamic
+        if self.background is None or dynamic is None:
+            return None
+        background = to_device(self.background, self.device)
+        images = batch.images[0].to(self.device)
+        _, is_static = shows_background(dynamic[0].to(images), images, background)
+        depth = torch.where(is_static, background.log_depth.exp(), 0.0)
+        is_open = batch.valid[0].to(self.device) & ~is_static
+        return [
+            StaticDepth(*pair)
+            for pair in zip(views_of(depth[None], batch), views_of(is_open[None], batch), strict=True)
+        ]
 
     def _images(self, batch: FrameBatch) -> list[Float[Tensor, "B T 3 _ _"]]:
         """Return the images of every view at its own size, on the device."""

@@ -305,7 +305,7 @@ class Run:
             return
         try:
             self._prepare()
-            with self.open_chunks(self.plan, self.journal) as source, self.readers:
+            with self.open_chunks(self.cleaner.plan, self.journal) as source, self.readers:
                 predictions = ChunkPredictions(self.plan, source, self.journal, self.state.plan, self._replan)
                 held, memory = self._held(predictions)
                 queue = BoundedQueue(partial(self._stitch_and_write, held=held))

@@ -136,6 +136,14 @@ def sharpen_motion(
     return sharpened
 
 
+def shows_background(
+    dynamic: Float[Tensor, "T V H W"], images: Float[Tensor, "T V 3 H W"], background: Background
+) -> tuple[Float[Tensor, "T V H W"], Bool[Tensor, "T V H W"]]:
+    """Return the sharpened probability of motion, and the pixels that show a known background."""
+    sharpened = sharpen_motion(dynamic, images, background)
+    return sharpened, background.known & (sharpened <= DYNAMIC_THRESHOLD)
+
+
 def without_specks(dynamic: Float[Tensor, "H W"], min_area: float) -> Float[Tensor, "H W"]:
     """Return a probability of motion whose moving and static parts have at least `min_area` pixels each."""
     cleaned = dynamic.clone()

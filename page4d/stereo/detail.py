@@ -8,16 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-import cv2
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras, has_depth, pixel_grid, resize_intrinsics
-from page4d.geometry.pixels import PixelTransform, bounding_box, shared_canvas
+from page4d.geometry.pixels import PixelTransform, Region, covering_regions, resized_region, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, weighted_median
 from page4d.geometry.warp import compared_views, measure_agreement, sample
 from page4d.records import Predictions
@@ -27,69 +25,12 @@ from page4d.stereo.consensus import FusedBackground, recalibrated
 from page4d.stereo.edges import upsample
 from page4d.stereo.sweep import match_on_lines, sweep_around
 
-Region = tuple[slice, slice]
-"""Rows and columns."""
-
 Compared = Mapping[tuple[int, int], int] | None
 """Long side in px, of the larger picture, up to which pairs of views (the lower index first) are compared; others are
 not. None: all are, at any size."""
 
-_MIN_TILE, _MAX_TILES = 16, 32
-"""Smallest tile in px, and largest number of tiles along a side: parts in adjacent tiles are not separated."""
-
-_BOX_MARGIN = 16
-_OVERHEAD = 64 * 64
-"""Cost of a region in pixels: that of a box with a margin on every side, and of starting its operations."""
-
-
-def covering_regions(mask: Bool[Tensor, "H W"]) -> list[Region]:
-    """Return the regions that together contain all True pixels; none for an empty mask.
-
-    The boxes of connected parts are merged while one box costs no more than two.
-    """
-    side = max(_MIN_TILE, -(-max(mask.shape) // _MAX_TILES))
-    tiles = functional.max_pool2d(mask[None, None].to(torch.float32), side, ceil_mode=True)[0, 0] > 0
-    _, _, stats, _ = cv2.connectedComponentsWithStats(tiles.byte().cpu().numpy(), connectivity=8)
-    corner = stats[1:, [cv2.CC_STAT_TOP, cv2.CC_STAT_LEFT]]
-    extent = stats[1:, [cv2.CC_STAT_HEIGHT, cv2.CC_STAT_WIDTH]]
-    boxes = np.concatenate([corner, corner + extent], axis=1).astype(np.int64) * side
-    regions = []
-    for top, left, bottom, right in _merged(boxes):
-        inner = bounding_box(mask[top:bottom, left:right])
-        assert inner is not None
-        rows, columns = inner
-        regions.append((slice(top + rows.start, top + rows.stop), slice(left + columns.start, left + columns.stop)))
-    return regions
-
-
-def _merged(boxes: Int[np.ndarray, "N 4"]) -> list[list[int]]:
-    """Merge the pair of boxes (top, left, bottom, right) that saves the most, until none saves anything."""
-    while len(boxes) > 1:
-        union = np.concatenate(
-            [np.minimum(boxes[:, None, :2], boxes[:, :2]), np.maximum(boxes[:, None, 2:], boxes[:, 2:])], axis=2
-        )
-        cost = _cost(boxes)
-        saved = cost[:, None] + cost - _cost(union)
-        np.fill_diagonal(saved, -1)
-        first, second = np.unravel_index(saved.argmax(), saved.shape)
-        if saved[first, second] < 0:
-            break
-        boxes = np.concatenate([np.delete(boxes, [first, second], axis=0), union[first, second][None]])
-    found: list[list[int]] = boxes.tolist()
-    return found
-
-
-def _cost(boxes: Int[np.ndarray, "*batch 4"]) -> Int[np.ndarray, "*batch"]:
-    height, width = (boxes[..., 2 + axis] - boxes[..., axis] + 2 * _BOX_MARGIN for axis in (0, 1))
-    cost: Int[np.ndarray, "*batch"] = height * width + _OVERHEAD
-    return cost
-
-
 _FIRST_REACH, _REACH = 8, 5
 """Pixels in another image by which depth is refined: at the first level the error of the network counts."""
-
-_MARGIN = 8
-"""Pixels around a region that are refined with it, as context of windows and paths."""
 
 _MIN_RATIO = 1.2
 """Smallest ratio of the first level to the network's size."""
@@ -154,7 +95,7 @@ def raise_resolution(
             maps, weight = _source(coarse[view], previous)
             raised = _empty(size, like=weight)
             for region in needed:
-                part = _scaled(region, sizes[view], size)
+                part = resized_region(region, sizes[view], size)
                 sampled, known = upsample(maps, weight, guides[view], pictures[view][:, *part], positions[part])
                 log_depth = sampled[0]
                 if others := [other for other in range(len(coarse)) if _compares(compared, view, other, level_sizes)]:
@@ -249,18 +190,6 @@ def _at_sizes(cameras: Cameras, full: Sequence[tuple[int, int]], sizes: Sequence
     return Cameras(
         world_to_camera=cameras.world_to_camera, intrinsics=torch.stack(scaled), image_size=(height, width)
     )
-
-
-def _scaled(region: Region, full: tuple[int, int], size: tuple[int, int]) -> Region:
-    """Return a region at another size, with a margin."""
-    rows, columns = (
-        slice(
-            max(0, int(part.start * short / long) - _MARGIN),
-            min(short, -int(-part.stop * short // long) + _MARGIN),
-        )
-        for part, long, short in zip(region, full, size, strict=True)
-    )
-    return rows, columns
 
 
 def _positions(

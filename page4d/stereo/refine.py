@@ -6,7 +6,7 @@ from math import log
 from typing import NamedTuple, overload
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from page4d.geometry.alignment import (
@@ -34,6 +34,7 @@ from page4d.stereo.state import (
     HeldOutFit,
     Kept,
     RefinementState,
+    StaticDepth,
     held_out_patches,
     measure_held_out,
     predicted_depth,
@@ -67,6 +68,10 @@ _SWEPT_DEPTH = 0.5
 _GUIDED_REDUCTIONS = (2, 2, 1)
 """Reduction of the images in the rounds of guided matching and adjustment: cameras that are far off need the wider
 reach of small images, their last correction the sharpness of whole ones."""
+
+_GUIDED_ROUNDS_KNOWN_CAMERAS = 1
+"""Of these rounds, those under known cameras, where the plane sweep of pixels follows: more change no figure by more
+than noise does (tabletop, arcs and rings)."""
 
 _CONFIDENCE_POWER = 1.25
 """The prior sigma of log depth is divided by this power of the confidence."""
@@ -123,16 +128,17 @@ def refinement_of(
     images: Images,
     conditioning: Conditioning = NO_CONDITIONING,
     descriptors: DenseDescriptors | None = None,
+    static: Sequence[StaticDepth] | None = None,
 ) -> Refinement:
     """Refine the output of a network, with the record of what was kept; unchanged if the network has no matching.
 
-    Under known cameras, depth is also refined by `descriptors`.
+    Under known cameras, depth is also refined by `descriptors`, and of `static` views only where it is open.
     """
     config = network.config
     if config.matches is None:
         return Refinement(output)
     return run_refinement(
-        output, config.patch_size, config.matches.finer, conditioning, images, descriptors=descriptors
+        output, config.patch_size, config.matches.finer, conditioning, images, descriptors=descriptors, static=static
     )
 
 
@@ -147,6 +153,7 @@ def run_refinement(
     priors: Priors = _PRIORS,
     sigma_cells: float = _SIGMA_CELLS,
     descriptors: DenseDescriptors | None = None,
+    static: Sequence[StaticDepth] | None = None,
 ) -> Refinement:
     """Refine cameras and depth; unchanged without matches.
 
@@ -155,7 +162,7 @@ def run_refinement(
     adjusted ones, so that both can be compared; but depth, in the unit of the adjusted cameras, is the one that fits
     known cameras.
     """
-    state = _initial_state(output, patch_size, finer, conditioning, images, priors, sigma_cells, descriptors)
+    state = _initial_state(output, patch_size, finer, conditioning, images, priors, sigma_cells, descriptors, static)
     if state is None:
         return Refinement(output)
     for step in STEPS:
@@ -172,6 +179,7 @@ def _initial_state(
     priors: Priors,
     sigma_cells: float,
     descriptors: DenseDescriptors | None,
+    static: Sequence[StaticDepth] | None,
 ) -> RefinementState | None:
     views = view_predictions(output, patch_size)
     pose, intrinsics = output.world_to_camera, output.intrinsics
@@ -190,6 +198,7 @@ def _initial_state(
         matches=network_correspondences(views, pose.shape[1], sigma_cells * patch_size / finer),
         priors=priors,
         descriptors=descriptors,
+        static=None if static is None else tuple(static),
     )
     return RefinementState(
         evidence=evidence,
@@ -241,21 +250,50 @@ def adjust_cameras(state: RefinementState) -> RefinementState:
 
 
 def fit_known_cameras(state: RefinementState) -> RefinementState:
-    """Fit patch depth to known cameras by a feature sweep and guided rounds; skipped without poses or baseline."""
+    """Fit patch depth to known cameras by a feature sweep and guided matches; skipped without poses or baseline.
+
+    Static pixels take their known depth.
+    """
     evidence, known = state.evidence, state.evidence.known_cameras
     scale = None if known is None else _scale_between(state.cameras, known)
     if known is None or scale is None:
         return state
     scale, depth = _without_wrong_cameras(state, known, scale)
-    fixed = replace(evidence.priors, rotation_rad=0.0, position=0.0)
-    depth = adjust_bundle(known, depth * scale, evidence.matches, fixed).depth
+    fixed, patches = replace(evidence.priors, rotation_rad=0.0, position=0.0), evidence.open_patches
+    depth = _fitted(known, depth * scale, evidence.matches.of_pixels(patches), fixed, patches)
     depth = sweep_features(evidence.views, known, depth)
     tighter = replace(fixed, log_depth=_SWEPT_DEPTH * fixed.log_depth)
-    for reduction in _rounds(evidence):
-        guided = _guided_correspondences(evidence, known, depth, reduction)
-        depth = adjust_bundle(known, depth, guided, tighter).depth
+    for reduction in _rounds(evidence)[:_GUIDED_ROUNDS_KNOWN_CAMERAS]:
+        guided = _guided_correspondences(evidence, known, depth, reduction, patches)
+        depth = _fitted(known, depth, guided, tighter, patches)
     correction = upsample_patches(evidence, depth / scale)
+    if evidence.static is not None:
+        triples = zip(evidence.views, evidence.static, correction, strict=True)
+        correction = tuple(
+            torch.where(static.depth > 0, (static.depth / scale[..., None] / view.depth[:, :, 0]).log().to(own), own)
+            for view, static, own in triples
+        )
     return replace(state, log_correction=correction, rig=known, scale=scale, rig_is_known=True)
+
+
+def _fitted(
+    cameras: Cameras,
+    depth: Float[Tensor, "B N P"],
+    correspondences: Correspondences,
+    priors: Priors,
+    patches: Int[Tensor, "N Q"] | None,
+) -> Float[Tensor, "B N P"]:
+    """Return the depth of patches, that of some of them, or of all, adjusted to their correspondences."""
+    if patches is None:
+        return adjust_bundle(cameras, depth, correspondences, priors).depth
+    if not patches.shape[1]:
+        return depth
+    index = patches.expand(len(depth), -1, -1)
+    priors = replace(
+        priors, log_depth=torch.as_tensor(priors.log_depth).to(depth).expand(depth.shape).gather(2, index)
+    )
+    found = adjust_bundle(cameras, depth.gather(2, index), correspondences, priors)
+    return depth.scatter(2, index, found.depth)
 
 
 def sweep_pixels(state: RefinementState) -> RefinementState:
@@ -264,8 +302,11 @@ def sweep_pixels(state: RefinementState) -> RefinementState:
     images = evidence.comparable_images
     if images is None or not state.has_cameras:
         return state
-    descriptors = evidence.descriptors.of(images) if evidence.descriptors and state.rig_is_known else None
-    swept = sweep_planes(evidence.views, images, state.rig_by_time, state.rig_depth, state.rig_is_known, descriptors)
+    regions = [static.regions for static in evidence.static] if evidence.static and state.rig_is_known else None
+    descriptors = evidence.descriptors.of(images, regions) if evidence.descriptors and state.rig_is_known else None
+    swept = sweep_planes(
+        evidence.views, images, state.rig_by_time, state.rig_depth, state.rig_is_known, descriptors, regions
+    )
     return state.corrected(swept).chosen(state.cameras_hold, state)
 
 
@@ -306,12 +347,17 @@ def _rounds(evidence: EvidenceLevel) -> tuple[int, ...]:
 
 
 def _guided_correspondences(
-    evidence: EvidenceLevel, cameras: Cameras, patch_depth: Float[Tensor, "B N P"], reduction: int
+    evidence: EvidenceLevel,
+    cameras: Cameras,
+    patch_depth: Float[Tensor, "B N P"],
+    reduction: int,
+    patches: Int[Tensor, "N Q"] | None = None,
 ) -> Correspondences:
     """Return guided matches near the projections by these cameras and depths."""
     assert evidence.images is not None
     by_time, depth = cameras.by_time(evidence.num_times), predicted_depth(evidence, patch_depth)
-    return guided_correspondences(evidence.matches, evidence.views, evidence.images, by_time, depth, reduction)
+    matches = evidence.matches.of_pixels(patches)
+    return guided_correspondences(matches, evidence.views, evidence.images, by_time, depth, reduction, patches)
 
 
 def _scale_between(cameras: Cameras, known: Cameras) -> Float[Tensor, "B one one"] | None:

@@ -9,15 +9,30 @@ from math import pi
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras
+from page4d.geometry.pixels import Region, covering_regions, resized_region
 from page4d.stereo.bundle_adjustment import BundleAdjustment, Correspondences, NormalEquations, Priors
-from page4d.stereo.correspondences import RADIUS, match_guided
+from page4d.stereo.correspondences import RADIUS, first_chosen, match_guided
 from page4d.stereo.descriptors import DenseDescriptors
 from page4d.stereo.views import ViewPrediction, neighbour_views
+
+
+class StaticDepth(NamedTuple):
+    """Depth of the static pixels of a view in the unit of known cameras, 0 elsewhere, and the pixels to refine."""
+
+    depth: Float[Tensor, "B T H W"]
+    is_open: Bool[Tensor, "B T H W"]
+
+    @property
+    def regions(self) -> list[Region]:
+        """Regions of the image that contain all pixels to refine, of all instants, with a margin."""
+        mask = self.is_open.flatten(0, 1).any(dim=0)
+        size = (mask.shape[0], mask.shape[1])
+        return [resized_region(region, size, size) for region in covering_regions(mask)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +41,7 @@ class EvidenceLevel:
 
     `images` are the views' images in [0, 1] if they may be compared, also by `descriptors`. `prior_cameras` [B, N]
     and `prior_depth` of patches are the network's, with known intrinsics if they are given. `known_cameras` [B, N]
-    are those of a calibration with poses.
+    are those of a calibration with poses. Under these, only the open pixels of `static` are refined.
     """
 
     views: tuple[ViewPrediction, ...]
@@ -37,6 +52,20 @@ class EvidenceLevel:
     matches: Correspondences
     priors: Priors
     descriptors: DenseDescriptors | None = None
+    static: tuple[StaticDepth, ...] | None = None
+
+    @property
+    def open_patches(self) -> Int[Tensor, "N Q"] | None:
+        """Patches with pixels to refine, and others after them, as many of each image; None: all."""
+        if self.static is None:
+            return None
+        masks = []
+        for view, static in zip(self.views, self.static, strict=True):
+            is_open = static.is_open.flatten(0, 1).any(dim=0).to(torch.float32)
+            masks.append(functional.max_pool2d(is_open[None], view.patch_size).flatten() > 0)
+        most = self.prior_depth.shape[-1]
+        padded = torch.stack([functional.pad(mask, (0, most - len(mask))) for mask in masks])
+        return first_chosen(padded).repeat(self.num_times, 1)
 
     @property
     def num_times(self) -> int:
@@ -110,7 +139,10 @@ class RefinementState:
         return self.rig.by_time(self.evidence.num_times)
 
     def corrected(self, log_factors: Sequence[Float[Tensor, "B T _ _"]]) -> "RefinementState":
-        """Multiply the depth of every view by factors given as logarithms."""
+        """Multiply the depth of every view by factors given as logarithms; known static depth stays."""
+        if self.evidence.static is not None and self.rig_is_known:
+            fixed = (static.depth > 0 for static in self.evidence.static)
+            log_factors = [more.masked_fill(one, 0.0) for more, one in zip(log_factors, fixed, strict=True)]
         pairs = zip(self.log_correction, log_factors, strict=True)
         return replace(self, log_correction=tuple(one + more.to(one) for one, more in pairs))
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays, crop_intrinsics, normalize_pixels
+from page4d.geometry.pixels import Region
 from page4d.geometry.warp import (
     WarpedPixels,
     compared_views,
@@ -144,8 +145,9 @@ def sweep_planes(
     depth: Sequence[Float[Tensor, "B T _ _"]],
     cameras_are_known: bool = True,
     descriptors: Sequence[Float[Tensor, "B T C _ _"]] | None = None,
+    regions: Sequence[Sequence[Region]] | None = None,
 ) -> list[Float[Tensor, "B T _ _"]]:
-    """Return the posterior mean of the log factor of every pixel's depth.
+    """Return the posterior mean of the log factor of every pixel's depth; outside of the `regions` of a view it is 0.
 
     `cameras` are [B, T, V], in the unit of depth; images are in [0, 1]. Each image is compared with those of its
     instant that the network matched it with. Windows are slanted as the given depth and compared by the NCC of their
@@ -163,30 +165,38 @@ def sweep_planes(
     corrections, sigmas = [], [_SIGMA / view.confidence for view in views]
     for place, (own, sigma) in enumerate(zip(depth, sigmas, strict=True)):
         others = matched_views(views, place)
-        correction = torch.empty_like(own)
-        at_once = max(1, _MAX_SCORES // (own[:, 0].numel() * count))
-        for start in range(0, own.shape[1], at_once):
-            part = slice(start, start + at_once)
-            prior = sigma[:, part].to(hypotheses).flatten(0, 1)
+        correction = torch.zeros_like(own)
+        whole = [(slice(0, own.shape[2]), slice(0, own.shape[3]))]
+        parts = [
+            (slice(start, start + at_once), region)
+            for region in (whole if regions is None else regions[place])
+            for at_once in [max(1, _MAX_SCORES // (own[:, 0, *region].numel() * count))]
+            for start in range(0, own.shape[1], at_once)
+        ]
+        for part, (rows, columns) in parts:
+            area = (slice(None), part, rows, columns)
+            prior = sigma[area].to(hypotheses).flatten(0, 1)
             score = -(hypotheses[:, None] / prior[..., None, :]).square() / 2
-            source = Windows.of(images[place][:, part].flatten(0, 1))
+            source = Windows.of(images[place][:, part, :, rows, columns].flatten(0, 1))
             for other in others:
                 target = images[other][:, part].flatten(0, 1)
                 from_camera, to_camera = (
                     cameras[:, part, view].map(lambda values: values.flatten(0, 1)) for view in (place, other)
                 )
+                intrinsics = crop_intrinsics(from_camera.intrinsics, columns.start, rows.start)
+                from_camera = replace(from_camera, intrinsics=intrinsics)
                 factors = hypotheses.exp()[:, None, None]
-                found = correlate(source, target, from_camera, to_camera, own[:, part].flatten(0, 1), factors)
+                found = correlate(source, target, from_camera, to_camera, own[area].flatten(0, 1), factors)
                 score.add_(found.sub_(_MIN_CORRELATION).clamp_(min=0), alpha=weight)
                 if descriptors is not None:
                     described, compared = (
                         DescribedImages.of(part, cameras[:, :, view], descriptors[view], depth[view], sigmas[view])
                         for view in (place, other)
                     )
-                    score.add_(similarity(described, compared, hypotheses.exp()))
+                    score.add_(similarity(described, compared, hypotheses.exp())[:, rows, :, columns])
             aggregated = aggregate_scores(score, penalty, _MAX_PENALTY)
             mean = (aggregated.softmax(dim=2) * hypotheses[:, None]).sum(dim=2)
-            correction[:, part] = mean.view_as(correction[:, part])
+            correction[area] = mean.view_as(correction[area])
         corrections.append(correction)
     return corrections
 

@@ -1,6 +1,7 @@
 """Checks that run on the fake device and compare with the CPU; started by `test_fake_device.py`."""
 
 from dataclasses import fields, is_dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from page4d.run.reconstruct import reconstruct
 from page4d.run.run import BoundedQueue
 from page4d.stereo.descriptors import DenseDescriptors
 from page4d.stereo.refine import refinement_of
+from page4d.stereo.state import StaticDepth
 from page4d.weights.loading import load
 from tests.fake_device.device import FAKE_DEVICE, FakeDeviceTensor, counted_waits, fake_device
 from tests.networks.small_networks import DEMO_LIKE, OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, demo_like, fill_zeros
@@ -166,8 +168,9 @@ def rig_conditioning(name: str, truth: GroundTruth, views: int) -> Conditioning:
     return Conditioning(world_to_camera=pose, intrinsics=rig.intrinsics)
 
 
-@pytest.mark.parametrize("views", [1, 3])
-@pytest.mark.parametrize("cameras", ["predicted", "known", "wrong"])
+@pytest.mark.parametrize(
+    ("cameras", "views"), [*product(("predicted", "known", "wrong"), (1, 3)), ("known, static background", 3)]
+)
 def test_refinement_stays_on_the_device(cameras: str, views: int) -> None:
     """Nothing is copied to the CPU, and few values become Python numbers."""
     truth = sample_truth(SEEDS[:1], RIG)
@@ -175,11 +178,17 @@ def test_refinement_stays_on_the_device(cameras: str, views: int) -> None:
     given = rig_conditioning(cameras, truth, views)
     with torch.no_grad():
         output = tested(images)
-    expected = refinement_of(tested, RigOutput.of(output), images, given, COLORS).output.outputs[0]
+    static = None
+    if "static" in cameras:
+        depth = truth.depth.clone()
+        depth[..., 8:24, 8:32] = 0
+        static = tuple(StaticDepth(one, one == 0) for one in depth.unbind(2))
+    expected = refinement_of(tested, RigOutput.of(output), images, given, COLORS, static).output.outputs[0]
     with fake_device():
-        own, *record = to_device((output, images, given))
+        own, *record, shown = to_device((output, images, given, static and tuple(map(tuple, static))))
         with counted_waits() as waits:
-            found = refinement_of(tested, RigOutput.of(own), *record, COLORS).output.outputs[0]
+            shown = shown and [StaticDepth(*pair) for pair in shown]
+            found = refinement_of(tested, RigOutput.of(own), *record, COLORS, shown).output.outputs[0]
         assert waits["copies"] == 0
         assert waits["numbers"] + waits["sizes"] < 120  # two per pair of views and round of matching, and a few
         for name in ("world_to_camera", "intrinsics", "depth"):

@@ -9,7 +9,7 @@ import torch
 from kornia.feature import XFeat
 from safetensors.torch import save_file
 
-from page4d.choices import ExistingOutput, Poses, TimeEncoding
+from page4d.choices import DepthSize, ExistingOutput, Poses, TimeEncoding
 from page4d.errors import UsageError
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
@@ -22,7 +22,10 @@ from page4d.run.plan import plan_run
 from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, times_in_frames
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch, open_batches
+from page4d.stereo.background import Background
 from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
+from page4d.stereo.refine import refinement_of
+from page4d.stereo.state import StaticDepth
 
 CAPTURE = SyntheticCapture(seed=3, num_views=2, num_times=7, image_size=(28, 42), spacing_deg=20)
 SETTINGS = ReconstructSettings(chunk=3, overlap=1, poses=Poses.PREDICTED, preview=False)
@@ -168,7 +171,7 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
     monkeypatch.setattr("page4d.run.predictor.refinement_of", refinement)
     with open_batches(scene, 42, 14) as reader, pytest.raises(UsageError, match="refined"):
         found.predict(reader.read(0, 2))
-    assert refinement.call_args.args[-1] is found.descriptors
+    assert refinement.call_args.args[-2:] == (found.descriptors, None)
     uncalibrated = replace(scene, calibration=None, views=[replace(view, camera=None) for view in scene.views])
     alone = replace(scene, views=scene.views[:1])
     cases = ((scene, found), (scene, plain), (uncalibrated, found), (alone, found))
@@ -177,3 +180,40 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
     assert plans[0].forecast.peak_bytes(3) > plans[1].forecast.peak_bytes(3)
     with pytest.raises(UsageError, match=r"differs: descriptors\)"):
         reconstruct(scene, found, out=out, settings=settings, existing=ExistingOutput.RESUME)
+
+
+def test_pixels_that_show_the_background_are_not_refined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a background is known, in all chunks after it; masks leave a corner open, the right edge has none."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    predictor = NetworkPredictor(
+        network=without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8))), device=CPU
+    )
+    size = (CAPTURE.num_views, *CAPTURE.image_size)
+    plain = torch.full(size, 0.5)
+    known = torch.ones(size, dtype=torch.bool)
+    known[..., -1] = False
+    background = Background(
+        log_depth=plain, spread=plain, confidence=plain, color=plain[:, None], color_std=plain, known=known
+    )
+    given: list[list[StaticDepth] | None] = []
+
+    def refinement(network, output, images, conditioning, descriptors, static):
+        given.append(static)
+        return refinement_of(network, output, images, conditioning, descriptors, static)
+
+    monkeypatch.setattr("page4d.run.predictor.refinement_of", refinement)
+    moving = torch.zeros(1, 2, *size)
+    moving[..., :5, :6] = 1
+    with open_batches(CAPTURE.scene(), 42, 14) as reader:
+        batch = reader.read(0, 2)
+    gray = replace(batch, images=torch.full_like(batch.images, 0.5), dynamic=moving)
+    without_motion = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8), mask=None))
+    replace(predictor, network=without_motion, background=background).predict(gray)
+    for depth, is_open in given.pop() or ():
+        assert is_open[..., :5, :6].all()
+        assert is_open[..., -1].all()
+        assert not is_open[..., 5:, :-1].any()
+        torch.testing.assert_close(depth, ~is_open * torch.tensor(0.5).exp())
+    settings = replace(SETTINGS, poses=Poses.INPUT, depth_size=DepthSize.NETWORK)
+    reconstruct(CAPTURE.scene(), predictor.with_settings(settings), out=tmp_path / "out", settings=settings)
+    assert [static is None for static in given] == [True, False, False, False]

@@ -129,6 +129,18 @@ def test_what_all_descriptors_share_is_subtracted() -> None:
         torch.testing.assert_close(one.norm(dim=2), torch.ones_like(one[:, :, 0]))
 
 
+def test_outside_of_regions_the_first_instant_is_described() -> None:
+    images = [torch.rand(1, 2, 3, *size, generator=torch.Generator().manual_seed(0)) for size in ((24, 32), (40, 30))]
+    descriptors = DenseDescriptors(lambda pictures: (functional.avg_pool2d(pictures, 8) + 1,), "0" * 64)
+    whole = [descriptors._map(image, None) for image in images]
+    regions = [[(slice(10, 20), slice(3, 14))], []]
+    found = [descriptors._map(image, own) for image, own in zip(images, regions, strict=True)]
+    assert all(torch.equal(one[:, 0], other[:, 0]) for one, other in zip(found, whole, strict=True))
+    torch.testing.assert_close(found[0][:, 1, :, 24:52, 4:36], whole[0][:, 1, :, 24:52, 4:36])  # cells of 32 px
+    found[0][:, 1, :, 24:52, 4:36] = found[0][:, 0, :, 24:52, 4:36]
+    assert all(torch.equal(one[:, 1], one[:, 0]) for one in found)
+
+
 def test_the_network_is_that_of_the_fetched_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert dense_descriptors(CPU) is None

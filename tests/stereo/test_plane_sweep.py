@@ -14,6 +14,7 @@ from page4d.networks.config_parts import MatchTarget
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
 from page4d.stereo.refine import run_refinement
+from page4d.stereo.state import StaticDepth
 from page4d.stereo.sweep import sweep_planes
 from page4d.stereo.views import ViewPrediction
 from tests.stereo.synthetic_rigs import (
@@ -147,6 +148,20 @@ def test_views_of_different_sizes_are_compared(truth: GroundTruth, cameras: Came
         assert ((one - other).abs() < 0.02).float().mean() > 0.75
 
 
+def test_only_regions_are_swept(truth: GroundTruth, cameras: Cameras) -> None:
+    """The middle of a region has the depth of the whole sweep, the rest of the image none."""
+    whole = sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth))
+    rows, columns = slice(8, 56), slice(16, 72)
+    found = sweep_planes(
+        views_of(truth), images_of(truth), cameras, initial(truth), regions=[[(rows, columns)], [], [(rows, columns)]]
+    )
+    for view in (0, 2):
+        middle = (..., slice(16, 48), slice(24, 64))
+        assert ((found[view] - whole[view])[middle].abs() < 0.02).float().mean() > 0.9
+        found[view][..., rows, columns] = 0
+    assert not torch.stack(found).any()
+
+
 def test_refined_depth_of_known_cameras_is_more_accurate_with_images(truth: GroundTruth) -> None:
     matches = true_matches(truth)
     noise = 0.07 * torch.randn(matches.expected.shape, generator=torch.Generator().manual_seed(0))  # about 3 px
@@ -174,3 +189,30 @@ def test_refined_depth_of_known_cameras_is_more_accurate_with_images(truth: Grou
     )
     separate = run_refinement(rig, PATCH, FINER, conditioning, images_of(truth)).output
     torch.testing.assert_close(torch.cat([view.depth for view in separate.views], dim=2), with_images.depth)
+
+
+def test_known_static_depth_is_kept_and_open_pixels_are_as_accurate(truth: GroundTruth) -> None:
+    output = NetworkOutput(
+        world_to_camera=truth.cameras.world_to_camera.double(),
+        intrinsics=truth.cameras.intrinsics.double(),
+        depth=filled_depth(truth) * torch.linspace(0.85, 1.15, SIZE[1]),
+        depth_confidence=torch.full_like(truth.depth, 2.0),
+        matches=true_matches(truth),
+    )
+    known = Conditioning(world_to_camera=truth.cameras.world_to_camera, intrinsics=truth.cameras.intrinsics)
+    is_open = torch.zeros_like(truth.depth, dtype=torch.bool)
+    is_open[:, :, :2, 16:48, 24:64] = True  # nothing in the last view
+
+    def depth_of(static: list[StaticDepth] | None) -> Tensor:
+        found = run_refinement(RigOutput.of(output), PATCH, FINER, known, truth.images, static=static)
+        return found.output.outputs[0].depth * found.rig_scale[:, None, None, None, None]
+
+    maps = zip(is_open.unbind(2), filled_depth(truth).unbind(2), strict=True)
+    static = [StaticDepth(torch.where(mask, 0.0, depth), mask) for mask, depth in maps]
+    partly, whole = depth_of(static), depth_of(None)
+    compared = is_open & (truth.depth > 0)
+    errors = [(depth / truth.depth).log()[compared].abs().mean() for depth in (partly, whole, output.depth)]
+    assert errors[0] < min(1.05 * errors[1], 0.9 * errors[2])
+    torch.testing.assert_close(partly[~is_open].float(), filled_depth(truth)[~is_open])
+    closed = [one._replace(is_open=torch.zeros_like(one.is_open)) for one in static]
+    torch.testing.assert_close(depth_of(closed)[~is_open], partly[~is_open])

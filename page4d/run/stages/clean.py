@@ -211,6 +211,17 @@ class Cleaner(Stage[CleaningState]):
         self.decided = CleaningState(has_background=self._background is not None)
         return {} if self._background is None else {_BACKGROUND: self._background.tensors()}
 
+    @property
+    def plan(self) -> RunPlan:
+        """The plan of the chunks, whose predictor refines no pixels that show the background.
+
+        Only calibrated cameras keep its unit from chunk to chunk.
+        """
+        predictor, world = self._plan.predictor, self._plan.world
+        if self._background is None or not world.is_fixed or not isinstance(predictor, NetworkPredictor):
+            return self._plan
+        return replace(self._plan, predictor=replace(predictor, background=self._background))
+
     def _predict_background(self) -> None:
         """Predict instants that are spread over the whole scene, and fuse them.
 
