@@ -385,9 +385,12 @@ class _Calibrated:
     def result(self) -> BoardCalibration:
         """Place and adjust the cameras, without those that do not fit, and describe them."""
         if not self.shared:
+            where = " of the scene, only in those for lenses" if self.alone else ""
             raise InputError(
-                f"the board {self.board} is found in no picture",
-                "check ⟨board⟩: a chessboard is given by its inner corners, others by squares or markers",
+                f"the board {self.board} is found in no picture{where}",
+                _FILM_HINT
+                if where
+                else "check ⟨board⟩: a chessboard is given by its inner corners, others by squares or markers",
             )
         if all(view in self.reasons for view in range(len(self.names))):
             raise InputError(

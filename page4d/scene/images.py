@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -279,9 +279,9 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFold
     """Time images by the frame numbers in their names, so that a missing image leaves a gap.
 
     The step of the numbers is the greatest common divisor of all differences or, of ticks of a clock that are about
-    equally spaced, the median difference. Returns the numbered sources and the start time of each on a common clock
-    in seconds, None if every camera has numbers of its own. Numbers that are too sparse are not used, and none if
-    every folder has one image.
+    equally spaced, the median difference. Sparse numbers that views have in common, of frames picked from videos,
+    count in their order. Returns the numbered sources and the start time of each on a common clock in seconds, None
+    if every camera has numbers of its own. Other sparse numbers are not used, and none if every folder has one image.
     """
     numbered = [(source, source.numbers) for source in sources if source.numbers]
     numbers = [of_view for _, of_view in numbered]
@@ -296,14 +296,26 @@ def time_by_number(sources: Sequence[ImageFolderSource]) -> list[tuple[ImageFold
         is_sparse = longest < _MIN_DENSITY * ((last - first) / step + 1)
         ticks = [np.array([number - first for number in of_view], dtype=np.float64) for of_view in numbers]
         if is_sparse or longest < _MIN_TICKS or not all(map(are_periodic, ticks)):
-            others = [each for each, _ in numbered] if len(numbered) > 1 else []
-            return [(source, None) for each in others for source, _ in time_by_number([each])]
+            if not _are_shared(numbers):
+                others = [each for each, _ in numbered] if len(numbered) > 1 else []
+                return [(source, None) for each in others for source, _ in time_by_number([each])]
+            order = {number: place for place, number in enumerate(sorted({*chain(*numbers)}))}
+            numbered = [(source, tuple(order[number] for number in of_view)) for source, of_view in numbered]
+            first, step = 0, 1
     timed: list[tuple[ImageFolderSource, float | None]] = []
     for source, of_view in numbered:
         # Numbers of more than 15 digits are no exact doubles.
         counts = np.array([(number - first) / step for number in of_view]) / source.fps
         timed.append((replace(source, frame_times=counts - counts[0]), float(counts[0])))
     return timed
+
+
+def _are_shared(numbers: Sequence[Sequence[int]]) -> bool:
+    """Return whether every view shares half of its frame numbers, or of those of another view, with that one."""
+    sets = [{*of_view} for of_view in numbers]
+    return all(
+        any(2 * len(own & other) >= min(len(own), len(other)) for other in sets if other is not own) for own in sets
+    )
 
 
 def content_notices(sources: Sequence[ImageFolderSource]) -> list[Notice]:

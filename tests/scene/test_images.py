@@ -81,9 +81,26 @@ def test_views_of_different_rate_are_paired_by_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "second", "common"),
+    [
+        ([0, 50, 200, 350, 900], [50, 200, 900, 2000], [50, 200, 900]),
+        ([0, 100, 200, 300, 1070], [300, 1070], [300, 1070]),
+        ([5 + n**3 for n in range(9)], [5 + n**3 for n in range(9)], [5 + n**3 for n in range(9)]),
+    ],
+)
+def test_frames_picked_from_videos_are_paired_by_number(
+    first: list[int], second: list[int], common: list[int], tmp_path: Path
+) -> None:
+    numbered(tmp_path / "a", first)
+    numbered(tmp_path / "b", second)
+    scene = open_scene(tmp_path, image_fps=30)
+    assert counts(scene).tolist() == [[number, number] for number in common]
+    assert "without regular frame numbers" not in texts(scene)
+
+
+@pytest.mark.parametrize(
     "names",
     [
-        {f"{1699999999123456 + 33337 * n**3}.png": n for n in range(9)},
         {f"frame_{letter}.png": n for n, letter in enumerate("abcdefghi")},
         {f"{n}.{suffix}": n for n, suffix in zip([1, 1, 2, 3], ["png", "bmp", "png", "png"], strict=True)},
     ],
