@@ -260,12 +260,14 @@ def fit_known_cameras(state: RefinementState) -> RefinementState:
         return state
     scale, depth = _without_wrong_cameras(state, known, scale)
     fixed, patches = replace(evidence.priors, rotation_rad=0.0, position=0.0), evidence.open_patches
-    depth = _fitted(known, depth * scale, evidence.matches.of_pixels(patches), fixed, patches)
-    depth = sweep_features(evidence.views, known, depth)
-    tighter = replace(fixed, log_depth=_SWEPT_DEPTH * fixed.log_depth)
-    for reduction in _rounds(evidence)[:_GUIDED_ROUNDS_KNOWN_CAMERAS]:
-        guided = _guided_correspondences(evidence, known, depth, reduction, patches)
-        depth = _fitted(known, depth, guided, tighter, patches)
+    depth = depth * scale
+    if patches is None or patches.shape[1]:
+        depth = _fitted(known, depth, evidence.matches.of_pixels(patches), fixed, patches)
+        depth = sweep_features(evidence.views, known, depth)
+        tighter = replace(fixed, log_depth=_SWEPT_DEPTH * fixed.log_depth)
+        for reduction in _rounds(evidence)[:_GUIDED_ROUNDS_KNOWN_CAMERAS]:
+            guided = _guided_correspondences(evidence, known, depth, reduction, patches)
+            depth = _fitted(known, depth, guided, tighter, patches)
     correction = upsample_patches(evidence, depth / scale)
     if evidence.static is not None:
         triples = zip(evidence.views, evidence.static, correction, strict=True)
@@ -286,8 +288,6 @@ def _fitted(
     """Return the depth of patches, that of some of them, or of all, adjusted to their correspondences."""
     if patches is None:
         return adjust_bundle(cameras, depth, correspondences, priors).depth
-    if not patches.shape[1]:
-        return depth
     index = patches.expand(len(depth), -1, -1)
     priors = replace(
         priors, log_depth=torch.as_tensor(priors.log_depth).to(depth).expand(depth.shape).gather(2, index)
