@@ -261,11 +261,18 @@ class _Check:
         self.pairs = [pair for pair in combinations(range(len(self.names)), 2) if pair in self.shared]
         self.given = {pair: self.score(pair, self.cameras) for pair in self.pairs}
 
-    def add_texture(self, source: TextureSource) -> None:
-        """Use texture, in place of people, for the pairs that it determines, until all cameras are confirmed."""
-        others, open_views = [mistake.cameras for mistake in _other_lenses(self.cameras)], self.unconfirmed()
-        for pair in choose_pairs(source.affinity()):
-            if (pair in self.shared and self.is_texture(pair)) or not open_views & {*pair}:
+    def add_texture(self, source: TextureSource) -> bool:
+        """Use texture, in place of people, for the pairs that it determines, and return whether there are any.
+
+        Not for pairs of confirmed cameras, unless some pair does not fit.
+        """
+        is_used, open_views = False, self.unconfirmed()
+        others = [mistake.cameras for mistake in _other_lenses(self.cameras)]
+        pairs = [
+            pair for pair in choose_pairs(source.affinity()) if pair not in self.shared or not self.is_texture(pair)
+        ]
+        for pair in sorted(pairs, key=lambda pair: not open_views & {*pair}):
+            if not open_views & {*pair} and min(self.given.values(), default=1.0) >= MIN_FIT:
                 continue
             found = _as_given(source, pair, self.cameras) or _determined(source, pair, self.cameras)
             found = found or next(filter(None, (_as_given(source, pair, cameras) for cameras in others)), None)
@@ -273,7 +280,8 @@ class _Check:
                 for views in (pair, pair[::-1]):
                     self.shared[views] = _of_texture(found, (self.cameras[view].lens for view in views), views)
                 self._compare()
-                open_views = self.unconfirmed()
+                is_used, open_views = True, self.unconfirmed()
+        return is_used
 
     def score(self, pair: Pair, cameras: Sequence[RigCamera], scale: float = 1.0) -> float:
         return self.shared[pair].score(cameras[pair[0]], cameras[pair[1]], scale)
@@ -418,8 +426,7 @@ def check_calibration(
         finding = _fault(check, progress)
         for source in textures:
             if (finding is None or finding.certainty == "likely") and check.unconfirmed():
-                check.add_texture(source)
-                finding = _fault(check, progress)
+                finding = _fault(check, progress) if check.add_texture(source) else finding
         finding = finding or _contradicted(check)
         findings = [] if finding is None else [finding]
     return CalibrationCheckRecord(

@@ -82,34 +82,35 @@ def mean_score(camera: RigCamera, cameras: Sequence[RigCamera], shared: Shared, 
 
 
 def _best(cameras: Sequence[RigCamera], shared: Shared, starts: Sequence[RigCamera], free_center: bool) -> RigCamera:
-    ranked = sorted(starts, key=lambda start: -mean_score(start, cameras, shared, _WIDE))
-    fitted = [_refined(start, cameras, shared, free_center) for start in ranked[:_NUM_STARTS]]
-    return max(fitted, key=lambda camera: mean_score(camera, cameras, shared))
+    """Refine the best starts at the wide scale, and the best of these at the narrow ones."""
+    kept = sorted(starts, key=lambda start: -mean_score(start, cameras, shared, _WIDE))[:_NUM_STARTS]
+    for scale in _SCALES:
+        refined = [_refined(start, cameras, shared, free_center, scale) for start in kept]
+        kept = [max(refined, key=lambda camera: mean_score(camera, cameras, shared))]
+    return kept[0]
 
 
-def _refined(camera: RigCamera, cameras: Sequence[RigCamera], shared: Shared, free_center: bool) -> RigCamera:
+def _refined(
+    camera: RigCamera, cameras: Sequence[RigCamera], shared: Shared, free_center: bool, scale: float
+) -> RigCamera:
     centers = np.stack([cameras[other].center for other in shared])
     unit = float(np.linalg.norm(centers - camera.center, axis=-1).mean()) or 1.0
-    for scale in _SCALES:
-        points = {other: _matched(pair, camera, cameras[other]).points() for other, pair in shared.items()}
+    points = {other: _matched(pair, camera, cameras[other]).points() for other, pair in shared.items()}
 
-        def moved(step: Array, start: RigCamera = camera) -> RigCamera:
-            center = start.center + unit * step[3:] if free_center else start.center
-            return start.placed(Rotation.from_rotvec(step[:3]).as_matrix() @ start.rotation, center)
+    def moved(step: Array) -> RigCamera:
+        center = camera.center + unit * step[3:] if free_center else camera.center
+        return camera.placed(Rotation.from_rotvec(step[:3]).as_matrix() @ camera.rotation, center)
 
-        def residuals(step: Array, points: Mapping[int, tuple[Array, Array, Array]] = points) -> Array:
-            candidate, parts = moved(step), []
-            for other, (own, others, weights) in points.items():
-                pose = relative_pose_of(candidate.world_to_camera, cameras[other].world_to_camera)
-                errors = np.ones(len(own)) if pose is None else sampson_errors(pose.essential, own, others)
-                parts.append(np.sqrt(weights) * errors / shared[other].tolerance)
-            return np.concatenate(parts)
+    def residuals(step: Array) -> Array:
+        candidate, parts = moved(step), []
+        for other, (own, others, weights) in points.items():
+            pose = relative_pose_of(candidate.world_to_camera, cameras[other].world_to_camera)
+            errors = np.ones(len(own)) if pose is None else sampson_errors(pose.essential, own, others)
+            parts.append(np.sqrt(weights) * errors / shared[other].tolerance)
+        return np.concatenate(parts)
 
-        solution = least_squares(
-            residuals, np.zeros(6 if free_center else 3), loss="cauchy", f_scale=scale, max_nfev=20
-        )
-        camera = moved(solution.x)
-    return camera
+    solution = least_squares(residuals, np.zeros(6 if free_center else 3), loss="cauchy", f_scale=scale, max_nfev=20)
+    return moved(solution.x)
 
 
 def _matched(shared: SharedPoints, camera: RigCamera, other: RigCamera) -> PersonPairs:
