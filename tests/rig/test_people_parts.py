@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -218,3 +219,21 @@ class TestInstants:
         assert (steps == 2).sum() == 100 - 100 // RUN_LENGTH
         assert chosen[0] == 0
         assert times[chosen[-1]] > 3599
+
+
+def test_stderr_remains_after_two_threads_silenced_it_at_once() -> None:
+    """Each thread that detects people loads the model; errors are printed to stderr afterwards."""
+    inside, left, before = threading.Event(), threading.Event(), os.fstat(2)
+
+    def hold() -> None:
+        with model._silent_stderr():
+            inside.set()
+            left.wait()
+
+    other = threading.Thread(target=hold)
+    with model._silent_stderr():
+        other.start()
+        inside.wait(0.1)
+    left.set()
+    other.join()
+    assert os.path.samestat(os.fstat(2), before)

@@ -6,6 +6,7 @@ Source: Bazarevsky et al. (2020), BlazePose: On-device Real-time Body Pose Track
 import hashlib
 import math
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -105,22 +106,27 @@ def pose_model() -> PoseModel | None:
     return PoseModel(detector, landmarker)
 
 
+_SILENCE = threading.Lock()
+"""Held while stderr is dropped: a second thread would keep the first one's silence as the stream to restore."""
+
+
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
     """Drop what is written to stderr: TensorFlow Lite reports its delegate there, and has no setting for it."""
-    try:
-        kept = os.dup(2)
-    except OSError:  # the shell closed it
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+    with _SILENCE:
+        try:
+            kept = os.dup(2)
+        except OSError:  # the shell closed it
+            yield
+            return
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(nowhere)
 
 
 def _run(interpreter: Any, image: FloatArray) -> list[FloatArray]:
