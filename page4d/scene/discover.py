@@ -15,6 +15,7 @@ from page4d.io.atomic import real_path
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import UNREAD_SUFFIXES, image_files
 from page4d.scene.layout import (
+    CAMERA_NAME,
     SMALL_FOLDERS,
     SYSTEM_FOLDERS,
     Candidate,
@@ -29,7 +30,6 @@ from page4d.scene.layout import (
     notices_of,
     one_series,
     recordings_below,
-    takes_notice,
     views_of_instants,
 )
 from page4d.scene.records import Level, Notice
@@ -189,7 +189,7 @@ def select_views(
     series = [one_series(candidate) for candidate in chosen]
     left = [one for one in found.left_out if one.candidate not in chosen]
     left += [one for _, more in series for one in more]
-    return tuple(candidate for candidate, _ in series), (*notices, *notices_of(left), *takes_notice(chosen))
+    return tuple(candidate for candidate, _ in series), (*notices, *notices_of(left))
 
 
 def _selected(
@@ -278,6 +278,8 @@ def _no_videos(folder: Path, below: dict[Path, int]) -> InputError:
         each = ", or put one recording of every camera into a folder such as cam01" if len(below) > 1 else ""
         best = [entry for entry, count in counts if count == counts[0][1]]
         give = f"give the folder '{best[0]}'" if len(best) == 1 else "give one of these folders"
+        if len(below) > 1 and all(CAMERA_NAME.fullmatch(entry.name) for entry in below):
+            give, each = "put the recordings of one take into a folder, one per camera", ""
         return InputError(f"no videos in '{folder}', but {found}", give + each)
     supported = "mp4, mov, mkv, webm, avi, m4v, mts and image folders"
     return InputError(f"no videos in '{folder}' (supported: {supported})", _hint_for_loose_images(folder))

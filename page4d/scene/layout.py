@@ -64,6 +64,9 @@ _ONE_CAMERA = re.compile(
 )
 """Names of recordings at different times, or of parts of a data set."""
 
+_ONE_TAKE, _OTHER_TAKE = 1.02, 1.1
+"""Ratio of lengths up to which recordings may be of one take, and from which some are of another one."""
+
 _DIVISORS = frozenset("2 4 8 16".split())
 _FRAMES = frozenset("frames images image imgs extracted mp4 mov avi mkv video".split())
 _NO_CAMERAS = (
@@ -153,11 +156,27 @@ def are_takes(below: Sequence[Candidate]) -> bool:
     return len(names) == 1 and is_camera and not any(CAMERA_NAME.fullmatch(candidate.name) for candidate in below)
 
 
-def takes_notice(chosen: Sequence[Candidate]) -> tuple[Notice, ...]:
-    """Warn of views that are named as takes, or as parts of a data set of one camera."""
+def takes_notice(chosen: Sequence[Candidate], lengths: Sequence[float]) -> tuple[Notice, ...]:
+    """Warn of views named as takes, as parts of a data set, or, if their lengths agree, as several takes of a rig."""
     takes = [candidate.label for candidate in chosen if _ONE_CAMERA.fullmatch(candidate.name)]
-    text = "named as takes or parts of a data set, used as cameras that record at the same time"
-    return (Notice(f"{listed(takes)}: {text}"),) if len(takes) > 1 else ()
+    if len(takes) > 1:
+        text = "named as takes or parts of a data set, used as cameras that record at the same time"
+        return (Notice(f"{listed(takes)}: {text}"),)
+    for parts in (r"(?P<take>.+)[ _.-](?P<camera>[^ _.-]+)", r"(?P<camera>[^ _.-]+)[ _.-](?P<take>.+)"):
+        rig: dict[str, dict[str, float]] = defaultdict(dict)
+        for candidate, length in zip(chosen, lengths, strict=True):
+            if match := re.fullmatch(parts, candidate.name):
+                rig[match["take"]][match["camera"]] = length
+        cameras = [*rig.values()]
+        is_grid = len(rig) > 1 and all({*take} == {*cameras[0]} for take in cameras) and len(cameras[0]) > 1
+        if not is_grid or sum(map(len, cameras)) < len(chosen):
+            continue
+        if all(max(take.values()) <= _ONE_TAKE * min(take.values()) for take in cameras) and (
+            max(lengths) > _OTHER_TAKE * min(lengths)
+        ):
+            text = f"by names and lengths takes of the cameras {listed(cameras[0])}, used as cameras of their own"
+            return (Notice(f"{listed(rig)}: {text}; select those of one take with ⟨views⟩"),)
+    return ()
 
 
 def is_no_camera(name: str) -> bool:

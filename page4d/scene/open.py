@@ -22,7 +22,7 @@ from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
 from page4d.scene.discover import discover, select_views
 from page4d.scene.identity import FileIdentity, identify
 from page4d.scene.images import ImageFolderSource, content_notices, probe_image_folder, time_by_name, time_by_number
-from page4d.scene.layout import Candidate
+from page4d.scene.layout import Candidate, takes_notice
 from page4d.scene.probe import probe_video
 from page4d.scene.records import Clock, FrameSource, Level, Notice, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
@@ -88,6 +88,7 @@ def open_scene(
         notices=(
             *found.notices,
             *view_notices,
+            *takes_notice(chosen, [float(source.frame_times[-1]) for source in sources]),
             *source_notices,
             *_rate_notices(sources, sync.clocks, options.image_fps),
             *sync.notices,

@@ -1,5 +1,6 @@
 """Layouts of scene folders as other tools, cameras and people make them: the right views and frames, or a refusal."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from page4d.errors import InputError, Level
 from page4d.scene.images import ImageFolderSource
+from page4d.scene.layout import Candidate, takes_notice
 from page4d.scene.open import open_scene
 from tests.scene.clip_writers import Pixels, counter_image, read_counter, write_images, write_video
 
@@ -296,6 +298,7 @@ def test_copies_chapters_and_maps_are_no_views(
             "or put one recording of every camera into a folder such as cam01",
         ),
         (tree("2024-05-01/cam1.mp4", "2024-05-02/cam1.mp4"), "2024-05-01' has 1", "a folder such as cam01"),
+        (tree("cam1/x.mp4", "cam1/y.mp4", "cam2/z.mp4", "cam2/w.mp4"), "cam2 2", "put the recordings of one take"),
         (tree("take1/x.mp4", "take2/x.mp4"), "take1' has 1", "give one of these folders, or put"),
     ],
 )
@@ -304,6 +307,25 @@ def test_unclear_layouts_are_refused_with_a_way_out(files: Tree, found: str, hin
         open_scene(write_tree(tmp_path, files))
     assert found in caught.value.message
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("names", "lengths", "found"),
+    [
+        ("t1-A t1-B t2-A t2-B", (9.0, 9.1, 5.0, 5.0), "t1, t2: by names and lengths takes of the cameras A, B"),
+        ("c1_run c1_jump c2_run c2_jump", (9.0, 5.0, 9.0, 5.0), "run, jump: by names and lengths takes of"),
+        ("Walk 1.5401 Walk 1.5501 Walk.5401 Walk.5501", (9.0, 9.0, 5.0, 5.0), "Walk 1, Walk: by names"),
+        ("hd_0 hd_1 vga_0 vga_1", (9.0, 9.0, 9.1, 9.1), ""),
+        ("l_front l_back r_front r_back", (9.0, 7.0, 5.0, 6.0), ""),
+        ("t1-A t1-B t2-A", (9.0, 9.0, 5.0), ""),
+        ("t1-A t1-B t2-A t2-B c", (9.0, 9.0, 5.0, 5.0, 9.0), ""),
+        ("A B", (9.0, 5.0), ""),
+    ],
+)
+def test_takes_of_several_cameras_in_one_folder_are_named(names: str, lengths: tuple[float, ...], found: str) -> None:
+    chosen = [Candidate(name=name, path=Path(name), label=name) for name in re.split(r" (?!\d)", names)]
+    assert "".join(notice.text for notice in takes_notice(chosen, lengths)).startswith(found)
+    assert bool(takes_notice(chosen, lengths)) == bool(found)
 
 
 @pytest.mark.parametrize(
