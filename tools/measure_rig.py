@@ -131,7 +131,7 @@ def print_cameras(found: Assembly, truth: list[np.ndarray], scene: Scene) -> Non
         scale, errors = centre_errors([cameras[i] for i in placed], [truth[i] for i in placed])
         print("centres (share of the rig's extent):", " ".join(f"{error:.3f}" for error in errors))
         if found.person_height is not None:
-            print(f"height of people: {found.person_height * scale:.3f} in the unit of the calibration")
+            print(f"height of people: {found.person_height[0] * scale:.3f} in the unit of the calibration")
     for view, true_view in zip(records, scene.views, strict=True):
         assert true_view.camera is not None
         true_lens = true_view.camera.intrinsics.double().numpy()
