@@ -3,12 +3,14 @@
 Observations of one scene point are merged from the matches of accepted pairs of views.
 """
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
+from scipy.linalg import block_diag
 
 from page4d.rig.least_squares import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.lens import START_FOCAL
@@ -220,6 +222,10 @@ _FOCAL_SPREAD = 0.1
 """Sigma of the logarithms of unknown focal lengths, in long sides, around their mean: where a lens is not determined,
 it has the focal length of the others. Estimates from people change by 2 % between 0.05 and 1."""
 
+_K1_PRIOR = 0.4
+"""Sigma of k1 of an unknown lens around 0, for cameras of -0.35 to 0.2: 0.15 would halve some estimates from people,
+whose keypoints count little."""
+
 _MAX_POINTS = 12_000
 """Points that are adjusted; more change the result less than its bias, and the time grows with them."""
 
@@ -251,7 +257,15 @@ BEHIND = 1e3
 _SAME_PLACE = 1e-6
 """Distance of fixed cameras from the origin up to which they are at one point."""
 
-_MAX_LENS_STEP = 0.3
+_MAX_LENS_STEP = np.array([0.3, 0.1])
+_MAX_K1 = 0.6
+"""Bounds of steps of log focal lengths and k1, and of k1."""
+
+_UNBENDINGS = 20
+"""Rounds in which distortion is inverted: errors fall by a factor of 2 at k1 = -0.3 and the edge of wide lenses."""
+
+_FAR = 1.0
+"""Squared radius in focal lengths beyond which distortion grows no more: the polynomial would fold back."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,19 +273,21 @@ class Adjustment:
     """Adjusted cameras and points of a part of the rig; fixed cameras and the scale are those of the start.
 
     Of each lens, `log_focal` is the logarithm of the factor on its focal length, and `focal_std` its standard
-    deviation; 0 where the lens is known. `residual_px` are reprojection errors of the observations of `tracks`.
-    `covariance` is that of the motions of all cameras in their frames (rotation vector, translation) and their log
-    focal lengths.
+    deviation; `k1` and `k1_std` are those of radial distortion. All are 0 where the lens is known. `residual_px` are
+    reprojection errors of the observations of `tracks`. `covariance` is that of the motions of all cameras in their
+    frames (rotation vector, translation), their log focal lengths, and k1.
     """
 
     world_to_camera: Float[Array, "V 4 4"]
     intrinsics: Float[Array, "V 3 3"]
     log_focal: Float[Array, " V"]
     focal_std: Float[Array, " V"]
+    k1: Float[Array, " V"]
+    k1_std: Float[Array, " V"]
     points: Float[Array, "P 3"]
     tracks: Observations
     residual_px: Float[Array, " N"]
-    covariance: Float[Array, "7V 7V"]
+    covariance: Float[Array, "8V 8V"]
 
     def distance_std(self, first: int, second: int) -> float:
         """Return the relative standard deviation of the distance between two cameras, in a rig of fixed size."""
@@ -279,7 +295,7 @@ class Adjustment:
         rotation = np.swapaxes(both[:, :3, :3], 1, 2)
         apart = np.subtract(*(rotation @ both[:, :3, 3:])[..., 0])
         change = np.concatenate([both[0, :3, :3] @ apart, -both[1, :3, :3] @ apart])
-        moved = np.concatenate([np.arange(7 * view + 3, 7 * view + 6) for view in (first, second)])
+        moved = np.concatenate([np.arange(8 * view + 3, 8 * view + 6) for view in (first, second)])
         variance = float(change @ self.covariance[np.ix_(moved, moved)] @ change)
         return float(np.sqrt(max(variance, 0.0)) / max(float(apart @ apart), 1e-300))
 
@@ -313,7 +329,7 @@ class Adjustment:
             by_seen = across[:, None] @ by_seen
             # A pixel of the first camera keeps its place: the scene moves with the camera instead.
             change = np.concatenate([-by_seen @ relative[:3, :3] @ _by_camera(local), by_seen @ _by_camera(seen)], -1)
-            both = np.concatenate([np.arange(7 * view, 7 * view + 7) for view in (first, second)])
+            both = np.concatenate([np.arange(8 * view, 8 * view + 8) for view in (first, second)])
             variance = (change @ self.covariance[np.ix_(both, both)] @ np.swapaxes(change, 1, 2)).mean()
             std[first, second] = np.sqrt(max(float(variance), 0.0))
         return std
@@ -325,34 +341,44 @@ def adjust(
     tracks: Observations,
     groups: Int[_Indices, " V"],
     *,
+    k1: Mapping[int, float] = MappingProxyType({}),
     texture_sigma: float = TEXTURE_SIGMA,
     fixed: Collection[int] = (0,),
 ) -> Adjustment | None:
     """Triangulate tracks and adjust cameras, points and unknown lenses, each of a group of equal ones; -1 is known.
 
+    The distortion of the unknown lenses with a `k1` is estimated, too; tracks are undistorted by that value.
     `texture_sigma` is the Cauchy scale of texture in focal lengths. `fixed` cameras stay; if they are at one point,
     which for several must be the origin, the scale stays, too. Observations far from the result of a first adjustment
     are dropped and a second one follows. The result is None if no point can be triangulated.
     """
-    tracks = _thinned(tracks)
-    cameras, matrices, lenses = world_to_camera, intrinsics, np.zeros(groups.max(initial=-1) + 1)
+    bent = np.zeros(len(groups))
+    bent[list(k1)] = list(k1.values())
+    tracks = _through(_distorted, bent, intrinsics, _thinned(tracks))
+    lenses = np.zeros((groups.max(initial=-1) + 1, 2))
+    lenses[groups[list(k1)], 1] = list(k1.values())
+    cameras, matrices = world_to_camera, intrinsics
     for is_last in (False, True):
-        points, usable = triangulate(cameras, matrices, tracks)
+        points, usable = triangulate(cameras, matrices, _through(_undistorted, bent, matrices, tracks))
         tracks = tracks.select(usable[tracks.point])
         if tracks.num_points == 0:
             return None
-        problem = _Problem(tracks, intrinsics, groups, texture_sigma, fixed)
+        problem = _Problem(tracks, intrinsics, groups, groups[list(k1)], texture_sigma, fixed)
         start, tolerance = _State(cameras, points[usable], lenses), _TOLERANCE if is_last else _FIRST_TOLERANCE
         state = problem.minimise(start, tolerance, _MAX_ITERATIONS)
+        bent = problem.of_views(state.lenses)[:, 1]
         cameras, lenses, matrices = state.cameras, state.lenses, problem.scaled_intrinsics(state.lenses)
         distance = np.linalg.norm(problem.residuals(state), axis=-1)
         if not is_last:
             tracks = tracks.select(distance < _OUTLIER)
+    std = problem.lens_std(state)
     return Adjustment(
         world_to_camera=cameras,
         intrinsics=matrices,
-        log_focal=problem.of_views(lenses),
-        focal_std=problem.focal_std(state),
+        log_focal=problem.of_views(lenses)[:, 0],
+        focal_std=std[:, 0],
+        k1=bent,
+        k1_std=std[:, 1],
         points=state.points,
         tracks=tracks,
         residual_px=distance * problem.sigma_px,
@@ -369,13 +395,41 @@ def _thinned(tracks: Observations) -> Observations:
     return tracks.select(kept[tracks.point])
 
 
+def _through(
+    change: Callable[[Float[Array, "N 2"], Float[Array, " N"]], Float[Array, "N 2"]],
+    k1: Float[Array, " V"],
+    intrinsics: Float[Array, "V 3 3"],
+    tracks: Observations,
+) -> Observations:
+    """Return tracks with distorted or undistorted pixels."""
+    if not k1.any():
+        return tracks
+    matrix, center = intrinsics[tracks.view, :2, :2], intrinsics[tracks.view, :2, 2]
+    plane = np.asarray(np.linalg.solve(matrix, (tracks.pixels - center)[..., None])[..., 0], np.float64)
+    changed = change(plane, k1[tracks.view])
+    return replace(tracks, pixels=(matrix @ changed[..., None])[..., 0] + center)
+
+
+def _distorted(plane: Float[Array, "N 2"], k1: Float[Array, " N"]) -> Float[Array, "N 2"]:
+    """Return distorted normalised coordinates."""
+    return np.asarray(plane * (1 + k1 * np.minimum((plane**2).sum(-1), _FAR))[:, None])
+
+
+def _undistorted(plane: Float[Array, "N 2"], k1: Float[Array, " N"]) -> Float[Array, "N 2"]:
+    """Return the ideal of distorted normalised coordinates."""
+    ideal = plane
+    for _ in range(_UNBENDINGS):
+        ideal = plane / (1 + k1 * np.minimum((ideal**2).sum(-1), _FAR))[:, None]
+    return ideal
+
+
 @dataclass(frozen=True)
 class _State:
-    """Cameras, points and, per group of lenses, the log factor on the focal length."""
+    """Cameras, points and, per group of lenses, the log factor on the focal length and k1."""
 
     cameras: Float[Array, "V 4 4"]
     points: Float[Array, "P 3"]
-    lenses: Float[Array, " G"]
+    lenses: Float[Array, "G 2"]
 
 
 def by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
@@ -385,9 +439,11 @@ def by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
     return np.stack([np.stack([1 / z, zero, -x / z**2], -1), np.stack([zero, 1 / z, -y / z**2], -1)], -2)
 
 
-def _by_camera(local: Float[Array, "N 3"]) -> Float[Array, "N 3 7"]:
-    """Return the derivatives of points by the camera's motion and its log focal length, which magnifies x and y."""
-    return np.concatenate([by_motion(local), local[..., None] * [[1.0], [1.0], [0.0]]], -1)
+def _by_camera(local: Float[Array, "N 3"]) -> Float[Array, "N 3 8"]:
+    """Return the derivatives of points by the camera's motion, its log focal length and k1, which magnify x and y."""
+    magnified = local * [1.0, 1.0, 0.0]
+    squared = (magnified**2).sum(-1, keepdims=True) / local[:, 2:] ** 2
+    return np.concatenate([by_motion(local), np.stack([magnified, squared * magnified], -1)], -1)
 
 
 class _Problem(LeastSquares[_State]):
@@ -398,6 +454,7 @@ class _Problem(LeastSquares[_State]):
         tracks: Observations,
         intrinsics: Float[Array, "V 3 3"],
         groups: Int[_Indices, " V"],
+        bent: Collection[int],
         texture_sigma: float,
         fixed: Collection[int],
     ) -> None:
@@ -409,28 +466,30 @@ class _Problem(LeastSquares[_State]):
         num_groups, num_views = groups.max(initial=-1) + 1, len(groups)
         # The principal point of an unknown lens is the centre of the picture.
         relative = np.log(focal / (2 * intrinsics[:, :2, 2].max(axis=1) * START_FOCAL))
-        self.prior_mean = np.zeros(num_groups)
-        self.prior_mean[groups[groups >= 0]] = -relative[groups >= 0]
+        self.prior_mean = np.zeros((num_groups, 2))
+        self.prior_mean[groups[groups >= 0], 0] = -relative[groups >= 0]
         mean = np.full((num_groups, num_groups), 1 / max(num_groups, 1))
         precision = mean / max(num_groups, 1) / _FOCAL_PRIOR**2 + (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
-        # Columns of the parameters of each view; that of the lens of a known one is the last, which is never free.
+        # Columns of the parameters of each view; those of the lens of a known one are the last, which is never free.
         cameras = np.arange(6 * num_views).reshape(-1, 6)
-        size = cameras.size + num_groups
-        lens = np.where(groups >= 0, cameras.size + groups, size)
-        self.columns = np.concatenate([cameras, lens[:, None]], axis=1)
-        self.prior_slope = np.pad(np.linalg.cholesky(precision).T, ((0, 0), (cameras.size, 0)))
+        size = cameras.size + 2 * num_groups
+        lens = np.where(groups >= 0, cameras.size + groups + [[0], [num_groups]], size)
+        self.columns = np.concatenate([cameras, lens.T], axis=1)
+        slope = block_diag(np.linalg.cholesky(precision).T, np.eye(num_groups) / _K1_PRIOR)
+        self.prior_slope = np.pad(slope, ((0, 0), (cameras.size, 0)))
         self.free = np.ones(size, bool)
         self.free[cameras[list(fixed)]] = False
+        self.free[cameras.size + num_groups :] = np.isin(np.arange(num_groups), [*bent])
         self.fixed = list(fixed)
 
-    def of_views(self, lenses: Float[Array, " G"]) -> Float[Array, " V"]:
-        """Return the log factor on the focal length of every view."""
-        return np.append(lenses, 0.0)[self.groups]
+    def of_views(self, lenses: Float[Array, "G 2"]) -> Float[Array, "V 2"]:
+        """Return the log factor on the focal length, and k1, of every view."""
+        return np.concatenate([lenses, np.zeros((1, 2))])[self.groups]
 
-    def scaled_intrinsics(self, lenses: Float[Array, " G"]) -> Float[Array, "V 3 3"]:
+    def scaled_intrinsics(self, lenses: Float[Array, "G 2"]) -> Float[Array, "V 3 3"]:
         """Return the intrinsics with the unknown focal lengths multiplied."""
         scaled = self.intrinsics.copy()
-        scaled[:, :2, :2] *= np.exp(self.of_views(lenses)[:, None, None])
+        scaled[:, :2, :2] *= np.exp(self.of_views(lenses)[:, 0, None, None])
         return scaled
 
     def residuals(self, state: _State) -> Float[Array, "N 2"]:
@@ -438,23 +497,33 @@ class _Problem(LeastSquares[_State]):
         local = in_camera(state.cameras[self.view], state.points[self.block])
         front = local[:, 2] > 0
         plane = local / np.where(front, local[:, 2], 1.0)[:, None]
+        plane[:, :2] = _distorted(plane[:, :2], self.of_views(state.lenses)[self.view, 1])
         matrix = self.scaled_intrinsics(state.lenses)[self.view]
         error = np.einsum("nij,nj->ni", matrix[:, :2], plane) - self.tracks.pixels
         return np.where(front[:, None], error / self.sigma_px[:, None], BEHIND)
 
-    def linearized(self, state: _State) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 7"], Float[Array, "N 2 3"]]:
-        """Return these, and derivatives by the camera's motion and log focal length, and by the point."""
+    def linearized(self, state: _State) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 8"], Float[Array, "N 2 3"]]:
+        """Return these, and derivatives by the camera's motion, log focal length and k1, and by the point."""
         local = in_camera(state.cameras[self.view], state.points[self.block])
         front = local[:, 2] > 0
         local = np.where(front[:, None], local, [0.0, 0.0, 1.0])
         matrix = self.scaled_intrinsics(state.lenses)[self.view, :2, :2] / self.sigma_px[:, None, None]
-        slope = matrix @ by_local(local) * front[:, None, None]
-        return self.residuals(state), slope @ _by_camera(local), slope @ state.cameras[self.view, :3, :3]
+        matrix = matrix * front[:, None, None]
+        k1, plane = self.of_views(state.lenses)[self.view, 1], local[:, :2] / local[:, 2:]
+        squared = np.minimum((plane**2).sum(-1), _FAR)
+        grows = np.where(squared < _FAR, 2 * k1, 0.0)
+        bend = (
+            np.eye(2) * (1 + k1 * squared)[:, None, None] + grows[:, None, None] * plane[:, :, None] * plane[:, None]
+        )
+        slope = matrix @ bend @ by_local(local)
+        by_lens = matrix @ np.stack([_distorted(plane, k1), squared[:, None] * plane], -1)
+        by_camera = np.concatenate([slope @ by_motion(local), by_lens], -1)
+        return self.residuals(state), by_camera, slope @ state.cameras[self.view, :3, :3]
 
-    def prior(self, state: _State) -> tuple[Float[Array, " G"], Float[Array, "G F"]]:
-        """Return the deviations of unknown focal lengths."""
+    def prior(self, state: _State) -> tuple[Float[Array, " 2G"], Float[Array, "2G F"]]:
+        """Return the deviations of unknown focal lengths and of k1."""
         slope = self.prior_slope
-        return slope[:, slope.shape[1] - len(slope) :] @ (state.lenses - self.prior_mean), slope
+        return slope[:, slope.shape[1] - len(slope) :] @ (state.lenses - self.prior_mean).T.ravel(), slope
 
     def gauge(self, state: _State) -> Float[Array, "G F"]:
         """Return the direction in which all translations grow, if the scale is not given by fixed cameras."""
@@ -466,12 +535,14 @@ class _Problem(LeastSquares[_State]):
     def moved(self, state: _State, change: Float[Array, " F"], blocks: Float[Array, "P 3"]) -> _State:
         """Return the state after a step, of bounded length for lenses."""
         size = 6 * len(state.cameras)
-        lenses = np.clip(change[size:], -_MAX_LENS_STEP, _MAX_LENS_STEP)
-        cameras = motions(change[:size].reshape(-1, 6)) @ state.cameras
-        return _State(cameras, state.points + blocks, state.lenses + lenses)
+        lenses = state.lenses + np.clip(
+            change[size:].reshape(2, len(state.lenses)).T, -_MAX_LENS_STEP, _MAX_LENS_STEP
+        )
+        lenses[:, 1] = np.clip(lenses[:, 1], -_MAX_K1, _MAX_K1)
+        return _State(motions(change[:size].reshape(-1, 6)) @ state.cameras, state.points + blocks, lenses)
 
-    def focal_std(self, state: _State) -> Float[Array, " V"]:
-        """Return the standard deviations of log focal lengths from the curvature of the cost at the optimum.
+    def lens_std(self, state: _State) -> Float[Array, "V 2"]:
+        """Return the standard deviations of log focal lengths and k1 from the curvature of the cost at the optimum.
 
         The residuals' own variance replaces the assumed one, and correlated keypoints count as fewer.
         """
@@ -481,9 +552,9 @@ class _Problem(LeastSquares[_State]):
         inverse = np.linalg.pinv(Normal(self, state, robust / variance).reduced()[0])
         std = np.zeros(len(self.free) + 1)
         std[:-1][self.free] = np.sqrt(np.maximum(np.diag(inverse), 0.0))
-        return np.asarray(std[self.columns[:, 6]])
+        return np.asarray(std[self.columns[:, 6:]])
 
-    def covariance(self, state: _State) -> Float[Array, "7V 7V"]:
+    def covariance(self, state: _State) -> Float[Array, "8V 8V"]:
         """Return the covariance of the motions and lenses of all cameras at the optimum.
 
         The variances of residuals are those observed, of people and of texture, times the number of observations that

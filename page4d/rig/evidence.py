@@ -33,6 +33,7 @@ from page4d.rig.texture import (
     extract_texture,
     match_near,
     match_textures,
+    undistorted_matches,
 )
 from page4d.rig.texture_pairs import (
     GUIDE_BAND,
@@ -232,7 +233,7 @@ class TextureSource:
         if views not in self.matched:
             first, second = (self.views[view] for view in views)
             self.matched[views] = match_textures(first, second, lenses, self.method)
-        return replace(self.matched[views], tolerance=self.method.tolerance(lenses))
+        return undistorted_matches(replace(self.matched[views], tolerance=self.method.tolerance(lenses)), lenses)
 
     def near(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose) -> TextureMatches:
         """Return the matches near the epipolar lines of a pose; learned features are matched without it."""

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from scipy.spatial.transform import Rotation
 
 from page4d.errors import counted
-from page4d.geometry.distortion import Distortion
+from page4d.geometry.distortion import Distortion, LensModel
 from page4d.io.json_records import FileModel
 from page4d.output.record import PlacedRecord, RegistrationRecord, WorldRecord
 from page4d.rig.camera_motion import ViewMotion
@@ -57,7 +57,8 @@ class Lens:
     """Intrinsics of a view at original pixels, pixel centres at 0.5.
 
     `intrinsics` [3, 3] are those of the undistorted image; where `focal_source` is `UNKNOWN`, a start value with the
-    principal point at the centre. `image_size` is (height, width).
+    principal point at the centre, and evidence is found before its distortion is known. `image_size` is
+    (height, width).
     """
 
     intrinsics: Float[Array, "3 3"]
@@ -74,6 +75,16 @@ class Lens:
     def focal(self) -> float:
         """Focal length in pixels: the geometric mean of both axes."""
         return float(np.sqrt(self.intrinsics[0, 0] * self.intrinsics[1, 1]))
+
+    @property
+    def estimated_k1(self) -> float:
+        """Estimated radial distortion; 0 where there is none."""
+        return 0.0 if self.is_known or self.distortion is None else self.distortion.coefficients[0]
+
+    def estimated(self, intrinsics: Float[Array, "3 3"], k1: float) -> "Lens":
+        """Return the lens with these intrinsics and radial distortion."""
+        bent = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(k1, 0.0, 0.0, 0.0)) if k1 else None
+        return replace(self, intrinsics=intrinsics, distortion=bent)
 
     def camera(self, world_to_camera: Float[Array, "4 4"]) -> ViewCamera:
         """Return the camera of a view with this lens."""

@@ -4,7 +4,7 @@ Pairs, graph and adjustment are repeated for an unknown focal length.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
@@ -31,6 +31,7 @@ from page4d.rig.graph import (
 )
 from page4d.rig.learned import texture_kinds
 from page4d.rig.length import person_height
+from page4d.rig.people.keypoints import ideal_people
 from page4d.rig.people.model import POSE_MODEL, is_fetched
 from page4d.rig.people.pose import register_people_pair
 from page4d.rig.records import (
@@ -57,8 +58,8 @@ TexturePair = Callable[[Pair, tuple[Lens, Lens]], PairPose]
 GuidedMatches = Callable[[Pair, tuple[Lens, Lens], RelativePose], list[tuple[TextureMethod, TextureMatches]]]
 """Matches the texture of a pair of views near the epipolar lines of a pose, by every method in use."""
 
-_ROUNDS = 3
-"""Rounds of pairs and adjustment for an unknown focal length."""
+_ROUNDS = 8
+"""Most rounds of pairs and adjustment for unknown lenses: a start value that is 50 % too large takes six."""
 
 _SAME_FOCAL = 0.02
 """Change of the log focal length below which pairs are not registered again."""
@@ -104,6 +105,10 @@ _OWN_FOCAL_LIMIT = 0.03
 """Relative standard deviation of a focal length from texture alone, and its change in the last round, beyond which
 cameras are not placed."""
 
+_K1_LIMIT = 0.05
+_SIGNIFICANT = 3.0
+"""Standard deviation of k1 above which distortion is not determined, and the multiple of it that k1 must exceed."""
+
 _FROM_CALIBRATION = "from the calibration"
 
 _MIN_HALF = 8
@@ -117,7 +122,7 @@ class Assembly:
     `affinity` counts common texture per pair of views, to choose the pairs of large rigs.
 
     With `texture_alone` unknown focal lengths are sought from texture alone, first as one, with `shares_focal`;
-    otherwise people must determine them before texture.
+    otherwise people must determine them before texture. `bent` are the views whose distortion is estimated, too.
 
     Views with `known` cameras keep these, and the others are placed in their world.
     """
@@ -131,6 +136,7 @@ class Assembly:
     guide: GuidedMatches | None = None
     texture_alone: bool = False
     shares_focal: bool = False
+    bent: set[int] = field(default_factory=set)
     known: Mapping[int, ViewCamera] = field(default_factory=dict)
     seed: int = 0
     progress: StageProgress = no_progress
@@ -155,6 +161,8 @@ class Assembly:
         self._iterate()
         if self.texture_alone and self._has_own_focals():
             self._iterate()
+        if self._bends():
+            self._iterate()
         self._guide()
         self._check_residuals()
         self._check_pairs()
@@ -171,24 +179,45 @@ class Assembly:
             self._solve(tolerance)
             if self._texture_applies() and not self._people_suffice():
                 self._register_texture(tolerance)
-            if self._focal_change() < _SAME_FOCAL or number == _ROUNDS - 1:
+            if self._lens_change() < _SAME_FOCAL or number == _ROUNDS - 1:
                 break
-            self._set_focal()
+            self._set_lenses()
 
-    def _focal_change(self) -> float:
-        return 0.0 if self.adjustment is None else float(np.abs(self.adjustment.log_focal).max())
+    def _lens_change(self) -> float:
+        """Return the largest change of magnification: of a focal length, or of k1 half a focal length off axis."""
+        if self.placement is None or self.adjustment is None:
+            return 0.0
+        before = [self.lenses[view].estimated_k1 for view in self.placement.views]
+        return float(np.abs([self.adjustment.log_focal, (self.adjustment.k1 - before) / 4]).max())
 
     def _has_own_focals(self) -> bool:
         """Adjust a focal length for every view, from the common one; return whether pairs are to be found again."""
         if self.placement is None or self.adjustment is None:
             return False
-        self._set_focal()
+        self._set_lenses()
         self.shares_focal = False
         self.placement = replace(self.placement, world_to_camera=self.adjustment.world_to_camera)
         self.adjustment = self._adjusted(merge_tracks(self.placement.pairs, self.num_instants))
-        if self.adjustment is None or self._focal_change() < _SAME_FOCAL:
+        if self.adjustment is None or self._lens_change() < _SAME_FOCAL:
             return False
-        self._set_focal()
+        self._set_lenses()
+        return True
+
+    def _bends(self) -> bool:
+        """Adjust the distortion of the views of unknown lenses that show one; return whether there are any."""
+        if self.placement is None or self.adjustment is None:
+            return False
+        tracks = merge_tracks(self.placement.pairs, self.num_instants)
+        unknown = {view for view in self.placement.views if not self.lenses[view].is_known}
+        found = self._adjusted(tracks, bent=unknown) if unknown else None
+        if found is None:
+            return False
+        shown = (found.k1_std < _K1_LIMIT) & (np.abs(found.k1) > _SIGNIFICANT * found.k1_std)
+        self.bent = unknown & {view for view, is_shown in zip(self.placement.views, shown, strict=True) if is_shown}
+        if not self.bent or (adjustment := self._adjusted(tracks)) is None:
+            return False
+        self.adjustment = adjustment
+        self._set_lenses()
         return True
 
     def _register_people(self) -> None:
@@ -201,8 +230,8 @@ class Assembly:
             for done, (first, second) in enumerate(wanted):
                 self.progress(done, len(wanted), "registering: pairs from people")
                 found = register_people_pair(
-                    self.people[first],
-                    self.people[second],
+                    ideal_people(self.people[first], self.lenses[first]),
+                    ideal_people(self.people[second], self.lenses[second]),
                     (self.lenses[first], self.lenses[second]),
                     (first, second),
                     self.num_instants,
@@ -350,7 +379,9 @@ class Assembly:
         if len(self.placement.views) >= 2 and not self.known.keys() >= {*self.placement.views}:
             self.adjustment = self._adjusted(merge_tracks(self.placement.pairs, self.num_instants))
 
-    def _adjusted(self, tracks: Observations, texture_sigma: float = TEXTURE_SIGMA) -> Adjustment | None:
+    def _adjusted(
+        self, tracks: Observations, texture_sigma: float = TEXTURE_SIGMA, bent: Collection[int] | None = None
+    ) -> Adjustment | None:
         assert self.placement is not None
         row = {view: index for index, view in enumerate(self.placement.views)}
         tracks = replace(tracks, view=np.array([row[int(view)] for view in tracks.view], np.int64))
@@ -360,19 +391,30 @@ class Assembly:
         matrices = np.stack([lens.intrinsics for lens in lenses])
         fixed = [row[view] for view in self.known] or [0]
         poses = self.placement.world_to_camera
-        return adjust(poses, matrices, tracks, groups, fixed=fixed, texture_sigma=texture_sigma)
+        k1 = {row[view]: self.lenses[view].estimated_k1 for view in bent or self.bent if view in row}
+        return adjust(poses, matrices, tracks, groups, k1=k1, fixed=fixed, texture_sigma=texture_sigma)
 
-    def _set_focal(self) -> None:
-        """Take the estimated focal lengths; views that are not placed take the mean of those of the others."""
+    def _set_lenses(self) -> None:
+        """Take the estimated lenses; views that are not placed take the mean focal length of the others."""
         assert self.placement is not None
         assert self.adjustment is not None
-        found = dict(zip(self.placement.views, self.adjustment.log_focal, strict=True))
-        changes = [change for view, change in found.items() if not self.lenses[view].is_known]
+        unknown = [not self.lenses[view].is_known for view in self.placement.views]
+        factor = float(np.exp(self.adjustment.log_focal[unknown].mean()))
         for view, lens in enumerate(self.lenses):
             if not lens.is_known:
                 matrix = lens.intrinsics.copy()
-                matrix[:2, :2] *= np.exp(found.get(view, np.mean(changes)))
-                self.lenses[view] = replace(lens, intrinsics=matrix)
+                matrix[:2, :2] *= factor
+                is_placed = view in self.placement.views
+                self.lenses[view] = self._lens(view) if is_placed else replace(lens, intrinsics=matrix)
+
+    def _lens(self, view: int) -> Lens:
+        """Return the adjusted lens of a placed view."""
+        assert self.placement is not None
+        assert self.adjustment is not None
+        lens, row = self.lenses[view], self.placement.views.index(view)
+        return (
+            lens if lens.is_known else lens.estimated(self.adjustment.intrinsics[row], float(self.adjustment.k1[row]))
+        )
 
     def _check_residuals(self) -> None:
         """Refuse cameras that fit far worse than the others, and report known ones and an uncertain focal length."""
@@ -437,7 +479,7 @@ class Assembly:
         """Refuse views of unknown focal length where two are left, and where texture alone leaves it open."""
         if self.placement is None or self.adjustment is None:
             return
-        error = max(float(self.adjustment.focal_std.max()), self._focal_change())
+        error = max(float(self.adjustment.focal_std.max()), self._lens_change())
         left, reason = set(self.placement.views) - self.reasons.keys(), ""
         if self.texture_alone and error > _OWN_FOCAL_LIMIT:
             reason = f"texture determines its focal length to {error:.0%} alone (⟨focal⟩, ⟨intrinsics⟩)"
@@ -452,8 +494,8 @@ class Assembly:
         The world is that of the known cameras, else the first placed one.
         """
         if self.placement is not None and self.adjustment is not None:
-            for view, matrix in zip(self.placement.views, self.adjustment.intrinsics, strict=True):
-                self.lenses[view] = replace(self.lenses[view], intrinsics=matrix)
+            for view in self.placement.views:
+                self.lenses[view] = self._lens(view)
         if self.placement is not None:
             for pair, reason in self.placement.dropped:
                 self.pairs[(pair.first, pair.second), pair.evidence] = replace(pair, reason=reason)

@@ -289,6 +289,15 @@ def match_textures(
     )
 
 
+def undistorted_matches(matches: TextureMatches, lenses: tuple[Lens, Lens]) -> TextureMatches:
+    """Return matches of features that were found before the distortion of unknown lenses was."""
+    sides = []
+    for pixels, lens in zip((matches.first, matches.second), lenses, strict=True):
+        ideal = undistorted_pixels(pixels, lens) if lens.estimated_k1 else pixels
+        sides.append(np.where(np.isfinite(ideal), ideal, pixels))
+    return replace(matches, first=sides[0], second=sides[1])
+
+
 def match_near(
     first: ViewTexture, second: ViewTexture, lenses: tuple[Lens, Lens], pose: RelativePose, band: float
 ) -> TextureMatches:

@@ -25,6 +25,7 @@ from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.floor import MAX_STD_DEG, Vertical, floor_world
 from page4d.rig.graph import choose_pairs
+from page4d.rig.people.keypoints import ideal_people
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched
 from page4d.rig.people.pairs import exchange_sides, matches_of, pair_people, resolve_sides
 from page4d.rig.records import Array, Evidence, PairPose, RigCamera, RigRegistration, ViewPeople, direction_angle_deg
@@ -84,7 +85,7 @@ def placed_rig(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None]) -> d
     """Return the static cameras of views that have one, with their lenses."""
     return {
         view: RigCamera(
-            lens=replace(pixels.lenses[view], intrinsics=camera.intrinsics.numpy()),
+            lens=replace(pixels.lenses[view], intrinsics=camera.intrinsics.numpy(), distortion=camera.distortion),
             world_to_camera=camera.world_to_camera.double().numpy(),
         )
         for view, camera in enumerate(cameras)
@@ -102,7 +103,8 @@ def upright_world(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], u
     if not is_fetched():
         return WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason=NO_POSE_MODEL)
     rig = placed_rig(pixels, cameras)
-    found = find_vertical(list(rig.values()), [pixels.people[view] for view in rig], len(pixels.instants))
+    people = [ideal_people(pixels.people[view], camera.lens) for view, camera in rig.items()]
+    found = find_vertical(list(rig.values()), people, len(pixels.instants))
     if isinstance(found, str):
         return WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason=found)
     return found.world(np.stack([camera.world_to_camera for camera in rig.values()]), up)

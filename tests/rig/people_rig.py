@@ -5,10 +5,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from page4d.choices import Registration
+from page4d.choices import LensModel, Registration
+from page4d.geometry.distortion import Distortion
 from page4d.options import RegisterSettings
+from page4d.rig.epipolar import pixels_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import NUM_JOINTS, FocalSource, Lens, Tracklet, ViewPeople
 
@@ -32,7 +35,8 @@ class Filming:
     person and joint, the other half changes over tens of instants. `noise_px` is independent. `missed` is the
     share of person-instants that are not detected, `occluded` the share of joint-instants of low visibility with
     large errors, `breaks` the number of times a tracklet ends and a new one begins. `num_false` people per view
-    are in no other view. `delays` are instants by which each view lags behind the first.
+    are in no other view. `delays` are instants by which each view lags behind the first. `ratios` and `k1` are the
+    focal lengths of the views over `FOCAL_PX` and their radial distortion, 1 and 0 where they are not given.
     """
 
     angles_deg: tuple[float, ...] = (0.0, 65.0, 130.0)
@@ -45,6 +49,8 @@ class Filming:
     breaks: int = 0
     num_false: int = 0
     delays: tuple[float, ...] = ()
+    ratios: tuple[float, ...] = ()
+    k1: tuple[float, ...] = ()
     on_treadmill: bool = False
     seed: int = 0
 
@@ -73,27 +79,30 @@ def film_people(filming: Filming) -> PeopleRig:
     walkers = [_Walker.random(rng, person, filming) for person in range(filming.num_people)]
     times = np.arange(filming.num_instants, dtype=np.float64)
     delays = filming.delays or (0.0,) * num_views
+    ratios, k1 = filming.ratios or (1.0,) * num_views, filming.k1 or (0.0,) * num_views
+    lenses = tuple(lens(ratio * FOCAL_PX, bend) for ratio, bend in zip(ratios, k1, strict=True))
     views = []
     for view in range(num_views):
         strangers = [_Walker.random(rng, person, filming) for person in range(filming.num_false)]
         tracklets: list[Tracklet] = []
         for walker in (*walkers, *strangers):
-            tracklets += _filmed(walker.joints(times - delays[view]), cameras[view], filming, rng)
+            tracklets += _filmed(walker.joints(times - delays[view]), cameras[view], lenses[view], filming, rng)
         views.append(ViewPeople(tracklets=tuple(tracklets[index] for index in rng.permutation(len(tracklets)))))
     return PeopleRig(
         people=tuple(views),
-        lenses=(lens(),) * num_views,
+        lenses=lenses,
         world_to_camera=cameras,
         joints=np.stack([walker.joints(times) for walker in walkers]),
         num_instants=filming.num_instants,
     )
 
 
-def lens(focal: float = FOCAL_PX) -> Lens:
-    """Return the lens of every view, or one of another focal length."""
+def lens(focal: float = FOCAL_PX, k1: float = 0.0) -> Lens:
+    """Return the lens of every view, or one of another focal length or radial distortion."""
     height, width = IMAGE_SIZE
     intrinsics = np.array([[focal, 0, width / 2], [0, focal, height / 2], [0, 0, 1]])
-    return Lens(intrinsics=intrinsics, image_size=IMAGE_SIZE, focal_source=FocalSource.OPTION)
+    bent = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(k1, 0.0, 0.0, 0.0)) if k1 else None
+    return Lens(intrinsics=intrinsics, image_size=IMAGE_SIZE, distortion=bent, focal_source=FocalSource.OPTION)
 
 
 def with_instants(people: ViewPeople, instants: NDArray[np.int64]) -> ViewPeople:
@@ -122,11 +131,14 @@ def _camera(angle_deg: float, rng: np.random.Generator) -> Array:
     return camera
 
 
-def _filmed(joints: Array, camera: Array, filming: Filming, rng: np.random.Generator) -> list[Tracklet]:
+def _filmed(joints: Array, camera: Array, lens: Lens, filming: Filming, rng: np.random.Generator) -> list[Tracklet]:
     """Project one person [T, 33, 3] to a view, with errors and gaps."""
     num_instants = len(joints)
     inside = joints @ camera[:3, :3].T + camera[:3, 3]
-    pixels = inside[..., :2] / inside[..., 2:] * FOCAL_PX + np.array(IMAGE_SIZE[::-1]) / 2
+    plane = inside[..., :2] / inside[..., 2:]
+    if lens.distortion is not None:
+        plane = lens.distortion.distort(torch.from_numpy(plane)).numpy()
+    pixels = pixels_of(plane, lens)
     pixels = pixels + rng.normal(size=pixels.shape) * filming.noise_px + _bias(num_instants, filming.bias_px, rng)
     hidden = rng.random(pixels.shape[:2]) < filming.occluded
     pixels = pixels + np.where(hidden[..., None], rng.normal(size=pixels.shape) * 40, 0.0)

@@ -110,6 +110,34 @@ def test_a_rig_with_an_unknown_focal_length_is_registered() -> None:
         assert float(rotation_angle_deg(turn, WORLD.relative_pose(first, second)[0])) < 4
 
 
+def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The start value of the focal lengths is 50 % too large: three rounds do not suffice."""
+    monkeypatch.setattr("page4d.rig.people.pose.NUM_CONTROLS", 0)
+    k1 = (-0.25, 0.0, 0.2)
+    world = film_people(
+        Filming(
+            angles_deg=(0.0, 60.0, 120.0),
+            num_instants=60,
+            num_people=2,
+            noise_px=1.0,
+            ratios=(1.0, 0.93, 1.05),
+            k1=k1,
+            seed=3,
+        )
+    )
+    start = WORLD.lenses[0].intrinsics * [[1.5, 1, 1], [1, 1.5, 1], [1, 1, 1]]
+    unknown = [Lens(intrinsics=start, image_size=lens.image_size) for lens in world.lenses]
+    _, cameras = registered(world, world.people, tuple(unknown))
+    for view, (camera, bent) in enumerate(zip(cameras, k1, strict=True)):
+        assert float(camera.intrinsics[0, 0]) == pytest.approx(world.lenses[view].focal, rel=0.02)
+        assert (camera.distortion.coefficients[0] if bent else camera.distortion or 0) == pytest.approx(
+            bent, abs=0.05
+        )
+        both = (camera.world_to_camera.numpy(), cameras[0].world_to_camera.numpy())
+        true = world.world_to_camera[[view, 0]]
+        assert float(rotation_angle_deg(*(a[:3, :3] @ b[:3, :3].T for a, b in (both, true)))) < 0.5
+
+
 def test_a_view_without_people_is_named_and_two_unknown_views_are_refused() -> None:
     nobody = ViewPeople(tracklets=())
     views, _ = registered(WORLD, (*WORLD.people[:2], nobody), WORLD.lenses)

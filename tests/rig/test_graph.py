@@ -10,6 +10,7 @@ import torch
 from page4d.geometry.transforms import camera_centers
 from page4d.rig import adjust as adjustment
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks, triangulate
+from page4d.rig.epipolar import pixels_of
 from page4d.rig.graph import Placement, choose_links, choose_pairs, confirmed, connected_parts, place
 from page4d.rig.records import (
     NUM_JOINTS,
@@ -22,7 +23,7 @@ from page4d.rig.records import (
     exp_rotation,
     rotation_angle_deg,
 )
-from tests.rig.people_rig import IMAGE_SIZE, Filming, PeopleRig, film_people
+from tests.rig.people_rig import FOCAL_PX, IMAGE_SIZE, Filming, PeopleRig, film_people, lens
 
 ANGLES = (0.0, 70.0, 140.0, 230.0)
 
@@ -216,16 +217,28 @@ def epipolar_errors(world: PeopleRig, result: Adjustment) -> Array:
         ((1.15, 1.15, 1.0, 1.0), (0, 0, -1, -1)),
     ],
 )
-def test_unknown_focal_lengths_are_recovered(factors: tuple[float, ...], groups: tuple[int, ...]) -> None:
+@pytest.mark.parametrize("k1", [(), (-0.25, 0.1, -0.1, 0.0)])
+def test_unknown_lenses_are_recovered(
+    factors: tuple[float, ...], groups: tuple[int, ...], k1: tuple[float, ...]
+) -> None:
     world = rig(noise_px=0.3)
     placement = place(range(4), all_pairs(world), world.lenses)
     matrices = np.stack([lens.intrinsics for lens in world.lenses])
     matrices[:, [0, 1], [0, 1]] *= np.array(factors)[:, None]
     people = merge_tracks(all_pairs(world), world.num_instants)
     texture = replace(people, joint=np.full_like(people.joint, -1))
-    result = adjust(placement.world_to_camera, matrices, texture, np.array(groups))
-    assert result is not None
     unknown = np.array(groups) >= 0
+    bent = dict.fromkeys(np.flatnonzero(unknown).tolist() if k1 else [], 0.0)
+    center, pixels = np.array(IMAGE_SIZE[::-1]) / 2, texture.pixels.copy()
+    for view in bent:
+        seen = texture.view == view
+        plane = torch.from_numpy((pixels[seen] - center) / FOCAL_PX)
+        pixels[seen] = pixels_of(lens(FOCAL_PX, k1[groups[view]] or 1e-9).distortion.distort(plane).numpy(), lens())
+    texture = replace(texture, pixels=pixels)
+    result = adjust(placement.world_to_camera, matrices, texture, np.array(groups), k1=bent)
+    assert result is not None
+    np.testing.assert_allclose(result.k1[[*bent]], [k1[groups[view]] for view in bent], atol=0.03)
+    assert ((result.k1_std > 0) == np.isin(range(4), [*bent])).all()
     np.testing.assert_allclose(result.log_focal, np.where(unknown, -np.log(factors), 0.0), atol=0.01)
     assert ((result.focal_std > 0) == unknown).all()
     assert result.focal_std.max() < 0.01
@@ -245,7 +258,7 @@ def test_fixed_cameras_stay_and_give_the_others_their_place_and_unit(fixed: tupl
     assert result is not None
     np.testing.assert_array_equal(result.world_to_camera[list(fixed)], truth[list(fixed)])
     np.testing.assert_allclose(result.world_to_camera, truth, atol=0.01)
-    variance = np.diag(result.covariance).reshape(4, 7)[:, :6]
+    variance = np.diag(result.covariance).reshape(4, 8)[:, :6]
     assert (variance[list(fixed)] == 0).all()
     assert (variance[free] > 0).all()
 
@@ -277,8 +290,8 @@ def test_jacobians_match_finite_differences() -> None:
     matrices = np.stack([lens.intrinsics for lens in world.lenses])
     tracks = merge_tracks(placement.pairs, world.num_instants)
     points, _ = triangulate(placement.world_to_camera, matrices, tracks)
-    problem = adjustment._Problem(tracks, matrices, np.array([0, 1, 1, -1]), 0.001, (0,))
-    state = adjustment._State(placement.world_to_camera, points, np.array([0.05, -0.02]))
+    problem = adjustment._Problem(tracks, matrices, np.array([0, 1, 1, -1]), (0, 1), 0.001, (0,))
+    state = adjustment._State(placement.world_to_camera, points, np.array([[0.05, -0.2], [-0.02, 0.1]]))
     _, by_camera, by_point = problem.linearized(state)
     step = 1e-6
     for column in range(3):
@@ -292,9 +305,11 @@ def test_jacobians_match_finite_differences() -> None:
         cameras[:, :3, 3] += motion[3:6]
         slope = (problem.residuals(replace(state, cameras=cameras)) - problem.residuals(state)) / step
         np.testing.assert_allclose(slope, by_camera[..., column], atol=1e-2, rtol=1e-4)
-    slope = (problem.residuals(replace(state, lenses=state.lenses + step)) - problem.residuals(state)) / step
     unknown = np.array([True, True, True, False])[tracks.view, None]
-    np.testing.assert_allclose(slope, by_camera[..., 6] * unknown, atol=1e-2, rtol=1e-4)
+    for column in range(2):
+        moved = replace(state, lenses=state.lenses + step * np.eye(2)[column])
+        slope = (problem.residuals(moved) - problem.residuals(state)) / step
+        np.testing.assert_allclose(slope, by_camera[..., 6 + column] * unknown, atol=1e-2, rtol=1e-4)
 
 
 def test_tracks_merge_and_keep_one_person_per_view() -> None:

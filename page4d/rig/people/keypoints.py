@@ -504,6 +504,13 @@ def _breaks(times: np.ndarray) -> list[int]:
     return [] if len(steps) == 0 else (np.flatnonzero(steps > _BREAK * np.median(steps)) + 1).tolist()
 
 
+def ideal_people(people: ViewPeople, lens: Lens) -> ViewPeople:
+    """Return people in undistorted pixels who were found before the distortion of an unknown lens was."""
+    if not lens.estimated_k1:
+        return people
+    return ViewPeople(tracklets=tuple(undistorted_tracklet(tracklet, lens) for tracklet in people.tracklets))
+
+
 def undistorted_tracklet(tracklet: Tracklet, lens: Lens) -> Tracklet:
     """Return a tracklet of original pixels in undistorted ones; joints without an ideal ray become invisible."""
     if lens.distortion is None or lens.distortion.is_identity:
