@@ -149,10 +149,21 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
 
 
 def _same(found: list[_Found], poses: bool) -> _Found | None:
-    """Return the first file in metres if files of a folder hold the same cameras, as those of Caliscope do."""
-    try:
-        read = [_content(each, None, poses) for each in found]
-    except InputError:
+    """Return the first file in metres if files of a folder hold the same cameras, as those of Caliscope do.
+
+    Raises:
+        InputError: if none can be read.
+    """
+    read: list[Calibration] = []
+    errors: list[InputError] = []
+    for each in found:
+        try:
+            read.append(_content(each, None, poses))
+        except InputError as error:
+            errors.append(error)
+    if errors:
+        if not read:
+            raise errors[0]
         return None
     metric = [each for each, content in zip(found, read, strict=True) if content.scale is Scale.METRIC]
     return (metric or found)[0] if all(read[0].is_same(other) for other in read[1:]) else None

@@ -130,7 +130,7 @@ FORMATS = (
         "Pose2Sim/Anipose TOML",
         "toml_rig",
         ("*.toml",),
-        keys=r"[^/#]+/(matrix|rotation|translation)",
+        keys="[^/#]+/matrix",
         lenses=True,
         written=CalibrationFormat.ANIPOSE,
         suffix=".toml",

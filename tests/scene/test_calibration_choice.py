@@ -117,12 +117,17 @@ def test_the_calibrations_of_a_folder_may_be_equal_or_lenses(tmp_path: Path) -> 
     text = (tmp_path / "camera_array.toml").read_text()
     (tmp_path / "config.toml").write_text(text.replace("[cameras.", "[cam_") + "[charuco]\ncolumns = 4\n")
     (tmp_path / "left.yaml").write_text("camera_matrix: [[9, 0, 9], [0, 9, 9], [0, 0, 1]]\n")
+    (tmp_path / "stereo_pairs.toml").write_text("[stereo_1_2]\nrotation = [0.1, 0.2, 0.3]\ntranslation = [1, 2, 3]\n")
     assert focal_of(tmp_path) == 500.0
     assert read_calibration(tmp_path).path.name == "camera_array.toml"
     for old, new in (("500.0", "501.0"), ("-0.21", "-0.2"), ("fisheye = false", "fisheye = true")):
         (tmp_path / "config.toml").write_text(text.replace("[cameras.", "[cam_").replace(old, new))
         with pytest.raises(InputError, match=r"contains 2 calibrations: camera_array.toml, config.toml$"):
             focal_of(tmp_path)
+    for name in ("camera_array.toml", "config.toml"):
+        (tmp_path / name).write_text(text.replace("rotation =", "turn ="))
+    with pytest.raises(InputError, match="no camera has all of matrix, rotation, translation"):
+        focal_of(tmp_path)
 
 
 def write_moving(path: Path, *, poses: int = 7, start: float = 0.0, scale: str = "metric") -> None:
