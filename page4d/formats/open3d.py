@@ -179,8 +179,7 @@ def _in_order(vertices: NDArray[np.float32], rgb: NDArray[np.uint8], triangles: 
 
 
 _HEADER_BYTES = 1024
-_CAMERA_BYTES = 1024
-"""More than the header of a PLY file, and than a camera of a trajectory."""
+"""More than the header of a PLY file."""
 
 _COLORS = ("red", "green", "blue")
 _MESH_VERTEX = np.dtype([*((axis, "<f8") for axis in "xyz"), *((name, "u1") for name in _COLORS)])
@@ -234,26 +233,20 @@ def write_trajectory(
         OutputError: if the file cannot be written.
     """
     open3d = open3d_or_none()
-    poses, matrices = world_to_camera.numpy(), intrinsics.numpy()
-    written = None
-    if open3d is not None:
-        trajectory = _trajectory(open3d, poses, matrices, image_size)
+    data = encode_trajectory(world_to_camera.numpy(), intrinsics.numpy(), image_size)
+    if open3d is None:
+        return write_bytes_atomic(path, data)
+    read, rewrite = open3d.io.read_pinhole_camera_trajectory, open3d.io.write_pinhole_camera_trajectory
 
-        def is_complete(part: Path) -> bool:
-            found = open3d.io.read_pinhole_camera_trajectory(str(part)).parameters
-            return len(found) == len(poses) and all(
-                np.array_equal(camera.extrinsic, pose) and np.array_equal(camera.intrinsic.intrinsic_matrix, matrix)
-                for camera, pose, matrix in zip(found, poses, matrices, strict=True)
-            )
+    def write(part: Path) -> None:
+        part.write_bytes(data)
+        rewrite(str(part), read(str(part)))
 
-        written = _write_verified(
-            open3d,
-            path,
-            len(poses) * _CAMERA_BYTES,
-            lambda part: open3d.io.write_pinhole_camera_trajectory(str(part), trajectory),
-            is_complete,
-        )
-    return written or write_bytes_atomic(path, encode_trajectory(poses, matrices, image_size))
+    def is_complete(part: Path) -> bool:
+        return len(read(str(part)).parameters) == len(world_to_camera)
+
+    # Open3D indents by tabs.
+    return _write_verified(open3d, path, 2 * len(data), write, is_complete) or write_bytes_atomic(path, data)
 
 
 def write_mesh(path: Path, mesh: Mesh, comments: Sequence[str] = ()) -> WrittenFile:
@@ -317,32 +310,9 @@ def _intrinsics_record(matrix: NDArray[np.float64], image_size: tuple[int, int])
     return {"height": image_size[0], "width": image_size[1], "intrinsic_matrix": matrix.T.flatten().tolist()}
 
 
-def _trajectory(
-    open3d: ModuleType,
-    world_to_camera: NDArray[np.float64],
-    intrinsics: NDArray[np.float64],
-    image_size: tuple[int, int],
-) -> Any:
-    cameras = []
-    for pose, matrix in zip(world_to_camera, intrinsics, strict=True):
-        camera = open3d.camera.PinholeCameraParameters()
-        intrinsic = open3d.camera.PinholeCameraIntrinsic()
-        intrinsic.height, intrinsic.width = image_size
-        intrinsic.intrinsic_matrix = matrix  # the constructor would drop the skew
-        camera.extrinsic, camera.intrinsic = pose, intrinsic
-        cameras.append(camera)
-    trajectory = open3d.camera.PinholeCameraTrajectory()
-    trajectory.parameters = cameras
-    return trajectory
-
-
-class _IncompleteFileError(Exception):
-    """Open3D's file lacks a part of the data."""
-
-
 def _check(complete: bool) -> None:
     if not complete:
-        raise _IncompleteFileError
+        raise InputError("Open3D's file is incomplete", "write it without Open3D")
 
 
 def _write_verified(
@@ -362,7 +332,7 @@ def _write_verified(
             write(part)
             _check(part.is_file() and is_complete(part))
         return describe_file(path)
-    except (_IncompleteFileError, InputError):
+    except InputError:
         return None
     except OSError as error:
         raise output_error(error, path) from error
