@@ -3,10 +3,12 @@
 import inspect
 import textwrap
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
 import page4d
 from page4d_cli import console, options
@@ -139,6 +141,9 @@ for _command_info in weights_app.registered_commands:
     vars(_command_info).update(_help(_command_info.callback))
 
 
+_built = cache(get_command)
+
+
 def run_command(arguments: Sequence[str]) -> int:
     """Run a command line and return its exit code; without arguments it is the help and 2.
 
@@ -147,7 +152,8 @@ def run_command(arguments: Sequence[str]) -> int:
     """
     given = list(arguments) or ["--help"]
     try:
-        code = app(args=given, prog_name="page4d", standalone_mode=False)
+        # Typer builds all commands anew for every call of `app`, which takes as long as a short command.
+        code = _built(app)(args=given, prog_name="page4d", standalone_mode=False)
     except ParserError as error:
         names = [str(command.name) for command in app.registered_commands] + [str(weights_app.info.name)]
         raise described(error, given, names) from error
