@@ -35,6 +35,9 @@ DESCRIPTOR_MODEL = CachedFiles(
 _LONG_SIDE_PX, _MULTIPLE = 640, 32
 """Size to which images are enlarged, and the multiple of their sides and of the parts that the network gets."""
 
+_CONTEXT_PX = 64
+"""Pixels around a region of an enlarged image that are described with it: without them, descriptors differ."""
+
 _CELL = 8
 """Side in px of the cell of a descriptor."""
 
@@ -71,32 +74,32 @@ class DenseDescriptors:
     ) -> Float[Tensor, "B T 64 h w"]:
         sides = image.shape[-2:]
         size = [max(1, round(_LONG_SIDE_PX * side / max(sides) / _MULTIPLE)) * _MULTIPLE for side in sides]
+        brightness = image.flatten(0, 1).mean(dim=1, keepdim=True)
+        brightness = functional.interpolate(brightness, size, mode="bilinear", align_corners=False)
+        variance, mean = torch.var_mean(brightness, (2, 3), correction=0, keepdim=True)
+        pictures = torch.unflatten((brightness - mean) / (variance + _MIN_VARIANCE).sqrt(), 0, image.shape[:2])
 
-        def cells(times: slice, area: Region) -> Tensor:
-            found = []
-            for part in torch.split(image[:, times].flatten(0, 1), _AT_ONCE):
-                pictures = functional.interpolate(part, size, mode="bilinear", align_corners=False)
-                variance, mean = torch.var_mean(
-                    pictures.mean(dim=1, keepdim=True), (2, 3), correction=0, keepdim=True
-                )
-                found.append(self.network((pictures[..., *area] - mean) / (variance + _MIN_VARIANCE).sqrt())[0])
-            return torch.unflatten(torch.cat(found), 0, (len(image), -1))
+        def cells(part: Float[Tensor, "B T one _ _"]) -> Float[Tensor, "B T 64 _ _"]:
+            found = [self.network(pictures)[0] for pictures in torch.split(part.flatten(0, 1), _AT_ONCE)]
+            return torch.unflatten(torch.cat(found), 0, part.shape[:2])
 
-        whole = slice(0, size[0]), slice(0, size[1])
-        if regions is None or image.shape[1] == 1:
-            return cells(slice(None), whole)
-        maps = cells(slice(0, 1), whole).repeat(1, image.shape[1], 1, 1, 1)
-        for region in regions:
-            triples = zip(region, sides, size, strict=True)
-            area = [_outward(part.start * long / short, part.stop * long / short) for part, short, long in triples]
+        if regions is None:
+            return cells(pictures)
+        maps = cells(pictures[:, :1]).repeat(1, image.shape[1], 1, 1, 1)
+        for region in regions if image.shape[1] > 1 else ():
+            area = [
+                _with_context(part.start * long / side, part.stop * long / side, long)
+                for part, side, long in zip(region, sides, size, strict=True)
+            ]
             rows, columns = (slice(part.start // _CELL, part.stop // _CELL) for part in area)
-            maps[:, 1:, :, rows, columns] = cells(slice(1, None), (area[0], area[1]))
+            maps[:, 1:, :, rows, columns] = cells(pictures[:, 1:, :, area[0], area[1]])
         return maps
 
 
-def _outward(start: float, stop: float) -> slice:
-    """Return the range of whole multiples of `_MULTIPLE` that contains a range."""
-    return slice(int(start // _MULTIPLE) * _MULTIPLE, math.ceil(stop / _MULTIPLE) * _MULTIPLE)
+def _with_context(start: float, stop: float, size: int) -> slice:
+    """Return the range of whole multiples of `_MULTIPLE` that contains a range and its context, within the size."""
+    first, last = start - _CONTEXT_PX, stop + _CONTEXT_PX
+    return slice(max(0, int(first // _MULTIPLE) * _MULTIPLE), min(size, math.ceil(last / _MULTIPLE) * _MULTIPLE))
 
 
 def dense_descriptors(device: torch.device) -> DenseDescriptors | None:

@@ -69,9 +69,8 @@ _GUIDED_REDUCTIONS = (2, 2, 1)
 """Reduction of the images in the rounds of guided matching and adjustment: cameras that are far off need the wider
 reach of small images, their last correction the sharpness of whole ones."""
 
-_GUIDED_ROUNDS_KNOWN_CAMERAS = 1
-"""Of these rounds, those under known cameras, where the plane sweep of pixels follows: more change no figure by more
-than noise does (tabletop, arcs and rings)."""
+_GUIDED_REDUCTIONS_KNOWN_CAMERAS = (2, 1)
+"""The same under known cameras, where nothing but depth is off."""
 
 _CONFIDENCE_POWER = 1.25
 """The prior sigma of log depth is divided by this power of the confidence."""
@@ -265,7 +264,7 @@ def fit_known_cameras(state: RefinementState) -> RefinementState:
         depth = _fitted(known, depth, evidence.matches.of_pixels(patches), fixed, patches)
         depth = sweep_features(evidence.views, known, depth)
         tighter = replace(fixed, log_depth=_SWEPT_DEPTH * fixed.log_depth)
-        for reduction in _rounds(evidence)[:_GUIDED_ROUNDS_KNOWN_CAMERAS]:
+        for reduction in _rounds(evidence):
             guided = _guided_correspondences(evidence, known, depth, reduction, patches)
             depth = _fitted(known, depth, guided, tighter, patches)
     correction = upsample_patches(evidence, depth / scale)
@@ -343,7 +342,9 @@ STEPS: tuple[Callable[[RefinementState], RefinementState], ...] = (
 
 def _rounds(evidence: EvidenceLevel) -> tuple[int, ...]:
     """Return the reduction of the images in every round of guided matching; none without images to compare."""
-    return _GUIDED_REDUCTIONS if evidence.comparable_images is not None else ()
+    if evidence.comparable_images is None:
+        return ()
+    return _GUIDED_REDUCTIONS if evidence.known_cameras is None else _GUIDED_REDUCTIONS_KNOWN_CAMERAS
 
 
 def _guided_correspondences(
