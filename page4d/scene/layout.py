@@ -308,18 +308,24 @@ def _share_numbers(files: Sequence[Path], others: Sequence[Path]) -> bool:
     return len(numbers) > 1 and 2 * len(numbers & taken) >= min(len(numbers), len(taken))
 
 
+def camera_in_name(name: str) -> str | None:
+    """Return the name of the camera that the name of an image has, as `cam0` of `cam0_depth_0001.png`."""
+    match = _CAMERA_IN_NAME.search(name)
+    return composed(match[0]) if match else None
+
+
 def cameras_in_names(images: Candidate) -> tuple[list[Candidate], list[LeftOut]]:
     """Return a view per camera that the names of a folder's images have, as in `cam0_0001.png`; none if unclear."""
     series = _series(images)
     pictures = [key for key in series if not _words(key) & _MAPS]
     pictures = [key for key in pictures if _words(key) & _COLORS] or pictures
-    cameras = [match and match[0] for match in map(_CAMERA_IN_NAME.search, pictures)]
+    cameras = [camera_in_name(key) for key in pictures]
     if len({*cameras}) < max(2, len(pictures)) or None in cameras or any(_grid(series[key]) for key in pictures):
         return [], []
 
     def view(key: str, name: str) -> Candidate:
         label = images.label + key
-        return Candidate(name=composed(name), path=images.path / name, label=label, files=tuple(series[key]))
+        return Candidate(name=name, path=images.path / name, label=label, files=tuple(series[key]))
 
     views = [view(key, str(camera)) for key, camera in zip(pictures, cameras, strict=True)]
     kinds = {key: MAPS if _words(key) & _MAPS else "without colour" for key in series if key not in pictures}

@@ -1,6 +1,7 @@
 """Masks and measured depth maps: one sequence per view, paired with the frames of the view."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,8 @@ from page4d.formats.depth_files import DEPTH_SUFFIXES
 from page4d.io.input_files import composed, reading_again
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import ImageHeader, check_readable
-from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, probe_image_folder, time_by_name
-from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, image_view, maps_below
+from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, image_files, probe_image_folder, time_by_name
+from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, camera_in_name, image_view, maps_below
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, Notice, PairedFrames, View
 from page4d.scene.stamps import NS, Stamps
@@ -146,6 +147,9 @@ def _sidecar(kind: str, folder: Path, view: View) -> Candidate | None:
         ]
         words = DEPTH_WORDS if kind == DEPTH_MAPS else MASK_WORDS
         found = [one for entry in folders for one in maps_below(entry, entry.name, words, _SUFFIXES[kind])] or found
+        if not found and image_files(folder, _SUFFIXES[kind]):
+            maps = maps_below(folder, "", words, _SUFFIXES[kind])
+            found += [replace(one, path=folder / one.label) for one in maps if camera_in_name(one.label) == view.name]
     sequences = [candidate for candidate in found if candidate]
     if len(sequences) > 1:
         names = ", ".join(candidate.label.rstrip("/") for candidate in sequences)
@@ -192,8 +196,11 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
         names = source.frame_names
         wanted = [names[index] for index in indices]
         numbers = source.numbers or ()
-        if images.numbers and images.numbers[:1] == numbers[:1] and not set(available) & set(names):
-            available, wanted = images.numbers, [numbers[index] for index in indices]
+        if not set(available) & set(names):
+            if images.numbers and images.numbers[:1] == numbers[:1]:
+                available, wanted = images.numbers, [numbers[index] for index in indices]
+            elif len(available) == len(names) == 1:
+                available = wanted = names
     else:
         available = images.numbers or range(len(images.files))
         _check_numbers(kind, images, view)

@@ -1,5 +1,6 @@
 """Layouts of scene folders as other tools, cameras and people make them: the right views and frames, or a refusal."""
 
+import json
 import re
 from pathlib import Path
 
@@ -339,6 +340,29 @@ def test_takes_of_several_cameras_in_one_folder_are_named(names: str, lengths: t
 def test_one_instant_is_read(files: Tree, tmp_path: Path) -> None:
     write_tree(tmp_path, files)
     assert numbers_in(tmp_path) == {"cam1": [number(0)], "cam2": [number(1)]}
+
+
+@pytest.mark.parametrize(
+    "names", ["cam{}_rgb_{{t}} cam{}_depth_{{t}}", "cam{}_rgb cam{}_depth", "cam{}/rgb cam{}/depth"]
+)
+def test_depth_next_to_the_images_is_read(names: str, tmp_path: Path) -> None:
+    rgb, maps = ([f"{name.format(view)}.png" for view in (0, 1)] for name in names.split())
+    write_tree(tmp_path, tree(*rgb) | depth(*maps))
+    pose = np.eye(4)
+    camera = {"image_size": [64, 48], "intrinsics": np.diag([90.0, 90, 1]).tolist(), "static": True}
+    views = {}
+    for view in (0, 1):
+        pose[0, 3] = view
+        views[f"cam{view}"] = camera | {"world_to_camera": pose.tolist()}
+    calibration = tmp_path / "cameras.json"
+    calibration.write_text(json.dumps({"pixel_center": 0.5, "times": [0], "scale": "metric", "views": views}))
+    scene = open_scene(tmp_path, calibration=calibration, depth=tmp_path)
+    for view, name in zip(scene.views, maps, strict=True):
+        assert view.depth is not None
+        assert isinstance(view.depth.frames, ImageFolderSource)
+        found = [str(file.relative_to(tmp_path)) for file in view.depth.frames.files]
+        assert found == [name.format(t=time) for time in (TIMES if "{t" in name else [0])]
+        assert view.depth.indices == tuple(range(len(found)))
 
 
 def test_messages_name_the_camera_of_a_file_in_its_folder(tmp_path: Path) -> None:
