@@ -170,6 +170,8 @@ _STAGES = {
 
 def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     """Print the plan of a run."""
+    from page4d.choices import Registration
+    from page4d.rig.people.model import NO_POSE_MODEL
     from page4d.run.time import forecast_time, registration_stages
 
     scene, network = plan.scene, plan.predictor.record
@@ -219,6 +221,8 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         sought = [view.name for view in scene.views if view.camera is None]
         of = f"of {listed(sought)} " if len(sought) < scene.num_views else ""
         origin = f"{of}registered from {evidence} before the network, else the network's"
+        if evidence == "texture" and plan.settings.register is not Registration.TEXTURE:
+            origin += f"; {NO_POSE_MODEL}"
         fields.append(("cameras", origin if evidence else "of a rig that moves as one, followed by texture"))
         seconds = [f"{stage.seconds:.0f} s for {stage.name}" for stage in stages]
         memory = console.human_size(max(stage.num_bytes for stage in stages))
