@@ -9,7 +9,6 @@ evidence would show that they are elsewhere.
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations, permutations
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from scipy.spatial.transform import Rotation
 from page4d.conventions import OPENGL_AXES
 from page4d.errors import counted, listed
 from page4d.options import in_options
-from page4d.output.record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
+from page4d.output.record import CalibrationCheckRecord, Certainty, Fault, FindingRecord, PairFitRecord
 from page4d.rig import texture_pairs
 from page4d.rig.camera_refit import SharedPoints, mean_score, refit_pose, refit_rotation
 from page4d.rig.clocks import check_clocks
@@ -31,7 +30,6 @@ from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import MIN_RATIO, MIN_SCORE, quick_people_pose
 from page4d.rig.records import (
-    Array,
     Evidence,
     Lens,
     PairPose,
@@ -53,14 +51,20 @@ _LENS_FIX = (
 _POSE_FIX = "convert the poses to world-to-camera with the axes of OpenCV (x right, y down, z forward)"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Hypothesis:
-    """Corrected cameras, what is wrong with the given ones, and how to correct it."""
+    """Corrected cameras, what is wrong with those given for some views, and how to correct it.
 
+    It is certain if it fits `certain_pairs` of these views or more, and not reported below one less.
+    """
+
+    fault: Fault = "convention"
+    views: tuple[int, ...]
     cameras: tuple[RigCamera, ...]
     what: str
     fix: str
     focal_ratio: float = 1.0
+    certain_pairs: int = 3
 
 
 def common_mistakes(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
@@ -69,60 +73,69 @@ def common_mistakes(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
 
 
 def _other_lenses(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
-    found = [
-        Hypothesis(
-            _with_lenses(cameras, _centered),
-            "the principal points are those of a larger image, whose edges were cut off",
-            _LENS_FIX.format("crop-center"),
-        )
-    ]
+    def seen(what: str, option: str, focal: float, center: float | None) -> Hypothesis:
+        """Scale focal lengths and principal points, or move these to the centres."""
+        moved = []
+        for camera in cameras:
+            matrix, size = camera.lens.intrinsics.copy(), np.array(camera.lens.image_size[::-1])
+            matrix[:2, :2] *= focal
+            matrix[:2, 2] = size / 2 if center is None else center * matrix[:2, 2]
+            moved.append(replace(camera, lens=replace(camera.lens, intrinsics=matrix)))
+        fix, views = _LENS_FIX.format(option), tuple(range(len(cameras)))
+        return Hypothesis(views=views, cameras=tuple(moved), what=what, fix=fix, focal_ratio=focal)
+
+    cut = "the principal points are those of a larger image, whose edges were cut off"
+    found = [seen(cut, "crop-center", 1.0, None)]
     for scale in _SCALES:
         ratio = f"{scale:.2g}" if scale > 1 else f"1/{1 / scale:.2g}"
+        sense, factor = "short" if scale > 1 else "long", f"{max(scale, 1 / scale):.2g}"
         size = f"the calibration is for images of another size ({ratio} of it is the size of the videos)"
-        sense = "short" if scale > 1 else "long"
-        focal = f"the focal lengths are too {sense} by a factor of about {max(scale, 1 / scale):.2g}"
-        for center, what in ((scale, size), (1.0, focal)):
-            moved = _with_lenses(cameras, partial(_scaled, focal=scale, center=center))
-            found.append(Hypothesis(moved, what, _LENS_FIX.format("scale"), scale))
+        found.append(seen(size, "scale", scale, scale))
+        found.append(seen(f"the focal lengths are too {sense} by a factor of about {factor}", "scale", scale, 1.0))
     return found
 
 
-def _with_lenses(
-    cameras: Sequence[RigCamera], change: Callable[[Array, tuple[int, int]], Array]
-) -> tuple[RigCamera, ...]:
-    return tuple(
-        replace(camera, lens=replace(camera.lens, intrinsics=change(camera.lens.intrinsics, camera.lens.image_size)))
-        for camera in cameras
-    )
-
-
-def _scaled(intrinsics: Array, _: tuple[int, int], *, focal: float, center: float) -> Array:
-    changed = intrinsics.copy()
-    changed[:2, :2] *= focal
-    changed[:2, 2] *= center
-    return changed
-
-
-def _centered(intrinsics: Array, image_size: tuple[int, int]) -> Array:
-    changed = intrinsics.copy()
-    changed[:2, 2] = image_size[1] / 2, image_size[0] / 2
-    return changed
-
-
-def _inverse(pose: Array) -> Array:
-    return np.asarray(np.linalg.inv(pose), dtype=np.float64)
-
-
 def _other_conventions(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
-    def posed(change: Callable[[Array], Array], what: str) -> Hypothesis:
-        moved = tuple(replace(camera, world_to_camera=change(camera.world_to_camera)) for camera in cameras)
-        return Hypothesis(moved, what, _POSE_FIX)
-
+    poses = np.stack([camera.world_to_camera for camera in cameras])
+    inverse, views = np.linalg.inv(poses), tuple(range(len(cameras)))
+    others = {
+        "the poses are camera-to-world": inverse,
+        "the camera axes are those of OpenGL (y up, z backward)": _OPENGL @ poses,
+        "the poses are camera-to-world with the axes of OpenGL": _OPENGL @ inverse,
+    }
     return [
-        posed(_inverse, "the poses are camera-to-world"),
-        posed(lambda pose: _OPENGL @ pose, "the camera axes are those of OpenGL (y up, z backward)"),
-        posed(lambda pose: _OPENGL @ np.linalg.inv(pose), "the poses are camera-to-world with the axes of OpenGL"),
+        Hypothesis(
+            views=views,
+            cameras=tuple(replace(one, world_to_camera=pose) for one, pose in zip(cameras, moved, strict=True)),
+            what=what,
+            fix=_POSE_FIX,
+        )
+        for what, moved in others.items()
     ]
+
+
+def exchanges(names: Sequence[str], cameras: Sequence[RigCamera]) -> list[Hypothesis]:
+    """Return the exchanges of two cameras, and of three in small rigs."""
+    number = len(names)
+    orders = [{a: b, b: a} for a, b in combinations(range(number), 2)]
+    if number <= MAX_CYCLE_VIEWS:
+        for a, b, c in combinations(range(number), 3):
+            orders += [{a: b, b: c, c: a}, {a: c, b: a, c: b}]
+    found = []
+    for order in orders:
+        named = listed([names[view] for view in sorted(order)], separator=" and ")
+        renames = listed([f"{names[a]} has the camera of {names[b]}" for b, a in sorted(order.items())])
+        found.append(
+            Hypothesis(
+                fault="swapped",
+                views=tuple(sorted(order)),
+                cameras=tuple(cameras[order.get(view, view)] for view in range(number)),
+                what=f"{named} are swapped" if len(order) == 2 else f"{named} are exchanged ({renames})",
+                fix="rename the cameras in the calibration, or the videos",
+                certain_pairs=2,
+            )
+        )
+    return found
 
 
 MIN_FIT = 0.5
@@ -296,11 +309,11 @@ class _Check:
         """Return the pairs that involve some of the views."""
         return [pair for pair in self.pairs if {*pair} & {*views}]
 
-    def fit(self, views: Iterable[int], cameras: Sequence[RigCamera]) -> "_Fit":
+    def fit(self, views: Iterable[int], cameras: Sequence[RigCamera], scale: float = 1.0) -> "_Fit":
         """Score cameras that differ from those of the calibration in some views."""
         touched = self.touched(views)
         others = [pair for pair in self.pairs if pair not in touched]
-        better, rest = self.mean(touched, cameras), self.mean_given(others)
+        better, rest = self.mean(touched, cameras, scale), self.mean_given(others)
         total = better * len(touched) + rest * len(others)
         return _Fit(total, self.mean_given(touched), better, len(touched), rest if others else None)
 
@@ -449,7 +462,8 @@ def _fault(check: _Check, progress: Callable[[int, int], None] | None) -> Findin
     """Return the hypothesis that fits far better than the calibration."""
     if min(check.given.values(), default=1.0) >= _GOOD_FIT:
         return None
-    return _exchanged(check) or _common_mistake(check) or _moved_camera(check, progress)
+    swapped = _replaced(check, exchanges(check.names, check.cameras))
+    return swapped or _replaced(check, common_mistakes(check.cameras)) or _moved_camera(check, progress)
 
 
 _GOOD_FIT = 0.85
@@ -460,17 +474,16 @@ def find_duplicates(cameras: Sequence[RigCamera]) -> list[tuple[int, ...]]:
     """Return groups of cameras at one pose."""
     centers = np.stack([camera.center for camera in cameras])
     size = float(np.linalg.norm(centers[:, None] - centers, axis=-1).max())
-    groups: list[list[int]] = []
+    groups: dict[int, list[int]] = {}
     for view, camera in enumerate(cameras):
-        for group in groups:
-            other = cameras[group[0]]
-            near = np.linalg.norm(camera.center - other.center) <= SAME_PLACE * size
-            if near and rotation_angle_deg(camera.rotation, other.rotation) <= SAME_TURN_DEG:
-                group.append(view)
-                break
-        else:
-            groups.append([view])
-    return [tuple(group) for group in groups if len(group) > 1]
+        alike = (
+            first
+            for first in groups
+            if np.linalg.norm(camera.center - cameras[first].center) <= SAME_PLACE * size
+            and rotation_angle_deg(camera.rotation, cameras[first].rotation) <= SAME_TURN_DEG
+        )
+        groups.setdefault(next(alike, view), []).append(view)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
 
 
 def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> FindingRecord:
@@ -492,45 +505,27 @@ def _duplicate_finding(check: _Check, views: tuple[int, ...]) -> FindingRecord:
     return FindingRecord(fault="duplicate", views=names, certainty="certain", what=what, fix=fix)
 
 
-def _is_better(given: float, better: float) -> bool:
-    return better >= MIN_FIT and given <= MAX_MISFIT * better
-
-
-def _certainty(given: float, better: float) -> Certainty:
-    return "certain" if given <= CERTAIN_SHARE * better else "likely"
-
-
-def _exchanged(check: _Check) -> FindingRecord | None:
-    """Find the exchange of two or three cameras that fits best."""
-    number = len(check.names)
-    orders = [dict(zip(pair, pair[::-1], strict=True)) for pair in combinations(range(number), 2)]
-    if number <= MAX_CYCLE_VIEWS:
-        for a, b, c in combinations(range(number), 3):
-            orders += [{a: b, b: c, c: a}, {a: c, b: a, c: b}]
-    fits = [
-        (check.fit(order, [check.cameras[order.get(view, view)] for view in range(number)]), order)
-        for order in orders
-    ]
-    (_, given, better, touched, others), order = max(fits, key=lambda fit: fit[0].total)
-    settled = others is None or others >= MIN_FIT
-    if given > CERTAIN_SHARE * better or not _is_better(given, better) or not settled:
+def _replaced(check: _Check, hypotheses: Sequence[Hypothesis]) -> FindingRecord | None:
+    """Return the hypothesis that fits best, if it fits far better than the calibration."""
+    # Errors shrink with longer focal lengths, and so does the tolerance.
+    fits = [(check.fit(one.views, one.cameras, 1 / max(1.0, one.focal_ratio)), one) for one in hypotheses]
+    (_, given, better, touched, others), best = max(fits, key=lambda fit: fit[0].total)
+    settled = (others is None or others >= MIN_FIT) and touched >= best.certain_pairs - 1
+    if better < MIN_FIT or given > CERTAIN_SHARE * better or not settled:
         return None
-    names = tuple(check.names[view] for view in sorted(order))
-    figures = f"the pictures fit with a score of {better:.2f} instead of {given:.2f}"
-    if len(names) == 2:
-        what = f"{names[0]} and {names[1]} are swapped: {figures} if they are exchanged"
-    else:
-        renames = listed([f"{check.names[a]} has the camera of {check.names[b]}" for b, a in sorted(order.items())])
-        what = f"{listed(names, separator=' and ')} are exchanged: {renames}; {figures} if this is undone"
     return FindingRecord(
-        fault="swapped",
-        views=names,
-        certainty=_certainty(given, better) if touched > 1 else "likely",
-        what=what,
-        fix="rename the cameras in the calibration, or the videos",
+        fault=best.fault,
+        views=tuple(check.names[view] for view in best.views),
+        certainty="certain" if touched >= best.certain_pairs else "likely",
+        what=f"{best.what}: {_figures(given, better)} after correction",
+        fix=in_options(best.fix),
         score=given,
         better_score=better,
     )
+
+
+def _figures(given: float, better: float) -> str:
+    return f"the pictures fit with a score of {better:.2f} instead of {given:.2f}"
 
 
 def _moved_camera(check: _Check, progress: Callable[[int, int], None] | None) -> FindingRecord | None:
@@ -543,7 +538,7 @@ def _moved_camera(check: _Check, progress: Callable[[int, int], None] | None) ->
     if not refits:
         return None
     (_, score, better, _, others), camera, view, is_turn = max(refits, key=lambda refit: refit[0].total)
-    if not _is_better(score, better) or others is None or others < MIN_FIT:
+    if better < MIN_FIT or score > MAX_MISFIT * better or others is None or others < MIN_FIT:
         return None
     given = check.cameras[view]
     angle = float(rotation_angle_deg(given.rotation, camera.rotation))
@@ -556,7 +551,8 @@ def _moved_camera(check: _Check, progress: Callable[[int, int], None] | None) ->
     where = ""
     if displaced:
         where = f"{shift:.3g} units from its place" + (f" and turned by {angle:.0f} degrees" if angle >= 5 else "")
-    return _pose_finding([check.names[view]], angle, (score, better), _certainty(score, better), where)
+    certainty: Certainty = "certain" if score <= CERTAIN_SHARE * better else "likely"
+    return _pose_finding([check.names[view]], angle, (score, better), certainty, where)
 
 
 def _refit(check: _Check, view: int) -> list[tuple[_Fit, RigCamera, int, bool]]:
@@ -582,42 +578,16 @@ def _pose_finding(
 ) -> FindingRecord:
     """Report a camera, or one of two, that is turned, or elsewhere; scores are those given, and of the correction."""
     named = listed(names, separator=" or ")
-    figures = f"the pictures fit with a score of {scores[1]:.2f} instead of {scores[0]:.2f}"
-    what = f"{named} is turned by {angle_deg:.0f} degrees: {figures} once it is turned back"
-    if where:
-        what = f"{named} is {where}: {figures} at the corrected pose"
+    what = where or f"turned by {angle_deg:.0f} degrees"
     return FindingRecord(
         fault="displaced" if where else "turned",
         views=tuple(names),
         certainty=certainty,
-        what=what,
+        what=f"{named} is {what}: {_figures(*scores)} after correction",
         fix=in_options(f"calibrate {named} again, or leave its pose out (⟨poses=predicted⟩)"),
         score=scores[0],
         better_score=scores[1],
         angle_deg=angle_deg,
-    )
-
-
-def _common_mistake(check: _Check) -> FindingRecord | None:
-    """Find another image size, focal length or convention that fits far better for all cameras."""
-    given = check.mean_given(check.pairs)
-    if len(check.pairs) < 2:
-        return None
-    results = []
-    for mistake in common_mistakes(check.cameras):  # errors shrink with longer focal lengths, so does the tolerance
-        scale = 1 / max(1.0, mistake.focal_ratio)
-        results.append((check.mean(check.pairs, mistake.cameras, scale), mistake))
-    better, best = max(results, key=lambda result: result[0])
-    if given > CERTAIN_SHARE * better or not _is_better(given, better):
-        return None
-    return FindingRecord(
-        fault="convention",
-        views=check.names,
-        certainty="likely" if len(check.pairs) < 3 else "certain",
-        what=f"{best.what}: the pictures fit with a score of {better:.2f} instead of {given:.2f} after correction",
-        fix=in_options(best.fix),
-        score=given,
-        better_score=better,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from jaxtyping import Float
@@ -10,7 +11,7 @@ from scipy.spatial.transform import Rotation
 
 from page4d.rig.epipolar import relative_pose_of, sampson_errors, unit_rays
 from page4d.rig.people.pairs import PersonPairs, camera_score
-from page4d.rig.people.pose import quick_people_pose
+from page4d.rig.people.pose import PeoplePose, quick_people_pose
 from page4d.rig.records import Array, Evidence, RigCamera
 
 _WIDE = 3.0
@@ -42,9 +43,15 @@ class SharedPoints:
         """Return the score of two cameras at some tolerances, in [0, 1]."""
         return camera_score(self.people, first, second, scale * self.tolerance)
 
+    @cached_property
     def thinned(self) -> "SharedPoints":
-        """Return the points at no more than `_MAX_INSTANTS` instants."""
+        """The points at no more than `_MAX_INSTANTS` instants."""
         return replace(self, people=self.people.thinned(_MAX_INSTANTS))
+
+    @cached_property
+    def pose(self) -> PeoplePose | None:
+        """The relative pose that fits the points, estimated quickly."""
+        return quick_people_pose(self.people)
 
 
 Shared = Mapping[int, SharedPoints]
@@ -56,7 +63,7 @@ def refit_rotation(view: int, cameras: Sequence[RigCamera], shared: Shared) -> R
 
     Source: with known centres, a point seen by another camera gives one linear equation in the rotation.
     """
-    shared = {other: pair.thinned() for other, pair in shared.items()}
+    shared = {other: pair.thinned for other, pair in shared.items()}
     camera = cameras[view]
     rolls = [Rotation.from_euler("z", angle, degrees=True).as_matrix() @ camera.rotation for angle in (90, 180, 270)]
     rotations = [camera.rotation, *rolls, _linear_rotation(view, cameras, shared)]
@@ -66,7 +73,7 @@ def refit_rotation(view: int, cameras: Sequence[RigCamera], shared: Shared) -> R
 
 def refit_pose(view: int, cameras: Sequence[RigCamera], shared: Shared) -> RigCamera | None:
     """Return the camera at the pose that fits two or more other cameras best; None if they do not determine it."""
-    shared = {other: pair.thinned() for other, pair in shared.items()}
+    shared = {other: pair.thinned for other, pair in shared.items()}
     poses = _pair_poses(cameras, shared)
     center = _meeting_point([(cameras[other].center, ray) for other, (_, ray) in poses.items()])
     if len(poses) < 2 or center is None:
@@ -126,7 +133,7 @@ def _pair_poses(
     """Return the rotation of the camera, and its direction from each other camera with a pose, in the world."""
     poses = {}
     for other, pair in shared.items():
-        found = quick_people_pose(pair.people)
+        found = pair.pose
         if found is not None:  # x_other = rotation @ x_view + direction
             rotation, direction = found.pose.rotation, found.pose.direction
             poses[other] = (rotation.T @ cameras[other].rotation, cameras[other].rotation.T @ direction)

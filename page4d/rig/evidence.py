@@ -16,7 +16,7 @@ from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.floor import read_floor_points
 from page4d.rig.graph import Pair
-from page4d.rig.learned import QUICK_FEATURES, learned_method
+from page4d.rig.learned import QUICK_FEATURES, TEXTURE_MODEL, learned_method
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.records import Array, Evidence, Lens, PairPose, StageProgress, ViewPeople, no_progress, of_stage
@@ -203,8 +203,10 @@ class TextureSource:
         """The method, whose model is present."""
         if self.kind is Evidence.LEARNED:
             return learned_method(is_quick=self.is_quick)
-        quick = replace(ROOT_SIFT, max_instants=QUICK_INSTANTS, max_side_px=QUICK_SIDE_PX)
-        return quick if self.is_quick else ROOT_SIFT
+        if not self.is_quick:
+            return ROOT_SIFT
+        instants = 1 if TEXTURE_MODEL.are_present else QUICK_INSTANTS  # learned features find more than a second one
+        return replace(ROOT_SIFT, max_instants=instants, max_side_px=QUICK_SIDE_PX)
 
     @cached_property
     def views(self) -> tuple[ViewTexture, ...]:

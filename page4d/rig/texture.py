@@ -363,7 +363,7 @@ MIN_DISTINCT = 60
 A wrong pose with 58 was the same for all halves: its matches lie on one plane, which two poses explain.
 """
 
-QUICK_INSTANTS, QUICK_SIDE_PX = 1, 1024
+QUICK_INSTANTS, QUICK_SIDE_PX = 2, 1024
 """Instants and size for a comparison with given cameras, which needs fewer matches than registration."""
 
 ROOT_SIFT = TextureMethod(
