@@ -4,7 +4,10 @@
 
     parity       recorded networks of every family: predictions of the device against those of the CPU, in float32
     scene        `reconstruct` of a scene (`--scene`, by default the sample, and `--set OPTION=VALUE`) on the device,
-                 twice, and on the CPU: seconds per stage, difference of the depth maps, whether two runs are equal
+                 twice, and on the CPU: seconds per stage, share of the time in which the GPU waits for work,
+                 difference of the depth maps, whether two runs are equal
+    sweeps       correlation and semi-global aggregation of depth hypotheses on the device, and by the compiled
+                 kernels of the CPU: seconds, difference, and the share of what arithmetic and memory allow
     schedule     VGGT's structure with random weights: the schedule of the public code, which keeps all layers and has
                  no limits, against ours, in float32 and bf16, for S = 8 to 400 images; seconds, peak and forecast
                  memory
@@ -28,6 +31,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 from unittest.mock import patch
 
@@ -37,10 +41,12 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 import page4d
 from page4d.choices import ExistingOutput
 from page4d.formats.maps import write_png
+from page4d.geometry.camera import Cameras
 from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import CameraHeadConfig, DPTHeadConfig
 from page4d.networks.encoders.dino import DinoV2Config
@@ -53,6 +59,7 @@ from page4d.options import ReconstructSettings
 from page4d.plotting.canvas import view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.run.memory import Extent, NetworkCost, cost_of, is_out_of_memory
+from page4d.stereo.sweep import Windows, aggregate_scores, correlate
 from page4d.weights.loading import LoadedNetwork
 from tests.encoders.recorded import INSIDE, load_recorded
 from tests.networks.naive_twin import naive_trunk
@@ -62,7 +69,17 @@ SAMPLE = ROOT / "samples" / "room"
 SIZE = (392, 518)
 IMAGES = (8, 16, 32, 64, 100, 200, 400)
 CHUNKS = (2, 4, 8, 16)
-PARTS = ("parity", "scene", "schedule", "chunks", "memory")
+PARTS = ("parity", "scene", "sweeps", "schedule", "chunks", "memory")
+SWEPT = (128, 512)
+"""Widths in px of the pictures that are swept."""
+
+HYPOTHESES = 33
+FLOP = {"correlation": 120, "aggregation": 32}
+"""Per sample: projection 20, bilinear sampling of 3 colors 26, sums over windows 54, NCC 20; per label and path 8."""
+
+BYTES = {"correlation": 4, "aggregation": 48}
+"""Per sample: the score that is written; per path the score that is read, and the sum that is read and written."""
+
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MEMORY_SHARE = 0.02
 """Share of the memory of the GPU that the part `memory` may use: some GB, too few for its chunk at 518 px."""
@@ -121,17 +138,19 @@ def scenes(device: torch.device, folder: Path, options: argparse.Namespace) -> d
     devices = {"first": str(device), "second": str(device), "cpu": "cpu"}
     for name in options.runs:
         begin = time.perf_counter()
-        record = page4d.reconstruct(
-            options.scene,
-            out=folder / "scene" / name,
-            weights=options.weights,
-            device=devices[name],
-            preview=False,
-            existing=ExistingOutput.OVERWRITE,
-            **dict(change.split("=", 1) for change in options.set),
-        )
+        with waiting(torch.device(devices[name])) as samples:
+            record = page4d.reconstruct(
+                options.scene,
+                out=folder / "scene" / name,
+                weights=options.weights,
+                device=devices[name],
+                preview=False,
+                existing=ExistingOutput.OVERWRITE,
+                **dict(change.split("=", 1) for change in options.set),
+            )
         found[name] = {
             "seconds": time.perf_counter() - begin,
+            "waiting_share": float(np.mean(samples)) if samples else None,
             "instants": len(record.times),
             "timings": record.timings,
             "peak_bytes": record.peak_memory_bytes,
@@ -140,6 +159,87 @@ def scenes(device: torch.device, folder: Path, options: argparse.Namespace) -> d
         outputs[name] = page4d.open_output(folder / "scene" / name)
     first, *others = options.runs
     return found | {f"{first}_against_{other}": differences(outputs[first], outputs[other]) for other in others}
+
+
+@contextmanager
+def waiting(device: torch.device) -> Iterator[list[bool]]:
+    """Sample every few milliseconds whether a GPU has nothing to do; no samples of a CPU."""
+    samples: list[bool] = []
+    if device.type != "cuda":
+        yield samples
+        return
+    ended = Event()
+
+    def take() -> None:
+        stream = torch.cuda.default_stream(device)
+        while not ended.wait(0.005):
+            samples.append(stream.query())
+
+    thread = Thread(target=take, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        ended.set()
+        thread.join()
+
+
+def sweeps(device: torch.device, widths: tuple[int, ...] = SWEPT) -> Iterator[dict[str, Any]]:
+    """Compare the work on volumes of hypotheses on the device with the kernels of the CPU."""
+    places = dict.fromkeys((device, torch.device("cpu")))
+    limits = {place: peaks(place) for place in places}
+    for width in widths:
+        works = {place: works_at(place, width) for place in places}
+        for name in FLOP:
+            row: dict[str, Any] = {"work": name, "width": width}
+            results = [works[place][name]() for place in places]
+            for place, result in zip(places, results, strict=True):
+                seconds = shortest(place, works[place][name])
+                counted = FLOP[name] * result.numel(), BYTES[name] * result.numel()
+                of_arithmetic, of_memory = (
+                    count / limit / seconds for count, limit in zip(counted, limits[place], strict=True)
+                )
+                row[place.type] = {"seconds": seconds, "of_arithmetic": of_arithmetic, "of_memory": of_memory}
+            row["difference"] = float((results[0].cpu() - results[-1]).abs().max())
+            yield row
+
+
+def works_at(device: torch.device, width: int) -> dict[str, Callable[[], Tensor]]:
+    """Return the correlation of two random pictures of this width, and the aggregation of scores of their size."""
+    random, height = torch.Generator().manual_seed(0), width * 3 // 4
+    images = avg_pool2d(torch.rand(2, 3, height, width, generator=random), 3, 1, 1).to(device)
+    depth = avg_pool2d(2 + torch.rand(1, height, width, generator=random), 15, 1, 7).to(device)
+    score = torch.randn(1, height, HYPOTHESES, width, generator=random).to(device)
+    pose = torch.eye(4, dtype=torch.float64).repeat(2, 1, 1)
+    pose[1, 0, 3] = 0.3
+    matrix = torch.tensor([[width, 0, width / 2], [0, width, height / 2], [0, 0, 1.0]], dtype=torch.float64)
+    rig = Cameras(world_to_camera=pose, intrinsics=matrix.repeat(2, 1, 1), image_size=(height, width))
+    rig = rig.map(lambda values: values.to(device))
+    factors = torch.linspace(-0.4, 0.4, HYPOTHESES).exp()[:, None, None].to(device)
+    source = Windows.of(images[:1])
+    return {
+        "correlation": lambda: correlate(source, images[1:], rig[:1], rig[1:], depth, factors),
+        "aggregation": lambda: aggregate_scores(score, 0.25, 3.0),
+    }
+
+
+def peaks(device: torch.device) -> tuple[float, float]:
+    """Return the operations per second of a product of matrices in float32, and bytes per second of a copy."""
+    matrix, many = torch.rand(2048, 2048, device=device), torch.rand(1 << 26, device=device)
+    operations, moved = 2 * len(matrix) ** 3, 2 * many.nbytes
+    return operations / shortest(device, lambda: matrix @ matrix), moved / shortest(device, many.clone)
+
+
+def shortest(device: torch.device, work: Callable[[], object]) -> float:
+    """Return the least seconds of three calls; on a CPU the time of a thread, which other processes change little."""
+    if device.type == "cuda":
+        return min(cost_of(device, work).seconds for _ in range(3))
+    taken = []
+    for _ in range(3):
+        begin = time.process_time()
+        work()
+        taken.append((time.process_time() - begin) / torch.get_num_threads())
+    return min(taken)
 
 
 def differences(ours: page4d.Output, theirs: page4d.Output) -> dict[str, float]:
@@ -305,6 +405,7 @@ def main() -> None:
     parts = {
         "parity": lambda: parity(device),
         "scene": lambda: [scenes(device, options.out, options)],
+        "sweeps": lambda: sweeps(device),
         "schedule": lambda: schedules(config, device, options),
         "chunks": lambda: chunks(device, options.out, options),
         "memory": lambda: [memory(device, options.out, options)] if device.type == "cuda" else [],

@@ -29,3 +29,14 @@ def test_every_combination_is_measured_and_drawn(tmp_path: Path) -> None:
     gpu.draw({"schedule": [*rows, {**rows[-1], "images": 4, "measured": None}], "chunks": chunks}, tmp_path / "a.png")
     assert cv2.imread(str(tmp_path / "a.png")).std() > 5
     json.dumps(rows)
+
+
+def test_sweeps_are_compared_with_those_of_the_cpu_and_with_its_limits() -> None:
+    rows = list(gpu.sweeps(CPU, widths=(32,)))
+    assert [row["work"] for row in rows] == ["correlation", "aggregation"]
+    for row in rows:
+        assert row["difference"] == 0
+        assert 0 < row["cpu"]["of_arithmetic"] < 1
+        assert row["cpu"]["of_memory"] > 0
+    with gpu.waiting(CPU) as samples:
+        assert samples == []
