@@ -257,7 +257,8 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
         found = listed([f"{key} ({len(series[key])})" for key in rivals], 4)
         raise InputError(
             f"{candidate.label} holds several series of images: {found}",
-            "put every series into a folder of its own: all images of a folder are the frames of one view",
+            (f"give '{candidate.path}' as the scene, or " if cameras_in_names(candidate)[0] else "")
+            + "put every series into a folder of its own: all images of a folder are the frames of one view",
         )
     used = [key for key in pictures if key not in rivals or len(rivals) == 1 or key in colored]
     left = []

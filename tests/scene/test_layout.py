@@ -277,7 +277,7 @@ def test_copies_chapters_and_maps_are_no_views(
         (
             tree("a/left_{t}.png", "a/right_{t}.png", "b/left_{t}.png", "b/right_{t}.png"),
             "a/ holds several series of images: left_*.png (3), right_*.png (3)",
-            "a folder of its own",
+            "/a' as the scene, or put every series into a folder of its own",
         ),
         (
             tree("rig/cam0_ir_{t}.png", "rig/cam0_uv_{t}.png", "rig/cam1_ir_{t}.png", "rig/cam1_uv_{t}.png"),
