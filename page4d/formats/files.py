@@ -34,7 +34,7 @@ MAX_CAMERAS = 5_000
 MAX_IMAGES = 500_000
 """Largest number of images of moving cameras."""
 
-_MAX_KEYS = 1000
+_MAX_KEYS, _HEAD = 1000, 4096
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -97,6 +97,8 @@ def read_document(path: Path) -> Any:
             return _opencv_mapping(root) if root.tag == "opencv_storage" else root
         if kind == "npy":
             return _array(path)
+        if not kind and b"\0" in documents.read_bytes(path, MAX_JSON_BYTES)[:_HEAD]:
+            raise DocumentError("it is a binary file of a format that is not read")
         text = documents.read_text(path, MAX_JSON_BYTES if kind == "json" else MAX_TEXT_BYTES)
         if not text.strip():
             raise DocumentError("it is empty")

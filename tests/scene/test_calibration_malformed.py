@@ -57,6 +57,8 @@ def test_garbage_is_refused_with_message_and_hint(name: str, content: bytes, tmp
     assert caught.value.message.startswith(begins)
     if begins and "no camera" not in caught.value.message:
         assert caught.value.hint == SUPPORTED_FORMATS
+    if name == "x.dat" and b"\0" in content:
+        assert "it is a binary file of a format that is not read" in caught.value.message
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
