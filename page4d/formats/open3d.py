@@ -236,14 +236,15 @@ def write_trajectory(
     data = encode_trajectory(world_to_camera.numpy(), intrinsics.numpy(), image_size)
     if open3d is None:
         return write_bytes_atomic(path, data)
-    read, rewrite = open3d.io.read_pinhole_camera_trajectory, open3d.io.write_pinhole_camera_trajectory
 
     def write(part: Path) -> None:
         part.write_bytes(data)
-        rewrite(str(part), read(str(part)))
+        trajectory = open3d.io.read_pinhole_camera_trajectory(str(part))
+        open3d.io.write_pinhole_camera_trajectory(str(part), trajectory)
 
     def is_complete(part: Path) -> bool:
-        return len(read(str(part)).parameters) == len(world_to_camera)
+        text = part.read_bytes()
+        return text.count(b'"PinholeCameraParameters"') == len(world_to_camera) and text.endswith(b"\n}")
 
     # Open3D indents by tabs.
     return _write_verified(open3d, path, 2 * len(data), write, is_complete) or write_bytes_atomic(path, data)

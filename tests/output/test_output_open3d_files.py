@@ -140,14 +140,19 @@ def test_an_incomplete_file_of_open3d_is_replaced(
     assert [path.name for path in tmp_path.iterdir()] == ["x.ply"]
 
 
-def test_a_wrong_camera_of_open3d_is_replaced(
-    tmp_path: Path, open3d: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("cameras_or_bytes", ["cameras", "bytes"])
+def test_an_incomplete_trajectory_of_open3d_is_replaced(
+    tmp_path: Path, open3d: ModuleType, monkeypatch: pytest.MonkeyPatch, cameras_or_bytes: str
 ) -> None:
     write = open3d.io.write_pinhole_camera_trajectory
 
     def shortened(path: str, cameras: object) -> bool:
-        cameras.parameters = cameras.parameters[:-1]  # type: ignore[attr-defined]
-        return bool(write(path, cameras))
+        if cameras_or_bytes == "cameras":
+            cameras.parameters = cameras.parameters[:-1]  # type: ignore[attr-defined]
+        written = bool(write(path, cameras))
+        if cameras_or_bytes == "bytes":
+            Path(path).write_bytes(Path(path).read_bytes()[:-40])
+        return written
 
     monkeypatch.setattr(open3d.io, "write_pinhole_camera_trajectory", shortened)
     poses, intrinsics = trajectory()
