@@ -73,6 +73,7 @@ FORMATS = (
         ("cameras.bin", "cameras.txt", "images.bin", "images.txt"),
         written=CalibrationFormat.COLMAP,
     ),
+    RigFormat("DAT files", "dat_files", ("rot_trans_*.dat", "*_rot_trans.dat")),
     RigFormat("Kalibr", "yaml_rigs", keys="[^#]+/camera_model", reader="read_kalibr", lenses=True),
     RigFormat("MC-Calib", "yaml_rigs", keys=r"camera_\d+/camera_matrix", reader="read_mc_calib", lenses=True),
     RigFormat(

@@ -392,11 +392,26 @@ def edit_json(path: Path, edit: Callable[[Any], object]) -> Path:
     return path
 
 
+def write_dat_files(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write a lens and a pose per camera, of which one file has a second pose, as those of TemugeB/handpose3d."""
+    for number, camera in enumerate(rig):
+        rows = lambda matrix: "".join(" ".join(repr(float(x)) for x in row) + " \n" for row in matrix)  # noqa: E731
+        lens = f"intrinsic:\n{rows(camera.integer_intrinsics)}distortion:\n{rows([camera.coefficients])}"
+        (folder / f"{camera.name}{'_intrinsics' * (number % 2)}.dat").write_text(lens)
+        pose = f"R:\n{rows(camera.rotation)}T:\n{rows(np.reshape(camera.translation, (3, 1)))}"
+        other = f"\n#below is another one.\nR:\n{rows(np.eye(3))}T:\n{rows(np.ones((3, 1)))}" * (number % 2)
+        (folder / (f"{camera.name}_rot_trans.dat" if number % 2 else f"rot_trans_{camera.name}.dat")).write_text(
+            pose + other
+        )
+    return folder
+
+
 Writer = Callable[[Path, list[RigCamera]], Path]
 WRITERS: dict[str, Writer] = {
     "qualisys": write_qualisys,
     "toml": write_toml,
     "caliscope": write_caliscope,
+    "dat": write_dat_files,
     "yaml": write_yaml,
     "yaml-one": partial(write_yaml, files=("calib.yaml",) * 2),
     "yaml-xml": partial(write_yaml, files=("intri.xml", "extri.xml")),
@@ -416,4 +431,4 @@ WRITERS: dict[str, Writer] = {
 NAMES = {"caliscope": ("cam_0", "cam_1", "cam_2"), "mc-calib": ("camera_0", "camera_1", "camera_2")}
 """Names of the cameras of the rig, where they are not cam01, cam02 and cam03."""
 
-FISHEYE_FORMATS = tuple(name for name in WRITERS if not name.startswith(("qualisys", "yaml", "panoptic")))
+FISHEYE_FORMATS = tuple(name for name in WRITERS if not name.startswith(("qualisys", "dat", "yaml", "panoptic")))
