@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.spatial.transform import Rotation
 
 import page4d
 from page4d.choices import ExistingOutput, Registration, UpAxis, WorldFrame
@@ -116,6 +117,31 @@ def test_views_that_a_calibration_lacks_or_that_moved_are_registered_in_its_worl
     assert (after.scale, after.names) == (Scale.METRIC, before.names)
     for one, other, view in zip(before.cameras, after.cameras, range(3), strict=True):
         assert (one.world_to_camera.tolist() == other.world_to_camera.tolist()) == (view != 1)
+
+
+def test_known_cameras_keep_their_coordinates_in_a_survey() -> None:
+    """Coordinates of millions of metres are adjusted about an offset, in double precision."""
+    add_view()
+    document = json.loads(rig("cam01", "cam02", "cam03"))
+    turn, offset = (
+        Rotation.random(rng=np.random.default_rng(1)).as_matrix(),
+        np.array([400_123.4, 5_432_100.7, 312.5]),
+    )
+    for camera in document["cameras"].values():
+        pose = np.array(camera["world_to_camera"])
+        pose[:3, :3] = turn
+        pose[:3, 3] -= turn @ offset
+        camera["world_to_camera"] = pose.tolist()
+    Path("survey.json").write_text(json.dumps(document))
+    arguments = ["register", "videos", "--out", "new.json", "--calibration", "survey.json", "--again", "cam02"]
+    assert run(arguments) == 0
+    before, after = (read_calibration(Path(name)).cameras for name in ("survey.json", "new.json"))
+    for view in (0, 2):  # double precision resolves a nanometre there
+        change = (after[view].world_to_camera - before[view].world_to_camera).abs()
+        assert change[:3, :3].max() < 1e-15
+        assert change.max() < 3e-9
+    center = -after[1].world_to_camera[:3, :3].T @ after[1].world_to_camera[:3, 3]
+    assert np.abs(center.numpy() - offset).max() < 10
 
 
 def test_without_a_length_the_unit_is_arbitrary() -> None:
