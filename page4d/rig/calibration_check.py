@@ -21,7 +21,6 @@ from page4d.options import in_options
 from page4d.output.record import CalibrationCheckRecord, Certainty, Fault, FindingRecord, PairFitRecord
 from page4d.rig import texture_pairs
 from page4d.rig.camera_refit import SharedPoints, mean_score, refit_pose, refit_rotation
-from page4d.rig.clocks import check_clocks
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents
 from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import Pair, choose_pairs
@@ -29,6 +28,7 @@ from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import MIN_RATIO, MIN_SCORE, quick_people_pose
+from page4d.rig.people_clocks import check_clocks
 from page4d.rig.records import (
     Evidence,
     Lens,

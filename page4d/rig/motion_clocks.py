@@ -8,18 +8,31 @@ Source: Pundik & Moses, "Video synchronization using temporal signals from epipo
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy import fft
 from scipy.ndimage import gaussian_filter1d
 
 from page4d.errors import InputError, listed
 from page4d.motion.flow import changed_pixels
-from page4d.rig.clocks import HINT, Cut, PairEvidence, check_cuts, cut, groups, joint_offsets, paired_views
+from page4d.rig.clocks import (
+    HINT,
+    Cut,
+    Measured,
+    PairEvidence,
+    WindowClocks,
+    check_cuts,
+    cut,
+    fitted_clocks,
+    groups,
+    joined,
+    joint_offsets,
+    paired_views,
+)
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents, undistorted_pixels
 from page4d.rig.records import Array, Lens
 from page4d.scene.content import gray_of
@@ -126,12 +139,6 @@ _HIGH_PASS_S = 0.5
 _LOW_PASS = 1.5
 """Standard deviation of the average of a count over time, in instants: narrower peaks attract offsets to integers."""
 
-_ATTRACTION = 0.03
-"""By how many instants they still do."""
-
-_COMMON_ERROR = 0.1
-"""Standard deviation, in instants, of an error that all windows have: of counts at frame rates that differ."""
-
 _PEAK_S = 0.3
 """Time around the best offset that is attributed to its peak."""
 
@@ -141,7 +148,8 @@ _MAX_COARSE = 4000
 _MIN_COMMON, _MIN_SHARE = 25, 1 / 3
 """Common instants, and their share of the shorter view, below which an offset is not determined."""
 
-_ROUNDS = 10
+_COMMON_ERROR = 0.1
+"""Standard deviation, in instants, of an error that all windows have: of counts at frame rates that differ."""
 
 MAX_RATIO = 0.6
 """Evidence of another offset, or of a scene that is mirrored or runs backwards, as a share of the best, above which a
@@ -150,31 +158,10 @@ clock is not determined."""
 _WINDOW_S, _MIN_WINDOWS, _MAX_WINDOWS = 15.0, 4, 24
 """Length of a window that has an offset of its own, and the numbers of windows of a pair."""
 
-MIN_RATE_SPAN_S = 44.0
-"""Time from the first to the last window below which no rate is estimated: 45 s of the four windows of a minute."""
-
-MAX_RATE_ERROR = 0.2
-"""Standard deviation of a rate's difference from 1, as a share of it, from which the rate is 1."""
-
 _MAX_HALF_RATIO = 0.9
 """The same share in either half of the capture."""
 
 _WHAT = "motion does not determine the clock of"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MotionClocks:
-    """By how many seconds each view is ahead of the first one at a `time` of that, with standard deviations.
-
-    A view that is ahead by d shows at t + d of its own time what the first one shows at t. This grows by `drifts` per
-    second, 0 where that is not determined.
-    """
-
-    time: float
-    ahead: Float[Array, " V"]
-    deviations: Float[Array, " V"]
-    drifts: Float[Array, " V"]
-    drift_deviations: Float[Array, " V"]
 
 
 def _angles(
@@ -349,57 +336,12 @@ def _window_offsets(signals: Sequence[Signal], offset: int, step_s: float) -> tu
     return (limits[windows] + limits[windows + 1]) / 2, found, np.exp(middle)
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """Offsets in s of pairs in N windows, times of the first view, weights, and whether a half is the second one."""
-
-    pairs: Int[NDArray[np.int64], "N 2"]
-    times: Float[Array, " N"]
-    offsets: Float[Array, " N"]
-    weights: Float[Array, " N"]
-    are_late: Bool[NDArray[np.bool_], " N"]
-
-    def __getitem__(self, chosen: Bool[NDArray[np.bool_], " N"]) -> "_Measured":
-        return _Measured(*(getattr(self, field.name)[chosen] for field in fields(self)))
-
-    def design(self, number: int, time: float) -> Float[Array, "N P"]:
-        """Return the derivatives by the offsets of views at a time, and by their drifts (P = 2 V)."""
-        of_views = np.eye(number)[self.pairs[:, 1]] - np.eye(number)[self.pairs[:, 0]]
-        return np.concatenate([of_views, of_views * (self.times - time)[:, None]], axis=1)
-
-
-def _fitted(
-    measured: _Measured, number: int, time: float, drifts: Bool[NDArray[np.bool_], " V"], step_s: float
-) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
-    """Fit offsets at a time and drifts, of the views that have them, relative to the first view; with deviations.
-
-    Iteratively reweighted least squares with the Cauchy loss. Of the pairs of V views only V - 1 are independent.
-    """
-    free = np.concatenate([np.ones(number, bool), drifts]) & (np.arange(2 * number) % number > 0)
-    design = measured.design(number, time)[:, free]
-    weights, solution, spread = measured.weights / measured.weights.max(), np.zeros(design.shape[1]), step_s
-    for _ in range(_ROUNDS):
-        robust = weights / (1 + np.square((measured.offsets - design @ solution) / (2 * spread)))
-        normal = design.T @ (design * robust[:, None]) + 1e-9 * np.diag(1 + np.square(design).sum(0))
-        solution = np.linalg.solve(normal, design.T @ (robust * measured.offsets))
-        squares = float((robust * np.square(measured.offsets - design @ solution)).sum())
-        spread = max(np.sqrt(squares / robust.sum()), 1e-3 * step_s)
-    variance = squares / max(1, len(design) - design.shape[1]) * number / 2
-    span = float(np.ptp(measured.times)) + step_s
-    common = np.hypot(_ATTRACTION, _COMMON_ERROR) * step_s
-    least = np.repeat([common, 2 * _ATTRACTION * step_s / span], number)[free]
-    found, deviations = np.zeros(2 * number), np.zeros(2 * number)
-    found[free] = solution
-    deviations[free] = np.sqrt(np.diag(np.linalg.inv(normal)) * variance + np.square(least))
-    return found, deviations
-
-
 def estimate_motion_clocks(
     names: Sequence[str],
     points: Sequence[MovingPoints],
     cameras: Sequence[Float[Array, "4 4"]],
     progress: Callable[[int, int], None] | None = None,
-) -> MotionClocks:
+) -> WindowClocks:
     """Determine the clocks of static views from their moving points and poses (`world_to_camera`).
 
     Raises:
@@ -436,7 +378,7 @@ def estimate_motion_clocks(
         chance = [replace(one, other=cut(controls, ahead, one.group, -1).other) for one in placed]
         check_cuts(_WHAT, names, chance, MAX_RATIO, lambda worst: f"{worst.ratio:.0%} of the evidence is chance")
 
-    found: list[_Measured] = []
+    found: list[Measured] = []
     halves: tuple[list[PairEvidence], ...] = ([], [])
     for done, pair in enumerate(pairs, start=1):
         offset = int(ahead[pair[1]] - ahead[pair[0]])
@@ -448,7 +390,7 @@ def estimate_motion_clocks(
             middles, offsets, weights = _window_offsets(signals, offset * factor, step_s)
             times = (middles - ahead[pair[0]] * factor) * step_s
             are_late = middles > sum(_common(signals, offset * factor)) / 2
-            found.append(_Measured(np.tile(pair, (len(times), 1)), times, offsets * step_s, weights, are_late))
+            found.append(Measured(np.tile(pair, (len(times), 1)), times, offsets * step_s, weights, are_late))
         if progress is not None:
             progress(len(pairs) + done, 2 * len(pairs))
     for half in halves:
@@ -462,50 +404,10 @@ def estimate_motion_clocks(
         )
     if not any(len(one.times) for one in found):
         raise InputError(f"{_WHAT} {listed(names[1:])}: fewer than {_MIN_COMMON} common instants", HINT)
-    return _fitted_clocks(names, _joined(found), step_s)
+    return fitted_clocks(_WHAT, names, joined(found), step_s, _COMMON_ERROR)
 
 
 def _unclear(worst: Cut, step_s: float) -> str:
     if worst.placed <= 0:
         return "no common motion"
     return f"{worst.ratio:.0%} of the evidence {worst.by * step_s:+.2f} s from the best offset"
-
-
-def _joined(found: Sequence[_Measured]) -> _Measured:
-    columns = ([getattr(one, field.name) for one in found] for field in fields(_Measured))
-    return _Measured(*(np.concatenate(column) for column in columns))
-
-
-def _fitted_clocks(names: Sequence[str], measured: _Measured, step_s: float) -> MotionClocks:
-    """Fit offsets, and the drifts that are significant.
-
-    Raises:
-        InputError: if the halves of the capture differ by more than an instant.
-    """
-    number = len(names)
-    low, high = float(measured.times.min()), float(measured.times.max())
-    time = (low + high) / 2
-    drifts = np.full(number, high - low >= MIN_RATE_SPAN_S)
-    while True:
-        found, deviations = _fitted(measured, number, time, drifts, step_s)
-        clear = deviations[number:] < MAX_RATE_ERROR * np.abs(found[number:])
-        if not (drifts[1:] & ~clear[1:]).any():
-            break
-        drifts &= clear
-    rest = replace(measured, offsets=measured.offsets - measured.design(number, time) @ found)
-    early, late = (
-        _fitted(rest[half], number, time, np.zeros(number, bool), step_s)[0][:number]
-        for half in (~measured.are_late, measured.are_late)
-    )
-    apart, limits = np.abs(late - early), step_s + 2 * deviations[:number]
-    if unclear := [name for name, one, limit in zip(names, apart, limits, strict=True) if one > limit]:
-        raise InputError(f"{_WHAT} {listed(unclear)}: halves of the capture differ by {apart.max():.3f} s", HINT)
-    if unclear := [name for name, one in zip(names, deviations, strict=False) if one > step_s]:
-        raise InputError(f"{_WHAT} {listed(unclear)}: it is known to {deviations[:number].max():.3f} s only", HINT)
-    return MotionClocks(
-        time=time,
-        ahead=found[:number],
-        deviations=np.maximum(deviations[:number], apart / 2),
-        drifts=found[number:],
-        drift_deviations=deviations[number:],
-    )

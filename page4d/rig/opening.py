@@ -6,23 +6,27 @@ clocks from motion, all frames of static calibrated views for moving points.
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Unpack
 
 import numpy as np
+from jaxtyping import Float
 
 from page4d.errors import InputError, UsageError, WeightsError, listed
 from page4d.keywords import SceneKeywords
 from page4d.options import SceneOptions, split_options
-from page4d.rig.clocks import estimate_clocks
+from page4d.rig.clocks import WindowClocks
 from page4d.rig.lens import lenses_of
 from page4d.rig.motion_clocks import MAX_SPAN_S, estimate_motion_clocks, find_moving_points
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.people.model import POSE_MODEL, is_fetched
-from page4d.rig.records import Lens, StageProgress, no_progress, of_stage
+from page4d.rig.people_clocks import COARSE_STEP, MAX_OFFSET, estimate_clocks, refine_clocks, renumbered
+from page4d.rig.records import Array, Lens, StageProgress, no_progress, of_stage
 from page4d.scene.clocks import BY_MOTION, BY_PEOPLE, Synchronisation
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Clock, Level, Notice, Scene
+from page4d.scene.timeline import build_timeline
 
 MAX_FRAMES = 10**9
 """Instants of the scene that is opened for its clocks: few of its frames are decoded."""
@@ -117,27 +121,44 @@ def synchronise_by_motion(scene: Scene, progress: StageProgress) -> Synchronisat
     ]
     poses = [np.asarray(camera.world_to_camera, dtype=np.float64) for camera in cameras if camera is not None]
     found = estimate_motion_clocks(scene.view_names, points, poses, of_stage(progress, "synchronizing: offsets"))
+    return _synchronised(BY_MOTION, scene, found, start)
+
+
+def _synchronised(method: str, scene: Scene, found: WindowClocks, start: float) -> Synchronisation:
+    """Return the clocks of a scene whose clocks have no rates; times of `found` are since a `start`."""
     rates = 1 / (1 + found.drifts)
     offsets = ((start + found.time) * found.drifts - found.ahead) * rates
     clocks = tuple(
-        Clock(offset_s=float(round(offset, 6)), rate=float(round(rate, 9)), std_seconds=float(round(deviation, 6)))
-        for offset, rate, deviation in zip(offsets, rates, found.deviations, strict=True)
+        Clock(
+            offset_s=float(round(offset + rate * view.clock.offset_s, 6)),
+            rate=float(round(rate, 9)),
+            std_seconds=float(round(deviation, 6)),
+        )
+        for view, offset, rate, deviation in zip(scene.views, offsets, rates, found.deviations, strict=True)
     )
+    first = scene.view_names[0]
     notices = [
         Notice(
-            f"{name} starts {clock.offset_s:+.3f} s after {scene.view_names[0]} by motion (+-{deviation:.3f} s)"
+            f"{name} starts {clock.offset_s:+.3f} s after {first} by {method} (+-{clock.std_seconds:.3f} s)"
             + (f", with a rate of {clock.rate:.6f} (+-{drift:.6f})" if clock.rate != 1 else ""),
             Level.INFO,
         )
-        for name, clock, deviation, drift in list(
-            zip(scene.view_names, clocks, found.deviations, found.drift_deviations, strict=True)
-        )[1:]
+        for name, clock, drift in list(zip(scene.view_names, clocks, found.drift_deviations, strict=True))[1:]
     ]
-    return Synchronisation(clocks=clocks, method=BY_MOTION, notices=tuple(notices))
+    return Synchronisation(clocks=clocks, method=method, notices=tuple(notices))
 
 
-NUM_SAMPLES = 150
-"""Consecutive sampled instants: at an offset of 44 they leave 106 common ones, enough for varied poses."""
+NUM_SAMPLES = 450
+"""Consecutive sampled instants whose people are compared at all offsets: 30 s of a long capture."""
+
+COARSE_RATE_HZ = 15.0
+"""Rate at which longer captures are sampled for that."""
+
+MAX_OFFSET_S = 10.0
+"""Largest offset that is searched, and at most a third of the sampled instants: fewer common ones show few poses."""
+
+_WINDOW, _MAX_WINDOWS = 75, 5
+"""Sampled instants of a window that has an offset of its own, and the number of windows."""
 
 MAX_RATE_HZ = 60.0
 """Faster videos are sampled at about this rate: at 60 Hz an offset is found within one frame."""
@@ -172,31 +193,61 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
     lenses = lenses_of(scene, intrinsics=calibration, for_all=False)
     interval = float(np.median(np.diff(scene.times))) if scene.num_times > 1 else 1.0
     step = max(1, round(1 / (MAX_RATE_HZ * interval)))
-    instants = _window(scene, range(0, scene.num_times, step), lenses, progress)
-    people = detect_people(scene, instants, lenses, of_stage(progress, "synchronizing: keypoints"))
-    found = estimate_clocks(scene.view_names, people, lenses, of_stage(progress, "synchronizing: offsets"))
-    # A view that is ahead shows an event at a later time of its own: its recording began earlier.
-    starts = -found.ahead * step * interval
-    clocks = tuple(Clock(offset_s=float(round(start, 6))) for start in starts)
-    first = scene.view_names[0]
-    notices = tuple(
-        Notice(f"{name} starts {clock.offset_s:+.3f} s after {first} by people (score {score:.2f})", Level.INFO)
-        for name, clock, score in list(zip(scene.view_names, clocks, found.scores, strict=True))[1:]
+    is_long = scene.num_times > NUM_SAMPLES * step
+    coarse = max(step, int(1 / (COARSE_RATE_HZ * interval) + 1e-6)) if is_long else step
+    (first,) = _windows(scene, range(0, scene.num_times, coarse), NUM_SAMPLES, 1, lenses, progress)
+    people = detect_people(scene, first, lenses, of_stage(progress, "synchronizing: keypoints"))
+    rate = 1 / (coarse * interval)
+    found = estimate_clocks(
+        scene.view_names,
+        people,
+        lenses,
+        of_stage(progress, "synchronizing: offsets"),
+        max_offset=max(MAX_OFFSET, min(round(MAX_OFFSET_S * rate), len(first) // 3)),
+        step=min(COARSE_STEP, max(1, round(rate / COARSE_RATE_HZ))),
     )
-    return Synchronisation(clocks=clocks, method=f"{BY_PEOPLE} (score {min(found.scores):.2f})", notices=notices)
+    ahead = np.rint(found.ahead).astype(np.int64)
+    if is_long:
+        scene = _aligned(scene, -found.ahead * coarse * interval)
+        ahead[:] = 0
+        instants = _windows(scene, range(0, scene.num_times, step), _WINDOW, _MAX_WINDOWS, lenses, progress)
+        sampled = [instant for window in instants for instant in window]
+        people = detect_people(scene, sampled, lenses, of_stage(progress, "synchronizing: keypoints in windows"))
+        people = renumbered(people, np.array(sampled) // step)
+        windows = [(window[0] // step, window[-1] // step) for window in instants]
+    else:
+        limits = np.linspace(0, len(first), min(_MAX_WINDOWS, max(1, len(first) // _WINDOW)) + 1).astype(int)
+        windows = [(int(low), int(high) - 1) for low, high in pairwise(limits)]
+    clocks = refine_clocks(scene.view_names, people, lenses, windows, ahead, step * interval)
+    return _synchronised(BY_PEOPLE, scene, clocks, float(scene.times[0]))
 
 
-def _window(scene: Scene, samples: Sequence[int], lenses: Sequence[Lens], progress: StageProgress) -> tuple[int, ...]:
-    """Return consecutive samples at which the most views show people."""
-    if len(samples) < NUM_SAMPLES + _NUM_LOOKS * _LOOK:  # runs would overlap
-        return tuple(samples[:NUM_SAMPLES])
-    starts = np.linspace(0, len(samples) - NUM_SAMPLES, _NUM_LOOKS).round().astype(int)
-    looks = starts + (NUM_SAMPLES - _LOOK) // 2
+def _aligned(scene: Scene, starts: Float[Array, " V"]) -> Scene:
+    """Return the scene at the common instants of views that start at some times."""
+    clocks = [Clock(offset_s=float(start)) for start in starts]
+    times = [clock.to_common(view.source.frame_times) for clock, view in zip(clocks, scene.views, strict=True)]
+    timeline = build_timeline(scene.view_names, times, max_frames=MAX_FRAMES)
+    views = tuple(
+        replace(view, clock=clock, indices=indices)
+        for view, clock, indices in zip(scene.views, clocks, timeline.indices, strict=True)
+    )
+    return replace(scene, views=views, times=timeline.times)
+
+
+def _windows(
+    scene: Scene, samples: Sequence[int], length: int, number: int, lenses: Sequence[Lens], progress: StageProgress
+) -> list[tuple[int, ...]]:
+    """Return runs of consecutive samples in order: where the most views show people, and several do not overlap."""
+    if len(samples) < length + _NUM_LOOKS * _LOOK:  # runs would overlap
+        return [tuple(samples[:length])]
+    places = _NUM_LOOKS if number == 1 else min(_NUM_LOOKS, len(samples) // length)
+    starts = np.linspace(0, len(samples) - length, places).round().astype(int)
+    looks = starts + (length - _LOOK) // 2
     instants = tuple(samples[int(look) + place] for look in looks for place in range(_LOOK))
     people = detect_people(scene, instants, lenses, of_stage(progress, "synchronizing: search for people"))
     shown = np.zeros((scene.num_views, len(instants)))
     for view, one in enumerate(people):
         for tracklet in one.tracklets:
             shown[view, tracklet.instants] = 1
-    best = int(np.argmax(shown.sum(0).reshape(_NUM_LOOKS, _LOOK).sum(1)))
-    return tuple(samples[int(starts[best]) : int(starts[best]) + NUM_SAMPLES])
+    best = np.argsort(-shown.sum(0).reshape(places, _LOOK).sum(1), kind="stable")[:number]
+    return [tuple(samples[int(starts[one]) : int(starts[one]) + length]) for one in np.sort(best)]

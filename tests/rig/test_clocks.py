@@ -4,18 +4,18 @@ import numpy as np
 import pytest
 
 from page4d.errors import InputError
-from page4d.rig import clocks
-from page4d.rig.clocks import (
+from page4d.rig import people_clocks as clocks
+from page4d.rig.clocks import PairEvidence, cut, joint_offsets
+from page4d.rig.people_clocks import (
     MAX_OTHER,
     MIN_PEAK,
     PairCurve,
-    PairEvidence,
     PairOffset,
     check_clocks,
-    cut,
     estimate_clocks,
-    joint_offsets,
     pair_offset,
+    refine_clocks,
+    renumbered,
 )
 from page4d.rig.records import ViewPeople
 from tests.rig.walkers import FRAME_S, Walk, observe, ring
@@ -25,7 +25,7 @@ def test_an_offset_between_instants_is_found() -> None:
     rng = np.random.default_rng(2)
     cameras = ring(2, rng)
     people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S, delays=(0.0, -4.4 * FRAME_S))
-    found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1)), max_offset=12)
+    found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1), max_offset=12))
     assert found is not None
     assert found.is_clear
     assert found.instants == pytest.approx(4.4, abs=0.5)
@@ -35,7 +35,7 @@ def test_periodic_motion_is_ambiguous() -> None:
     rng = np.random.default_rng(3)
     cameras = ring(2, rng)
     people = observe(cameras, [Walk.random(rng, periodic=True)], rng, step_s=FRAME_S)
-    found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1)), max_offset=30)
+    found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1), max_offset=30))
     assert found is not None
     assert not found.is_clear
 
@@ -100,6 +100,30 @@ def test_all_views_that_are_shifted_are_found(ahead: tuple[float, ...]) -> None:
     found = estimate_clocks(names, people, [camera.lens for camera in cameras])
     assert found.ahead == pytest.approx(ahead, abs=0.6)
     assert min(found.scores) > MIN_PEAK
+
+
+def test_offsets_in_windows_give_a_rate() -> None:
+    rng = np.random.default_rng(5)
+    cameras, walk, drift = ring(2, rng), Walk.random(rng), 2e-3
+    starts, people = (0, 750, 1500), []
+    for start in starts:
+        delays = tuple(FRAME_S * (start - view * (2.3 + drift * start)) for view in range(2))
+        people.append(observe(cameras, [walk], rng, num_instants=50, step_s=FRAME_S, delays=delays))
+    views = [
+        ViewPeople(
+            tracklets=tuple(
+                renumbered([window[view]], np.arange(50) + start)[0].tracklets[0]
+                for window, start in zip(people, starts, strict=True)
+            )
+        )
+        for view in range(2)
+    ]
+    windows = [(start, start + 49) for start in starts]
+    lenses = [camera.lens for camera in cameras]
+    found = refine_clocks(("a", "b"), views, lenses, windows, np.array([0, 4]), FRAME_S)
+    assert found.drifts == pytest.approx([0, drift], abs=0.2 * drift)
+    assert found.ahead[1] == pytest.approx(FRAME_S * (2.3 + drift * 775), abs=0.5 * FRAME_S)
+    assert found.deviations[1] >= 0.5 * FRAME_S
 
 
 def test_a_weak_view_needs_many_common_instants(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,8 @@ from page4d.errors import InputError, UsageError
 from page4d.formats.calibrations import write_calibration
 from page4d.formats.camera_model import CalibratedCamera, Calibration
 from page4d.rig import opening
-from page4d.rig.motion_clocks import MotionClocks, MovingPoints, estimate_motion_clocks, find_moving_points
+from page4d.rig.clocks import WindowClocks
+from page4d.rig.motion_clocks import MovingPoints, estimate_motion_clocks, find_moving_points
 from page4d.rig.records import RigCamera
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import FrameSource
@@ -87,7 +88,7 @@ class Take:
     turn_deg: float = 0.0
     seed: int = 0
 
-    def clocks(self) -> MotionClocks:
+    def clocks(self) -> WindowClocks:
         rng = np.random.default_rng(self.seed)
         cameras = ring(len(self.starts), rng)
         dance = Dance(rng, self.rate)

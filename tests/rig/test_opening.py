@@ -1,6 +1,7 @@
 """`sync='people'`: clocks from people, from the sign of the offset to the instants of the scene."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +43,50 @@ def videos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_frames_of_one_moment_are_paired(videos: Path) -> None:
     scene = page4d.open_scene(videos, sync="people", frames=(0, 5))
-    assert scene.synchronisation.startswith("people (score 0.")
+    assert scene.synchronisation == "people"
     assert [view.clock.offset_s for view in scene.views] == pytest.approx(STARTS, abs=0.5 / FPS)
+    assert [view.clock.std_seconds for view in scene.views] == pytest.approx([0, 0.5 / FPS], abs=1e-4)
     assert [view.indices for view in scene.views] == [(7, 8, 9, 10, 11), (0, 1, 2, 3, 4)]
     (text,) = [notice.text for notice in scene.notices if "by people" in notice.text]
     assert text.startswith("cam02 starts +0.23")
-    assert "after cam01 by people (score 0." in text
+    assert text.endswith("s after cam01 by people (+-0.017 s)")
+
+
+def test_offsets_of_longer_captures_are_searched_coarsely_and_refined_in_windows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        write_video(tmp_path / f"cam0{number}.mp4", frames=240, fps=FPS)
+    monkeypatch.setattr(people_clocks, "NUM_SAMPLES", 90)
+    monkeypatch.setattr(people_clocks, "MAX_OFFSET", 10)
+    monkeypatch.setattr(people_clocks, "MAX_OFFSET_S", 1.2)
+    monkeypatch.setattr(people_clocks, "_WINDOW", 50)
+    rng = np.random.default_rng(2)
+    cameras, walk, starts = ring(2, rng), Walk.random(rng), (0.0, -0.75)
+
+    def sampled(scene: Scene, instants: Sequence[int], *_: object) -> tuple[ViewPeople, ...]:
+        views = []
+        for camera, view, start in zip(cameras, scene.views, starts, strict=True):
+            frames = np.array([view.indices[instant] for instant in instants])
+            step = float(np.diff(frames).min()) / FPS
+            whole, *_ = observe(
+                (camera,), [walk], rng, num_instants=240, step_s=step, delays=(start + (frames[0] / FPS),)
+            )
+            rows = np.round((frames - frames[0]) / FPS / step).astype(int)
+            (one,) = whole.tracklets
+            numbers = {int(row): place for place, row in enumerate(rows)}
+            kept = np.array([int(row) in numbers for row in one.instants])
+            fields = {name: getattr(one, name)[kept] for name in ("joints", "visibility")}
+            places = np.array([numbers[int(row)] for row in one.instants[kept]])
+            views.append(ViewPeople(tracklets=(replace(one, instants=places, **fields),)))
+        return tuple(views)
+
+    monkeypatch.setattr(people_clocks, "is_fetched", lambda: True)
+    monkeypatch.setattr(people_clocks, "detect_people", sampled)
+    monkeypatch.setattr(people_clocks, "lenses_of", lambda *_, **__: [camera.lens for camera in cameras])
+    scene = page4d.open_scene(tmp_path, sync="people")
+    assert [view.clock.offset_s for view in scene.views] == pytest.approx(starts, abs=0.5 / FPS)
+    assert all(view.clock.rate == 1 for view in scene.views)
 
 
 def test_without_people_or_model_there_is_one_error(
@@ -73,7 +112,6 @@ def test_a_single_view_needs_no_people(videos: Path) -> None:
 def test_of_a_long_capture_the_instants_with_people_are_searched(
     monkeypatch: pytest.MonkeyPatch, videos: Path
 ) -> None:
-    monkeypatch.setattr(people_clocks, "NUM_SAMPLES", 6)
     monkeypatch.setattr(people_clocks, "_LOOK", 2)
     monkeypatch.setattr(people_clocks, "_NUM_LOOKS", 4)
     scene = open_folder(videos, sync="none")
@@ -90,7 +128,7 @@ def test_of_a_long_capture_the_instants_with_people_are_searched(
 
     monkeypatch.setattr(people_clocks, "detect_people", late)
     lenses = people_clocks.lenses_of(scene)
-    window = people_clocks._window(scene, range(scene.num_times), lenses, lambda *_: None)
+    (window,) = people_clocks._windows(scene, range(scene.num_times), 6, 1, lenses, lambda *_: None)
     assert len(window) == 6
     assert window[-1] - window[0] == 5
     assert window[0] >= 30

@@ -130,12 +130,12 @@ def estimate_people_pose(people: PersonPairs, seed: int = 0) -> PeoplePose | Non
     return best_people_pose(people, poses)
 
 
-def quick_people_pose(people: PersonPairs, seed: int = 0) -> PeoplePose | None:
+def quick_people_pose(people: PersonPairs, start: RelativePose | None = None, seed: int = 0) -> PeoplePose | None:
     """Estimate the pose of a pair quickly, without a gate; None if no pose has support.
 
-    Hypotheses are those of the pairs of tracklets with the most common instants.
+    Hypotheses are those of the pairs of tracklets with the most common instants, and a `start`.
     """
-    poses = []
+    poses = [] if start is None else [start]
     for rows in sorted(rows_of_tracklets(people), key=lambda rows: -len(rows))[:_QUICK_SINGLES]:
         first, second, _ = people.subset(rows).points()
         pose = estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, seed, max_points=_QUICK_POINTS)

@@ -1,0 +1,462 @@
+"""Clocks of static views from body keypoints, per pair of views and jointly.
+
+The offset of a pair is the one at which people fit one relative pose best.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from page4d.errors import InputError, listed
+from page4d.rig.clocks import (
+    HINT,
+    PEAK_WIDTH,
+    Cut,
+    Measured,
+    Offsets,
+    PairEvidence,
+    WindowClocks,
+    check_cuts,
+    cut,
+    fitted_clocks,
+    groups,
+    joint_offsets,
+    paired_views,
+)
+from page4d.rig.epipolar import RelativePose
+from page4d.rig.people.pairs import PersonPairs, pair_people
+from page4d.rig.people.pose import PeoplePose, quick_people_pose
+from page4d.rig.records import Array, Lens, ViewPeople
+
+MAX_OFFSET = 44
+"""Largest offset that is searched, in sampled instants."""
+
+COARSE_STEP = 3
+"""Instants between offsets of the first search: the peak of a walking person is about 10 instants wide at 60 fps."""
+
+MIN_PEAK = 0.4
+"""Smallest score at the best offset: right ones reach 0.5 to 0.8."""
+
+MAX_SECOND = 0.9
+"""Score of another offset, as a share of the best, above which the offset is ambiguous."""
+
+MAX_GIVEN = 0.8
+"""Score without an offset, as a share of the best one, below which given clocks are doubted."""
+
+GOOD_SCORE = 0.66
+"""Score without an offset from which given clocks are right: no other offset can exceed 0.85 by enough."""
+
+MIN_COMMON = 25
+"""Common instants below which an offset is not scored: few instants fit some pose at any offset."""
+
+MAX_OTHER = 0.75
+"""Evidence of another offset of a view or group, as a share of the best, above which its clock is ambiguous."""
+
+FINE = 4
+"""Offsets on each side of the best coarse ones that are scored from all instants."""
+
+MAX_ASCENTS = 5
+
+MAX_SCORED = 25
+"""Instants of a score."""
+
+WEAK_PEAK = 0.65
+MIN_WEAK_COMMON = 85
+"""Score of a view below which it needs this many common instants: with 80, the offset of such a view can be wrong by
+3 to 7 instants in all its pairs."""
+
+_WHAT = "people do not determine the clock of"
+
+
+class PairCurve:
+    """Scores of a pair at offsets, estimated when they are asked for; the pose is estimated again at each.
+
+    At offset o, instant i + o of the second view is paired with instant i of the first one.
+    """
+
+    def __init__(
+        self,
+        people: Sequence[ViewPeople],
+        lenses: Sequence[Lens],
+        views: tuple[int, int],
+        max_offset: int = MAX_OFFSET,
+        step: int = COARSE_STEP,
+        start: RelativePose | None = None,
+    ) -> None:
+        first, second = views
+        self.views, self.max_offset, self.step, self.start = views, max_offset, step, start
+        self.scores: dict[int, float] = {}
+        self.common: dict[int, int] = {}
+        self._fine: dict[int, float] = {}
+        self._people = people[first], people[second]
+        self._lenses = lenses[first], lenses[second]
+
+    def score(self, offset: int) -> float:
+        """Return the score of an offset, 0 with fewer than `MIN_COMMON` common instants."""
+        if offset not in self.scores:
+            people = pair_people(*self._people, self._lenses, shift=offset, front_by_person=True)
+            self.common[offset] = people.common_instants
+            found = _best_pose(people, max_instants=MAX_SCORED)
+            self.scores[offset] = 0.0 if found is None else found.score
+        return self.scores[offset]
+
+    def search(self) -> None:
+        """Score offsets in coarse steps."""
+        last = self.max_offset // self.step * self.step
+        for offset in range(-last, last + 1, self.step):
+            self.score(offset)
+
+    def evidence(self) -> PairEvidence:
+        """Return by how much scores exceed the median, which people reach at wrong offsets, at all offsets.
+
+        A short overlap shows few poses, which fit some camera pose at any offset: it counts less.
+        """
+        max_offset = self.max_offset
+        offsets = np.array(sorted(offset for offset, score in self.scores.items() if score > 0))
+        values = np.zeros(2 * max_offset + 1)
+        if len(offsets):
+            scores = np.array([self.scores[offset] for offset in offsets])
+            common = np.array([self.common[offset] for offset in offsets])
+            coarse = scores[offsets % self.step == 0]
+            excess = np.maximum(0.0, scores - np.median(coarse if len(coarse) else scores))
+            excess *= np.sqrt(common / common.max())
+            every = np.arange(-max_offset, max_offset + 1)
+            values = np.interp(every, offsets, excess, left=0.0, right=0.0)
+        return PairEvidence(views=self.views, values=values)
+
+    def fine_score(self, offset: int) -> float:
+        """Return the score of an offset from all common instants, 0 beyond the largest one."""
+        if offset not in self._fine:
+            found = self.pose(offset) if abs(offset) <= self.max_offset else None
+            self._fine[offset] = 0.0 if found is None else found.score
+        return self._fine[offset]
+
+    def pose(self, offset: int) -> PeoplePose | None:
+        """Return the pose that fits people best at an offset; None with fewer than `MIN_COMMON` common instants."""
+        people = pair_people(*self._people, self._lenses, shift=offset, front_by_person=True)
+        return _best_pose(people, self.start)
+
+    def vertex(self, offset: int) -> tuple[float, float]:
+        """Return the peak of a parabola through the scores of all instants next to `offset`, and its curvature.
+
+        The curvature is 0 without a peak. Peaks are pointed and skewed: a wider parabola misses them by two instants.
+        """
+        left, middle, right = (self.fine_score(offset + step) for step in (-1, 0, 1))
+        curvature = 2 * middle - left - right
+        if min(left, right) == 0.0 or curvature <= 0.0:
+            return float(offset), 0.0
+        return offset + float(np.clip(0.5 * (right - left) / curvature, -1, 1)), curvature
+
+
+def _best_pose(
+    people: PersonPairs, start: RelativePose | None = None, max_instants: int | None = None
+) -> PeoplePose | None:
+    if people.common_instants < MIN_COMMON:
+        return None
+    return quick_people_pose(people if max_instants is None else people.thinned(max_instants), start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairOffset:
+    """Instants by which the second view is ahead: its instant i + `instants` shows what the first shows at i.
+
+    `second` is the best score of offsets that are not part of the peak, `given` the score without an offset.
+    `at_edge` states that the best offset is the last one searched, where a peak cannot be seen.
+    """
+
+    instants: float
+    score: float
+    second: float
+    given: float
+    at_edge: bool = False
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the peak is high, and higher than all others."""
+        return not self.at_edge and self.score >= MIN_PEAK and self.second <= MAX_SECOND * self.score
+
+
+def pair_offset(curve: PairCurve) -> PairOffset | None:
+    """Search the offset of a pair by itself. None without enough common instants."""
+    curve.search()
+    best = max(curve.scores, key=curve.score)
+    for offset in range(best - curve.step - 1, best + curve.step + 2):
+        curve.score(offset)
+    best = max(curve.scores, key=lambda offset: (curve.score(offset), -abs(offset)))
+    highest = curve.score(best)
+    if highest == 0.0:
+        return None
+    left, right = curve.score(best - 1), curve.score(best + 1)
+    bend = left - 2 * highest + right
+    vertex = 0.5 * (left - right) / bend if bend < 0 and min(left, right) > 0 else 0.0
+    apart = [value for offset, value in curve.scores.items() if abs(offset - best) > PEAK_WIDTH]
+    return PairOffset(
+        instants=best + vertex,
+        score=highest,
+        second=max(apart, default=0.0),
+        given=curve.score(0),
+        at_edge=abs(best) >= curve.max_offset or min(left, right) == 0.0,
+    )
+
+
+MAX_WITNESSES = 3
+"""Other views that must agree with the offset of a doubted view."""
+
+CERTAIN_RATIO = 2.0
+"""Offset of a doubted view in its uncertainties, above which its clock is accused."""
+
+_FREE, _STAMPED = 0.5, 1.5
+"""Uncertainty of an offset in sampled instants, at least: half of one, and that of clocks with a time stamp of each
+frame, which cameras or their computer wrote, one more."""
+
+
+def check_clocks(
+    names: Sequence[str],
+    people: Sequence[ViewPeople],
+    lenses: Sequence[Lens],
+    times: Float[Array, " T"],
+    instants: Sequence[int],
+    *,
+    are_stamped: bool = False,
+) -> tuple[str, ...]:
+    """Return a warning for each view whose people fit the first view clearly better at another offset.
+
+    An offset within its uncertainty is none: the sum of half a sampled instant, the difference between the first and
+    the last two thirds of the instants, and the disagreement with offsets to and from other views. People are those
+    at sampled instants of times in seconds; these are evenly spaced, apart from gaps between runs.
+    """
+    if len(instants) < 2:
+        return ()
+    step = int(np.diff(instants).min())
+    numbers = np.asarray(instants) // step  # runs stay apart, so that offsets do not pair one with the next
+    people = renumbered(people, numbers)
+    interval_s = step * float(np.median(np.diff(times)))
+    texts = []
+    for view in range(1, len(names)):
+        curve = PairCurve(people, lenses, (0, view))
+        if curve.score(0) >= GOOD_SCORE:
+            continue
+        found = pair_offset(curve)
+        if found is None or not found.is_clear or found.given > MAX_GIVEN * found.score:
+            continue
+        least = _STAMPED if are_stamped else _FREE
+        uncertain = least + _disagreement(
+            people, lenses, view, found.instants, np.quantile(numbers, (0, 1 / 3, 2 / 3, 1))
+        )
+        if abs(found.instants) <= CERTAIN_RATIO * uncertain:
+            continue
+        texts.append(
+            f"{names[view]} fits the people in {names[0]} better {abs(found.instants) * interval_s:.3f} s "
+            f"{'later' if found.instants > 0 else 'earlier'}, within {uncertain * interval_s:.3f} s "
+            f"(score {found.score:.2f} instead of {found.given:.2f}); check the clocks"
+        )
+    return tuple(texts)
+
+
+def _disagreement(
+    people: Sequence[ViewPeople], lenses: Sequence[Lens], view: int, offset: float, thirds: Float[Array, "4"]
+) -> float:
+    """Return by how many instants parts of the capture and other views disagree on an offset to the first view.
+
+    Infinite where the first or last two thirds, or another view with common people, show no offset. `thirds` are the
+    limits of the instants.
+    """
+    parts = []
+    for low, high in (thirds[[0, 2]], thirds[[1, 3]]):
+        parts.append(pair_offset(PairCurve([_within(people[0], low, high), *people[1:]], lenses, (0, view))))
+    known = [part.instants for part in parts if part is not None]
+    if len(known) < 2:
+        return np.inf
+    loops = []
+    for other in (place for place in range(1, len(people)) if place != view):
+        to, back = (pair_offset(PairCurve(people, lenses, pair)) for pair in ((0, other), (other, view)))
+        if to is not None and back is not None:
+            loops.append(abs(to.instants + back.instants - offset) if to.is_clear and back.is_clear else np.inf)
+        if len(loops) == MAX_WITNESSES:
+            break
+    return abs(known[0] - known[1]) + (float(np.median(loops)) if loops else 0.0)
+
+
+def _within(people: ViewPeople, low: float, high: float) -> ViewPeople:
+    """Return people from one instant to another one."""
+    tracklets = []
+    for one in people.tracklets:
+        chosen = (one.instants >= low) & (one.instants <= high)
+        parts = {name: getattr(one, name)[chosen] for name in ("instants", "joints", "visibility")}
+        tracklets.append(replace(one, **parts))
+    return ViewPeople(tracklets=tuple(tracklets))
+
+
+def renumbered(people: Sequence[ViewPeople], numbers: NDArray[np.int64]) -> tuple[ViewPeople, ...]:
+    """Return people at other numbers of their sampled instants."""
+    return tuple(
+        ViewPeople(tracklets=tuple(replace(one, instants=numbers[one.instants]) for one in view.tracklets))
+        for view in people
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeopleClocks:
+    """By how many sampled instants each view is ahead of the first one, which is 0, and its best score with another.
+
+    The score is 1 for a single view.
+    """
+
+    ahead: Float[Array, " V"]
+    scores: tuple[float, ...]
+
+
+def estimate_clocks(
+    names: Sequence[str],
+    people: Sequence[ViewPeople],
+    lenses: Sequence[Lens],
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    max_offset: int = MAX_OFFSET,
+    step: int = COARSE_STEP,
+) -> PeopleClocks:
+    """Determine the clocks of static views from body keypoints at consecutive sampled instants.
+
+    Offsets up to `max_offset` are searched, every `step` instants first.
+
+    Up to 8 views all pairs are searched, else each view with its next two. A pair by itself may fit better at a
+    wrong offset, above all with little overlap: the clocks are those with the most evidence of all pairs together.
+
+    Raises:
+        InputError: if a view or group of views fits the others nowhere, or at another offset almost as well.
+    """
+    number = len(names)
+    if number < 2:
+        return PeopleClocks(ahead=np.zeros(number), scores=(1.0,) * number)
+    pairs = paired_views(number)
+    curves = [PairCurve(people, lenses, pair, max_offset, step) for pair in pairs]
+    for done, curve in enumerate(curves, start=1):
+        curve.search()
+        if progress is not None:
+            progress(done, len(pairs))
+    ahead = joint_offsets(number, [curve.evidence() for curve in curves])
+    ahead = _ascended(curves, ahead)
+    refined = _refined(curves, ahead)
+    evidence = [curve.evidence() for curve in curves]
+    check_cuts(_WHAT, names, [cut(evidence, ahead, group) for group in groups(number)], MAX_OTHER, _unclear)
+    return PeopleClocks(ahead=refined, scores=_checked_scores(names, curves, evidence, ahead))
+
+
+def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
+    """Move views one after the other to the highest sum of the scores of all instants; coarse offsets are near it."""
+    ahead = ahead.copy()
+    for _ in range(MAX_ASCENTS):
+        before = ahead.copy()
+        for view in range(1, len(ahead)):
+            sums = []
+            for step in range(-FINE, FINE + 1):
+                moved = ahead.copy()
+                moved[view] += step
+                own = (curve for curve in curves if view in curve.views)
+                sums.append(sum(one.fine_score(int(moved[one.views[1]] - moved[one.views[0]])) for one in own))
+            ahead[view] += int(np.argmax(sums)) - FINE
+        if np.array_equal(ahead, before):
+            break
+    return ahead
+
+
+def _refined(curves: Sequence[PairCurve], ahead: Offsets) -> Float[Array, " V"]:
+    """Return offsets in parts of an instant: the maximum of the sum of the parabolas of all pairs."""
+    rows, targets = [], []
+    for curve in curves:
+        first, second = curve.views
+        offset = int(ahead[second] - ahead[first])
+        vertex, curvature = curve.vertex(offset)
+        row = np.zeros(len(ahead))
+        row[first], row[second] = -1.0, 1.0
+        rows.append(np.sqrt(curvature) * row)
+        targets.append(np.sqrt(curvature) * (vertex - offset))
+    # The first view has offset 0, and a view without a peak stays.
+    rows += [*np.diag([1e3, *np.full(len(ahead) - 1, 1e-3)])]
+    targets += [0.0] * len(ahead)
+    moved, *_ = np.linalg.lstsq(np.array(rows), np.array(targets), rcond=None)
+    return np.asarray(ahead + np.clip(moved, -1, 1))
+
+
+def _unclear(worst: Cut) -> str:
+    if worst.placed <= 0:
+        return "no clear offset (no common people)"
+    return f"no clear offset (evidence {worst.placed:.2f}, and {worst.other:.2f} at {worst.by:+d} frames from there)"
+
+
+def _checked_scores(
+    names: Sequence[str],
+    curves: Sequence[PairCurve],
+    evidence: Sequence[PairEvidence],
+    ahead: Offsets,
+) -> tuple[float, ...]:
+    """Return the score of each view in its best pair; refuse low ones, and offsets at the edge of the search."""
+    scores = []
+    for view, name in enumerate(names):
+        best = (0.0, 0.0, 0, 0)
+        for curve, pair in zip(curves, evidence, strict=True):
+            offset = int(ahead[curve.views[1]] - ahead[curve.views[0]])
+            if view in curve.views and abs(offset) <= curve.max_offset:
+                evident = float(pair.at(np.array([offset]))[0])
+                best = max(best, (evident, curve.score(offset), abs(offset), curve.common[offset]))
+        _, score, offset, common = best
+        where = ""
+        if score < MIN_PEAK or offset > curves[0].max_offset - curves[0].step:
+            where = f"score {score:.2f} at {offset} frames, of at most {curves[0].max_offset}"
+        elif score < WEAK_PEAK and common < MIN_WEAK_COMMON:
+            where = f"score {score:.2f} from {common} frames, need {WEAK_PEAK} or {MIN_WEAK_COMMON} frames"
+        if where:
+            raise InputError(f"{_WHAT} {name}: no clear offset ({where})", HINT)
+        scores.append(score)
+    return tuple(scores)
+
+
+_COMMON_ERROR = 0.5
+"""Standard deviation, in instants, of an error that all windows have: of the bias of keypoints."""
+
+
+def refine_clocks(
+    names: Sequence[str],
+    people: Sequence[ViewPeople],
+    lenses: Sequence[Lens],
+    windows: Sequence[tuple[int, int]],
+    ahead: Offsets,
+    step_s: float,
+) -> WindowClocks:
+    """Fit offsets and rates near given offsets to people at sampled instants in windows of the first view's clock.
+
+    Raises:
+        InputError: if the windows do not determine the clock of a view.
+    """
+    curves, middles = [], []
+    limit = int(np.abs(ahead).max()) + MAX_OFFSET
+    for first, second in paired_views(len(names)):
+        # The pose is that of all windows: in a few instants it is not always found.
+        whole = PairCurve(people, lenses, (first, second), limit)
+        offset = int(ahead[second] - ahead[first])
+        poses = [pose for step in (-1, 0, 1) if (pose := whole.pose(offset + step)) is not None]
+        start = max(poses, key=lambda pose: pose.score).pose if poses else None
+        for low, high in windows:
+            part = list(people)
+            part[first] = _within(people[first], low + ahead[first], high + ahead[first])
+            curves.append(PairCurve(part, lenses, (first, second), limit, start=start))
+            middles.append((low + high) / 2)
+    ahead = _ascended(curves, ahead)
+    measured = []
+    for curve, middle in zip(curves, middles, strict=True):
+        offset = int(ahead[curve.views[1]] - ahead[curve.views[0]])
+        near = [curve.fine_score(one) for one in range(offset - FINE, offset + FINE + 1)]
+        best = offset - FINE + int(np.argmax(near))
+        vertex, curvature = curve.vertex(best)
+        if curvature > 0:
+            measured.append((curve.views, middle, vertex, curvature))
+    missing = [name for view, name in enumerate(names) if not any(view in one[0] for one in measured)]
+    if missing:
+        raise InputError(f"{_WHAT} {listed(missing)}: no clear offset in any part of the capture", HINT)
+    pairs, times, offsets, weights = (np.array(column) for column in zip(*measured, strict=True))
+    middle = (windows[0][0] + windows[-1][1]) / 2
+    found = Measured(pairs, times * step_s, offsets * step_s, weights, times > middle)
+    return fitted_clocks(_WHAT, names, found, step_s, _COMMON_ERROR)
