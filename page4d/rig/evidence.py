@@ -35,13 +35,7 @@ from page4d.rig.texture import (
     match_textures,
     undistorted_matches,
 )
-from page4d.rig.texture_pairs import (
-    GUIDE_BAND,
-    MIN_DETERMINED,
-    determined_pair,
-    num_matches,
-    register_texture_pair,
-)
+from page4d.rig.texture_pairs import GUIDE_BAND, determined_pair, may_be_determined, register_texture_pair
 from page4d.scene.records import Scene
 from page4d.scene.timeline import build_timeline
 
@@ -255,7 +249,7 @@ class TextureSource:
         A best pose is sought among more matches than those that a given one is compared with.
         """
         matches, seed = self.matches(views, lenses), self.pixels.settings.seed
-        if pose is None and self.finer is not None and num_matches(matches) >= MIN_DETERMINED:
+        if pose is None and self.finer is not None and may_be_determined(matches, lenses, seed):
             matches = self.finer.matches(views, lenses)
         return determined_pair(matches, lenses, views, self.kind, seed, pose)
 
