@@ -3,8 +3,6 @@
     python tools/measure_rig.py SCENE --truth SCENE/Calib.qca.txt --calib-resize crop-center --lens true
     python tools/measure_rig.py SCENE --truth SCENE/truth/cameras.json --lens unknown --seed 1
 
-`--keypoints` reads keypoints from a pickle of a dictionary with `instants` and `people`, instead of the pose model.
-
 `--clouds RUN REFERENCE AGAIN` compares the clouds of three runs: with registered cameras, with the true ones, and
 with these from other instants. Points within 2 cm of the reference count, both ways, at the instants that all runs
 have; a similarity, from the cameras and then from nearest points, maps each run to the reference.
@@ -14,14 +12,18 @@ have; a similarity, from the cameras and then from nearest points, maps each run
 
 count false placements, with known lenses, unknown ones and one unknown focal length: of rendered rigs, and of two of
 them mixed; and of views of several captures, of which those of different folders show nothing in common.
+
+    python tools/measure_rig.py --costs 4 16 64
+
+prints what registration costs for rings of 4, 16 and 64 views with simulated keypoints of one person.
 """
 
 import argparse
-import pickle
+import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import combinations, product
@@ -41,58 +43,26 @@ from page4d.geometry.alignment import align_cameras, align_points
 from page4d.lab.synthetic.capture import RenderedSource, SyntheticCapture
 from page4d.options import RegisterSettings
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.lens import START_FOCAL
 from page4d.rig.records import FocalSource, Lens, direction_angle_deg, rotation_angle_deg
 from page4d.rig.register import Assembly, assembled
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
-
-
-def lenses_of_truth(scene: Scene, is_known: bool) -> list[Lens]:
-    """Return the lenses of the true calibration, or start values with its distortion."""
-    lenses = []
-    for view in scene.views:
-        assert view.camera is not None
-        height, width = view.source.size
-        start = START_FOCAL * max(height, width)
-        unknown = np.array([[start, 0, width / 2], [0, start, height / 2], [0, 0, 1]])
-        lenses.append(
-            Lens(
-                intrinsics=view.camera.intrinsics.double().numpy() if is_known else unknown,
-                image_size=(height, width),
-                distortion=view.camera.distortion,
-                focal_source=FocalSource.CALIBRATION if is_known else FocalSource.UNKNOWN,
-            )
-        )
-    return lenses
+from tests.rig.people_rig import Filming, film_people
 
 
 def register(scene: Scene, options: argparse.Namespace) -> Assembly:
-    """Register the scene, from saved keypoints if they are given."""
-    if options.keypoints is None:
-        uncalibrated = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
-        settings = RegisterSettings(
-            register=Registration(options.register),
-            intrinsics=options.truth if options.lens == "true" else None,
-            focal=None if options.lens in ("true", "unknown") else options.lens,
-            seed=options.seed,
-        )
-        return assembled(PixelEvidence(uncalibrated, settings))
-    with Path(options.keypoints).open("rb") as file:
-        saved = pickle.load(file)
-    assembly = Assembly(
-        names=scene.view_names,
-        lenses=lenses_of_truth(scene, options.lens == "true"),
-        people=saved["people"],
-        texture=(),
-        num_instants=len(saved["instants"]),
+    """Register the scene."""
+    uncalibrated = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
+    settings = RegisterSettings(
+        register=Registration(options.register),
+        intrinsics=options.truth if options.lens == "true" else None,
+        focal=None if options.lens in ("true", "unknown") else options.lens,
         seed=options.seed,
     )
-    assembly.run()
-    return assembly
+    return assembled(PixelEvidence(uncalibrated, settings))
 
 
-def relative(cameras: list[np.ndarray], first: int, second: int) -> np.ndarray:
+def relative(cameras: Mapping[int, np.ndarray] | Sequence[np.ndarray], first: int, second: int) -> np.ndarray:
     """Return the pose of the second camera relative to the first."""
     return cameras[second] @ np.linalg.inv(cameras[first])
 
@@ -297,6 +267,29 @@ def rendered(count: int) -> Iterator[tuple[Scene, Sequence[int]]]:
         before = scene
 
 
+def print_costs(counts: Sequence[int]) -> None:
+    """Print CPU time, peak memory and errors of the registration of rings of simulated keypoints, unknown lenses."""
+    for count in sorted(counts):
+        angles = tuple(360 / count * np.arange(count))
+        rig = film_people(Filming(angles_deg=angles, num_instants=50, noise_px=3.0, bias_px=4.0, seed=1))
+        start = rig.lenses[0].intrinsics * [[1.4, 1, 1], [1, 1.4, 1], [1, 1, 1]]
+        lenses = [Lens(intrinsics=start, image_size=lens.image_size) for lens in rig.lenses]
+        names = tuple(f"cam{view:02}" for view in range(count))
+        found = Assembly(names=names, lenses=lenses, people=rig.people, texture=(), num_instants=rig.num_instants)
+        begin = time.process_time()
+        found.run()
+        seconds, memory = time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        cameras, truth = found.cameras(), [*rig.world_to_camera]
+        turns = [
+            float(rotation_angle_deg(*(relative(side, *pair)[:3, :3] for side in (cameras, truth))))
+            for pair in combinations(cameras, 2)
+        ]
+        print(
+            f"{count} views: {len(cameras)} placed, {len(found.pairs)} pairs, {seconds:.0f} CPU s, {memory:.0f} MB,"
+            f" rotation {np.median(turns):.2f} ({max(turns):.2f})"
+        )
+
+
 def mixed_views(paths: Sequence[Path]) -> tuple[Scene, Sequence[int]]:
     """Return the named views of several captures as one scene, and the number of the capture of each."""
     folders = list(dict.fromkeys(path.parent for path in paths))
@@ -318,9 +311,12 @@ def main() -> None:
     parser.add_argument("--lens", default="unknown", help="true, unknown, or a focal length as --focal takes it")
     parser.add_argument("--register", default="auto", choices=["auto", "people", "texture"])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--keypoints", type=Path)
+    parser.add_argument("--costs", type=int, nargs="+", metavar="VIEWS")
     parser.add_argument("--clouds", type=Path, nargs=3, metavar=("RUN", "REFERENCE", "AGAIN"))
     options = parser.parse_args()
+    if options.costs is not None:
+        print_costs(options.costs)
+        return
     if options.false is not None or options.apart is not None:
         print_false(rendered(options.false) if options.apart is None else iter([mixed_views(options.apart)]))
         return

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from page4d.output.record import PlacedRecord
+from page4d.rig.epipolar import pixels_of, undistorted_pixels
 from page4d.rig.graph import Placement
 from page4d.rig.records import (
     Evidence,
@@ -22,7 +23,8 @@ from page4d.rig.records import (
 from page4d.rig.register import Assembly, TexturePair
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod
 from page4d.scene.records import ViewCamera
-from tests.rig.people_rig import Filming, PeopleRig, film_people
+from tests.rig.people_rig import FOCAL_PX, Filming, PeopleRig, film_people
+from tests.rig.people_rig import lens as people_lens
 
 WORLD = film_people(
     Filming(angles_deg=(0.0, 70.0, 140.0), num_instants=30, num_people=1, noise_px=2.0, bias_px=2.0, seed=1)
@@ -284,30 +286,32 @@ def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
 
 
 @pytest.mark.parametrize(
-    ("ratios", "depth", "turn_deg", "reason"),
+    ("ratios", "k1", "depth", "turn_deg", "reason"),
     [
-        ((1.0, 1.0, 1.0), 1.0, 0.0, ""),
-        ((1.0, 1.2, 0.9), 1.0, 0.0, ""),
-        ((1.0, 1.2, 0.9), 0.02, 0.0, "texture determines its focal length to"),
-        ((1.0, 1.0, 1.0), 1.0, 9.0, "9 degrees from the nearest of its pairs"),
+        ((1.0, 1.0, 1.0), (0.0, 0.0, 0.0), 1.0, 0.0, ""),
+        ((1.0, 1.2, 0.9), (0.0, 0.0, 0.0), 1.0, 0.0, ""),
+        ((1.0, 1.2, 0.9), (-0.3, 0.1, 0.0), 1.0, 0.0, ""),
+        ((1.0, 1.2, 0.9), (0.0, 0.0, 0.0), 0.02, 0.0, "texture determines its focal length to"),
+        ((1.0, 1.0, 1.0), (0.0, 0.0, 0.0), 1.0, 9.0, "9 degrees from the nearest of its pairs"),
     ],
 )
-def test_texture_alone_places_views_whose_focal_lengths_it_determines(
-    ratios: tuple[float, ...], depth: float, turn_deg: float, reason: str
+def test_texture_alone_places_views_whose_lenses_it_determines(
+    ratios: tuple[float, ...], k1: tuple[float, ...], depth: float, turn_deg: float, reason: str
 ) -> None:
     random = np.random.default_rng(0)
     points = depth * random.uniform(-1, 1, (150, 3)) - [0, 1, 0]
     pixels = []
-    for pose, lens, ratio in zip(WORLD.world_to_camera, WORLD.lenses, ratios, strict=True):
-        seen = (points @ pose[:3, :3].T + pose[:3, 3]) @ lens.intrinsics.T
-        plane = seen[:, :2] / seen[:, 2:] - lens.intrinsics[:2, 2]
-        pixels.append(ratio * plane + lens.intrinsics[:2, 2] + random.normal(scale=0.3, size=plane.shape))
+    for pose, ratio, bent in zip(WORLD.world_to_camera, ratios, k1, strict=True):
+        seen = points @ pose[:3, :3].T + pose[:3, 3]
+        plane = seen[:, :2] / seen[:, 2:]
+        plane = plane * (1 + bent * (plane**2).sum(-1, keepdims=True))
+        pixels.append(pixels_of(plane, people_lens(ratio * FOCAL_PX)) + random.normal(scale=0.3, size=plane.shape))
 
-    def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
+    def texture(views: tuple[int, int], lenses: tuple[Lens, Lens]) -> PairPose:
         rotation, direction = WORLD.relative_pose(*views)
         wrong = exp_rotation(np.radians([0.0, turn_deg * (views == (1, 2)), 0.0]))
         ids = np.arange(len(points))
-        first, second = (pixels[view] for view in views)
+        first, second = (undistorted_pixels(pixels[view], lens) for view, lens in zip(views, lenses, strict=True))
         return PairPose(
             first=views[0],
             second=views[1],
@@ -335,8 +339,10 @@ def test_texture_alone_places_views_whose_focal_lengths_it_determines(
     if reason:
         assert reason in records[-1].reason
         return
-    for record, ratio, lens in zip(records, ratios, WORLD.lenses, strict=True):
-        assert record.focal == pytest.approx(ratio * lens.focal, rel=0.01)
+    for record, ratio, bent, camera in zip(records, ratios, k1, cameras, strict=True):
+        assert record.focal == pytest.approx(ratio * FOCAL_PX, rel=0.01)
+        found = 0.0 if camera.distortion is None else camera.distortion.coefficients[0]
+        assert found == pytest.approx(bent, abs=0.03)
     turn = cameras[1].world_to_camera.numpy() @ np.linalg.inv(cameras[0].world_to_camera.numpy())
     assert float(rotation_angle_deg(turn[:3, :3], WORLD.relative_pose(0, 1)[0])) < 0.5
 
