@@ -10,7 +10,7 @@ from scipy.spatial.transform import Rotation
 from page4d.choices import Registration, UpAxis, WorldFrame
 from page4d.rig import upright
 from page4d.rig.floor import Vertical, upright_frame
-from page4d.rig.records import Array, RigCamera, Tracklet, ViewPeople, direction_angle_deg
+from page4d.rig.records import Array, FocalSource, RigCamera, Tracklet, ViewPeople, direction_angle_deg
 from page4d.rig.upright import find_vertical, upright_world
 from tests.rig.people_rig import Filming, PeopleRig, evidence_of, film_people
 
@@ -163,3 +163,15 @@ def test_the_world_of_a_rig_is_recorded_with_its_evidence(monkeypatch: pytest.Mo
     without = upright_world(pixels, cameras, UpAxis.AUTO)
     assert without.transform is None
     assert without.text.startswith("that of the first camera: the model of body keypoints was not fetched")
+
+
+def test_people_are_seen_through_the_distortion_of_unknown_lenses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upright, "is_fetched", lambda: True)
+    vertical = []
+    for k1 in (0.0, -0.3):
+        rig = film_people(Filming(num_instants=60, k1=(k1,) * 3, seed=1))
+        pixels = evidence_of(rig, Registration.PEOPLE)
+        pixels.lenses = tuple(replace(lens, distortion=None, focal_source=FocalSource.UNKNOWN) for lens in rig.lenses)
+        cameras = [lens.camera(pose) for lens, pose in zip(rig.lenses, rig.world_to_camera, strict=True)]
+        vertical.append(upright_world(pixels, cameras, UpAxis.AUTO).vertical)
+    np.testing.assert_allclose(vertical[1], vertical[0], atol=1e-6)
