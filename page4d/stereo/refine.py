@@ -69,9 +69,6 @@ _GUIDED_REDUCTIONS = (2, 2, 1)
 """Reduction of the images in the rounds of guided matching and adjustment: cameras that are far off need the wider
 reach of small images, their last correction the sharpness of whole ones."""
 
-_GUIDED_REDUCTIONS_KNOWN_CAMERAS = (2, 1)
-"""The same under known cameras, where nothing but depth is off."""
-
 _CONFIDENCE_POWER = 1.25
 """The prior sigma of log depth is divided by this power of the confidence."""
 
@@ -342,9 +339,7 @@ STEPS: tuple[Callable[[RefinementState], RefinementState], ...] = (
 
 def _rounds(evidence: EvidenceLevel) -> tuple[int, ...]:
     """Return the reduction of the images in every round of guided matching; none without images to compare."""
-    if evidence.comparable_images is None:
-        return ()
-    return _GUIDED_REDUCTIONS if evidence.known_cameras is None else _GUIDED_REDUCTIONS_KNOWN_CAMERAS
+    return _GUIDED_REDUCTIONS if evidence.comparable_images is not None else ()
 
 
 def _guided_correspondences(

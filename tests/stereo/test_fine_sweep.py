@@ -1,5 +1,7 @@
 """Sweep around given depth: pictures correct it by pixels, where they show something."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
@@ -8,7 +10,7 @@ from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import ray_warp, viewing_angles
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.records import GroundTruth
-from page4d.stereo.sweep import sweep_around
+from page4d.stereo.sweep import correlate, sweep_around
 
 SIZE = (72, 96)
 WHOLE = (slice(0, SIZE[0]), slice(0, SIZE[1]))
@@ -91,3 +93,26 @@ def test_the_speed_of_projections_is_their_derivative(truth: GroundTruth) -> Non
     seen = speed > 0
     assert float(seen.float().mean()) > 0.3
     torch.testing.assert_close(speed[seen], (moved / (2 * step))[seen], rtol=1e-4, atol=1e-3)
+
+
+def test_the_views_that_see_most_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of five other views four, without the one that sees a corner."""
+    many = sample_truth([4], SceneRequest(num_times=1, num_views=6, image_size=SIZE, spacing_deg=(4, 5)))
+    cameras = rig(many)
+    narrow = cameras.intrinsics.clone()
+    narrow[2, :2, 2] -= 60
+    cameras = replace(cameras, intrinsics=narrow)
+    compared = []
+
+    def correlated(*given):
+        compared.append(given[3].intrinsics[0])
+        return correlate(*given)
+
+    monkeypatch.setattr("page4d.stereo.sweep.correlate", correlated)
+    true = many.depth[0, 0, 1].clamp(min=1.0).log()
+    known = torch.ones_like(true, dtype=torch.bool)
+    found = sweep_around(true + ERROR, known, list(many.images[0, 0]), cameras, 1, WHOLE, 5)
+    expected = [view for view in range(6) if view not in (1, 2)]
+    assert len(compared) == len(expected)
+    assert all(torch.equal(one, cameras.intrinsics[view]) for one, view in zip(compared, expected, strict=True))
+    assert (found - true).abs().median() < 0.8 * ERROR
