@@ -286,7 +286,7 @@ def print_costs(counts: Sequence[int]) -> None:
         ]
         print(
             f"{count} views: {len(cameras)} placed, {len(found.pairs)} pairs, {seconds:.0f} CPU s, {memory:.0f} MB,"
-            f" rotation {np.median(turns):.2f} ({max(turns):.2f})"
+            f" rotation {np.median(turns or [np.nan]):.2f} ({max(turns, default=np.nan):.2f})"
         )
 
 
