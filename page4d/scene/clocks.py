@@ -335,9 +335,7 @@ def _tables(folder: Path, names: Sequence[str], sources: Sequence[FrameSource]) 
         stamps = {}
     start = min((int(ns[0]) for ns in stamps.values()), default=0)
     clocks = tuple(
-        replace(_frame_clock((stamps[name] - start) / NS, source), std_seconds=_half_frame(source))
-        if name in stamps
-        else None
+        _frame_clock((stamps[name] - start) / NS, source) if name in stamps else None
         for name, source in zip(names, sources, strict=True)
     )
     files = tuple(sorted({tables[name].label for name in stamps}))
@@ -357,11 +355,6 @@ def _of_frames(times: NDArray[Any], source: FrameSource, label: str) -> NDArray[
         return np.asarray(times[positions])
     text = f"{label} has {len(times)} time stamps for {counted(count, 'frame')} of {source.label}"
     raise InputError(text, TABLE_HINT)
-
-
-def _half_frame(source: FrameSource) -> float:
-    """Return half the time between frames, which stamps and numbers of frames leave open."""
-    return 0.5 / (timing(source.frame_times).fps or 30)
 
 
 def _frame_clock(times: NDArray[np.float64], source: FrameSource) -> Clock:
@@ -420,10 +413,7 @@ def _stamps_of_names(sources: Sequence[FrameSource]) -> _Evidence:
         else:
             starts.append(stamps.first_ns - first.first_ns)
     earliest = min((start for start in starts if start is not None), default=0)
-    clocks = tuple(
-        None if start is None else Clock(offset_s=(start - earliest) / NS, std_seconds=_half_frame(source))
-        for start, source in zip(starts, sources, strict=True)
-    )
+    clocks = tuple(None if start is None else Clock(offset_s=(start - earliest) / NS) for start in starts)
     return _Evidence("time stamps in the file names", clocks)
 
 
@@ -463,10 +453,7 @@ def _frame_numbers(sources: Sequence[FrameSource], starts: Sequence[float | None
     Images that are as many with other numbers are reported: numbered from 0 and from 1, rather than recorded at
     other times.
     """
-    clocks = tuple(
-        None if start is None else Clock(offset_s=start, std_seconds=_half_frame(source))
-        for start, source in zip(starts or [None] * len(sources), sources, strict=True)
-    )
+    clocks = tuple(None if start is None else Clock(offset_s=start) for start in starts or [None] * len(sources))
     numbered = [
         (source, clock.offset_s)
         for source, clock in zip(sources, clocks, strict=True)
