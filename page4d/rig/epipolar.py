@@ -92,7 +92,7 @@ def sampson_errors(
     Source: Hartley & Zisserman (2004), 11.4.3.
     """
     line_second, line_first, residual = _epipolar_lines(essential, _homogeneous(first), _homogeneous(second))
-    squared = np.square(line_second[:, :2]).sum(-1) + np.square(line_first[:, :2]).sum(-1)
+    squared = _dot(line_second[:, :2], line_second[:, :2]) + _dot(line_first[:, :2], line_first[:, :2])
     errors: Array = residual / np.sqrt(np.maximum(squared, np.finfo(np.float64).tiny))
     return errors
 
@@ -121,8 +121,7 @@ def in_front(
 
 def tangents(direction: Float[Array, " 3"]) -> Float[Array, "2 3"]:
     """Return two unit vectors orthogonal to `direction` and to each other."""
-    axis = np.eye(3)[np.argmin(np.abs(direction))]
-    tangent = np.cross(direction, axis)
+    tangent = _skew(direction)[:, np.argmin(np.abs(direction))]
     tangent /= np.linalg.norm(tangent)
     return np.stack([tangent, np.cross(direction, tangent)])
 
@@ -253,13 +252,13 @@ def _errors_and_derivatives(pose: RelativePose, first: Array, second: Array) -> 
     changes = [cross @ _skew(axis) @ pose.rotation for axis in np.eye(3)]
     changes += [_skew(tangent) @ pose.rotation for tangent in tangents(pose.direction)]
     line_second, line_first, residual = _epipolar_lines(cross @ pose.rotation, first, second)
-    squared = np.square(line_second[:, :2]).sum(-1) + np.square(line_first[:, :2]).sum(-1)
+    squared = _dot(line_second[:, :2], line_second[:, :2]) + _dot(line_first[:, :2], line_first[:, :2])
     length = np.sqrt(np.maximum(squared, np.finfo(np.float64).tiny))
     errors = residual / length
     derivatives = np.empty((len(changes), len(first)))
     for row, change in enumerate(changes):
         moved_second, moved_first, moved_residual = _epipolar_lines(change, first, second)
-        growth = (line_second[:, :2] * moved_second[:, :2]).sum(-1) + (line_first[:, :2] * moved_first[:, :2]).sum(-1)
+        growth = _dot(line_second[:, :2], moved_second[:, :2]) + _dot(line_first[:, :2], moved_first[:, :2])
         derivatives[row] = (moved_residual - errors * growth / length) / length
     return errors, derivatives
 
@@ -267,7 +266,7 @@ def _errors_and_derivatives(pose: RelativePose, first: Array, second: Array) -> 
 def _epipolar_lines(essential: Array, first: Array, second: Array) -> tuple[Array, Array, Array]:
     """Return E x1 [K, 3], E^T x2 [K, 3] and x2^T E x1 [K] of homogeneous points [K, 3]."""
     line_second = first @ essential.T
-    return line_second, second @ essential, (second * line_second).sum(-1)
+    return line_second, second @ essential, _dot(second, line_second)
 
 
 def _relative_depths(pose: RelativePose, first: Array, second: Array) -> tuple[Array, Array, Array]:
@@ -275,9 +274,17 @@ def _relative_depths(pose: RelativePose, first: Array, second: Array) -> tuple[A
     ray_first = _homogeneous(first) @ pose.rotation.T
     ray_first /= np.linalg.norm(ray_first, axis=-1, keepdims=True)
     ray_second = unit_rays(second)
-    cosine = (ray_first * ray_second).sum(-1)
+    cosine = _dot(ray_first, ray_second)
     along_first, along_second = ray_first @ pose.direction, ray_second @ pose.direction
     return cosine * along_second - along_first, along_second - cosine * along_first, 1 - np.square(cosine)
+
+
+def _dot(first: Array, second: Array) -> Array:
+    """Return the scalar products [K] of vectors [K, D], by columns: a sum over short rows takes twice the time."""
+    total: Array = first[:, 0] * second[:, 0]
+    for column in range(1, first.shape[1]):
+        total += first[:, column] * second[:, column]
+    return total
 
 
 def _homogeneous(points: Array) -> Array:
