@@ -107,7 +107,7 @@ def workspace(request: pytest.FixtureRequest, rig: Path, tmp_path: Path, monkeyp
     Path("truth").symlink_to("rig/truth")
     for name in set(re.findall(r'"([^"/]+\.safetensors)"', code)):
         Path(name).symlink_to(bundled_weights())
-    if 'out="out"' not in code:
+    if '"out' in code and 'out="out"' not in code:
         page4d.reconstruct("rig", out="out", calibration="rig/truth/cameras.json", depth="rig/truth/depth")
     return document
 
