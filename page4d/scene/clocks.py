@@ -152,7 +152,7 @@ _DOUBLE_RATE = 48
 """Frame rate from which many cameras count one time code per two frames."""
 
 _EXAMPLE = 'write {"views": {"cam01": {"offset_s": 0.25}}}'
-_NO_SYNC_HINT = "pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
+_NO_SYNC_HINT = "pass ⟨sync=people⟩, ⟨sync=FILE⟩ or ⟨sync=none⟩"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -309,7 +309,7 @@ CLOCKS = (
     ),
     Case("39 toml", with_file("sync.toml", "[cam01]\noffset_s = 1.0\nrate =\n"), "sync.toml: line 3:", code=2),
     Case("39 not there", write_scene, "sync file 'nowhere.json' does not exist", "--sync nowhere.json", code=2),
-    Case("40 no sound", write_scene, ("cam01.mp4 has no audio track", "pass --sync FILE"), "--sync audio"),
+    Case("40 no sound", write_scene, ("cam01.mp4 has no audio track", "pass --sync people"), "--sync audio"),
     Case(
         "41 other sound",
         with_sound(1, 2),
