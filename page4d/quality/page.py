@@ -92,8 +92,8 @@ SINGLE: Color = (226, 190, 100)
 MAX_FLICKER = 0.05
 """Relative standard deviation at the end of the colour map of flicker."""
 
-_WIDTH = 260
-"""Width of a picture in px."""
+_WIDTH = 236
+"""Width of a picture in px: all maps of a view fit into one row of a window of 1280 px."""
 
 _GRADE_COLORS = {"A": "#26945a", "B": "#6f9e2f", "C": "#c79a1b", "D": "#d0702a", "E": "#c33a36"}
 
@@ -279,7 +279,7 @@ def _pictures(inspection: Inspection) -> Iterator[Markup]:
     unit = "m" if inspection.output.run.unit == "metre" else "units"
     yield f"</p><p class='faint'>Depth from {near:.3g} (blue) to {far:.3g} {unit} (red), logarithmic."
     if any(spread is not None for spread in example.flicker):
-        yield f" Flicker from 0 (black) to {MAX_FLICKER:.0%} (yellow) of the depth."
+        yield f" Flicker from 0 (black) to {MAX_FLICKER:.0%} (yellow) of the depth; grey moves or is unknown."
     yield "</p>"
     for index, view in enumerate(report.views):
         frame, verdict, flicker = example.frames[index], example.verdicts[index], example.flicker[index]

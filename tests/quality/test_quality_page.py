@@ -49,7 +49,7 @@ def test_the_page_is_one_file_with_pictures(folders: tuple[Path, Path]) -> None:
     for data in pictures:
         decoded = cv2.imdecode(np.frombuffer(base64.b64decode(data), np.uint8), cv2.IMREAD_COLOR)
         assert decoded is not None
-        assert max(decoded.shape[:2]) == 260
+        assert max(decoded.shape[:2]) == 236
 
 
 def test_equal_runs_have_equal_pages(folders: tuple[Path, Path]) -> None:
