@@ -116,7 +116,7 @@ def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
                 raise
             raise InputError(
                 f"the audio track of {path.name} cannot be decoded: {error.strerror}",
-                "use ⟨sync=FILE⟩ or ⟨sync=none⟩",
+                _NO_SYNC_HINT,
             ) from error
     # Damaged floating-point audio has values that are not finite: they count as silence.
     samples = np.nan_to_num(np.concatenate(parts).astype(np.float64) if parts else np.zeros(0), posinf=0, neginf=0)
