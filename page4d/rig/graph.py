@@ -107,7 +107,7 @@ def locate(
     centers = values[: 3 * num_views].reshape(-1, 3)
     baseline = centers[ends[:, 1]] - centers[ends[:, 0]]
     bend = direction_angle_deg(baseline, direction)
-    undetermined = _undetermined(matrix, free, num_views)
+    undetermined = _undetermined(matrix * lengths[:, None, None], free, num_views)
     if not has_scale:
         centers = centers - centers[index[next(iter(known), views[0])]]
         centers = centers / max(float(np.median(np.linalg.norm(baseline, axis=-1))), 1e-12)
@@ -192,6 +192,10 @@ _AFFINITY_STEPS = 5
 """Affinities are compared in steps of this fraction of the largest; within a step, views that are close in order are
 preferred: the order of cameras often follows the rig."""
 
+_WIDE = 8
+"""After its neighbours a view is tried with those an eighth of the views away: neighbours in a ring of 64 are 6
+degrees apart, too close to determine a pair."""
+
 _LOOP_LIMIT_DEG = 15.0
 """Rotation of a loop of three pairs that counts as a contradiction: right pairs are wrong by up to 6 degrees each."""
 
@@ -255,11 +259,12 @@ def choose_links(affinity: Float[Array, "V V"], tried: set[Pair], accepted: Sequ
 def _ranking(affinity: Float[Array, "V V"]) -> list[Pair]:
     num_views = len(affinity)
     largest = max(float(affinity.max(initial=0.0)), 1e-300)
+    first_gaps = 1, max(round(num_views / _WIDE), 2)
 
-    def key(pair: Pair) -> tuple[int, int, Pair]:
-        gap = pair[1] - pair[0]
+    def key(pair: Pair) -> tuple[int, bool, int, Pair]:
+        gap = min(pair[1] - pair[0], num_views - pair[1] + pair[0])
         level = round(_AFFINITY_STEPS * float(affinity[pair]) / largest)
-        return -level, min(gap, num_views - gap), pair
+        return -level, gap not in first_gaps, gap, pair
 
     return sorted((pair for pair in combinations(range(num_views), 2) if affinity[pair] > 0), key=key)
 

@@ -100,6 +100,16 @@ def test_distances_follow_from_shared_points_in_a_chain() -> None:
     assert max(errors_deg(world, placement.views, placement.world_to_camera)) < 1e-3
 
 
+def test_long_and_short_baselines_of_a_dense_ring_determine_all_views() -> None:
+    count = 72
+    world = rig(angles_deg=tuple(360 / count * np.arange(count)))
+    chosen = choose_pairs(np.ones((count, count)))
+    assert {min(second - first, count - second + first) for first, second in chosen} == {1, 9}
+    placement = place(range(count), [pair(world, *views) for views in chosen], world.lenses)
+    assert placement.undetermined == ()
+    assert max(errors_deg(world, placement.views, placement.world_to_camera)) < 1e-3
+
+
 def test_a_chain_without_shared_points_is_not_determined() -> None:
     world = rig()
     pairs = [replace(pair(world, 0, 1), matches=None), replace(pair(world, 1, 2), matches=None)]
