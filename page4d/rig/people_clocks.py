@@ -3,8 +3,9 @@
 The offset of a pair is the one at which people fit one relative pose best.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 import numpy as np
 from jaxtyping import Float
@@ -42,6 +43,10 @@ MIN_PEAK = 0.4
 
 MAX_SECOND = 0.9
 """Score of another offset, as a share of the best, above which the offset is ambiguous."""
+
+MAX_BEYOND = 0.97
+"""The same of an offset beyond the search, of fewer common instants: the true one scores 0.98 and more where a slow
+exercise repeats at the best one."""
 
 MAX_GIVEN = 0.8
 """Score without an offset, as a share of the best one, below which given clocks are doubted."""
@@ -108,6 +113,15 @@ class PairCurve:
         last = self.max_offset // self.step * self.step
         for offset in range(-last, last + 1, self.step):
             self.score(offset)
+
+    def beyond(self) -> Iterator[int]:
+        """Return the coarse offsets beyond the search at which many instants are common."""
+        for sign in (-1, 1):
+            for number in count(self.max_offset // self.step + 1):
+                self.score(offset := sign * number * self.step)
+                if self.common[offset] < MIN_WEAK_COMMON:
+                    break
+                yield offset
 
     def evidence(self) -> PairEvidence:
         """Return by how much scores exceed the median, which people reach at wrong offsets, at all offsets.
@@ -342,7 +356,9 @@ def estimate_clocks(
     refined = _refined(curves, ahead)
     evidence = [curve.evidence() for curve in curves]
     check_cuts(_WHAT, names, [cut(evidence, ahead, group) for group in groups(number)], MAX_OTHER, _unclear)
-    return PeopleClocks(ahead=refined, scores=_checked_scores(names, curves, evidence, ahead))
+    scores = _checked_scores(names, curves, evidence, ahead)
+    _check_beyond(names, curves, ahead)
+    return PeopleClocks(ahead=refined, scores=scores)
 
 
 def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
@@ -412,6 +428,24 @@ def _checked_scores(
             raise InputError(f"{_WHAT} {name}: no clear offset ({where})", HINT)
         scores.append(score)
     return tuple(scores)
+
+
+def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offsets) -> None:
+    """Refuse a view that fits as well beyond the search: its motion repeats, by more than the largest offset."""
+    for view, name in enumerate(names[1:], start=1):
+        found = [
+            (curve, int(ahead[curve.views[1]] - ahead[curve.views[0]])) for curve in curves if view in curve.views
+        ]
+        curve, offset = max(found, key=lambda one: one[0].score(one[1]))
+        other = max(curve.beyond(), key=curve.score, default=offset)
+        if other == offset:
+            continue
+        other = max(range(other - curve.step + 1, other + curve.step), key=curve.score)
+        if curve.score(other) > MAX_BEYOND * curve.score(offset):
+            elsewhere = f"{curve.score(other):.2f} {abs(other - offset)} frames from there"
+            raise InputError(
+                f"{_WHAT} {name}: no clear offset (score {curve.score(offset):.2f}, and {elsewhere})", HINT
+            )
 
 
 _COMMON_ERROR = 0.5

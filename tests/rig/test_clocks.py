@@ -1,5 +1,7 @@
 """Clocks from people: offsets between instants are found, and ambiguous ones are refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,16 @@ def test_periodic_motion_is_ambiguous() -> None:
     found = pair_offset(PairCurve(people, [camera.lens for camera in cameras], (0, 1), max_offset=30))
     assert found is not None
     assert not found.is_clear
+
+
+def test_motion_that_repeats_beyond_the_search_is_ambiguous() -> None:
+    rng = np.random.default_rng(5)
+    cameras = ring(2, rng)
+    exercise = replace(Walk.random(rng, periodic=True), phase=np.array([2 * np.pi * 0.3, 0.0]))  # every 50 instants
+    people = observe(cameras, [exercise], rng, num_instants=160, delays=(0.0, -40 * 2 * FRAME_S))
+    lenses = [camera.lens for camera in cameras]
+    with pytest.raises(InputError, match=r"no clear offset \(score .* 50 frames from there"):
+        estimate_clocks(("cam01", "cam02"), people, lenses, max_offset=30)
 
 
 def test_views_without_people_are_named() -> None:
