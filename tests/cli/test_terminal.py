@@ -206,6 +206,7 @@ class TestInspectScene:
             "is_variable": False,
             "offset_s": 0.0,
             "rate": 1.0,
+            "std_seconds": None,
             "calibrated": False,
             "distorted": False,
             "masked": False,

@@ -15,6 +15,7 @@ from page4d.options import PointOptions
 from page4d.output.preview import cloud as orbit
 from page4d.output.preview.cloud import FPS, SIZE, draw, orbit_video, shown_instants
 from page4d.output.reader import Output, open_output
+from page4d.output.upward import upward_of
 from page4d.plotting.canvas import BACKGROUND
 from tests.output.clouds import made_cloud
 from tests.output.output_scene import export, made_capture
@@ -84,7 +85,7 @@ def test_all_instants_are_shown_in_order(number: int, period: float) -> None:
 def test_previews_stand_on_the_up_axis_of_an_upright_world(output: Output, axis: str) -> None:
     output = replace(output, cameras=replace(output.cameras, up=UpAxis(axis)))
     views = [view.axes for view in orbit._viewpoints(output, [0] * NUM_FRAMES)]
-    views += orbit._view_axes(output.cameras, output.cameras.world_to_camera[0].numpy())
+    views += orbit._view_axes(output.cameras.world_to_camera[0].numpy(), upward_of(output).vector)
     for right, down, _ in views:
         assert right @ np.array(UpAxis(axis).vector) == pytest.approx(0, abs=1e-9)
         assert down @ np.array(UpAxis(axis).vector) < -0.8
@@ -97,7 +98,7 @@ def test_the_cloud_is_in_the_middle_of_the_picture_wherever_its_points_are_dense
     room = rng.uniform([-2.0, -1.0, 2.0], [1.2, 1.0, 3.5], (600, 3))
     xyz = ((np.concatenate([person, room]) - pose[:3, 3]) @ pose[:3, :3]).astype(np.float32)
     cloud = made_cloud(len(xyz))
-    seen = SimpleNamespace(points=lambda _: replace(cloud, xyz=xyz), cameras=output.cameras)
+    seen = SimpleNamespace(points=lambda _: replace(cloud, xyz=xyz), cameras=output.cameras, run=output.run)
     views = orbit._viewpoints(seen, [0] * NUM_FRAMES)
     shown = np.stack([view.project(xyz)[:, :2] / SIZE for view in views])
     assert ((shown > 0) & (shown < 1)).all(axis=-1).mean(axis=1).min() > 0.9
@@ -114,7 +115,7 @@ def test_few_moving_points_far_from_the_others_are_in_the_picture(output: Output
     xyz = ((np.concatenate([person, room]) - pose[:3, 3]) @ pose[:3, :3]).astype(np.float32)
     dynamic = (np.arange(len(xyz)) < len(person)).astype(np.uint8)
     cloud = replace(made_cloud(len(xyz)), xyz=xyz, dynamic=dynamic)
-    seen = SimpleNamespace(points=lambda _: cloud, cameras=output.cameras)
+    seen = SimpleNamespace(points=lambda _: cloud, cameras=output.cameras, run=output.run)
     views = orbit._viewpoints(seen, [0] * NUM_FRAMES)
     shown = np.stack([view.project(xyz[dynamic != 0])[:, :2] / SIZE for view in views])
     assert ((shown > 0) & (shown < 1)).all(axis=-1).mean(axis=1).min() > 0.85

@@ -121,7 +121,7 @@ FILES: tuple[tuple[dict[str, str], str], ...] = (
     ({"a.toml": "", "b.toml": "a = 1"}, r"it contains no calibration file: a.toml, b.toml are none"),
     (
         {"a.toml": "[c]\nmatrix = 1", "b.qca.txt": "<calibration/>", "c.yml": "a: 1"},
-        r"contains 2 calibrations: a.toml, b.qca.txt$",
+        r"cannot read calibration 'a.toml': no camera has all of matrix, rotation, translation$",
     ),
     ({"x.qca.txt": XML + '<!DOCTYPE a [<!ENTITY b "x"><!ENTITY c "&b;&b;&b;&b;">]><a>&c;</a>'}, "it declares a DTD"),
     (
