@@ -293,7 +293,7 @@ def fitted_clocks(what: str, names: Sequence[str], measured: Measured, step_s: f
     limit = max(1.0, 4 * common) * step_s
     if unclear := [name for name, one, limit in zip(names, apart, limits, strict=True) if one > limit]:
         raise InputError(f"{what} {listed(unclear)}: halves of the capture differ by {apart.max():.3f} s", HINT)
-    if unclear := [name for name, one in zip(names, deviations, strict=False) if one > limit]:
+    if unclear := [name for name, one in zip(names, deviations[:number], strict=True) if one > limit]:
         raise InputError(f"{what} {listed(unclear)}: it is known to {deviations[:number].max():.3f} s only", HINT)
     return WindowClocks(
         time=time,
