@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras, camera_rays
-from page4d.geometry.pixels import bounding_box
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.time_axis import to_device
 from page4d.geometry.warp import Agreement, compared_views, measure_agreement, pixel_indices, ray_warp, sample
 from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
 from page4d.stereo.background import Background, shows_background
+from page4d.stereo.regions import bounding_box
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
 from page4d.stereo.views import ViewPrediction, neighbour_views
 

@@ -20,10 +20,10 @@ from torch.nn import functional
 
 from page4d.errors import CapabilityError
 from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
-from page4d.geometry.pixels import Region
 from page4d.geometry.warp import RayWarp, ray_warp, sample, sample_grid, viewing_angles, window_means
 from page4d.io.folders import CachedFiles
 from page4d.stereo import kernels
+from page4d.stereo.regions import Region
 
 DESCRIPTOR_MODEL = CachedFiles(
     "texture",

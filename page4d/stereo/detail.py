@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras, has_depth, pixel_grid, resize_intrinsics
-from page4d.geometry.pixels import PixelTransform, Region, covering_regions, resized_region, shared_canvas
+from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, weighted_median
 from page4d.geometry.warp import compared_views, measure_agreement, sample
 from page4d.records import Predictions
@@ -23,6 +23,7 @@ from page4d.scene.batches import FrameBatch
 from page4d.stereo.background import Background, sharpen_motion, without_specks
 from page4d.stereo.consensus import FusedBackground, recalibrated
 from page4d.stereo.edges import upsample
+from page4d.stereo.regions import Region, covering_regions, resized_region
 from page4d.stereo.sweep import match_on_lines, sweep_around
 
 Compared = Mapping[tuple[int, int], int] | None

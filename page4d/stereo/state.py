@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras
-from page4d.geometry.pixels import Region, covering_regions, resized_region
 from page4d.stereo.bundle_adjustment import BundleAdjustment, Correspondences, NormalEquations, Priors
 from page4d.stereo.correspondences import RADIUS, first_chosen, match_guided
 from page4d.stereo.descriptors import DenseDescriptors
+from page4d.stereo.regions import Region, covering_regions, resized_region
 from page4d.stereo.views import ViewPrediction, neighbour_views
 
 

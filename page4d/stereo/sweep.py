@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays, crop_intrinsics, normalize_pixels
-from page4d.geometry.pixels import Region
 from page4d.geometry.warp import (
     WarpedPixels,
     compared_views,
@@ -30,6 +29,7 @@ from page4d.networks.inputs.matching import Likelihoods, match_likelihoods
 from page4d.networks.layers.execution import in_chunks
 from page4d.stereo import kernels
 from page4d.stereo.descriptors import DescribedImages, similarity
+from page4d.stereo.regions import Region
 from page4d.stereo.views import ViewPrediction, matched_views, target_indices
 
 _MAX_TOGETHER = 1 << 24

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.geometry.pixels import covering_regions
+from page4d.stereo.regions import covering_regions
 
 
 def covered(mask: Tensor) -> Tensor:
