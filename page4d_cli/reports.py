@@ -18,13 +18,12 @@ from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 if TYPE_CHECKING:
     from page4d.batch.jobs import BatchRecord, SceneJob
     from page4d.exporters.export import ExportRecord
-    from page4d.output.record import (
-        AgreementRecord,
+    from page4d.output.record import AgreementRecord, RunRecord
+    from page4d.output.rig_record import (
         CalibrationCheckRecord,
         PairRecord,
         PlacedRecord,
         RegistrationRecord,
-        RunRecord,
         WorldRecord,
     )
     from page4d.quality.record import Grade

@@ -18,7 +18,7 @@ from scipy.spatial.transform import Rotation
 from page4d.conventions import OPENGL_AXES
 from page4d.errors import counted, listed
 from page4d.options import in_options
-from page4d.output.record import CalibrationCheckRecord, Certainty, Fault, FindingRecord, PairFitRecord
+from page4d.output.rig_record import CalibrationCheckRecord, Certainty, Fault, FindingRecord, PairFitRecord
 from page4d.rig import texture_pairs
 from page4d.rig.camera_refit import SharedPoints, mean_score, refit_pose, refit_rotation
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents

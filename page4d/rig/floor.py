@@ -12,7 +12,7 @@ from page4d.choices import UpAxis, WorldFrame
 from page4d.errors import InputError, counted, listed, shortened
 from page4d.geometry.rotation import turn_up
 from page4d.io.documents import DocumentError, read_text
-from page4d.output.record import WorldRecord
+from page4d.output.rig_record import WorldRecord
 from page4d.rig.adjust import Observations, rays, triangulate
 from page4d.rig.epipolar import undistorted_pixels
 from page4d.rig.people.pairs import TOLERANCE

@@ -19,7 +19,7 @@ from scipy.spatial.transform import Rotation
 from page4d.errors import counted
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.io.json_records import FileModel
-from page4d.output.record import PlacedRecord, RegistrationRecord, WorldRecord
+from page4d.output.rig_record import PlacedRecord, RegistrationRecord, WorldRecord
 from page4d.rig.camera_motion import ViewMotion
 from page4d.scene.records import ViewCamera
 

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from page4d.choices import Registration
 from page4d.errors import Notice
 from page4d.options import in_options
-from page4d.output.record import PairRecord, PlacedRecord, RegistrationRecord
+from page4d.output.rig_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.adjust import RESIDUAL_LIMIT, TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.epipolar import RelativePose, relative_pose_of
 from page4d.rig.evidence import PixelEvidence, TextureSource

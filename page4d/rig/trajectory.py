@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, Level, Notice, Notify, counted
-from page4d.output.record import RegistrationRecord
+from page4d.output.rig_record import RegistrationRecord
 from page4d.rig.adjust import BEHIND, TEXTURE_SIGMA, Observations, by_local, triangulate
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence

@@ -19,7 +19,7 @@ from page4d.choices import Registration, UpAxis, WorldFrame
 from page4d.errors import InputError, Level, Notice, Notify
 from page4d.geometry.rotation import turn_up
 from page4d.options import ReconstructSettings, RegisterSettings
-from page4d.output.record import WorldRecord
+from page4d.output.rig_record import WorldRecord
 from page4d.rig.adjust import CORRELATED_POSES, joints_of, merge_tracks, triangulate
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence

@@ -22,7 +22,7 @@ from page4d.io.json_records import FileModel
 from page4d.io.limits import limits_named
 from page4d.keywords import CalibrateKeywords
 from page4d.options import CalibrateSettings, SceneOptions, split_options
-from page4d.output.record import Name, WorldRecord
+from page4d.output.rig_record import Name, WorldRecord
 from page4d.plotting.canvas import ERROR_MAP, FAINT, GRID, INK, blank, colored, drawable, fitted_text, font
 from page4d.rig.adjust import RESIDUAL_LIMIT
 from page4d.rig.board import Board, Corners, Footage, board_of, find_boards

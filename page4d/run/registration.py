@@ -31,7 +31,7 @@ from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
 from page4d.keywords import RegisterKeywords
 from page4d.options import ReconstructSettings, RegisterSettings, SceneOptions, in_options, split_options
-from page4d.output.record import CalibrationCheckRecord, RegistrationRecord
+from page4d.output.rig_record import CalibrationCheckRecord, RegistrationRecord
 from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.evidence import PixelEvidence

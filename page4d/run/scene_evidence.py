@@ -7,7 +7,7 @@ from page4d.choices import CameraMotion, Poses, Registration, WorldFrame
 from page4d.conventions import Scale, ScaleSource
 from page4d.errors import InputError, Notify, UsageError, listed
 from page4d.options import ReconstructSettings, RegisterSettings
-from page4d.output.record import RegistrationRecord, WorldRecord
+from page4d.output.rig_record import RegistrationRecord, WorldRecord
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.length import (

@@ -13,7 +13,8 @@ from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_records import DOUBLES, FileModel, Sha256
 from page4d.output.layout import is_own_file
-from page4d.output.record import CalibrationCheckRecord, ChunkRecord, Count, InstantMotion, WorldRecord
+from page4d.output.record import ChunkRecord, InstantMotion
+from page4d.output.rig_record import CalibrationCheckRecord, Count, WorldRecord
 from page4d.rig.records import RigRegistration
 from page4d.run.chunks import Chunk
 

@@ -32,7 +32,6 @@ from page4d.output.preview.contact_sheet import chosen_instants, contact_sheet, 
 from page4d.output.reader import Output
 from page4d.output.record import (
     AgreementRecord,
-    CalibrationCheckRecord,
     CameraResidualRecord,
     ChunkRecord,
     CountsRecord,
@@ -43,6 +42,7 @@ from page4d.output.record import (
     SeamRecord,
     view_record,
 )
+from page4d.output.rig_record import CalibrationCheckRecord
 from page4d.output.upward import upward_of
 from page4d.records import Predictions
 from page4d.run.plan import RunPlan

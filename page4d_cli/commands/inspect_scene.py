@@ -10,7 +10,7 @@ from page4d_cli.progress import observed_run
 from page4d_cli.tables import Cell, Column, print_fields, print_table
 
 if TYPE_CHECKING:
-    from page4d.output.record import CalibrationCheckRecord
+    from page4d.output.rig_record import CalibrationCheckRecord
     from page4d.scene.records import Scene, View
     from page4d_cli.tables import Row
 

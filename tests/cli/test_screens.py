@@ -35,15 +35,8 @@ from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import NETWORK_PRESETS, EvaluationSettings
 from page4d.output.reader import open_output
-from page4d.output.record import (
-    AgreementRecord,
-    CameraResidualRecord,
-    FineDepthRecord,
-    PairRecord,
-    PlacedRecord,
-    RegistrationRecord,
-    SceneRecord,
-)
+from page4d.output.record import AgreementRecord, CameraResidualRecord, FineDepthRecord, SceneRecord
+from page4d.output.rig_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.quality.grade import grade
 from page4d.quality.record import QualityReport, ViewQuality
 from page4d.rig.evidence import PixelEvidence

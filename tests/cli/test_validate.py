@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation
 from page4d.errors import InputError, UsageError
 from page4d.lab import public_rigs
 from page4d.lab.public_rigs import RIGS, Validation, board_errors, rig_errors, validate
-from page4d.output.record import RegistrationRecord
+from page4d.output.rig_record import RegistrationRecord
 from page4d.rig.records import Lens, RigRegistration, placed_record
 from page4d.run import registration
 from page4d.scene.open import open_scene

@@ -14,7 +14,8 @@ from page4d.exporters.export import export
 from page4d.exporters.world import export_world
 from page4d.geometry.rotation import turn_up
 from page4d.output.preview import cloud as preview
-from page4d.output.record import RegistrationRecord, SceneRecord, WorldRecord
+from page4d.output.record import SceneRecord
+from page4d.output.rig_record import RegistrationRecord, WorldRecord
 from page4d.output.upward import Upward, choose_up, upward_of
 from tests.exporters.capture import Capture
 

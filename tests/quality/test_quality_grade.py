@@ -7,19 +7,14 @@ from typing import Any
 import pytest
 
 from page4d.conventions import Scale
-from page4d.output.record import (
+from page4d.output.record import NetworkRecord, PixelRecord, RigRecord, RunRecord, SceneRecord, ViewRecord
+from page4d.output.rig_record import (
     CalibrationCheckRecord,
     FindingRecord,
-    NetworkRecord,
     PairFitRecord,
     PairRecord,
-    PixelRecord,
     PlacedRecord,
     RegistrationRecord,
-    RigRecord,
-    RunRecord,
-    SceneRecord,
-    ViewRecord,
 )
 from page4d.quality.grade import LETTERS, grade, measured_ranges, outlier_views
 from page4d.quality.record import Overall, PairQuality

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from page4d.output.record import PlacedRecord
+from page4d.output.rig_record import PlacedRecord
 from page4d.rig.epipolar import pixels_of, undistorted_pixels
 from page4d.rig.graph import Placement
 from page4d.rig.records import (

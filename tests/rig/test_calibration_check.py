@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from page4d.output.record import CalibrationCheckRecord
+from page4d.output.rig_record import CalibrationCheckRecord
 from page4d.rig.calibration_check import calibrated_cameras, check_calibration
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.evidence import PixelEvidence

@@ -14,7 +14,7 @@ from page4d.conventions import Scale
 from page4d.errors import UsageError
 from page4d.formats.calibrations import read_calibration
 from page4d.options import NetworkOptions, ReconstructSettings, SceneOptions
-from page4d.output.record import PairRecord, RegistrationRecord, WorldRecord
+from page4d.output.rig_record import PairRecord, RegistrationRecord, WorldRecord
 from page4d.rig import upright
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import RigRegistration, placed_record

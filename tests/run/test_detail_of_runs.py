@@ -17,7 +17,7 @@ from page4d.networks.conditioning import Memory
 from page4d.networks.network import build_network
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import Output, open_output
-from page4d.output.record import RegistrationRecord
+from page4d.output.rig_record import RegistrationRecord
 from page4d.records import Predictions
 from page4d.rig.records import FocalSource, Lens, RigRegistration, placed_record
 from page4d.run.plan import plan_run

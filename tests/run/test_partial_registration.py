@@ -16,7 +16,8 @@ from page4d.geometry.transforms import camera_centers
 from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
-from page4d.output.record import RegistrationRecord, RunRecord
+from page4d.output.record import RunRecord
+from page4d.output.rig_record import RegistrationRecord
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.evidence import PixelEvidence

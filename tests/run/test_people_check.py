@@ -9,13 +9,8 @@ import pytest
 from page4d.choices import ExistingOutput, Poses
 from page4d.errors import CapabilityError, InterruptedRunError
 from page4d.output.reader import open_output
-from page4d.output.record import (
-    AgreementRecord,
-    CalibrationCheckRecord,
-    CameraResidualRecord,
-    FindingRecord,
-    PairFitRecord,
-)
+from page4d.output.record import AgreementRecord, CameraResidualRecord
+from page4d.output.rig_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
 from page4d.rig import calibration_check as scene_check
 from page4d.rig import evidence
 from page4d.rig.camera_motion import ViewMotion

@@ -17,7 +17,8 @@ from page4d.geometry.transforms import camera_centers
 from page4d.io.folders import CachedFiles
 from page4d.options import ReconstructSettings, SceneOptions
 from page4d.output.reader import open_output
-from page4d.output.record import PairRecord, RegistrationRecord, RunRecord, WorldRecord
+from page4d.output.record import RunRecord
+from page4d.output.rig_record import PairRecord, RegistrationRecord, WorldRecord
 from page4d.output.upward import upward_of
 from page4d.rig import evidence, upright
 from page4d.rig.camera_motion import ViewMotion

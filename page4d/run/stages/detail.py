@@ -15,7 +15,8 @@ from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.geometry.time_axis import to_device
 from page4d.io.json_records import FileModel
 from page4d.options import ReconstructSettings
-from page4d.output.record import ComparedRecord, FineDepthRecord, RegistrationRecord
+from page4d.output.record import ComparedRecord, FineDepthRecord
+from page4d.output.rig_record import RegistrationRecord
 from page4d.records import Predictions
 from page4d.run.predictor import MeasuredDepth, Predictor
 from page4d.run.stage import Instant, Stage

@@ -25,7 +25,8 @@ from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, central_weighted_median
 from page4d.geometry.transforms import Sim3, invert_rigid, transform_points
 from page4d.io.json_records import DOUBLES, FileModel
-from page4d.output.record import Count, RigFitRecord, RigRecord, ViewMotionRecord
+from page4d.output.record import RigFitRecord, RigRecord, ViewMotionRecord
+from page4d.output.rig_record import Count
 from page4d.records import Predictions
 from page4d.rig.camera_motion import ViewMotion
 from page4d.run.stage import History, Instant, Stage, bad_state
