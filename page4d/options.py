@@ -111,10 +111,7 @@ def parse_names(text: str) -> tuple[str, ...]:
     Raises:
         ValueError: if a name is empty.
     """
-    names = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    if not all(names):
-        raise ValueError("give names separated by commas")
-    return names
+    return tuple(dict.fromkeys(_parse_names(text)))
 
 
 def _parse_views(text: str) -> int | tuple[str, ...]:
@@ -336,14 +333,13 @@ class SceneOptions:
     max_megapixels: MaxPixels = 64.0
 
     def __post_init__(self) -> None:
-        if self.calibration_unit is not None and self.calibration is None:
-            raise UsageError("⟨calibration_unit⟩ without ⟨calibration⟩", "pass the calibration file too")
+        for name in ("calibration_unit", "again"):
+            if getattr(self, name) and self.calibration is None:
+                raise UsageError(f"⟨{name}⟩ without ⟨calibration⟩", "pass the calibration file too")
         if self.sync == "motion" and self.calibration is None:
             raise UsageError(
                 "⟨sync=motion⟩ without ⟨calibration⟩", "pass the calibration file too, or use ⟨sync=people⟩"
             )
-        if self.again and self.calibration is None:
-            raise UsageError("⟨again⟩ without ⟨calibration⟩", "pass the calibration file too")
 
     def check_resize(self, intrinsics: Path | None = None) -> None:
         """Refuse `calibration_resize` without a calibration, or a file of lenses, that it could apply to.
@@ -680,16 +676,8 @@ class ReconstructSettings:
     @property
     def registration(self) -> RegisterSettings:
         """Settings of the registration of the rig."""
-        return RegisterSettings(
-            register=self.register,
-            focal=self.focal,
-            intrinsics=self.intrinsics,
-            scale_from=self.scale_from,
-            world=self.world,
-            up=self.up,
-            floor_at=self.floor_at,
-            seed=self.seed,
-        )
+        names = {field.name for field in fields(RegisterSettings)} & vars(self).keys()
+        return RegisterSettings(**{name: getattr(self, name) for name in names})
 
 
 def split_options(options: Mapping[str, Any], function: str, *kinds: type[Any]) -> list[dict[str, Any]]:
