@@ -1,7 +1,7 @@
 """Reading and writing of calibrations of all formats: recognition by name and content, units, and targets."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -120,8 +120,13 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
             return _Found(folder, row)
     try:
         files = sorted(path for path in folder.iterdir() if is_calibration_name(path) and path.is_file())
+        lenses = sorted(path for path in folder.iterdir() if path.name.lower().startswith("intr") and path.is_dir())
     except OSError as error:
         raise unreadable(folder, (error.strerror or "it cannot be opened").lower()) from None
+    if lenses and not files:
+        if len(lenses) == 1:
+            return _find_in_folder(lenses[0], poses)
+        raise _several(folder, lenses, "folders of lenses")
     found: dict[Path, _Found] = {}
     errors: dict[Path, InputError] = {}
     for file in files:
@@ -136,16 +141,19 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
     if usable:
         chosen = usable[0] if len(usable) == 1 else _same(usable, poses)
         if chosen is None:
-            raise InputError(
-                f"'{folder.name or folder}' contains {len(usable)} calibrations: "
-                f"{listed([each.path.name for each in usable], limit=4)}",
-                f"pass one of them, such as ⟨calibration='{usable[0].path}'⟩",
-            )
+            raise _several(folder, [each.path for each in usable], "calibrations")
         return chosen
     if len(errors) == 1:
         raise next(iter(errors.values()))
     names = f": {listed([path.name for path in errors], limit=4)} are none" if errors else ""
     raise unreadable(folder, f"it contains no calibration file{names}")
+
+
+def _several(folder: Path, paths: Sequence[Path], noun: str) -> InputError:
+    return InputError(
+        f"'{folder.name or folder}' contains {len(paths)} {noun}: {listed([path.name for path in paths], limit=4)}",
+        f"pass one of them, such as ⟨calibration='{paths[0]}'⟩",
+    )
 
 
 def _same(found: list[_Found], poses: bool) -> _Found | None:

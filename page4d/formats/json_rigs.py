@@ -1,8 +1,7 @@
-"""JSON of calibration tools: CMU Panoptic Studio, multical, and the cameras of 3D Gaussian Splatting trainers.
+"""JSON of multical, and the cameras of 3D Gaussian Splatting trainers.
 
-Source: Panoptic Studio toolbox, `demo_3Dkeypoints_reprojection_hd.ipynb`; multical, `io/export_calib.py`,
-`io/import_calib.py` and `tables.initialise_poses` (camera @ rig @ board); 3D Gaussian Splatting,
-`utils/camera_utils.py`, `camera_to_JSON`.
+Source: multical, `io/export_calib.py`, `io/import_calib.py` and `tables.initialise_poses` (camera @ rig @ board); 3D
+Gaussian Splatting, `utils/camera_utils.py`, `camera_to_JSON`.
 """
 
 from pathlib import Path
@@ -34,43 +33,6 @@ from page4d.formats.build import (
 from page4d.formats.camera_model import Calibration
 from page4d.formats.files import MAX_IMAGES, check_count, error_context, unreadable, validated
 from page4d.geometry.transforms import invert_rigid
-
-_METRES_PER_CM = 0.01
-
-
-class _PanopticCamera(FileSchema):
-    """World to camera, in centimetres; distortion in OpenCV's order."""
-
-    name: str
-    resolution: WidthHeight
-    K: Matrix3
-    distCoef: Coefficients = Field(default=[])  # noqa: N815
-    R: Matrix3
-    t: Column3 | Row3
-
-
-def read_panoptic(path: Path, content: dict[str, Any]) -> Calibration:
-    """Read `calibration_<sequence>.json`; the video `hd_00_05.mp4` shows the camera 00_05.
-
-    Files of the same form without `panel` and `node`, which others write, have an unknown unit.
-
-    Raises:
-        InputError: if a camera is invalid.
-    """
-    given = content["cameras"]
-    check_count(path, len(given))
-    is_studio = all(isinstance(raw, dict) and {"panel", "node"} <= set(raw) for raw in given)
-    cameras = []
-    for index, raw in enumerate(given):
-        camera = validated(_PanopticCamera, raw, path.name, f"number {index + 1}")
-        shift = [value * (_METRES_PER_CM if is_studio else 1.0) for value in flat(camera.t)]
-        pose = pose_matrix(rotation_of(camera.R), shift)
-        with error_context(path.name, camera.name):
-            distortion = brown_conrady(flat(camera.distCoef))
-        size = (camera.resolution[1], camera.resolution[0])
-        cameras.append(opencv_camera(path, camera.name, camera.K, size, pose, distortion))
-    scale, unit = (Scale.METRIC, "cm") if is_studio else (Scale.ARBITRARY, None)
-    return Calibration(path=path, scale=scale, cameras=tuple(cameras), file_unit=unit)
 
 
 class _MulticalCamera(FileSchema):

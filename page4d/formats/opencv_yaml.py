@@ -74,28 +74,32 @@ class _File:
 
 def lens_file(path: Path) -> Path:
     """Return the file of the lenses that belongs to one of poses (`intri.yml` to `extri.yml`), else `path`."""
-    return _renamed(path, "extri", "intri")
+    return _renamed(path, "extr", "intr")
 
 
 def partner_of(path: Path) -> Path:
     """Return the other file of a pair `intri`, `extri`, which may not exist, or `path`."""
     lenses = lens_file(path)
-    return lenses if lenses != path else _renamed(path, "intri", "extri")
+    return lenses if lenses != path else _renamed(path, "intr", "extr")
 
 
 def _renamed(path: Path, word: str, other: str) -> Path:
     """Replace a word in the name of a file by one of the same length; each letter keeps its case.
 
-    If there is no such file, but one with another suffix, that is returned.
+    If there is no such file, but one with another suffix, or in the only sibling folder whose name begins with the
+    other word (`intrinsic/intr_1.xml`, `extrinsic/extr_1.xml`), that is returned.
     """
 
     def replaced(found: re.Match[str]) -> str:
         return "".join(new.upper() if old.isupper() else new for old, new in zip(found[0], other, strict=True))
 
-    name = re.sub(word, replaced, path.name, flags=re.IGNORECASE)
+    name = re.sub(rf"{word}(?=i|[^a-z])", replaced, path.name, flags=re.IGNORECASE)
     if name == path.name:
         return path
-    files = (path.with_name(name), *(path.with_name(name).with_suffix(suffix) for suffix in _SUFFIXES))
+    files = [path.with_name(name), *(path.with_name(name).with_suffix(suffix) for suffix in _SUFFIXES)]
+    if path.parent.name.lower().startswith(word):
+        beside = [folder / name for folder in path.parent.parent.glob(f"{other}*") if (folder / name).is_file()]
+        files += beside if len(beside) == 1 else []
     return next((file for file in files if file.is_file()), files[0])
 
 
@@ -113,7 +117,7 @@ def read(path: Path, content: object, poses: bool = True) -> Calibration:
     if not poses:
         return _calibration(path, intrinsic, None)
     has_poses = any(re.fullmatch(r"(R|Rot|T)_.+", key) for key in named.content)
-    extrinsic = named if has_poses else _partner(path, _renamed(path, "intri", "extri"), _LENSES, _POSES)
+    extrinsic = named if has_poses else _partner(path, _renamed(path, "intr", "extr"), _LENSES, _POSES)
     return _calibration(path, intrinsic, extrinsic)
 
 

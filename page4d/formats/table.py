@@ -94,7 +94,7 @@ FORMATS = (
     RigFormat(
         "ROS camera_info",
         "yaml_rigs",
-        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]",
+        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]|rvec",
         reader="read_single_cameras",
         lenses=True,
         is_single=True,
@@ -103,7 +103,7 @@ FORMATS = (
     RigFormat(
         "OpenCV YAML",
         "opencv_yaml",
-        ("*.yml", "*.yaml", "intri.json", "extri.json", "intri.xml", "extri.xml"),
+        ("*.yml", "*.yaml", "intr*.json", "extr*.json", "intr*.xml", "extr*.xml"),
         keys=r"(K|R|Rot|T)_.+",
         lenses=True,
         written=CalibrationFormat.OPENCV,
@@ -111,10 +111,7 @@ FORMATS = (
     ),
     RigFormat("nerfstudio", "nerfstudio", ("transforms.json", "transforms_train.json"), keys="frames"),
     RigFormat("LLFF", "llff", ("poses_bounds*.npy",), keys=r"\[\]"),
-    RigFormat(
-        "CMU Panoptic", "json_rigs", ("calibration*.json",), keys="cameras/#/(K|distCoef)", reader="read_panoptic"
-    ),
-    RigFormat("multical", "json_rigs", keys="camera_poses|cameras/.+/dist", reader="read_multical", lenses=True),
+    RigFormat("multical", "json_rigs", keys="camera_poses|cameras/.+/model", reader="read_multical", lenses=True),
     RigFormat("3D Gaussian Splatting", "json_rigs", keys="#/img_name", reader="read_trainer"),
     RigFormat("Qualisys", "qualisys", ("*.qca.txt", "*.qca"), keys="<calibration>"),
     RigFormat(
@@ -143,6 +140,14 @@ FORMATS = (
         keys="(views|cameras)/.+/world_to_camera",
         written=CalibrationFormat.PAGE4D,
         suffix=".json",
+    ),
+    RigFormat(
+        "tables of cameras",
+        "yaml_rigs",
+        ("calibration*.json", "setting*.json"),
+        keys=rf"(cameras/)?[^/]+/([Kk]|{CAMERA_MATRIX}|intrinsics?/(#|[Kk]|{CAMERA_MATRIX}|fx)|fx)|cameras/[^/]+/intrinsics?",
+        reader="read_tables",
+        lenses=True,
     ),
     RigFormat("Metashape", "metashape", ("cameras.xml",), keys="<document>"),
     RigFormat(

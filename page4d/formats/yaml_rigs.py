@@ -1,11 +1,13 @@
-"""YAML of calibration tools: Kalibr, MC-Calib, stereo pairs of OpenCV, and single cameras of ROS, OpenCV and JARVIS.
+"""YAML and JSON of calibration tools: Kalibr, MC-Calib, stereo pairs of OpenCV, cameras one by one or in tables.
 
-Pixels have the centre of the top-left one at (0, 0), as in OpenCV. Kalibr measures in metres; the other files have
-the unit of the calibration board.
+Pixels have the centre of the top-left one at (0, 0), as in OpenCV. Kalibr measures in metres, CMU Panoptic Studio in
+centimetres; the other files do not state their unit.
 
 Source: Kalibr wiki, "Yaml formats"; MC-Calib, `saveCamerasParams` and "Output explanation"; ROS,
 `camera_calibration_parsers` and `sensor_msgs/distortion_models.hpp`; JARVIS-HybridNet, `calib_params`; OpenCV,
-`stereoCalibrate`, `calibrateCamera` and samples/cpp/stereo_calib.cpp.
+`stereoCalibrate`, `calibrateCamera` and samples/cpp/stereo_calib.cpp; Panoptic Studio toolbox,
+`demo_3Dkeypoints_reprojection_hd.ipynb`; `calibration_full.json` of AvatarReX; AIST++, `aist_plusplus/loader.py`;
+WILDTRACK, `calibrations/` (`intr_CVLab1.xml`, `extr_CVLab1.xml`).
 """
 
 import re
@@ -105,23 +107,84 @@ def read_single_cameras(
 ) -> Calibration:
     """Read a camera, or several files of one each, of ROS, OpenCV's calibration sample, EuRoC, OpenPose or JARVIS.
 
-    Poses are R and T: x_camera = R x + T. Without `camera_name`, or if several files have the same one, as ROS writes
-    them, cameras have the names of files.
+    Poses are R and T: x_camera = R x + T, also in a second file (`intr_1.xml`, `extr_1.xml`). Without `camera_name`,
+    or if several files have the same one, as ROS writes them, cameras have the names of files.
 
     Raises:
         InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
     files = content if isinstance(content, list) else [(path, content)]
+    files = [(file, table if _is_whole(table, poses) else _with_partner(file, table)) for file, table in files]
     given = [str(table.get("camera_name") or "") for _, table in files]
-    names = [
-        name if name and given.count(name) == 1 else own
-        for name, own in zip(given, _own_parts([file.name for file, _ in files]), strict=True)
-    ]
+    own = _own_parts([_HALF.sub("", file.name) for file, _ in files])
+    names = [name if name and given.count(name) == 1 else part for name, part in zip(given, own, strict=True)]
     cameras = tuple(
         _single_camera(file, name, table, poses) for name, (file, table) in zip(names, files, strict=True)
     )
     plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not _find(table, _DISTORTION)]
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=undistorted(path.name, plain))
+
+
+def _is_whole(table: Mapping[str, Any], poses: bool) -> bool:
+    has_pose = any(_find(table, pattern) is not None for pattern in (_ROTATION, _WORLD_TO_CAMERA, _CAMERA_TO_WORLD))
+    return _lens_numbers(_lowered(table)) is not None and (has_pose or not poses)
+
+
+def _with_partner(path: Path, table: dict[str, Any]) -> dict[str, Any]:
+    """Add the content of the other file of a pair `intri`, `extri`, if there is one."""
+    partner = partner_of(path)
+    other = read_document(partner) if partner != path and partner.is_file() else None
+    return other | table if isinstance(other, dict) else table
+
+
+_HALF = re.compile(r"(?i)^(in|ex)tri?(nsics?)?[ _.-]+|[ _.-]+(in|ex)tri?(nsics?)?(?=\.\w+$)")
+"""The part of a file name that is not common to lenses and poses."""
+
+
+def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = True) -> Calibration:
+    """Read a table per camera, in a list or by name, at the top or below `cameras`, as many programs write them.
+
+    Poses are R and T, or a matrix named as that of the world to the camera, or the reverse. Only the unit of CMU
+    Panoptic Studio, with `panel` and `node`, is known. Cameras of a list without names are in the order of the views.
+
+    Raises:
+        InputError: if a camera is invalid, or has no pose and `poses` are needed.
+    """
+    given = content.get("cameras", content) if isinstance(content, dict) else content
+    check_count(path, len(given))
+    items = given.items() if isinstance(given, dict) else enumerate(given, start=1)
+    tables = {str(key): _joined(table) for key, table in items if isinstance(table, dict)}
+    tables = {key: table for key, table in tables.items() if _lens_numbers(table) is not None}
+    own = [str(table[name]) for table in tables.values() if (name := next(iter(_NAMES & {*table}), None))]
+    unnamed = not isinstance(given, dict) and len({*own}) < len(tables)
+    names = [*tables] if isinstance(given, dict) or unnamed else own
+    is_studio = bool(tables) and all({"panel", "node"} <= {*table} for table in tables.values())
+    cameras = tuple(
+        _single_camera(path, name, table, poses, _METRES_PER_CM if is_studio else 1.0)
+        for name, table in zip(names, tables.values(), strict=True)
+    )
+    if not cameras:
+        raise unreadable(path, "none of its tables has a camera matrix")
+    plain = [name for name, table in zip(names, tables.values(), strict=True) if not _find(table, _DISTORTION)]
+    return Calibration(
+        path=path,
+        scale=Scale.METRIC if is_studio else Scale.ARBITRARY,
+        cameras=cameras,
+        file_unit="cm" if is_studio else None,
+        unnamed=unnamed,
+        notices=undistorted(path.name, plain),
+    )
+
+
+_METRES_PER_CM = 0.01
+_NAMES = frozenset({"name", "camera_name", "cam_name"})
+
+
+def _joined(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with lower-case keys, joined with those of tables in it (`intrinsics`, `extrinsics`)."""
+    inner = {key: value for key, value in table.items() if isinstance(value, dict) and "data" not in value}
+    parts = [{key: value for key, value in table.items() if key not in inner}, *inner.values()]
+    return {key: value for part in reversed(parts) for key, value in _lowered(part).items()}
 
 
 def _own_parts(names: Sequence[str]) -> list[str]:
@@ -130,11 +193,22 @@ def _own_parts(names: Sequence[str]) -> list[str]:
     return list(next((part for part in parts if len({*part}) == len(names)), names))
 
 
-def _single_camera(path: Path, name: str, content: dict[str, Any], poses: bool) -> CalibratedCamera:
+def _lens_numbers(table: Mapping[str, Any]) -> Any:
+    """Return the camera matrix, or fx fy cx cy as EuRoC writes them; None if there is neither."""
+    separate = next(([table[key] for key in keys] for keys in _FOUR if {*keys} <= {*table}), None)
+    given = table.get("intrinsics", table.get("intrinsic", _find(table, _LENS)))  # the first one also of OpenPose
+    return separate if given is None else given
+
+
+_FOUR = (("fx", "fy", "cx", "cy"), ("fx", "fy", "ppx", "ppy"))
+
+
+def _single_camera(
+    path: Path, name: str, content: dict[str, Any], poses: bool, metres: float = 1.0
+) -> CalibratedCamera:
     table = _lowered(content)
     with error_context(path.name, name):
-        given = _find(table, _LENS)
-        given = table.get("intrinsics", given)  # of OpenPose, or fx fy cx cy of EuRoC
+        given = _lens_numbers(table)
         if given is None:
             raise InputError("camera_matrix is missing", CORRECTION_HINT)
         numbers = _flat(given, "camera_matrix")
@@ -147,14 +221,23 @@ def _single_camera(path: Path, name: str, content: dict[str, Any], poses: bool) 
             raise InputError("it has a lens, but no pose (R and T)", hint)
         lens = _lens(_flat(_find(table, _DISTORTION, []), "the distortion"), _model(table))
         size = _size(table, "image_")
+    if pose is not None:
+        pose[:3, 3] *= metres
     return opencv_camera(path, name, matrix.T if is_transposed else matrix, size, pose, lens)
 
 
 def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | None:
-    """Return the pose of R, a matrix or a vector, and T; None if one is missing."""
+    """Return the pose of R, a matrix or a vector, and T, or of a matrix of both; None if one is missing."""
     turn, shift = (_find(table, pattern) for pattern in (_ROTATION, _TRANSLATION))
     if turn is None or shift is None:
-        return None
+        found = [_find(table, pattern) for pattern in (_WORLD_TO_CAMERA, _CAMERA_TO_WORLD)]
+        if found == [None, None]:
+            return None
+        numbers = torch.tensor(_flat(found[1] if found[0] is None else found[0], "the pose"), dtype=torch.float64)
+        if numbers.numel() not in (12, 16):
+            raise InputError(f"the pose has {numbers.numel()} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
+        pose = pose_matrix(numbers.reshape(-1, 4)[:3, :3], numbers.reshape(-1, 4)[:3, 3].tolist())
+        return invert_rigid(pose) if found[0] is None else pose
     turn, shift = _flat(turn, "R"), _flat(shift, "T")
     if len(turn) not in (3, 9) or len(shift) != 3:
         raise InputError(f"R has {len(turn)} numbers and T {len(shift)}, expected 9 and 3", CORRECTION_HINT)
@@ -170,11 +253,8 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     Raises:
         InputError: if a matrix is missing or invalid.
     """
-    table = content
-    is_half = not _sides(table, _STEREO_LENS) or _find(table, _ROTATION) is None
-    if is_half and (partner := partner_of(path)) != path and partner.is_file():
-        other = read_document(partner)
-        table = other | content if isinstance(other, dict) else content
+    is_half = not _sides(content, _STEREO_LENS) or _find(content, _ROTATION) is None
+    table = _with_partner(path, content) if is_half else content
     label = path.name
     matrices, coefficients = (_sides(table, pattern) for pattern in (_STEREO_LENS, _STEREO_DISTORTION))
     with error_context(label, "2"):
@@ -199,6 +279,14 @@ _LENS = re.compile(f"{CAMERA_MATRIX}|(?i:k)")
 _DISTORTION = re.compile(r"(?i:d|dist(?!ance|\w*(?:model|type))\w*?)")
 _ROTATION = re.compile("(?i:r|rot(ation)?(_?(matrix|mat|vector|vec))?|rmat|rvec)")
 _TRANSLATION = re.compile("(?i:t|trans(lation)?(_?(matrix|vector|vec))?|tvec)")
+
+_WORLD_TO_CAMERA, _CAMERA_TO_WORLD = (
+    re.compile(f"(?i:{words})(?i:_?(?:mat|matrix))?")
+    for words in (
+        "rt|extrinsics?|w2c|world_?(?:to|2)_?cam(?:era)?",
+        "c2w|cam(?:era)?_?(?:to|2)_?world",
+    )
+)
 
 _SIDE = "(?i:(0|1|2|l|r|left|right))"
 _STEREO_LENS, _STEREO_DISTORTION = (
@@ -263,7 +351,7 @@ def _size(table: Mapping[str, object], prefix: str) -> tuple[int, int] | None:
             height, width = (number_of(table[name], name) for name in names)
             break
     else:
-        pair = next((table[key] for key in ("image_size", "imagesize", "size", "resolution") if key in table), None)
+        pair = next((table[key] for key in _SIZES if key in table), None)
         if not isinstance(pair, list) or len(pair) != 2:
             return None
         width, height = (number_of(value, "image_size") for value in pair)
@@ -281,3 +369,4 @@ def _flat(value: object, key: str) -> list[float]:
 
 
 _MOST_NUMBERS = 64
+_SIZES = ("image_size", "imagesize", "img_size", "imgsize", "size", "resolution")

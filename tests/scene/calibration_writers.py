@@ -232,6 +232,37 @@ def write_panoptic(folder: Path, rig: list[RigCamera]) -> Path:
     return path
 
 
+def write_tables(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write `calibration_full.json` as AvatarReX has it: a flat matrix, rotation and vector for each name."""
+    tables = {
+        camera.name: {"K": camera.integer_intrinsics.ravel().tolist(), "R": camera.rotation.ravel().tolist(),
+                      "T": camera.translation.tolist(), "distCoeff": [*camera.coefficients, 0.0],
+                      "imgSize": [*camera.size[::-1]], "rectifyAlpha": 0.0}
+        for camera in rig
+    }  # fmt: skip
+    path = folder / "calibration_full.json"
+    path.write_text(json.dumps(tables))
+    return path
+
+
+def write_file_pairs(folder: Path, rig: list[RigCamera]) -> Path:
+    """Write a lens and a pose per camera into two folders, as WILDTRACK and MultiviewX have them."""
+    for kind in ("intrinsic", "extrinsic"):
+        (folder / kind).mkdir()
+    for camera in rig:
+        storage = cv2.FileStorage(str(folder / "intrinsic" / f"intr_{camera.name}.xml"), cv2.FILE_STORAGE_WRITE)
+        storage.write("camera_matrix", camera.integer_intrinsics)
+        storage.write("distortion_coefficients", np.array([[*camera.coefficients, 0.0]]))
+        storage.write("image_width", camera.size[1])
+        storage.write("image_height", camera.size[0])
+        storage.release()
+        rows = [f"<{key}>\n  {' '.join(map(repr, value.tolist()))}</{key}>" for key, value in
+                (("rvec", camera.vector), ("tvec", camera.translation))]  # fmt: skip
+        text = '<?xml version="1.0"?>\n<opencv_storage>\n' + "\n".join(rows) + "\n</opencv_storage>\n"
+        (folder / "extrinsic" / f"extr_{camera.name}.xml").write_text(text)
+    return folder
+
+
 def _row_or_column(camera: RigCamera) -> list[list[float]]:
     """Return coefficients as OpenCV returns them: a row, or a column of a fisheye lens."""
     values = np.array(camera.coefficients)
@@ -419,6 +450,8 @@ WRITERS: dict[str, Writer] = {
     "kalibr": write_kalibr,
     "mc-calib": write_mc_calib,
     "panoptic": write_panoptic,
+    "tables": write_tables,
+    "file-pairs": write_file_pairs,
     "multical": write_multical,
     "metashape": write_metashape,
     "nerfstudio": write_nerfstudio,
@@ -431,4 +464,6 @@ WRITERS: dict[str, Writer] = {
 NAMES = {"caliscope": ("cam_0", "cam_1", "cam_2"), "mc-calib": ("camera_0", "camera_1", "camera_2")}
 """Names of the cameras of the rig, where they are not cam01, cam02 and cam03."""
 
-FISHEYE_FORMATS = tuple(name for name in WRITERS if not name.startswith(("qualisys", "dat", "yaml", "panoptic")))
+FISHEYE_FORMATS = tuple(
+    name for name in WRITERS if not name.startswith(("qualisys", "dat", "yaml", "panoptic", "tables", "file"))
+)

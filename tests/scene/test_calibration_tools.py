@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.scene.calibration_writers import (
     edit_json,
     make_rig,
     write_caliscope,
+    write_file_pairs,
     write_kalibr,
     write_metashape,
     write_multical,
@@ -256,6 +258,72 @@ def test_files_of_single_cameras_are_a_calibration(keys: str, tmp_path: Path) ->
         np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-9)
         np.testing.assert_allclose(camera.intrinsics, true.intrinsics, atol=1e-9)
     assert [lens.world_to_camera.tolist() for lens in read_lenses(tmp_path).cameras] == [np.eye(4).tolist()] * 3
+
+
+def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
+    rig = make_rig()
+    lenses = [
+        {"matrix": camera.integer_intrinsics.tolist(), "distortions": [*camera.coefficients, 0.0],
+         "size": [*camera.size[::-1]]}
+        for camera in rig
+    ]  # fmt: skip
+    four = [
+        dict(zip(("fx", "fy", "ppx", "ppy"), camera.integer_intrinsics[[0, 1, 0, 1], [0, 1, 2, 2]], strict=True))
+        for camera in rig
+    ]
+    poses: dict[str, list[dict[str, object]]] = {
+        "vector": [
+            {"rotation": camera.vector.tolist(), "translation": camera.translation.tolist()} for camera in rig
+        ],
+        "RT": [{"RT": camera.world_to_camera[:3].ravel().tolist()} for camera in rig],
+        "extrinsic": [{"extrinsic": camera.world_to_camera.tolist()} for camera in rig],
+        "cam2world": [{"cam2world": np.linalg.inv(camera.world_to_camera).tolist()} for camera in rig],
+    }
+    names = [camera.name for camera in rig]
+    path = tmp_path / "rig.json"
+    for pose in poses.values():
+        flat = [lens | turn for lens, turn in zip(lenses, pose, strict=True)]
+        nested = [
+            {"intrinsics": focal | {key: lens[key] for key in ("distortions", "size")}, "extrinsics": turn}
+            for focal, lens, turn in zip(four, lenses, pose, strict=True)
+        ]
+        named = [table | {"name": name} for name, table in zip(names, flat, strict=True)]
+        by_name = dict(zip(names, nested, strict=True))
+        for content in (named, {"cameras": named}, by_name, {"cameras": by_name, "unit": "?"}, flat):
+            path.write_text(json.dumps(content))
+            calibration = read_calibration(path)
+            assert calibration.unnamed == (content is flat)
+            assert list(calibration.names) == (["1", "2", "3"] if calibration.unnamed else names)
+            for camera, true in zip(calibration.cameras, rig, strict=True):
+                np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+                np.testing.assert_allclose(camera.intrinsics, true.intrinsics, atol=1e-12)
+                assert camera.distortion is not None
+                assert camera.distortion.coefficients[:4] == true.coefficients
+                assert camera.image_size == true.size
+    path.write_text(json.dumps({"cam1": {"K": np.eye(3).tolist(), "extrinsic": [1.0] * 9}}))
+    with pytest.raises(InputError, match=r"rig.json: camera cam1: the pose has 9 numbers, expected 3x4 or 4x4"):
+        read_calibration(path)
+
+
+def test_lenses_and_poses_in_two_files_per_camera_are_paired(tmp_path: Path) -> None:
+    rig = make_rig()
+    write_file_pairs(tmp_path, rig)
+    for path, names in (
+        (tmp_path / "intrinsic", 3),
+        (tmp_path / "extrinsic", 3),
+        (tmp_path / "intrinsic" / "intr_cam01.xml", 1),
+        (tmp_path / "extrinsic" / "extr_cam01.xml", 1),
+    ):
+        calibration = read_calibration(path)
+        assert calibration.names == tuple(camera.name for camera in rig[:names])
+        np.testing.assert_allclose(calibration.cameras[0].world_to_camera, rig[0].world_to_camera, atol=1e-12)
+    assert read_lenses(tmp_path).names == ("cam01", "cam02", "cam03")
+    shutil.copytree(tmp_path / "intrinsic", tmp_path / "intrinsic_original")
+    with pytest.raises(InputError, match="contains 2 folders of lenses: intrinsic, intrinsic_original") as caught:
+        read_calibration(tmp_path)
+    assert f"calibration='{tmp_path / 'intrinsic'}'" in caught.value.marked_hint
+    with pytest.raises(InputError, match=r"extr_cam01.xml: camera .*: camera_matrix is missing"):
+        read_calibration(tmp_path / "extrinsic")
 
 
 def test_lenses_of_several_files_are_joined(tmp_path: Path) -> None:
@@ -494,7 +562,7 @@ TOOL_ERRORS: tuple[tuple[str, str, str, str], ...] = (
     ("metashape", "<f>([^<]*)</f>", r"<fx>\1</fx>", "its calibration has no focal length f"),
     ("metashape", "<transform>", "<pose>", "not well-formed XML"),
     ("metashape", "<cameras>.*</cameras>", "<cameras/>", "it has 0 chunks with aligned cameras, expected 1"),
-    ("panoptic", '"R":', '"r":', "camera number 1: R: Field required"),
+    ("panoptic", '"R":', '"q":', r"camera cam01: it has a lens, but no pose \(R and T\)"),
 )
 
 
