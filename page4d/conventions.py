@@ -56,6 +56,9 @@ class ScaleSource(StrEnum):
     DISTANCE = "distance"
     """A known distance between two cameras."""
 
+    POINTS = "points"
+    """Coordinates of points that are marked in the pictures."""
+
     PERSON = "person"
     """The known height of the people in the scene."""
 

@@ -218,7 +218,13 @@ _World = Annotated[
 _Up = Annotated[UpAxis, Option("Axis that points up in an upright world. auto: z.", RIG, "AXIS")]
 _FloorAt = Annotated[
     Path | None,
-    Option("Points on the floor of an upright world: a table of point, view, x, y.", RIG, "FILE", expert=True),
+    Option(
+        "Points on the floor of an upright world: a table of point, view, x, y (pixels); columns X, Y, Z (metres) "
+        "give its origin, axes and lengths.",
+        RIG,
+        "FILE",
+        expert=True,
+    ),
 ]
 WEIGHTS_METAVAR = "NAME|hf:...|FILE"
 WEIGHTS_HELP = (
@@ -480,7 +486,7 @@ class CalibrateSettings:
         text_form(lambda text: int(text) if _INTEGER.fullmatch(text) else Path(text)),
         Option(
             "Floor on which the world then stands: the instant at which the board lies on it, or a table of points "
-            "on it with columns point, view, x, y (pixels).",
+            "on it with columns point, view, x, y (pixels), and X, Y, Z (metres) for a world of your own.",
             RIG,
             "INSTANT|FILE",
         ),

@@ -74,7 +74,7 @@ def report_registration(record: "RegistrationRecord", *, in_run: bool = True, ve
 def report_registered(found: "RigRegistration", scene: "Scene", folder: Path, out: Path) -> None:
     """Print what a registration wrote, and the command that uses it."""
     record = found.record
-    std = "" if record.metres_std is None else f" (+-{100 * record.metres_std:.0f} %)"
+    std = "" if record.metres_std is None else f" (+-{100 * record.metres_std:.2g} %)"
     is_metric = record.metres_per_unit is not None
     unit = f"metres{std}" if is_metric else "an arbitrary unit (--scale-from makes it metres)"
     placed = [camera.view for camera in record.cameras if camera.placed]

@@ -68,6 +68,10 @@ class WorldRecord(FileModel):
     registered cameras. There, `vertical` is the unit vector up with its standard deviation, and `floor` the height of
     the floor along it, in the unit of the cameras. They are from `num_poses` of people, a person at an instant each,
     from `num_points` on the floor, or, if both are 0, from a board on the floor.
+
+    If `num_coordinates` of the points have coordinates, the world is theirs. They fit within `coordinates_rms` metres
+    and give the `metres_per_unit` of the cameras, with the relative standard deviation `metres_std`, None for cameras
+    in metres.
     """
 
     frame: WorldFrame
@@ -79,6 +83,10 @@ class WorldRecord(FileModel):
     floor_std: NonNegativeFloat | None = None
     num_poses: Count = 0
     num_points: Count = 0
+    num_coordinates: Count = 0
+    coordinates_rms: NonNegativeFloat | None = None
+    metres_per_unit: PositiveFloat | None = None
+    metres_std: NonNegativeFloat | None = None
     reason: str = ""
 
     @property
@@ -87,6 +95,9 @@ class WorldRecord(FileModel):
         if self.frame is not WorldFrame.UPRIGHT:
             return f"that of the first camera{self.reason and f': {self.reason}'}"
         points = f"{self.num_points} points on the floor" if self.num_points else "the board on the floor"
+        if self.num_coordinates:
+            points = f"coordinates of {self.num_coordinates} points, within {self.coordinates_rms:.3f} m"
+            points += "" if self.metres_std is None else f", lengths +-{100 * self.metres_std:.2g} %"
         origin = f"{self.num_poses} poses of people" if self.num_poses else points
         std = "" if self.vertical_std_deg is None else f" ({origin}, +-{self.vertical_std_deg:.1f} degrees)"
         return f"upright, {self.up} is up{std}"

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 
 from page4d.choices import Registration, UpAxis, WorldFrame
+from page4d.conventions import Scale
 from page4d.errors import InputError, Level, Notice, Notify
 from page4d.geometry.rotation import turn_up
 from page4d.options import ReconstructSettings, RegisterSettings
@@ -25,6 +26,7 @@ from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.floor import MAX_STD_DEG, Vertical, floor_world
 from page4d.rig.graph import choose_pairs
+from page4d.rig.length import has_unit
 from page4d.rig.people.keypoints import ideal_people
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched
 from page4d.rig.people.pairs import exchange_sides, matches_of, pair_people, resolve_sides
@@ -247,9 +249,15 @@ def upright_option(settings: ReconstructSettings | RegisterSettings) -> str:
 
 
 def chosen_world(
-    pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], settings: ReconstructSettings | RegisterSettings
+    pixels: PixelEvidence,
+    cameras: Sequence[ViewCamera | None],
+    settings: ReconstructSettings | RegisterSettings,
+    *,
+    is_metric: bool,
 ) -> WorldRecord:
     """Return the world of the first camera or an upright one: from points, the axis of a calibration, or people.
+
+    `is_metric` states whether the cameras are in metres.
 
     Raises:
         InputError: if the points determine no floor.
@@ -260,7 +268,7 @@ def chosen_world(
         return WorldRecord(frame=settings.world, transform=first.tolist())
     if pixels.floor is not None:
         rig = {pixels.scene.view_names[view]: camera for view, camera in placed_rig(pixels, cameras).items()}
-        return floor_world(pixels.floor, rig, settings.up)
+        return floor_world(pixels.floor, rig, settings.up, is_metric=is_metric)
     if up is None:
         return upright_world(pixels, cameras, settings.up)
     axis = UpAxis.Z if settings.up is UpAxis.AUTO else settings.up
@@ -294,7 +302,8 @@ def upright_rig(found: RigRegistration, pixels: PixelEvidence) -> RigRegistratio
     wants = settings.world is (WorldFrame.FIRST_CAMERA if is_known else WorldFrame.AUTO) and (is_known or uses_people)
     if found.record.num_placed < 2 or not (wants or upright_option(settings)):
         return found
-    world = chosen_world(pixels, found.cameras, settings)
+    is_metric = pixels.scene.scale is Scale.METRIC and has_unit(pixels.scene)
+    world = chosen_world(pixels, found.cameras, settings, is_metric=is_metric)
     if world.transform is None:
         return found.model_copy(update={"world": world})
     cameras = [None if camera is None else camera_in_world(camera, world) for camera in found.cameras]

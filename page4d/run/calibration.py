@@ -529,7 +529,7 @@ class _Calibrated:
                 self.names[view]: RigCamera(lens=self._lens(view), world_to_camera=pose)
                 for view, pose in zip(placed, cameras, strict=True)
             }
-            return floor_world(self.evidence.floor, rig, self.up)
+            return floor_world(self.evidence.floor, rig, self.up, is_metric=True)
         own = [one for one in self.evidence.shared if one.pose == self.evidence.floor and one.view in placed]
         if self.given is not None:
             own = [_without_skew(one, self.given[one.view]) for one in own]

@@ -4,6 +4,7 @@ Registration runs in a reconstruction, or alone, where it writes a calibration f
 a calibration with camera motion, people and texture.
 """
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,6 +37,7 @@ from page4d.rig.calibration_check import check_scene
 from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.learned import TEXTURE_MODEL
+from page4d.rig.length import TOLERANCE as METRE_TOLERANCE
 from page4d.rig.length import KnownDistance, KnownLength, has_unit, known_length, metric_around, metric_rig
 from page4d.rig.opening import opened_scene
 from page4d.rig.people.model import is_fetched, model_sha256
@@ -137,14 +139,49 @@ def register_scene(
     if known and has_unit(pixels.scene) and pixels.scene.scale is Scale.METRIC:
         return found.with_record(metres_per_unit=1.0)
     has_rig = found.record.num_placed >= 2
-    if known and has_rig and length is None and not has_unit(pixels.scene):
+    is_measured = length is not None or (found.world is not None and found.world.metres_per_unit is not None)
+    if known and has_rig and not is_measured and not has_unit(pixels.scene):
         text = f"a single place of cameras in {pixels.scene.calibration} gives no scale"
         notify(Notice(f"{text}: lengths are in an arbitrary unit (⟨scale_from⟩)"))
+    if has_rig and found.world is not None and found.world.metres_per_unit is not None:
+        return _in_metres_of_points(found, pixels, length, notify)
     if length is None or not has_rig:
         return found
     found = metric_rig(found, pixels.scene.view_names, length)
     is_around = known and found.record.metres_per_unit is not None and not has_unit(pixels.scene)
     return metric_around(found) if is_around else found
+
+
+_HEIGHTS = (0.3, 3.0)
+"""Heights of people in metres beyond which coordinates have another unit."""
+
+
+def _in_metres_of_points(
+    found: RigRegistration, pixels: PixelEvidence, length: KnownLength | None, notify: Notify
+) -> RigRegistration:
+    """Record the metres that coordinates of points give, and report how a known length differs.
+
+    Raises:
+        InputError: if the people would be no people.
+    """
+    world, height = found.world, found.record.person_height
+    assert world is not None
+    assert world.metres_per_unit is not None
+    label = "" if pixels.floor is None else pixels.floor.label
+    metres = world.metres_per_unit
+    if height is not None and not _HEIGHTS[0] < height * metres < _HEIGHTS[1]:
+        raise InputError(
+            f"by the coordinates of {label} people are {height * metres:.4g} m tall", "give coordinates in metres"
+        )
+    if length is not None:
+        other = metric_rig(found, pixels.scene.view_names, length).record
+        if other.metres_per_unit is not None:
+            change = metres / other.metres_per_unit - 1
+            stds = [other.metres_std or 0.0, world.metres_std or 0.0]
+            is_far = abs(change) > max(METRE_TOLERANCE, 2 * math.hypot(*stds))
+            text = f"lengths are those of the coordinates of {label}, {change:+.1%} from those of ⟨scale_from⟩"
+            notify(Notice(text, Level.WARNING if is_far else Level.INFO))
+    return found.with_record(metres_per_unit=metres, metres_std=world.metres_std)
 
 
 def _with_left_views(

@@ -22,6 +22,7 @@ from page4d.rig.length import (
 from page4d.rig.records import RigRegistration, StageProgress, no_progress
 from page4d.rig.samples import with_content
 from page4d.rig.upright import chosen_world, notify_world, scene_in_world, upright_option
+from page4d.scene.calibration import near_origin
 from page4d.scene.records import Scene
 
 EXPLICIT = (Registration.PEOPLE, Registration.TEXTURE)
@@ -71,13 +72,20 @@ class SceneEvidence:
             UsageError: if the height of people is known and the rig is not registered.
             InputError: if people do not place the cameras.
         """
-        found = self._with_metric_cameras()
-        return (
-            found if self.given_world is None else replace(found, scene=scene_in_world(found.scene, self.given_world))
-        )
+        found, world = self._with_metric_cameras(), self.world
+        if self.given_world is not None:
+            found = replace(found, scene=scene_in_world(found.scene, self.given_world))
+        if world is None or world.metres_per_unit is None:
+            return found
+        if found.scene.scale is not Scale.METRIC:
+            metric = scene_in_metres(found.scene, world.metres_per_unit)
+            found = replace(found, scene=metric, scale_source=ScaleSource.POINTS)
+        return replace(found, scene=near_origin(found.scene, "⟨floor_at⟩"))
 
     def _with_metric_cameras(self) -> "SceneEvidence":
         scene, length, registration = self.scene, self.length, self.registration
+        if registration is not None and self.world is not None and self.world.metres_per_unit is not None:
+            length = None
         is_whole = registration is None or (registration.record.is_complete and not registration.record.num_known)
         if registration is not None:
             scene = registered_scene(scene, registration)
@@ -205,7 +213,8 @@ def in_chosen_world(evidence: SceneEvidence, settings: ReconstructSettings, noti
     is_kept = settings.world in (WorldFrame.AUTO, WorldFrame.CALIBRATION)
     if evidence.registration is not None or not any(cameras) or is_kept:
         return evidence
-    world = chosen_world(evidence.pixels.whole(), cameras, settings)
+    is_metric = scene.scale is Scale.METRIC
+    world = chosen_world(evidence.pixels.whole(), cameras, settings, is_metric=is_metric)
     notify_world(world, settings, notify)
     return replace(evidence, given_world=world)
 

@@ -1,5 +1,6 @@
 """Assignment of calibrated cameras to views, by name or order."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,14 +15,15 @@ from torch import Tensor
 from page4d.choices import CalibrationMatch, CalibrationResize
 from page4d.errors import InputError, counted, listed, similar_names
 from page4d.formats.build import ImageCamera, ImageName, join_images, pinhole
-from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig
+from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig, world_offset
 from page4d.formats.files import error_context
+from page4d.formats.ply import offset_text
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
-from page4d.geometry.transforms import interpolate_rigid
+from page4d.geometry.transforms import interpolate_rigid, move_origin
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.layout import CAMERA_NAME
-from page4d.scene.records import Notice, View, ViewCamera
+from page4d.scene.records import Notice, Scene, View, ViewCamera
 
 _MAX_NAMES_IN_HINT = 32
 """Names up to which a hint writes an option that can be copied."""
@@ -319,3 +321,25 @@ def _interpolate(
     fraction = np.clip((times - known[after - 1]) / (known[after] - known[after - 1]), 0.0, 1.0)
     poses = camera.world_to_camera
     return interpolate_rigid(poses[after - 1], poses[after], torch.from_numpy(fraction))
+
+
+def near_origin(scene: Scene, origin: str) -> Scene:
+    """Return a scene with cameras about a `world_offset` if their coordinates are too large for single precision.
+
+    `origin` names in the notice what the coordinates are from.
+    """
+    offset = world_offset([view.camera.world_to_camera for view in scene.views if view.camera is not None])
+    if offset is None:
+        return scene
+    place = torch.tensor(offset, dtype=torch.float64)
+    views = tuple(
+        view
+        if (camera := view.camera) is None
+        else replace(view, camera=replace(camera, world_to_camera=move_origin(camera.world_to_camera, place)))
+        for view in scene.views
+    )
+    found = (
+        f"{origin}: the cameras are {math.hypot(*offset):.3g} from the origin, too far for coordinates of 7 digits"
+    )
+    text = f"clouds, meshes and tracks are about the offset {offset_text(offset)} (world_offset in run.json)"
+    return replace(scene, views=views, world_offset=offset, notices=(*scene.notices, Notice(f"{found}: {text}")))

@@ -1,23 +1,18 @@
 """Opening of a scene folder: views, clocks, instants, cameras, masks and depth, without decoding frames."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, UsageError, listed, one_per_fact, unknown_name
 from page4d.formats.calibrations import read_calibration
-from page4d.formats.camera_model import world_offset
-from page4d.formats.ply import offset_text
-from page4d.geometry.transforms import move_origin
 from page4d.options import SceneOptions
-from page4d.scene.calibration import as_moving_camera, match_cameras, named_as_views, place_cameras
+from page4d.scene.calibration import as_moving_camera, match_cameras, named_as_views, near_origin, place_cameras
 from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
 from page4d.scene.discover import discover, select_views
 from page4d.scene.identity import FileIdentity, identify
@@ -205,24 +200,15 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
         raise UsageError("⟨again⟩ names all calibrated views", "leave one out, or pass the file as ⟨intrinsics⟩")
     kept, views = zip(*known, strict=True)
     placed, notices = place_cameras(kept, views, options.calibration_resize, options.calibration)
-    offset = world_offset([camera.world_to_camera for camera in placed])
-    if offset is not None:
-        origin = torch.tensor(offset, dtype=torch.float64)
-        poses = [move_origin(camera.world_to_camera, origin) for camera in placed]
-        placed = tuple(replace(one, world_to_camera=pose) for one, pose in zip(placed, poses, strict=True))
-        found = f"{calibration.path.name}: the cameras are {math.hypot(*offset):.3g} from the origin"
-        text = f"clouds, meshes and tracks are about the offset {offset_text(offset)} (world_offset in run.json)"
-        notices = (*notices, Notice(f"{found}, too far for coordinates of 7 digits: {text}"))
     of_name = {view.name: camera for view, camera in zip(views, placed, strict=True)}
     lacking = [view.name for view, camera in zip(scene.views, cameras, strict=True) if camera is None]
     if lacking:
         notices = (*notices, Notice(f"{calibration.path.name} has no camera for {listed(lacking)}", Level.INFO))
-    return replace(
+    calibrated = replace(
         scene,
         views=tuple(replace(view, camera=of_name.get(view.name)) for view in scene.views),
         scale=calibration.scale,
         up=calibration.up,
-        world_offset=offset,
         calibration=name
         if (name := calibration.path.name) == calibration.format
         else f"{name} ({calibration.format})",
@@ -234,6 +220,7 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
             *_scale_notice(placed, calibration.scale),
         ),
     )
+    return near_origin(calibrated, calibration.path.name)
 
 
 def _scale_notice(cameras: tuple[ViewCamera, ...], scale: Scale) -> tuple[Notice, ...]:

@@ -1,5 +1,6 @@
 """Gravity and floor from points that a user marks in pictures."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,93 @@ def test_points_that_show_no_floor_are_refused(points: FloorPoints, words: str) 
         floor_of_points(points, cameras())
 
 
+ORIGIN = np.array([400_123.4, 5_432_100.7, 312.5])
+Y_UP = np.array([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]])
+"""From a world with y up to one with z up."""
+
+
+Z_UP = np.eye(3)
+
+
+def surveyed(
+    places: np.ndarray,
+    axes: np.ndarray = Z_UP,
+    known: tuple[int, ...] = (0, 1, 2, 3, 4),
+    factor: float = 1.0,
+    noise_px: float = 0.5,
+    **wrong: float,
+) -> FloorPoints:
+    """Return marks with coordinates in a world with these axes and a distant origin; `wrong` are errors of X in m."""
+    points = marked(places, noise_px)
+    return replace(
+        points,
+        coordinates={
+            name: tuple(factor * axes.T @ (place - [0, 0, HEIGHT]) + axes.T @ ORIGIN + [wrong.get(name, 0.0), 0, 0])
+            for number, (name, place) in enumerate(zip(points.marks, places, strict=True))
+            if number in known
+        },
+    )
+
+
+METRES = {name: one.placed(one.rotation, one.center / SCALE) for name, one in cameras().items()}
+BOXES = np.concatenate([SQUARE, [[0.2, -0.3, HEIGHT + 0.7]]])
+
+
+@pytest.mark.parametrize(
+    ("points", "is_metric", "axis"),
+    [
+        (surveyed(SQUARE), False, UpAxis.Z),
+        (surveyed(SQUARE), True, UpAxis.Z),
+        (surveyed(SQUARE[:3]), False, UpAxis.Z),
+        (surveyed(BOXES), False, UpAxis.Z),
+        (surveyed(SQUARE, known=(1, 3)), False, UpAxis.Z),
+        (surveyed(np.concatenate([SQUARE, [[0, 0.5, HEIGHT]]]), known=(0, 1, 4)), True, UpAxis.Z),
+        (surveyed(SQUARE, Y_UP), False, UpAxis.Y),
+    ],
+)
+def test_coordinates_of_points_give_the_world_and_metres(points: FloorPoints, is_metric: bool, axis: UpAxis) -> None:
+    rig = METRES if is_metric else cameras()
+    world = floor_world(points, rig, UpAxis.AUTO, is_metric=is_metric)
+    frame, scale = np.array(world.transform), world.metres_per_unit
+    assert world.up is axis
+    assert (world.num_points, world.num_coordinates) == (len(points.marks), len(points.coordinates))
+    assert scale == pytest.approx(1 if is_metric else 1 / SCALE, rel=0.003)
+    assert (world.metres_std is None) if is_metric else (0 < world.metres_std < 0.01)
+    axes = Y_UP if axis is UpAxis.Y else Z_UP
+    assert direction_angle_deg(np.array(world.vertical), TURN[:, 2]) < 3 * world.vertical_std_deg < 3
+    for camera, true in zip(rig.values(), ring(3, np.random.default_rng(1)), strict=True):
+        found = scale * (frame[:3, :3] @ camera.center + frame[:3, 3])
+        assert found == pytest.approx(axes.T @ (true.center - [0, 0, HEIGHT] + ORIGIN), abs=0.03)
+
+
+@pytest.mark.parametrize(
+    ("points", "rig", "up", "words"),
+    [
+        (surveyed(SQUARE, known=(2,)), cameras(), "auto", "1 point with coordinates.* 2 are needed"),
+        (surveyed(SQUARE[:2]), cameras(), "auto", "2 points marked in two placed views, 3 are needed"),
+        (surveyed(SQUARE, p2=0.3), cameras(), "auto", "do not fit the marks, p. by 0.* m"),
+        (
+            surveyed(SQUARE, np.diag([1.0, -1, 1])),
+            cameras(),
+            "auto",
+            "cameras are below the floor in the coordinates",
+        ),
+        (surveyed(BOXES, np.diag([1.0, -1, 1])), cameras(), "auto", "do not fit the marks"),
+        (surveyed(SQUARE), cameras(), "y", "are on a plane across z, and y is up"),
+        (surveyed(SQUARE, Z_UP[[1, 2, 0]]), cameras(), "auto", "on a plane across x, and z is up"),
+        (surveyed(SQUARE, Y_UP, known=(0, 1)), cameras(), "x", "on a line that is not level, and x is up"),
+        (surveyed(SQUARE, factor=1000), METRES, "auto", r"are 100\d times as long as by the cameras"),
+        (surveyed(SQUARE, factor=1.05), METRES, "auto", r"are 1\.0.* times as long as by the cameras"),
+        (surveyed(0.02 * SQUARE + [0, 0, 0.5]), cameras(), "auto", "leave the axes uncertain by"),
+    ],
+)
+def test_coordinates_that_give_no_world_are_refused(
+    points: FloorPoints, rig: dict[str, RigCamera], up: str, words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        floor_world(points, rig, UpAxis(up), is_metric=rig is METRES)
+
+
 def test_views_without_a_camera_are_named() -> None:
     with pytest.raises(
         InputError, match="0 points marked in two placed views, 3 are needed; cam1, cam2 has no camera"
@@ -98,6 +186,22 @@ def test_tables_of_points_have_any_order_and_delimiter(text: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("point,view,x,y,X,Y,Z\nA,cam0,1.5,2,1,2,3\nA,cam1,3,4,,,\n", (1, 2, 3)),
+        ("Z;Y;X;y;x;camera;label\n3;2,5;1;2;1,5;cam0;A\n3;2,5;1;4;3;cam1;A\n", (1, 2.5, 3)),
+        ("point,view,u,v,x,y\nA,cam0,1.5,2,1,2\nA,cam1,3,4,1,2\n", (1, 2, 0)),
+        ("Point,View,X,Y\nA,cam0,1.5,2\nA,cam1,3,4\n", None),
+    ],
+)
+def test_tables_have_coordinates_of_points(text: str, place: tuple[float, ...] | None, tmp_path: Path) -> None:
+    (tmp_path / "floor.csv").write_text(text)
+    found = read_floor_points(tmp_path / "floor.csv")
+    assert found.marks == {"A": {"cam0": (1.5, 2), "cam1": (3, 4)}}
+    assert found.coordinates == ({} if place is None else {"A": place})
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ("", "floor.csv has the columns of no table"),
@@ -106,6 +210,11 @@ def test_tables_of_points_have_any_order_and_delimiter(text: str, tmp_path: Path
         ("point,view,x,y\nA,cam0,1,left\n", "row 2 has no pixel"),
         ("point,view,x,y\nA,cam0,1,2\nA,cam0,3,4\n", "marks A in cam0 twice"),
         ("point,view,x,y\nA,cam0,1,2\nA,cam1,1,2\nB,cam0,3,4\n", "marks B in a single view"),
+        ("point,view,x,y,X,Z\nA,cam0,1,2,3,4\n", "has the coordinates X, Z"),
+        ("point,view,x,y,X,Y\nA,cam0,1,2,3,east\n", "row 2 has no coordinates"),
+        ("point,view,x,y,X,Y\nA,cam0,1,2,3,\n", "row 2 has no coordinates"),
+        ("point,view,x,y,X,Y\nA,cam0,1,2,3,4\nA,cam1,1,2,3,5\n", "gives A two places"),
+        ("point,view,x,y,X,Y\nA,c,1,2,0,0\nA,d,1,2,0,0\nB,c,1,3,0,0\nB,d,1,3,,\n", "gives A, B one place"),
         (None, "floor.csv"),
     ],
 )

@@ -101,6 +101,44 @@ def test_the_written_cameras_stand_upright_and_state_their_axis(
     assert not Path("no.json").exists()
 
 
+FLOOR = np.array([[-2.0, 1, 4], [0, 1, 4], [0, 1, 7], [-2, 1, 7]])
+"""Points below the cameras of `found_in`, whose y axis points down."""
+
+
+def write_floor(metres_per_unit: float) -> None:
+    """Mark points whose world has its origin at the first one, x to the right and y to the front."""
+    lines = ["point,view,x,y,X,Y"]
+    for name, place in zip("abcd", FLOOR, strict=True):
+        right, _, front = metres_per_unit * (place - FLOOR[0])
+        for view, shift in (("cam01", 0.0), ("cam02", 2.0)):
+            x, y = 60 * (place[0] + shift) / place[2] + 32, 60 * place[1] / place[2] + 24
+            lines.append(f"{name},{view},{x},{y},{right},{front}")
+    Path("floor.csv").write_text("\n".join(lines))
+
+
+def test_coordinates_of_points_give_registered_cameras_their_world_and_metres(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["register", "videos", "--floor-at", "floor.csv", "--overwrite", "--out", "cameras.json"]
+    write_floor(0.5)
+    assert run([*command, "--scale-from", "person=1.7m"]) == 0
+    text = " ".join("".join(capsys.readouterr()).split())
+    assert "upright, z is up (coordinates of 4 points, within 0.000 m, lengths +-" in text
+    assert "lengths in metres (+-" in text
+    found = read_calibration(Path("cameras.json"))
+    assert (found.scale, found.up) == (Scale.METRIC, UpAxis.Z)
+    for camera, center in zip(found.cameras, ([1, -2, 0.5], [0, -2, 0.5]), strict=True):
+        pose = camera.world_to_camera.numpy()
+        assert -pose[:3, :3].T @ pose[:3, 3] == pytest.approx(center, abs=1e-3)
+    write_floor(0.55)
+    assert run([*command, "--scale-from", "person=1.7m"]) == 0
+    text = " ".join("".join(capsys.readouterr()).split())
+    assert "lengths are those of the coordinates of floor.csv, +10.0% from those of --scale-from" in text
+    write_floor(500)
+    assert run(command) == 3
+    assert "by the coordinates of floor.csv people are 1700 m tall" in capsys.readouterr().err
+
+
 def test_views_that_a_calibration_lacks_or_that_moved_are_registered_in_its_world(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

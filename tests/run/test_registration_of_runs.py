@@ -286,16 +286,24 @@ def test_a_calibrated_rig_keeps_its_world_unless_another_is_chosen(people: list[
         run_calibrated(tmp_path / "refused", world="upright")
 
 
-def test_a_rig_stands_on_points_that_are_marked(tmp_path: Path) -> None:
+def floor_table() -> tuple[torch.Tensor, torch.Tensor, list[list[str]]]:
+    """Return a point of a floor below the cameras, the vertical, and rows of marks and places of three points."""
     poses = CAPTURE.cameras.world_to_camera[0].double()
     up = torch.nn.functional.normalize(-poses[:, 1, :3].mean(0) - 0.5 * poses[:, 2, :3].mean(0), dim=0)
     middle = (poses[:, 2, :3] - (poses[:, :3, :3].mT @ poses[:, :3, 3:])[..., 0]).mean(0)
     places = middle + 0.1 * torch.tensor([[1.0, 0], [-1, 1], [-1, -1]]).double() @ torch.linalg.svd(up[None])[2][1:]
-    lines = ["point,view,x,y"]
+    rows = []
     for view, pose in zip(CAPTURE.scene().views, poses, strict=True):
         local = (places @ pose[:3, :3].T + pose[:3, 3]) @ view.camera.intrinsics.T
-        lines += [f"p{i},{view.name},{x},{y}" for i, (x, y) in enumerate((local[:, :2] / local[:, 2:]).tolist())]
-    (tmp_path / "floor.csv").write_text("\n".join(lines))
+        pixels = (local[:, :2] / local[:, 2:]).tolist()
+        rows += [[f"p{i}", view.name, *map(str, (*pixels[i], *places[i].tolist()))] for i in range(3)]
+    return middle, up, rows
+
+
+def test_a_rig_stands_on_points_that_are_marked(tmp_path: Path) -> None:
+    middle, up, rows = floor_table()
+    poses = CAPTURE.cameras.world_to_camera[0].double()
+    (tmp_path / "floor.csv").write_text("\n".join(["point,view,x,y", *(",".join(row[:4]) for row in rows)]))
     record = run_calibrated(tmp_path / "out", world="upright", floor_at=tmp_path / "floor.csv")
     assert record.world is not None
     assert record.world.num_points == 3
@@ -303,6 +311,32 @@ def test_a_rig_stands_on_points_that_are_marked(tmp_path: Path) -> None:
     centers = -(found[:, :3, :3].mT @ found[:, :3, 3:])[..., 0]
     heights = -(poses[:, :3, :3].mT @ poses[:, :3, 3:])[..., 0] @ up - middle @ up
     torch.testing.assert_close(centers[:, 2], heights, atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("scale", "factor"), [(Scale.METRIC, 1.0), (Scale.ARBITRARY, 3.0)])
+def test_coordinates_of_points_give_a_run_its_world_and_metres(scale: Scale, factor: float, tmp_path: Path) -> None:
+    """The world is the one of the capture again, upright, larger and in the coordinates of a survey."""
+    _, up, rows = floor_table()
+    right = torch.linalg.cross(CAPTURE.cameras.world_to_camera[0, 0, 2, :3].double(), up)
+    right = right / right.norm()
+    turn = torch.stack([right, torch.linalg.cross(up, right), up])
+    origin = torch.tensor([400_123.0, 5_432_100, 312]).double()
+    lines = ["point,view,x,y,X,Y,Z"]
+    for row in rows:
+        place = factor * turn @ torch.tensor([float(value) for value in row[4:]]).double() + origin
+        lines.append(",".join([*row[:4], *map(repr, place.tolist())]))
+    (tmp_path / "floor.csv").write_text("\n".join(lines))
+    scene = replace(CAPTURE.scene(), scale=scale)
+    record = run_calibrated(tmp_path / "out", scene=scene, world="upright", floor_at=tmp_path / "floor.csv")
+    assert record.world is not None
+    assert record.world.metres_per_unit == pytest.approx(factor, rel=1e-3)
+    assert (record.unit, record.scale_source) == ("metre", "calibration" if scale is Scale.METRIC else "points")
+    assert record.world_offset is not None
+    assert any("--floor-at: the cameras are 5.45e+06 from the origin" in text for text in record.warnings)
+    poses, given = poses_of(tmp_path / "out")[0].double(), CAPTURE.cameras.world_to_camera[0].double()
+    found, true = (-(one[:, :3, :3].mT @ one[:, :3, 3:])[..., 0] for one in (poses, given))
+    found = found + torch.tensor(record.world_offset).double()
+    torch.testing.assert_close(found, factor * true @ turn.T + origin, atol=0.01, rtol=0)
 
 
 def run_of_one(out: Path, **changes: object) -> RunRecord:
