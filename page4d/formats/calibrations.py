@@ -18,6 +18,7 @@ from page4d.formats.opencv_yaml import lens_file
 from page4d.formats.table import FORMATS, RigFormat
 from page4d.io.atomic import check_file
 from page4d.io.folders import check_replaceable, staged_folder
+from page4d.io.input_files import natural_key
 
 METRES_PER_UNIT: dict[str, float] = {LengthUnit.METRE: 1.0, LengthUnit.CENTIMETRE: 0.01, LengthUnit.MILLIMETRE: 0.001}
 
@@ -119,8 +120,10 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
         if not row.keys and row.is_folder(folder):
             return _Found(folder, row)
     try:
-        files = sorted(path for path in folder.iterdir() if is_calibration_name(path) and path.is_file())
-        lenses = sorted(path for path in folder.iterdir() if path.name.lower().startswith("intr") and path.is_dir())
+        # As the views, which may be paired with them in order.
+        paths = sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
+        files = [path for path in paths if is_calibration_name(path) and path.is_file()]
+        lenses = [path for path in paths if path.name.lower().startswith("intr") and path.is_dir()]
     except OSError as error:
         raise unreadable(folder, (error.strerror or "it cannot be opened").lower()) from None
     if lenses and not files:

@@ -27,6 +27,7 @@ from page4d.io.documents import (
     DocumentMissingError,
     first_violation,
 )
+from page4d.io.mat_files import parse_mat
 
 MAX_CAMERAS = 5_000
 """Largest number of cameras; each takes one or two milliseconds."""
@@ -82,7 +83,7 @@ def read_text(path: Path) -> str:
 
 
 def read_document(path: Path) -> Any:
-    """Return the parsed content of a JSON, YAML, TOML, XML or NPY file, recognized by its name or its beginning.
+    """Return the parsed content of a JSON, YAML, TOML, XML, NPY or MAT file, recognized by its name or its beginning.
 
     XML is an Element, except that of OpenCV, which becomes a mapping as its YAML does; NPY is an array.
 
@@ -97,6 +98,8 @@ def read_document(path: Path) -> Any:
             return _opencv_mapping(root) if root.tag == "opencv_storage" else root
         if kind == "npy":
             return _array(path)
+        if kind == "mat":
+            return parse_mat(documents.read_bytes(path, MAX_JSON_BYTES))
         if not kind and b"\0" in documents.read_bytes(path, MAX_JSON_BYTES)[:_HEAD]:
             raise DocumentError("it is a binary file of a format that is not read")
         text = documents.read_text(path, MAX_JSON_BYTES if kind == "json" else MAX_TEXT_BYTES)
@@ -124,18 +127,22 @@ _KINDS = {
     ".xml": "xml",
     ".xcp": "xml",
     ".npy": "npy",
+    ".mat": "mat",
 }
 
 
+_STARTS = {b"{": "json", b"<": "xml", b"\x93": "npy", b"MATLAB 5.0": "mat"}
+
+
 def _kind(path: Path) -> str:
-    """Return the kind of a document by its name, or by its first character; "" if unknown."""
+    """Return the kind of a document by its name, or by its first characters; "" if unknown."""
     name = path.name.lower()
     if name.endswith((".qca.txt", ".qca")):
         return "xml"
     if kind := _KINDS.get(path.suffix.lower()):
         return kind
-    start = documents.read_bytes(path, MAX_JSON_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-    return {b"{": "json", b"<": "xml", b"\x93": "npy"}.get(start, "")
+    start = documents.read_bytes(path, MAX_JSON_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return next((kind for first, kind in _STARTS.items() if start.startswith(first)), "")
 
 
 def _array(path: Path) -> NDArray[Any]:

@@ -74,6 +74,21 @@ FORMATS = (
         written=CalibrationFormat.COLMAP,
     ),
     RigFormat("DAT files", "dat_files", ("rot_trans_*.dat", "*_rot_trans.dat")),
+    RigFormat(
+        "objects of MATLAB",
+        "",
+        keys="([^/]+/)*<object>",
+        advice="save it in MATLAB as a struct: s = toStruct(cameraParams); save('calibration.mat', 's')",
+    ),
+    RigFormat("MATLAB", "matlab", ("*.mat",), keys="params/#/K|([^/]+/)?CameraParameters1|fc_left", lenses=True),
+    RigFormat(
+        "MATLAB",
+        "matlab",
+        keys="([^/]+/)?(RDistort|RadialDistortion)|kc",
+        reader="read_lenses",
+        lenses=True,
+        is_single=True,
+    ),
     RigFormat("Kalibr", "yaml_rigs", keys="[^#]+/camera_model", reader="read_kalibr", lenses=True),
     RigFormat("MC-Calib", "yaml_rigs", keys=r"camera_\d+/camera_matrix", reader="read_mc_calib", lenses=True),
     RigFormat(

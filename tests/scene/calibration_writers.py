@@ -10,6 +10,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+import scipy.io
 import torch
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
@@ -245,6 +246,26 @@ def write_tables(folder: Path, rig: list[RigCamera]) -> Path:
     return path
 
 
+def matlab_camera(camera: RigCamera) -> dict[str, Array]:
+    """Return K, r, t and distortion of Label3D: for rows, the centre of the top-left pixel at (1, 1)."""
+    matrix = camera.intrinsics + np.array([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]])
+    radial, tangential = np.array([camera.coefficients[:2]]), np.array([camera.coefficients[2:]])
+    return {"K": matrix.T, "RDistort": radial, "TDistort": tangential, "r": camera.rotation.T,
+            "t": camera.translation[None]}  # fmt: skip
+
+
+def write_label3d(folder: Path, rig: list[RigCamera], compressed: bool = True) -> Path:
+    """Write `label3d_dannce.mat` with SciPy: cameras, their names, and labels that are not read."""
+    params, names, labels = (np.empty((len(rig), 1), object) for _ in range(3))
+    for index, camera in enumerate(rig):
+        params[index, 0], names[index, 0] = matlab_camera(camera), camera.name
+        labels[index, 0] = {"data_3d": np.zeros((90, 66)), "data_frame": np.arange(90.0), "note": "größer"}
+    path = folder / "label3d_dannce.mat"
+    content = {"labelData": labels, "params": params, "camnames": names.T}
+    scipy.io.savemat(path, content, do_compression=compressed)
+    return path
+
+
 def write_file_pairs(folder: Path, rig: list[RigCamera]) -> Path:
     """Write a lens and a pose per camera into two folders, as WILDTRACK and MultiviewX have them."""
     for kind in ("intrinsic", "extrinsic"):
@@ -452,6 +473,8 @@ WRITERS: dict[str, Writer] = {
     "panoptic": write_panoptic,
     "tables": write_tables,
     "file-pairs": write_file_pairs,
+    "label3d": write_label3d,
+    "label3d-plain": partial(write_label3d, compressed=False),
     "multical": write_multical,
     "metashape": write_metashape,
     "nerfstudio": write_nerfstudio,
@@ -465,5 +488,7 @@ NAMES = {"caliscope": ("cam_0", "cam_1", "cam_2"), "mc-calib": ("camera_0", "cam
 """Names of the cameras of the rig, where they are not cam01, cam02 and cam03."""
 
 FISHEYE_FORMATS = tuple(
-    name for name in WRITERS if not name.startswith(("qualisys", "dat", "yaml", "panoptic", "tables", "file"))
+    name
+    for name in WRITERS
+    if not name.startswith(("qualisys", "dat", "yaml", "panoptic", "tables", "file", "label3d"))
 )

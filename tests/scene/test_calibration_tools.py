@@ -3,12 +3,14 @@
 import json
 import re
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import scipy.io
 import torch
 import yaml
 
@@ -27,6 +29,7 @@ from tests.scene.calibration_writers import (
     RigCamera,
     edit_json,
     make_rig,
+    matlab_camera,
     write_caliscope,
     write_file_pairs,
     write_kalibr,
@@ -303,6 +306,88 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
     path.write_text(json.dumps({"cam1": {"K": np.eye(3).tolist(), "extrinsic": [1.0] * 9}}))
     with pytest.raises(InputError, match=r"rig.json: camera cam1: the pose has 9 numbers, expected 3x4 or 4x4"):
         read_calibration(path)
+
+
+def bouguet(camera: RigCamera, end: str = "") -> dict[str, Any]:
+    matrix = camera.integer_intrinsics
+    return {f"fc{end}": matrix[[0, 1], [0, 1]][:, None], f"cc{end}": matrix[:2, 2:], f"alpha_c{end}": 0.0,
+            f"kc{end}": np.array([*camera.coefficients, 0.0])[:, None]}  # fmt: skip
+
+
+def parameters(camera: RigCamera) -> dict[str, Any]:
+    """Return `toStruct(cameraParams)`."""
+    names = {"K": "IntrinsicMatrix", "RDistort": "RadialDistortion", "TDistort": "TangentialDistortion"}
+    lens = {names[key]: value for key, value in matlab_camera(camera).items() if key in names}
+    return lens | {"ImageSize": np.array([camera.size], float), "WorldUnits": "mm"}
+
+
+def test_calibrations_of_matlab_have_pixels_from_one_and_matrices_for_rows(tmp_path: Path) -> None:
+    first, second, _ = make_rig()[1:] + make_rig()[:1]
+    pose = relative(first, second)
+    size = {"nx": float(first.size[1]), "ny": float(first.size[0])}
+    turn, shift = pose[:3, :3], pose[:3, 3]
+    stereo = {"CameraParameters1": parameters(first), "CameraParameters2": parameters(second),
+              "RotationOfCamera2": turn.T, "TranslationOfCamera2": shift[None]}  # fmt: skip
+    toolbox = bouguet(first, "_left") | bouguet(second, "_right") | size
+    path = tmp_path / "calibration.mat"
+    for content in (
+        stereo,
+        {"s": stereo, "images": np.zeros((90, 90))},
+        toolbox | {"R": turn, "T": shift[:, None]},
+        toolbox | {"om": cv2.Rodrigues(turn)[0], "T": shift[:, None]},
+    ):
+        scipy.io.savemat(path, content)
+        calibration = read_calibration(path)
+        assert calibration.unnamed
+        for camera, true, expected in zip(calibration.cameras, (first, second), (np.eye(4), pose), strict=True):
+            np.testing.assert_allclose(camera.intrinsics, true.intrinsics, atol=1e-12)
+            np.testing.assert_allclose(camera.world_to_camera, expected, atol=1e-12)
+            assert camera.image_size == true.size
+            assert camera.distortion is not None
+            assert camera.distortion.coefficients[:4] == true.coefficients
+    for content in (parameters(first), {"cameraParams": parameters(first)}, bouguet(first) | size):
+        scipy.io.savemat(path, content)
+        (lens,) = read_lenses(path).cameras
+        np.testing.assert_allclose(lens.intrinsics, first.intrinsics, atol=1e-12)
+        assert lens.image_size == first.size
+        with pytest.raises(InputError, match=r"it has a lens, but no pose \(R and T\)"):
+            read_calibration(path)
+
+
+def test_files_of_single_cameras_of_dannce_are_in_natural_order(tmp_path: Path) -> None:
+    rig = make_rig()
+    for camera, number in zip(rig, (1, 2, 10), strict=True):
+        scipy.io.savemat(tmp_path / f"hires_cam{number}_params.mat", matlab_camera(camera))
+    calibration = read_calibration(tmp_path)
+    assert calibration.names == ("hires_cam1_params", "hires_cam2_params", "hires_cam10_params")
+    for camera, true in zip(calibration.cameras, rig, strict=True):
+        np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+    scipy.io.savemat(tmp_path / "own.mat", matlab_camera(rig[0]) | {"K": rig[0].intrinsics})
+    with pytest.raises(InputError, match=r"own.mat: camera own: K is not that of MATLAB"):
+        read_calibration(tmp_path / "own.mat")
+
+
+def mat_object(name: bytes) -> bytes:
+    """Return a MAT file with an object: flags, its name, the system of its class, and the class."""
+    element = lambda kind, data: struct.pack("<II", kind, len(data)) + data + b"\0" * (-len(data) % 8)  # noqa: E731
+    parts = (6, struct.pack("<II", 17, 0)), (1, name), (1, b"MCOS"), (1, b"stereoParameters")
+    return b"MATLAB 5.0".ljust(124) + b"\0\1IM" + element(14, b"".join(element(*part) for part in parts))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (mat_object(b"stereoParams"), "is a calibration of objects of MATLAB, which is not read"),
+        (b"MATLAB 7.3".ljust(512) + b"\x89HDF\r\n", "it is a MAT file of version 7.3: save it in MATLAB with '-v7'"),
+        (b"\0" * 200, "it is not a MAT file of version 5 to 7.2"),
+        (mat_object(b"x")[:-8], "it is incomplete or damaged"),
+    ],
+)
+def test_mat_files_that_cannot_be_read_are_named(content: bytes, message: str, tmp_path: Path) -> None:
+    (tmp_path / "calibration.mat").write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_calibration(tmp_path / "calibration.mat")
+    assert ("toStruct" in caught.value.hint) == ("objects" in message)
 
 
 def test_lenses_and_poses_in_two_files_per_camera_are_paired(tmp_path: Path) -> None:
