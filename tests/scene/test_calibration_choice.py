@@ -65,7 +65,7 @@ def test_the_named_file_is_read(name: str, focal: float, sessions: Path) -> None
 
 def test_several_calibrations_of_a_folder_are_refused(sessions: Path) -> None:
     with pytest.raises(
-        InputError, match=r"contains 4 calibrations: Intrinsics.yaml, calib_new.yml, intri.yml, intri_today.yml$"
+        InputError, match=r"contains 4 calibrations: calib_new.yml, intri.yml, intri_today.yml, Intrinsics.yaml$"
     ):
         read_calibration(sessions)
 
