@@ -75,7 +75,7 @@ FORMATS = (
     ),
     RigFormat("DAT files", "dat_files", ("rot_trans_*.dat", "*_rot_trans.dat")),
     RigFormat(
-        "objects of MATLAB",
+        "MATLAB objects",
         "",
         keys="([^/]+/)*<object>",
         advice="save it in MATLAB as a struct: s = toStruct(cameraParams); save('calibration.mat', 's')",

@@ -114,6 +114,7 @@ def read_single_cameras(
         InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
     files = content if isinstance(content, list) else [(path, content)]
+    check_count(path, len(files))
     files = [(file, table if _is_whole(table, poses) else _with_partner(file, table)) for file, table in files]
     given = [str(table.get("camera_name") or "") for _, table in files]
     own = _own_parts([_HALF.sub("", file.name) for file, _ in files])

@@ -377,7 +377,7 @@ def mat_object(name: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (mat_object(b"stereoParams"), "is a calibration of objects of MATLAB, which is not read"),
+        (mat_object(b"stereoParams"), "is a calibration of MATLAB objects, which is not read"),
         (b"MATLAB 7.3".ljust(512) + b"\x89HDF\r\n", "it is a MAT file of version 7.3: save it in MATLAB with '-v7'"),
         (b"\0" * 200, "it is not a MAT file of version 5 to 7.2"),
         (mat_object(b"x")[:-8], "it is incomplete or damaged"),
