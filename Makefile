@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 help: ## List the targets.
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-demo: $(VENV)/.installed libraries ## Install page4d, and reconstruct samples/office into demo_out/.
+demo: $(VENV)/.installed libraries ## Install page4d, and reconstruct samples/gym into demo_out/.
 	$(BIN)/page4d demo --out demo_out --overwrite
 
 test: $(VENV)/.tested libraries ## Install page4d with the test dependencies, and run the tests.

@@ -352,6 +352,9 @@ class UpAxis(StrEnum):
 class Sample(StrEnum):
     """Capture that is installed with page4d."""
 
+    GYM = "gym"
+    """Four cameras around a man on a treadmill, with their calibration."""
+
     OFFICE = "office"
     """Four webcams in an office, with their calibration and time stamps."""
 

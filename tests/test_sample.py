@@ -1,4 +1,4 @@
-"""The samples: the recorded rig, the recorded command of the synthetic one, and `page4d demo`."""
+"""The samples: the recorded rigs, the recorded command of the synthetic one, and `page4d demo`."""
 
 import csv
 import json
@@ -24,7 +24,7 @@ WRITTEN = ("truth_stride", "truth_motion", "quality_crf")
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "samples" / "room"
-OFFICE = ROOT / "samples" / "office"
+GYM, OFFICE = ROOT / "samples" / "gym", ROOT / "samples" / "office"
 
 
 def test_the_sample_equals_the_rendering_of_its_recorded_options():
@@ -77,13 +77,24 @@ def test_the_cameras_of_the_office_project_the_corners_of_its_board_to_where_the
     )
 
 
+def test_the_cameras_of_the_gym_are_those_of_its_pictures_at_half_size():
+    scene = page4d.open_scene(GYM, calibration=GYM / "Calib.qca.txt")
+    assert (scene.num_views, scene.num_times, scene.scale) == (4, 16, "metric")
+    assert [view.source.size for view in scene.views] == [(960, 540)] * 2 + [(960, 544)] * 2
+    matrix = scene.views[0].camera.intrinsics  # of 1088 px in the file of the capture, whose pictures have 1080 px
+    left = (1088 - 1080) / 2
+    expected = [107599.671875 / 64 / 2, (34110.316406 / 64 + 0.5 - left) / 2, (60680.792969 / 64 + 0.5) / 2]
+    assert [matrix[0, 0], *matrix[:2, 2]] == pytest.approx(expected, abs=1e-9)
+
+
 def test_a_wheel_has_all_samples_and_the_licence_of_each():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     built = project["tool"]["hatch"]["build"]["targets"]
     folders = {f"samples/{sample}" for sample in Sample}
     assert built["wheel"]["force-include"] == {folder: f"page4d/{folder}" for folder in folders}
     assert folders < set(built["sdist"]["include"])
-    assert "samples/office/LICENSE" in project["project"]["license-files"]
+    licensed = {f"samples/{sample}/LICENSE" for sample in Sample if sample is not Sample.ROOM}
+    assert licensed < set(project["project"]["license-files"])
 
 
 @pytest.mark.parametrize("sample", Sample)
@@ -96,11 +107,11 @@ def test_the_demo_reconstructs_a_sample(sample, tmp_path, monkeypatch, capsys):
     assert run(["demo", sample.value, "--out", str(out)]) == 0
     printed = capsys.readouterr()
     record = page4d.open_output(out).run
-    calibration = f" --calibration {OFFICE}/camera_array.toml" if sample is Sample.OFFICE else ""
-    assert f"page4d reconstruct {ROOT}/samples/{sample}{calibration} --out {out}\n" in printed.err
-    assert (record.scale, "\ntruth " in printed.out) == (
-        ("metric", False) if sample is Sample.OFFICE else ("arbitrary", True)
-    )
+    folder, file = ROOT / "samples" / sample, demo.CALIBRATIONS.get(sample)
+    known = f" --calibration {folder / file} --min-confidence 0.25" if file else ""
+    assert f"page4d reconstruct {folder}{known} --out {out}\n" in printed.err
+    expected = ("metric", False, 0.25) if file else ("arbitrary", True, 0.0)
+    assert (record.scale, "\ntruth " in printed.out, record.settings["points"]["min_confidence"]) == expected
     assert run(["demo", sample.value, "--out", str(out)]) == 2
     assert "already holds a result" in capsys.readouterr().err
     assert run(["demo", sample.value, "--out", str(out), "--resume"]) == 0

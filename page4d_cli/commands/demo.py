@@ -8,10 +8,16 @@ import typer
 
 import page4d
 from page4d.choices import Sample
-from page4d.options import OUTPUT, NetworkOptions, Option
+from page4d.options import OUTPUT, NetworkOptions, Option, PointOptions
 from page4d_cli import console, options
 from page4d_cli.commands.evaluate import evaluate
 from page4d_cli.commands.reconstruct import reconstruct
+
+CALIBRATIONS = {Sample.GYM: "Calib.qca.txt", Sample.OFFICE: "camera_array.toml"}
+"""Calibrations of the samples of real footage."""
+
+_MIN_CONFIDENCE = 0.25
+"""Of points of real footage, for which the bundled network was not trained."""
 
 
 def sample_folder(sample: Sample) -> Path:
@@ -26,10 +32,10 @@ def demo(
     sample: Annotated[
         Sample,
         typer.Argument(
-            metavar="office|room",
-            help="office: four webcams with their calibration. room: synthetic, with ground truth.",
+            metavar="gym|office|room",
+            help="gym, office: four calibrated cameras around a man. room: synthetic, with ground truth.",
         ),
-    ] = Sample.OFFICE,
+    ] = Sample.GYM,
     *,
     network: Annotated[NetworkOptions, options.Without(("sha256", "untrained", "preset", "precision"))],
     out: Annotated[Path, Option("Output folder.", metavar="FOLDER", also="-o")] = Path("demo_out"),
@@ -40,9 +46,11 @@ def demo(
 ) -> None:
     """Reconstruct a sample that is installed with page4d."""
     folder = sample_folder(sample)
-    calibration = folder / "camera_array.toml" if sample is Sample.OFFICE else None
+    is_real = sample in CALIBRATIONS
+    calibration = folder / CALIBRATIONS[sample] if is_real else None
+    min_confidence = _MIN_CONFIDENCE if is_real else PointOptions.min_confidence
     if not quiet:
-        known = ("--calibration", calibration) if calibration else ()
+        known = ("--calibration", calibration, "--min-confidence", min_confidence) if is_real else ()
         chosen = ("--weights", network.weights) if network.weights else ()
         words = ("page4d", "reconstruct", folder, *known, "--out", out, *chosen)
         console.print_message("the command of this demo, whose options are named below:")
@@ -51,6 +59,7 @@ def demo(
         scenes=[folder],
         out=out,
         scene__calibration=calibration,
+        settings__points__min_confidence=min_confidence,
         network__weights=network.weights,
         network__device=network.device,
         overwrite=overwrite,
