@@ -91,10 +91,7 @@ class ResidualsRecord(FileModel):
 
 
 OOD_WARNING = "this footage is unlike the network's training set"
-"""Beginning of the warning of out-of-distribution indicators."""
-
-ADVICE = "; use a network for real footage: "
-"""What separates that warning from the checkpoint that it suggests."""
+"""Beginning of the warning of out-of-distribution indicators, whose advice is after semicolons."""
 
 
 class DomainRecord(FileModel):
@@ -454,7 +451,7 @@ class RunRecord(FileModel):
         """Why the result is not to be trusted: an untrained network, or footage unlike its training set."""
         if not self.network.trained:
             return self.network.notice
-        return next((text.split(ADVICE)[0] for text in self.warnings if text.startswith(OOD_WARNING)), "")
+        return next((text.split("; ")[0] for text in self.warnings if text.startswith(OOD_WARNING)), "")
 
     @property
     def faulty_frames(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from page4d.choices import CameraMotion
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import rotation_angle
 from page4d.networks.ood import OOD_MESSAGES
-from page4d.output.record import ADVICE, OOD_WARNING, DomainRecord
+from page4d.output.record import OOD_WARNING, DomainRecord
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk
 from page4d.scene.records import Notice
@@ -123,10 +123,15 @@ class Domain:
         comparison = self._comparison()
         reasons = ", ".join(OOD_MESSAGES[name] for name in list(exceeded)[:_MAX_REASONS])
         start = f"{OOD_WARNING} ({grade if comparison else f'{grade}: {reasons}'}): " if exceeded else ""
-        options = {"cameras": f"{self.camera_options} for cameras", "depth": "⟨depth=FOLDER⟩ for depth"}
+        options = {"cameras": f"{self.camera_options} for cameras"}
+        if known is not None and known.source == "calibrated":  # without a calibration measured depth is refused
+            options["depth"] = "⟨depth=FOLDER⟩ for depth"
         remedy = ", ".join(options[part] for part in parts if part in options)
-        advice = "" if suggestion is None else f"{ADVICE}⟨weights={suggestion.name}⟩ ({licence_and_size(suggestion)})"
-        return Notice(f"{start}{comparison}{verdict}; give {remedy}{advice}")
+        parts = [f"{start}{comparison}{verdict}", *([f"give {remedy}"] if remedy else [])]
+        if suggestion is not None:
+            option = f"⟨weights={suggestion.name}⟩ ({licence_and_size(suggestion)})"
+            parts.append(f"use a network for real footage: {option}")
+        return Notice("; ".join(parts))
 
     def _doubtful_parts(self, *, cameras_are_wrong: bool) -> list[str]:
         """Name the parts of the result that may be wrong: depth and masks with wrong cameras of the network."""

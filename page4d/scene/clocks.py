@@ -182,7 +182,8 @@ def describe_clocks(method: str, clocks: Sequence[Clock], sync: object) -> str:
         if sync == "none":
             return "all views start together, as ⟨sync=none⟩ states"
         nothing = "no sync file, common time codes, time stamps or frame numbers"
-        return f"assumed to start together ({nothing}); ⟨sync=audio⟩, ⟨sync=people⟩ or ⟨sync=motion⟩ measures it"
+        measures = "⟨sync=people⟩, ⟨sync=motion⟩ or, with sound, ⟨sync=audio⟩ measures it"
+        return f"assumed to start together ({nothing}); {measures}"
     starts, rates = ([getattr(clock, name) for clock in clocks] for name in ("offset_s", "rate"))
     drift = f", rates {min(rates):.7g} to {max(rates):.7g}" if max(rates) > min(rates) else ""
     deviations = [clock.std_seconds for clock in clocks if clock.std_seconds is not None]

@@ -46,7 +46,7 @@ def text_of(ratios: dict[str, float] | None, known: KnownCameras | None = None, 
 def test_the_warning_is_graded_by_the_worst_indicator(ratio: float, words: str) -> None:
     text = text_of({"depth_gap": ratio, "doubt": 0.9})
     assert text.startswith(f"{OOD_WARNING} {words}")
-    assert text.endswith("give register='people' or calibration=FILE for cameras, depth=FOLDER for depth")
+    assert text.endswith("; give register='people' or calibration=FILE for cameras")
 
 
 def test_indicators_within_their_limits_are_no_warning() -> None:
@@ -70,7 +70,7 @@ def test_the_longest_warning_has_at_most_three_lines(angle: float | None, are_us
 
 def test_cameras_that_evidence_confirms_are_not_blamed() -> None:
     text = text_of({"depth_gap": 3.0}, registered(3.0))
-    assert "): cameras are within 3 degrees of the registered ones, do not trust depth;" in text
+    assert "): cameras are within 3 degrees of the registered ones, do not trust depth" in text
     assert "for cameras" not in text
 
 
@@ -78,7 +78,15 @@ def test_cameras_that_evidence_contradicts_make_the_whole_result_doubtful() -> N
     text = text_of({"depth_gap": 1.1}, registered(117.0), camera_options="⟨calibration=FILE⟩")
     assert "(far): " in text
     assert "cameras differ by 117 degrees from the registered ones: do not trust cameras, depth and masks;" in text
-    assert text.endswith("give calibration=FILE for cameras, depth=FOLDER for depth")
+    assert text.endswith("; give calibration=FILE for cameras")
+
+
+def test_measured_depth_is_advised_only_where_a_calibration_lets_it_be_used() -> None:
+    assert text_of({"doubt": 3.0}, KnownCameras("calibrated", True, 14.0)).endswith(
+        "): the network's own cameras differ by 14 degrees from the calibrated ones: do not trust depth and masks; "
+        "give depth=FOLDER for depth"
+    )
+    assert text_of({"doubt": 3.0}, registered(14.0, are_used=True)).endswith("do not trust depth and masks")
 
 
 @pytest.mark.parametrize("ratios", [None, {"doubt": 0.5}])

@@ -6,13 +6,14 @@ import pytest
 
 from page4d.options import in_options
 from page4d.output.record import UNTRAINED_NOTICE, NetworkRecord, RunRecord
-from page4d.run.domain import Domain
+from page4d.run.domain import Domain, KnownCameras
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.loading import BUNDLED_NOTICE
 
 BUNDLED = NetworkRecord(name="mv-demo", trained=True, notice=BUNDLED_NOTICE)
-DOMAIN = Domain(ratios={"doubt": 1.5})
-UNLIKE = in_options(DOMAIN.notices()[0].marked_text)
+DOMAIN = Domain(ratios={"doubt": 1.5}, known=KnownCameras("calibrated", True, 3.0))
+ADVISES = in_options(DOMAIN.notices()[0].marked_text)
+UNLIKE = ADVISES.removesuffix("; give --depth FOLDER for depth")
 SUGGESTS = in_options(DOMAIN.notices(CATALOGUE["da3-small"])[0].marked_text)
 
 
@@ -21,6 +22,7 @@ SUGGESTS = in_options(DOMAIN.notices(CATALOGUE["da3-small"])[0].marked_text)
     [
         (BUNDLED, [BUNDLED_NOTICE, "common span 0.00-0.08 s"], ""),
         (BUNDLED, [BUNDLED_NOTICE, UNLIKE], UNLIKE),
+        (BUNDLED, [ADVISES], UNLIKE),
         (BUNDLED, [SUGGESTS], UNLIKE),
         (NetworkRecord(name="own", trained=True), [UNLIKE], UNLIKE),
         (NetworkRecord(name="x", trained=False), [], UNTRAINED_NOTICE),
@@ -28,6 +30,7 @@ SUGGESTS = in_options(DOMAIN.notices(CATALOGUE["da3-small"])[0].marked_text)
     ids=[
         "the sample",
         "footage unlike the training set",
+        "an advice",
         "a suggestion",
         "an own network",
         "an untrained network",
