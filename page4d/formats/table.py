@@ -80,7 +80,13 @@ FORMATS = (
         keys="([^/]+/)*<object>",
         advice="save it in MATLAB as a struct: s = toStruct(cameraParams); save('calibration.mat', 's')",
     ),
-    RigFormat("MATLAB", "matlab", ("*.mat",), keys="params/#/K|([^/]+/)?CameraParameters1|fc_left", lenses=True),
+    RigFormat(
+        "MATLAB",
+        "matlab",
+        ("*calib*.mat", "*dannce*.mat", "*label3d*.mat", "*param*.mat", "*stereo*.mat"),
+        keys="params/#/K|([^/]+/)?CameraParameters1|fc_left",
+        lenses=True,
+    ),
     RigFormat(
         "MATLAB",
         "matlab",

@@ -127,7 +127,9 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
             for names in ignored.values():
                 names[:] = [name for name in names if folder / name not in loose.files]
         elif not candidates:
-            raise _no_videos(folder, {entry: len(kept) for entry, (kept, _) in below.items()})
+            for entry in folders:
+                ignored[_folder_without_images(entry)].append(entry.name)
+            raise _no_videos(folder, {entry: len(kept) for entry, (kept, _) in below.items()}, _ignored(ignored))
         for entry in folders:
             ignored[_folder_without_images(entry)].append(entry.name)
         candidates, more = cameras_alone(candidates)
@@ -151,15 +153,18 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
             del ignored[reason]
         if tables and sync_file is not None:
             ignored[Notice(f"{sync_file.name} is used", Level.INFO)] += tables
-    notices = [
-        Notice(f"ignored {listed(names)}: {reason.marked_text}", reason.level) for reason, names in ignored.items()
-    ]
     return Discovery(
         candidates=_distinct(candidates),
         left_out=tuple(left),
         sync_file=sync_file,
-        notices=(*notices, *missing_chapters(candidates), *instants),
+        notices=(*_ignored(ignored), *missing_chapters(candidates), *instants),
     )
+
+
+def _ignored(reasons: dict[Notice, list[str]]) -> list[Notice]:
+    return [
+        Notice(f"ignored {listed(names)}: {reason.marked_text}", reason.level) for reason, names in reasons.items()
+    ]
 
 
 def _below(folders: list[Path]) -> dict[Path, tuple[list[Candidate], list[LeftOut]]]:
@@ -265,7 +270,7 @@ def _folder_without_images(entry: Path) -> Notice:
     return Notice("a folder without images", Level.WARNING if has_video_suffix else Level.INFO)
 
 
-def _no_videos(folder: Path, below: dict[Path, int]) -> InputError:
+def _no_videos(folder: Path, below: dict[Path, int], ignored: list[Notice]) -> InputError:
     """Return the error for a folder without views; its hint depends on what the folder contains instead."""
     if (folder / _RESULT).is_file():
         return InputError(
@@ -282,7 +287,9 @@ def _no_videos(folder: Path, below: dict[Path, int]) -> InputError:
             give, each = "put the recordings of one take into a folder, one per camera", ""
         return InputError(f"no videos in '{folder}', but {found}", give + each)
     supported = "mp4, mov, mkv, webm, avi, m4v, mts and image folders"
-    return InputError(f"no videos in '{folder}' (supported: {supported})", _hint_for_loose_images(folder))
+    warnings = [notice.marked_text for notice in ignored if notice.level is Level.WARNING]
+    found = "".join(f"; {text}" for text in warnings[:3])
+    return InputError(f"no videos in '{folder}' (supported: {supported}){found}", _hint_for_loose_images(folder))
 
 
 def _hint_for_loose_images(folder: Path) -> str:

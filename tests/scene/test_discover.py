@@ -144,6 +144,12 @@ def test_folders_without_videos_are_refused(tmp_path: Path) -> None:
         discover(tmp_path / "nowhere")
     with pytest.raises(UsageError, match="is a file"):
         discover(tmp_path / "0.png")
+    touch(tmp_path / "raw", "a/1.HEIC", "a/2.HEIC", "b/1.HEIC", "c.insv", "notes.txt")
+    with pytest.raises(InputError) as caught:
+        discover(tmp_path / "raw")
+    assert "; ignored c.insv: a video of a format that is not read; convert it to MP4" in caught.value.message
+    assert "; ignored a, b: a folder of heic files, which are not read; convert them to PNG" in caught.value.message
+    assert "notes" not in caught.value.message
 
 
 def test_a_subfolder_with_the_videos_is_named(tmp_path: Path) -> None:
