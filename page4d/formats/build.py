@@ -161,11 +161,17 @@ def is_rotation(matrix: Float[Tensor, "*F 3 3"]) -> bool:
 
 
 def orthonormalized(world_to_camera: Float[Tensor, "*F 4 4"]) -> Float[Tensor, "*F 4 4"]:
-    """Replace rounded rotations by the nearest exact ones; transforms with other matrices are returned unchanged."""
+    """Replace rounded rotations by the nearest exact ones.
+
+    Rotations that are exact in double precision and transforms with other matrices are returned unchanged.
+    """
     rotation = world_to_camera[..., :3, :3]
     if not is_rotation(rotation):
         return world_to_camera
-    upper = torch.cat([nearest_rotation(rotation), world_to_camera[..., :3, 3:]], dim=-1)
+    is_exact = (rotation_defect(rotation) < _EXACT)[..., None, None]
+    upper = torch.cat(
+        [torch.where(is_exact, rotation, nearest_rotation(rotation)), world_to_camera[..., :3, 3:]], dim=-1
+    )
     return torch.cat([upper, world_to_camera[..., 3:, :]], dim=-2)
 
 
@@ -232,6 +238,9 @@ def pose_matrix(rotation: Float[Tensor, "*F 3 3"], translation: Sequence[float])
 
 
 _IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .webp .bmp .tif .tiff .exr .heic .heif .gif .ppm .pgm".split())
+
+_EXACT = 4e-15
+"""Defect of a rotation that is rounded to double precision."""
 
 _EQUAL_TOLERANCE = 1e-6
 """Difference of equal poses, and of equal intrinsics relative to their magnitude."""

@@ -1,7 +1,6 @@
 """The cameras of a whole capture at original pixels, from predictions, and their trajectories as files."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from decimal import Decimal
 
 import torch
@@ -11,8 +10,8 @@ from page4d.errors import OutputError, Page4DError, ShapeError
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.open3d import encode_intrinsics, write_trajectory
 from page4d.geometry.camera import move_pixel_center
-from page4d.geometry.rotation import nearest_rotation, quaternion_from_matrix, xyzw_from_wxyz
-from page4d.geometry.transforms import invert_rigid, is_constant, move_origin, rigid
+from page4d.geometry.rotation import quaternion_from_matrix, xyzw_from_wxyz
+from page4d.geometry.transforms import invert_rigid, is_constant
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.output.layout import OutputLayout
 from page4d.records import Predictions
@@ -48,14 +47,6 @@ def capture_cameras(parts: Iterable[Predictions]) -> CaptureCameras:
         scale=last.scale,
         map_sizes=tuple(transform.map_size for transform in last.pixel_transforms),
     )
-
-
-def in_world(cameras: CaptureCameras, offset: Sequence[float] | None) -> CaptureCameras:
-    """Return cameras about an offset in the world itself, with rotations that are exact in double precision."""
-    if offset is None:
-        return cameras
-    exact = rigid(nearest_rotation(cameras.world_to_camera[..., :3, :3]), cameras.world_to_camera[..., :3, 3])
-    return replace(cameras, world_to_camera=move_origin(exact, -torch.tensor(offset, dtype=torch.float64)))
 
 
 def check_finite(predictions: Predictions, error: type[Page4DError] = OutputError) -> None:

@@ -144,7 +144,12 @@ def scene_in_metres(scene: Scene, metres_per_unit: float) -> Scene:
     x, y, z = (value * metres_per_unit for value in scene.world_offset or (0.0, 0.0, 0.0))
     levels = scene.depth_levels / metres_per_unit
     return replace(
-        scene, views=views, scale=Scale.METRIC, depth_levels=levels, world_offset=scene.world_offset and (x, y, z)
+        scene,
+        views=views,
+        scale=Scale.METRIC,
+        depth_levels=levels,
+        world_offset=scene.world_offset and (x, y, z),
+        surveyed={},
     )
 
 

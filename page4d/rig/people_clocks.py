@@ -5,7 +5,6 @@ The offset of a pair is the one at which people fit one relative pose best.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 
 import numpy as np
 from jaxtyping import Float
@@ -45,8 +44,15 @@ MAX_SECOND = 0.9
 """Score of another offset, as a share of the best, above which the offset is ambiguous."""
 
 MAX_BEYOND = 0.97
-"""The same of an offset beyond the search, of fewer common instants. The true one scores 0.98 and more where a slow
-exercise repeats at the best one (2 of 40 simulated ones are missed); steps on a treadmill reach 0.96 elsewhere."""
+"""The same of an offset beyond the search, unless the motion of both views repeats itself after the time between the
+two: steps on a treadmill reach 0.96 elsewhere."""
+
+MAX_CHANGE = 0.3
+"""Change of a pose, as a share of its motion, below which it repeats: up to 0.3 in simulated exercises whose tempo
+and sway vary, 0.3 to 0.6 on a treadmill, more in walks."""
+
+_MOVES = 4.0
+"""Variance of keypoints, over that of their noise, from which on they move."""
 
 MAX_GIVEN = 0.8
 """Score without an offset, as a share of the best one, below which given clocks are doubted."""
@@ -114,14 +120,19 @@ class PairCurve:
         for offset in range(-last, last + 1, self.step):
             self.score(offset)
 
-    def beyond(self) -> Iterator[int]:
-        """Return the coarse offsets beyond the search at which many instants are common."""
+    def beyond(self, best: int) -> Iterator[int]:
+        """Return coarse offsets beyond the search with many common instants, or where the motion repeats itself."""
+        last = max((int(one.instants[-1]) for people in self._people for one in people.tracklets), default=0)
         for sign in (-1, 1):
-            for number in count(self.max_offset // self.step + 1):
-                self.score(offset := sign * number * self.step)
-                if self.common[offset] < MIN_WEAK_COMMON:
-                    break
-                yield offset
+            has_many = True
+            for number in range(self.max_offset // self.step + 1, (last - MIN_COMMON) // self.step):
+                offset = sign * number * self.step
+                repeats = self.repeats(offset - best)
+                if has_many or repeats:
+                    self.score(offset)
+                    has_many = has_many and self.common[offset] >= MIN_WEAK_COMMON
+                if has_many or repeats:
+                    yield offset
 
     def evidence(self) -> PairEvidence:
         """Return by how much scores exceed the median, which people reach at wrong offsets, at all offsets.
@@ -148,6 +159,13 @@ class PairCurve:
             self._fine[offset] = 0.0 if found is None else found.score
         return self._fine[offset]
 
+    def repeats(self, lag: int) -> bool:
+        """Return whether the motion of both views repeats itself after a number of instants."""
+        return all(
+            _change(people, lens, abs(lag)) < MAX_CHANGE
+            for people, lens in zip(self._people, self._lenses, strict=True)
+        )
+
     def pose(self, offset: int) -> PeoplePose | None:
         """Return the pose that fits people best at an offset; None with fewer than `MIN_COMMON` common instants."""
         people = pair_people(*self._people, self._lenses, shift=offset, front_by_person=True)
@@ -163,6 +181,24 @@ class PairCurve:
         if min(left, right) == 0.0 or curvature <= 0.0:
             return float(offset), 0.0
         return offset + float(np.clip(0.5 * (right - left) / curvature, -1, 1)), curvature
+
+
+def _change(people: ViewPeople, lens: Lens, lag: int) -> float:
+    """Return the rms change of keypoints after a lag as a share of their motion meanwhile, 1 if they are unrelated.
+
+    Noise, which second differences show, is subtracted. It is 1 where nothing moves.
+    """
+    changed = moved = noise = 0.0
+    for one in people.tracklets:
+        _, here, there = np.intersect1d(one.instants, one.instants - lag, return_indices=True)
+        if len(here) < MIN_COMMON:
+            continue
+        before, after = one.joints[here], one.joints[there]
+        weight = len(here) / lens.focal**2
+        changed += weight * np.median(np.square(after - before)) / 2
+        moved += weight * np.median(np.square(before - np.median(before, axis=0)))
+        noise += weight * np.median(np.square(before[:-2] - 2 * before[1:-1] + before[2:])) / 6
+    return float(np.sqrt(max(changed - noise, 0.0) / (moved - noise))) if moved > _MOVES * noise else 1.0
 
 
 def _best_pose(
@@ -437,11 +473,13 @@ def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offs
             (curve, int(ahead[curve.views[1]] - ahead[curve.views[0]])) for curve in curves if view in curve.views
         ]
         curve, offset = max(found, key=lambda one: one[0].score(one[1]))
-        other = max(curve.beyond(), key=curve.score, default=offset)
-        if other == offset:
+        limits = {one: MAX_SECOND if curve.repeats(one - offset) else MAX_BEYOND for one in curve.beyond(offset)}
+        if not limits:
             continue
+        other = max(limits, key=lambda one: curve.score(one) / limits[one])
+        limit = limits[other]
         other = max(range(other - curve.step + 1, other + curve.step), key=curve.score)
-        if curve.score(other) > MAX_BEYOND * curve.score(offset):
+        if curve.score(other) > limit * curve.score(offset):
             elsewhere = f"{curve.score(other):.2f} {abs(other - offset)} frames from there"
             raise InputError(
                 f"{_WHAT} {name}: no clear offset (score {curve.score(offset):.2f}, and {elsewhere})", HINT

@@ -323,4 +323,4 @@ def scene_in_world(scene: Scene, world: WorldRecord) -> Scene:
         replace(view, camera=None if view.camera is None else camera_in_world(view.camera, world))
         for view in scene.views
     )
-    return replace(scene, views=views, up=world.up, world_offset=None)
+    return replace(scene, views=views, up=world.up, world_offset=None, surveyed={})

@@ -27,7 +27,6 @@ from page4d.errors import (
     one_per_fact,
 )
 from page4d.formats.camera_model import CalibratedCamera, Calibration
-from page4d.geometry.transforms import move_origin
 from page4d.io.json_records import readable
 from page4d.io.limits import limits_named
 from page4d.keywords import RegisterKeywords
@@ -337,7 +336,6 @@ def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
             _advice(found.record, scene, in_run=False),
         )
     is_moved = found.world is not None and found.world.transform is not None
-    offset = None if is_moved or scene.world_offset is None else torch.tensor(scene.world_offset, dtype=torch.float64)
     factor = torch.ones(4, 4, dtype=torch.float64)
     factor[:3, 3] = found.record.metres_per_unit or 1.0
     cameras = tuple(
@@ -345,13 +343,11 @@ def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
             name=view.name,
             image_size=view.source.size,
             intrinsics=camera.intrinsics,
-            world_to_camera=(
-                camera.world_to_camera if offset is None else move_origin(camera.world_to_camera, -offset)
-            )
-            * factor,
+            world_to_camera=factor
+            * (camera.world_to_camera if is_moved else scene.in_files(index, camera.world_to_camera)),
             distortion=camera.distortion,
         )
-        for view, camera in zip(scene.views, found.cameras, strict=True)
+        for index, (view, camera) in enumerate(zip(scene.views, found.cameras, strict=True))
         if camera is not None
     )
     scale = Scale.ARBITRARY if found.record.metres_per_unit is None else Scale.METRIC

@@ -24,7 +24,7 @@ from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.networks.conditioning import Memory
 from page4d.networks.layers.execution import on_threads
-from page4d.output.cameras import capture_cameras, in_world
+from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantFiles, write_capture_cameras
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import open_output
@@ -470,18 +470,22 @@ class Run:
 
     def _finish_stages(self, begun: RunRecord) -> tuple[list[WrittenFile], RunRecord]:
         """Write the files of the whole capture, and report on the whole run."""
+        poses = torch.cat([chunk.world_to_camera for chunk in self.finished])
         cameras = CaptureCameras(
             times=torch.cat([chunk.times for chunk in self.finished]),
             view_names=self.layout.view_names,
             image_sizes=tuple(transform.original_size for transform in self.plan.transforms),
-            world_to_camera=torch.cat([chunk.world_to_camera for chunk in self.finished]),
+            world_to_camera=torch.stack(
+                [self.scene.in_files(index, view).expand_as(view) for index, view in enumerate(poses.unbind(1))],
+                dim=1,
+            ),
             intrinsics=torch.cat([chunk.intrinsics for chunk in self.finished]),
             scale=self.world.scale,
             map_sizes=tuple(transform.map_size for transform in self.plan.map_transforms),
             start_ns=self.scene.start_ns or 0,
             up=self.scene.up,
         )
-        files = write_capture_cameras(self.layout, in_world(cameras, self.scene.world_offset))
+        files = write_capture_cameras(self.layout, cameras)
         files += self.motion.finish(self._history(self.state))
         decided = [stage.decided for stage in self.stages if stage.decided is not None]
         record = finished_record(begun, self.plan, self.state, self.finished, decided)

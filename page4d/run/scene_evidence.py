@@ -267,6 +267,7 @@ def registered_scene(scene: Scene, found: RigRegistration) -> Scene:
         scale=scene.scale if has_unit(scene) else Scale.ARBITRARY,
         up=scene.up if found.world is None else found.world.up,
         world_offset=None if is_moved else scene.world_offset,
+        surveyed={} if is_moved else scene.surveyed,
         calibration=origin,
     )
 

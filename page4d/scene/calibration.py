@@ -332,6 +332,7 @@ def near_origin(scene: Scene, origin: str) -> Scene:
     if offset is None:
         return scene
     place = torch.tensor(offset, dtype=torch.float64)
+    given = {view.name: view.camera.world_to_camera for view in scene.views if view.camera is not None}
     views = tuple(
         view
         if (camera := view.camera) is None
@@ -342,4 +343,5 @@ def near_origin(scene: Scene, origin: str) -> Scene:
         f"{origin}: the cameras are {math.hypot(*offset):.3g} from the origin, too far for coordinates of 7 digits"
     )
     text = f"clouds, meshes and tracks are about the offset {offset_text(offset)} (world_offset in run.json)"
-    return replace(scene, views=views, world_offset=offset, notices=(*scene.notices, Notice(f"{found}: {text}")))
+    notices = (*scene.notices, Notice(f"{found}: {text}"))
+    return replace(scene, views=views, world_offset=offset, surveyed=given, notices=notices)

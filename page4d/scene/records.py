@@ -1,12 +1,13 @@
 """Records of a scene: clocks, frame sources, views, and scenes at some of their instants."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer, TypeAdapter
@@ -17,8 +18,9 @@ from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import Level as Level
 from page4d.errors import Notice as Notice
 from page4d.errors import UsageError, counted
+from page4d.formats.build import orthonormalized
 from page4d.geometry.distortion import Distortion, LensModel
-from page4d.geometry.transforms import invert_rigid
+from page4d.geometry.transforms import invert_rigid, move_origin
 from page4d.io.json_records import DOUBLES
 from page4d.options import SceneOptions
 from page4d.scene.batches import read_images
@@ -162,7 +164,8 @@ class Scene:
     No frame is decoded yet. `times` are in seconds on the common clock, whose 0 is the time stamp `start_ns` of the
     frames in nanoseconds: since 1970 for dates; None without time stamps. `scale` is the unit of the calibration,
     `up` the axis that points up in its world, if it is upright.
-    Cameras are about the `world_offset` of a calibration whose coordinates are too large for single precision.
+    Cameras are about the `world_offset` of a calibration whose coordinates are too large for single precision, and
+    `surveyed` has their poses in its world, by view.
     Measured depth maps have `depth_levels` levels per unit. `other_files` are input files besides the views, such as
     the calibration.
     """
@@ -173,6 +176,7 @@ class Scene:
     scale: Scale = Scale.ARBITRARY
     up: UpAxis | None = None
     world_offset: tuple[float, float, float] | None = None
+    surveyed: Mapping[str, Float[Tensor, "*T 4 4"]] = field(default_factory=dict)
     mask_meaning: MaskMeaning = MaskMeaning.DYNAMIC
     depth_levels: float = METRIC_DEPTH_SCALE
     synchronisation: str = "same start"
@@ -187,6 +191,16 @@ class Scene:
         """Return name, size and cameras in one line."""
         size = f"{counted(self.num_views, 'view')}, {counted(self.num_times, 'instant')}"
         return f"<Scene '{self.name}': {size}, {'' if self.is_calibrated else 'not '}calibrated>"
+
+    def in_files(self, index: int, pose: Float[Tensor, "*T 4 4"]) -> Float[Tensor, "*T 4 4"]:
+        """Return a pose of a view about `world_offset` in the world of files; that of its calibration to the bit."""
+        if self.world_offset is None:
+            return pose
+        view = self.views[index]
+        given = self.surveyed.get(view.name)
+        if given is not None and view.camera is not None and bool((pose == view.camera.world_to_camera).all()):
+            return given
+        return move_origin(orthonormalized(pose), -torch.tensor(self.world_offset, dtype=torch.float64))
 
     @property
     def num_times(self) -> int:

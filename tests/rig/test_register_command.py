@@ -158,7 +158,7 @@ def test_views_that_a_calibration_lacks_or_that_moved_are_registered_in_its_worl
 
 
 def test_known_cameras_keep_their_coordinates_in_a_survey() -> None:
-    """Coordinates of millions of metres are adjusted about an offset, in double precision."""
+    """Coordinates of millions of metres are adjusted about an offset; known poses are written as they are."""
     add_view()
     document = json.loads(rig("cam01", "cam02", "cam03"))
     turn, offset = (
@@ -174,10 +174,8 @@ def test_known_cameras_keep_their_coordinates_in_a_survey() -> None:
     arguments = ["register", "videos", "--out", "new.json", "--calibration", "survey.json", "--again", "cam02"]
     assert run(arguments) == 0
     before, after = (read_calibration(Path(name)).cameras for name in ("survey.json", "new.json"))
-    for view in (0, 2):  # double precision resolves a nanometre there
-        change = (after[view].world_to_camera - before[view].world_to_camera).abs()
-        assert change[:3, :3].max() < 1e-15
-        assert change.max() < 3e-9
+    for view in (0, 2):
+        assert after[view].world_to_camera.tolist() == before[view].world_to_camera.tolist()
     center = -after[1].world_to_camera[:3, :3].T @ after[1].world_to_camera[:3, 3]
     assert np.abs(center.numpy() - offset).max() < 10
 
