@@ -14,10 +14,11 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from page4d.options import RegisterSettings
-from page4d.rig.calibration_check import MIN_COMMON, calibrated_cameras, check_calibration, common_mistakes
+from page4d.rig.calibration_check import MIN_COMMON, calibrated_cameras, check_calibration
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.learned import texture_kinds
+from page4d.rig.mistakes import common_mistakes
 from page4d.rig.people.model import is_fetched
 from page4d.rig.people_clocks import check_clocks
 from page4d.rig.records import Lens, PairPose, RigCamera, ViewPeople

@@ -8,23 +8,23 @@ evidence would show that they are elsewhere.
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import NamedTuple
 
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-from page4d.conventions import OPENGL_AXES
 from page4d.errors import counted, listed
 from page4d.options import in_options
-from page4d.output.rig_record import CalibrationCheckRecord, Certainty, Fault, FindingRecord, PairFitRecord
+from page4d.output.rig_record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
 from page4d.rig import texture_pairs
 from page4d.rig.camera_refit import SharedPoints, mean_score, refit_pose, refit_rotation
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents
 from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import Pair, choose_pairs
 from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
+from page4d.rig.mistakes import Hypothesis, common_mistakes, exchanges, other_lenses
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import MIN_RATIO, MIN_SCORE, quick_people_pose
@@ -39,104 +39,6 @@ from page4d.rig.records import (
     of_stage,
     rotation_angle_deg,
 )
-
-_SCALES = (1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 4 / 3, 3 / 2, 2.0, 3.0, 4.0)
-"""Usual ratios of image sizes: 720p, 1080p, 1440p and 2160p, and halves and thirds."""
-
-_OPENGL = np.diag(OPENGL_AXES)
-
-_LENS_FIX = (
-    "use the calibration of these videos; if its file states the calibrated image size, pass ⟨calibration_resize={}⟩"
-)
-_POSE_FIX = "convert the poses to world-to-camera with the axes of OpenCV (x right, y down, z forward)"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hypothesis:
-    """Corrected cameras, what is wrong with those given for some views, and how to correct it.
-
-    It is certain if it fits `certain_pairs` of these views or more, and not reported below one less.
-    """
-
-    fault: Fault = "convention"
-    views: tuple[int, ...]
-    cameras: tuple[RigCamera, ...]
-    what: str
-    fix: str
-    focal_ratio: float = 1.0
-    certain_pairs: int = 3
-
-
-def common_mistakes(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
-    """Return corrections of frequent mistakes that concern all cameras."""
-    return [*_other_lenses(cameras), *_other_conventions(cameras)]
-
-
-def _other_lenses(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
-    def seen(what: str, option: str, focal: float, center: float | None) -> Hypothesis:
-        """Scale focal lengths and principal points, or move these to the centres."""
-        moved = []
-        for camera in cameras:
-            matrix, size = camera.lens.intrinsics.copy(), np.array(camera.lens.image_size[::-1])
-            matrix[:2, :2] *= focal
-            matrix[:2, 2] = size / 2 if center is None else center * matrix[:2, 2]
-            moved.append(replace(camera, lens=replace(camera.lens, intrinsics=matrix)))
-        fix, views = _LENS_FIX.format(option), tuple(range(len(cameras)))
-        return Hypothesis(views=views, cameras=tuple(moved), what=what, fix=fix, focal_ratio=focal)
-
-    cut = "the principal points are those of a larger image, whose edges were cut off"
-    found = [seen(cut, "crop-center", 1.0, None)]
-    for scale in _SCALES:
-        ratio = f"{scale:.2g}" if scale > 1 else f"1/{1 / scale:.2g}"
-        sense, factor = "short" if scale > 1 else "long", f"{max(scale, 1 / scale):.2g}"
-        size = f"the calibration is for images of another size ({ratio} of it is the size of the videos)"
-        found.append(seen(size, "scale", scale, scale))
-        found.append(seen(f"the focal lengths are too {sense} by a factor of about {factor}", "scale", scale, 1.0))
-    return found
-
-
-def _other_conventions(cameras: Sequence[RigCamera]) -> list[Hypothesis]:
-    poses = np.stack([camera.world_to_camera for camera in cameras])
-    inverse, views = np.linalg.inv(poses), tuple(range(len(cameras)))
-    others = {
-        "the poses are camera-to-world": inverse,
-        "the camera axes are those of OpenGL (y up, z backward)": _OPENGL @ poses,
-        "the poses are camera-to-world with the axes of OpenGL": _OPENGL @ inverse,
-    }
-    return [
-        Hypothesis(
-            views=views,
-            cameras=tuple(replace(one, world_to_camera=pose) for one, pose in zip(cameras, moved, strict=True)),
-            what=what,
-            fix=_POSE_FIX,
-        )
-        for what, moved in others.items()
-    ]
-
-
-def exchanges(names: Sequence[str], cameras: Sequence[RigCamera]) -> list[Hypothesis]:
-    """Return the exchanges of two cameras, and of three in small rigs."""
-    number = len(names)
-    orders = [{a: b, b: a} for a, b in combinations(range(number), 2)]
-    if number <= MAX_CYCLE_VIEWS:
-        for a, b, c in combinations(range(number), 3):
-            orders += [{a: b, b: c, c: a}, {a: c, b: a, c: b}]
-    found = []
-    for order in orders:
-        named = listed([names[view] for view in sorted(order)], separator=" and ")
-        renames = listed([f"{names[a]} has the camera of {names[b]}" for b, a in sorted(order.items())])
-        found.append(
-            Hypothesis(
-                fault="swapped",
-                views=tuple(sorted(order)),
-                cameras=tuple(cameras[order.get(view, view)] for view in range(number)),
-                what=f"{named} are swapped" if len(order) == 2 else f"{named} are exchanged ({renames})",
-                fix="rename the cameras in the calibration, or the videos",
-                certain_pairs=2,
-            )
-        )
-    return found
-
 
 MIN_FIT = 0.5
 """Score from which a pair fits."""
@@ -172,9 +74,6 @@ MIN_BASELINE_SINE = 0.1
 
 MIN_COMMON = 12
 """Instants with people in both views below which a pair is not used."""
-
-MAX_CYCLE_VIEWS = 5
-"""Views up to which exchanges of three cameras are tried too."""
 
 MAX_PARTNERS = 6
 """Pairs of a camera that its pose is fitted to: those with the most common instants."""
@@ -280,7 +179,7 @@ class _Check:
         Not for pairs of confirmed cameras, unless some pair does not fit.
         """
         is_used, open_views = False, self.unconfirmed()
-        others = [mistake.cameras for mistake in _other_lenses(self.cameras)]
+        others = [mistake.cameras for mistake in other_lenses(self.cameras)]
         pairs = [
             pair for pair in choose_pairs(source.affinity()) if pair not in self.shared or not self.is_texture(pair)
         ]
