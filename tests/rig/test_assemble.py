@@ -1,13 +1,15 @@
 """A rig from keypoints of people: known and unknown focal length, views without evidence."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from string import ascii_lowercase
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from page4d.output.rig_record import PlacedRecord
 from page4d.rig.epipolar import pixels_of, undistorted_pixels
 from page4d.rig.graph import Placement
 from page4d.rig.records import (
@@ -22,8 +24,7 @@ from page4d.rig.records import (
 )
 from page4d.rig.register import Assembly, TexturePair
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod
-from page4d.scene.records import ViewCamera
-from tests.rig.people_rig import FOCAL_PX, Filming, PeopleRig, film_people
+from tests.rig.people_rig import FOCAL_PX, Filming, film_people
 from tests.rig.people_rig import lens as people_lens
 
 WORLD = film_people(
@@ -31,13 +32,25 @@ WORLD = film_people(
 )
 
 
-def registered(
-    world: PeopleRig, people: tuple[ViewPeople, ...], lenses: tuple[Lens, ...]
-) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
-    names = tuple(f"cam{view}" for view in range(len(people)))
-    assembly = Assembly(names=names, lenses=list(lenses), people=people, texture=(), num_instants=world.num_instants)
+NOBODY = ViewPeople(tracklets=())
+
+
+def assembled(
+    people: Sequence[ViewPeople] | None = WORLD.people, lenses: Sequence[Lens] = WORLD.lenses, **options: Any
+) -> Assembly:
+    """Register views a, b, c ... of `WORLD`, from people alone by default."""
+    options = {"texture": (), "num_instants": WORLD.num_instants} | options
+    assembly = Assembly(names=tuple(ascii_lowercase[: len(lenses)]), lenses=list(lenses), people=people, **options)
     assembly.run()
-    return assembly.placed()
+    return assembly
+
+
+def of_texture(views: tuple[int, int], turn_deg: float = 0.0, **changes: Any) -> PairPose:
+    """Return the true pose of a pair of views, turned by an angle."""
+    wrong = exp_rotation(np.radians([0.0, turn_deg, 0.0]))
+    rotation, direction = (wrong @ part for part in WORLD.relative_pose(*views))
+    found = {"evidence": Evidence.TEXTURE, "rotation": rotation, "direction": direction, "score": 90} | changes
+    return PairPose(first=views[0], second=views[1], **found)
 
 
 MILLIMETRES = np.diag([1e3, 1e3, 1e3, 1.0]) @ np.array([[0, -1, 0, 4], [0, 0, -1, -9], [1, 0, 0, 2], [0, 0, 0, 1]])
@@ -57,10 +70,7 @@ def test_views_are_placed_in_the_world_of_known_cameras_which_stay(
     """Two known cameras determine the unit, one leaves it open."""
     given = {view: WORLD.lenses[view].camera(in_millimetres(WORLD.world_to_camera[view])) for view in known}
     lenses = [lens if view in known else replace(lens, focal_source=focal) for view, lens in enumerate(WORLD.lenses)]
-    assembly = Assembly(
-        names=("a", "b", "c"), lenses=lenses, people=WORLD.people, texture=(), num_instants=30, known=given
-    )
-    assembly.run()
+    assembly = assembled(lenses=lenses, known=given)
     records, cameras = assembly.placed()
     assert [record.source for record in records] == [
         "calibration" if view in known else "evidence" for view in range(3)
@@ -85,15 +95,7 @@ def test_a_calibration_that_contradicts_the_evidence_is_reported() -> None:
     turned = WORLD.world_to_camera.copy()
     turned[1, :3] = exp_rotation(np.radians([0.0, 25.0, 0.0])) @ turned[1, :3]
     given = {view: WORLD.lenses[view].camera(turned[view]) for view in (0, 1)}
-    assembly = Assembly(
-        names=("a", "b", "c"),
-        lenses=list(WORLD.lenses),
-        people=WORLD.people,
-        texture=(),
-        num_instants=30,
-        known=given,
-    )
-    assembly.run()
+    assembly = assembled(known=given)
     assert assembly.placed()[1][1] is given[1]
     assert "the calibration does not fit a and b: people shows them" in assembly.notes[0]
 
@@ -103,7 +105,7 @@ def test_a_rig_with_an_unknown_focal_length_is_registered() -> None:
     lenses = tuple(
         replace(lens, intrinsics=lens.intrinsics * scale, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses
     )
-    views, cameras = registered(WORLD, WORLD.people, lenses)
+    views, cameras = assembled(lenses=lenses).placed()
     assert all(view.placed for view in views)
     assert views[0].focal == pytest.approx(WORLD.lenses[0].focal, rel=0.05)
     for first, second in combinations(range(3), 2):
@@ -129,7 +131,7 @@ def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypa
     )
     start = WORLD.lenses[0].intrinsics * [[1.5, 1, 1], [1, 1.5, 1], [1, 1, 1]]
     unknown = [Lens(intrinsics=start, image_size=lens.image_size) for lens in world.lenses]
-    _, cameras = registered(world, world.people, tuple(unknown))
+    _, cameras = assembled(world.people, unknown, num_instants=world.num_instants).placed()
     for view, (camera, bent) in enumerate(zip(cameras, k1, strict=True)):
         assert float(camera.intrinsics[0, 0]) == pytest.approx(world.lenses[view].focal, rel=0.02)
         assert (camera.distortion.coefficients[0] if bent else camera.distortion or 0) == pytest.approx(
@@ -141,18 +143,16 @@ def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypa
 
 
 def test_a_view_without_people_is_named_and_two_unknown_views_are_refused() -> None:
-    nobody = ViewPeople(tracklets=())
-    views, _ = registered(WORLD, (*WORLD.people[:2], nobody), WORLD.lenses)
+    views, _ = assembled((*WORLD.people[:2], NOBODY)).placed()
     assert [view.placed for view in views] == [True, True, False]
     assert views[2].reason == "no pair with common evidence"
     unknown = tuple(replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses[:2])
-    for view in registered(WORLD, WORLD.people[:2], unknown)[0]:
+    for view in assembled(WORLD.people[:2], unknown).placed()[0]:
         assert "unknown focal length" in view.reason
 
 
 def test_a_rig_without_evidence_is_not_placed() -> None:
-    nobody = (ViewPeople(tracklets=()),) * 3
-    assert not any(view.placed for view in registered(WORLD, nobody, WORLD.lenses)[0])
+    assert not any(view.placed for view in assembled((NOBODY,) * 3).placed()[0])
 
 
 @pytest.mark.parametrize(("turn_deg", "is_kept"), [(2.0, True), (30.0, False)])
@@ -161,32 +161,13 @@ def test_texture_that_contradicts_the_people_is_refused(
 ) -> None:
     monkeypatch.setattr(Assembly, "_people_suffice", lambda _: False)
 
-    def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
-        rotation, direction = WORLD.relative_pose(*views)
-        wrong = exp_rotation(np.radians([0.0, turn_deg, 0.0]))
-        return PairPose(
-            first=views[0],
-            second=views[1],
-            evidence=Evidence.TEXTURE,
-            rotation=wrong @ rotation,
-            direction=wrong @ direction,
-            score=90,
-        )
-
     further: list[object] = []
 
-    def learned(views: tuple[int, int], lenses: tuple[Lens, Lens]) -> PairPose:
+    def learned(views: tuple[int, int], _lenses: object) -> PairPose:
         further.append(views)
-        return replace(texture(views, lenses), evidence=Evidence.LEARNED)
+        return of_texture(views, turn_deg, evidence=Evidence.LEARNED)
 
-    assembly = Assembly(
-        names=("a", "b", "c"),
-        lenses=list(WORLD.lenses),
-        people=WORLD.people,
-        texture=(texture, learned),
-        num_instants=WORLD.num_instants,
-    )
-    assembly.run()
+    assembly = assembled(texture=(lambda views, _lenses: of_texture(views, turn_deg), learned))
     assert all(view.placed for view in assembly.placed()[0])
     found = [pair for pair in assembly.pairs.values() if pair.evidence is Evidence.TEXTURE]
     assert [(pair.first, pair.second) for pair in found] == [(0, 1), (1, 2)]
@@ -208,16 +189,9 @@ def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used
         sides = {"first": first, "second": second, "first_ids": ids, "second_ids": ids, "keys": ids}
         return [(ROOT_SIFT, TextureMatches(**sides, instants=0 * ids, tolerance=0.002))]
 
-    names = ("a", "b", "c")
-    assemblies = [
-        Assembly(
-            names=names, lenses=list(WORLD.lenses), people=WORLD.people, texture=(), guide=way, num_instants=30
-        )
-        for way in (None, guide)
-    ]  # fmt: skip
+    assemblies = [assembled(guide=way) for way in (None, guide)]
     errors = []
     for assembly in assemblies:
-        assembly.run()
         cameras = assembly.cameras()
         turns = [(cameras[view] @ np.linalg.inv(cameras[0]))[:3, :3] for view in (1, 2)]
         errors.append(
@@ -259,26 +233,14 @@ def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
 
     def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
         tried.append(views)
-        first, second = views
-        return PairPose(
-            first=first,
-            second=second,
-            evidence=Evidence.TEXTURE,
-            rotation=np.eye(3),
-            direction=np.array([1.0, 0, 0]),
-            score=12.0,
-            reason="few",
-        )
+        return of_texture(views, score=12.0, reason="few")
 
-    assembly = Assembly(
-        names=("a", "b", "c"),
-        lenses=[replace(lens, focal_source=focal) for lens in WORLD.lenses],
-        people=(ViewPeople(tracklets=()),) * 3,
+    assembly = assembled(
+        (NOBODY,) * 3,
+        [replace(lens, focal_source=focal) for lens in WORLD.lenses],
         texture=(texture,),
         texture_alone=texture_alone,
-        num_instants=WORLD.num_instants,
     )
-    assembly.run()
     assert bool(tried) == is_used
     reasons = [view.reason for view in assembly.placed()[0]]
     expected = "at most 12 inliers of texture" if is_used else "texture needs known focal lengths"
@@ -308,16 +270,11 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
         pixels.append(pixels_of(plane, people_lens(ratio * FOCAL_PX)) + random.normal(scale=0.3, size=plane.shape))
 
     def texture(views: tuple[int, int], lenses: tuple[Lens, Lens]) -> PairPose:
-        rotation, direction = WORLD.relative_pose(*views)
-        wrong = exp_rotation(np.radians([0.0, turn_deg * (views == (1, 2)), 0.0]))
         ids = np.arange(len(points))
         first, second = (undistorted_pixels(pixels[view], lens) for view, lens in zip(views, lenses, strict=True))
-        return PairPose(
-            first=views[0],
-            second=views[1],
-            evidence=Evidence.TEXTURE,
-            rotation=wrong @ rotation,
-            direction=wrong @ direction,
+        return of_texture(
+            views,
+            turn_deg * (views == (1, 2)),
             score=len(points),
             reason="refused" if turn_deg and views == (0, 2) else "",
             matches=PointMatches(
@@ -325,15 +282,8 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
             ),
         )
 
-    assembly = Assembly(
-        names=("a", "b", "c"),
-        lenses=[replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses],
-        people=None,
-        texture=(texture,),
-        texture_alone=True,
-        num_instants=1,
-    )
-    assembly.run()
+    unknown = [replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses]
+    assembly = assembled(None, unknown, texture=(texture,), texture_alone=True, num_instants=1)
     records, cameras = assembly.placed()
     assert [record.placed for record in records] == [not reason] * 3
     if reason:
@@ -359,14 +309,13 @@ def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_textu
 
     order = np.random.default_rng(0).permutation(16)
     distance = np.abs(order[:, None] - order[None])
-    Assembly(
-        names=tuple(f"cam{view:02}" for view in range(16)),
-        lenses=[WORLD.lenses[0]] * 16,
-        people=None,
+    assembled(
+        None,
+        [WORLD.lenses[0]] * 16,
         texture=(texture(Evidence.TEXTURE), texture(Evidence.LEARNED)),
         affinity=lambda: np.where(distance < 3, 100.0 - distance, 1.0),
         num_instants=1,
-    ).run()
+    )
     learned = {views for evidence, views in tried if evidence is Evidence.LEARNED}
     assert learned == {views for evidence, views in tried if evidence is Evidence.TEXTURE}
     assert learned >= {(a, b) for a, b in combinations(range(16), 2) if distance[a, b] == 1}
