@@ -9,7 +9,7 @@ legal advice.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from page4d.errors import unknown_name
@@ -103,14 +103,66 @@ FAIR_NC = "FAIR Noncommercial Research License v1"
 _DA3_README = "ByteDance-Seed/Depth-Anything-3 README.md, table of models, line"
 _DA3_LARGE_LICENCE = "the hub's page of DA3-LARGE-1.1 is reported to state apache-2.0 (issue 259, unanswered)"
 _VGGT_SOURCE = "facebookresearch/vggt README.md, update of 29 July 2025 and section License; LICENSE.txt"
-_PAGE4D_LICENCE = "not stated"
-_PAGE4D_LICENCE_NOTE = "derived from VGGT, whose licence binds derivatives: not for commercial use until clarified"
-_PAGE4D_SOURCE = "kaichen-z/PAGE4D: neither a LICENSE file nor a statement in readme.md"
-_PAGE4D_NOTES = ("the file holds the state of the optimizer as well, so it is larger than its tensors",)
-_OMEGA_SOURCE = "facebookresearch/vggt-omega LICENSE lines 1, 30; README.md lines 125-127"
-_OMEGA_LICENCE = "covers results too: line 30 forbids commercial use of 'any outputs or results'"
 _PI3_SOURCE = "yyfz/Pi3 README.md lines 213, 215"
 _GAUSSIANS = "its head of 3D Gaussians is left out"
+
+_MONO = CatalogueEntry(
+    name="da3-mono",
+    family="da3-mono",
+    title="Depth Anything 3 MONO LARGE",
+    num_values=334_171_394,
+    image_bytes=216_000_000,
+    licence=APACHE,
+    commercial=True,
+    licence_source=f"{_DA3_README} 230",
+    repository="depth-anything/DA3MONO-LARGE",
+    good_for="depth and sky of single images",
+    predicts_cameras=False,
+    network="da3mono-large",
+)
+_VGGT = CatalogueEntry(
+    name="vggt",
+    family="vggt",
+    title="VGGT-1B",
+    num_values=1_256_537_516,
+    image_bytes=389_000_000,
+    licence=VGGT_LICENCE,
+    licence_source=_VGGT_SOURCE,
+    licence_note="README.md: the original checkpoint 'remains non-commercial', only VGGT-1B-Commercial is not",
+    repository="facebook/VGGT-1B",
+    good_for="cameras, depth and points",
+    notes=("its track head is left out",),
+)
+_PAGE4D = CatalogueEntry(
+    name="page4d",
+    family="page4d",
+    title="PAGE-4D without mask",
+    num_values=1_190_869_017,
+    image_bytes=389_000_000,
+    licence="not stated",
+    licence_source="kaichen-z/PAGE4D: neither a LICENSE file nor a statement in readme.md",
+    licence_note="derived from VGGT, whose licence binds derivatives: not for commercial use until clarified",
+    repository="zhouk777/PAGE4D",
+    repository_kind=RepositoryKind.DATASET,
+    file="checkpoint_nomask.pt",
+    good_for="moving scenes; suggested by its authors",
+    mask=False,
+    notes=("the file holds the state of the optimizer as well, so it is larger than its tensors",),
+)
+_OMEGA = CatalogueEntry(
+    name="vggt-omega",
+    family="vggt-omega",
+    title="VGGT-Omega 1B 512",
+    num_values=1_144_059_977,
+    image_bytes=120_000_000,
+    licence=FAIR_NC,
+    licence_source="facebookresearch/vggt-omega LICENSE lines 1, 30; README.md lines 125-127",
+    licence_note="covers results too: line 30 forbids commercial use of 'any outputs or results'",
+    gated=True,
+    repository="facebook/VGGT-Omega",
+    file="vggt_omega_1b_512.pt",
+    good_for="images of 512 px; research only",
+)
 
 _ENTRIES = (
     CatalogueEntry(
@@ -184,32 +236,14 @@ _ENTRIES = (
         network="da3nested-giant-large",
         notes=(_GAUSSIANS,),
     ),
-    CatalogueEntry(
-        name="da3-mono",
-        family="da3-mono",
-        title="Depth Anything 3 MONO LARGE",
-        num_values=334_171_394,
-        image_bytes=216_000_000,
-        licence=APACHE,
-        commercial=True,
-        licence_source=f"{_DA3_README} 230",
-        repository="depth-anything/DA3MONO-LARGE",
-        good_for="depth and sky of single images",
-        predicts_cameras=False,
-        network="da3mono-large",
-    ),
-    CatalogueEntry(
+    _MONO,
+    replace(
+        _MONO,
         name="da3-metric",
-        family="da3-mono",
         title="Depth Anything 3 METRIC LARGE",
-        num_values=334_171_394,
-        image_bytes=216_000_000,
-        licence=APACHE,
-        commercial=True,
         licence_source=f"{_DA3_README} 227",
         repository="depth-anything/DA3METRIC-LARGE",
         good_for="metric depth and sky of calibrated single images",
-        predicts_cameras=False,
         takes_cameras=True,
         metric=True,
         network="da3metric-large",
@@ -239,28 +273,12 @@ _ENTRIES = (
         takes_cameras=True,
         metric=True,
     ),
-    CatalogueEntry(
-        name="vggt",
-        family="vggt",
-        title="VGGT-1B",
-        num_values=1_256_537_516,
-        image_bytes=389_000_000,
-        licence=VGGT_LICENCE,
-        licence_source=_VGGT_SOURCE,
-        licence_note="README.md: the original checkpoint 'remains non-commercial', only VGGT-1B-Commercial is not",
-        repository="facebook/VGGT-1B",
-        good_for="cameras, depth and points",
-        notes=("its track head is left out",),
-    ),
-    CatalogueEntry(
+    _VGGT,
+    replace(
+        _VGGT,
         name="vggt-commercial",
-        family="vggt",
         title="VGGT-1B-Commercial",
-        num_values=1_256_537_516,
-        image_bytes=389_000_000,
-        licence=VGGT_LICENCE,
         commercial=True,
-        licence_source=_VGGT_SOURCE,
         licence_note="after an application on the hub; its acceptable-use policy excludes military use, among others",
         gated=True,
         repository="facebook/VGGT-1B-Commercial",
@@ -268,63 +286,22 @@ _ENTRIES = (
         good_for="as vggt, for commercial use",
         notes=("sizes are those of VGGT-1B, which it is stated to equal in structure", "its track head is left out"),
     ),
-    CatalogueEntry(
-        name="page4d",
-        family="page4d",
-        title="PAGE-4D without mask",
-        num_values=1_190_869_017,
-        image_bytes=389_000_000,
-        licence=_PAGE4D_LICENCE,
-        licence_source=_PAGE4D_SOURCE,
-        licence_note=_PAGE4D_LICENCE_NOTE,
-        repository="zhouk777/PAGE4D",
-        repository_kind=RepositoryKind.DATASET,
-        file="checkpoint_nomask.pt",
-        good_for="moving scenes; suggested by its authors",
-        mask=False,
-        notes=_PAGE4D_NOTES,
-    ),
-    CatalogueEntry(
+    _PAGE4D,
+    replace(
+        _PAGE4D,
         name="page4d-mask",
-        family="page4d",
         title="PAGE-4D with mask",
-        num_values=1_190_869_017,
         image_bytes=390_000_000,
-        licence=_PAGE4D_LICENCE,
-        licence_source=_PAGE4D_SOURCE,
-        licence_note=_PAGE4D_LICENCE_NOTE,
-        repository="zhouk777/PAGE4D",
-        repository_kind=RepositoryKind.DATASET,
         file="checkpoint_mask.pt",
         good_for="moving scenes, with a mask of what moves",
         mask=True,
-        notes=_PAGE4D_NOTES,
     ),
-    CatalogueEntry(
-        name="vggt-omega",
-        family="vggt-omega",
-        title="VGGT-Omega 1B 512",
-        num_values=1_144_059_977,
-        image_bytes=120_000_000,
-        licence=FAIR_NC,
-        licence_source=_OMEGA_SOURCE,
-        licence_note=_OMEGA_LICENCE,
-        gated=True,
-        repository="facebook/VGGT-Omega",
-        file="vggt_omega_1b_512.pt",
-        good_for="images of 512 px; research only",
-    ),
-    CatalogueEntry(
+    _OMEGA,
+    replace(
+        _OMEGA,
         name="vggt-omega-text",
-        family="vggt-omega",
         title="VGGT-Omega 1B 256 text alignment",
         num_values=1_349_743_689,
-        image_bytes=120_000_000,
-        licence=FAIR_NC,
-        licence_source=_OMEGA_SOURCE,
-        licence_note=_OMEGA_LICENCE,
-        gated=True,
-        repository="facebook/VGGT-Omega",
         file="vggt_omega_1b_256_text.pt",
         good_for="images of 256 px; research only",
         notes=("its text head is left out",),
