@@ -1,6 +1,7 @@
 """Batches in a separate process survive the failure or death of a scene."""
 
 import errno
+import multiprocessing
 import os
 import signal
 import time
@@ -57,6 +58,14 @@ def wait_for_signal(job, observer):
     observer.progress(0, 1)
     signal.pause()
     Path(job.out).touch()
+
+
+@pytest.fixture(autouse=True)
+def processes_are_forked_from_one_that_has_imported_page4d(monkeypatch):
+    """Spawned ones import it anew, for seconds each; commands in `tests/cli/test_batch.py` spawn."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
 
 
 class RecordingObserver:
