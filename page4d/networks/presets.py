@@ -181,10 +181,6 @@ def _da3_giant() -> NetworkConfig:
     return _da3(1536, 40, 13, (3, 7, 10, 13), 256, (256, 512, 1024, 1024), FeedForwardKind.SWIGLU)
 
 
-def _da3_nested() -> NetworkConfig:
-    return replace(_da3_giant(), metric_network=replace(_da3_mono(), metric_focal=300.0))
-
-
 def _vggt_omega() -> NetworkConfig:
     return NetworkConfig(
         encoder=DinoV3Config(),
@@ -233,7 +229,7 @@ PRESETS: dict[str, NetworkConfig] = {
     "da3-mono": _da3_mono(),
     "da3-metric": replace(_da3_mono(), metric_focal=300.0),
     "da3-giant": _da3_giant(),
-    "da3-nested": _da3_nested(),
+    "da3-nested": replace(_da3_giant(), metric_network=replace(_da3_mono(), metric_focal=300.0)),
     "vggt-omega": _vggt_omega(),
     "pi3x": _pi3x(),
 }

@@ -22,7 +22,7 @@ from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError, Page4DError, UsageError, listed, shortened
 from page4d.formats.files import read_document
 from page4d.rig.records import Array
-from page4d.scene.image_file import in_8_bits
+from page4d.scene.content import gray_of
 from page4d.scene.records import FrameSource
 
 METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0, "in": 0.0254, "inch": 0.0254}
@@ -455,7 +455,7 @@ class _Search:
         found: list[dict[Board, Corners]] = []
         with source.open() as reader:
             for image in reader.read(frames):
-                picture = _gray(in_8_bits(image))
+                picture = gray_of(image)
                 found.append({})
                 for board in self._wanted():
                     corners = _checked(board, picture, *finders[board](picture))
@@ -473,10 +473,6 @@ class _Search:
             ranked = sorted(self._counts.items(), key=lambda item: -item[1])
         is_clear = len(ranked) < 2 or ranked[0][1] > _CLEAR + 5 * ranked[1][1]
         return [ranked[0][0]] if is_clear else [board for board, _ in ranked]
-
-
-def _gray(image: Picture) -> Picture:
-    return image if image.ndim == 2 else np.asarray(cv2.cvtColor(image, cv2.COLOR_RGB2GRAY), np.uint8)
 
 
 def _checked(board: Board, picture: Picture, numbers: _Indices, pixels: Array) -> Corners | None:

@@ -250,10 +250,6 @@ def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return tensors[0].new_empty(shape, dtype=reduce(torch.promote_types, (tensor.dtype for tensor in tensors)))
 
 
-def _stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    return _cat([tensor.unsqueeze(dim) for tensor in tensors], dim)
-
-
 def _repeat(values: Tensor, counts: Sequence[int]) -> Tensor:
     return _empty(values, *(side * count for side, count in zip(values.shape, counts, strict=True)))
 
@@ -269,14 +265,6 @@ def _reduce(values: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -
 
 def _place(values: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     return _empty_like(_reduce(values, dim, keepdim), torch.long)
-
-
-def _sort(values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    return _empty_like(values), _empty_like(values, torch.long)
-
-
-def _norm(values: Tensor, _: Any, dims: Any = None, keepdim: bool = False, **__: Any) -> Tensor:
-    return _reduce(values, dims, keepdim)
 
 
 def _index(values: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
@@ -296,11 +284,7 @@ def _clone(values: Tensor, memory_format: torch.memory_format = torch.preserve_f
 
 def _small_table(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return a rule that computes a small table on the CPU for its shape and type."""
-    return lambda *args, **kwargs: _meta(function(*args, **kwargs | {"device": "cpu"}))
-
-
-def _meta(values: Tensor) -> Tensor:
-    return torch.empty(values.shape, dtype=values.dtype, device="meta")
+    return lambda *args, **kwargs: function(*args, **kwargs | {"device": "cpu"}).to("meta")
 
 
 _COMPARISONS = frozenset((_aten.eq, _aten.ne, _aten.lt, _aten.le, _aten.gt, _aten.ge, _aten.isfinite))
@@ -320,15 +304,15 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.avg_pool2d: _pool,
     _aten.pixel_shuffle: _pixel_shuffle,
     _aten.cat: _cat,
-    _aten.stack: _stack,
+    _aten.stack: lambda tensors, dim=0: _cat([tensor.unsqueeze(dim) for tensor in tensors], dim),
     _aten.repeat: _repeat,
     _aten.index: _index,
     _aten.arange: _small_table(torch.arange),
     _aten.linspace: _small_table(torch.linspace),
     **dict.fromkeys((_aten.mean, _aten.sum, _aten.amax, _aten.amin, _aten.any, _aten.logsumexp), _reduce),
     _aten.var_mean: lambda *args, **kwargs: (_reduce(*args, **kwargs), _reduce(*args, **kwargs)),
-    _aten.linalg_vector_norm: _norm,
-    _aten.sort: _sort,
+    _aten.linalg_vector_norm: lambda values, _, *dims, **kept: _reduce(values, *dims, **kept),
+    _aten.sort: lambda values, *_, **__: (_empty_like(values), _empty_like(values, torch.long)),
     _aten.gather: lambda values, _, indices, **__: _empty(values, *indices.shape),
     **dict.fromkeys((_aten._log_softmax, _aten._softmax, _aten.roll, _aten.flip, _aten.linalg_cross), _same),
     **dict.fromkeys((_aten.zeros_like, _aten.ones_like), _same),

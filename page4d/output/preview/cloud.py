@@ -338,14 +338,11 @@ def orbit_video(output: Output, notice: str = "") -> bytes:
     """
     buffer = io.BytesIO()
     with iio.imopen(buffer, "w", plugin="pyav", extension=".mp4") as video:
-        video.init_video_stream(_codec(), fps=FPS, pixel_format="yuv420p")
+        codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
+        video.init_video_stream(codec, fps=FPS, pixel_format="yuv420p")
         for frame in _frames(output, notice):
             video.write_frame(frame)
     return buffer.getvalue()
-
-
-def _codec() -> str:
-    return "libx264" if "libx264" in av.codecs_available else "mpeg4"
 
 
 def _frames(output: Output, notice: str) -> Iterator[NDArray[np.uint8]]:

@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from torch import Tensor
-
 from page4d.choices import FullAttention
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
@@ -144,7 +142,7 @@ def da3_exemptions(prefix: str = PREFIX) -> tuple[Exemption, ...]:
             rule="camera token",
             pattern=re.escape(prefix + _BACKBONE) + "camera_token",
             target="aggregator.special.camera_token",
-            adapt=_with_token_axis,
+            adapt=lambda token: token[:, :, None],
         ),
         Exemption(rule="ray branches of levels 0 to 2: never read", pattern=rf"{conv}1_aux\.[012]\..*"),
         Exemption(rule="ray branches of levels 0 to 2: never read", pattern=rf"{conv}2_aux\.[012]\.[05]\..*"),
@@ -153,10 +151,6 @@ def da3_exemptions(prefix: str = PREFIX) -> tuple[Exemption, ...]:
         ),
         Exemption(rule="Gaussian head: not used", pattern=rf"{names}gs_head\..*"),
     )
-
-
-def _with_token_axis(token: Tensor) -> Tensor:
-    return token[:, :, None]
 
 
 def _block_rules(config: NetworkConfig, blocks: str) -> KeyMap:
@@ -419,18 +413,6 @@ def _of_parts(*settings: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{part}.{name}": value for part, own in named for name, value in own.items()}
 
 
-def _nested_sizes(specs: Specs) -> dict[str, int]:
-    return _of_parts(da3_sizes(specs, ANYVIEW), da3_mono_sizes(specs, METRIC))
-
-
-def _stated(content: Mapping[str, Any]) -> dict[str, Any]:
-    return _of_parts(*(stated_settings(content, part) for part in _PARTS))
-
-
-def _assumed(settings: DA3NestedSettings) -> dict[str, Any]:
-    return _of_parts(da3_assumed(settings.anyview), da3_mono_assumed(settings.metric))
-
-
 DA3_NESTED_READER = NetworkReader(
     published=(
         DA3NestedSettings(
@@ -438,8 +420,8 @@ DA3_NESTED_READER = NetworkReader(
         ),
     ),
     names=("da3nested-giant-large",),
-    sizes=_nested_sizes,
+    sizes=lambda specs: _of_parts(da3_sizes(specs, ANYVIEW), da3_mono_sizes(specs, METRIC)),
     build=read_da3_nested,
-    stated=_stated,
-    assumed=_assumed,
+    stated=lambda content: _of_parts(*(stated_settings(content, part) for part in _PARTS)),
+    assumed=lambda settings: _of_parts(da3_assumed(settings.anyview), da3_mono_assumed(settings.metric)),
 )

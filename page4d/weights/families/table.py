@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
-from torch import Tensor
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import UsageError, WeightsError
@@ -61,16 +60,12 @@ _UNUSED = (
 )
 
 
-def _with_batch_axis(table: Tensor) -> Tensor:
-    return table[None]
-
-
 _SWIN_TABLES = (
     Exemption(
         rule="relative position bias tables",
         pattern=r"layers\.(\d)\.blocks\.(\d+)\.attn\.relative_position_bias_table",
         target=r"stages.\1.blocks.\2.attn.offset_table",
-        adapt=_with_batch_axis,
+        adapt=lambda table: table[None],
     ),
     Exemption(rule="absolute position table", pattern="absolute_pos_embed", target="pos_embed"),
 )
