@@ -127,11 +127,11 @@ class Domain:
         if known is not None and known.source == "calibrated":  # without a calibration measured depth is refused
             options["depth"] = "⟨depth=FOLDER⟩ for depth"
         remedy = ", ".join(options[part] for part in parts if part in options)
-        parts = [f"{start}{comparison}{verdict}", *([f"give {remedy}"] if remedy else [])]
+        text = f"{start}{comparison}{verdict}" + (f"; give {remedy}" if remedy else "")
         if suggestion is not None:
             option = f"⟨weights={suggestion.name}⟩ ({licence_and_size(suggestion)})"
-            parts.append(f"use a network for real footage: {option}")
-        return Notice("; ".join(parts))
+            text += f"; use a network for real footage: {option}"
+        return Notice(text)
 
     def _doubtful_parts(self, *, cameras_are_wrong: bool) -> list[str]:
         """Name the parts of the result that may be wrong: depth and masks with wrong cameras of the network."""

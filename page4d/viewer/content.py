@@ -131,8 +131,9 @@ class ViewerContent:
     def grade(self) -> str:
         """The grade of the result in one line; empty if it cannot be measured."""
         scene = None if self.scene is None else str(self.scene)
+        basis = " (without the pictures)" if scene is None else ""  # they change the grade
         try:
-            return inspect(self.output.layout.folder, scene, None, FEW_INSTANTS).report.grade.text
+            return inspect(self.output.layout.folder, scene, None, FEW_INSTANTS).report.grade.text + basis
         except Page4DError:  # a viewer shows points without maps and videos as well
             return ""
 
