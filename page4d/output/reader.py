@@ -179,6 +179,11 @@ class Output:
         """Whether the run predicted motion masks."""
         return self.layout.path(OUTPUT_FILES["dynamic"].top).is_dir()
 
+    @property
+    def has_moving_points(self) -> bool:
+        """Whether the run has motion masks or velocities, which determine the points that move."""
+        return self.has_motion or self.has_velocity
+
     def depth(self, time_index: int, view: str) -> NDArray[np.float32]:
         """Read a depth map [H, W] in units of the scene, 0 where there is none."""
         levels = read_png(self.layout.depth(instant_index(self, time_index), view), np.uint16, self.map_size(view))
@@ -233,8 +238,11 @@ class Output:
         return read_tracks(self.layout.tracks)
 
     def points(self, time_index: int) -> PointCloud:
-        """Read the merged cloud of an instant."""
-        return read_ply(self.layout.points(instant_index(self, time_index)))
+        """Read the merged cloud of an instant; in runs without motion masks, points with a velocity are `dynamic`."""
+        cloud = read_ply(self.layout.points(instant_index(self, time_index)))
+        if self.has_motion or cloud.velocity is None:
+            return cloud
+        return replace(cloud, dynamic=cloud.velocity.any(axis=1).astype(np.uint8))
 
     @property
     def has_layers(self) -> bool:
@@ -262,7 +270,7 @@ class Output:
         index = instant_index(self, time_index)
         if self.has_layers:
             return read_ply(self.layout.moving_points(index))
-        cloud = read_ply(self.layout.points(index))
+        cloud = self.points(index)
         return cloud[cloud.dynamic != 0]
 
     def intrinsics_at_maps(self, view: str) -> Float[Tensor, "T 3 3"]:

@@ -70,7 +70,7 @@ class Panel:
             self.fps = gui.add_number("fps", rate, min=_MIN_FPS, max=_MAX_FPS, step=0.1, disabled=not has_time)
         with gui.add_folder("Points"):
             self.layer = gui.add_dropdown(
-                "show", [layer.value for layer in PointLayer], disabled=not content.output.has_motion
+                "show", [layer.value for layer in PointLayer], disabled=not content.output.has_moving_points
             )
             self.min_confidence = gui.add_slider("min confidence", min=0.0, max=1.0, step=0.01, initial_value=0.0)
             self.point_size = gui.add_slider("point size", min=0.1, max=5.0, step=0.1, initial_value=1.0)

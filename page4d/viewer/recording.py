@@ -166,7 +166,11 @@ Source: viser 1.1, client/src/App.tsx, which exposes its state to scripts, and M
 def _panel(content: ViewerContent, title: str) -> str:
     """Return the panel over the scene as HTML."""
     output = content.output
-    exists = {"moving": output.has_motion, "velocities": output.has_velocity, "tracks": content.tracks is not None}
+    exists = {
+        "moving": output.has_moving_points,
+        "velocities": output.has_velocity,
+        "tracks": content.tracks is not None,
+    }
     switches = (
         f'<label><input type="checkbox" name="/{name}"{" checked" * is_on}> '
         f"{f'{name} points' if name in (PointLayer.STATIC, PointLayer.MOVING) else name}</label>"

@@ -1,6 +1,8 @@
 """Velocities and tracks in exports: turned and scaled with the world, never moved, and 0 where they are unknown."""
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from page4d.exporters.export import export
 from page4d.exporters.formats import FORMATS
 from page4d.exporters.npz import check
 from page4d.exporters.plan import plan_job
+from page4d.formats.ply import read_ply, write_ply
 from page4d.geometry.transforms import invert_rigid
 from page4d.options import ExportSettings
+from page4d.output.reader import open_output
 from tests.exporters.capture import DRIFT, IMAGE_FPS, NUM_TRACKS, UNEVEN, Capture, ball_tracks, make_capture, project
 
 VELOCITY = np.array(DRIFT) * IMAGE_FPS
@@ -118,6 +122,21 @@ def test_static_layers_have_no_velocities_and_moving_ones_have(tmp_path: Path) -
     cloud = job.model_points().cloud
     assert not cloud.velocity[cloud.dynamic == 0].any()
     assert cloud.velocity[cloud.dynamic != 0].any()
+
+
+def test_points_with_a_velocity_move_in_runs_without_motion_masks(fast_capture: Capture, tmp_path: Path) -> None:
+    shutil.copytree(fast_capture.folder, tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "dynamic")
+    for path in (tmp_path / "out" / "points").glob("*.ply"):
+        cloud = read_ply(path)
+        write_ply(path, replace(cloud, dynamic=np.zeros_like(cloud.dynamic)))
+    output = open_output(tmp_path / "out")
+    assert output.has_moving_points
+    true = fast_capture.output.points(1)
+    np.testing.assert_array_equal(output.points(1).dynamic != 0, (true.dynamic != 0) & (true.velocity_sigma > 0))
+    export(output.layout.folder, "freetimegs", tmp_path / "free")
+    velocities = archive(tmp_path / "free" / "points.npz")["velocities"]
+    assert (np.linalg.norm(velocities, axis=1) > 0).sum() > 100
 
 
 @pytest.mark.parametrize("up", [axis for axis in UpAxis if axis is not UpAxis.AUTO])

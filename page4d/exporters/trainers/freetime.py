@@ -31,7 +31,7 @@ def write(job: ExportJob, folder: Path) -> Written:
     arrays: dict[str, Any] = point_arrays(points, job.seconds)
     np.savez(buffer, **arrays)
     write_file(folder / _FILE, buffer.getvalue())
-    remarks = [] if job.output.has_motion else ["the run predicted no motion: all points count as static"]
+    remarks = []
     if not job.is_regular:
         remarks.append(
             "velocities are per frame of the steps around each instant; the trainer takes all steps as equal"
