@@ -95,6 +95,8 @@ FORMATS = (
         lenses=True,
         is_single=True,
     ),
+    RigFormat("AliceVision", "", ("*.sfm",), "poses/#/poseId", advice="export a COLMAP scene in Meshroom"),
+    RigFormat("OpenMVG", "", ("sfm_data.json",), "sfm_data_version", advice="use openMVG_main_openMVG2Colmap"),
     RigFormat("Kalibr", "yaml_rigs", keys="[^#]+/camera_model", reader="read_kalibr", lenses=True),
     RigFormat("MC-Calib", "yaml_rigs", keys=r"camera_\d+/camera_matrix", reader="read_mc_calib", lenses=True),
     RigFormat(

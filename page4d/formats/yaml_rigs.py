@@ -209,6 +209,11 @@ def _single_camera(
 ) -> CalibratedCamera:
     table = _lowered(content)
     with error_context(path.name, name):
+        if {"fx", "k", "p"} <= {*table}:
+            raise InputError(
+                "it has fx, k and p, as files of Human3.6M have, whose T is the position of the camera",
+                "write K, distCoeffs, R and T of x = R X + T",
+            )
         given = _lens_numbers(table)
         if given is None:
             raise InputError("camera_matrix is missing", CORRECTION_HINT)

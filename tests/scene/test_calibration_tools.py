@@ -303,6 +303,18 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
                 assert camera.distortion is not None
                 assert camera.distortion.coefficients[:4] == true.coefficients
                 assert camera.image_size == true.size
+    shelf = {
+        "R": np.eye(3).tolist(),
+        "T": [[1], [2], [3]],
+        "fx": 600,
+        "fy": 600,
+        "cx": 300,
+        "cy": 200,
+        "k": [0, 0, 0],
+    }
+    path.write_text(json.dumps({"0": shelf | {"p": [0.0, 0.0]}}))
+    with pytest.raises(InputError, match=r"rig.json: camera 0: .*whose T is the position of the camera"):
+        read_calibration(path)
     path.write_text(json.dumps({"cam1": {"K": np.eye(3).tolist(), "extrinsic": [1.0] * 9}}))
     with pytest.raises(InputError, match=r"rig.json: camera cam1: the pose has 9 numbers, expected 3x4 or 4x4"):
         read_calibration(path)
@@ -677,6 +689,15 @@ def test_metashape_names_images_by_groups_and_leaves_out_what_is_not_aligned(tmp
 
 
 def test_formats_of_other_tools_that_are_not_read_are_named(tmp_path: Path) -> None:
+    sfm = {"cameras.sfm": {"version": ["1", "2", "6"], "poses": [{"poseId": "1", "pose": {}}]},
+           "sfm_data.json": {"sfm_data_version": "0.3", "views": [], "extrinsics": []}}  # fmt: skip
+    for name, content in sfm.items():
+        (tmp_path / name).write_text(json.dumps(content))
+        with pytest.raises(
+            InputError, match=f"'{name}' is a calibration of (AliceVision|OpenMVG), which is not read"
+        ):
+            read_calibration(tmp_path / name)
+        (tmp_path / name).unlink()
     (tmp_path / "take.xcp").write_text('<?xml version="1.0"?>\n<Cameras><Camera DEVICEID="1"/></Cameras>')
     for path in (tmp_path / "take.xcp", tmp_path):
         with pytest.raises(InputError, match=r"'take.xcp' is a calibration of Vicon, which is not read") as caught:
