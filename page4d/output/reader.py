@@ -242,7 +242,7 @@ class Output:
         cloud = read_ply(self.layout.points(instant_index(self, time_index)))
         if self.has_motion or cloud.velocity is None:
             return cloud
-        return replace(cloud, dynamic=cloud.velocity.any(axis=1).astype(np.uint8))
+        return replace(cloud, dynamic=np.any(cloud.velocity != 0, axis=1).astype(np.uint8))
 
     @property
     def has_layers(self) -> bool:
