@@ -83,7 +83,7 @@ _DERIVATIVES = torch.float32
 takes twice the time. Residuals, parameters and sums over images are in float64."""
 
 _MAX_RESIDUALS = 1 << 15
-"""Residuals whose Jacobians are held at once: some 25 MB."""
+"""Residuals whose Jacobians are held at once: some 25 MB; of fixed cameras, eight times as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,6 +211,12 @@ class Projection(NamedTuple):
         rows[..., -1, :, :] = self.residual
         return rows
 
+    def depth_jacobians(self) -> Float[Tensor, "B N G 2 2 P"]:
+        """Return the derivatives of the residuals by log depth, the last row of the source, and the residuals."""
+        turned = self.rotation @ self.source  # how the point in the target moves
+        across = torch.addcmul(self.affine @ turned[..., :2, :], self.centered, turned[..., 2:, :], value=-1)
+        return torch.stack([across * self.inverse_depth[..., None, :], self.residual], dim=-3)
+
 
 def _subtract_products(result: Tensor, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> None:
     """Write the product of the first pair minus that of the second one to `result`."""
@@ -259,7 +265,7 @@ class ReducedSystem(NamedTuple):
 class NormalEquations:
     """The constants of an adjustment and its Gauss-Newton steps. Lengths are in units of each scene's median depth.
 
-    `start` is the mean of the prior.
+    `start` is the mean of the prior. Cameras with fixed poses and focal lengths have one column, the scale of depth.
     """
 
     def __init__(
@@ -287,19 +293,22 @@ class NormalEquations:
         weight = correspondences.weight.double() * (targets != own)[None, :, :, None]
         self.precision = weight / correspondences.sigma_px**2
         self.positions = correspondences.positions.double().transpose(-1, -2).contiguous()  # B N G 2 P
-        parameters = torch.arange(_CAMERA_PARAMETERS, device=depth.device)
-        self.columns = (torch.cat([own, targets], dim=1)[..., None] * _CAMERA_PARAMETERS + parameters).flatten(1)
         sigmas = [priors.rotation_rad] * 3 + [priors.position] * 3 + [priors.log_focal, priors.log_scale]
         sigma = depth.new_tensor(sigmas, dtype=torch.float64).expand(len(targets), -1).clone()
         sigma[0, _POSE] = 0
         self.free = sigma > 0
+        self._is_fixed = not bool(self.free[:, :_SCALE].any())
+        parameters = torch.arange(_SCALE if self._is_fixed else 0, _CAMERA_PARAMETERS, device=depth.device)
+        images = own if self._is_fixed else torch.cat([own, targets], dim=1)
+        self.columns = (images[..., None] * _CAMERA_PARAMETERS + parameters).flatten(1)
         self.prior_precision = _camera_precision(priors, torch.where(self.free[-1], sigma[-1], 1.0), len(sigma))
         deviation = torch.as_tensor(priors.log_depth, dtype=torch.float64, device=depth.device).expand(depth.shape)
         independent = _INDEPENDENT_VARIANCE if priors.correlation_length else 1.0
         self.depth_precision = 1 / (independent * deviation.square())
         self.error_sigma = deviation * (1 - independent) ** 0.5
         num_pixels = depth.shape[-1]
-        at_once = max(1, _MAX_RESIDUALS * num_pixels // max(1, self.precision.numel()))
+        most = _MAX_RESIDUALS * (_CAMERA_PARAMETERS if self._is_fixed else 1)
+        at_once = max(1, most * num_pixels // max(1, self.precision.numel()))
         self.parts = [slice(start, start + at_once) for start in range(0, num_pixels, at_once)]
         self._kept_weights = self._weights_of(self.parts[0]) if len(self.parts) == 1 else None
         self._kept_derivatives = None if self._kept_weights is None else self._kept_weights.to(_DERIVATIVES)
@@ -410,13 +419,15 @@ class NormalEquations:
         squared = projected.residual.square().sum(dim=-2)
         weight = self.precision[..., part] * projected.in_front / (1 + squared / kernel**2).square()  # B N G P
         # Every residual depends on the source and one target. Columns are those of the source, then of all targets.
-        jacobians = projected.to(_DERIVATIVES).jacobians()  # B N G 17 2 P
+        projected = projected.to(_DERIVATIVES)
+        jacobians = projected.depth_jacobians() if self._is_fixed else projected.jacobians()  # B N G 17 2 P, or 2 2 P
         weighted = jacobians * weight.to(_DERIVATIVES)[..., None, None, :]
         square = weighted.flatten(-2) @ jacobians.flatten(-2).transpose(-1, -2)  # B N G 17 17
-        depth = jacobians[..., _SCALE, :, :]
+        scale = 0 if self._is_fixed else _SCALE
+        depth = jacobians[..., scale, :, :]
         by_depth = weighted[..., 0, :] * depth[..., None, 0, :]
         by_depth.addcmul_(weighted[..., 1, :], depth[..., None, 1, :])  # B N G 17 P
-        data, data_gradient = (by_depth[..., row, :].sum(dim=2, dtype=torch.float64) for row in (_SCALE, -1))
+        data, data_gradient = (by_depth[..., row, :].sum(dim=2, dtype=torch.float64) for row in (scale, -1))
         coupling, weights = _in_columns(by_depth[..., :-1, :]), self._error_derivatives(part)
         prior = self.depth_precision[..., part]
         hessian = data + prior
@@ -469,14 +480,16 @@ def _camera_precision(priors: Priors, sigma: Float[Tensor, " C"], num_images: in
 
 
 def _in_columns(pairs: Float[Tensor, "*batch G C P"]) -> Float[Tensor, "*batch L P"]:
-    """Scatter derivatives of (source, target) pairs into the columns of the source and of each target."""
+    """Scatter derivatives of (source, target) pairs, or of the source alone, into columns of source and targets."""
     source, target = pairs[..., :_CAMERA_PARAMETERS, :], pairs[..., _CAMERA_PARAMETERS:, :]
     return torch.cat([source.sum(dim=-3), target.flatten(-3, -2)], dim=-2)
 
 
 def _square_in_columns(pairs: Float[Tensor, "*batch G C C"]) -> Float[Tensor, "*batch L L"]:
-    """Scatter Hessians of (source, target) pairs; blocks between different targets are zero."""
+    """Scatter Hessians of (source, target) pairs, or of the source alone; blocks between different targets are 0."""
     num_targets = pairs.shape[-3]
+    if pairs.shape[-1] == 1:
+        return pairs.sum(dim=-3)
     square = pairs.new_zeros(
         *pairs.shape[:-3], 1 + num_targets, _CAMERA_PARAMETERS, 1 + num_targets, _CAMERA_PARAMETERS
     )

@@ -157,6 +157,20 @@ def test_the_first_pose_and_known_parameters_stay_fixed():
     torch.testing.assert_close(known.depth, depth, rtol=0.02, atol=0)
 
 
+@pytest.mark.parametrize("correlation_length", [0.0, 0.3])
+def test_fixed_cameras_give_the_depths_of_cameras_that_hardly_move(correlation_length: float):
+    cameras, depth, correspondences = capture(seed=5)
+    _, start = perturbed(cameras, depth, seed=6)
+    priors = Priors(rotation_rad=0, position=0, log_focal=0, log_depth=1.0, correlation_length=correlation_length)
+    fixed = adjust_bundle(cameras, start, correspondences, priors)
+    held = adjust_bundle(
+        cameras, start, correspondences, replace(priors, rotation_rad=1e-6, position=1e-6, log_focal=1e-6)
+    )
+    assert (fixed.gain > 0.8).all()
+    torch.testing.assert_close(fixed.depth, held.depth, rtol=1e-4, atol=0)
+    torch.testing.assert_close(fixed.parameters.log_scale, held.parameters.log_scale, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize(("correlation_length", "same_camera_correlation"), [(0.0, 0.0), (0.2, 0.0), (0.0, 0.9)])
 def test_steps_converge_to_a_stationary_point_of_the_posterior(
     monkeypatch, correlation_length, same_camera_correlation
