@@ -429,23 +429,32 @@ def _whole(transform: PixelTransform) -> Region:
     return slice(0, transform.canvas_size[0]), slice(0, transform.canvas_size[1])
 
 
-def _network_positions(network: PixelTransform, transform: PixelTransform) -> Float[Tensor, "H W 2"]:
-    """Return the positions of the pixels of a picture at network pixels."""
-    return network.to_network(transform.to_original(pixel_grid(*transform.canvas_size, dtype=torch.float64)))
+def _network_axes(
+    network: PixelTransform, transform: PixelTransform
+) -> tuple[Float[Tensor, " H"], Float[Tensor, " W"]]:
+    """Return the rows and columns of the pixels of a picture at network pixels."""
+    height, width = transform.canvas_size
+    across, down = (
+        network.to_network(transform.to_original(pixel_grid(*size, dtype=torch.float64)))
+        for size in ((1, width), (height, 1))
+    )
+    return down[:, 0, 1], across[0, :, 0]
 
 
 def _bilinear(
     values: Float[Tensor, "h w"], network: PixelTransform, transform: PixelTransform
 ) -> Float[Tensor, "H W"]:
-    positions = _network_positions(network, transform).to(values)
+    rows, columns = (axis.to(values) for axis in _network_axes(network, transform))
+    positions = torch.stack(torch.meshgrid(columns, rows, indexing="xy"), dim=-1)
     return sample(values[None, None], positions[None])[0, 0]
 
 
 def _nearest(values: Tensor, network: PixelTransform, transform: PixelTransform) -> Tensor:
-    positions = _network_positions(network, transform).floor().long()
-    column = positions[..., 0].clamp(0, values.shape[-1] - 1)
-    row = positions[..., 1].clamp(0, values.shape[-2] - 1)
-    return values[row, column]
+    rows, columns = (
+        axis.floor().long().clamp(0, side - 1).to(values.device)
+        for axis, side in zip(_network_axes(network, transform), values.shape, strict=True)
+    )
+    return values[rows[:, None], columns]
 
 
 def _padded(maps: Sequence[Tensor], size: tuple[int, int]) -> Tensor:
