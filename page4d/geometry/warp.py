@@ -227,38 +227,43 @@ def measure_agreement(
     counts = torch.zeros(3, *frames.shape, dtype=torch.uint8, device=depth.device)
     for frame, maps in enumerate(frames):
         rig = flat[frame]
-        for view in range(len(maps)):
-            points = own[frame, view]
+        for view, points in enumerate(own[frame]):
+            rays = camera_rays(rig.intrinsics[view], shape[-2:])[points]
+            of_points = counts.new_zeros(3, len(rays))
             for other in compared_views(rig, view):
                 pair = torch.tensor([view, other], device=depth.device)
                 confirms, sees_through = _compare(
-                    maps[pair], flags[frame, pair], points, rig[pair], None if margin is None else margin[frame, pair]
+                    maps[view][points],
+                    rays,
+                    (maps[other], flags[frame, other]),
+                    rig[pair],
+                    None if margin is None else (margin[frame, view][points], margin[frame, other]),
                 )
-                counts[0, frame, view][points] += confirms
-                counts[1, frame, view][points] += sees_through
-                counts[2, frame, view][points] += ~confirms & ~sees_through
+                of_points += torch.stack([confirms, sees_through, ~(confirms | sees_through)])
+            counts[:, frame, view, points] = of_points
     confirmed, contradicted, unseen = counts.reshape(3, *shape)
     return Agreement(confirmed=confirmed, contradicted=contradicted, unseen=unseen)
 
 
 def _compare(
-    depth: Float[Tensor, "2 H W"],
-    known: Bool[Tensor, "2 H W"],
-    points: Bool[Tensor, "H W"],
+    own: Float[Tensor, " N"],
+    rays: Float[Tensor, "N 3"],
+    other: tuple[Float[Tensor, "H W"], Bool[Tensor, "H W"]],
     cameras: Cameras,
-    spread: Float[Tensor, "2 H W"] | None,
+    spread: tuple[Float[Tensor, " N"], Float[Tensor, "H W"]] | None,
 ) -> tuple[Bool[Tensor, " N"], Bool[Tensor, " N"]]:
-    """Return which of the N `points` of the first of two views the second confirms, and which it sees through."""
-    size = (depth.shape[-2], depth.shape[-1])
-    own = depth[0][points]
-    rays = camera_rays(cameras[0].intrinsics, size)[points]
+    """Return which points of the first of two cameras the second confirms, and which it sees through.
+
+    `own` are the depths of the points along their `rays`, `other` the depth of the second camera and where it is
+    known.
+    """
+    size = (other[0].shape[-2], other[0].shape[-1])
     warped = ray_warp(rays, cameras[0], cameras[1]).to(own).at(own, _MIN_DEPTH)
     visible = warped.visible(size, _MIN_DEPTH)
-    around, has_depth = _around(depth[1], known[1], warped.pixels)
+    around, has_depth = _around(*other, warped.pixels)
     tolerance = torch.full_like(own, TOLERANCE)
     if spread is not None:
-        both = spread[0][points] + _at(spread[1], warped.pixels)
-        tolerance = (tolerance + both).clamp(max=MAX_TOLERANCE)
+        tolerance = (tolerance + (spread[0] + _at(spread[1], warped.pixels))).clamp(max=MAX_TOLERANCE)
     beyond = warped.depth.clamp(min=_MIN_DEPTH).log() - around.log()
     confirms = (has_depth & (beyond.abs() <= tolerance)).any(dim=0)
     sees_through = ((beyond < -tolerance) | ~has_depth).all(dim=0) & has_depth.any(dim=0)

@@ -412,13 +412,13 @@ def sweep_around(
     rows, columns = region
     intrinsics = crop_intrinsics(cameras.intrinsics[view], columns.start, rows.start)
     camera, depth = replace(cameras[view], intrinsics=intrinsics), log_depth.exp()
-    seen, rates, shares = {}, {}, {}
+    rays, seen, rates, shares = camera_rays(camera.intrinsics, depth.shape), {}, {}, {}
     for other in compared_views(cameras, view):
         if others is not None and other not in others:
             continue
         usable = known & (viewing_angles(depth, camera, cameras[other]) <= _MAX_ANGLE_DEG)
         if float(usable.float().mean()) >= _MIN_SEEN:
-            warp = ray_warp(camera_rays(camera.intrinsics, depth.shape), camera, cameras[other]).to(depth)
+            warp = ray_warp(rays, camera, cameras[other]).to(depth)
             rates[other] = warp.pixels_per_log_depth(depth, images[other].shape[-2:], _LEAST_DEPTH) * usable
             seen[other], shares[other] = usable, float((rates[other] > 0).float().mean())
     if not seen:
