@@ -17,6 +17,7 @@ from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras, normalize_pixels
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_vector_from_matrix
 from page4d.geometry.transforms import rigid
+from page4d.networks.layers.execution import numbers_at_once
 
 _NODE_SPACING = 1.0
 """In correlation lengths."""
@@ -307,7 +308,7 @@ class NormalEquations:
         self.depth_precision = 1 / (independent * deviation.square())
         self.error_sigma = deviation * (1 - independent) ** 0.5
         num_pixels = depth.shape[-1]
-        most = _MAX_RESIDUALS * (_CAMERA_PARAMETERS if self._is_fixed else 1)
+        most = numbers_at_once(_MAX_RESIDUALS, depth.device) * (_CAMERA_PARAMETERS if self._is_fixed else 1)
         at_once = max(1, most * num_pixels // max(1, self.precision.numel()))
         self.parts = [slice(start, start + at_once) for start in range(0, num_pixels, at_once)]
         self._kept_weights = self._weights_of(self.parts[0]) if len(self.parts) == 1 else None

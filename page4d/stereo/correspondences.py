@@ -16,7 +16,7 @@ from torch.nn import functional
 from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
 from page4d.geometry.warp import WarpedPixels, ncc, pixel_extent, ray_warp, sample_grid
 from page4d.networks.inputs.matching import to_pixels
-from page4d.networks.layers.execution import in_chunks
+from page4d.networks.layers.execution import in_chunks, numbers_at_once
 from page4d.stereo.bundle_adjustment import Correspondences
 from page4d.stereo.views import (
     ViewPrediction,
@@ -184,7 +184,8 @@ def _search(
     if not frames * count:
         return source.new_zeros(3, frames, count)
     samples = frames * source.shape[-1] * (2 * _FINE_RADIUS + 1) ** 2  # of a patch in all frames
-    return in_chunks(of_patches, count, max(1, _MAX_SAMPLES // samples), dim=2)
+    at_once = numbers_at_once(_MAX_SAMPLES, source.device) // samples
+    return in_chunks(of_patches, count, max(1, at_once), dim=2)
 
 
 def _grid(side: int, like: Tensor) -> Float[Tensor, "2 N"]:

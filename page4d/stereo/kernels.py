@@ -1,7 +1,7 @@
 """Kernels of the volume work on a CPU, which pass over memory once; PyTorch does so for every operation.
 
 Numba compiles them at their first call and keeps the machine code in the cache. On other devices, in other precisions
-and without Numba, the callers compute the same with PyTorch. Results do not depend on the number of threads, each of
+and without Numba, the callers compute the same with PyTorch, but for the aggregation on a GPU. Results do not depend on the number of threads, each of
 which writes a part of its own. In the loops all numbers are float32, constants too, as one of float64 would widen the
 others; positions that are no number are moved to the border, never outside the arrays.
 """
@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache, partial
 from importlib import import_module
 from pickle import UnpicklingError
+from subprocess import SubprocessError
 from types import ModuleType
 
 import numpy as np
@@ -52,6 +53,19 @@ def apply_to(*tensors: Tensor) -> bool:
     """Return whether the kernels can be used: for float32 on the CPU, with Numba."""
     is_supported = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in tensors)
     return is_supported and numba() is not None
+
+
+@cache
+def of_gpu(device: torch.device) -> ModuleType | None:
+    """Return the module of kernels for a GPU; None for other devices, and without Triton or a C compiler."""
+    if device.type != "cuda":
+        return None
+    try:
+        found = import_module("page4d.stereo.gpu_kernels")
+        found.aggregate(torch.zeros(1, 1, 1, 1, device=device), 1.0, 1.0)
+    except (ImportError, AttributeError, OSError, RuntimeError, SubprocessError):
+        return None
+    return found
 
 
 class _Kernel:

@@ -26,7 +26,7 @@ from page4d.geometry.warp import (
 )
 from page4d.networks.conditioning import Grid
 from page4d.networks.inputs.matching import Likelihoods, match_likelihoods
-from page4d.networks.layers.execution import in_chunks
+from page4d.networks.layers.execution import in_chunks, numbers_at_once
 from page4d.stereo import kernels
 from page4d.stereo.descriptors import DescribedImages, similarity
 from page4d.stereo.regions import Region
@@ -49,6 +49,9 @@ def aggregate_scores(
     """
     if kernels.apply_to(score):
         return kernels.aggregate(score, penalty, max_penalty)
+    if (on_gpu := kernels.of_gpu(score.device)) is not None:
+        aggregated: Tensor = on_gpu.aggregate(score, penalty, max_penalty)
+        return aggregated
     total = score.clone()
     for scores, sums in ((score, total), (score.transpose(1, 3), total.transpose(1, 3))):
         lines = scores.movedim(0, 2)
@@ -232,7 +235,7 @@ def correlate(
     rays = camera_rays(source_cameras.intrinsics.to(depth), depth.shape[-2:])
     warp = ray_warp(rays[:, None], source_cameras, target_cameras).on_grid(target.shape[-2:])
     correlation = depth.new_zeros(*depth.shape[:2], len(factors), depth.shape[2])
-    at_once = max(1, _MAX_SAMPLES // depth.numel())
+    at_once = max(1, numbers_at_once(_MAX_SAMPLES, depth.device) // depth.numel())
     for start in range(0, len(factors), at_once):
         part = slice(start, start + at_once)
         grid, target_depth = warp.at(depth[:, None] * factors[part], _MIN_DEPTH)  # B K H W

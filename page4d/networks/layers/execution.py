@@ -76,6 +76,15 @@ def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | N
     return whole
 
 
+_ON_GPU = 8
+"""Numbers that a GPU computes at once for one on a CPU: operations on fewer take the time of their start."""
+
+
+def numbers_at_once(number: int, device: torch.device) -> int:
+    """Return how many numbers, of which a CPU computes `number` at once, a device does."""
+    return number if device.type == "cpu" else _ON_GPU * number
+
+
 def each_part(function: Callable[[slice], Record], length: int, at_once: int | None) -> list[Record]:
     """Evaluate a function on slices of at most `at_once` of `length` entries; return its records of tensors.
 
