@@ -13,7 +13,7 @@ ARG BASE=debian:bookworm-slim
 FROM ${BASE}
 ARG DEBIAN_FRONTEND=noninteractive
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends python3 python3-venv libusb-1.0-0 libegl1 libgl1 libgomp1 \
+    && apt-get install --yes --no-install-recommends python3 python3-venv python3-dev gcc libc6-dev libusb-1.0-0 libegl1 libgl1 libgomp1 \
     && rm -rf /var/lib/apt/lists/*
 RUN python3 -m venv /opt/page4d
 ENV PATH=/opt/page4d/bin:$PATH XDG_CACHE_HOME=/opt/cache

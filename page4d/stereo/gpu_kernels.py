@@ -1,7 +1,6 @@
-"""Kernels of the volume work on a GPU, each started once; PyTorch starts some twenty operations per pixel of a path,
-which take less time than their start.
+"""Kernels of the volume work on a GPU, where PyTorch starts some twenty operations per pixel of a path.
 
-Triton, which PyTorch for GPUs brings along, compiles them at their first call and keeps the machine code in its cache.
+Triton, a part of PyTorch for GPUs, compiles them at their first call and keeps the machine code in its cache.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,10 @@
 """Kernels of the volume work on a CPU, which pass over memory once; PyTorch does so for every operation.
 
 Numba compiles them at their first call and keeps the machine code in the cache. On other devices, in other precisions
-and without Numba, the callers compute the same with PyTorch, but for the aggregation on a GPU. Results do not depend on the number of threads, each of
-which writes a part of its own. In the loops all numbers are float32, constants too, as one of float64 would widen the
-others; positions that are no number are moved to the border, never outside the arrays.
+and without Numba, the callers compute the same with PyTorch, or on a GPU by `page4d.stereo.gpu_kernels`. Results do
+not depend on the number of threads, each of which writes a part of its own. In the loops all numbers are float32,
+constants too, as one of float64 would widen the others; positions that are no number are moved to the border, never
+outside the arrays.
 """
 
 import math

@@ -140,9 +140,14 @@ def _disk() -> Capability:
 def _gpu() -> Capability:
     import torch
 
+    from page4d.stereo.kernels import of_gpu
+
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory / 2**30
-        return Capability("GPU", True, f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB")
+        found = f"{torch.cuda.get_device_name(0)}, {memory:.0f} GiB"
+        if of_gpu(torch.device("cuda")) is None:
+            found += "; without gcc and Python.h for Triton, refinement and finer depth are slower"
+        return Capability("GPU", True, found)
     fix = "install a driver and the CUDA build of PyTorch: https://pytorch.org/get-started"
     return Capability("GPU", False, f"none (torch {torch.__version__}); the CPU is used", fix)
 

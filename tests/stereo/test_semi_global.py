@@ -1,11 +1,15 @@
 """Semi-global aggregation: exact on single rows, symmetric in rows and columns."""
 
 from itertools import product
+from subprocess import CalledProcessError
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch import Tensor
 
+from page4d.stereo import kernels
 from page4d.stereo.sweep import aggregate_scores, aggregate_together
 
 
@@ -62,3 +66,25 @@ def test_images_of_different_sizes_are_aggregated_together_as_one_by_one(monkeyp
     monkeypatch.setattr("page4d.stereo.sweep._MAX_TOGETHER", 2 * 8 * 7 * 9)
     torch.testing.assert_close(aggregate_together(scores, 0.2, 1.0), alone)
     assert aggregate_together([], 0.2, 1.0) == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("size", [(2, 7, 5, 9), (1, 96, 33, 64), (1, 5, 69, 130), (1, 3, 1, 4)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_kernel_of_a_gpu_aggregates_as_the_cpu(size: tuple[int, ...], dtype: torch.dtype) -> None:
+    score = 3 * torch.randn(size, dtype=dtype)
+    assert kernels.of_gpu(torch.device("cuda")) is not None
+    found = aggregate_scores(score.cuda(), 0.3, 2.0).cpu()
+    torch.testing.assert_close(found, aggregate_scores(score, 0.3, 2.0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "error", [ImportError(), RuntimeError("Failed to find C compiler."), CalledProcessError(1, "gcc"), None]
+)
+def test_pytorch_aggregates_on_a_gpu_without_a_compiler(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = SimpleNamespace(aggregate=Mock(side_effect=error))
+    monkeypatch.setattr(kernels, "import_module", lambda _: module)
+    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    assert kernels.of_gpu.__wrapped__(torch.device("cuda")) is (None if error else module)
