@@ -17,7 +17,8 @@ def rigid(
 ) -> Float[Tensor, "*batch 4 4"]:
     """Build the transform x -> rotation @ x + translation."""
     upper = torch.cat([rotation, translation[..., None]], dim=-1)
-    last = upper.new_tensor([0.0, 0.0, 0.0, 1.0]).expand(*upper.shape[:-2], 1, 4)
+    last = torch.zeros_like(upper[..., :1, :])
+    last[..., 3] = 1.0
     return torch.cat([upper, last], dim=-2)
 
 

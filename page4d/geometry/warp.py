@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras, camera_rays, has_depth
+from page4d.geometry.transforms import camera_centers
 
 
 class WarpedPixels(NamedTuple):
@@ -146,6 +147,9 @@ def ncc(
 def window_means(maps: Float[Tensor, "*maps H W"], window: int) -> Float[Tensor, "*maps H W"]:
     """Return the means over windows of odd side `window` around pixels, cut off at the image border."""
     half = window // 2
+    if maps.device.type != "cpu":  # some thirty operations, each of the time of its start
+        flat = maps.reshape(-1, 1, *maps.shape[-2:])
+        return functional.avg_pool2d(flat, window, 1, half, count_include_pad=False).view(maps.shape)
     counts = []
     for dim in (-1, -2):
         length = maps.shape[dim]
@@ -231,12 +235,11 @@ def measure_agreement(
             rays = camera_rays(rig.intrinsics[view], shape[-2:])[points]
             of_points = counts.new_zeros(3, len(rays))
             for other in compared_views(rig, view):
-                pair = torch.tensor([view, other], device=depth.device)
                 confirms, sees_through = _compare(
                     maps[view][points],
                     rays,
                     (maps[other], flags[frame, other]),
-                    rig[pair],
+                    rig[[view, other]],
                     None if margin is None else (margin[frame, view][points], margin[frame, other]),
                 )
                 of_points += torch.stack([confirms, sees_through, ~(confirms | sees_through)])
@@ -272,7 +275,8 @@ def _compare(
 
 def compared_views(rig: Cameras, view: int) -> list[int]:
     """Return the other views with the nearest camera centres, in order of index."""
-    distance = (rig.centers - rig.centers[view]).norm(dim=-1)
+    centers = camera_centers(rig.world_to_camera.cpu())
+    distance = (centers - centers[view]).norm(dim=-1)
     distance[view] = torch.inf
     return sorted(distance.argsort(stable=True)[: min(len(distance) - 1, MAX_COMPARED_VIEWS)].tolist())
 

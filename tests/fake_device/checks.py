@@ -1,5 +1,6 @@
 """Checks that run on the fake device and compare with the CPU; started by `test_fake_device.py`."""
 
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -33,6 +34,7 @@ from page4d.run import memory
 from page4d.run.predictor import NetworkPredictor
 from page4d.run.reconstruct import reconstruct
 from page4d.run.run import BoundedQueue
+from page4d.run.stages import clean, detail
 from page4d.stereo.descriptors import DenseDescriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
@@ -193,7 +195,9 @@ def test_refinement_stays_on_the_device(cameras: str, views: int) -> None:
         assert waits["numbers"] + waits["sizes"] < 120  # two per pair of views and round of matching, and a few
         for name in ("world_to_camera", "intrinsics", "depth"):
             assert isinstance(getattr(found, name), FakeDeviceTensor), f"{name} is on the CPU"
-            torch.testing.assert_close(getattr(found, name).cpu(), getattr(expected, name), msg=name)
+            torch.testing.assert_close(
+                getattr(found, name).cpu(), getattr(expected, name), rtol=1e-3, atol=1e-4, msg=name
+            )  # a GPU sums up in another order
 
 
 def test_networks_with_limits_predict_the_same(truth: GroundTruth, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,8 +262,26 @@ def whole_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("whole_runs")
 @pytest.mark.parametrize("poses", Poses)
-def test_captures_are_reconstructed(poses: Poses, tmp_path: Path) -> None:
-    """With and without calibrated cameras as an input of the network; with them, depth has the size of the video."""
+def test_captures_are_reconstructed(poses: Poses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without calibrated cameras as an input of the network; with them, depth has the size of the video.
+
+    Cleaning and finer depth copy no volume to the CPU: masks of motion, whose parts are counted there, and cameras.
+    """
+    counted: list[tuple[float, float]] = []
+
+    def counting(stage: Any, pixels: Callable[..., float]) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            with counted_waits() as waits:
+                result = stage(*given)
+            counted.append((waits["bytes"], pixels(*given)))
+            return result
+
+        return run
+
+    monkeypatch.setattr(clean, "clean", counting(clean.clean, lambda coarse, *_: coarse.depth.numel()))
+    monkeypatch.setattr(
+        detail, "fine_instant", counting(detail.fine_instant, lambda _, batch, *__: batch.valid.numel())
+    )
     capture = SyntheticCapture(seed=3, num_views=2, num_times=3, image_size=(32, 48), spacing_deg=20)
     settings = ReconstructSettings(chunk=2, overlap=1, poses=poses, preview=False, memory_bytes=2 << 30)
     tested, scene = network(), capture.scene()
@@ -275,3 +297,4 @@ def test_captures_are_reconstructed(poses: Poses, tmp_path: Path) -> None:
         found = depths(tmp_path / "device", FAKE_DEVICE)
     for on_device, on_cpu in zip(found, expected, strict=True):
         np.testing.assert_allclose(on_device, on_cpu, rtol=0.01)
+    assert all(copied <= 3 * pixels for copied, pixels in counted)

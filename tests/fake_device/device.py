@@ -3,9 +3,10 @@
 It does not reproduce the rounding, memory and speed of a GPU.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 from unittest import mock
 
@@ -25,9 +26,9 @@ _INDEXED = {_ATEN.index, _ATEN.index_put, _ATEN.index_put_, _ATEN._index_put_imp
 _WAITING = {_ATEN.nonzero.default, _ATEN.masked_select.default}
 """Operations whose result has a size that depends on values."""
 
-_waits: Counter[str] = Counter()
-"""How often the CPU waited for results of the device, since the last `counted_waits`: by copies of tensors, by values
-that became Python numbers, by sizes that depend on values."""
+_waits: defaultdict[int, Counter[str]] = defaultdict(Counter)
+"""How often each thread waited for results of the device, since its last `counted_waits`: by copies of tensors (and
+their bytes), by values that became Python numbers, by sizes that depend on values."""
 
 
 class _Module(backend_registration._DummyBackendModule):
@@ -87,9 +88,10 @@ def fake_device() -> Iterator[torch.device]:
 
 @contextmanager
 def counted_waits() -> Iterator[Counter[str]]:
-    """Count, in the body, how often the CPU waits for results of the fake device."""
-    _waits.clear()
-    yield _waits
+    """Count, in the body, how often this thread waits for results of the fake device."""
+    waits = _waits[get_ident()]
+    waits.clear()
+    yield waits
 
 
 class _Dispatch(TorchDispatchMode):
@@ -120,7 +122,7 @@ class _Creation(TorchFunctionMode):
         if not args or not isinstance(args[0], FakeDeviceTensor):
             return func(*args, **kwargs)
         if func is Tensor.tolist:
-            _waits["numbers"] += 1
+            _waits[get_ident()]["numbers"] += 1
             return args[0].host.tolist()
         if func is Tensor.new_tensor:
             return torch.tensor(args[1], dtype=kwargs.get("dtype") or args[0].dtype).to(FAKE_DEVICE)
@@ -154,13 +156,24 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _count_wait(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Count an operation that needs results of the fake device on the CPU."""
     if func is _ATEN._local_scalar_dense.default:
-        _waits["numbers"] += 1
+        _waits[get_ident()]["numbers"] += 1
     elif func in _WAITING or (
         func.overloadpacket in _INDEXED
         and any(isinstance(one, Tensor) and one.dtype is torch.bool for one in args[1] or ())
     ):
-        _waits["sizes"] += 1
+        _waits[get_ident()]["sizes"] += 1
     elif func is _ATEN.copy_.default:
-        _waits["copies"] += isinstance(args[1], FakeDeviceTensor) and not isinstance(args[0], FakeDeviceTensor)
-    elif func is _ATEN._to_copy.default and kwargs.get("device") is not None:
-        _waits["copies"] += isinstance(args[0], FakeDeviceTensor) and torch.device(kwargs["device"]).type != _NAME
+        if isinstance(args[1], FakeDeviceTensor) and not isinstance(args[0], FakeDeviceTensor):
+            _count_copy(args[1])
+    elif (
+        func is _ATEN._to_copy.default
+        and kwargs.get("device") is not None
+        and isinstance(args[0], FakeDeviceTensor)
+        and torch.device(kwargs["device"]).type != _NAME
+    ):
+        _count_copy(args[0])
+
+
+def _count_copy(values: Tensor) -> None:
+    _waits[get_ident()]["copies"] += 1
+    _waits[get_ident()]["bytes"] += values.nbytes
