@@ -4,6 +4,7 @@ Coordinates of the points give the world itself: origin, axes and metres.
 """
 
 import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,12 +61,15 @@ _ROUNDS = 10
 
 _COLUMNS = ("point", "view", "x", "y")
 _NAMES = {"camera": "view", "cam": "view", "name": "point", "label": "point", "marker": "point"}
+_AXIS = re.compile(r"(?:\w+[_ ])?[xyz](?:[_ (\[].*)?", re.IGNORECASE)
+"""Columns that may be coordinates, such as `world_x` or `Z (mm)`: none is left out in silence."""
+
 _HINT = (
     "give a table with the columns point, view, x and y: pixels of three points of the floor or more, each in two "
     "views or more"
 )
 _COORDINATES_HINT = (
-    "X, Y and Z are metres in a right-handed world, of two points or more; without Z, the points have Z = 0"
+    "the columns X, Y and Z are metres in a right-handed world, of two points or more; without Z, points have Z = 0"
 )
 
 
@@ -156,7 +160,7 @@ def read_floor_points(path: Path) -> FloorPoints:
     head = _columns(rows[0] if rows else [])
     if sorted(name for name in head if name in _COLUMNS) != sorted(_COLUMNS):
         raise InputError(f"{path.name} has the columns {listed(head) or 'of no table'}", _HINT)
-    axes = [name for name in head if name in ("X", "Y", "Z")]
+    axes = [name for name in head if _AXIS.fullmatch(name) and name not in _COLUMNS]
     if axes and sorted(axes) not in (["X", "Y"], ["X", "Y", "Z"]):
         raise InputError(f"{path.name} has the coordinates {listed(axes)}", _COORDINATES_HINT)
     marks: dict[str, dict[str, tuple[float, float]]] = {}

@@ -211,6 +211,8 @@ def test_tables_have_coordinates_of_points(text: str, place: tuple[float, ...] |
         ("point,view,x,y\nA,cam0,1,2\nA,cam0,3,4\n", "marks A in cam0 twice"),
         ("point,view,x,y\nA,cam0,1,2\nA,cam1,1,2\nB,cam0,3,4\n", "marks B in a single view"),
         ("point,view,x,y,X,Z\nA,cam0,1,2,3,4\n", "has the coordinates X, Z"),
+        ("point,view,u,v,world_x,world_y\nA,cam0,1,2,3,4\n", "has the coordinates world_x, world_y"),
+        ("point,view,x,y,X (mm),Y (mm)\nA,cam0,1,2,3,4\n", r"has the coordinates x \(mm\), y \(mm\)"),
         ("point,view,x,y,X,Y\nA,cam0,1,2,3,east\n", "row 2 has no coordinates"),
         ("point,view,x,y,X,Y\nA,cam0,1,2,3,\n", "row 2 has no coordinates"),
         ("point,view,x,y,X,Y\nA,cam0,1,2,3,4\nA,cam1,1,2,3,5\n", "gives A two places"),
