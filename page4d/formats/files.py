@@ -27,6 +27,7 @@ from page4d.io.documents import (
     DocumentMissingError,
     first_violation,
 )
+from page4d.io.input_files import missing_path_hint
 from page4d.io.mat_files import parse_mat
 
 MAX_CAMERAS = 5_000
@@ -52,7 +53,7 @@ def check_exists(path: Path) -> None:
     except OSError:
         exists = False
     if not exists:
-        raise InputError(f"'{shortened(str(path), 200)}' does not exist", "check the path")
+        raise InputError(f"'{shortened(str(path), 200)}' does not exist", missing_path_hint(path, "check the path"))
 
 
 @contextmanager

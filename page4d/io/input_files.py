@@ -4,11 +4,11 @@ import os
 import re
 import stat
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from page4d.errors import InputError
+from page4d.errors import InputError, did_you_mean
 from page4d.io.limits import is_exhausted
 
 DEFAULT_MAX_MEGAPIXELS = 64.0
@@ -29,6 +29,15 @@ def composed(name: str) -> str:
     return unicodedata.normalize("NFC", name)
 
 
+def missing_path_hint(path: Path, rest: str, known: Collection[str] = ()) -> str:
+    """Return a hint on a path that does not exist: the most similar name in its folder or `known`, and a `rest`."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except (OSError, ValueError):
+        names = []
+    return did_you_mean(path.name, [*known, *names], rest)
+
+
 def check_regular_file(path: Path, name: str | None = None) -> None:
     """Check that a path is a readable, non-empty regular file; a decoder would block on a pipe or device.
 
@@ -41,7 +50,7 @@ def check_regular_file(path: Path, name: str | None = None) -> None:
     if path.is_symlink() and not path.exists():
         raise InputError(f"{name} is a link to a file that does not exist", "restore the file or remove the link")
     if not path.exists():
-        raise InputError(f"{path} does not exist", "check the path")
+        raise InputError(f"{path} does not exist", missing_path_hint(path, "check the path"))
     if not stat.S_ISREG(path.stat().st_mode):
         raise InputError(f"{name} is not a regular file", "give a file on disk, not a pipe, device or folder")
     if not os.access(path, os.R_OK):

@@ -16,7 +16,7 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from page4d.errors import InputError, UsageError, counted, did_you_mean, listed, shortened, unknown_name
+from page4d.errors import InputError, UsageError, counted, listed, shortened, unknown_name
 from page4d.io.documents import (
     DocumentError,
     DocumentMissingError,
@@ -25,7 +25,7 @@ from page4d.io.documents import (
     parse_toml,
     read_text,
 )
-from page4d.io.input_files import composed
+from page4d.io.input_files import composed, missing_path_hint
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
 from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, StampTable, find_stamp_tables, is_stamp_table
@@ -533,7 +533,7 @@ def _parse(path: Path) -> object:
         text = read_text(path)
         return parse_toml(text) if path.suffix.lower() == ".toml" else parse_json(text)
     except DocumentMissingError:
-        hint = did_you_mean(path.name, MODES, f"give a file, or one of: {', '.join(MODES)}")
+        hint = missing_path_hint(path, f"give a file, or one of: {', '.join(MODES)}", MODES)
         raise UsageError(f"sync file '{shortened(str(path))}' does not exist", hint) from None
     except DocumentError as error:
         name = shortened(path.name or str(path))

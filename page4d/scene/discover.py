@@ -12,7 +12,7 @@ from page4d.errors import InputError, UsageError, counted, listed, unknown_name
 from page4d.formats.calibrations import has_other_content, is_calibration_name
 from page4d.formats.opencv_yaml import partner_of
 from page4d.io.atomic import real_path
-from page4d.io.input_files import composed, natural_key
+from page4d.io.input_files import composed, missing_path_hint, natural_key
 from page4d.scene.images import UNREAD_SUFFIXES, image_files
 from page4d.scene.layout import (
     CAMERA_NAME,
@@ -87,7 +87,8 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
         InputError: if it contains no view.
     """
     if not folder.exists():
-        raise UsageError(f"scene folder '{folder}' does not exist", "give the folder that contains the videos")
+        hint = missing_path_hint(folder, "give the folder that contains the videos")
+        raise UsageError(f"scene folder '{folder}' does not exist", hint)
     if not folder.is_dir():
         raise UsageError(
             f"'{folder}' is a file", f"give the folder that contains the videos, for example '{folder.parent}'"

@@ -8,7 +8,7 @@ import numpy as np
 
 from page4d.errors import InputError, UsageError, counted, listed
 from page4d.formats.depth_files import DEPTH_SUFFIXES
-from page4d.io.input_files import composed, reading_again
+from page4d.io.input_files import composed, missing_path_hint, reading_again
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, image_files, probe_image_folder, time_by_name
@@ -48,7 +48,8 @@ def find_sidecars(
     """
     if not folder.is_dir():
         found = "is a file" if folder.is_file() else "does not exist"
-        raise UsageError(f"{kind} folder '{folder}' {found}", "give a folder with a video or folder per view")
+        hint = missing_path_hint(folder, "give a folder with a video or folder per view")
+        raise UsageError(f"{kind} folder '{folder}' {found}", hint)
     paired = tuple(_find_sidecar(kind, folder, view, max_megapixels) for view in views)
     missing = [view.name for view, frames in zip(views, paired, strict=True) if frames is None]
     if len(missing) == len(views):

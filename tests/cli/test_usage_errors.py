@@ -41,6 +41,8 @@ ROOM = Path(__file__).parents[2] / "samples" / "room"
         ("train --out x --preset dmeo", "no training preset is called 'dmeo'", "did you mean demo? choose from"),
         (f"inspect-scene {ROOM} --views Cam1,cam02", "--views: no view is called 'Cam1'", "did you mean cam01? "),
         (f"inspect-scene {ROOM} --sync adio", "sync file 'adio' does not exist", "did you mean audio? give a file"),
+        (f"inspect-scene {ROOM.parent / 'rom'}", "scene folder '", "did you mean room? give the folder"),
+        (f"inspect-scene {ROOM} --masks {ROOM / 'thruth'}", "masks folder '", "did you mean truth? give a folder"),
         ("reconstruct a --out x --frames 1-2", "Invalid value for '--frames': '1-2' is not of the form A:B", ""),
         (
             "reconstruct a --out x --frames 0:9:3",

@@ -66,6 +66,10 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"^'.*' does not exist$") as refused:
             read_calibration(path)
         assert refused.value.hint == "check the path"  # it may be that of lenses, or of a board
+    (tmp_path / "Nothing.json").touch()
+    with pytest.raises(InputError) as refused:
+        read_calibration(tmp_path / "nothing.jsn")
+    assert refused.value.hint == "did you mean Nothing.json? check the path"
 
 
 def test_huge_files_are_refused_before_reading(tmp_path: Path) -> None:
