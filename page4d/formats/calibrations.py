@@ -59,7 +59,7 @@ def is_calibration_name(path: Path) -> bool:
 
 def has_other_content(path: Path) -> bool:
     """Return True for a document that describes no camera, such as a board or settings of a program."""
-    if path.suffix.lower() not in {".toml", ".yml", ".yaml", ".mat"}:
+    if path.suffix.lower() not in {".toml", ".yml", ".yaml", ".mat", ".npz"}:
         return False
     try:
         content = read_document(path)

@@ -36,7 +36,7 @@ MAX_CAMERAS = 5_000
 MAX_IMAGES = 500_000
 """Largest number of images of moving cameras."""
 
-_MAX_KEYS, _HEAD = 1000, 4096
+_MAX_KEYS, _HEAD, _MAX_ARRAY_BYTES = 1000, 4096, 65536
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -84,7 +84,7 @@ def read_text(path: Path) -> str:
 
 
 def read_document(path: Path) -> Any:
-    """Return the parsed content of a JSON, YAML, TOML, XML, NPY or MAT file, recognized by its name or its beginning.
+    """Return the parsed content of a JSON, YAML, TOML, XML, NPY, NPZ or MAT file, recognized by name or content.
 
     XML is an Element, except that of OpenCV, which becomes a mapping as its YAML does; NPY is an array.
 
@@ -99,6 +99,8 @@ def read_document(path: Path) -> Any:
             return _opencv_mapping(root) if root.tag == "opencv_storage" else root
         if kind == "npy":
             return _array(path)
+        if kind == "npz":
+            return _small_arrays(path)
         if kind == "mat":
             return parse_mat(documents.read_bytes(path, MAX_JSON_BYTES))
         if not kind and b"\0" in documents.read_bytes(path, MAX_JSON_BYTES)[:_HEAD]:
@@ -128,11 +130,12 @@ _KINDS = {
     ".xml": "xml",
     ".xcp": "xml",
     ".npy": "npy",
+    ".npz": "npz",
     ".mat": "mat",
 }
 
 
-_STARTS = {b"{": "json", b"<": "xml", b"\x93": "npy", b"MATLAB 5.0": "mat"}
+_STARTS = {b"{": "json", b"<": "xml", b"\x93": "npy", b"PK\3\4": "npz", b"MATLAB 5.0": "mat"}
 
 
 def _kind(path: Path) -> str:
@@ -152,6 +155,20 @@ def _array(path: Path) -> NDArray[Any]:
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, OSError, EOFError):
         raise DocumentError("it is not a NumPy array of numbers, or incomplete") from None
+
+
+def _small_arrays(path: Path) -> dict[str, Any]:
+    """Read an NPZ file as lists by name; large arrays and those of Python objects, such as points, are left out."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = [one for one in archive.infolist()[:_MAX_KEYS] if one.file_size <= _MAX_ARRAY_BYTES]
+    except (zipfile.BadZipFile, OSError):
+        raise DocumentError("it is not an archive of NumPy arrays, or incomplete") from None
+    arrays: dict[str, Any] = {}
+    for member in members:
+        with suppress(DocumentError):
+            arrays |= read_arrays(path, [member.filename.removesuffix(".npy")])
+    return {name: array.tolist() for name, array in arrays.items()}
 
 
 _READING_ARRAYS = Lock()

@@ -117,6 +117,7 @@ FORMATS = (
     RigFormat(
         "ROS camera_info",
         "yaml_rigs",
+        ("*calib*.npz", "*camera*.npz", "*intrinsic*.npz", "*stereo*.npz"),
         keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]|rvec",
         reader="read_single_cameras",
         lenses=True,

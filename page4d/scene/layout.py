@@ -361,6 +361,7 @@ def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
     groups: dict[tuple[str, ...], list[Candidate]] = defaultdict(list)
     names = {candidate.name for candidate in candidates}
     repeated = {name: base for name in names if (base := re.sub(r" ?\(\d\)$", "", name)) in names - {name}}
+    repeated |= _longer(candidates)
     for candidate in candidates:
         groups[_camera_words(repeated.get(candidate.name, candidate.name))].append(candidate)
     left = []
@@ -386,6 +387,20 @@ def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
     return left
 
 
+def _longer(candidates: Sequence[Candidate]) -> dict[str, str]:
+    """Return the names of videos that begin with that of another one and a word, and that name.
+
+    Outputs of programs have such names: `cam1_pose`, `cam1DLC_resnet50_labeled`.
+    """
+    names = sorted((candidate.name for candidate in candidates if not candidate.files), key=len)
+    bases = ((name, next((base for base in names if _is_longer(name, base)), None)) for name in names)
+    return {name: base for name, base in bases if base is not None}
+
+
+def _is_longer(name: str, base: str) -> bool:
+    return name.startswith(base) and re.match(r"[ _.-]*[^\W\d_]{3}", name[len(base) :]) is not None
+
+
 def _camera_words(name: str) -> tuple[str, ...]:
     """Return the words of a name without those of copies."""
     words = [word.lower() for word in _WORD.findall(_MODE.sub("", _MARK.sub("", name)))]
@@ -399,7 +414,12 @@ def _smaller(group: Sequence[Candidate], named: Sequence[Candidate]) -> list[Lef
     except Page4DError:  # reported when it is opened as a view
         return []
     sizes = {label: picture.shape[0] * picture.shape[1] for label, picture in pictures.items()}
-    original = max(group, key=lambda candidate: (sizes[candidate.label], candidate not in named))
+
+    def rank(candidate: Candidate) -> tuple[bool, int, bool]:
+        is_output = candidate in named and not (_words(candidate.name) & _NO_CAMERAS or _MARK.search(candidate.name))
+        return not is_output, sizes[candidate.label], candidate not in named
+
+    original = max(group, key=rank)
 
     def is_copy(candidate: Candidate) -> bool:
         is_smaller = sizes[candidate.label] < sizes[original.label]

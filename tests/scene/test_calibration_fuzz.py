@@ -12,7 +12,7 @@ from page4d.formats.calibrations import read_calibration
 from tests.fuzzing import bounded, fuzz, mutated_bytes, read_or_refuse
 from tests.scene.calibration_writers import WRITERS, make_rig
 
-NAMES = ("x.qca.txt", "x.toml", "x.json", "intri.yml", "cameras.bin", "cameras.txt", "x.npy", "x.mat", "x")
+NAMES = ("x.qca.txt", "x.toml", "x.json", "intri.yml", "cameras.bin", "cameras.txt", "x.npy", "x.npz", "x.mat", "x")
 HOSTILE = (
     *(b"nan", b"NaN", b"inf", b"-1", b"0", b"1e308", b"-1e308", b"1e-320", b"9" * 400, b"true", b"null"),
     *(b'""', b"[]", b"{}", b"&a", b"*a", b"!!x", b"\xff", b"\0", b"\n", b" "),

@@ -122,6 +122,8 @@ def test_a_stereo_pair_of_opencv_is_read_in_any_spelling(keys: str, tmp_path: Pa
     content = dict(zip(keys.split(), STEREO.values(), strict=True))
     paths = [write_storage(tmp_path / "stereo.yml", content), tmp_path / "stereo.json"]
     paths[1].write_text(json.dumps({key: np.asarray(value).tolist() for key, value in content.items()}))
+    np.savez(tmp_path / "stereo.npz", **content, object_points=np.zeros((90, 90)), errors=np.array([None]))
+    paths.append(tmp_path / "stereo.npz")
     if not keys.startswith("K_left"):  # which would be cameras called left and right, without poses
         paths.append(write_storage(tmp_path / "intrinsics.yml", dict(list(content.items())[:4])))
         paths.append(write_storage(tmp_path / "extrinsics.yml", {key: STEREO[key] for key in ("R", "T")}))
@@ -364,6 +366,16 @@ def test_calibrations_of_matlab_have_pixels_from_one_and_matrices_for_rows(tmp_p
         assert lens.image_size == first.size
         with pytest.raises(InputError, match=r"it has a lens, but no pose \(R and T\)"):
             read_calibration(path)
+
+
+def test_a_lens_in_an_archive_of_numpy_is_read(tmp_path: Path) -> None:
+    lens = {"mtx": K, "dist": np.array([[-0.1, 0.02, 0.0, 0.0, 0.01]]), "rvecs": np.zeros((4, 3, 1))}
+    np.savez(tmp_path / "calibration.npz", **lens)
+    (camera,) = read_lenses(tmp_path).cameras
+    assert camera.intrinsics.tolist() == [[70.0, 0.0, 32.0], [0.0, 71.0, 24.0], [0.0, 0.0, 1.0]]
+    (tmp_path / "calibration.npz").write_bytes(b"PK\3\4")
+    with pytest.raises(InputError, match="it is not an archive of NumPy arrays, or incomplete"):
+        read_lenses(tmp_path)
 
 
 def test_files_of_single_cameras_of_dannce_are_in_natural_order(tmp_path: Path) -> None:

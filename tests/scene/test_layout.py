@@ -178,6 +178,16 @@ def small(name: str) -> Tree:
         ),
         (tree("a.mp4", "a_synced.mp4"), {"a": 0}, [copies("a_synced.mp4", "a.mp4")]),
         (
+            tree("a1.mp4", "b.mp4") | tree("a1DLC_resnet50_out.mp4", "b - Kopie.mp4") | tree("a1_pose.mp4"),
+            {"a1": 0, "b": 1},
+            [copies("a1_pose.mp4, a1DLC_resnet50_out.mp4, b - Kopie.mp4", "a1.mp4, b.mp4")],
+        ),
+        (
+            tree("cam.mp4", "cam left.mp4", "cam10.mp4", "came.mp4"),
+            {"cam": 0, "cam left": 1, "cam10": 2, "came": 3},
+            [],
+        ),
+        (
             tree("a/{t}.png", "a/background.png"),
             {"a": 0},
             ["left out a/background.png: no frame number, unlike the others"],
