@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 from xml.etree.ElementTree import Element
 
 import numpy as np
+import scipy.io
 from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
+from scipy.io.matlab import MatlabObject, MatlabOpaque
 
 from page4d.errors import InputError, shortened
 from page4d.formats.camera_model import CORRECTION_HINT
@@ -28,7 +30,6 @@ from page4d.io.documents import (
     first_violation,
 )
 from page4d.io.input_files import missing_path_hint
-from page4d.io.mat_files import parse_mat
 
 MAX_CAMERAS = 5_000
 """Largest number of cameras; each takes one or two milliseconds."""
@@ -102,7 +103,7 @@ def read_document(path: Path) -> Any:
         if kind == "npz":
             return _small_arrays(path)
         if kind == "mat":
-            return parse_mat(documents.read_bytes(path, MAX_JSON_BYTES))
+            return _variables(path)
         if not kind and b"\0" in documents.read_bytes(path, MAX_JSON_BYTES)[:_HEAD]:
             raise DocumentError("it is a binary file of a format that is not read")
         text = documents.read_text(path, MAX_JSON_BYTES if kind == "json" else MAX_TEXT_BYTES)
@@ -169,6 +170,41 @@ def _small_arrays(path: Path) -> dict[str, Any]:
         with suppress(DocumentError):
             arrays |= read_arrays(path, [member.filename.removesuffix(".npy")])
     return {name: array.tolist() for name, array in arrays.items()}
+
+
+def _variables(path: Path) -> dict[str, Any]:
+    """Return the variables of a MAT file of MATLAB as a document; larger ones than `_MAX_NUMBERS` become None.
+
+    A struct becomes a mapping, a cell array a list, a matrix a list of rows, a vector a list of numbers.
+    """
+    if b"\x89HDF" in documents.read_bytes(path, MAX_JSON_BYTES)[:_HEAD]:
+        raise DocumentError("it is a MAT file of version 7.3: save it in MATLAB with '-v7'")
+    try:
+        found = scipy.io.loadmat(path, appendmat=False, simplify_cells=True)
+    # SciPy raises errors of many kinds for damaged files.
+    except Exception:
+        raise DocumentError("it is not a MAT file of version 5 to 7.2, or damaged") from None
+    return {name: _plain(value) for name, value in found.items() if not name.startswith("__")}
+
+
+MATLAB_OBJECT = "<object>"
+"""The key of an object, which only MATLAB can read."""
+
+_MAX_NUMBERS = 4096
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of a MAT file as one of JSON: large arrays, such as pictures, become None."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, str):
+        return value
+    if isinstance(value, MatlabOpaque | MatlabObject):
+        return {MATLAB_OBJECT: None}
+    array = np.asarray(value, object if isinstance(value, list) else None)
+    if array.size > _MAX_NUMBERS or array.dtype.kind not in ("biufOU" if array.ndim else "biuf"):
+        return None
+    return array.astype(np.float64).tolist() if array.dtype.kind in "biuf" else [_plain(item) for item in array.flat]
 
 
 _READING_ARRAYS = Lock()

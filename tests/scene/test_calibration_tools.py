@@ -346,7 +346,7 @@ def test_calibrations_of_matlab_have_pixels_from_one_and_matrices_for_rows(tmp_p
     path = tmp_path / "calibration.mat"
     for content in (
         stereo,
-        {"s": stereo, "images": np.zeros((90, 90))},
+        {"s": stereo, "images": np.zeros((90, 90)), "z": 1j},
         toolbox | {"R": turn, "T": shift[:, None]},
         toolbox | {"om": cv2.Rodrigues(turn)[0], "T": shift[:, None]},
     ):
@@ -392,9 +392,11 @@ def test_files_of_single_cameras_of_dannce_are_in_natural_order(tmp_path: Path) 
 
 
 def mat_object(name: bytes) -> bytes:
-    """Return a MAT file with an object: flags, its name, the system of its class, and the class."""
+    """Return a MAT file with an object: flags, its name, the system of its class, the class, and its number."""
     element = lambda kind, data: struct.pack("<II", kind, len(data)) + data + b"\0" * (-len(data) % 8)  # noqa: E731
-    parts = (6, struct.pack("<II", 17, 0)), (1, name), (1, b"MCOS"), (1, b"stereoParameters")
+    number = (6, struct.pack("<II", 13, 0)), (5, struct.pack("<ii", 1, 1)), (1, b""), (6, struct.pack("<I", 1))
+    reference = b"".join(element(*part) for part in number)
+    parts = (6, struct.pack("<II", 17, 0)), (1, name), (1, b"MCOS"), (1, b"stereoParameters"), (14, reference)
     return b"MATLAB 5.0".ljust(124) + b"\0\1IM" + element(14, b"".join(element(*part) for part in parts))
 
 
@@ -403,8 +405,8 @@ def mat_object(name: bytes) -> bytes:
     [
         (mat_object(b"stereoParams"), "is a calibration of MATLAB objects, which is not read"),
         (b"MATLAB 7.3".ljust(512) + b"\x89HDF\r\n", "it is a MAT file of version 7.3: save it in MATLAB with '-v7'"),
-        (b"\0" * 200, "it is not a MAT file of version 5 to 7.2"),
-        (mat_object(b"x")[:-8], "it is incomplete or damaged"),
+        (b"\0" * 200, "it is not a MAT file of version 5 to 7.2, or damaged"),
+        (mat_object(b"x")[:-8], "it is not a MAT file of version 5 to 7.2, or damaged"),
     ],
 )
 def test_mat_files_that_cannot_be_read_are_named(content: bytes, message: str, tmp_path: Path) -> None:
