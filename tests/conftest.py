@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import multiprocessing
 import os
 import resource
 import signal
@@ -66,6 +67,15 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all examples of a fuzz test share."""
     return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture
+def forked_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork processes from one that has imported page4d: spawned ones import it anew, for seconds each."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["pytest", "page4d.batch.jobs", "page4d.lab.training.data"])
+    for module in (multiprocessing, torch.multiprocessing):
+        monkeypatch.setattr(module, "get_context", lambda _: context)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Batches in a separate process survive the failure or death of a scene."""
 
 import errno
-import multiprocessing
 import os
 import signal
 import time
@@ -60,14 +59,6 @@ def wait_for_signal(job, observer):
     Path(job.out).touch()
 
 
-@pytest.fixture(autouse=True)
-def processes_are_forked_from_one_that_has_imported_page4d(monkeypatch):
-    """Spawned ones import it anew, for seconds each; commands in `tests/cli/test_batch.py` spawn."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    monkeypatch.setattr(multiprocessing, "get_context", lambda _: context)
-
-
 class RecordingObserver:
     def __init__(self) -> None:
         self.notices: list[str] = []
@@ -97,6 +88,7 @@ def interrupted_on_progress(_):
     yield Interrupting()
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_every_scene_runs_whatever_happens_to_the_others(tmp_path):
     jobs, observer = scene_jobs([tmp_path / name for name in SCENES], tmp_path / "out"), RecordingObserver()
 
@@ -121,6 +113,7 @@ def test_every_scene_runs_whatever_happens_to_the_others(tmp_path):
     assert observer.notices[2] != observer.notices[3]
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_scenes_run_at_once_in_processes_of_their_own(tmp_path):
     jobs = scene_jobs([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     observers = {job.name: RecordingObserver() for job in jobs}
@@ -137,6 +130,7 @@ def test_scenes_run_at_once_in_processes_of_their_own(tmp_path):
     assert observers["a"].notices != observers["b"].notices
 
 
+@pytest.mark.usefixtures("forked_processes")
 @pytest.mark.parametrize("number", [1, 2])
 def test_an_interruption_stops_all_scenes_and_waits_for_them(number, tmp_path):
     jobs = [SceneJob(scene=tmp_path / "scene", out=tmp_path / name) for name in ("a", "b")]

@@ -107,6 +107,7 @@ def some_steps() -> Iterator[CurriculumStep]:
         yield step
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_workers_render_the_same_steps_in_order_and_end_with_the_feed():
     batches = {workers: [] for workers in (0, 2)}
     for workers, found in batches.items():
@@ -128,6 +129,7 @@ class Unreadable:
         raise InputError("'video.mp4' is damaged", "pass allow_damaged")
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_an_error_in_a_worker_keeps_its_hint():
     feed = feed_batches([Unreadable()], some_steps(), range(1), CPU, 1)
     with closing(feed), pytest.raises(InputError, match="is damaged") as raised:
@@ -143,6 +145,7 @@ class Ending:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_worker_that_is_killed_is_no_internal_error():
     feed = feed_batches([Ending()], some_steps(), range(1), CPU, 1)
     with closing(feed), pytest.raises(CapabilityError, match="a process that renders batches was ended") as raised:
