@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,8 +19,6 @@ from page4d.networks.presets import PRESETS
 from page4d.weights.loading import LoadedNetwork
 from tests.keymaps import converted_network
 from tests.networks.test_recorded_tensors import mono_settings
-
-SHARED = Path(__file__).parents[3] / "shared" / "golden"
 
 
 @pytest.fixture(scope="module")

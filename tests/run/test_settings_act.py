@@ -52,7 +52,7 @@ PLAIN: Options = {
     "long_side": 28,
     "chunk": 2,
     "overlap": 1,
-    "frames": (0, 3),
+    "frames": (0, 2),
     "refine": False,
     "preview": False,
 }
@@ -67,7 +67,9 @@ BASES: dict[str, Options] = {
     "plain": plain(),
     "images": plain(scene="images"),
     "all instants": plain("frames"),
-    "one chunk": plain("chunk", frames=(0, 2)),
+    "one chunk": plain("chunk"),
+    "two chunks": plain(frames=(0, 3)),
+    "two calibrated chunks": plain(frames=(0, 3), calibration="rig.json"),
     "one image": plain("long_side", "weights", untrained=True, preset="mv-tiny", frames=(0, 1), views=1),
     "meshed": plain(mesh=True),
     "with motion": plain(motion=True, calibration="rig.json"),
@@ -118,8 +120,8 @@ RUN_CASES = (
     Case("long_side", 42),
     Case("depth_size", 60, base="calibrated"),
     Case("preprocess", "vggt-crop", base="one image"),
-    Case("chunk", 3),
-    Case("overlap", 0, base="calibrated"),
+    Case("chunk", 3, base="two chunks"),
+    Case("overlap", 0, base="two calibrated chunks"),
     Case("memory_bytes", "8GB", Effect.NONE),
     Case("poses", "predicted", base="calibrated"),
     Case("camera_motion", "static"),
@@ -332,10 +334,10 @@ def test_an_option_has_the_same_effect_from_python_and_from_the_command_line(cas
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (plain(max_frames=2), UsageError),
+        (plain(max_frames=1), UsageError),
         (plain(max_megapixels=0.001), InputError),
         (plain(memory_bytes="1MB"), MemoryBudgetError),
-        (plain("weights", strict_seams=True), InputError),
+        (plain("weights", frames=(0, 3), strict_seams=True), InputError),
     ],
     ids=lambda value: list(value)[-1] if isinstance(value, dict) else "",
 )
