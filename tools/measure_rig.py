@@ -15,7 +15,8 @@ them mixed; and of views of several captures, of which those of different folder
 
     python tools/measure_rig.py --costs 4 16 64
 
-prints what registration costs for rings of 4, 16 and 64 views with simulated keypoints of one person.
+prints what registration costs for rings of 4, 16 and 64 views: with simulated keypoints of one person, and with
+rendered texture.
 """
 
 import argparse
@@ -43,6 +44,7 @@ from page4d.geometry.alignment import align_cameras, align_points
 from page4d.lab.synthetic.capture import RenderedSource, SyntheticCapture
 from page4d.options import RegisterSettings
 from page4d.rig.evidence import PixelEvidence
+from page4d.rig.lens import lenses_of
 from page4d.rig.records import FocalSource, Lens, direction_angle_deg, rotation_angle_deg
 from page4d.rig.register import Assembly, assembled
 from page4d.scene.open import open_scene
@@ -190,12 +192,17 @@ def synthetic_scene(seed: int) -> Scene:
         image_size=(480, 640),
         photometric=True,
     )
+    return replace(rendered_once(capture), name=f"{seed} {capture.family} {subject}")
+
+
+def rendered_once(capture: SyntheticCapture) -> Scene:
+    """Return the scene of a capture, of which each frame is rendered when it is first read, and kept."""
     scene = capture.scene()
     views = []
     for view in scene.views:
         assert isinstance(view.source, RenderedSource)
         views.append(replace(view, source=replace(view.source, render=cache(view.source.render))))
-    return replace(scene, name=f"{seed} {capture.family} {subject}", views=tuple(views))
+    return replace(scene, views=tuple(views))
 
 
 def mixed_scene(scenes: Sequence[Scene]) -> Scene:
@@ -217,10 +224,10 @@ def count_false(scene: Scene, parts: Sequence[int], lens: str) -> Counter[str]:
     """
     bare = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
     register = Registration.TEXTURE if lens == LENSES[2] else Registration.AUTO
-    evidence = PixelEvidence(scene if lens == LENSES[0] else bare, RegisterSettings(register=register))
+    evidence = PixelEvidence(bare, RegisterSettings(register=register))
     if lens == LENSES[0]:  # of captures without a calibration, the start values
         evidence.lenses = tuple(
-            one if one.is_known else replace(one, focal_source=FocalSource.OPTION) for one in evidence.lenses
+            one if one.is_known else replace(one, focal_source=FocalSource.OPTION) for one in lenses_of(scene)
         )
     begin = time.process_time()
     found = assembled(evidence)
@@ -267,26 +274,51 @@ def rendered(count: int) -> Iterator[tuple[Scene, Sequence[int]]]:
         before = scene
 
 
+def texture_ring(count: int) -> tuple[Assembly, list[np.ndarray], float]:
+    """Register a ring of rendered views, known lenses, by texture; return also the true poses, and its CPU time."""
+    spacing = 360 / count
+    scene = rendered_once(
+        SyntheticCapture(
+            seed=1, family=SceneFamily.RING, num_views=count, num_times=2, image_size=(480, 640), spacing_deg=spacing
+        )
+    )
+    for view in scene.views:
+        with view.source.open(view.source.size) as reader:
+            list(reader.read([*view.indices]))
+    bare = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
+    evidence = PixelEvidence(bare, RegisterSettings(register=Registration.TEXTURE))
+    evidence.lenses = lenses_of(scene)
+    begin = time.process_time()
+    found = assembled(evidence)
+    cameras = [view.camera for view in scene.views if view.camera is not None]
+    return found, [one.world_to_camera.double().numpy() for one in cameras], time.process_time() - begin
+
+
+def people_ring(count: int) -> tuple[Assembly, list[np.ndarray], float]:
+    """Register a ring of simulated keypoints, unknown lenses; return also the true poses, and its CPU time."""
+    angles = tuple(360 / count * np.arange(count))
+    rig = film_people(Filming(angles_deg=angles, num_instants=50, noise_px=3.0, bias_px=4.0, seed=1))
+    start = rig.lenses[0].intrinsics * [[1.4, 1, 1], [1, 1.4, 1], [1, 1, 1]]
+    lenses = [Lens(intrinsics=start, image_size=lens.image_size) for lens in rig.lenses]
+    names = tuple(f"cam{view:02}" for view in range(count))
+    found = Assembly(names=names, lenses=lenses, people=rig.people, texture=(), num_instants=rig.num_instants)
+    begin = time.process_time()
+    found.run()
+    return found, [*rig.world_to_camera], time.process_time() - begin
+
+
 def print_costs(counts: Sequence[int]) -> None:
-    """Print CPU time, peak memory and errors of the registration of rings of simulated keypoints, unknown lenses."""
-    for count in sorted(counts):
-        angles = tuple(360 / count * np.arange(count))
-        rig = film_people(Filming(angles_deg=angles, num_instants=50, noise_px=3.0, bias_px=4.0, seed=1))
-        start = rig.lenses[0].intrinsics * [[1.4, 1, 1], [1, 1.4, 1], [1, 1, 1]]
-        lenses = [Lens(intrinsics=start, image_size=lens.image_size) for lens in rig.lenses]
-        names = tuple(f"cam{view:02}" for view in range(count))
-        found = Assembly(names=names, lenses=lenses, people=rig.people, texture=(), num_instants=rig.num_instants)
-        begin = time.process_time()
-        found.run()
-        seconds, memory = time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        cameras, truth = found.cameras(), [*rig.world_to_camera]
+    """Print CPU time, peak memory and errors of the registration of rings, by people and by texture."""
+    for ring, count in product((people_ring, texture_ring), sorted(counts)):
+        found, truth, seconds = ring(count)
+        memory, cameras = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, found.cameras()
         turns = [
             float(rotation_angle_deg(*(relative(side, *pair)[:3, :3] for side in (cameras, truth))))
             for pair in combinations(cameras, 2)
         ]
         print(
-            f"{count} views: {len(cameras)} placed, {len(found.pairs)} pairs, {seconds:.0f} CPU s, {memory:.0f} MB,"
-            f" rotation {np.median(turns or [np.nan]):.2f} ({max(turns, default=np.nan):.2f})"
+            f"{ring.__name__}, {count} views: {len(cameras)} placed, {len(found.pairs)} pairs, {seconds:.0f} CPU s,"
+            f" {memory:.0f} MB, rotation {np.median(turns or [np.nan]):.2f} ({max(turns, default=np.nan):.2f})"
         )
 
 
