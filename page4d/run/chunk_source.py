@@ -10,7 +10,6 @@ from typing import NamedTuple, Protocol
 from page4d.choices import Preprocess
 from page4d.errors import MemoryBudgetError, WeightsError, counted
 from page4d.networks.conditioning import Memory
-from page4d.networks.layers.execution import alone_on
 from page4d.output.cameras import check_finite
 from page4d.output.record import ResidualsRecord
 from page4d.run.chunks import Chunk, plan_chunks
@@ -60,14 +59,12 @@ class _LocalChunks:
     def predict(self, chunk: Chunk, coming: Sequence[Chunk], memory: Memory | None) -> PredictedChunk:
         begin = time.perf_counter()
         batch = self._reader.read(chunk.start, chunk.stop)
-        decode = time.perf_counter() - begin
+        decoded = time.perf_counter()
         if coming:
             self._reader.read_ahead(coming[0].stop)
-        with alone_on(self._predictor.device):
-            begin = time.perf_counter()
-            predicted = self._predictor.predict(batch, memory)
-            spent, refine = time.perf_counter() - begin, predicted.refine_seconds
-        self._journal.add({"decode": decode, "predict": spent - refine, "refine": refine})
+        predicted = self._predictor.predict(batch, memory)
+        spent, refine = time.perf_counter() - decoded, predicted.refine_seconds
+        self._journal.add({"decode": decoded - begin, "predict": spent - refine, "refine": refine})
         return predicted
 
 

@@ -5,7 +5,7 @@ Bounded queues between stages: one item is consumed in a thread while the next o
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from page4d.formats.cameras_json import CaptureCameras
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.networks.conditioning import Memory
-from page4d.networks.layers.execution import alone_on, on_threads
+from page4d.networks.layers.execution import on_threads
 from page4d.output.cameras import capture_cameras
 from page4d.output.instant import InstantFiles, write_capture_cameras
 from page4d.output.layout import OutputLayout
@@ -397,7 +397,7 @@ class Run:
         """Pass the instants that a chunk completes through the stages, then record it."""
         record = self._chunk_record(stitched, facts, transform)
         self._check_seams([record])
-        with alone_on(self.plan.predictor.device), self.journal.timed("clean"):
+        with self.journal.timed("clean"):
             predictions = self.cleaner.clean(replace(stitched.predictions, scale=self.world.scale))
         first, index = stitched.chunk.start, len(self.finished)
         written, motion = self._write_instants(first, predictions, stitched.following)
@@ -436,11 +436,10 @@ class Run:
                 before=cameras[place],
                 after=cameras[place + 2],
             )
-            for stage in self.stages:  # files are written while the next chunk is predicted
-                with nullcontext() if isinstance(stage, Writer) else alone_on(self.plan.predictor.device):
-                    begin = time.perf_counter()
-                    instant = stage(instant)
-                    self.journal.seconds[stage.seconds] += time.perf_counter() - begin
+            for stage in self.stages:
+                begin = time.perf_counter()
+                instant = stage(instant)
+                self.journal.seconds[stage.seconds] += time.perf_counter() - begin
             for notice in instant.notices:
                 self.journal.notice(notice)
             written += instant.written

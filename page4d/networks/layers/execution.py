@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import replace
-from threading import RLock
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import torch
@@ -180,16 +179,6 @@ def reproducible(device: torch.device) -> Iterator[None]:
         finally:
             deterministic.fill_uninitialized_memory = filled
             torch.use_deterministic_algorithms(before[0], warn_only=before[1])
-
-
-_turns = RLock()
-
-
-@contextmanager
-def alone_on(device: torch.device) -> Iterator[None]:
-    """Let one thread at a time start operations on a GPU: of two, each waits for Python's lock after every one."""
-    with nullcontext() if device.type == "cpu" else _turns:
-        yield
 
 
 @contextmanager
