@@ -231,19 +231,20 @@ def measure_agreement(
     counts = torch.zeros(3, *frames.shape, dtype=torch.uint8, device=depth.device)
     for frame, maps in enumerate(frames):
         rig = flat[frame]
-        for view, points in enumerate(own[frame]):
-            rays = camera_rays(rig.intrinsics[view], shape[-2:])[points]
-            of_points = counts.new_zeros(3, len(rays))
+        for view, mask in enumerate(own[frame]):
+            points = mask.flatten().nonzero()[:, 0]  # once: a GPU waits for their number
+            rays = camera_rays(rig.intrinsics[view], shape[-2:]).flatten(0, 1)[points]
+            depths, of_points = maps[view].flatten()[points], counts.new_zeros(3, len(rays))
             for other in compared_views(rig, view):
                 confirms, sees_through = _compare(
-                    maps[view][points],
+                    depths,
                     rays,
                     (maps[other], flags[frame, other]),
                     rig[[view, other]],
-                    None if margin is None else (margin[frame, view][points], margin[frame, other]),
+                    None if margin is None else (margin[frame, view].flatten()[points], margin[frame, other]),
                 )
                 of_points += torch.stack([confirms, sees_through, ~(confirms | sees_through)])
-            counts[:, frame, view, points] = of_points
+            counts[:, frame, view].flatten(1)[:, points] = of_points
     confirmed, contradicted, unseen = counts.reshape(3, *shape)
     return Agreement(confirmed=confirmed, contradicted=contradicted, unseen=unseen)
 

@@ -379,14 +379,18 @@ class NormalEquations:
         moved = step.flatten(1)[:, self.columns]
         errors = -(back[..., :-1] @ moved[..., None])[..., 0] - back[..., -1]
         log_depth = torch.cat([part.back_substitute(moved, errors) for part in eliminations], dim=-1)
-        turn = matrix_from_rotation_vector(step[..., :3])
-        return Parameters(
-            rotation=turn @ parameters.rotation,
-            translation=(turn @ parameters.translation[..., None])[..., 0] + step[..., 3:6],
-            log_focal=parameters.log_focal + step[..., _FOCAL],
+        found = parameters._replace(
             log_scale=parameters.log_scale + step[..., _SCALE],
             log_depth=parameters.log_depth + log_depth.clamp(-_MAX_STEP, _MAX_STEP),
             errors=parameters.errors + errors.clamp(-_MAX_ERROR_STEP, _MAX_ERROR_STEP),
+        )
+        if self._is_fixed:
+            return found
+        turn = matrix_from_rotation_vector(step[..., :3])
+        return found._replace(
+            rotation=turn @ parameters.rotation,
+            translation=(turn @ parameters.translation[..., None])[..., 0] + step[..., 3:6],
+            log_focal=parameters.log_focal + step[..., _FOCAL],
         )
 
     def _depth(self, parameters: Parameters, part: slice) -> Float[Tensor, "B N P"]:
@@ -409,6 +413,8 @@ class NormalEquations:
 
     def _camera_deviation(self, parameters: Parameters) -> Float[Tensor, "B N 8"]:
         """Return the deviation of cameras from the prior mean: a motion in the camera frame, and the logarithms."""
+        if self._is_fixed:
+            return functional.pad(parameters.log_scale[..., None], (_SCALE, 0))
         turned = parameters.rotation @ self.start.rotation.transpose(-1, -2)
         shift = parameters.translation - (turned @ self.start.translation[..., None])[..., 0]
         logarithms = [parameters.log_focal[..., None], parameters.log_scale[..., None]]
