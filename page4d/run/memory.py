@@ -314,7 +314,7 @@ class Forecast:
             refined = _DESCRIPTOR_BYTES + length * self.views * _DESCRIPTOR_IMAGE_BYTES
             network = max(network, refined)  # one after the other
         if self.device.type == "cuda":
-            return self.used_bytes + network + int(self.fine_pixels * _FINE_BYTES)
+            return self.used_bytes + network + self._raising_bytes
         is_only = self.num_times is not None and length >= self.num_times
         return (
             self.used_bytes
@@ -326,11 +326,14 @@ class Forecast:
             + _PEOPLE_BYTES * self.people
         )
 
+    @property
+    def _raising_bytes(self) -> int:
+        """The memory of the arrays for raising the resolution."""
+        return int(self.fine_pixels * _FINE_BYTES) + _DETAIL_BYTES if self.fine_pixels else 0
+
     def _detail_bytes(self) -> int:
         """Return the memory of raising the resolution: arrays, and a second set of decoders."""
-        if not self.fine_pixels:
-            return 0
-        return int(self.fine_pixels * _FINE_BYTES) + _DETAIL_BYTES + self.source_pixels * DECODER_BYTES
+        return self._raising_bytes + self.source_pixels * DECODER_BYTES if self.fine_pixels else 0
 
     def network_tflop(self, lengths: Sequence[int]) -> float:
         """Return the operations of the network for chunks of these lengths, in 1e12."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 import cv2
 import numpy as np
@@ -107,6 +108,10 @@ class UndistortionMap:
         return cv2.remap(pixels, self.x, self.y, cv2.INTER_NEAREST if nearest else cv2.INTER_LINEAR)
 
 
+_maps: WeakValueDictionary[object, UndistortionMap] = WeakValueDictionary()
+"""Maps in use, by what determines them: readers of the same pictures share them."""
+
+
 def undistortion_map(
     camera: "ViewCamera | None", original: tuple[int, int], size: tuple[int, int] | None = None
 ) -> UndistortionMap | None:
@@ -115,12 +120,16 @@ def undistortion_map(
         return None
     height, width = size or original
     intrinsics = resize_intrinsics(camera.intrinsics, width / original[1], height / original[0])
-    strips = [
-        _map_rows(intrinsics, camera.distortion, range(row, min(row + _STRIP_ROWS, height)), (height, width))
-        for row in range(0, height, _STRIP_ROWS)
-    ]
-    x, y, visible = (torch.cat(parts) for parts in zip(*strips, strict=True))
-    return UndistortionMap(x.numpy(), y.numpy(), visible.numpy())
+    key = tuple(intrinsics.flatten().tolist()), camera.distortion, height, width
+    found = _maps.get(key)
+    if found is None:
+        strips = [
+            _map_rows(intrinsics, camera.distortion, range(row, min(row + _STRIP_ROWS, height)), (height, width))
+            for row in range(0, height, _STRIP_ROWS)
+        ]
+        x, y, visible = (torch.cat(parts) for parts in zip(*strips, strict=True))
+        found = _maps[key] = UndistortionMap(x.numpy(), y.numpy(), visible.numpy())
+    return found
 
 
 def _map_rows(

@@ -89,6 +89,12 @@ def test_the_default_chunk_is_the_longest_that_fits_up_to_a_maximum(fitting: int
     assert (max(chunk.length for chunk in chunks), warnings) == (chosen, [])
 
 
+def test_finer_depth_on_a_gpu_takes_arrays_by_its_pixels_and_some_of_any_size() -> None:
+    finer = [replace(forecast(10.0), fine_size=size).peak_bytes(4) for size in ((140, 140), (280, 280))]
+    arrays = 280 * 2 * 140 * 140
+    assert [peak - forecast(10.0).peak_bytes(4) for peak in finer] == [180e6 + arrays, 180e6 + 4 * arrays]
+
+
 def test_chunks_that_cannot_fit_are_refused_under_a_limit_of_the_user_and_else_a_warning():
     tight = MemoryLimit(num_bytes=2000, is_strict=True)
     with pytest.raises(MemoryBudgetError, match="chunks of 4 instants of 2 views at 140 px need about") as refused:

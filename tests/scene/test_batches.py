@@ -1,5 +1,6 @@
 """Pixels of a batch agree with its pixel transforms: resized, padded, undistorted and masked."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -216,6 +217,10 @@ def test_undistortion_at_a_smaller_size_is_that_of_the_original_frame(tmp_path: 
     expected = cv2.resize(whole.remap(original), small[::-1], interpolation=cv2.INTER_AREA)
     found = first_picture(read(scene, WIDTH // 4, multiple=1), 0)
     assert np.abs(255 * found - expected[..., 1]).mean() < 3  # levels, of noise
+    # Readers of the same pictures share a map; a turned camera changes none.
+    camera = replace(scene.views[0].camera, world_to_camera=torch.eye(4).double())
+    assert undistortion_map(camera, size) is whole
+    assert undistortion_map(camera, small) is not whole
 
 
 @pytest.mark.parametrize("distortion", [BROWN, WIDE], ids=["brown-conrady", "fisheye"])
