@@ -174,7 +174,7 @@ def rig_conditioning(name: str, truth: GroundTruth, views: int) -> Conditioning:
     ("cameras", "views"), [*product(("predicted", "known", "wrong"), (1, 3)), ("known, static background", 3)]
 )
 def test_refinement_stays_on_the_device(cameras: str, views: int) -> None:
-    """Nothing is copied to the CPU, and few values become Python numbers."""
+    """No map is copied to the CPU, and few values become Python numbers."""
     truth = sample_truth(SEEDS[:1], RIG)
     tested, images = bundled(), truth.images[:, :, :views]
     given = rig_conditioning(cameras, truth, views)
@@ -191,7 +191,7 @@ def test_refinement_stays_on_the_device(cameras: str, views: int) -> None:
         with counted_waits() as waits:
             shown = shown and [StaticDepth(*pair) for pair in shown]
             found = refinement_of(tested, RigOutput.of(own), *record, COLORS, shown).output.outputs[0]
-        assert waits["copies"] == 0
+        assert waits["bytes"] < 1000  # masks of tiles, whose boxes are found on the CPU
         assert waits["numbers"] + waits["sizes"] < 120  # two per pair of views and round of matching, and a few
         for name in ("world_to_camera", "intrinsics", "depth"):
             assert isinstance(getattr(found, name), FakeDeviceTensor), f"{name} is on the CPU"
