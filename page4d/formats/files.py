@@ -155,7 +155,9 @@ def _array(path: Path) -> NDArray[Any]:
     try:
         return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, OSError, EOFError):
-        raise DocumentError("it is not a NumPy array of numbers, or incomplete") from None
+        raise DocumentError(
+            "it is not a NumPy array of numbers (save K, R and T of Python objects with numpy.savez), or incomplete"
+        ) from None
 
 
 def _small_arrays(path: Path) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class RigFormat:
 CAMERA_MATRIX = "(?i:cm|(?:camera|intrinsics?)?_?(?:mtx|mat|matrix))"
 """Pattern of the keys of a camera matrix, besides single letters."""
 
+_LENS = f"[Kk]|fx|{CAMERA_MATRIX}"
 _FIRST = "(?i:0|1|l|left)"
 
 FORMATS = (
@@ -78,7 +79,7 @@ FORMATS = (
         "MATLAB objects",
         "",
         keys="([^/]+/)*<object>",
-        advice="save it in MATLAB as a struct: s = toStruct(cameraParams); save('calibration.mat', 's')",
+        advice="save it in MATLAB as a struct: s = toStruct(stereoParams); save('calibration.mat', 's')",
     ),
     RigFormat(
         "MATLAB",
@@ -118,7 +119,7 @@ FORMATS = (
         "ROS camera_info",
         "yaml_rigs",
         ("*calib*.npz", "*camera*.npz", "*intrinsic*.npz", "*stereo*.npz"),
-        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]|rvec",
+        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]s?|rvec",
         reader="read_single_cameras",
         lenses=True,
         is_single=True,
@@ -169,7 +170,7 @@ FORMATS = (
         "tables of cameras",
         "yaml_rigs",
         ("calibration*.json", "setting*.json"),
-        keys=rf"(cameras/)?[^/]+/([Kk]|{CAMERA_MATRIX}|intrinsics?/(#|[Kk]|{CAMERA_MATRIX}|fx)|fx)|cameras/[^/]+/intrinsics?",
+        keys=rf"(cameras/)?[^/]+/({_LENS}|intrinsics?/(#|{_LENS}))|cameras/[^/]+/intrinsics?|intrinsics?/[^/]+/(#|{_LENS})",
         reader="read_tables",
         lenses=True,
     ),

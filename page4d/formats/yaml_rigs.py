@@ -113,6 +113,8 @@ def read_single_cameras(
     Raises:
         InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
+    if isinstance(content, dict) and _number_of_matrices(content):
+        return read_tables(path, content, poses)
     files = content if isinstance(content, list) else [(path, content)]
     check_count(path, len(files))
     files = [(file, table if _is_whole(table, poses) else _with_partner(file, table)) for file, table in files]
@@ -143,7 +145,7 @@ _HALF = re.compile(r"(?i)^(in|ex)tri?(nsics?)?[ _.-]+|[ _.-]+(in|ex)tri?(nsics?)
 
 
 def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = True) -> Calibration:
-    """Read a table per camera, in a list or by name, at the top or below `cameras`, as many programs write them.
+    """Read a table per camera, in a list or by name, at the top or below `cameras`, or arrays of all cameras.
 
     Poses are R and T, or a matrix named as that of the world to the camera, or the reverse. Only the unit of CMU
     Panoptic Studio, with `panel` and `node`, is known. Cameras of a list without names are in the order of the views.
@@ -151,7 +153,7 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
     Raises:
         InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
-    given = content.get("cameras", content) if isinstance(content, dict) else content
+    given = _by_camera(content) if isinstance(content, dict) else content
     check_count(path, len(given))
     items = given.items() if isinstance(given, dict) else enumerate(given, start=1)
     tables = {str(key): _joined(table) for key, table in items if isinstance(table, dict)}
@@ -164,6 +166,8 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
         _single_camera(path, name, table, poses, _METRES_PER_CM if is_studio else 1.0)
         for name, table in zip(names, tables.values(), strict=True)
     )
+    if not cameras and isinstance(content, dict) and _lens_numbers(_lowered(content)) is not None:
+        return read_single_cameras(path, content, poses)
     if not cameras:
         raise unreadable(path, "none of its tables has a camera matrix")
     plain = [name for name, table in zip(names, tables.values(), strict=True) if not _find(table, _DISTORTION)]
@@ -175,6 +179,37 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
         unnamed=unnamed,
         notices=undistorted(path.name, plain),
     )
+
+
+def _by_camera(content: dict[str, Any]) -> dict[str, Any] | list[Any]:
+    """Return the tables of a document; lenses and poses may also be apart, by name, or stacked in arrays."""
+    lenses, poses = (content.get(key, content.get(f"{key}s")) for key in ("intrinsic", "extrinsic"))
+    if isinstance(lenses, dict) and isinstance(poses, dict) and {*lenses} & {*poses}:
+        return {name: {"intrinsic": lens, "extrinsic": poses.get(name)} for name, lens in lenses.items()}
+    number = _number_of_matrices(content)
+    if not number:
+        cameras: dict[str, Any] | list[Any] = content.get("cameras", content)
+        return cameras
+    # What is not one array per camera, such as a size, is common.
+    stacked = {
+        key: value
+        for key, value in content.items()
+        if isinstance(value, list) and len(value) == number and (isinstance(value[0], list) or key.lower() in _IDS)
+    }
+    common = {key: value for key, value in content.items() if key not in stacked}
+    rows = [{key: value[place] for key, value in stacked.items()} for place in range(number)]
+    names = [next((str(value) for key, value in row.items() if key.lower() in _IDS), None) for row in rows]
+    return [common | row | ({} if name is None else {"name": name}) for name, row in zip(names, rows, strict=True)]
+
+
+_IDS = frozenset({"ids", "names", "camera_ids", "camera_names", "cam_ids", "cam_names"})
+
+
+def _number_of_matrices(content: Mapping[str, Any]) -> int:
+    """Return the number of camera matrices of an array [N, 3, 3]; 0 for a single one."""
+    given = _lens_numbers(_lowered(content))
+    is_stack = isinstance(given, list) and all(isinstance(item, list) and len(item) == 3 for item in given)
+    return len(given) if is_stack and all(isinstance(row, list) for item in given for row in item) else 0
 
 
 _METRES_PER_CM = 0.01
@@ -281,7 +316,7 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), unnamed=True, notices=notices)
 
 
-_LENS = re.compile(f"{CAMERA_MATRIX}|(?i:k)")
+_LENS = re.compile(f"{CAMERA_MATRIX}|(?i:ks?)")
 _DISTORTION = re.compile(r"(?i:d|dist(?!ance|\w*(?:model|type))\w*?)")
 _ROTATION = re.compile("(?i:r|rot(ation)?(_?(matrix|mat|vector|vec))?|rmat|rvec)")
 _TRANSLATION = re.compile("(?i:t|trans(lation)?(_?(matrix|vector|vec))?|tvec)")

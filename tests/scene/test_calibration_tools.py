@@ -305,6 +305,28 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
                 assert camera.distortion is not None
                 assert camera.distortion.coefficients[:4] == true.coefficients
                 assert camera.image_size == true.size
+    apart = {"intrinsics": dict(zip(names, lenses, strict=True)),
+             "extrinsics": dict(zip(names, poses["RT"], strict=True))}  # fmt: skip
+    common = {"Ks": np.array([lens["matrix"] for lens in lenses]), "size": np.array([640, 480]),
+              "dist": np.array([lens["distortions"] for lens in lenses]),
+              "extrinsics": np.array([camera.world_to_camera[:3] for camera in rig])}  # fmt: skip
+    parts = {"K": common["Ks"], "D": common["dist"], "R": np.array([camera.rotation for camera in rig]),
+             "T": np.array([camera.translation[:, None] for camera in rig])}  # fmt: skip
+    files = [tmp_path / f"{index}.npz" for index in range(3)]
+    for file, arrays in zip(files, (common, common | {"ids": np.array(names)}, parts), strict=True):
+        np.savez(file, **arrays)
+    path.write_text(json.dumps(apart))
+    for file in (path, *files):
+        calibration = read_calibration(file)
+        assert calibration.unnamed == (file in (files[0], files[2]))
+        assert list(calibration.names) == (["1", "2", "3"] if calibration.unnamed else names)
+        for camera, true in zip(calibration.cameras, rig, strict=True):
+            np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+            np.testing.assert_allclose(camera.intrinsics, true.intrinsics, atol=1e-12)
+            assert camera.distortion is not None
+            assert camera.distortion.coefficients[:4] == true.coefficients
+    path.write_text(json.dumps({"intrinsics": K.tolist(), "distortion": [-0.1, 0.02, 0.0, 0.0, 0.0]}))
+    assert read_lenses(path).names == ("rig",)
     shelf = {
         "R": np.eye(3).tolist(),
         "T": [[1], [2], [3]],
@@ -514,7 +536,7 @@ def test_cameras_with_centred_lenses_are_camera_to_world(kind: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ("array", "message"),
     [(np.zeros((3, 15)), r"its shape is \(3, 15\), expected \(views, 17\)"),
-     (np.array([None]), "it is not a NumPy array of numbers, or incomplete")],
+     (np.array([None]), r"it is not a NumPy array of numbers \(save K, R and T of Python objects with numpy")],
 )  # fmt: skip
 def test_other_arrays_are_refused(array: np.ndarray, message: str, tmp_path: Path) -> None:
     np.save(tmp_path / "poses_bounds.npy", array, allow_pickle=True)
