@@ -26,6 +26,9 @@ MAX_VIEWS = 256
 
 PI3_DEPTH_STEP = 0.03
 PI3_NORMAL_ANGLE_DEG = 5.0
+_MIN_LENGTH = 1e-12
+_STRIP_ROWS = 64
+"""Rows of a map that are filtered together: those of whole maps do not stay in the cache of a core."""
 
 
 def merged_cloud(instant: Predictions, options: PointOptions | None = None, seed: int = 0) -> PointCloud:
@@ -172,22 +175,38 @@ def surface_mask(
     points, so that a tilted plane has the same at every resolution. Invalid neighbours do not count, and a pixel
     without a neighbour on an axis passes there.
     """
+    strips, height = [], len(valid)
+    for start in range(0, height, _STRIP_ROWS):
+        first, last = max(0, start - 1), min(height, start + _STRIP_ROWS + 1)
+        found = _surface_mask(points[first:last].movedim(-1, 0), valid[first:last], edge_angle_deg)
+        strips.append(found[start - first :][:_STRIP_ROWS])
+    return torch.cat(strips)
+
+
+def _surface_mask(
+    points: Float[Tensor, "3 H W"], valid: Bool[Tensor, "H W"], edge_angle_deg: float
+) -> Bool[Tensor, "H W"]:
     steepest = math.tan(math.radians(edge_angle_deg))
-    points = torch.where(valid[..., None], points, torch.ones_like(points))
-    rays = torch.nn.functional.normalize(points, dim=-1)
+    points = torch.where(valid, points, 1.0).contiguous()
+    rays = points / _length(points)
     keep = valid
-    for axis in (0, 1):
-        steps = points.shape[axis] - 1
-        here, there = (slice(0, steps), slice(1, None))
-        first, second = (here, there) if axis == 0 else ((slice(None), here), (slice(None), there))
-        step = points[second] - points[first]
-        ray = torch.nn.functional.normalize(rays[first] + rays[second], dim=-1)
-        along = (step * ray).sum(-1, keepdim=True)
-        across = (step - along * ray).norm(dim=-1)
-        smooth = along[..., 0].abs() <= steepest * across
-        counts = valid[first] & valid[second]
+    for axis, steps in enumerate(side - 1 for side in valid.shape):
+        (before, after), (first, second), (here, there) = (
+            (maps.narrow(dim, 0, steps), maps.narrow(dim, 1, steps))
+            for maps, dim in ((points, axis + 1), (rays, axis + 1), (valid, axis))
+        )
+        step, ray = after - before, first + second
+        ray /= _length(ray)
+        along = (step * ray).sum(dim=0)
+        smooth = along.abs() <= steepest * _length(step - along * ray)
+        counts = here & there
         keep = keep & (_on_either_side(smooth & counts, axis) | ~_on_either_side(counts, axis))
     return keep
+
+
+def _length(vectors: Float[Tensor, "3 H W"]) -> Float[Tensor, "H W"]:
+    """Return the lengths of vectors, at least a tiny number."""
+    return vectors.square().sum(dim=0).sqrt_().clamp_(min=_MIN_LENGTH)
 
 
 def _on_either_side(steps: Bool[Tensor, "H W"], axis: int) -> Bool[Tensor, "H W"]:
