@@ -5,9 +5,9 @@
 
 `--run`, which may be repeated, has the arguments of `page4d reconstruct` without `--out`. Every run is a process of
 its own with an empty cache but for models and compiled kernels, which an earlier run makes. Prints the medians, their
-ratios to those of the first checkout, and the seconds of the stages. `--table` prints those per instant by number of
-views and size, of synthetic captures with known cameras. Set OMP_NUM_THREADS=1 on a busy machine: waiting threads
-take CPU time.
+ratios to those of the first checkout, and the seconds of the stages. `--table` prints CPU seconds per instant by
+number of views and size, of synthetic captures with known cameras, on one thread. Set OMP_NUM_THREADS=1 on a busy
+machine: waiting threads take CPU time.
 """
 
 import argparse
@@ -27,34 +27,40 @@ TABLE = [(views, 512) for views in (2, 4, 8, 16)] + [(4, 256), (4, 1024)]
 
 INSTANTS = 6
 STAGES = ("decode", "predict", "refine", "clean", "detail", "write")
+_ON_CPU_TIME = "import time; time.perf_counter = time.process_time; from page4d_cli.__main__ import start; start()"
+"""Program that times stages in CPU seconds: of one chunk, whose stages follow each other, they do not overlap."""
 
 
-def command_of(checkout: Path, *words: str) -> tuple[list[str], dict[str, str]]:
-    """Return the command line of page4d in a checkout, and its environment."""
+def command_of(checkout: Path, *words: str, cpu_time: bool = False) -> tuple[list[str], dict[str, str]]:
+    """Return the command line of page4d in a checkout, and its environment; with `cpu_time` stages are timed so."""
     # -P: a checkout in the current folder must not come first.
-    return [sys.executable, "-P", "-m", "page4d_cli", *words, "-q"], {**os.environ, "PYTHONPATH": str(checkout)}
+    program = ("-c", _ON_CPU_TIME) if cpu_time else ("-m", "page4d_cli")
+    return [sys.executable, "-P", *program, *words, "-q"], {**os.environ, "PYTHONPATH": str(checkout)}
 
 
-def measure(checkout: Path, run: str) -> tuple[dict[str, float], dict[str, float]]:
-    """Return CPU seconds, seconds and peak memory in GB of one run, and the seconds of its stages."""
+def measure(checkout: Path, run: str, *, cpu_time: bool = False) -> tuple[dict[str, float], dict[str, float]]:
+    """Return CPU seconds, seconds, and peak memory in GB, also as forecast, of one run, and seconds of its stages."""
     with tempfile.TemporaryDirectory() as folder:
         out, cache = Path(folder, "out"), Path(folder, "page4d")
         cache.mkdir()
         for kept in filter(Path.exists, (CACHE / name for name in KEPT)):
             (cache / kept.name).symlink_to(kept)
-        command, environment = command_of(checkout, "reconstruct", *shlex.split(run), "--out", str(out))
+        words = ("reconstruct", *shlex.split(run), "--out", str(out))
+        command, environment = command_of(checkout, *words, cpu_time=cpu_time)
         begin = os.times()
         with subprocess.Popen(command, env={**environment, "XDG_CACHE_HOME": folder}) as process:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
             raise SystemExit(f"{checkout}: {shlex.join(command)} ended with {process.returncode}")
+        record = json.loads((out / "run.json").read_text())
         found = {
             "CPU s": usage.ru_utime + usage.ru_stime,
             "s": os.times().elapsed - begin.elapsed,
             "peak GB": usage.ru_maxrss * 1024 / 1e9,
+            "forecast GB": record["predicted_peak_memory_bytes"] / 1e9,
         }
-        return found, json.loads((out / "run.json").read_text())["timings"]
+        return found, record["timings"]
 
 
 def medians(rows: list[dict[str, float]]) -> dict[str, float]:
@@ -76,9 +82,10 @@ def compare(checkouts: list[Path], run: str, repeats: int) -> None:
 
 
 def print_table(checkout: Path) -> None:
-    """Print the table of docs/performance.md: seconds of the stages per instant."""
-    print(f"| views | long side (px) | {' | '.join(STAGES)} | CPU s, whole run | peak GB |")
-    print("|---" * (4 + len(STAGES)) + "|")
+    """Print the table of docs/performance.md."""
+    os.environ["OMP_NUM_THREADS"] = "1"
+    print(f"| views | long side (px) | {' | '.join(STAGES)} | CPU s, whole run | peak GB | forecast GB |")
+    print("|---" * (5 + len(STAGES)) + "|")
     for number, (views, side) in enumerate([TABLE[0], *TABLE]):
         with tempfile.TemporaryDirectory() as folder:
             size = f"{side}x{side * 3 // 4}"
@@ -86,11 +93,12 @@ def print_table(checkout: Path) -> None:
             command, environment = command_of(checkout, "synthesize", "--out", f"{folder}/scene", *shape)
             subprocess.run(command, env=environment, check=True)
             cameras = f"--calibration {folder}/scene/truth/cameras.json --depth-size {side}"
-            found, stages = measure(checkout, f"{folder}/scene {cameras} --no-check --no-preview")
-        seconds = " | ".join(f"{stages.get(stage, 0.0) / INSTANTS:.2f}" for stage in STAGES)
+            found, stages = measure(checkout, f"{folder}/scene {cameras} --no-check --no-preview", cpu_time=True)
         if number == 0:  # it compiled the kernels
             continue
-        print(f"| {views} | {side} | {seconds} | {found['CPU s']:.0f} | {found['peak GB']:.2f} |", flush=True)
+        shares = " | ".join(f"{stages.get(stage, 0.0) / INSTANTS:.2f}" for stage in STAGES)
+        whole = f"{found['CPU s']:.0f} | {found['peak GB']:.2f} | {found['forecast GB']:.2f}"
+        print(f"| {views} | {side} | {shares} | {whole} |", flush=True)
 
 
 def main() -> None:
