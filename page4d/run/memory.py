@@ -195,14 +195,18 @@ _FINE_BACKGROUND_S, _FINE_INSTANT_S = 2e-6, 1.5e-6
 _FINE_VIEW_S = 0.09
 """Seconds per view and instant, of any size: most operations on small regions take as long as their start."""
 
-_DETAIL_BYTES = 180_000_000
-"""Memory for raising the resolution whose size does not depend on the capture."""
+_DETAIL_BYTES = 310_000_000
+"""Memory for raising the resolution whose size does not depend on the capture, with the compilation of its kernels,
+which the first run takes."""
 
 _PEOPLE_BYTES = 90_000_000
 """Memory of the pose model, which stays loaded."""
 
 _DESCRIPTOR_BYTES, _DESCRIPTOR_IMAGE_BYTES = 180_000_000, 4_000_000
 """Memory of the descriptors of a chunk, of any size, and per image: measured with 4 to 128 images."""
+
+_KERNEL_BYTES = 120_000_000
+"""Memory of Numba and of the machine code of the kernels, which are loaded when they are first needed."""
 
 _FLOW_BYTES = 420
 """Bytes per pixel whose flow is measured: pictures and flow of two instants, and displacements."""
@@ -324,6 +328,7 @@ class Forecast:
             + self._detail_bytes()
             + self.flow_pixels * _FLOW_BYTES
             + _PEOPLE_BYTES * self.people
+            + _KERNEL_BYTES * (self.cost is not None)
         )
 
     @property

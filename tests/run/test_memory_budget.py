@@ -168,6 +168,43 @@ def test_the_memory_of_64_views_with_measured_depth_is_predicted(preview: bool, 
     assert 645e6 + process_bytes(extent, 0, 0, preview=preview, is_only=True) == pytest.approx(peak, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("views", "size", "length", "times", "source_pixels", "fine_size", "has_people", "peak"),
+    [
+        (2, (96, 128), 6, 6, 2 * 384 * 512, (384, 512), False, 1.49e9),  # with the compilation of the kernels
+        (4, (96, 128), 6, 6, 4 * 384 * 512, (384, 512), False, 1.39e9),
+        (8, (96, 128), 6, 6, 8 * 384 * 512, (384, 512), False, 1.92e9),
+        (4, (128, 80), 7, 16, 4_180_000, (512, 290), True, 1.97e9),  # samples/gym, with previews
+        (4, (72, 128), 8, 24, 7_350_000, (288, 512), True, 1.97e9),  # samples/office, with previews
+    ],
+)
+def test_the_memory_of_calibrated_runs_is_predicted(
+    views: int,
+    size: tuple[int, int],
+    length: int,
+    times: int,
+    source_pixels: int,
+    fine_size: tuple[int, int],
+    has_people: bool,
+    peak: float,
+) -> None:
+    """Peaks of processes that had 580 MB in use at first; the network took 417 bytes per pixel."""
+    found = Forecast(
+        views=views,
+        size=size,
+        device=CPU,
+        used_bytes=580_000_000,
+        cost=PerPixel(config=TINY, device=CPU, per_pixel=417),
+        source_pixels=source_pixels,
+        preview=has_people,
+        num_times=times,
+        fine_size=fine_size,
+        people=has_people,
+        descriptors=True,
+    )
+    assert peak <= found.peak_bytes(length) <= 1.3 * peak
+
+
 def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("page4d.run.plan.used_bytes", lambda _: 0)
     scene, out = CAPTURE.scene(), tmp_path / "out"
