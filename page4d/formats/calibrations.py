@@ -123,7 +123,7 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
         # As the views, which may be paired with them in order.
         paths = sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
         files = [path for path in paths if is_calibration_name(path) and path.is_file()]
-        lenses = [path for path in paths if path.name.lower().startswith("intr") and path.is_dir()]
+        lenses = [path for path in paths if re.match("intr(i|[^a-z]|$)", path.name.lower()) and path.is_dir()]
     except OSError as error:
         raise unreadable(folder, (error.strerror or "it cannot be opened").lower()) from None
     if lenses and not files:

@@ -128,7 +128,7 @@ FORMATS = (
     RigFormat(
         "OpenCV YAML",
         "opencv_yaml",
-        ("*.yml", "*.yaml", "intr*.json", "extr*.json", "intr*.xml", "extr*.xml"),
+        ("*.yml", "*.yaml", "intr[i_]*.json", "extr[i_]*.json", "intr[i_]*.xml", "extr[i_]*.xml"),
         keys=r"(K|R|Rot|T)_.+",
         lenses=True,
         written=CalibrationFormat.OPENCV,
@@ -169,7 +169,7 @@ FORMATS = (
     RigFormat(
         "tables of cameras",
         "yaml_rigs",
-        ("calibration*.json", "setting*.json"),
+        ("calibration*.json", "setting[0-9]*.json"),
         keys=rf"(cameras/)?[^/]+/({_LENS}|intrinsics?/(#|{_LENS}))|cameras/[^/]+/intrinsics?|intrinsics?/[^/]+/(#|{_LENS})",
         reader="read_tables",
         lenses=True,

@@ -36,6 +36,7 @@ def test_views_are_in_natural_order(tmp_path: Path) -> None:
 
 
 def test_other_entries_are_ignored_with_a_reason(tmp_path: Path) -> None:
+    touch(tmp_path, "introduction.xml", "intro.json", "settings.json", "intr_1.xml", "setting3.json", "calib.npz")
     touch(tmp_path, "cam1.mp4", ".cam2.mp4", "notes.txt", "Calib.toml", "x.qca.txt", "transforms.json", "sync.json")
     touch(
         tmp_path,
@@ -49,13 +50,16 @@ def test_other_entries_are_ignored_with_a_reason(tmp_path: Path) -> None:
     assert names(tmp_path) == ["cam1"]
     found = ignored(tmp_path)
     assert found["ignored .cam2.mp4: hidden"] is Level.INFO
-    assert found["ignored notes.txt: not a video"] is Level.INFO
+    others = ("intro.json", "introduction.xml", "notes.txt", "settings.json")
+    assert found[f"ignored {', '.join(others)}: not a video"] is Level.INFO
     assert found["ignored masks: masks, read with masks"] is Level.INFO
     assert found["ignored empty: a folder without images"] is Level.INFO
     assert found["ignored c.mp4: a folder without images"] is Level.WARNING
     (reported,) = (text for text in found if "possibly a calibration; pass calibration=FILE" in text)
     assert found[reported] is Level.WARNING
-    assert {"Calib.toml", "cameras.txt"} <= set(reported.removeprefix("ignored ").split(":")[0].split(", "))
+    assert {"Calib.toml", "cameras.txt", "intr_1.xml", "setting3.json", "calib.npz"} <= set(
+        reported.removeprefix("ignored ").split(":")[0].split(", ")
+    )
     (other,) = (one for one in discover(tmp_path, tmp_path / "cameras.txt").notices if "another" in one.text)
     assert other.level is Level.INFO
     assert "Calib.toml" in other.text
