@@ -157,8 +157,15 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
     check_count(path, len(given))
     items = given.items() if isinstance(given, dict) else enumerate(given, start=1)
     tables = {str(key): _joined(table) for key, table in items if isinstance(table, dict)}
-    tables = {key: table for key, table in tables.items() if _lens_numbers(table) is not None}
-    own = [str(table[name]) for table in tables.values() if (name := next(iter(_NAMES & {*table}), None))]
+    if isinstance(given, dict):  # others describe no camera
+        tables = {
+            key: table
+            for key, table in tables.items()
+            if _lens_numbers(table) is not None or _find(table, _ROTATION) is not None
+        }
+    own = [
+        str(table[name]) for table in tables.values() if (name := next((key for key in _NAMES if key in table), ""))
+    ]
     unnamed = not isinstance(given, dict) and len({*own}) < len(tables)
     names = [*tables] if isinstance(given, dict) or unnamed else own
     is_studio = bool(tables) and all({"panel", "node"} <= {*table} for table in tables.values())
@@ -213,7 +220,7 @@ def _number_of_matrices(content: Mapping[str, Any]) -> int:
 
 
 _METRES_PER_CM = 0.01
-_NAMES = frozenset({"name", "camera_name", "cam_name"})
+_NAMES = ("name", "camera_name", "cam_name")
 
 
 def _joined(table: Mapping[str, Any]) -> dict[str, Any]:

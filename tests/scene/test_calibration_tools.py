@@ -339,6 +339,10 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
     path.write_text(json.dumps({"0": shelf | {"p": [0.0, 0.0]}}))
     with pytest.raises(InputError, match=r"rig.json: camera 0: .*whose T is the position of the camera"):
         read_calibration(path)
+    for incomplete in ([named[0], poses["vector"][1]], {"a": nested[0], "2": poses["vector"][1], "unit": {"x": 1}}):
+        path.write_text(json.dumps(incomplete))
+        with pytest.raises(InputError, match=r"rig.json: camera 2: camera_matrix is missing"):
+            read_calibration(path)
     path.write_text(json.dumps({"cam1": {"K": np.eye(3).tolist(), "extrinsic": [1.0] * 9}}))
     with pytest.raises(InputError, match=r"rig.json: camera cam1: the pose has 9 numbers, expected 3x4 or 4x4"):
         read_calibration(path)
