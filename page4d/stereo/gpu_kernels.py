@@ -6,6 +6,7 @@ Triton, a part of PyTorch for GPUs, compiles them at their first call and keeps 
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -36,9 +37,10 @@ def aggregate(
     along_rows = images * columns, (rows, columns, rows * count * columns, columns, count * columns)
     for lines, (*sizes, step) in (along_columns, along_rows):
         for pixel_stride in (step, -step):
-            _add_messages[(lines,)](
-                total, score, penalty, -max_penalty, count, *sizes, pixel_stride, labels, num_warps=1
-            )
+            with torch.cuda.device(score.device):  # Triton starts kernels on the current one
+                _add_messages[(lines,)](
+                    total, score, penalty, -max_penalty, count, *sizes, pixel_stride, labels, num_warps=1
+                )
     return total
 
 
