@@ -195,7 +195,7 @@ _FINE_BACKGROUND_S, _FINE_INSTANT_S = 2e-6, 1.5e-6
 _FINE_VIEW_S = 0.09
 """Seconds per view and instant, of any size: most operations on small regions take as long as their start."""
 
-_DETAIL_BYTES = 310_000_000
+_DETAIL_BYTES = 260_000_000
 """Memory for raising the resolution whose size does not depend on the capture, with the compilation of its kernels,
 which the first run takes."""
 
@@ -211,7 +211,7 @@ _KERNEL_BYTES = 120_000_000
 _FLOW_BYTES = 420
 """Bytes per pixel whose flow is measured: pictures and flow of two instants, and displacements."""
 
-_FINE_BYTES = 280.0
+_FINE_BYTES = 330.0
 """Bytes per such pixel: background, pictures and maps of an instant, and the scores of a view's hypotheses."""
 
 

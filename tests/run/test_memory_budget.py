@@ -174,6 +174,7 @@ def test_the_memory_of_64_views_with_measured_depth_is_predicted(preview: bool, 
         (2, (96, 128), 6, 6, 2 * 384 * 512, (384, 512), False, 1.49e9),  # with the compilation of the kernels
         (4, (96, 128), 6, 6, 4 * 384 * 512, (384, 512), False, 1.39e9),
         (8, (96, 128), 6, 6, 8 * 384 * 512, (384, 512), False, 1.92e9),
+        (4, (96, 128), 6, 6, 4 * 768 * 1024, (768, 1024), False, 2.54e9),
         (4, (128, 80), 7, 16, 4_180_000, (512, 290), True, 1.97e9),  # samples/gym, with previews
         (4, (72, 128), 8, 24, 7_350_000, (288, 512), True, 1.97e9),  # samples/office, with previews
     ],
