@@ -208,6 +208,9 @@ _DESCRIPTOR_BYTES, _DESCRIPTOR_IMAGE_BYTES = 180_000_000, 4_000_000
 _KERNEL_BYTES = 120_000_000
 """Memory of Numba and of the machine code of the kernels, which are loaded when they are first needed."""
 
+_INSTANT_BYTES = 14_000
+"""Records of an instant, which stay in memory to the end of a run: measured with 18,000 instants of 4 views."""
+
 _FLOW_BYTES = 420
 """Bytes per pixel whose flow is measured: pictures and flow of two instants, and displacements."""
 
@@ -329,6 +332,7 @@ class Forecast:
             + self.flow_pixels * _FLOW_BYTES
             + _PEOPLE_BYTES * self.people
             + _KERNEL_BYTES * (self.cost is not None)
+            + _INSTANT_BYTES * (self.num_times or 0)
         )
 
     @property

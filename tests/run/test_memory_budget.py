@@ -206,6 +206,12 @@ def test_the_memory_of_calibrated_runs_is_predicted(
     assert peak <= found.peak_bytes(length) <= 1.3 * peak
 
 
+def test_the_memory_of_a_long_run_is_predicted() -> None:
+    """The peak of 18,000 instants of 4 views with measured depth; the opened scene takes 700 MB."""
+    found = Forecast(views=4, size=(96, 128), device=CPU, used_bytes=700_000_000, cost=None, num_times=18_000)
+    assert 1.097e9 <= found.peak_bytes(8) <= 1.3 * 1.097e9
+
+
 def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("page4d.run.plan.used_bytes", lambda _: 0)
     scene, out = CAPTURE.scene(), tmp_path / "out"
