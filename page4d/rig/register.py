@@ -399,7 +399,7 @@ class Assembly:
         assert self.placement is not None
         assert self.adjustment is not None
         unknown = [not self.lenses[view].is_known for view in self.placement.views]
-        factor = float(np.exp(self.adjustment.log_focal[unknown].mean()))
+        factor = float(np.exp(self.adjustment.log_focal[unknown].mean())) if any(unknown) else 1.0
         for view, lens in enumerate(self.lenses):
             if not lens.is_known:
                 matrix = lens.intrinsics.copy()

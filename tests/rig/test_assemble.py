@@ -297,6 +297,13 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
     assert float(rotation_angle_deg(turn[:3, :3], WORLD.relative_pose(0, 1)[0])) < 0.5
 
 
+def test_an_unknown_lens_keeps_its_start_where_only_known_ones_are_placed() -> None:
+    lenses = [*WORLD.lenses[:2], replace(WORLD.lenses[2], focal_source=FocalSource.UNKNOWN)]
+    records, cameras = assembled([*WORLD.people[:2], NOBODY], lenses, texture_alone=True).placed()
+    assert [camera is not None for camera in cameras] == [True, True, False]
+    assert [record.focal for record in records] == [FOCAL_PX] * 3
+
+
 def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_texture() -> None:
     tried: list[tuple[Evidence, tuple[int, int]]] = []
 
