@@ -47,6 +47,9 @@ MAX_BEYOND = 0.97
 """The same of an offset beyond the search, unless the motion of both views repeats itself after the time between the
 two: steps on a treadmill reach 0.96 elsewhere."""
 
+MAX_OF_FEW = 1.2
+"""The same of half as many common instants: wrong offsets of so few score up to 0.5, right ones 0.6 to 0.95."""
+
 MAX_CHANGE = 0.3
 """Change of a pose, as a share of its motion, below which it repeats: up to 0.3 in simulated exercises whose tempo
 and sway vary, 0.3 to 0.6 on a treadmill, more in walks."""
@@ -121,18 +124,24 @@ class PairCurve:
             self.score(offset)
 
     def beyond(self, best: int) -> Iterator[int]:
-        """Return coarse offsets beyond the search with many common instants, or where the motion repeats itself."""
+        """Return coarse offsets beyond the search with enough common instants, or where the motion repeats itself."""
         last = max((int(one.instants[-1]) for people in self._people for one in people.tracklets), default=0)
         for sign in (-1, 1):
-            has_many = True
+            has_enough = True
             for number in range(self.max_offset // self.step + 1, (last - MIN_COMMON) // self.step):
                 offset = sign * number * self.step
                 repeats = self.repeats(offset - best)
-                if has_many or repeats:
+                if has_enough or repeats:
                     self.score(offset)
-                    has_many = has_many and self.common[offset] >= MIN_WEAK_COMMON
-                if has_many or repeats:
+                    has_enough = has_enough and self.common[offset] >= MIN_WEAK_COMMON // 2
+                if has_enough or repeats:
                     yield offset
+
+    def limit(self, offset: int, best: int) -> float:
+        """Return the score of an offset beyond the search, as a share of that of `best`, which makes it ambiguous."""
+        if self.repeats(offset - best):
+            return MAX_SECOND
+        return MAX_BEYOND if self.common[offset] >= MIN_WEAK_COMMON else MAX_OF_FEW
 
     def evidence(self) -> PairEvidence:
         """Return by how much scores exceed the median, which people reach at wrong offsets, at all offsets.
@@ -473,7 +482,7 @@ def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offs
             (curve, int(ahead[curve.views[1]] - ahead[curve.views[0]])) for curve in curves if view in curve.views
         ]
         curve, offset = max(found, key=lambda one: one[0].score(one[1]))
-        limits = {one: MAX_SECOND if curve.repeats(one - offset) else MAX_BEYOND for one in curve.beyond(offset)}
+        limits = {one: curve.limit(one, offset) for one in curve.beyond(offset)}
         if not limits:
             continue
         other = max(limits, key=lambda one: curve.score(one) / limits[one])

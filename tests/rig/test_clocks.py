@@ -1,5 +1,6 @@
 """Clocks from people: offsets between instants are found, and ambiguous ones are refused."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -51,6 +52,23 @@ def test_motion_that_repeats_beyond_the_search_is_ambiguous(num_instants: int) -
     lenses = [camera.lens for camera in cameras]
     with pytest.raises(InputError, match=r"no clear offset \(score .* 50 frames from there"):
         estimate_clocks(("cam01", "cam02"), people, lenses, max_offset=30)
+
+
+@pytest.mark.parametrize(("common", "score", "is_refused"), [(50, 0.9, True), (50, 0.6, False), (100, 0.6, True)])
+def test_an_offset_beyond_the_search_that_fits_better_is_an_error(
+    common: int, score: float, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def scored(curve: PairCurve, offset: int) -> float:
+        curve.common[offset] = common
+        return {9: 0.54, -68: score}.get(offset, 0.3)
+
+    monkeypatch.setattr(PairCurve, "score", scored)
+    rng = np.random.default_rng(4)
+    cameras = ring(2, rng)
+    people = observe(cameras, [Walk.random(rng)], rng, num_instants=129)
+    curve = PairCurve(people, [camera.lens for camera in cameras], (0, 1), step=1)
+    with pytest.raises(InputError, match="77 frames from there") if is_refused else nullcontext():
+        clocks._check_beyond(("cam01", "cam02"), [curve], np.array([0, 9]))
 
 
 def test_views_without_people_are_named() -> None:
