@@ -298,7 +298,7 @@ class NormalEquations:
         sigma = depth.new_tensor(sigmas, dtype=torch.float64).expand(len(targets), -1).clone()
         sigma[0, _POSE] = 0
         self.free = sigma > 0
-        self._is_fixed = not bool(self.free[:, :_SCALE].any())
+        self._is_fixed = not any(sigmas[:_SCALE])
         parameters = torch.arange(_SCALE if self._is_fixed else 0, _CAMERA_PARAMETERS, device=depth.device)
         images = own if self._is_fixed else torch.cat([own, targets], dim=1)
         self.columns = (images[..., None] * _CAMERA_PARAMETERS + parameters).flatten(1)
