@@ -195,9 +195,9 @@ _FINE_BACKGROUND_S, _FINE_INSTANT_S = 2e-6, 1.5e-6
 _FINE_VIEW_S = 0.09
 """Seconds per view and instant, of any size: most operations on small regions take as long as their start."""
 
-_DETAIL_BYTES = 260_000_000
-"""Memory for raising the resolution whose size does not depend on the capture, with the compilation of its kernels,
-which the first run takes."""
+_DETAIL_BYTES, _COMPILING_BYTES = 180_000_000, 80_000_000
+"""Memory for raising the resolution whose size does not depend on the capture, and for the compilation of its kernels
+on a CPU, which the first run takes."""
 
 _PEOPLE_BYTES = 90_000_000
 """Memory of the pose model, which stays loaded."""
@@ -341,8 +341,9 @@ class Forecast:
         return int(self.fine_pixels * _FINE_BYTES) + _DETAIL_BYTES if self.fine_pixels else 0
 
     def _detail_bytes(self) -> int:
-        """Return the memory of raising the resolution: arrays, and a second set of decoders."""
-        return self._raising_bytes + self.source_pixels * DECODER_BYTES if self.fine_pixels else 0
+        """Return the memory of raising the resolution: arrays, compiled kernels, and a second set of decoders."""
+        decoders = self.source_pixels * DECODER_BYTES
+        return self._raising_bytes + _COMPILING_BYTES + decoders if self.fine_pixels else 0
 
     def network_tflop(self, lengths: Sequence[int]) -> float:
         """Return the operations of the network for chunks of these lengths, in 1e12."""

@@ -91,7 +91,7 @@ def test_the_default_chunk_is_the_longest_that_fits_up_to_a_maximum(fitting: int
 
 def test_finer_depth_on_a_gpu_takes_arrays_by_its_pixels_and_some_of_any_size() -> None:
     finer = [replace(forecast(10.0), fine_size=size).peak_bytes(4) for size in ((140, 140), (280, 280))]
-    arrays = 280 * 2 * 140 * 140
+    arrays = 330 * 2 * 140 * 140
     assert [peak - forecast(10.0).peak_bytes(4) for peak in finer] == [180e6 + arrays, 180e6 + 4 * arrays]
 
 
@@ -218,9 +218,10 @@ def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path,
     planned = replace(SETTINGS, chunk=None, check_calibration=False)
     with pytest.raises(InterruptedRunError):
         reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=planned, observer=StopAt(1))
-    again = replace(
-        planned, memory_bytes=process_bytes(Extent(times=4, views=2, size=(24, 32)), 0, 2 * 24 * 32, preview=False)
+    found = Forecast(
+        views=2, size=(24, 32), device=CPU, used_bytes=0, cost=None, num_times=9, source_pixels=2 * 24 * 32
     )
+    again = replace(planned, memory_bytes=found.peak_bytes(4))
     record = reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=again, existing=ExistingOutput.RESUME)
     assert [(chunk.start, chunk.stop) for chunk in record.chunks] == [(0, 5), (3, 9)]
     fresh = reconstruct(scene, TruthPredictor(CAPTURE), out=tmp_path / "fresh", settings=again)
