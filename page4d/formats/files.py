@@ -189,8 +189,8 @@ def _variables(path: Path) -> dict[str, Any]:
     return {name: _plain(value) for name, value in found.items() if not name.startswith("__")}
 
 
-MATLAB_OBJECT = "<object>"
-"""The key of an object, which only MATLAB can read."""
+_MATLAB_OBJECT = "<object>"
+"""The key of an object, which only MATLAB can read, in `page4d.formats.table`."""
 
 _MAX_NUMBERS = 4096
 
@@ -202,7 +202,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return value
     if isinstance(value, MatlabOpaque | MatlabObject):
-        return {MATLAB_OBJECT: None}
+        return {_MATLAB_OBJECT: None}
     array = np.asarray(value, object if isinstance(value, list) else None)
     if array.size > _MAX_NUMBERS or array.dtype.kind not in ("biufOU" if array.ndim else "biuf"):
         return None

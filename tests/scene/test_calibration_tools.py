@@ -19,6 +19,7 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError
 from page4d.formats import llff
 from page4d.formats.calibrations import read_calibration, read_lenses
+from page4d.formats.camera_model import Calibration
 from page4d.geometry.distortion import LensModel
 from page4d.rig.lens import lenses_of
 from page4d.run.calibration import _lens_footage
@@ -265,6 +266,16 @@ def test_files_of_single_cameras_are_a_calibration(keys: str, tmp_path: Path) ->
     assert [lens.world_to_camera.tolist() for lens in read_lenses(tmp_path).cameras] == [np.eye(4).tolist()] * 3
 
 
+def check_tables(calibration: Calibration, rig: list[RigCamera], names: list[str]) -> None:
+    """Check the cameras of a rig, of which unnamed ones are numbered."""
+    assert list(calibration.names) == (["1", "2", "3"] if calibration.unnamed else names)
+    for camera, true in zip(calibration.cameras, rig, strict=True):
+        np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+        np.testing.assert_allclose(camera.intrinsics, true.intrinsics, atol=1e-12)
+        assert camera.distortion is not None
+        assert camera.distortion.coefficients[:4] == true.coefficients
+
+
 def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
     rig = make_rig()
     lenses = [
@@ -298,13 +309,8 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
             path.write_text(json.dumps(content))
             calibration = read_calibration(path)
             assert calibration.unnamed == (content is flat)
-            assert list(calibration.names) == (["1", "2", "3"] if calibration.unnamed else names)
-            for camera, true in zip(calibration.cameras, rig, strict=True):
-                np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
-                np.testing.assert_allclose(camera.intrinsics, true.intrinsics, atol=1e-12)
-                assert camera.distortion is not None
-                assert camera.distortion.coefficients[:4] == true.coefficients
-                assert camera.image_size == true.size
+            check_tables(calibration, rig, names)
+            assert [camera.image_size for camera in calibration.cameras] == [true.size for true in rig]
     apart = {"intrinsics": dict(zip(names, lenses, strict=True)),
              "extrinsics": dict(zip(names, poses["RT"], strict=True))}  # fmt: skip
     common = {"Ks": np.array([lens["matrix"] for lens in lenses]), "size": np.array([640, 480]),
@@ -319,12 +325,7 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
     for file in (path, *files):
         calibration = read_calibration(file)
         assert calibration.unnamed == (file in (files[0], files[2]))
-        assert list(calibration.names) == (["1", "2", "3"] if calibration.unnamed else names)
-        for camera, true in zip(calibration.cameras, rig, strict=True):
-            np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
-            np.testing.assert_allclose(camera.intrinsics, true.intrinsics, atol=1e-12)
-            assert camera.distortion is not None
-            assert camera.distortion.coefficients[:4] == true.coefficients
+        check_tables(calibration, rig, names)
     path.write_text(json.dumps({"intrinsics": K.tolist(), "distortion": [-0.1, 0.02, 0.0, 0.0, 0.0]}))
     assert read_lenses(path).names == ("rig",)
     shelf = {
