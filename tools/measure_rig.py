@@ -301,7 +301,7 @@ def people_ring(count: int) -> tuple[Assembly, list[np.ndarray], float]:
     start = rig.lenses[0].intrinsics * [[1.4, 1, 1], [1, 1.4, 1], [1, 1, 1]]
     lenses = [Lens(intrinsics=start, image_size=lens.image_size) for lens in rig.lenses]
     names = tuple(f"cam{view:02}" for view in range(count))
-    found = Assembly(names=names, lenses=lenses, people=rig.people, texture=(), num_instants=rig.num_instants)
+    found = Assembly(names=names, lenses=lenses, people=rig.people, num_instants=rig.num_instants)
     begin = time.process_time()
     found.run()
     return found, [*rig.world_to_camera], time.process_time() - begin

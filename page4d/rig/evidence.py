@@ -33,7 +33,6 @@ from page4d.rig.texture import (
     extract_texture,
     match_near,
     match_textures,
-    undistorted_matches,
 )
 from page4d.rig.texture_pairs import GUIDE_BAND, determined_pair, may_be_determined, register_texture_pair
 from page4d.scene.records import Scene
@@ -216,6 +215,11 @@ class TextureSource:
         self.seconds[self.kind.value] = time.perf_counter() - begin
         return found
 
+    @property
+    def is_extracted(self) -> bool:
+        """Whether there are features already."""
+        return "views" in vars(self)
+
     def affinity(self) -> Float[Array, "V V"]:
         """Return the common texture of all pairs of views; 0 where matching is costly and has no prospect."""
         lenses = self.pixels.lenses
@@ -229,7 +233,7 @@ class TextureSource:
         if views not in self.matched:
             first, second = (self.views[view] for view in views)
             self.matched[views] = match_textures(first, second, lenses, self.method)
-        return undistorted_matches(replace(self.matched[views], tolerance=self.method.tolerance(lenses)), lenses)
+        return self.matched[views].through(lenses, self.method.tolerance(lenses))
 
     def near(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose) -> TextureMatches:
         """Return the matches near the epipolar lines of a pose; learned features are matched without it."""
@@ -240,8 +244,7 @@ class TextureSource:
 
     def registered(self, views: Pair, lenses: tuple[Lens, Lens]) -> PairPose:
         """Return the pose of a pair of views, with the reason if it is refused."""
-        matches = self.matches(views, lenses)
-        return register_texture_pair(matches, lenses, views, self.pixels.settings.seed, self.method)
+        return register_texture_pair(self.matches(views, lenses), views, self.pixels.settings.seed, self.method)
 
     def pair(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose | None = None) -> PairPose | None:
         """Return the best pose of a pair of views, or a given one, None unless texture determines it.
@@ -249,9 +252,9 @@ class TextureSource:
         A best pose is sought among more matches than those that a given one is compared with.
         """
         matches, seed = self.matches(views, lenses), self.pixels.settings.seed
-        if pose is None and self.finer is not None and may_be_determined(matches, lenses, seed):
+        if pose is None and self.finer is not None and may_be_determined(matches, seed):
             matches = self.finer.matches(views, lenses)
-        return determined_pair(matches, lenses, views, self.kind, seed, pose)
+        return determined_pair(matches, views, self.kind, seed, pose)
 
     @cached_property
     def finer(self) -> "TextureSource | None":

@@ -52,12 +52,6 @@ from page4d.rig.texture import TextureMatches, TextureMethod
 from page4d.rig.texture_pairs import GUIDE_BAND, guided_pair
 from page4d.scene.records import ViewCamera
 
-TexturePair = Callable[[Pair, tuple[Lens, Lens]], PairPose]
-"""Registers a pair of views from texture by one method."""
-
-GuidedMatches = Callable[[Pair, tuple[Lens, Lens], RelativePose], list[tuple[TextureMethod, TextureMatches]]]
-"""Matches the texture of a pair of views near the epipolar lines of a pose, by every method in use."""
-
 _ROUNDS = 8
 """Most rounds of pairs and adjustment for unknown lenses: a start value that is 50 % too large takes six."""
 
@@ -115,14 +109,16 @@ _MIN_HALF = 8
 """Instants per half below which stability is not measured."""
 
 
+_NOWHERE = Placement(views=(), world_to_camera=np.zeros((0, 4, 4)), pairs=())
+
+
 @dataclass(kw_only=True)
 class Assembly:
-    """Views with cameras or reasons, and all pairs that were tried. `people` and `texture` are the evidence.
-
-    `affinity` counts common texture per pair of views, to choose the pairs of large rigs.
+    """Views with cameras or reasons, and all pairs that were tried, from people and texture.
 
     With `texture_alone` unknown focal lengths are sought from texture alone, first as one, with `shares_focal`;
     otherwise people must determine them before texture. `bent` are the views whose distortion is estimated, too.
+    Cameras of `placement` count as soon as there is an `adjustment` of them.
 
     Views with `known` cameras keep these, and the others are placed in their world.
     """
@@ -130,10 +126,8 @@ class Assembly:
     names: tuple[str, ...]
     lenses: list[Lens]
     people: tuple[ViewPeople, ...] | None
-    texture: tuple[TexturePair, ...]
     num_instants: int
-    affinity: Callable[[], Float[Array, "V V"]] | None = None
-    guide: GuidedMatches | None = None
+    texture: Sequence[TextureSource] = ()
     texture_alone: bool = False
     shares_focal: bool = False
     bent: set[int] = field(default_factory=set)
@@ -141,7 +135,7 @@ class Assembly:
     seed: int = 0
     progress: StageProgress = no_progress
     pairs: dict[tuple[Pair, Evidence], PairPose] = field(default_factory=dict)
-    placement: Placement | None = None
+    placement: Placement = _NOWHERE
     adjustment: Adjustment | None = None
     reasons: dict[int, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -164,10 +158,12 @@ class Assembly:
         if self._bends():
             self._iterate()
         self._guide()
-        self._check_residuals()
-        self._check_pairs()
-        self._check_stability()
-        self._check_focals()
+        self._note_contradictions()
+        if self.adjustment is not None:
+            self._check_residuals(self.adjustment)
+            self._check_pairs(self.adjustment)
+            self._check_stability()
+            self._check_focals(self.adjustment)
 
     def _iterate(self) -> None:
         """Register pairs and adjust cameras until unknown focal lengths change no more."""
@@ -179,45 +175,44 @@ class Assembly:
             self._solve(tolerance)
             if self._texture_applies() and not self._people_suffice():
                 self._register_texture(tolerance)
-            if self._lens_change() < _SAME_FOCAL or number == _ROUNDS - 1:
+            found = self.adjustment
+            if found is None or self._lens_change(found) < _SAME_FOCAL or number == _ROUNDS - 1:
                 break
-            self._set_lenses()
+            self._set_lenses(found)
 
-    def _lens_change(self) -> float:
+    def _lens_change(self, found: Adjustment) -> float:
         """Return the largest change of magnification: of a focal length, or of k1 half a focal length off axis."""
-        if self.placement is None or self.adjustment is None:
-            return 0.0
         before = [self.lenses[view].estimated_k1 for view in self.placement.views]
-        return float(np.abs([self.adjustment.log_focal, (self.adjustment.k1 - before) / 4]).max())
+        return float(np.abs([found.log_focal, (found.k1 - before) / 4]).max())
 
     def _has_own_focals(self) -> bool:
         """Adjust a focal length for every view, from the common one; return whether pairs are to be found again."""
-        if self.placement is None or self.adjustment is None:
+        if self.adjustment is None:
             return False
-        self._set_lenses()
+        self._set_lenses(self.adjustment)
         self.shares_focal = False
         self.placement = replace(self.placement, world_to_camera=self.adjustment.world_to_camera)
-        self.adjustment = self._adjusted(merge_tracks(self.placement.pairs, self.num_instants))
-        if self.adjustment is None or self._lens_change() < _SAME_FOCAL:
+        self.adjustment = self._adjusted(self._tracks())
+        if self.adjustment is None or self._lens_change(self.adjustment) < _SAME_FOCAL:
             return False
-        self._set_lenses()
+        self._set_lenses(self.adjustment)
         return True
 
     def _bends(self) -> bool:
         """Adjust the distortion of the views of unknown lenses that show one; return whether there are any."""
-        if self.placement is None or self.adjustment is None:
-            return False
-        tracks = merge_tracks(self.placement.pairs, self.num_instants)
         unknown = {view for view in self.placement.views if not self.lenses[view].is_known}
-        found = self._adjusted(tracks, bent=unknown) if unknown else None
+        if self.adjustment is None or not unknown:
+            return False
+        tracks = self._tracks()
+        found = self._adjusted(tracks, bent=unknown)
         if found is None:
             return False
         shown = (found.k1_std < _K1_LIMIT) & (np.abs(found.k1) > _SIGNIFICANT * found.k1_std)
         self.bent = unknown & {view for view, is_shown in zip(self.placement.views, shown, strict=True) if is_shown}
-        if not self.bent or (adjustment := self._adjusted(tracks)) is None:
+        if not self.bent or (found := self._adjusted(tracks)) is None:
             return False
-        self.adjustment = adjustment
-        self._set_lenses()
+        self.adjustment = found
+        self._set_lenses(found)
         return True
 
     def _register_people(self) -> None:
@@ -264,7 +259,7 @@ class Assembly:
 
     def _people_suffice(self) -> bool:
         """Return whether people place all views, each in loops of pairs of which none contradicts the others."""
-        if self.people is None or self.placement is None or self.adjustment is None or not self._is_whole():
+        if self.people is None or self.adjustment is None or not self._is_whole():
             return False
         linked = [view for pair in self.placement.pairs for view in (pair.first, pair.second)]
         links = np.bincount(linked, minlength=len(self.names))
@@ -272,22 +267,20 @@ class Assembly:
 
     def _is_whole(self) -> bool:
         """Return whether all views are placed, by pairs of which none contradicts the others."""
-        placement = self.placement
-        if placement is None or self.adjustment is None or placement.dropped:
-            return False
-        return len(placement.views) == len(self.names)
+        is_free = self.adjustment is not None and not self.placement.dropped
+        return is_free and len(self.placement.views) == len(self.names)
 
     def _register_texture(self, tolerance: float) -> None:
         """Add pairs from texture, by one method after the other until all views are placed."""
         affinity = np.ones((len(self.names),) * 2)
-        if self.affinity is not None and len(self.names) >= _CHOSEN_BY_TEXTURE:
-            affinity = self.affinity()
+        if len(self.names) >= _CHOSEN_BY_TEXTURE:
+            affinity = self.texture[-1].affinity()
         wanted = [pair for pair in choose_pairs(affinity) if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
         from_people = self.cameras()
-        for method in self.texture:
+        for source in self.texture:
             for done, (first, second) in enumerate(wanted):
                 self.progress(done, len(wanted), "registering: pairs from texture")
-                found = method((first, second), (self.lenses[first], self.lenses[second]))
+                found = source.registered((first, second), (self.lenses[first], self.lenses[second]))
                 found = _agreeing(self._with_known_pose(found), from_people)
                 self.pairs[(first, second), found.evidence] = found
             for found in confirmed(list(self.pairs.values())):
@@ -303,39 +296,38 @@ class Assembly:
         the errors of matches that few pairs of views share, on `sports3` by 3 %.
         """
         before, first = self.adjustment, self.placement
-        if self.guide is None or before is None or first is None or len(first.views) < 3:
-            return
-        if not all(lens.is_known for lens in self.lenses):
+        if before is None or len(first.views) < 3 or not all(lens.is_known for lens in self.lenses):
             return
         sought: list[tuple[Pair, TextureMethod, TextureMatches]] = []
         near = self._near_pairs()
         for done, pair in enumerate(near):
             self.progress(done, len(near), "registering: matches near epipolar lines")
-            both, pose = self._relative(pair)
-            sought += [] if pose is None else [(pair, *matched) for matched in self.guide(pair, both, pose)]
-        used: dict[tuple[Pair, Evidence], PairPose] = {}
+            both, pose = (self.lenses[pair[0]], self.lenses[pair[1]]), self._relative_pose(pair)
+            # By every method whose features were extracted, else by the last one.
+            used = [source for source in self.texture if source.is_extracted] or self.texture[-1:]
+            sought += [(pair, source.method, source.near(pair, both, pose)) for source in used if pose is not None]
+        if not sought:
+            return
         for limit in _GUIDE_LIMITS:
             found = [
-                guided_pair(matches, both, pose, pair, method, limit)
+                guided_pair(matches, pose, pair, method, limit)
                 for pair, method, matches in sought
-                for both, pose in [self._relative(pair)]
-                if pose is not None
+                if (pose := self._relative_pose(pair)) is not None
             ]
-            used = {((one.first, one.second), one.evidence): one for one in found if one.is_accepted}
-            kept = [one for one in first.pairs if ((one.first, one.second), one.evidence) not in used]
-            dropped = [one for one in first.dropped if ((one[0].first, one[0].second), one[0].evidence) not in used]
+            guided = {((one.first, one.second), one.evidence): one for one in found if one.is_accepted}
+            kept = [one for one in first.pairs if ((one.first, one.second), one.evidence) not in guided]
+            dropped = [one for one in first.dropped if ((one[0].first, one[0].second), one[0].evidence) not in guided]
             self.placement = replace(
                 first,
-                pairs=(*kept, *used.values()),
+                pairs=(*kept, *guided.values()),
                 dropped=tuple(dropped),
                 world_to_camera=self.adjustment.world_to_camera if self.adjustment else first.world_to_camera,
             )
-            tracks = merge_tracks(self.placement.pairs, self.num_instants)
-            self.adjustment = self._adjusted(tracks, max(limit / 4, TEXTURE_SIGMA))
-            if not used or self.adjustment is None or _turns_deg(before, self.adjustment).max() > _GUIDE_TURN_DEG:
+            self.adjustment = self._adjusted(self._tracks(), max(limit / 4, TEXTURE_SIGMA))
+            if not guided or self.adjustment is None or _turns_deg(before, self.adjustment).max() > _GUIDE_TURN_DEG:
                 self.placement, self.adjustment = first, before
                 return
-        self.pairs |= used
+        self.pairs |= guided
 
     def _near_pairs(self) -> list[Pair]:
         """Return pairs of placed views whose texture may match: of large rigs, each view with the nearest ones."""
@@ -344,11 +336,10 @@ class Assembly:
             affinity[pair] = max(1 - self._axis_angle_deg(pair) / _TEXTURE_RANGE_DEG, 0.0)
         return list(choose_pairs(affinity))
 
-    def _relative(self, pair: Pair) -> tuple[tuple[Lens, Lens], RelativePose | None]:
-        """Return the lenses of two placed views and their relative pose, if they are apart."""
-        first, second = pair
+    def _relative_pose(self, pair: Pair) -> RelativePose | None:
+        """Return the relative pose of two placed views, if they are apart."""
         cameras = self.cameras()
-        return (self.lenses[first], self.lenses[second]), relative_pose_of(cameras[first], cameras[second])
+        return relative_pose_of(cameras[pair[0]], cameras[pair[1]])
 
     def _axis_angle_deg(self, pair: Pair) -> float:
         """Return the angle between the optical axes of two views; 0 unless both are placed."""
@@ -362,7 +353,7 @@ class Assembly:
     def cameras(self) -> dict[int, Float[Array, "4 4"]]:
         """Return `world_to_camera` of the views that are placed."""
         found = dict(self.known_poses)
-        if self.placement is not None and self.adjustment is not None:
+        if self.adjustment is not None:
             found |= zip(self.placement.views, self.adjustment.world_to_camera, strict=True)
         return {view: camera for view, camera in found.items() if view not in self.reasons}
 
@@ -371,18 +362,21 @@ class Assembly:
         return main_parts(len(self.names), [(pair.first, pair.second) for pair in self.accepted()], [*self.known])
 
     def _solve(self, tolerance: float) -> None:
-        self.placement = self.adjustment = None
+        self.placement, self.adjustment = _NOWHERE, None
         part = self._parts()[0]
         if len(part) < 2 or self.known.keys() >= {*part}:
             return
         self.placement = place(part, self.accepted(), self.lenses, tolerance, self.known_poses)
         if len(self.placement.views) >= 2 and not self.known.keys() >= {*self.placement.views}:
-            self.adjustment = self._adjusted(merge_tracks(self.placement.pairs, self.num_instants))
+            self.adjustment = self._adjusted(self._tracks())
+
+    def _tracks(self) -> Observations:
+        """Return the observations of the pairs in use."""
+        return merge_tracks(self.placement.pairs, self.num_instants)
 
     def _adjusted(
         self, tracks: Observations, texture_sigma: float = TEXTURE_SIGMA, bent: Collection[int] | None = None
     ) -> Adjustment | None:
-        assert self.placement is not None
         row = {view: index for index, view in enumerate(self.placement.views)}
         tracks = replace(tracks, view=np.array([row[int(view)] for view in tracks.view], np.int64))
         lenses = [self.lenses[view] for view in self.placement.views]
@@ -394,40 +388,36 @@ class Assembly:
         k1 = {row[view]: self.lenses[view].estimated_k1 for view in bent or self.bent if view in row}
         return adjust(poses, matrices, tracks, groups, k1=k1, fixed=fixed, texture_sigma=texture_sigma)
 
-    def _set_lenses(self) -> None:
+    def _set_lenses(self, found: Adjustment) -> None:
         """Take the estimated lenses; views that are not placed take the mean focal length of the others."""
-        assert self.placement is not None
-        assert self.adjustment is not None
         unknown = [not self.lenses[view].is_known for view in self.placement.views]
-        factor = float(np.exp(self.adjustment.log_focal[unknown].mean())) if any(unknown) else 1.0
+        factor = float(np.exp(found.log_focal[unknown].mean())) if any(unknown) else 1.0
         for view, lens in enumerate(self.lenses):
-            if not lens.is_known:
+            if view in self.placement.views:
+                self.lenses[view] = self._lens(view, found)
+            elif not lens.is_known:
                 matrix = lens.intrinsics.copy()
                 matrix[:2, :2] *= factor
-                is_placed = view in self.placement.views
-                self.lenses[view] = self._lens(view) if is_placed else replace(lens, intrinsics=matrix)
+                self.lenses[view] = replace(lens, intrinsics=matrix)
 
-    def _lens(self, view: int) -> Lens:
+    def _lens(self, view: int, found: Adjustment) -> Lens:
         """Return the adjusted lens of a placed view."""
-        assert self.placement is not None
-        assert self.adjustment is not None
         lens, row = self.lenses[view], self.placement.views.index(view)
-        return (
-            lens if lens.is_known else lens.estimated(self.adjustment.intrinsics[row], float(self.adjustment.k1[row]))
-        )
+        return lens if lens.is_known else lens.estimated(found.intrinsics[row], float(found.k1[row]))
 
-    def _check_residuals(self) -> None:
-        """Refuse cameras that fit far worse than the others, and report known ones and an uncertain focal length."""
+    def _note_contradictions(self) -> None:
+        """Report pairs of known cameras whose evidence shows another relative pose."""
         for pair in self.pairs.values():
             if {pair.first, pair.second} <= self.known.keys() and pair.reason.endswith(_FROM_CALIBRATION):
                 names = f"{self.names[pair.first]} and {self.names[pair.second]}"
                 self.notes.append(f"the calibration does not fit {names}: {pair.evidence} shows them {pair.reason}")
-        if self.placement is None or self.adjustment is None:
-            return
-        uncertain = float(self.adjustment.focal_std.max())
+
+    def _check_residuals(self, found: Adjustment) -> None:
+        """Refuse cameras that fit far worse than the others, and report known ones and an uncertain focal length."""
+        uncertain = float(found.focal_std.max())
         if uncertain > _FOCAL_LIMIT:
             self.notes.append(f"the focal length is uncertain by {uncertain:.0%}: give ⟨focal⟩ or ⟨intrinsics⟩")
-        residuals = {view: self._residual(view) for view in self.placement.views}
+        residuals = {view: self._residual(view, found) for view in self.placement.views}
         relative = {
             view: residual / self.lenses[view].focal for view, residual in residuals.items() if residual is not None
         }
@@ -441,11 +431,9 @@ class Assembly:
             elif is_far or view not in relative:
                 self.reasons[view] = text or "no point in common with the other cameras"
 
-    def _check_pairs(self) -> None:
+    def _check_pairs(self, found: Adjustment) -> None:
         """Refuse cameras that the adjustment turned away from all of their pairs."""
-        if self.placement is None or self.adjustment is None:
-            return
-        turns = dict(zip(self.placement.views, self.adjustment.world_to_camera[:, :3, :3], strict=True))
+        turns = dict(zip(self.placement.views, found.world_to_camera[:, :3, :3], strict=True))
         least: dict[int, float] = {}
         for pair in self.placement.pairs:
             assert pair.rotation is not None
@@ -457,10 +445,7 @@ class Assembly:
 
     def _check_stability(self) -> None:
         """Refuse cameras that halves of the instants place differently."""
-        if self.placement is None or self.adjustment is None:
-            return
-        views = self.placement.views
-        tracks = merge_tracks(self.placement.pairs, self.num_instants)
+        views, tracks = self.placement.views, self._tracks()
         instant = tracks.instant[tracks.point]
         if len(np.unique(instant)) < 2 * _MIN_HALF:
             return
@@ -475,11 +460,9 @@ class Assembly:
             if change > _STABILITY_LIMIT_DEG and view not in self.known:
                 self.reasons[view] = f"not stable (halves of the instants differ by {change:.0f} degrees)"
 
-    def _check_focals(self) -> None:
+    def _check_focals(self, found: Adjustment) -> None:
         """Refuse views of unknown focal length where two are left, and where texture alone leaves it open."""
-        if self.placement is None or self.adjustment is None:
-            return
-        error = max(float(self.adjustment.focal_std.max()), self._lens_change())
+        error = max(float(found.focal_std.max()), self._lens_change(found))
         left, reason = set(self.placement.views) - self.reasons.keys(), ""
         if self.texture_alone and error > _OWN_FOCAL_LIMIT:
             reason = f"texture determines its focal length to {error:.0%} alone (⟨focal⟩, ⟨intrinsics⟩)"
@@ -493,33 +476,31 @@ class Assembly:
 
         The world is that of the known cameras, else the first placed one.
         """
-        if self.placement is not None and self.adjustment is not None:
+        if self.adjustment is not None:
             for view in self.placement.views:
-                self.lenses[view] = self._lens(view)
-        if self.placement is not None:
-            for pair, reason in self.placement.dropped:
-                self.pairs[(pair.first, pair.second), pair.evidence] = replace(pair, reason=reason)
+                self.lenses[view] = self._lens(view, self.adjustment)
+        for pair, reason in self.placement.dropped:
+            self.pairs[(pair.first, pair.second), pair.evidence] = replace(pair, reason=reason)
         cameras = self.cameras()
         if len(cameras) < 2 and not self.known:
             cameras = {}
         parts = self._parts()
         origin = np.linalg.inv(cameras[min(cameras)]) if cameras and not self.known else np.eye(4)
-        epipolar = self._epipolar_std(tuple(cameras))
+        errors = self._errors(tuple(cameras))
         records: list[PlacedRecord] = []
         found: list[ViewCamera | None] = []
         for view, (name, lens) in enumerate(zip(self.names, self.lenses, strict=True)):
-            if view in cameras:
-                residual, std, lines = self._residual(view), self._focal_std(view), epipolar.get(view)
-                record = placed_record(name, lens, residual_px=residual, focal_std=std, epipolar_px=lines)
-                pose = cameras[view] @ origin
-                if self.known:
-                    pose = _in_world(pose, -self.center / self.unit, self.unit)
-                is_known = view in self.known
-                records.append(record.model_copy(update={"source": "calibration"}) if is_known else record)
-                found.append(self.known[view] if is_known else lens.camera(pose))
-            else:
+            if view not in cameras:
                 records.append(placed_record(name, lens, self._reason(view, parts)))
                 found.append(None)
+                continue
+            record, pose = placed_record(name, lens, "", **errors.get(view, {})), cameras[view] @ origin
+            if view in self.known:
+                record = record.model_copy(update={"source": "calibration"})
+            elif self.known:
+                pose = _in_world(pose, -self.center / self.unit, self.unit)
+            records.append(record)
+            found.append(self.known.get(view) or lens.camera(pose))
         return records, found
 
     def pair_records(self) -> list[PairRecord]:
@@ -541,7 +522,7 @@ class Assembly:
         ]
 
     def _distance_std(self, pair: PairPose) -> float | None:
-        if self.placement is None or self.adjustment is None or not {pair.first, pair.second} <= set(self.cameras()):
+        if self.adjustment is None or not {pair.first, pair.second} <= set(self.cameras()):
             return None
         return self.adjustment.distance_std(*map(self.placement.views.index, (pair.first, pair.second)))
 
@@ -551,26 +532,29 @@ class Assembly:
         found = None if self.adjustment is None else person_height(self.adjustment.points, self.adjustment.tracks)
         return None if found is None else (self.unit * found[0], found[1])
 
-    def _residual(self, view: int) -> float | None:
-        if self.placement is None or self.adjustment is None:
-            return None
-        seen = self.adjustment.tracks.view == self.placement.views.index(view)
-        return float(np.median(self.adjustment.residual_px[seen])) if seen.any() else None
+    def _residual(self, view: int, found: Adjustment) -> float | None:
+        """Return the median reprojection error of a placed view in px."""
+        seen = found.tracks.view == self.placement.views.index(view)
+        return float(np.median(found.residual_px[seen])) if seen.any() else None
 
-    def _epipolar_std(self, views: Sequence[int]) -> dict[int, float]:
-        """Return the standard deviation of epipolar lines in these views: in px, the median over the other ones."""
-        if self.placement is None or self.adjustment is None:
+    def _errors(self, views: Sequence[int]) -> dict[int, dict[str, float | None]]:
+        """Return, per view, its residual, and standard deviations of an unknown focal length and of epipolar lines.
+
+        Those of epipolar lines in a view are in px, the median over the other views.
+        """
+        if (found := self.adjustment) is None:
             return {}
         rows = [self.placement.views.index(view) for view in views]
         sizes = [self.lenses[view].image_size for view in self.placement.views]
-        std = self.adjustment.epipolar_std_px(sizes)[np.ix_(rows, rows)]
-        shown = zip(views, std.T, strict=True)
-        return {view: float(np.nanmedian(of_view)) for view, of_view in shown if np.isfinite(of_view).any()}
-
-    def _focal_std(self, view: int) -> float | None:
-        if self.placement is None or self.adjustment is None or self.lenses[view].is_known:
-            return None
-        return float(self.adjustment.focal_std[self.placement.views.index(view)])
+        lines = found.epipolar_std_px(sizes)[np.ix_(rows, rows)].T
+        return {
+            view: {
+                "residual_px": self._residual(view, found),
+                "focal_std": None if self.lenses[view].is_known else float(found.focal_std[row]),
+                "epipolar_px": float(np.nanmedian(of_view)) if np.isfinite(of_view).any() else None,
+            }
+            for view, row, of_view in zip(views, rows, lines, strict=True)
+        }
 
     def _reason(self, view: int, parts: tuple[tuple[int, ...], ...]) -> str:
         if view in self.reasons:
@@ -579,9 +563,9 @@ class Assembly:
         if len(part) > 1 and part != parts[0]:
             main = "the calibrated ones" if self.known else "the largest"
             return f"in a part of {len(part)} views apart from {main}"
-        if self.placement is not None and view in self.placement.undetermined:
+        if view in self.placement.undetermined:
             return "its distance from the other cameras is not determined"
-        if self.placement is not None and view in self.placement.views:
+        if view in self.placement.views:
             return "no other camera is placed"
         if len(part) > 1:
             return "its pairs contradict the others"
@@ -683,20 +667,13 @@ def assembled(evidence: PixelEvidence) -> Assembly:
     is_used = settings.register in (Registration.AUTO, Registration.TEXTURE)
     sources = [TextureSource(evidence, kind, seconds=seconds) for kind in (texture_kinds() if is_used else ())]
 
-    def guide(pair: Pair, both: tuple[Lens, Lens], pose: RelativePose) -> list[tuple[TextureMethod, TextureMatches]]:
-        """Match by every method whose features were extracted, else by the last one."""
-        used = [source for source in sources if source.kind in seconds] or sources[-1:]
-        return [(source.method, source.near(pair, both, pose)) for source in used]
-
     start = time.perf_counter()
     assembly = Assembly(
         names=evidence.scene.view_names,
         known={place: view.camera for place, view in enumerate(evidence.scene.views) if view.camera is not None},
         lenses=list(evidence.lenses),
         people=people,
-        texture=tuple(source.registered for source in sources),
-        guide=guide if sources else None,
-        affinity=lambda: sources[-1].affinity(),
+        texture=sources,
         texture_alone=settings.register is Registration.TEXTURE,
         num_instants=len(evidence.instants),
         seed=settings.seed,

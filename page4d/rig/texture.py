@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -10,7 +11,14 @@ from jaxtyping import Bool, Float, Float16, Int, UInt8
 from numpy.typing import NDArray
 
 from page4d.choices import MaskMeaning
-from page4d.rig.epipolar import RelativePose, near_lines, normalized_points, undistorted_pixels
+from page4d.rig.epipolar import (
+    RelativePose,
+    in_front,
+    near_lines,
+    normalized_points,
+    sampson_errors,
+    undistorted_pixels,
+)
 from page4d.rig.records import Array, Evidence, Lens
 from page4d.scene.content import Area, gray_of, scaled_area
 from page4d.scene.image_file import Image
@@ -245,12 +253,13 @@ _ROWS = 1024
 
 @dataclass(frozen=True, kw_only=True)
 class TextureMatches:
-    """K matches of two views in undistorted original pixels, over all common instants, with repetitions.
+    """K matches of two views in undistorted original pixels of their lenses, over all common instants.
 
     `keys` number the distinct pairs of features: a static background repeats its matches at every instant.
     `tolerance` is the Sampson error of an inlier in focal lengths.
     """
 
+    lenses: tuple[Lens, Lens]
     tolerance: float
     first: Float[Array, "K 2"]
     second: Float[Array, "K 2"]
@@ -259,43 +268,65 @@ class TextureMatches:
     instants: Int[Ids, " K"]
     keys: Int[Ids, " K"]
 
+    @cached_property
+    def normalized(self) -> tuple[Float[Array, "K 2"], Float[Array, "K 2"]]:
+        """Normalised image coordinates in both views."""
+        return normalized_points(self.first, self.lenses[0]), normalized_points(self.second, self.lenses[1])
+
+    def inliers(self, pose: RelativePose, scale: float = 1.0) -> Bool[NDArray[np.bool_], " K"]:
+        """Return which matches agree with a pose within some tolerances, in front of both cameras."""
+        near = np.abs(sampson_errors(pose.essential, *self.normalized)) < scale * self.tolerance
+        return near & in_front(pose, *self.normalized)
+
+    def select(self, kept: Bool[NDArray[np.bool_], " K"] | Ids) -> "TextureMatches":
+        """Keep some matches."""
+        columns = ("first", "second", "first_ids", "second_ids", "instants", "keys")
+        return replace(self, **{column: getattr(self, column)[kept] for column in columns})
+
+    def once(self, kept: Bool[NDArray[np.bool_], " K"]) -> Ids:
+        """Return the places of some matches, each distinct one once."""
+        _, places = np.unique(self.keys[kept], return_index=True)
+        return np.flatnonzero(kept)[places].astype(np.int64)
+
+    def num_distinct(self, kept: Bool[NDArray[np.bool_], " K"] | None = None) -> int:
+        """Count matches once: one feature that matches several, or at several instants, is one."""
+        sides = (self.first_ids, self.second_ids)
+        return min(len(np.unique(ids if kept is None else ids[kept])) for ids in sides)
+
+    def through(self, lenses: tuple[Lens, Lens], tolerance: float) -> "TextureMatches":
+        """Return matches of features that were found before the distortion of unknown lenses was."""
+        sides = []
+        for pixels, lens in zip((self.first, self.second), lenses, strict=True):
+            ideal = undistorted_pixels(pixels, lens) if lens.estimated_k1 else pixels
+            sides.append(np.where(np.isfinite(ideal), ideal, pixels))
+        return replace(self, lenses=lenses, tolerance=tolerance, first=sides[0], second=sides[1])
+
 
 def match_textures(
     first: ViewTexture, second: ViewTexture, lenses: tuple[Lens, Lens], method: TextureMethod
 ) -> TextureMatches:
     """Return the matches at each instant that both views have."""
-    parts: list[tuple[Array, Array, Ids, Ids, Ids]] = []
+    none = np.zeros(0, dtype=np.int64)
+    parts = [(np.zeros((0, 2)), np.zeros((0, 2)), none, none, none)]
     for instant in sorted(first.features.keys() & second.features.keys()):
         one, two = first.features[instant], second.features[instant]
-        places = method.match(one, two, lenses)
-        here = np.full(len(places), instant, dtype=np.int64)
-        left, right = places.T
+        left, right = method.match(one, two, lenses).T
+        here = np.full(len(left), instant, dtype=np.int64)
         parts.append((one.points[left], two.points[right], one.ids[left], two.ids[right], here))
-    if not parts:
-        none = np.zeros(0, dtype=np.int64)
-        parts = [(np.zeros((0, 2)), np.zeros((0, 2)), none, none, none)]
     points_first, points_second, first_ids, second_ids, instants = (
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
     _, keys = np.unique(np.stack([first_ids, second_ids], axis=1), axis=0, return_inverse=True)
     return TextureMatches(
+        lenses=lenses,
+        tolerance=method.tolerance(lenses),
         first=points_first,
         second=points_second,
         first_ids=first_ids,
         second_ids=second_ids,
         instants=instants,
         keys=keys.reshape(-1).astype(np.int64),
-        tolerance=method.tolerance(lenses),
     )
-
-
-def undistorted_matches(matches: TextureMatches, lenses: tuple[Lens, Lens]) -> TextureMatches:
-    """Return matches of features that were found before the distortion of unknown lenses was."""
-    sides = []
-    for pixels, lens in zip((matches.first, matches.second), lenses, strict=True):
-        ideal = undistorted_pixels(pixels, lens) if lens.estimated_k1 else pixels
-        sides.append(np.where(np.isfinite(ideal), ideal, pixels))
-    return replace(matches, first=sides[0], second=sides[1])
 
 
 def match_near(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
@@ -12,13 +12,12 @@ from page4d.rig.epipolar import (
     RelativePose,
     estimate_pose,
     in_front,
-    normalized_points,
     refine_pose,
     sampson_errors,
     unit_rays,
 )
 from page4d.rig.learned import tolerance
-from page4d.rig.records import Array, Evidence, Lens, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
+from page4d.rig.records import Array, Evidence, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod
 
 MIN_SHARE = 0.45
@@ -78,7 +77,6 @@ _SHARP, _REFINED = 0.25, 0.5
 
 def register_texture_pair(
     matches: TextureMatches,
-    lenses: tuple[Lens, Lens],
     indices: tuple[int, int],
     seed: int = 0,
     method: TextureMethod = ROOT_SIFT,
@@ -88,12 +86,12 @@ def register_texture_pair(
     `score` is the number of distinct inliers, those that repeat over instants counted once. `reason` states why the
     pair is refused. The result depends only on the arguments.
     """
-    pose = _fitted(matches, lenses, seed)
+    pose = _fitted(matches, seed)
     if pose is None:
         reason = "too few matches of texture"
         return PairPose(first=indices[0], second=indices[1], evidence=method.evidence, reason=reason)
-    inliers = _inliers(pose, matches, lenses)
-    found = _pair_of(pose, matches, lenses, indices, method.evidence, inliers, method.weight)
+    inliers = matches.inliers(pose)
+    found = _pair_of(pose, matches, indices, method.evidence, inliers, method.weight)
     score = int(found.score)
     if score < method.min_distinct:
         return replace(found, reason=f"{score} distinct inliers of texture, {method.min_distinct} are needed")
@@ -101,12 +99,12 @@ def register_texture_pair(
     if angle > method.max_axes_deg:
         reason = f"texture of views that are {angle:.0f} degrees apart, {method.max_axes_deg:.0f} is the most"
         return replace(found, reason=reason)
-    share = score / _num_matches(matches)
+    share = score / matches.num_distinct()
     small = f"{share:.1%} of the distinct matches of texture agree, {MIN_SHARE:.0%} are needed"
-    reason = _doubt(pose, matches, lenses, inliers)
+    reason = _doubt(pose, matches, inliers)
     if reason or (share < MIN_SHARE and not method.loops_confirm):
         return replace(found, reason=reason or small)
-    found = _with_controls(found, pose, matches, lenses, seed)
+    found = _with_controls(found, pose, matches, seed)
     if found.is_accepted and share < MIN_SHARE:
         return replace(found, reason=f"{small} without a loop", needs_loop=True)
     return found
@@ -127,7 +125,6 @@ would accuse good calibrations."""
 
 def determined_pair(
     matches: TextureMatches,
-    lenses: tuple[Lens, Lens],
     indices: tuple[int, int],
     evidence: Evidence,
     seed: int = 0,
@@ -137,25 +134,25 @@ def determined_pair(
 
     The gates of a best pose are stricter than those of registration, where loops and people refuse wrong pairs.
     """
-    matches = replace(matches, tolerance=tolerance(lenses) * (1.0 if pose is None else FIT_TOLERANCE))
-    total = _num_matches(matches)
-    found = pose or (_fitted(matches, lenses, seed) if may_be_determined(matches, lenses, seed) else None)
+    matches = replace(matches, tolerance=tolerance(matches.lenses) * (1.0 if pose is None else FIT_TOLERANCE))
+    total = matches.num_distinct()
+    found = pose or (_fitted(matches, seed) if may_be_determined(matches, seed) else None)
     if found is None:
         return None
     least = MIN_GUIDED if pose else least_determined(found.rotation)
-    pose, inliers = found, _inliers(found, matches, lenses)
-    if _num_distinct(matches, inliers) < max(least, MIN_DETERMINED_SHARE * total):
+    pose, inliers = found, matches.inliers(found)
+    if matches.num_distinct(inliers) < max(least, MIN_DETERMINED_SHARE * total):
         return None
-    doubt = _doubt(pose, matches, lenses, inliers)
-    return None if doubt else _pair_of(pose, matches, lenses, indices, evidence, inliers)
+    doubt = _doubt(pose, matches, inliers)
+    return None if doubt else _pair_of(pose, matches, indices, evidence, inliers)
 
 
-def may_be_determined(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> bool:
+def may_be_determined(matches: TextureMatches, seed: int) -> bool:
     """Return whether one start finds half of the inliers that a best pose needs: others take eight times as long."""
-    if _num_matches(matches) < MIN_DETERMINED:
+    if matches.num_distinct() < MIN_DETERMINED:
         return False
-    pose = _refined_start(matches, lenses, matches.tolerance, _NUM_STARTS * seed)
-    return pose is not None and 2 * _num_distinct(matches, _inliers(pose, matches, lenses)) >= MIN_DETERMINED
+    pose = _refined_start(matches, matches.tolerance, _NUM_STARTS * seed)
+    return pose is not None and 2 * matches.num_distinct(matches.inliers(pose)) >= MIN_DETERMINED
 
 
 def least_determined(rotation: Float[Array, "3 3"]) -> int:
@@ -166,7 +163,6 @@ def least_determined(rotation: Float[Array, "3 3"]) -> int:
 
 def guided_pair(
     matches: TextureMatches,
-    lenses: tuple[Lens, Lens],
     pose: RelativePose,
     indices: tuple[int, int],
     method: TextureMethod,
@@ -178,12 +174,12 @@ def guided_pair(
     are enough within the tolerance, and `MIN_DENSITY` times those that chance puts there: wrong matches are spread
     evenly over `GUIDE_BAND`, and a wrong pose has no more matches near its lines than farther off.
     """
-    errors = np.abs(sampson_errors(pose.essential, *_normalized(matches, lenses)))
-    front = in_front(pose, *_normalized(matches, lenses))
+    errors = np.abs(sampson_errors(pose.essential, *matches.normalized))
+    front = in_front(pose, *matches.normalized)
     outer = front & (errors > GUIDE_BAND / 2) & (errors < GUIDE_BAND)
     tight = front & (errors < matches.tolerance)
-    found = _pair_of(pose, matches, lenses, indices, method.evidence, tight)
-    chance = _num_distinct(matches, outer) * matches.tolerance / (GUIDE_BAND / 2)
+    found = _pair_of(pose, matches, indices, method.evidence, tight)
+    chance = matches.num_distinct(outer) * matches.tolerance / (GUIDE_BAND / 2)
     reason = ""
     if found.score < max(MIN_GUIDED, MIN_DENSITY * chance):
         reason = f"{found.score:.0f} distinct matches of texture near the epipolar lines, {chance:.0f} by chance"
@@ -194,33 +190,31 @@ def guided_pair(
 def _pair_of(
     pose: RelativePose,
     matches: TextureMatches,
-    lenses: tuple[Lens, Lens],
     indices: tuple[int, int],
     evidence: Evidence,
     inliers: NDArray[np.bool_],
     weight: float = 1.0,
 ) -> PairPose:
     """Return a pair with a pose and the matches that agree with it."""
-    errors = np.abs(sampson_errors(pose.essential, *_normalized(matches, lenses)))[inliers]
+    errors = np.abs(sampson_errors(pose.essential, *matches.normalized))[inliers]
+    focal = np.sqrt(np.prod([lens.focal for lens in matches.lenses]))
     return PairPose(
         first=indices[0],
         second=indices[1],
         evidence=evidence,
         rotation=pose.rotation,
         direction=pose.direction,
-        score=float(_num_distinct(matches, inliers)),
-        residual_px=float(np.median(errors) * np.sqrt(lenses[0].focal * lenses[1].focal)) if len(errors) else None,
+        score=float(matches.num_distinct(inliers)),
+        residual_px=float(np.median(errors) * focal) if len(errors) else None,
         num_instants=len(np.unique(matches.instants[inliers])),
         matches=_distinct(matches, inliers, weight),
     )
 
 
-def _with_controls(
-    found: PairPose, pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int
-) -> PairPose:
+def _with_controls(found: PairPose, pose: RelativePose, matches: TextureMatches, seed: int) -> PairPose:
     """Add the shuffled control and the jackknife, and refuse what they refute."""
-    control = _shuffled_score(matches, lenses, seed)
-    halves = _half_poses(matches, lenses, seed)
+    control = _shuffled_score(matches, seed)
+    halves = _half_poses(matches, seed)
     turns = [180.0 if one is None else float(rotation_angle_deg(pose.rotation, one.rotation)) for one in halves]
     shifts = [180.0 if one is None else float(direction_angle_deg(pose.direction, one.direction)) for one in halves]
     found = replace(found, control=float(control), jackknife_deg=float(np.median(turns)))
@@ -231,10 +225,10 @@ def _with_controls(
     if turn > MAX_JACKKNIFE_DEG or shift > MAX_DIRECTION_DEG:
         reason = f"halves of the texture differ by {turn:.1f} degrees, in direction by {shift:.1f}"
         return replace(found, reason=reason)
-    least = MIN_RIVAL_SHARE * _sharp_score(pose, matches, lenses)
+    least = MIN_RIVAL_SHARE * _sharp_score(pose, matches)
     for half, turn, shift in zip(halves, turns, shifts, strict=True):
         is_other = turn > MAX_RIVAL_DEG[0] or shift > MAX_RIVAL_DEG[1]
-        if half is not None and is_other and _sharp_score(half, matches, lenses) >= least:
+        if half is not None and is_other and _sharp_score(half, matches) >= least:
             reason = (
                 f"a pose that differs by {turn:.1f} degrees, in direction by {shift:.1f}, explains the texture too"
             )
@@ -242,7 +236,7 @@ def _with_controls(
     return found
 
 
-def _fitted(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> RelativePose | None:
+def _fitted(matches: TextureMatches, seed: int) -> RelativePose | None:
     """Return the best pose of several starts of RANSAC over all matches with repetitions, refined on its inliers.
 
     Starts with the same number of inliers may be several degrees apart: their sharper scores separate them.
@@ -250,68 +244,36 @@ def _fitted(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> Re
     best, highest = None, 0.0
     for start in range(_NUM_STARTS):
         for scale in _STARTS:
-            pose = _refined_start(matches, lenses, scale * matches.tolerance, _NUM_STARTS * seed + start)
+            pose = _refined_start(matches, scale * matches.tolerance, _NUM_STARTS * seed + start)
             if pose is not None:
-                score = _sharp_score(pose, matches, lenses)
+                score = _sharp_score(pose, matches)
                 best, highest = (pose, score) if score > highest else (best, highest)
     return best
 
 
-def _refined_start(
-    matches: TextureMatches, lenses: tuple[Lens, Lens], tolerance: float, seed: int
-) -> RelativePose | None:
-    first, second = _normalized(matches, lenses)
+def _refined_start(matches: TextureMatches, tolerance: float, seed: int) -> RelativePose | None:
+    first, second = matches.normalized
     pose = estimate_pose(first, second, tolerance, seed, max_points=_MAX_POINTS, max_iterations=MAX_ITERATIONS)
     for _ in range(_ROUNDS):
         if pose is None:
             return None
-        inliers = _inliers(pose, matches, lenses, 2.0)
-        if _num_distinct(matches, inliers) < MIN_POINTS:
+        inliers = matches.inliers(pose, 2.0)
+        if matches.num_distinct(inliers) < MIN_POINTS:
             return None
-        kept = _once(matches, inliers)
+        kept = matches.once(inliers)
         pose = refine_pose(pose, first[kept], second[kept], np.ones(len(kept)), _REFINED * matches.tolerance)
     return pose
 
 
-def _sharp_score(pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens]) -> float:
+def _sharp_score(pose: RelativePose, matches: TextureMatches) -> float:
     """Return the weight of the distinct inliers, which falls from 1 where an error exceeds `_SHARP` tolerances."""
-    errors = sampson_errors(pose.essential, *_normalized(matches, lenses))
-    kept = _once(matches, _inliers(pose, matches, lenses))
+    errors = sampson_errors(pose.essential, *matches.normalized)
+    kept = matches.once(matches.inliers(pose))
     return float((1 / (1 + np.square(errors[kept] / (_SHARP * matches.tolerance)))).sum())
 
 
-def _normalized(matches: TextureMatches, lenses: tuple[Lens, Lens]) -> tuple[Array, Array]:
-    return normalized_points(matches.first, lenses[0]), normalized_points(matches.second, lenses[1])
-
-
-def _inliers(
-    pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], scale: float = 1.0
-) -> Bool[NDArray[np.bool_], " K"]:
-    first, second = _normalized(matches, lenses)
-    near = np.abs(sampson_errors(pose.essential, first, second)) < scale * matches.tolerance
-    return near & in_front(pose, first, second)
-
-
-def _num_matches(matches: TextureMatches) -> int:
-    """Return the number of distinct matches."""
-    return _num_distinct(matches, np.ones(len(matches.keys), bool))
-
-
-def _num_distinct(matches: TextureMatches, inliers: NDArray[np.bool_]) -> int:
-    """Count inliers once: one feature that matches several, or at several instants, is one."""
-    if not inliers.any():
-        return 0
-    return min(len(np.unique(matches.first_ids[inliers])), len(np.unique(matches.second_ids[inliers])))
-
-
-def _once(matches: TextureMatches, inliers: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the places of inliers, each distinct match once."""
-    _, places = np.unique(matches.keys[inliers], return_index=True)
-    return np.flatnonzero(inliers)[places].astype(np.int64)
-
-
 def _distinct(matches: TextureMatches, inliers: NDArray[np.bool_], weight: float) -> PointMatches:
-    kept = _once(matches, inliers)
+    kept = matches.once(inliers)
     return PointMatches(
         first=matches.first[kept],
         second=matches.second[kept],
@@ -321,17 +283,17 @@ def _distinct(matches: TextureMatches, inliers: NDArray[np.bool_], weight: float
     )
 
 
-def _doubt(pose: RelativePose, matches: TextureMatches, lenses: tuple[Lens, Lens], inliers: NDArray[np.bool_]) -> str:
+def _doubt(pose: RelativePose, matches: TextureMatches, inliers: NDArray[np.bool_]) -> str:
     """Return why inliers do not determine a pose, from their geometry; empty if they do."""
-    first, second = _normalized(matches, lenses)
+    first, second = matches.normalized
     near = np.abs(sampson_errors(pose.essential, first, second)) < matches.tolerance
-    front = _num_distinct(matches, inliers) / max(_num_distinct(matches, near), 1)
+    front = matches.num_distinct(inliers) / max(matches.num_distinct(near), 1)
     if front < MIN_FRONT_SHARE:
         return f"{front:.0%} of the matches of texture are in front of both cameras"
     share = _rotation_share(first[inliers], second[inliers], matches.tolerance)
     if share > MAX_ROTATION_SHARE:
         return f"a rotation alone explains {share:.0%} of the texture: the direction is undetermined"
-    for points, lens in ((matches.first, lenses[0]), (matches.second, lenses[1])):
+    for points, lens in zip((matches.first, matches.second), matches.lenses, strict=True):
         cells = np.unique(np.floor(points[inliers] * _GRID / max(lens.image_size)), axis=0)
         if len(cells) < MIN_CELLS:
             return f"the matches of texture cover {len(cells)} of {_GRID * _GRID} cells of the image"
@@ -349,16 +311,16 @@ def _rotation_share(first: Array, second: Array, tolerance: float) -> float:
     return float((errors < 2 * tolerance).mean())
 
 
-def _shuffled_score(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> int:
+def _shuffled_score(matches: TextureMatches, seed: int) -> int:
     """Return the distinct inliers of the same estimation after the second features are permuted among matches."""
     _, once = np.unique(matches.keys, return_index=True)
     order = once[np.random.default_rng(seed).permutation(len(once))]
-    shuffled = replace(_selected(matches, once), second=matches.second[order], second_ids=matches.second_ids[order])
-    pose = _fitted(shuffled, lenses, seed)
-    return 0 if pose is None else _num_distinct(shuffled, _inliers(pose, shuffled, lenses))
+    shuffled = replace(matches.select(once), second=matches.second[order], second_ids=matches.second_ids[order])
+    pose = _fitted(shuffled, seed)
+    return 0 if pose is None else shuffled.num_distinct(shuffled.inliers(pose))
 
 
-def _half_poses(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -> list[RelativePose | None]:
+def _half_poses(matches: TextureMatches, seed: int) -> list[RelativePose | None]:
     """Return the poses of halves of the distinct matches, by several random splits."""
     generator = np.random.default_rng(seed)
     keys = np.unique(matches.keys)
@@ -366,18 +328,6 @@ def _half_poses(matches: TextureMatches, lenses: tuple[Lens, Lens], seed: int) -
     for split in range(_NUM_SPLITS):
         side = np.zeros(int(keys.max()) + 1, dtype=bool)
         side[generator.permutation(keys)[: len(keys) // 2]] = True
-        halves = (_selected(matches, kept) for kept in (side[matches.keys], ~side[matches.keys]))
-        poses += [_fitted(half, lenses, seed + split + 1) for half in halves]
+        halves = (matches.select(kept) for kept in (side[matches.keys], ~side[matches.keys]))
+        poses += [_fitted(half, seed + split + 1) for half in halves]
     return poses
-
-
-def _selected(matches: TextureMatches, kept: NDArray[np.bool_] | NDArray[np.int64]) -> TextureMatches:
-    return replace(
-        matches,
-        first=matches.first[kept],
-        second=matches.second[kept],
-        first_ids=matches.first_ids[kept],
-        second_ids=matches.second_ids[kept],
-        instants=matches.instants[kept],
-        keys=matches.keys[kept],
-    )

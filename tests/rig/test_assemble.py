@@ -22,8 +22,8 @@ from page4d.rig.records import (
     exp_rotation,
     rotation_angle_deg,
 )
-from page4d.rig.register import Assembly, TexturePair
-from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod
+from page4d.rig.register import Assembly
+from page4d.rig.texture import ROOT_SIFT, TextureMatches, ViewTexture, match_textures
 from tests.rig.people_rig import FOCAL_PX, Filming, film_people
 from tests.rig.people_rig import lens as people_lens
 
@@ -39,7 +39,7 @@ def assembled(
     people: Sequence[ViewPeople] | None = WORLD.people, lenses: Sequence[Lens] = WORLD.lenses, **options: Any
 ) -> Assembly:
     """Register views a, b, c ... of `WORLD`, from people alone by default."""
-    options = {"texture": (), "num_instants": WORLD.num_instants} | options
+    options = {"num_instants": WORLD.num_instants} | options
     assembly = Assembly(names=tuple(ascii_lowercase[: len(lenses)]), lenses=list(lenses), people=people, **options)
     assembly.run()
     return assembly
@@ -51,6 +51,15 @@ def of_texture(views: tuple[int, int], turn_deg: float = 0.0, **changes: Any) ->
     rotation, direction = (wrong @ part for part in WORLD.relative_pose(*views))
     found = {"evidence": Evidence.TEXTURE, "rotation": rotation, "direction": direction, "score": 90} | changes
     return PairPose(first=views[0], second=views[1], **found)
+
+
+def source(**changes: Any) -> Any:
+    """Return a source of texture, without matches near epipolar lines by default."""
+
+    def near(_pair: object, lenses: tuple[Lens, Lens], _pose: object) -> TextureMatches:
+        return match_textures(ViewTexture(features={}), ViewTexture(features={}), lenses, ROOT_SIFT)
+
+    return SimpleNamespace(**{"method": ROOT_SIFT, "is_extracted": False, "near": near} | changes)
 
 
 MILLIMETRES = np.diag([1e3, 1e3, 1e3, 1.0]) @ np.array([[0, -1, 0, 4], [0, 0, -1, -9], [1, 0, 0, 2], [0, 0, 0, 1]])
@@ -167,7 +176,8 @@ def test_texture_that_contradicts_the_people_is_refused(
         further.append(views)
         return of_texture(views, turn_deg, evidence=Evidence.LEARNED)
 
-    assembly = assembled(texture=(lambda views, _lenses: of_texture(views, turn_deg), learned))
+    sift = source(registered=lambda views, _lenses: of_texture(views, turn_deg))
+    assembly = assembled(texture=(sift, source(registered=learned)))
     assert all(view.placed for view in assembly.placed()[0])
     found = [pair for pair in assembly.pairs.values() if pair.evidence is Evidence.TEXTURE]
     assert [(pair.first, pair.second) for pair in found] == [(0, 1), (1, 2)]
@@ -183,13 +193,13 @@ def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used
     pixels = np.einsum("vij,vnj->vni", np.stack([lens.intrinsics for lens in WORLD.lenses]), local)
     pixels = pixels[..., :2] / pixels[..., 2:] + rng.normal(scale=noise_px, size=(3, 400, 2))
 
-    def guide(pair: tuple[int, int], _lenses: object, _pose: object) -> list[tuple[TextureMethod, TextureMatches]]:
+    def near(pair: tuple[int, int], lenses: tuple[Lens, Lens], _pose: object) -> TextureMatches:
         ids = np.arange(400)
         first, second = pixels[list(pair)]
         sides = {"first": first, "second": second, "first_ids": ids, "second_ids": ids, "keys": ids}
-        return [(ROOT_SIFT, TextureMatches(**sides, instants=0 * ids, tolerance=0.002))]
+        return TextureMatches(**sides, lenses=lenses, instants=0 * ids, tolerance=0.002)
 
-    assemblies = [assembled(guide=way) for way in (None, guide)]
+    assemblies = [assembled(texture=sources) for sources in ((), (source(near=near),))]
     errors = []
     for assembly in assemblies:
         cameras = assembly.cameras()
@@ -211,9 +221,7 @@ def test_views_of_large_rigs_are_matched_with_the_nearest_ones() -> None:
     cameras = np.tile(np.eye(4), (24, 1, 1))
     cameras[:, :3, :3] = exp_rotation(np.radians(15.0) * np.arange(24)[:, None] * [[0.0, 1.0, 0.0]])
     cameras[:, 2, 3] = 3.0
-    assembly = Assembly(
-        names=tuple(map(str, range(24))), lenses=[WORLD.lenses[0]] * 24, people=None, texture=(), num_instants=1
-    )
+    assembly = Assembly(names=tuple(map(str, range(24))), lenses=[WORLD.lenses[0]] * 24, people=None, num_instants=1)
     assembly.placement = Placement(views=tuple(range(24)), world_to_camera=cameras, pairs=())
     assembly.adjustment = SimpleNamespace(world_to_camera=cameras, intrinsics=[WORLD.lenses[0].intrinsics] * 24)  # type: ignore[assignment]
     pairs = assembly._near_pairs()
@@ -238,7 +246,7 @@ def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
     assembly = assembled(
         (NOBODY,) * 3,
         [replace(lens, focal_source=focal) for lens in WORLD.lenses],
-        texture=(texture,),
+        texture=(source(registered=texture),),
         texture_alone=texture_alone,
     )
     assert bool(tried) == is_used
@@ -283,7 +291,7 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
         )
 
     unknown = [replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses]
-    assembly = assembled(None, unknown, texture=(texture,), texture_alone=True, num_instants=1)
+    assembly = assembled(None, unknown, texture=(source(registered=texture),), texture_alone=True, num_instants=1)
     records, cameras = assembly.placed()
     assert [record.placed for record in records] == [not reason] * 3
     if reason:
@@ -307,12 +315,12 @@ def test_an_unknown_lens_keeps_its_start_where_only_known_ones_are_placed() -> N
 def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_texture() -> None:
     tried: list[tuple[Evidence, tuple[int, int]]] = []
 
-    def texture(evidence: Evidence) -> TexturePair:
+    def texture(evidence: Evidence) -> Any:
         def register(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
             tried.append((evidence, views))
             return PairPose(first=views[0], second=views[1], evidence=evidence, reason="few")
 
-        return register
+        return source(registered=register, affinity=lambda: np.where(distance < 3, 100.0 - distance, 1.0))
 
     order = np.random.default_rng(0).permutation(16)
     distance = np.abs(order[:, None] - order[None])
@@ -320,7 +328,6 @@ def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_textu
         None,
         [WORLD.lenses[0]] * 16,
         texture=(texture(Evidence.TEXTURE), texture(Evidence.LEARNED)),
-        affinity=lambda: np.where(distance < 3, 100.0 - distance, 1.0),
         num_instants=1,
     )
     learned = {views for evidence, views in tried if evidence is Evidence.LEARNED}

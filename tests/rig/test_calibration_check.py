@@ -76,10 +76,9 @@ class Texture:
             ends.append(plane @ camera.lens.intrinsics[:2, :2].T + camera.lens.intrinsics[:2, 2])
         ends[1][self.right :] = ends[1][rng.permutation(np.arange(self.right, len(points)))]
         ids = np.arange(len(points))
-        matches = TextureMatches(
-            first=ends[0], second=ends[1], first_ids=ids, second_ids=ids, instants=0 * ids, keys=ids, tolerance=1.0
-        )
-        return determined_pair(matches, lenses, views, Evidence.TEXTURE, pose=pose)
+        sides = {"first": ends[0], "second": ends[1], "first_ids": ids, "second_ids": ids}
+        matches = TextureMatches(**sides, lenses=lenses, instants=0 * ids, keys=ids, tolerance=1.0)
+        return determined_pair(matches, views, Evidence.TEXTURE, pose=pose)
 
 
 def arc() -> tuple[RigCamera, ...]:

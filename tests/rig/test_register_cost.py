@@ -25,7 +25,7 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(evidence, "extract_texture", lambda *_: calls.append(1) or (nowhere,) * len(rig.lenses))
     monkeypatch.setattr(evidence, "with_content", lambda scene, _: scene)
 
-    def nothing(_matches: object, _lenses: object, pair: tuple[int, int], _seed: int, _: object) -> PairPose:
+    def nothing(_matches: object, pair: tuple[int, int], _seed: int, _: object) -> PairPose:
         return PairPose(first=pair[0], second=pair[1], evidence=Evidence.TEXTURE, reason="none")
 
     monkeypatch.setattr(evidence, "register_texture_pair", nothing)
@@ -79,7 +79,6 @@ def test_a_rig_of_16_views_tries_few_pairs_in_every_round(is_known: bool, monkey
         names=tuple(f"cam{view:02}" for view in range(16)),
         lenses=lenses,
         people=rig.people,
-        texture=(),
         num_instants=rig.num_instants,
     )
     assembly.run()

@@ -83,7 +83,7 @@ def make_pair(
 def registered(
     *views: ViewTexture, indices: tuple[int, int] = (0, 1), seed: int = 0, method: TextureMethod = ROOT_SIFT
 ) -> PairPose:
-    return register_texture_pair(match_textures(*views, LENSES, method), LENSES, indices, seed, method)
+    return register_texture_pair(match_textures(*views, LENSES, method), indices, seed, method)
 
 
 @pytest.mark.parametrize("angle_deg", [8, 25])
@@ -120,7 +120,7 @@ def test_repeated_patterns_match_near_the_epipolar_lines_of_a_right_pose(turn_de
     pose = RelativePose(rotation=turn @ pair.rotation, direction=turn @ pair.direction)
     matches = match_near(*views, LENSES, pose, GUIDE_BAND)
     right = RelativePose(rotation=pair.rotation, direction=pair.direction) if is_accepted else pose
-    found = guided_pair(matches, LENSES, right, (0, 1), ROOT_SIFT, 0.004)
+    found = guided_pair(matches, right, (0, 1), ROOT_SIFT, 0.004)
     assert found.is_accepted == is_accepted, found.reason
     assert (found.score > 100) == is_accepted
     assert found.matches is not None
