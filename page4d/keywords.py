@@ -64,7 +64,7 @@ class ReconstructKeywords(SceneKeywords, total=False):
     depth_size: int | DepthSize | str
     preprocess: Preprocess | str
     chunk: int | str | None
-    overlap: int
+    overlap: int | None
     memory_bytes: int | str | None
     poses: Poses | str
     camera_motion: CameraMotion | str

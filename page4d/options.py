@@ -552,7 +552,14 @@ class ReconstructSettings:
         text_form(_parse_chunk),
         Option("Instants per chunk, predicted together; auto: 8, or fewer if memory requires it.", NETWORK, "auto|N"),
     ] = None
-    overlap: Annotated[NonNegativeInt, Option("Instants that neighbouring chunks share.", NETWORK, expert=True)] = 2
+    overlap: Annotated[
+        NonNegativeInt | None,
+        Option(
+            "Instants that neighbouring chunks share. Default: 1 with known cameras, which align chunks, else 2.",
+            NETWORK,
+            expert=True,
+        ),
+    ] = None
     memory_bytes: Annotated[
         Annotated[int, Field(gt=0, lt=2**63)] | None,
         text_form(parse_memory),
@@ -663,7 +670,7 @@ class ReconstructSettings:
                 f"⟨long_side={self.long_side}⟩ with ⟨preprocess={self.preprocess}⟩, which has a fixed size",
                 "give one of them",
             )
-        if self.chunk is not None and self.overlap > self.chunk // 2:
+        if self.chunk is not None and (self.overlap or 0) > self.chunk // 2:
             raise UsageError(
                 f"⟨chunk={self.chunk}⟩ with ⟨overlap={self.overlap}⟩", "give a chunk of at least twice the overlap"
             )

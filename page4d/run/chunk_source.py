@@ -162,7 +162,7 @@ class ChunkPredictions:
         Raises:
             MemoryBudgetError: if it cannot be halved again.
         """
-        plan, chunk, overlap = self._plan, self._chunks[index], self._plan.settings.overlap
+        plan, chunk, overlap = self._plan, self._chunks[index], self._plan.overlap
         length = chunk.length // 2
         unaligned = overlap == 0 and not plan.world.is_fixed
         if halvings > MAX_HALVINGS or length < max(1, 2 * overlap) or unaligned:

@@ -12,7 +12,7 @@ from page4d.options import ReconstructSettings
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import SourceRecord, source_record
 from page4d.rig.people.model import is_fetched
-from page4d.run.chunks import Chunk, choose_chunks
+from page4d.run.chunks import MAX_DEFAULT_LENGTH, Chunk, choose_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, MeasuredDepth, NetworkPredictor, Predictor, network_transforms
 from page4d.run.scene_evidence import SceneEvidence, evidence_of
@@ -33,6 +33,9 @@ _MESH_BYTES = 53
 velocity, 4 times 16 bits in two PNG files of velocities, and a vertex and two triangles of the mesh."""
 
 _VISIBLE_STRETCH = 1.1
+
+_OVERLAP, _OVERLAP_KNOWN_CAMERAS = 2, 1
+"""Instants that chunks share by default: known cameras align chunks, so that these only blend and compare them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,7 @@ class RunPlan:
     motion_transforms: tuple[PixelTransform, ...] | None
     point_tracks: tuple[PointTracks | None, ...]
     chunks: tuple[Chunk, ...]
+    overlap: int
     forecast: Forecast
     memory_limit: MemoryLimit
     bytes_on_disk: int
@@ -120,11 +124,14 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
     limit = MemoryLimit(
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
-    chunks, warnings = choose_chunks(forecast, limit, settings.chunk, settings.overlap, scene.num_times)
-    if len(chunks) > 1 and settings.overlap == 0 and not world.is_fixed and not evidence.is_pending:
+    longest = settings.chunk or MAX_DEFAULT_LENGTH
+    default = min(_OVERLAP_KNOWN_CAMERAS if world.is_fixed else _OVERLAP, longest // 2)
+    overlap = default if settings.overlap is None else settings.overlap
+    chunks, warnings = choose_chunks(forecast, limit, settings.chunk, overlap, scene.num_times)
+    if len(chunks) > 1 and overlap == 0 and not world.is_fixed and not evidence.is_pending:
         raise UsageError(
-            f"⟨overlap=0⟩ leaves {len(chunks)} chunks without shared instants to align them by",
-            "give an overlap, or one chunk for all, or the rig's cameras with ⟨calibration⟩",
+            f"an overlap of 0 leaves {len(chunks)} chunks without shared instants to align them by",
+            "give a larger ⟨overlap⟩ or ⟨chunk⟩, or the rig's cameras with ⟨calibration⟩",
         )
     return RunPlan(
         scene=scene,
@@ -137,6 +144,7 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
         motion_transforms=flow,
         point_tracks=() if settings.tracks2d is None else read_point_tracks(settings.tracks2d, scene),
         chunks=chunks,
+        overlap=overlap,
         forecast=forecast,
         memory_limit=limit,
         bytes_on_disk=_bytes_on_disk(settings, fine or transforms, scene.num_times),

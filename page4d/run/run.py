@@ -382,7 +382,7 @@ class Run:
         stitched = stitch(
             registered(),
             num_times=self.scene.num_times,
-            overlap=self.plan.settings.overlap,
+            overlap=self.plan.overlap,
             place_first=self._place_first,
             fixed_world=self.world.is_fixed,
             anchor=self.rig.anchor,

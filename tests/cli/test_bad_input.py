@@ -389,7 +389,7 @@ DECODING = (
         "--preset mv-huge",
         code=2,
     ),
-    reconstructs("59 chunk", write_scene, "--chunk 2 with --overlap 2", "--chunk 2", code=2),
+    reconstructs("59 chunk", write_scene, "--chunk 2 with --overlap 2", "--chunk 2 --overlap 2", code=2),
     reconstructs("59 resume and overwrite", write_scene, "contradict each other", "--resume --overwrite", code=2),
     reconstructs("59 voxel nan", write_scene, "voxel", "--voxel nan", code=2),
     Case(

@@ -25,6 +25,7 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import Predictions
+from page4d.run.plan import plan_run
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import PairedFrames, Scene
@@ -153,6 +154,13 @@ def test_an_overlap_of_half_a_chunk_runs(tmp_path: Path):
     scene = uncalibrated(CAPTURE.scene())
     record = reconstruct(scene, TruthPredictor(CAPTURE, in_random_world), out=tmp_path / "out", settings=settings)
     assert record.status == "complete"
+
+
+@pytest.mark.parametrize(("is_calibrated", "chunk", "overlap"), [(True, 4, 1), (False, 4, 2), (False, 2, 1)])
+def test_known_cameras_need_fewer_shared_instants(is_calibrated: bool, chunk: int, overlap: int):
+    scene = CAPTURE.scene() if is_calibrated else uncalibrated(CAPTURE.scene())
+    plan = plan_run(scene, TruthPredictor(CAPTURE, settings=ReconstructSettings(chunk=chunk)))
+    assert {plan.overlap} == {chunk.overlap for chunk in plan.chunks[1:]} == {overlap}
 
 
 def test_chunks_without_overlap_are_refused_unless_calibrated(tmp_path: Path):
