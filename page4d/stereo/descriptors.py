@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from page4d.errors import CapabilityError
 from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
@@ -115,7 +116,11 @@ def dense_descriptors(device: torch.device) -> DenseDescriptors | None:
 def _loaded(device: torch.device, path: Path) -> DenseDescriptors:
     network = of_kornia(lambda kornia: kornia.XFeat().net, path)
     # Images are normalized as a whole before parts of them pass through it; heads for keypoints are not used.
-    network.norm = network.keypoint_head = network.heatmap_head = torch.nn.Identity()
+    network.norm = network.keypoint_head = network.heatmap_head = network.fine_matcher = torch.nn.Identity()
+    for block in network.modules():
+        if hasattr(block, "layer"):  # a quarter of the time is normalization if it is not a part of the convolution
+            convolution, normalization, activation = block.layer
+            block.layer = torch.nn.Sequential(fuse_conv_bn_eval(convolution, normalization), activation)
     return DenseDescriptors(
         network.to(device, memory_format=torch.channels_last).requires_grad_(False), *DESCRIPTOR_MODEL.sha256.values()
     )
