@@ -59,13 +59,16 @@ def is_calibration_name(path: Path) -> bool:
 
 def has_other_content(path: Path) -> bool:
     """Return True for a document that describes no camera, such as a board or settings of a program."""
-    if path.suffix.lower() not in {".toml", ".yml", ".yaml", ".mat", ".npz"}:
+    if path.suffix.lower() not in {".toml", ".yml", ".yaml", ".mat", ".npz", ".csv"}:
         return False
     try:
         content = read_document(path)
     except InputError:
         return False
-    return bool(content) and _format_of(content) is None
+    return bool(content) and _recognized(content)[0] is None
+
+
+_DOCUMENTS = frozenset({".json", ".xml", ".csv"})
 
 
 class _Found(NamedTuple):
@@ -102,17 +105,26 @@ def _find_file(path: Path) -> _Found:
         if not row.keys and any(fnmatchcase(name, pattern) for pattern in row.patterns):
             return _Found(path, row)
     content = read_document(path)
-    recognized = _format_of(content)
+    recognized, content = _recognized(content)
     if recognized is None:
-        keys = listed([f"'{shortened(str(key))}'" for key in content], 6) if isinstance(content, dict) else ""
+        head = content[0] if isinstance(content, list) and content else content
+        keys = listed([f"'{shortened(str(key))}'" for key in head], 6) if isinstance(head, dict) else ""
         reason = "it contains no camera of a supported format"
         raise unreadable(path, f"{reason} (its keys are {keys})" if keys else reason)
     return _Found(path, recognized, content)
 
 
-def _format_of(content: object) -> RigFormat | None:
+def _recognized(content: object) -> tuple[RigFormat | None, object]:
+    """Return the format of a document, or of the only table in it, and what has it."""
     paths = tuple(key_paths(content))
-    return next((row for row in FORMATS if row.keys and any(re.fullmatch(row.keys, path) for path in paths)), None)
+    row = next((row for row in FORMATS if row.keys and any(re.fullmatch(row.keys, path) for path in paths)), None)
+    inner = (
+        [value for value in content.values() if isinstance(value, dict | list)] if isinstance(content, dict) else []
+    )
+    if row is None and len(inner) == 1:
+        found = _recognized(inner[0])
+        return found if found[0] is not None else (None, content)
+    return row, content
 
 
 def _find_in_folder(folder: Path, poses: bool) -> _Found:
@@ -123,6 +135,8 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
         # As the views, which may be paired with them in order.
         paths = sorted(folder.iterdir(), key=lambda path: natural_key(path.name))
         files = [path for path in paths if is_calibration_name(path) and path.is_file()]
+        # Other names are those of cameras: a folder that is given holds nothing else.
+        files = files or [path for path in paths if path.suffix.lower() in _DOCUMENTS and path.is_file()]
         lenses = [path for path in paths if re.match("intr(i|[^a-z]|$)", path.name.lower()) and path.is_dir()]
     except OSError as error:
         raise unreadable(folder, (error.strerror or "it cannot be opened").lower()) from None

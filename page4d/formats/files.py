@@ -1,5 +1,6 @@
 """Bounded reading of calibration files and of NumPy's files, and errors that name file and camera."""
 
+import csv
 import re
 import zipfile
 import zlib
@@ -85,9 +86,10 @@ def read_text(path: Path) -> str:
 
 
 def read_document(path: Path) -> Any:
-    """Return the parsed content of a JSON, YAML, TOML, XML, NPY, NPZ or MAT file, recognized by name or content.
+    """Return the parsed content of a JSON, YAML, TOML, XML, CSV, NPY, NPZ or MAT file, recognized by name or content.
 
-    XML is an Element, except that of OpenCV, which becomes a mapping as its YAML does; NPY is an array.
+    XML is an Element, except that of OpenCV, which becomes a mapping as its YAML does; NPY is an array, CSV a list of
+    rows.
 
     Raises:
         InputError: if the file is missing, damaged, too large or of another kind.
@@ -111,16 +113,25 @@ def read_document(path: Path) -> Any:
             raise DocumentError("it is empty")
         if kind:
             return _PARSERS[kind](text)
-        for parse in _PARSERS.values():
+        for parse in (_PARSERS[name] for name in ("json", "toml", "yaml")):
             with suppress(DocumentError):
                 return parse(text)
     raise unreadable(path, "neither its name nor its content matches a supported format")
+
+
+def _rows(text: str) -> list[dict[str | None, Any]]:
+    """Return the rows of a table by the names of its columns, as text."""
+    try:
+        return list(islice(csv.DictReader(text.splitlines()), MAX_CAMERAS + 1))
+    except csv.Error as error:
+        raise DocumentError(f"it is no table: {error}") from None
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "json": documents.parse_json,
     "toml": documents.parse_toml,
     "yaml": documents.parse_yaml,
+    "csv": _rows,
 }
 
 _KINDS = {
@@ -133,6 +144,7 @@ _KINDS = {
     ".npy": "npy",
     ".npz": "npz",
     ".mat": "mat",
+    ".csv": "csv",
 }
 
 

@@ -1,12 +1,13 @@
-"""JSON of multical, and the cameras of 3D Gaussian Splatting trainers.
+"""JSON of multical, and the cameras of trainers: 3D Gaussian Splatting, Dynamic 3D Gaussians.
 
 Source: multical, `io/export_calib.py`, `io/import_calib.py` and `tables.initialise_poses` (camera @ rig @ board); 3D
-Gaussian Splatting, `utils/camera_utils.py`, `camera_to_JSON`.
+Gaussian Splatting, `utils/camera_utils.py`, `camera_to_JSON`; Dynamic 3D Gaussians, `train.py`, `get_dataset`.
 """
 
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import Field
 
 from page4d.conventions import Scale
@@ -17,6 +18,7 @@ from page4d.formats.build import (
     FileSchema,
     ImageCamera,
     Matrix3,
+    Matrix4,
     Row3,
     Side,
     WidthHeight,
@@ -84,6 +86,34 @@ def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
     left_out = [name for name in given if name not in known]
     notices = (f"{path.name}: {listed(left_out)} left out: without a pose",) if left_out else ()
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), notices=notices)
+
+
+class _Gaussians(FileSchema):
+    """Matrices [instant][camera], and the pictures; the centre of the top-left pixel is at (0.5, 0.5)."""
+
+    w: Side
+    h: Side
+    k: list[list[Matrix3]]
+    w2c: list[list[Matrix4]]
+    fn: list[list[str]]
+
+
+def read_gaussians(path: Path, content: dict[str, Any]) -> Calibration:
+    """Read `train_meta.json` of Dynamic 3D Gaussians: a camera per instant and view, named by its picture.
+
+    Raises:
+        InputError: if a camera is invalid, or the lists have other lengths.
+    """
+    given = validated(_Gaussians, content, path.name)
+    lenses, poses = ([torch.tensor(matrix, dtype=torch.float64) for row in rows for matrix in row] for rows in
+                     (given.k, given.w2c))  # fmt: skip
+    names = group_images([name for row in given.fn for name in row])
+    check_count(path, len(names), "images", MAX_IMAGES)
+    if not len(names) == len(lenses) == len(poses):
+        raise unreadable(path, f"fn, k and w2c have {len(names)}, {len(lenses)} and {len(poses)} entries")
+    size = (given.h, given.w)
+    images = [ImageCamera(name, lens, pose, size) for name, lens, pose in zip(names, lenses, poses, strict=True)]
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(path.name, images))
 
 
 class _TrainerCamera(FileSchema):

@@ -64,7 +64,7 @@ class RigFormat:
 CAMERA_MATRIX = "(?i:cm|(?:camera|intrinsics?)?_?(?:mtx|mat|matrix))"
 """Pattern of the keys of a camera matrix, besides single letters."""
 
-_LENS = f"[Kk]|fx|{CAMERA_MATRIX}"
+_LENS = f"[Kk]|fx|principal_point|intrinsics_0|{CAMERA_MATRIX}"
 _FIRST = "(?i:0|1|l|left)"
 
 FORMATS = (
@@ -98,6 +98,7 @@ FORMATS = (
     ),
     RigFormat("AliceVision", "", ("*.sfm",), "poses/#/poseId", advice="export a COLMAP scene in Meshroom"),
     RigFormat("OpenMVG", "", ("sfm_data.json",), "sfm_data_version", advice="use openMVG_main_openMVG2Colmap"),
+    RigFormat("Dynamic 3D Gaussians", "json_rigs", ("train_meta.json",), keys="fn/#/#", reader="read_gaussians"),
     RigFormat("Kalibr", "yaml_rigs", keys="[^#]+/camera_model", reader="read_kalibr", lenses=True),
     RigFormat("MC-Calib", "yaml_rigs", keys=r"camera_\d+/camera_matrix", reader="read_mc_calib", lenses=True),
     RigFormat(
@@ -119,7 +120,7 @@ FORMATS = (
         "ROS camera_info",
         "yaml_rigs",
         ("*calib*.npz", "*camera*.npz", "*intrinsic*.npz", "*stereo*.npz"),
-        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]s?|rvec",
+        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]s?|rvec|principal_point",
         reader="read_single_cameras",
         lenses=True,
         is_single=True,
@@ -169,7 +170,7 @@ FORMATS = (
     RigFormat(
         "tables of cameras",
         "yaml_rigs",
-        ("calibration*.json", "setting[0-9]*.json"),
+        ("calibration*.json", "setting[0-9]*.json", "models.json", "*calib*.csv"),
         keys=rf"(cameras/)?[^/]+/({_LENS}|intrinsics?/(#|{_LENS}))|cameras/[^/]+/intrinsics?|intrinsics?/[^/]+/(#|{_LENS})",
         reader="read_tables",
         lenses=True,

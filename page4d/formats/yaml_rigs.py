@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from page4d.conventions import Scale
-from page4d.errors import InputError
+from page4d.conventions import PIXEL_CENTER, Scale
+from page4d.errors import InputError, listed
 from page4d.formats.build import (
     brown_conrady,
     fisheye,
@@ -34,10 +34,13 @@ from page4d.formats.files import check_count, error_context, read_document, unre
 from page4d.formats.opencv_yaml import number_of, numbers_of, partner_of, undistorted
 from page4d.formats.table import CAMERA_MATRIX
 from page4d.geometry.distortion import Distortion
+from page4d.geometry.rotation import matrix_from_quaternion
 from page4d.geometry.transforms import invert_rigid
 from page4d.io.input_files import natural_key
 
-_FISHEYE_MODELS = frozenset({"equidistant", "equi", "fisheye", "kannala_brandt", "kannala_brandt4", "kb4"})
+_FISHEYE_MODELS = frozenset(
+    "equidistant equi fisheye opencv_fisheye kannala_brandt kannala_brandt4 kannalabrandtk3 kb4".split()
+)
 _BROWN_CONRADY_MODELS = frozenset({"radtan", "radial-tangential", "plumb_bob", "rational_polynomial", "none"})
 
 _MODEL_HINT = "calibrate with a pinhole camera and radial-tangential or equidistant (fisheye) distortion"
@@ -118,13 +121,16 @@ def read_single_cameras(
     files = content if isinstance(content, list) else [(path, content)]
     check_count(path, len(files))
     files = [(file, table if _is_whole(table, poses) else _with_partner(file, table)) for file, table in files]
+    first = files[0][1]
+    if "Intrinsics" in first and all(table.get("CameraMatrix") == first.get("CameraMatrix") for _, table in files):
+        files = [(file, {**table, "CameraMatrix": None}) for file, table in files]  # poses that were not calibrated
     given = [str(table.get("camera_name") or "") for _, table in files]
     own = _own_parts([_HALF.sub("", file.name) for file, _ in files])
     names = [name if name and given.count(name) == 1 else part for name, part in zip(given, own, strict=True)]
     cameras = tuple(
         _single_camera(file, name, table, poses) for name, (file, table) in zip(names, files, strict=True)
     )
-    plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not _find(table, _DISTORTION)]
+    plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not _coefficients(table)]
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=undistorted(path.name, plain))
 
 
@@ -156,18 +162,24 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
     given = _by_camera(content) if isinstance(content, dict) else content
     check_count(path, len(given))
     items = given.items() if isinstance(given, dict) else enumerate(given, start=1)
-    tables = {str(key): _joined(table) for key, table in items if isinstance(table, dict)}
+    tables: dict[str, dict[str, Any]] = {}
+    for key, table in items:
+        if isinstance(table, dict):
+            with error_context(path.name, str(key)):
+                tables[str(key)] = _joined(table)
     if isinstance(given, dict):  # others describe no camera
         tables = {
             key: table
             for key, table in tables.items()
             if _lens_numbers(table) is not None or _find(table, _ROTATION) is not None
         }
-    own = [
-        str(table[name]) for table in tables.values() if (name := next((key for key in _NAMES if key in table), ""))
-    ]
-    unnamed = not isinstance(given, dict) and len({*own}) < len(tables)
-    names = [*tables] if isinstance(given, dict) or unnamed else own
+    names, unnamed = [*tables], False
+    if isinstance(given, list):
+        own = _own_names([*tables.values()])
+        unnamed = not own or {*own} in ({*map(str, range(n, n + len(own)))} for n in (0, 1))
+        if own and unnamed:
+            tables = {name: tables[names[own.index(name)]] for name in sorted(own, key=int)}
+        names = [str(n + 1) for n in range(len(tables))] if unnamed else own
     is_studio = bool(tables) and all({"panel", "node"} <= {*table} for table in tables.values())
     cameras = tuple(
         _single_camera(path, name, table, poses, _METRES_PER_CM if is_studio else 1.0)
@@ -177,7 +189,7 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
         return read_single_cameras(path, content, poses)
     if not cameras:
         raise unreadable(path, "none of its tables has a camera matrix")
-    plain = [name for name, table in zip(names, tables.values(), strict=True) if not _find(table, _DISTORTION)]
+    plain = [name for name, table in zip(names, tables.values(), strict=True) if not _coefficients(table)]
     return Calibration(
         path=path,
         scale=Scale.METRIC if is_studio else Scale.ARBITRARY,
@@ -220,14 +232,26 @@ def _number_of_matrices(content: Mapping[str, Any]) -> int:
 
 
 _METRES_PER_CM = 0.01
-_NAMES = ("name", "camera_name", "cam_name")
+_NAME = re.compile(r"(cam(era)?_?)?(name|label|id|uid|serial(_?(no|number))?)")
+
+
+def _own_names(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the names of cameras, or else their identities or serial numbers; none if these are not distinct."""
+    for key in sorted(filter(_NAME.fullmatch, tables[0] if tables else ()), key=lambda key: "name" not in key):
+        own = [str(table[key]) for table in tables if key in table]
+        if len({*own}) == len(tables):
+            return own
+    return []
 
 
 def _joined(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with lower-case keys, joined with those of tables in it (`intrinsics`, `extrinsics`)."""
     inner = {key: value for key, value in table.items() if isinstance(value, dict) and "data" not in value}
-    parts = [{key: value for key, value in table.items() if key not in inner}, *inner.values()]
-    return {key: value for part in reversed(parts) for key, value in _lowered(part).items()}
+    parts = [
+        _translated({key: value for key, value in table.items() if key not in inner}),
+        *map(_joined, inner.values()),
+    ]
+    return {key: value for part in reversed(parts) for key, value in part.items()}
 
 
 def _own_parts(names: Sequence[str]) -> list[str]:
@@ -249,7 +273,7 @@ _FOUR = (("fx", "fy", "cx", "cy"), ("fx", "fy", "ppx", "ppy"))
 def _single_camera(
     path: Path, name: str, content: dict[str, Any], poses: bool, metres: float = 1.0
 ) -> CalibratedCamera:
-    table = _lowered(content)
+    table = _translated(content)
     with error_context(path.name, name):
         if {"fx", "k", "p"} <= {*table}:
             raise InputError(
@@ -265,9 +289,9 @@ def _single_camera(
         is_transposed = bool(matrix[2, :2].any()) and not matrix[:2, 2].any()
         pose = _pose(table, is_transposed) if poses else None
         if poses and pose is None:
-            hint = "pass it as ⟨intrinsics⟩, or the calibration of a rig"
-            raise InputError("it has a lens, but no pose (R and T)", hint)
-        lens = _lens(_flat(_find(table, _DISTORTION, []), "the distortion"), _model(table))
+            hint = "pass it as ⟨intrinsics⟩, or the calibration of a rig, with poses named R and T, w2c or c2w"
+            raise InputError(f"it has a lens, but no pose (R and T) among {listed(content, 8)}", hint)
+        lens = _lens(_coefficients(table), _model(table))
         size = _size(table, "image_")
     if pose is not None:
         pose[:3, 3] *= metres
@@ -287,10 +311,16 @@ def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | Non
         pose = pose_matrix(numbers.reshape(-1, 4)[:3, :3], numbers.reshape(-1, 4)[:3, 3].tolist())
         return invert_rigid(pose) if found[0] is None else pose
     turn, shift = _flat(turn, "R"), _flat(shift, "T")
+    if len(turn) == 4:
+        raise InputError("R is a quaternion of an unknown order", "write R as a matrix or a rotation vector")
     if len(turn) not in (3, 9) or len(shift) != 3:
         raise InputError(f"R has {len(turn)} numbers and T {len(shift)}, expected 9 and 3", CORRECTION_HINT)
-    rotation = rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]])
+    rotation = _rotation(turn)
     return pose_matrix(rotation.T if is_transposed else rotation, shift)
+
+
+def _rotation(turn: Sequence[float]) -> Tensor:
+    return rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]])
 
 
 def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
@@ -324,15 +354,18 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
 
 
 _LENS = re.compile(f"{CAMERA_MATRIX}|(?i:ks?)")
-_DISTORTION = re.compile(r"(?i:d|dist(?!ance|\w*(?:model|type))\w*?)")
+_DISTORTION = re.compile(r"(?i:d|kc|coeffs|(?:lens_?|cam(?:era)?_?)?dist(?!ance|\w*(?:model|type))\w*?)")
+_RADIAL, _TANGENTIAL = (
+    re.compile(f"(?i:{kind}_?dist(?:ortion)?(?:_?coeff?(?:icient)?s)?)") for kind in ("radial", "tangential")
+)
 _ROTATION = re.compile("(?i:r|rot(ation)?(_?(matrix|mat|vector|vec))?|rmat|rvec)")
 _TRANSLATION = re.compile("(?i:t|trans(lation)?(_?(matrix|vector|vec))?|tvec)")
 
 _WORLD_TO_CAMERA, _CAMERA_TO_WORLD = (
     re.compile(f"(?i:{words})(?i:_?(?:mat|matrix))?")
     for words in (
-        "rt|extrinsics?|w2c|world_?(?:to|2)_?cam(?:era)?",
-        "c2w|cam(?:era)?_?(?:to|2)_?world",
+        "rt|extrinsics?|w2c|world_?(?:to|2)_?cam(?:era)?|t_c(?:am(?:era)?)?_?w(?:orld)?",
+        "c2w|cam(?:era)?_?(?:to|2)_?world|t_w(?:orld)?_?c(?:am(?:era)?)?",
     )
 )
 
@@ -369,18 +402,84 @@ def _tables(content: Mapping[str, Any], name: str, key: str) -> dict[str, dict[s
     }
 
 
+def _coefficients(given: Mapping[str, Any]) -> list[float]:
+    """Return the distortion in OpenCV's order, also of radial and tangential parts, or of single keys `k1`, `p1`."""
+    table = _joined(given)
+    if (whole := _find(table, _DISTORTION)) is not None:
+        return _flat(whole, "the distortion")
+    radial, tangential = (_flat(_find(table, part, []), "the distortion") for part in (_RADIAL, _TANGENTIAL))
+    single = {key: number_of(table[key], key) for key in _SINGLE if key in table}
+    single |= {f"k{n}": value for n, value in enumerate(radial, 1)} | {
+        f"p{n}": value for n, value in enumerate(tangential, 1)
+    }
+    is_radial = not {"p1", "p2"} & {*single} and (
+        _is_fisheye(_model(table)) or any(single.get(key) for key in _SINGLE[5:])
+    )
+    order = [key for key in _SINGLE if "k" in key][:4] if is_radial else _SINGLE
+    return [single.get(key, 0.0) for key in order] if single else []
+
+
+_SINGLE = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
+
+
+def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with lower-case keys; of other conventions with k, and r and t or a pose as others have them.
+
+    Source: OpenPose, `doc/advanced/calibration_module.md`; nerfies, `camera.py`; the Immersive Light Field videos,
+    `models.json`; HumanRF, `camera_data.py` of ActorsHQ; Ego-Exo4D, `gopro_calibs.csv`.
+    """
+    table = _lowered(given)
+
+    def numbers(keys: str) -> list[float]:
+        return [number for key in keys.split() for number in _flat([table.get(key)], key)]
+
+    if "intrinsics" in table and table.get("cameramatrix"):
+        return table | {"w2c": table["cameramatrix"]}
+    if {"orientation", "position", "focal_length"} <= {*table}:
+        rotation = _rotation(_flat(table["orientation"], "orientation"))
+        shift = -rotation @ torch.tensor(_flat(table["position"], "position"), dtype=torch.float64)
+        table = {"pixel_aspect_ratio": 1.0, "skew": 0.0} | table
+        focal, aspect, skew = numbers("focal_length pixel_aspect_ratio skew")
+        lens = focal, focal * aspect, *_centre(_flat(table.get("principal_point"), "principal_point")), skew
+        return table | {"k": pinhole(*lens).tolist(), "r": rotation.tolist(), "t": shift.tolist()}
+    if {"rx", "tx", "w", "px"} <= {*table}:
+        width, height, *lens = numbers("w h fx fy px py")
+        focal_x, focal_y, *centre = (side * part for side, part in zip((width, height) * 2, lens, strict=True))
+        pose = pose_matrix(rotation_of(numbers("rx ry rz")), numbers("tx ty tz"))
+        size = {"width": width, "height": height}
+        return table | size | {"k": pinhole(focal_x, focal_y, *_centre(centre)).tolist(), "c2w": pose[:3].tolist()}
+    if {"tx_world_cam", "intrinsics_0"} <= {*table}:
+        lens = [f"intrinsics_{n}" for n in range(8)]
+        turn = torch.tensor(numbers(" ".join(f"q{axis}_world_cam" for axis in "wxyz")), dtype=torch.float64)
+        pose = pose_matrix(matrix_from_quaternion(turn), numbers("tx_world_cam ty_world_cam tz_world_cam"))
+        model = {"distortion_model": table.get("intrinsics_type"), "dist": numbers(" ".join(lens[4:]))}
+        return table | model | {"k": numbers(" ".join(lens[:4])), "c2w": pose[:3].tolist()}
+    return table
+
+
+def _centre(point: Sequence[float]) -> list[float]:
+    """Return a point of files whose top-left pixel has its centre at (0.5, 0.5) as OpenCV counts."""
+    return [value - PIXEL_CENTER for value in point]
+
+
 def _model(table: Mapping[str, object]) -> str | None:
     """Return the distortion model that a file declares."""
-    flag = table.get("fisheye_model", table.get("fisheye"))
+    flag = next((table[key] for key in ("fisheye_model", "fisheye", "is_fisheye") if key in table), None)
     if flag is not None:
         return "fisheye" if str(flag).lower() in ("1", "true") else "none"
-    declared = table.get("distortion_model")
-    return None if declared is None else str(declared) or "none"
+    if (declared := table.get("distortion_model")) is not None:
+        return str(declared) or "none"
+    others = (str(table.get(key)) for key in ("camera_model", "lens_model", "projection_type", "model"))
+    return next((model for model in others if _is_fisheye(model)), None)  # other ones may be those of devices
+
+
+def _is_fisheye(model: str | None) -> bool:
+    return model is not None and model.lower() in _FISHEYE_MODELS
 
 
 def _lens(coefficients: Sequence[float], model: str | None) -> Distortion | None:
     """Build the distortion; four coefficients of an undeclared model may be either one."""
-    if model is not None and model.lower() in _FISHEYE_MODELS:
+    if _is_fisheye(model):
         return fisheye(coefficients)
     if model is None and len(coefficients) == 4 and any(coefficients):
         raise InputError(

@@ -123,14 +123,16 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
 
 
 def paired_names(names: Sequence[str], longer: Sequence[str]) -> dict[str, str]:
-    """Return which of the `longer` names end with, or else contain each name as a word; none if that is not plain.
+    """Return which of the `longer` names end with, or else contain each name as a word, or each number.
 
-    Either all names or all longer ones are paired.
+    Either all names or all longer ones are paired; none if that is not plain.
     """
-    for pattern in (r"[^0-9a-zA-Z]{}$", r"(?<![0-9a-zA-Z]){}(?![0-9a-zA-Z])"):
-        found = {
-            name: [each for each in longer if re.search(pattern.format(re.escape(name)), each)] for name in names
-        }
+    words = {name: re.escape(name) for name in names}
+    forms = [(words, r"[^0-9a-zA-Z]{}$"), (words, r"(?<![0-9a-zA-Z]){}(?![0-9a-zA-Z])")]
+    if all(name.isdecimal() for name in names):
+        forms.append(({name: name.lstrip("0") or "0" for name in names}, "(?<![0-9])0*{}(?![0-9])"))
+    for parts, pattern in forms:
+        found = {name: [each for each in longer if re.search(pattern.format(parts[name]), each)] for name in names}
         paired = {name: each[0] for name, each in found.items() if each}
         is_plain = all(len(each) < 2 for each in found.values()) and len({*paired.values()}) == len(paired)
         if paired and is_plain and len(paired) in (len(names), len(longer)):

@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 import struct
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import scipy.io
 import torch
 import yaml
+from scipy.spatial.transform import Rotation
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import Scale
@@ -31,6 +34,7 @@ from tests.scene.calibration_writers import (
     edit_json,
     make_rig,
     matlab_camera,
+    read_pixels,
     write_caliscope,
     write_file_pairs,
     write_kalibr,
@@ -244,11 +248,17 @@ def test_a_lens_of_one_camera_is_read_as_intrinsics_alone(text: str, name: str, 
 
 
 @pytest.mark.parametrize(
-    "keys", ["intrinsicMatrix distortionCoefficients R T", "camera_matrix dist rvec tvec", "K D R t"]
+    "keys",
+    [
+        "intrinsicMatrix distortionCoefficients R T",
+        "camera_matrix dist rvec tvec",
+        "K D R t",
+        "Intrinsics Distortion CameraMatrix",
+    ],
 )
 def test_files_of_single_cameras_are_a_calibration(keys: str, tmp_path: Path) -> None:
     rig = make_rig()
-    matrix, distortion, turn, shift = keys.split()
+    matrix, distortion, turn, *shift = keys.split()
     for camera in rig:
         lens, rotation = camera.integer_intrinsics, camera.rotation
         if matrix == "intrinsicMatrix":  # JARVIS multiplies rows from the left
@@ -256,8 +266,11 @@ def test_files_of_single_cameras_are_a_calibration(keys: str, tmp_path: Path) ->
         if turn == "rvec":
             rotation = camera.vector[:, None]
         coefficients = np.array([[*camera.coefficients, 0.0]])
-        content = {matrix: lens, distortion: coefficients, turn: rotation, shift: camera.translation[:, None]}
-        write_storage(tmp_path / f"{camera.name}.yaml", content)
+        content = {matrix: lens, distortion: coefficients, turn: rotation}
+        content |= dict.fromkeys(shift, camera.translation[:, None])
+        if not shift:  # OpenPose
+            content[turn] = camera.world_to_camera[:3]
+        write_storage(tmp_path / f"{camera.name}{'.yaml' if shift else '.xml'}", content)
     calibration = read_calibration(tmp_path)
     assert [camera.name for camera in calibration.cameras] == [camera.name for camera in rig]
     for camera, true in zip(calibration.cameras, rig, strict=True):
@@ -347,6 +360,75 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
     path.write_text(json.dumps({"cam1": {"K": np.eye(3).tolist(), "extrinsic": [1.0] * 9}}))
     with pytest.raises(InputError, match=r"rig.json: camera cam1: the pose has 9 numbers, expected 3x4 or 4x4"):
         read_calibration(path)
+
+
+def other_tables(rig: list[RigCamera]) -> Iterator[tuple[str, str, object]]:
+    """Yield files of other conventions: their data set, name and content."""
+    lenses = [camera.integer_intrinsics for camera in rig]
+    centers = [(-camera.rotation.T @ camera.translation).tolist() for camera in rig]
+    poses = [{"R": camera.rotation.tolist(), "T": camera.translation.tolist()} for camera in rig]
+    keys = ("k1", "k2", "k3", "k4") if rig[0].fisheye else ("k1", "k2", "p1", "p2")
+    single = [dict(zip(keys, camera.coefficients, strict=True)) | {"is_fisheye": camera.fisheye} for camera in rig]
+    for name in ("cam_id", "label", "camera_name", "serial_number"):
+        named = zip(rig, lenses, poses, single, strict=True)
+        tables = [{name: camera.name, "K": lens.tolist(), **pose, "lens": one} for camera, lens, pose, one in named]
+        yield name, "rig.json", {"today": {"cameras": tables[::-1]}}
+    numbered = [
+        {"id": number, "K": lens.tolist(), **pose, **one}
+        for number, (lens, pose, one) in enumerate(zip(lenses, poses, single, strict=True))
+    ]
+    yield "numbered", "rig.json", numbered[::-1]
+    turns = [rig[0].vector.tolist(), *(camera.rotation.tolist() for camera in rig[1:])]
+    google = [
+        {"name": camera.name, "position": center, "orientation": turn, "focal_length": lens[0, 0],
+         "principal_point": camera.intrinsics[:2, 2].tolist(), "pixel_aspect_ratio": lens[1, 1] / lens[0, 0],
+         "radial_distortion": camera.coefficients[: 4 if camera.fisheye else 2], "image_size": camera.size[::-1],
+         "projection_type": "fisheye" if camera.fisheye else "perspective"}
+        | ({} if camera.fisheye else {"tangential_distortion": camera.coefficients[2:]})
+        for camera, lens, center, turn in zip(rig, lenses, centers, turns, strict=True)
+    ]  # fmt: skip
+    yield "Google", "models.json", google
+    if rig[0].fisheye:
+        header = "cam_uid," + ",".join(f"t{axis}_world_cam" for axis in "xyz")
+        header += "," + ",".join(f"q{axis}_world_cam" for axis in "xyzw") + ",image_width,image_height"
+        header += ",intrinsics_type," + ",".join(f"intrinsics_{number}" for number in range(8))
+        rows = [
+            [camera.name, *center, *Rotation.from_matrix(camera.rotation.T).as_quat(), *camera.size[::-1],
+             "KANNALABRANDTK3", *lens[[0, 1, 0, 1], [0, 1, 2, 2]], *camera.coefficients]
+            for camera, lens, center in zip(rig, lenses, centers, strict=True)
+        ]  # fmt: skip
+        yield "Ego-Exo4D", "gopro_calibs.csv", "\n".join((header, *(",".join(map(str, row)) for row in rows)))
+    if not any(rig[0].coefficients):
+        rows = [
+            [camera.name, *camera.size[::-1], *Rotation.from_matrix(camera.rotation.T).as_rotvec(), *center,
+             *(camera.intrinsics[[0, 1, 0, 1], [0, 1, 2, 2]] / (camera.size[::-1] * 2))]
+            for camera, center in zip(rig, centers, strict=True)
+        ]  # fmt: skip
+        header = "name,w,h,rx,ry,rz,tx,ty,tz,fx,fy,px,py"
+        yield "ActorsHQ", "calibration.csv", "\n".join((header, *(",".join(map(str, row)) for row in rows)))
+        matrices = {"k": [camera.intrinsics.tolist() for camera in rig],
+                    "w2c": [camera.world_to_camera.tolist() for camera in rig]}  # fmt: skip
+        instants = {key: [value] * 3 for key, value in matrices.items()}
+        files = [[f"{camera.name}/{time:06d}.jpg" for camera in rig] for time in range(3)]
+        yield "Dynamic 3DGS", "train_meta.json", {"w": 640, "h": 480, "fn": files, **instants}
+
+
+@pytest.mark.parametrize("lens", ["plain", "fisheye", "none"])
+def test_tables_of_other_conventions_have_the_same_pixels(lens: str, tmp_path: Path) -> None:
+    points = np.random.default_rng(3).uniform(-0.7, 0.7, size=(20, 3))
+    rig = make_rig(fisheye=lens == "fisheye")
+    if lens == "none":
+        rig = [replace(camera, coefficients=(0.0, 0.0, 0.0, 0.0)) for camera in rig]
+    for kind, name, content in other_tables(rig):
+        path = tmp_path / name
+        path.write_text(content if isinstance(content, str) else json.dumps(content))
+        calibration = read_calibration(path)
+        cameras = sorted(calibration.cameras, key=lambda camera: camera.name)
+        expected = ["1", "2", "3"] if kind == "numbered" else [camera.name for camera in rig]
+        assert [camera.name for camera in cameras] == expected, kind
+        assert not any("no distortion" in notice for notice in calibration.notices) or lens == "none", kind
+        for camera, true in zip(cameras, rig, strict=True):
+            np.testing.assert_allclose(read_pixels(camera, points), true.pixels(points), atol=1e-9, err_msg=kind)
 
 
 def bouguet(camera: RigCamera, end: str = "") -> dict[str, Any]:
@@ -619,6 +701,9 @@ def test_rows_of_poses_bounds_are_the_images_of_one_moving_camera(tmp_path: Path
         ("cam1 cam2", "cam1_a cam1_b cam2_a", ""),
         ("1 2", "take_1_cam_3 take_2_cam_4 take_1_cam_5", ""),
         ("cam1 cam2", "cam10 cam20", ""),
+        ("2 1", "cam01 cam02", "cam02 cam01"),
+        ("0 1", "Kinect0 Kinect10", ""),
+        ("1 2", "cam1_take1 cam2_take1", ""),
     ],
 )
 def test_names_are_paired_with_those_that_contain_them(names: str, longer: str, paired: str) -> None:
