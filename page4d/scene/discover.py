@@ -26,6 +26,7 @@ from page4d.scene.layout import (
     image_view,
     is_holder,
     is_no_camera,
+    left_beside,
     missing_chapters,
     notices_of,
     one_series,
@@ -195,6 +196,7 @@ def select_views(
     series = [one_series(candidate) for candidate in chosen]
     left = [one for one in found.left_out if one.candidate not in chosen]
     left += [one for _, more in series for one in more]
+    left += [one for candidate in chosen for one in left_beside(candidate, folder)]
     return tuple(candidate for candidate, _ in series), (*notices, *notices_of(left))
 
 

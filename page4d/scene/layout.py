@@ -31,6 +31,9 @@ _MAPS = (
     | frozenset("disparity label labels seg segmentation semantic semantics normals confidence".split())
 )
 _FULL_GRID = 0.9
+_FEWEST_FRAMES = 10
+"""Fewest images next to a video that are a recording of their own, such as its frames."""
+
 _COPY, _COLORED = "copies of {}", "the colour images are {}"
 MAPS = "depth maps or masks, read with ⟨depth⟩ and ⟨masks⟩"
 _BOARDS = frozenset("calib calibration checkerboard chessboard charuco".split())
@@ -185,9 +188,38 @@ def is_no_camera(name: str) -> bool:
 
 
 def image_view(folder: Path, name: str, label: str, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> Candidate | None:
-    """Return the images of a folder; None if it has none."""
+    """Return the images of a folder; None if it has none, or few that are no maps next to a video."""
+    images = _images(folder, name, label, suffixes)
+    frames = [file for file in images.files if not _words(file.stem) & _MAPS] if images else []
+    return None if len(frames) < _FEWEST_FRAMES and _files(folder, VIDEO_SUFFIXES) else images
+
+
+def _images(folder: Path, name: str, label: str, suffixes: frozenset[str]) -> Candidate | None:
     files = tuple(image_files(folder, suffixes))
     return Candidate(name=composed(name), path=folder, label=f"{label}/", files=files) if files else None
+
+
+def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:
+    return [file for file in folder.iterdir() if file.suffix.lower() in suffixes and not file.name.startswith(".")]
+
+
+def left_beside(candidate: Candidate, scene: Path) -> list[LeftOut]:
+    """Return the videos in the folder of images, or the photos in that of a video, if it is below the scene."""
+    folder = candidate.path if candidate.files else candidate.path.parent
+    if folder == scene or not folder.is_dir():
+        return []
+    suffixes = VIDEO_SUFFIXES if candidate.files else IMAGE_SUFFIXES
+    kind = "videos next to images, which are used" if candidate.files else "photos next to a video"
+    place = candidate.label.rpartition("/")[0]
+    files = [(file, f"{place}/{file.name}", bool(_words(file.stem) & _MAPS)) for file in _files(folder, suffixes)]
+    return [
+        LeftOut(
+            candidate=Candidate(name=label, path=file, label=label),
+            kind=MAPS if is_map else kind,
+            level=Level.INFO if is_map else Level.WARNING,
+        )
+        for file, label, is_map in files
+    ]
 
 
 def recordings_below(folder: Path, name: str) -> tuple[list[Candidate], list[LeftOut]]:
@@ -203,7 +235,7 @@ def recordings_below(folder: Path, name: str) -> tuple[list[Candidate], list[Lef
 
 def maps_below(folder: Path, name: str, words: frozenset[str], suffixes: frozenset[str]) -> list[Candidate]:
     """Return the series with one of `words` in their names in the folder of a camera, or below it."""
-    if (images := image_view(folder, name, name, suffixes)) is None:
+    if (images := _images(folder, name, name, suffixes)) is None:
         return [each for each in _below(folder, name, suffixes) if _words(each.label.removeprefix(name)) & words]
     files = {key: of for key, of in _series(images).items() if _words(key) & words}
     return [replace(images, label=f"{images.label}{key}", files=tuple(of)) for key, of in files.items()]

@@ -253,6 +253,16 @@ def small(name: str) -> Tree:
             [later("a part 2.mp4", "a part 1.mp4")],
         ),
         (
+            tree("c/DCIM/G1.MP4", "c/DCIM/P1.JPG", "d/G2.MP4", "d/P2.jpg") | depth("d/mask_{t}.png"),
+            {"c": 0, "d": 2},
+            ["left out c/DCIM/P1.JPG, d/P2.jpg: photos next to a video"],
+        ),
+        (
+            tree("c/{t:03}.png", "c/all.mp4", "d/{t:03}.png", times=range(10)),
+            {"c": 0, "d": 2},
+            ["left out c/all.mp4: videos next to images, which are used"],
+        ),
+        (
             tree("GX010001.MP4", "GX020002.MP4"),
             {"GX010001": 0, "GX020002": 1},
             ["GX020002.MP4: the first chapter of the recording is missing, so it begins later than others"],
