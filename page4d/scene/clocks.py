@@ -28,7 +28,7 @@ from page4d.io.documents import (
 from page4d.io.input_files import composed, missing_path_hint
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource, Level, Notice
-from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, StampTable, find_stamp_tables, is_stamp_table
+from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, StampTable, date_in, find_stamp_tables, is_stamp_table
 from page4d.scene.timeline import DROPPED, timing
 from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream
 
@@ -303,7 +303,7 @@ def _of_some_views(
         )
         method = f"{evidence.kind} ({len(known)} of {len(names)} views)"
         return replace(_chosen(evidence, notices), method=method)
-    notices += _file_start_notice(names, sources)
+    notices += _file_start_notice(names, sources) or _named_start_notice(sources)
     return Synchronisation(clocks=(Clock(),) * len(names), method=SAME_START, notices=tuple(notices))
 
 
@@ -446,6 +446,20 @@ def _file_start_notice(names: Sequence[str], sources: Sequence[FrameSource]) -> 
         return []
     text = f"the time stamps of {first} begin at {earliest.start_s:.3f} s, those of {last} at {latest.start_s:.3f} s"
     return [Notice(f"{text}: not used; if one recorder wrote both, give the offsets by ⟨sync=FILE⟩")]
+
+
+def _named_start_notice(sources: Sequence[FrameSource]) -> list[Notice]:
+    """Report videos whose names state different starts; what is smaller than the last digit is rounding."""
+    found = [(date_in(source.path.stem), source.path.stem) for source in sources if isinstance(source, VideoSource)]
+    starts = sorted((start.ns, stem, start.unit_ns) for start, stem in found if start is not None)
+    if len(starts) < max(len(sources), 2):
+        return []
+    (first_ns, first, _), *_, (last_ns, last, _) = starts
+    apart = last_ns - first_ns
+    if apart <= max(*(unit_ns for _, _, unit_ns in starts), NS // 25):
+        return []
+    text = f"by their names, the videos start up to {apart / NS:g} s apart ({first}, {last})"
+    return [Notice(f"{text}: not used; give the offsets by ⟨sync=FILE⟩, or measure them")]
 
 
 def _frame_numbers(sources: Sequence[FrameSource], starts: Sequence[float | None]) -> _Evidence:

@@ -79,7 +79,7 @@ _PACKED_CLOCK = re.compile(r"(?<!\d)(\d\d)()(\d\d)(\d\d)()()[-_](\d{9}|\d{6}|\d{
 _ELAPSED = re.compile(r"(?<!\d)(\d{1,9})\.(\d{3,9})(?!\d)")
 
 
-def _date(stem: str) -> _Read | None:
+def date_in(stem: str) -> _Read | None:
     """Read `2024-05-01_12-30-15.960` in its usual forms, with or without separators and decimals."""
     match = _DATE.search(stem)
     if match is None:
@@ -133,7 +133,7 @@ def _elapsed(stem: str) -> _Read | None:
 
 
 _FORMS: tuple[tuple[Callable[[str], _Read | None], Origin, int], ...] = (
-    (_date, "1970", _LONGEST_PERIOD_NS),
+    (date_in, "1970", _LONGEST_PERIOD_NS),
     (_epoch, "1970", _LONGEST_PERIOD_NS),
     (_clock, "midnight", _LONGEST_PERIOD_NS),
     (partial(_clock, form=_PACKED_CLOCK), "midnight", NS),
@@ -452,7 +452,7 @@ def _number(cell: str) -> Decimal | None:
         value = Decimal(cell.strip().replace(",", "."))
         return value if value.is_finite() and abs(value.adjusted()) < _MAX_DIGITS else None
     except InvalidOperation:
-        stamp = _date(cell) or _clock(cell) if ":" in cell else None
+        stamp = date_in(cell) or _clock(cell) if ":" in cell else None
         return None if stamp is None else Decimal(stamp.ns)
 
 

@@ -371,6 +371,23 @@ def test_files_whose_time_stamps_begin_at_different_times_are_reported(
     assert not any("begin" in notice.text for notice in open_scene(tmp_path, sync="none").notices)
 
 
+@pytest.mark.parametrize(
+    ("names", "apart"),
+    [
+        ("a_2024-05-01_12-30-15 b_2024-05-01_12-30-18 c_2024-05-01_12-30-16", "3 s"),
+        ("ch1_main_20240501123015_20240501123100 ch2_main_20240501123215_20240501123400", "120 s"),
+        ("2024-05-01T12-30-15.250 2024-05-01T12-30-15.000", "0.25 s"),
+        ("VID_20240501_123015 VID_20240501_123016", ""),
+        ("a_2024-05-01_12-30-15 b", ""),
+    ],
+)
+def test_videos_whose_names_state_different_starts_are_reported(names: str, apart: str, tmp_path: Path) -> None:
+    for name in names.split():
+        write_counter_clip(tmp_path / f"{name}.mp4", 3)
+    found = [notice.text for notice in open_scene(tmp_path).notices if "by their names" in notice.text]
+    assert [text.split("up to ")[1].split(" apart")[0] for text in found] == ([apart] if apart else [])
+
+
 def test_frame_numbers_of_some_views_are_used_and_reported(tmp_path: Path) -> None:
     write_counter_clip(tmp_path / "c.mp4", 20, rate=25)
     for name, first in (("a", 100), ("b", 105)):
