@@ -292,7 +292,7 @@ def _matrix(value: object, key: str) -> Tensor:
 def numbers_of(value: object, key: str, rows: int, columns: int) -> Tensor:
     """Build a matrix of known size from an `!!opencv-matrix` node, a list of numbers, or a list of rows."""
     if isinstance(value, list):
-        flat = [number for row in value[: rows * columns] for number in (row if isinstance(row, list) else [row])]
+        flat = [number for row in value[: rows * columns + 1] for number in (row if isinstance(row, list) else [row])]
         value = {"rows": rows, "cols": columns, "data": flat}
     matrix = _matrix(value, key)
     if matrix.shape != (rows, columns):

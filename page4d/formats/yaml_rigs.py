@@ -273,8 +273,8 @@ _FOUR = (("fx", "fy", "cx", "cy"), ("fx", "fy", "ppx", "ppy"))
 def _single_camera(
     path: Path, name: str, content: dict[str, Any], poses: bool, metres: float = 1.0
 ) -> CalibratedCamera:
-    table = _translated(content)
     with error_context(path.name, name):
+        table = _translated(content)
         if {"fx", "k", "p"} <= {*table}:
             raise InputError(
                 "it has fx, k and p, as files of Human3.6M have, whose T is the position of the camera",
@@ -310,16 +310,16 @@ def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | Non
             raise InputError(f"the pose has {numbers.numel()} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
         pose = pose_matrix(numbers.reshape(-1, 4)[:3, :3], numbers.reshape(-1, 4)[:3, 3].tolist())
         return invert_rigid(pose) if found[0] is None else pose
-    turn, shift = _flat(turn, "R"), _flat(shift, "T")
-    if len(turn) == 4:
-        raise InputError("R is a quaternion of an unknown order", "write R as a matrix or a rotation vector")
-    if len(turn) not in (3, 9) or len(shift) != 3:
-        raise InputError(f"R has {len(turn)} numbers and T {len(shift)}, expected 9 and 3", CORRECTION_HINT)
-    rotation = _rotation(turn)
+    shift = numbers_of(_flat(shift, "T"), "T", 1, 3)[0].tolist()
+    rotation = _rotation(_flat(turn, "R"))
     return pose_matrix(rotation.T if is_transposed else rotation, shift)
 
 
 def _rotation(turn: Sequence[float]) -> Tensor:
+    if len(turn) == 4:
+        raise InputError("R is a quaternion of an unknown order", "write R as a matrix or a rotation vector")
+    if len(turn) not in (3, 9):
+        raise InputError(f"R has {len(turn)} numbers, expected 3 or 9", CORRECTION_HINT)
     return rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]])
 
 
@@ -431,16 +431,17 @@ def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
     table = _lowered(given)
 
     def numbers(keys: str) -> list[float]:
-        return [number for key in keys.split() for number in _flat([table.get(key)], key)]
+        return [number_of(table.get(key), key) for key in keys.split()]
 
     if "intrinsics" in table and table.get("cameramatrix"):
         return table | {"w2c": table["cameramatrix"]}
     if {"orientation", "position", "focal_length"} <= {*table}:
         rotation = _rotation(_flat(table["orientation"], "orientation"))
-        shift = -rotation @ torch.tensor(_flat(table["position"], "position"), dtype=torch.float64)
+        shift = -rotation @ numbers_of(table["position"], "position", 1, 3)[0]
         table = {"pixel_aspect_ratio": 1.0, "skew": 0.0} | table
         focal, aspect, skew = numbers("focal_length pixel_aspect_ratio skew")
-        lens = focal, focal * aspect, *_centre(_flat(table.get("principal_point"), "principal_point")), skew
+        centre = numbers_of(table.get("principal_point"), "principal_point", 1, 2)[0].tolist()
+        lens = [focal, focal * aspect, *_centre(centre), skew]
         return table | {"k": pinhole(*lens).tolist(), "r": rotation.tolist(), "t": shift.tolist()}
     if {"rx", "tx", "w", "px"} <= {*table}:
         width, height, *lens = numbers("w h fx fy px py")
@@ -449,11 +450,11 @@ def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
         size = {"width": width, "height": height}
         return table | size | {"k": pinhole(focal_x, focal_y, *_centre(centre)).tolist(), "c2w": pose[:3].tolist()}
     if {"tx_world_cam", "intrinsics_0"} <= {*table}:
-        lens = [f"intrinsics_{n}" for n in range(8)]
+        lens = numbers(" ".join(f"intrinsics_{n}" for n in range(8)))
         turn = torch.tensor(numbers(" ".join(f"q{axis}_world_cam" for axis in "wxyz")), dtype=torch.float64)
         pose = pose_matrix(matrix_from_quaternion(turn), numbers("tx_world_cam ty_world_cam tz_world_cam"))
-        model = {"distortion_model": table.get("intrinsics_type"), "dist": numbers(" ".join(lens[4:]))}
-        return table | model | {"k": numbers(" ".join(lens[:4])), "c2w": pose[:3].tolist()}
+        model = {"distortion_model": table.get("intrinsics_type"), "dist": lens[4:]}
+        return table | model | {"k": lens[:4], "c2w": pose[:3].tolist()}
     return table
 
 
