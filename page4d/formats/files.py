@@ -119,12 +119,13 @@ def read_document(path: Path) -> Any:
     raise unreadable(path, "neither its name nor its content matches a supported format")
 
 
-def _rows(text: str) -> list[dict[str | None, Any]]:
-    """Return the rows of a table by the names of its columns, as text."""
+def _rows(text: str) -> list[dict[str, str]]:
+    """Return the rows of a table by the names of its columns."""
     try:
-        return list(islice(csv.DictReader(text.splitlines()), MAX_CAMERAS + 1))
-    except csv.Error as error:
-        raise DocumentError(f"it is no table: {error}") from None
+        header, *rows = islice(csv.reader(text.splitlines()), MAX_CAMERAS + 2)
+        return [dict(zip(header, row, strict=True)) for row in rows if row]
+    except (csv.Error, ValueError):
+        raise DocumentError("its rows have different numbers of columns") from None
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
