@@ -36,6 +36,8 @@ sys.dont_write_bytecode = False
 # Kernels are compiled once per checkout.
 os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "kernels"))
 
+gc.disable()  # while tests are collected: imports make little garbage, and every collection visits them all
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs so, and processes that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -45,11 +47,13 @@ def pytest_collection_finish() -> None:
     """Leave imported modules and collected tests out of garbage collections, which the library calls for."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep measurements out of the user's cache, and keep them and the videos of previews short."""
+    """Keep measurements out of the user's cache, and keep them, the pictures and the videos of previews small."""
+    from page4d.evaluation import plots
     from page4d.output.preview import cloud
     from page4d.run import memory as network_cost
 
@@ -59,7 +63,9 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
         patched.setitem(os.environ, "XDG_CACHE_HOME", str(folder))
         patched.setattr(network_cost, "_COUNTING_OVERHEAD_S", 0.0)
-        patched.setattr(cloud, "NUM_FRAMES", 12)
+        patched.setattr(cloud, "NUM_FRAMES", 4)
+        for module in (cloud, plots):
+            patched.setattr(module, "SUPERSAMPLING", 1)
         yield
 
 

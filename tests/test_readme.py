@@ -130,8 +130,9 @@ def test_the_python_blocks_of_all_documents_are_correctly_typed(tmp_path: Path) 
     files.append(tmp_path / "misspelt.py")
     files[-1].write_text(f"import page4d\n{MISSPELT}", encoding="utf-8")
     settings = tmp_path / "mypy.ini"  # for speed, large libraries are Any, and page4d itself is not checked
-    libraries = "[mypy-torch.*,scipy.*,cv2.*,PIL.*,matplotlib.*,huggingface_hub.*,av.*]"
-    rules = ("[mypy-page4d.*]", "follow_imports = silent", libraries, "follow_imports = skip")
+    libraries = "[mypy-torch.*,scipy.*,cv2.*,PIL.*,matplotlib.*,huggingface_hub.*,av.*,IPython.*,rich.*,optype.*]"
+    skip = ("follow_imports = skip", "follow_imports_for_stubs = true")
+    rules = ("[mypy-page4d.*]", "follow_imports = silent", libraries, *skip)
     settings.write_text("\n".join(("[mypy]", "warn_unused_ignores = true", *rules)))
     cache = ("--cache-dir", os.devnull)
     command = [sys.executable, "-m", "mypy", "--config-file", str(settings), *cache, *map(str, files)]
