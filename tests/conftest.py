@@ -17,6 +17,8 @@ import cv2
 import pytest
 import torch
 
+from tests.forks import CONTEXT
+
 if TYPE_CHECKING:
     from tests.weights.hub_server import HubServer
 
@@ -77,11 +79,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def forked_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork processes from one that has imported page4d: spawned ones import it anew, for seconds each."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pytest", "page4d.batch.jobs", "page4d.lab.training.data"])
+    """Fork processes of the library that are spawned elsewhere."""
     for module in (multiprocessing, torch.multiprocessing):
-        monkeypatch.setattr(module, "get_context", lambda _: context)
+        monkeypatch.setattr(module, "get_context", lambda _: CONTEXT)
 
 
 @pytest.fixture

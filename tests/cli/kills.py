@@ -1,16 +1,12 @@
 """Kill a command line with SIGKILL at random times and resume it, repeatedly.
 
-    python -m tests.cli.kills FOLDER KILLS SEED WORDS...
-
-This process loads everything once and never starts a thread; every run is a forked child of it. Outputs are written
-to FOLDER: `whole` without a kill, `0`, `1` and so on with kills. A summary is printed as JSON.
+The process loads everything once and never starts a thread; every run is a forked child of it.
 """
 
 import json
 import os
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -56,8 +52,11 @@ def recorded(out: Path) -> int:
     return len(list(out.glob("state/chunk_*.json")))
 
 
-def main(folder: Path, kills: int, seed: int, words: list[str]) -> None:
-    """Kill runs `kills` times, then complete the last output."""
+def random_kills(folder: Path, kills: int, seed: int, words: list[str]) -> None:
+    """Kill runs `kills` times, then complete the last output, and print a summary as JSON.
+
+    Outputs are written to `folder`: `whole` without a kill, `0`, `1` and so on with kills.
+    """
     torch.set_num_threads(1)
     open3d_or_none()
     rng = random.Random(seed)
@@ -76,7 +75,3 @@ def main(folder: Path, kills: int, seed: int, words: list[str]) -> None:
             chunks.append(recorded(out))
     assert end(begin([*words, "--out", f"{folder}/{number}", "--resume"]))
     print(json.dumps({"chunks_at_kills": chunks, "outputs": number + 1, "seconds": seconds}))
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])

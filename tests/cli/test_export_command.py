@@ -19,11 +19,13 @@ from unittest.mock import Mock
 
 import pytest
 
+from page4d.exporters import splat
 from page4d.exporters.export import RECORD_NAME, plan_exports
 from page4d.exporters.formats import FORMATS, PictureUse
-from page4d.formats.ply import encode_header
+from page4d.formats.ply import PointCloud, encode_header
 from page4d_cli.commands import doctor
 from tests.exporters.capture import Capture, make_capture
+from tests.forks import command, forked
 
 SIZE = (48, 64)
 REQUIRED = {"usd": "pxr", "exr": "OpenEXR"}
@@ -414,25 +416,16 @@ class TestPromises:
         assert done["bytes"] <= planned["bytes"] < 20 * done["bytes"]
 
     def test_a_signal_leaves_nothing(self, capture, tmp_path) -> None:
-        command = [
-            sys.executable,
-            "-c",
-            SLOW,
-            "export",
-            capture.folder,
-            "--format",
-            "splat",
-            "--to",
-            tmp_path / "dir",
-        ]
-        process = subprocess.Popen([str(word) for word in command], stderr=subprocess.PIPE, text=True)
-        while not list(tmp_path.glob(".dir.*.part/*")):
-            assert process.poll() is None
+        folder = tmp_path / "exports"
+        folder.mkdir()
+        words = ["export", str(capture.folder), "--format", "splat", "--to", str(folder / "dir")]
+        export = forked(tmp_path, slowly, words)
+        while not list(folder.glob(".dir.*.part/*")):
+            assert export.process.is_alive()
             time.sleep(0.02)
-        process.send_signal(2)
-        err = process.communicate(timeout=60)[1]
-        assert (process.returncode, err) == (130, "error: interrupted\n")
-        assert not list(tmp_path.iterdir())
+        code, _, err = export.ended(2)
+        assert (code, err) == (130, "error: interrupted\n")
+        assert not list(folder.iterdir())
 
     def test_options_reach_the_export(self, export, tmp_path) -> None:
         words = ["--instants", "1:4:2", "--views", "cam03,cam01", "--hold-out", "cam03", "--max-points", "50"]
@@ -455,18 +448,17 @@ class TestPromises:
         ]
 
 
-SLOW = """
-import sys, time
-from page4d.exporters import splat
-encode = splat.encode_splats
-def slow(cloud):
-    data = encode(cloud)
-    time.sleep(0.3)
-    return data
-splat.encode_splats = slow
-from page4d_cli.app import main
-main()
-"""
+def slowly(words: list[str]) -> None:
+    """Run a command line that waits after every cloud of splats."""
+    encode = splat.encode_splats
+
+    def slow(cloud: PointCloud) -> bytes:
+        data = encode(cloud)
+        time.sleep(0.3)
+        return data
+
+    splat.encode_splats = slow
+    command(words)
 
 
 class TestReports:

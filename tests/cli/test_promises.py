@@ -24,6 +24,8 @@ from page4d.scene import batches
 from page4d_cli.app import run
 from tests.cli.clips import rig, write_image_folder, write_scene
 from tests.cli.conftest import NETWORK
+from tests.cli.kills import random_kills
+from tests.forks import command, forked
 from tests.run.test_run_state import contents
 
 FRAMES = 8
@@ -154,8 +156,9 @@ class TestInterrupt:
     @pytest.mark.parametrize("kills", [2, pytest.param(40, marks=pytest.mark.slow)])
     def test_runs_killed_at_random_times_write_the_same_bytes(self, scene, tmp_path, kills):
         words = ["reconstruct", str(scene), *NETWORK, *CHUNKS, "--frames", ":4", "--quiet"]
-        command = [sys.executable, "-m", "tests.cli.kills", str(tmp_path), str(kills), "5", *words]
-        summary = json.loads(subprocess.run(command, check=True, capture_output=True, timeout=280).stdout)
+        code, out, err = forked(tmp_path, random_kills, tmp_path, kills, 5, words).ended()
+        assert code == 0, err
+        summary = json.loads(out)
         killed_at, num_chunks = summary["chunks_at_kills"], 3
         assert len(killed_at) == kills
         assert any(0 < done < num_chunks for done in killed_at), killed_at
@@ -461,6 +464,14 @@ class TestMemory:
         assert clouds[0] == clouds[1]
 
 
+def with_closed_output(words: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    os.dup2(write, 1)
+    os.dup2(write, 2)
+    command(words)
+
+
 class TestClosedOutput:
     @staticmethod
     def start(*words: object, **options: object) -> subprocess.Popen[str]:
@@ -477,9 +488,9 @@ class TestClosedOutput:
         assert (process.communicate(timeout=120)[1], process.returncode) == ("", 0)
 
     def test_a_run_continues_when_its_output_is_closed(self, scene, tmp_path):
-        process = self.start(*arguments(scene, tmp_path, "--frames", ":2"), stderr=subprocess.STDOUT)
-        assert process.wait(timeout=120) == 0
-        assert json.loads((tmp_path / "run.json").read_text())["status"] == "complete"
+        words = [str(word) for word in arguments(scene, tmp_path / "out", "--frames", ":2")]
+        assert forked(tmp_path, with_closed_output, words).ended()[0] == 0
+        assert json.loads((tmp_path / "out" / "run.json").read_text())["status"] == "complete"
 
     def test_a_missing_standard_output_is_no_error(self):
         def close() -> None:

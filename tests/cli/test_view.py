@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,6 +13,8 @@ from page4d.installation import install_command
 from page4d.options import parse_instants
 from page4d_cli.commands import view as command
 from tests.exporters.capture import Capture, make_capture
+from tests.forks import command as command_line
+from tests.forks import forked
 
 
 @pytest.fixture(scope="module")
@@ -132,24 +133,19 @@ def test_a_page_that_is_too_large_is_refused(cli, folder, tmp_path, monkeypatch)
     [(signal.SIGINT, 0, "the viewer has ended"), (signal.SIGTERM, 143, "error: interrupted")],
 )
 @pytest.mark.usefixtures("viser")
-def test_an_interrupt_ends_the_viewer(folder, number, code, last):
+def test_an_interrupt_ends_the_viewer(folder, tmp_path, number, code, last):
     environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        words = [sys.executable, "-m", "page4d_cli", "view", str(folder), "--port", str(port)]
-        with subprocess.Popen(
-            words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-        ) as process:
-            address = process.stdout.readline()
-            time.sleep(0.2)
-            process.send_signal(number)
-            out, err = process.communicate(timeout=60)
+        process = forked(tmp_path, command_line, ["view", str(folder), "--port", str(port)], environment=environment)
+        address = process.line(0)
+        time.sleep(0.2)
+        ended, out, err = process.ended(number)
     assert address.startswith("http://127.0.0.1:")
     assert int(address.rpartition(":")[2]) != port
-    assert process.returncode == code
-    assert out == ""
+    assert (ended, out) == (code, f"{address}\n")
     lines = err.splitlines()
-    assert lines[0] == f"warning: port {port} is in use; the viewer is at port {address.rpartition(':')[2].strip()}"
+    assert lines[0] == f"warning: port {port} is in use; the viewer is at port {address.rpartition(':')[2]}"
     assert lines[1] == "Ctrl-C ends the viewer"
     assert "ssh -L" in lines[2]
     assert lines[3:] == [last]

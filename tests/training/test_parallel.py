@@ -2,10 +2,9 @@
 
 import os
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -13,10 +12,26 @@ import torch
 from page4d.lab.training import train as training
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.optimizers import ProcessGroup
+from page4d.lab.training.train import SupervisedTraining
+from tests.forks import forked
 from tests.training.training_runs import TINY, checkpoint_of, train_tiny
-from tests.training.training_team import StoringTraining
 
 STEPS = 3
+
+
+class StoringTraining(SupervisedTraining):
+    """Stores the final weights of every rank in the parent folder of the run."""
+
+    def train(self) -> None:
+        super().train()
+        path = self._context.folder.path.parent / f"rank{os.environ['RANK']}.pt"
+        torch.save(self.state.network.state_dict(), path)
+
+
+def train_storing(out: Path) -> None:
+    torch.set_num_threads(1)
+    with patch.object(training, "SupervisedTraining", StoringTraining):
+        train_tiny(out, 2 * STEPS)
 
 
 @pytest.fixture(scope="module")
@@ -27,15 +42,13 @@ def parallel(tmp_path_factory) -> Path:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "2"}
-    command = [sys.executable, "-m", "tests.training.training_team", out, str(2 * STEPS)]
-    second = subprocess.Popen(command, env=os.environ | place | {"RANK": "1"}, stderr=subprocess.PIPE, text=True)
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (place | {"RANK": "0"}).items():
-            patch.setenv(name, value)
-        patch.setattr(training, "SupervisedTraining", StoringTraining)
-        train_tiny(out, 2 * STEPS)
-    error = second.communicate(timeout=100)[1]
-    assert second.returncode == 0, error
+    second = forked(
+        tmp_path_factory.mktemp("second"), train_storing, out, environment=os.environ | place | {"RANK": "1"}
+    )
+    with patch.dict(os.environ, place | {"RANK": "0"}):
+        train_storing(out)
+    code, _, error = second.ended()
+    assert code == 0, error
     return out
 
 

@@ -1,10 +1,9 @@
 """Samples follow from their numbers, from the renderer and from folders, and arrive in order from workers."""
 
+import itertools
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,6 +27,7 @@ from page4d.lab.training.data import (
     plan_step,
 )
 from page4d.lab.training.schedule import Position, after
+from tests.forks import forked
 from tests.training.training_runs import SIZE, TINY
 
 CPU = torch.device("cpu")
@@ -153,14 +153,28 @@ def test_a_worker_that_is_killed_is_no_internal_error():
     assert "fewer workers" in raised.value.hint
 
 
-def test_workers_ignore_interrupts_and_end_with_their_parent():
-    parent = subprocess.Popen([sys.executable, "-m", "tests.training.fed_parent"], stdout=subprocess.PIPE)
-    worker = int(parent.stdout.readline())
+def feed_until_killed(interrupted: Path) -> None:
+    """Print the number of a rendering worker, and more steps once it is interrupted."""
+    steps = (plan_step(TINY, Position(step=number, samples=number)) for number in itertools.count())
+    feed = feed_batches([SyntheticSource(0)], steps, range(1), CPU, 1)
+    next(feed)  # the worker has started
+    print(*(worker.pid for worker in multiprocessing.active_children()), flush=True)
+    while not interrupted.exists():
+        time.sleep(0.02)
+    for _ in range(4):
+        next(feed)
+    print("more steps", flush=True)
+    time.sleep(600)
+
+
+def test_workers_ignore_interrupts_and_end_with_their_parent(tmp_path):
+    parent = forked(tmp_path, feed_until_killed, tmp_path / "interrupted")
+    worker = int(parent.line(0))
     os.kill(worker, signal.SIGINT)
-    assert parent.stdout.readline() == b"more steps\n"
-    parent.kill()
-    parent.wait()
+    (tmp_path / "interrupted").touch()
+    assert parent.line(1) == "more steps"
+    parent.ended(signal.SIGKILL)
     until = time.monotonic() + 60
     while Path(f"/proc/{worker}").exists():
         assert time.monotonic() < until
-        time.sleep(0.1)
+        time.sleep(0.02)
