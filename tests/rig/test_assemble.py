@@ -130,7 +130,7 @@ def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypa
     world = film_people(
         Filming(
             angles_deg=(0.0, 60.0, 120.0),
-            num_instants=60,
+            num_instants=40,
             num_people=2,
             noise_px=1.0,
             ratios=(1.0, 0.93, 1.05),

@@ -20,6 +20,7 @@ from page4d.rig.board import Board, Pattern, board_of, find_boards
 from page4d.rig.board_rig import TERMS, Sighting, project
 from page4d.rig.floor import FloorPoints
 from page4d.rig.records import FocalSource, Lens, exp_rotation
+from page4d.run import calibration
 from page4d.run.calibration import BoardEvidence, calibrate_views
 from page4d_cli.app import run
 from tests.scene.clip_writers import write_images
@@ -525,6 +526,10 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys, monk
     out, report = tmp_path / "cameras.json", tmp_path / "corners.png"
     words = ["calibrate", tmp_path / "scene", "--board", "chessboard:6x5,60mm", "--out", out, "--report", report]
     (tmp_path / "scene" / "rig.toml").write_text("[a]\nmatrix = [[300, 0, 160], [0, 300, 120], [0, 0, 1]]\n")
+    found: list[tuple] = []  # the same boards for both runs that search them
+    monkeypatch.setattr(
+        calibration, "find_boards", lambda *given: (found or found.append(find_boards(*given)) or found)[0]
+    )
     assert run([*map(str, words), "--json"]) == 0
     printed = capsys.readouterr()
     assert "ignored rig.toml: possibly a calibration; pass --intrinsics FILE to use it" in printed.err
@@ -533,14 +538,14 @@ def test_the_command_calibrates_a_rig_from_pictures(tmp_path: Path, capsys, monk
     named = f"--board '{tmp_path}/scene/my board.toml', which describes one"
     assert capsys.readouterr().err.endswith(f"error: no --board is given\nhint:  give {named}\n")
     with monkeypatch.context() as patched:
-        patched.setattr("page4d.run.calibration.FOCAL_LIMIT", 0.0)
+        patched.setattr(calibration, "FOCAL_LIMIT", 0.0)
         assert run([*map(str, words), "--overwrite"]) == 3
     assert "hint:  give --intrinsics FILE with the calibration in the folder" in capsys.readouterr().err
     record = json.loads(printed.out)
     assert [camera["focal"] for camera in record["cameras"]] == pytest.approx([300, 300], rel=3e-3)
-    calibration = read_calibration(out)
-    assert calibration.scale is Scale.METRIC
-    apart = calibration.cameras[1].world_to_camera[:3, 3].norm()
+    read = read_calibration(out)
+    assert read.scale is Scale.METRIC
+    apart = read.cameras[1].world_to_camera[:3, 3].norm()
     assert float(apart) == pytest.approx(float(np.linalg.norm(second[:3, 3])), rel=5e-3)
     assert cv2.imread(str(report)) is not None
     assert run([*map(str, words)]) == 2
