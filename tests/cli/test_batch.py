@@ -15,8 +15,9 @@ def scenes(tmp_path):
     return [first, tmp_path / "takes" / "absent", write_scene(tmp_path / "takes" / "two", ("left", "right", "top"))]
 
 
+@pytest.mark.usefixtures("forked_processes")
 def test_a_batch_of_one_or_several_scenes_writes_a_result_per_scene_and_reports_failures(
-    scenes, tmp_path, cli, reconstruct, request
+    scenes, tmp_path, cli, reconstruct
 ):
     root = tmp_path / "results"
     ended = cli("reconstruct", *scenes[1:], "--out", root, *NETWORK, "--jobs", 2)
@@ -33,7 +34,6 @@ def test_a_batch_of_one_or_several_scenes_writes_a_result_per_scene_and_reports_
     assert [scene["num_views"] for scene in record["scenes"]] == [None, 3]
     assert reconstruct(scenes[2], tmp_path / "alone").code == 0
     assert bytes_of(root / "two") == bytes_of(tmp_path / "alone")
-    request.getfixturevalue("forked_processes")  # the batch above has shown that they can be spawned
     alone = reconstruct(write_scene(scenes[1]), root, "--batch", "--resume", "--quiet")
     assert (alone.code, alone.out) == (0, "")
     assert (root / "absent" / "run.json").is_file()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from page4d.errors import CapabilityError, InputError
 from page4d.geometry.camera import project, world_points
@@ -146,7 +147,8 @@ class Ending:
 
 
 @pytest.mark.usefixtures("forked_processes")
-def test_a_worker_that_is_killed_is_no_internal_error():
+def test_a_worker_that_is_killed_is_no_internal_error(monkeypatch):
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.1,))  # 5 s between checks
     feed = feed_batches([Ending()], some_steps(), range(1), CPU, 1)
     with closing(feed), pytest.raises(CapabilityError, match="a process that renders batches was ended") as raised:
         next(feed)
