@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from page4d.errors import Page4DError, Stopped
+from page4d.errors import InterruptedRunError, Page4DError, Stopped, UsageError
 from page4d_cli import console
 from page4d_cli.console import StopRequest, raising_stop
 
@@ -41,8 +41,6 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
     Raises:
         UsageError: naming the option.
     """
-    from page4d.errors import UsageError
-
     for before, argument in zip(("", *arguments), arguments, strict=False):
         name, equals, value = argument.partition("=") if argument.startswith("--") else (before, "=", argument)
         place = f"the value of {name}" if name.startswith("-") else "an argument"
@@ -66,7 +64,6 @@ def _run_app(arguments: list[str]) -> int:
 def _describe(error: BaseException, stop: StopRequest, arguments: Sequence[str]) -> Failure:
     """Return what to print about an error."""
     try:
-        from page4d.errors import InterruptedRunError
         from page4d.io.limits import known_error
 
         known = known_error(error)

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
-from page4d.errors import InterruptedRunError, Stopped
+from page4d.errors import InterruptedRunError, Level, Notice, OutputError, Stopped, shortened
 from page4d.signals import handled
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from page4d.scene.records import Notice
 
 _COLUMNS = 80
 """Width of a terminal that does not report it."""
@@ -73,8 +72,6 @@ def flush_results() -> None:
     Raises:
         OutputError: if it could not be written.
     """
-    from page4d.errors import OutputError
-
     sys.stdout.flush()
     file = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(file, _LenientFile) and file.failure is not None:
@@ -160,8 +157,6 @@ def print_message(text: str, prefix: str = "", style: str = "", target: "Console
 
 def print_error(message: str, hint: str) -> None:
     """Print the two lines of an error; the middle of a word beyond the length of file names is left out."""
-    from page4d.errors import shortened
-
     message = re.sub(r"\S{300,}", lambda word: shortened(word[0], 200), message)
     print_message(message, "error: ", "bold red")
     if hint:
@@ -171,7 +166,6 @@ def print_error(message: str, hint: str) -> None:
 def print_notice(notice: "Notice", verbosity: Verbosity, target: "Console | None" = None) -> None:
     """Print a notice: warnings always, long steps unless `quiet`, and all others if `verbose`."""
     from page4d.options import in_options
-    from page4d.scene.records import Level
 
     text = in_options(notice.marked_text)
     if notice.level is Level.WARNING:

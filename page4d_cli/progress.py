@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from page4d.errors import Level
+from page4d.errors import Level, Notice
 from page4d_cli import console
 
 if TYPE_CHECKING:
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from page4d.lab.training.logs import Evaluation, StepReport
-    from page4d.scene.records import Notice
     from page4d.weights.resolve import FoundWeights
 
 _INTERVAL_S = 15.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from page4d.choices import Registration
 from page4d.errors import Level, Notice, counted, listed, one_per_fact
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
@@ -169,7 +170,6 @@ _STAGES = {
 
 def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     """Print the plan of a run."""
-    from page4d.choices import Registration
     from page4d.rig.people.model import NO_POSE_MODEL
     from page4d.run.time import forecast_time, registration_stages
 

@@ -22,13 +22,12 @@ from typing import cast
 from pydantic import Field
 
 import page4d
-from page4d.errors import InterruptedRunError, Observer, Page4DError, UsageError, listed
+from page4d.errors import InterruptedRunError, Notice, Observer, Page4DError, UsageError, listed
 from page4d.io.atomic import real_path, write_bytes_atomic
 from page4d.io.json_records import FileModel, format_json, readable
 from page4d.io.limits import known_error
 from page4d.options import in_options
 from page4d.output.record import RunRecord
-from page4d.scene.records import Notice
 
 BATCH_FILE = "batch.json"
 LESS_MEMORY = "try a smaller ⟨memory_bytes⟩, ⟨chunk⟩ or ⟨long_side⟩; ⟨existing=resume⟩ continues the scene"

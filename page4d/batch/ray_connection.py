@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from page4d.errors import CapabilityError, InterruptedRunError, Notify, Stopped, UsageError
+from page4d.errors import CapabilityError, InterruptedRunError, Level, Notice, Notify, Stopped, UsageError
 from page4d.installation import install_command
-from page4d.scene.records import Level, Notice
 from page4d.signals import deferred_signals
 
 _SECONDS = 5.0

@@ -12,9 +12,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from page4d.errors import Notice
 from page4d.rig.samples import ViewSample
 from page4d.scene.content import Area, Fault, Picture
-from page4d.scene.records import Notice, Scene
+from page4d.scene.records import Scene
 
 Points = Float[NDArray[np.float32], "K 2"]
 

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 import numpy as np
 from jaxtyping import Float
 
-from page4d.errors import InputError, UsageError, WeightsError, listed
+from page4d.errors import InputError, Level, Notice, UsageError, WeightsError, listed
 from page4d.keywords import SceneKeywords
 from page4d.options import SceneOptions, split_options
 from page4d.rig.clocks import WindowClocks
@@ -25,7 +25,7 @@ from page4d.rig.people_clocks import COARSE_STEP, MAX_OFFSET, estimate_clocks, r
 from page4d.rig.records import Array, Lens, StageProgress, no_progress, of_stage
 from page4d.scene.clocks import BY_MOTION, BY_PEOPLE, Synchronisation
 from page4d.scene.open import open_scene as open_folder
-from page4d.scene.records import Clock, Level, Notice, Scene
+from page4d.scene.records import Clock, Scene
 from page4d.scene.timeline import build_timeline
 
 MAX_FRAMES = 10**9

@@ -6,7 +6,7 @@ from statistics import median_high
 
 import numpy as np
 
-from page4d.errors import InputError
+from page4d.errors import InputError, Notice
 from page4d.options import in_options
 from page4d.scene.content import (
     Fault,
@@ -18,7 +18,7 @@ from page4d.scene.content import (
     small_copy,
     usual_content,
 )
-from page4d.scene.records import FrameSource, Notice, Scene, View
+from page4d.scene.records import FrameSource, Scene, View
 from page4d.scene.video import VideoSource
 
 LONG_SIDE = 256

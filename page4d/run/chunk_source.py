@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from page4d.choices import Preprocess
-from page4d.errors import MemoryBudgetError, WeightsError, counted
+from page4d.errors import MemoryBudgetError, Notice, WeightsError, counted
 from page4d.networks.conditioning import Memory
 from page4d.output.cameras import check_finite
 from page4d.output.record import ResidualsRecord
@@ -20,7 +20,6 @@ from page4d.run.predictor import PredictedChunk, Predictor
 from page4d.run.progress import Journal
 from page4d.run.summary import compare_rigs
 from page4d.scene.batches import BatchReader, open_placed_batches
-from page4d.scene.records import Notice
 
 MAX_HALVINGS = 3
 """Number of times that a chunk that does not fit in memory is halved."""

@@ -3,9 +3,8 @@
 from itertools import pairwise
 from typing import NamedTuple
 
-from page4d.errors import MemoryBudgetError, UsageError, counted
+from page4d.errors import MemoryBudgetError, Notice, UsageError, counted
 from page4d.run.memory import Forecast, MemoryLimit
-from page4d.scene.records import Notice
 
 MAX_DEFAULT_LENGTH = 8
 """Longest default chunk in instants: networks are trained on few instants and degrade on many more."""

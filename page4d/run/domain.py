@@ -10,13 +10,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.choices import CameraMotion
+from page4d.errors import Notice
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import rotation_angle
 from page4d.networks.ood import OOD_MESSAGES
 from page4d.output.record import OOD_WARNING, DomainRecord
 from page4d.run.plan import RunPlan
 from page4d.run.predictor import PredictedChunk
-from page4d.scene.records import Notice
 from page4d.weights.catalogue import CatalogueEntry, licence_and_size
 
 _GRADES = ((1.0, 5.0, "slightly"), (1.3, 15.0, "clearly"), (2.0, 45.0, "far"))

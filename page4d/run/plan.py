@@ -5,7 +5,7 @@ from functools import cached_property
 
 from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess
 from page4d.conventions import Scale
-from page4d.errors import UsageError
+from page4d.errors import Notice, UsageError
 from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.installation import load_open3d, require_open3d
 from page4d.options import ReconstructSettings
@@ -21,7 +21,7 @@ from page4d.run.stages.motion import motion_transforms
 from page4d.run.stages.world import World
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
-from page4d.scene.records import Notice, Scene, View
+from page4d.scene.records import Scene, View
 
 _MAP_BYTES = 4
 _POINT_BYTES = 21

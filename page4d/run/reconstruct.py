@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from page4d.choices import ExistingOutput
-from page4d.errors import ON_STDERR, Observer, SilentObserver, UsageError
+from page4d.errors import ON_STDERR, Notice, Observer, SilentObserver, UsageError
 from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder, claim_output, real_path
 from page4d.io.limits import limits_named
@@ -29,7 +29,7 @@ from page4d.run.scene_evidence import SceneEvidence, evidence_of, in_chosen_worl
 from page4d.run.state import StateFolder, earlier_registration, is_occupied
 from page4d.run.state_records import RunState
 from page4d.scene.identity import files_of
-from page4d.scene.records import Notice, Scene
+from page4d.scene.records import Scene
 from page4d.weights.loading import BUNDLED_NAME, BUNDLED_NOTICE
 
 

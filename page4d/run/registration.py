@@ -18,6 +18,8 @@ from page4d.errors import (
     ON_STDERR,
     CapabilityError,
     InputError,
+    Level,
+    Notice,
     Notify,
     Observer,
     SilentObserver,
@@ -46,7 +48,7 @@ from page4d.rig.trajectory import moving_rig
 from page4d.rig.upright import camera_in_world, notify_world, upright_rig
 from page4d.run.scene_evidence import EXPLICIT, SceneEvidence, calibrated_views, check_known, moves_as_one, views_from
 from page4d.scene.clocks import BY_PEOPLE
-from page4d.scene.records import Level, Notice, Scene
+from page4d.scene.records import Scene
 from page4d.weights.wheels import PEOPLE, TEXTURE
 
 CAMERA_MOVES = "the camera moves"

@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, TypeVar, cast
 from pydantic import JsonValue, ValidationError
 from torch import Tensor
 
-from page4d.errors import UsageError
+from page4d.errors import Notice, UsageError
 from page4d.geometry.camera import Cameras
 from page4d.io.documents import first_violation
 from page4d.io.json_records import FileModel, Model
@@ -16,7 +16,6 @@ from page4d.output.instant import InstantFiles, InstantOptions
 from page4d.output.record import InstantMotion
 from page4d.records import Predictions
 from page4d.run.state_records import FinishedChunk
-from page4d.scene.records import Notice
 from page4d.stereo.consensus import FusedBackground
 
 Decision = TypeVar("Decision", bound=FileModel)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import InputError, counted
+from page4d.errors import InputError, Notice, counted
 from page4d.formats.maps import write_png
 from page4d.geometry.alignment import DegenerateGeometryError, align_cameras_robust
 from page4d.geometry.camera import Cameras
@@ -51,7 +51,7 @@ from page4d.run.stages.motion import motion_notices
 from page4d.run.state_records import FinishedChunk, RunState
 from page4d.scene.batches import open_batches
 from page4d.scene.content import FAULTS
-from page4d.scene.records import Notice, Scene
+from page4d.scene.records import Scene
 from page4d.weights.loading import BUNDLED_NAME
 
 MAX_SHIFT = 0.01

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.choices import CalibrationMatch, CalibrationResize
-from page4d.errors import InputError, counted, listed, similar_names
+from page4d.errors import InputError, Notice, counted, listed, similar_names
 from page4d.formats.build import ImageCamera, ImageName, join_images, pinhole
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens, check_rig, world_offset
 from page4d.formats.files import error_context
@@ -23,7 +23,7 @@ from page4d.geometry.transforms import interpolate_rigid, move_origin
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.layout import CAMERA_NAME
-from page4d.scene.records import Notice, Scene, View, ViewCamera
+from page4d.scene.records import Scene, View, ViewCamera
 
 _MAX_NAMES_IN_HINT = 32
 """Names up to which a hint writes an option that can be copied."""

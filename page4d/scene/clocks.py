@@ -16,7 +16,7 @@ from av.error import FFmpegError
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from page4d.errors import InputError, UsageError, counted, listed, shortened, unknown_name
+from page4d.errors import InputError, Level, Notice, UsageError, counted, listed, shortened, unknown_name
 from page4d.io.documents import (
     DocumentError,
     DocumentMissingError,
@@ -27,7 +27,7 @@ from page4d.io.documents import (
 )
 from page4d.io.input_files import composed, missing_path_hint
 from page4d.scene.images import ImageFolderSource
-from page4d.scene.records import Clock, FrameSource, Level, Notice
+from page4d.scene.records import Clock, FrameSource
 from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, StampTable, date_in, find_stamp_tables, is_stamp_table
 from page4d.scene.timeline import DROPPED, timing
 from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from page4d.errors import InputError, UsageError, counted, listed, unknown_name
+from page4d.errors import InputError, Level, Notice, UsageError, counted, listed, unknown_name
 from page4d.formats.calibrations import has_other_content, is_calibration_name
 from page4d.formats.opencv_yaml import partner_of
 from page4d.io.atomic import real_path
@@ -33,7 +33,6 @@ from page4d.scene.layout import (
     recordings_below,
     views_of_instants,
 )
-from page4d.scene.records import Level, Notice
 from page4d.scene.stamps import TABLE_FOLDER, is_stamp_table
 from page4d.scene.video import VIDEO_SUFFIXES
 

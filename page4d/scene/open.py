@@ -9,7 +9,7 @@ import numpy as np
 
 from page4d.choices import CalibrationMatch
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
-from page4d.errors import InputError, UsageError, listed, one_per_fact, unknown_name
+from page4d.errors import InputError, Level, Notice, UsageError, listed, one_per_fact, unknown_name
 from page4d.formats.calibrations import read_calibration
 from page4d.options import SceneOptions
 from page4d.scene.calibration import as_moving_camera, match_cameras, named_as_views, near_origin, place_cameras
@@ -19,7 +19,7 @@ from page4d.scene.identity import FileIdentity, identify
 from page4d.scene.images import ImageFolderSource, content_notices, probe_image_folder, time_by_name, time_by_number
 from page4d.scene.layout import Candidate, takes_notice
 from page4d.scene.probe import probe_video
-from page4d.scene.records import Clock, FrameSource, Level, Notice, Scene, View, ViewCamera
+from page4d.scene.records import Clock, FrameSource, Scene, View, ViewCamera
 from page4d.scene.sidecar_values import check_depth, check_masks
 from page4d.scene.sidecars import DEPTH_MAPS, MASKS, find_sidecars, notices_of
 from page4d.scene.timeline import build_timeline, timing

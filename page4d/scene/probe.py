@@ -9,11 +9,10 @@ import numpy as np
 from av.video.reformatter import Interpolation
 from numpy.typing import NDArray
 
-from page4d.errors import InputError, counted, listed
+from page4d.errors import InputError, Level, Notice, counted, listed
 from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS, check_pixels, check_regular_file
 from page4d.scene.image_file import Orientation, display_matrix, orientation_of
 from page4d.scene.packing import MOSAIC, check_halves, check_side_data, comparison_size, is_mosaic
-from page4d.scene.records import Level, Notice
 from page4d.scene.timeline import timing
 from page4d.scene.video import (
     PacketExtent,

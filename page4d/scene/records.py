@@ -15,9 +15,7 @@ from torch import Tensor
 
 from page4d.choices import MaskMeaning, UpAxis
 from page4d.conventions import METRIC_DEPTH_SCALE, Scale
-from page4d.errors import Level as Level
-from page4d.errors import Notice as Notice
-from page4d.errors import UsageError, counted
+from page4d.errors import Notice, UsageError, counted
 from page4d.formats.build import orthonormalized
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.transforms import invert_rigid, move_origin

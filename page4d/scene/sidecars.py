@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from page4d.errors import InputError, UsageError, counted, listed
+from page4d.errors import InputError, Notice, UsageError, counted, listed
 from page4d.formats.depth_files import DEPTH_SUFFIXES
 from page4d.io.input_files import composed, missing_path_hint, reading_again
 from page4d.scene.identity import files_of
@@ -14,7 +14,7 @@ from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, image_files, probe_image_folder, time_by_name
 from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, camera_in_name, image_view, maps_below
 from page4d.scene.probe import probe_video
-from page4d.scene.records import FrameSource, Notice, PairedFrames, View
+from page4d.scene.records import FrameSource, PairedFrames, View
 from page4d.scene.stamps import NS, Stamps
 from page4d.scene.timeline import PAIRING_SLACK, nearest_frames
 from page4d.scene.video import VIDEO_SUFFIXES, VideoSource, open_container, video_stream

@@ -7,8 +7,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.errors import InputError, UsageError, counted, listed
-from page4d.scene.records import Level, Notice
+from page4d.errors import InputError, Level, Notice, UsageError, counted, listed
 
 _CLOCK_HINT = "correct the clocks (⟨sync=FILE⟩), or pass ⟨sync=none⟩"
 DEFAULT_MAX_FRAMES = 100_000

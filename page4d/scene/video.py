@@ -23,11 +23,10 @@ from av.stream import Disposition
 from av.video.reformatter import Colorspace, Interpolation, VideoReformatter
 from numpy.typing import NDArray
 
-from page4d.errors import InputError, counted
+from page4d.errors import InputError, Notice, counted
 from page4d.io.input_files import check_regular_file
 from page4d.io.limits import is_exhausted
 from page4d.scene.image_file import Image, Orientation
-from page4d.scene.records import Notice
 
 _STATE_DURATION = ("matroska", "flv", "mxf")
 """Containers whose duration is in a header; FFmpeg derives it from the last packets in most others."""

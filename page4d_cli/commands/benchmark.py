@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d.errors import UsageError, shortened
+from page4d.io.atomic import check_file, parse_pin
 from page4d.options import (
     NETWORK_PRESETS,
     WEIGHTS_HELP,
@@ -63,7 +64,6 @@ def benchmark(
     import torch
 
     from page4d.formats.maps import write_png
-    from page4d.io.atomic import check_file, parse_pin
     from page4d.lab.benchmark import draw_grid, measure_grid
     from page4d.run.memory import Extent
     from page4d.run.predictor import build_predictor

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated
 
+from page4d.io.atomic import check_file
 from page4d.options import OUTPUT, CalibrateSettings, Option
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
@@ -31,7 +32,6 @@ def calibrate(
     single video, the lens is determined.
     """
     from page4d.formats.calibrations import check_calibration_target, choose_format, write_calibration
-    from page4d.io.atomic import check_file
     from page4d.rig.board import board_of
     from page4d.rig.opening import open_scene
     from page4d.run.calibration import calibrate as calibrate_rig

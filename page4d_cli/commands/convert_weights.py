@@ -1,5 +1,6 @@
 """`page4d convert-weights`: convert published checkpoints to a page4d weights file."""
 
+import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d.choices import Precision, Recipe, Target
+from page4d.errors import OutputError, UsageError
+from page4d.io.atomic import check_file, real_path, write_bytes_atomic
 from page4d.options import NETWORK, OUTPUT, Option
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
@@ -152,7 +155,6 @@ def convert_weights(
 
 def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
     """Read the configurations, one per network."""
-    from page4d.errors import UsageError
     from page4d.weights.families.table import read_settings
 
     configs: dict[str, Settings] = {}
@@ -166,9 +168,6 @@ def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
 
 def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -> None:
     """Refuse a report that would replace another file."""
-    from page4d.errors import OutputError, UsageError
-    from page4d.io.atomic import check_file, real_path
-
     if report is None:
         return
     if any(real_path(report) == real_path(other) for other in others):
@@ -182,11 +181,6 @@ def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -
 
 def _write_report(path: Path, document: dict[str, Any]) -> None:
     """Write the report atomically."""
-    import json
-
-    from page4d.errors import OutputError
-    from page4d.io.atomic import write_bytes_atomic
-
     try:
         write_bytes_atomic(path, (json.dumps(document, indent=1) + "\n").encode())
     except OutputError as error:

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from page4d.installation import install_command, pip_install
+from page4d.installation import install_command, load_open3d, pip_install
+from page4d.io.atomic import NO_CACHE
 from page4d_cli import console, options
 from page4d_cli.tables import Cell, Column, print_table
 
@@ -98,7 +99,6 @@ def _library(name: str, module: str, package: str) -> Callable[[], Capability]:
 
 
 def _open3d() -> Capability:
-    from page4d.installation import load_open3d
 
     module, found, fix = load_open3d()
     if module is None:
@@ -193,7 +193,6 @@ def _model(name: str, purpose: str) -> Callable[[], Capability]:
 
 
 def _caches() -> Capability:
-    from page4d.io.atomic import NO_CACHE
     from page4d.io.folders import cache_folder, existing_folder
 
     folder = cache_folder()

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 from page4d.errors import UsageError
+from page4d.io.limits import limits_named
 from page4d.options import OUTPUT, ExportSettings, Option
 from page4d_cli import options
 from page4d_cli.console import stops_cleanly
@@ -62,7 +63,6 @@ def _export(
     from page4d.exporters.export import MEMORY_HINT, export_record, plan_exports, run_export
     from page4d.exporters.job import Written
     from page4d.exporters.plan import check_room, estimate
-    from page4d.io.limits import limits_named
 
     with limits_named(MEMORY_HINT):
         planned = plan_exports(run, names, folder, overwrite=overwrite, **vars(settings))

@@ -4,6 +4,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from page4d.errors import Level, UsageError
 from page4d.options import RIG, Option, SceneOptions, in_options
 from page4d_cli import console, options
 from page4d_cli.progress import observed_run
@@ -33,7 +34,6 @@ def inspect_scene(
 
     Frame rates, dropped frames, calibration, and all ignored files.
     """
-    from page4d.errors import UsageError
     from page4d.rig.opening import open_scene
     from page4d.rig.samples import with_notices_on_content
 
@@ -67,7 +67,6 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
     Raises:
         UsageError: if the cameras are not static, or there is one view.
     """
-    from page4d.errors import UsageError
     from page4d.rig.calibration_check import check_scene
     from page4d.rig.evidence import PixelEvidence
 
@@ -119,7 +118,6 @@ def _document(scene: "Scene", rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
-    from page4d.scene.records import Level
     from page4d_cli.reports import clock_fields
 
     numbers = (

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from page4d.errors import UsageError, unknown_name
+from page4d.io.atomic import parse_pin
 from page4d.options import NETWORK_PRESETS, WEIGHTS_HELP, WEIGHTS_METAVAR, Option, Sha256
 from page4d_cli import console, options
 from page4d_cli.progress import fetched_weights
@@ -71,7 +73,6 @@ def inspect_shapes(
 
     Only shapes are propagated: no weights are needed, nothing is computed.
     """
-    from page4d.io.atomic import parse_pin
     from page4d.networks.profile.network import profile_with_limits
 
     image_size = None if size is None else options.parse_size(size, square=True, max_side=_MAX_SIDE)
@@ -108,8 +109,6 @@ def _refuse_with_encoder(name: str, option: str, value: object) -> None:
     Raises:
         UsageError: if it is given.
     """
-    from page4d.errors import UsageError
-
     if value is not None:
         raise UsageError(
             f"{option} {value}, but {name} is an encoder of single images",
@@ -118,7 +117,6 @@ def _refuse_with_encoder(name: str, option: str, value: object) -> None:
 
 
 def _choose(model: str | None, weights: str | None, sha256: str | None) -> "tuple[str, NetworkConfig]":
-    from page4d.errors import UsageError, unknown_name
     from page4d.networks.presets import PRESETS
 
     if weights is not None:

@@ -1,5 +1,7 @@
 """`page4d pretrain`: pretrain an encoder on footage without labels."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +9,8 @@ import typer
 from pydantic import Field
 
 from page4d.choices import PretrainMethod
+from page4d.errors import UsageError, unknown_name
+from page4d.io.atomic import check_folder
 from page4d.options import AllowDamaged, MaxPixels, Option
 from page4d_cli import console, options
 from page4d_cli import training_options as training
@@ -66,10 +70,6 @@ def pretrain(
     (dino), the attention of the class token. For several devices: torchrun --nproc-per-node N -m page4d_cli pretrain
     ...
     """
-    import json
-
-    from page4d.errors import UsageError
-    from page4d.io.atomic import check_folder
     from page4d.lab.pretraining.pretrain import PretrainRequest
     from page4d.lab.pretraining.pretrain import pretrain as run_pretraining
     from page4d.scene.discover import check_is_no_view
@@ -115,7 +115,6 @@ def _configuration(
     method: PretrainMethod | None, path: Path | None, encoder: str | None, size: int | None
 ) -> "PretrainConfig":
     """Return a preset, or the configuration in a file, with the chosen encoder and size of crops."""
-    from page4d.errors import UsageError
     from page4d.lab.pretraining.config import PRESETS, PretrainConfig, with_encoder, with_size
 
     if path is not None and method is not None:
@@ -138,8 +137,6 @@ def _changed(
     seed: int | None,
 ) -> "PretrainConfig":
     """Return a configuration with the given settings."""
-    from dataclasses import replace
-
     rate = config.optimizer.learning_rate if learning_rate is None else learning_rate
     return replace(
         config,
@@ -152,7 +149,6 @@ def _changed(
 
 def _encoder(name: str) -> "EncoderConfig":
     """Return a preset, or the configuration in a JSON file."""
-    from page4d.errors import unknown_name
     from page4d.networks.encoders.build import ENCODER_PRESETS, encoder_from_json
 
     if name.endswith(".json"):

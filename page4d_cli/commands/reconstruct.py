@@ -15,6 +15,9 @@ import typer
 from pydantic import PositiveInt
 
 from page4d.choices import ExistingOutput, Registration
+from page4d.errors import BatchError, InterruptedRunError, Level, Notice, Observer, Page4DError, UsageError, size_of
+from page4d.installation import preload_open3d
+from page4d.io.atomic import check_folder
 from page4d.options import OUTPUT, NetworkOptions, Option, ReconstructSettings, SceneOptions
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
@@ -23,7 +26,6 @@ from page4d_cli.reports import report_batch, report_plan, report_run
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import Report, SceneJob, SceneOutcome, Watch
-    from page4d.errors import Observer
     from page4d.output.record import RunRecord
     from page4d.quality.record import Grade
     from page4d.run.chunk_source import OpenChunks
@@ -100,7 +102,6 @@ def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | No
 
 def _graded(record: "RunRecord", job: "SceneJob") -> "Grade | None":
     """Grade a result with previews; None, with a warning, if its pictures cannot be read any more."""
-    from page4d.errors import Notice, Page4DError
     from page4d.quality.measure import FEW_INSTANTS
     from page4d.quality.page import inspect
 
@@ -118,8 +119,6 @@ def run_scene(
     request: Request, job: "SceneJob", observer: "Observer", open_chunks: "OpenChunks | None" = None
 ) -> "RunRecord":
     """Reconstruct a scene and return the content of its `run.json`."""
-    from page4d.installation import preload_open3d
-
     preload_open3d()  # while torch and the network load
     from page4d.run.chunk_source import local_chunks
     from page4d.run.reconstruct import reconstruct
@@ -135,8 +134,6 @@ def run_scene(
 
 def show_plan(request: Request, job: "SceneJob", show: Show) -> None:
     """Print the plan of a run."""
-    from page4d.installation import preload_open3d
-
     _fetch_weights(request, [job], show)
     preload_open3d()  # while torch and the network load
     from page4d.run.reconstruct import plan_scene
@@ -158,8 +155,6 @@ def run_batch(
         InterruptedRunError: if a signal ended the batch.
     """
     from page4d.batch.jobs import BatchRecord, SceneStatus, not_begun
-    from page4d.errors import BatchError, InterruptedRunError
-    from page4d.io.atomic import check_folder
 
     if dry_run:
         for job in jobs:
@@ -202,7 +197,6 @@ def run_batch(
 def _run_all(request: Request, jobs: list["SceneJob"], show: Show, where: Place, report: "Report") -> None:
     if where.distributed is None:
         from page4d.batch.jobs import in_processes
-        from page4d.errors import size_of
 
         request = where.shared(request)
         if where.jobs > 1:
@@ -227,8 +221,6 @@ def _run_all(request: Request, jobs: list["SceneJob"], show: Show, where: Place,
 @contextmanager
 def _watch(jobs: list["SceneJob"], show: Show, number: int) -> Iterator["Watch"]:
     """Show the progress of the scene that runs or, of several at once, that of all."""
-    from page4d.errors import Level, Notice
-
     texts = {job.name: f"[{place}/{len(jobs)}] {job.scene}" for place, job in enumerate(jobs, start=1)}
 
     @contextmanager
@@ -252,7 +244,6 @@ def _watch(jobs: list["SceneJob"], show: Show, number: int) -> Iterator["Watch"]
 
 
 def _print_step(text: str, show: Show) -> None:
-    from page4d.scene.records import Level, Notice
 
     console.print_notice(Notice(text, Level.STEP), show.verbosity)
 
@@ -326,7 +317,6 @@ def reconstruct(
 ) -> None:
     """Reconstruct synchronized videos: points, depth and cameras."""
     from page4d.batch.jobs import SceneJob, scene_jobs
-    from page4d.errors import UsageError
 
     if jobs > 1 and (distributed is not None or len(scenes) == 1):
         other = (

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from page4d.errors import counted
+from page4d.io.atomic import check_file
 from page4d.options import OUTPUT, SCENE, Option
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress
@@ -38,7 +39,6 @@ def report(
     Prints a grade from A to E, the reasons and the one thing to change first. Compares the depth of all views with
     each other, over time, and with the pictures; --json has all numbers.
     """
-    from page4d.io.atomic import check_file
     from page4d.quality.page import inspect, write_page
 
     if html is not None:

@@ -1,10 +1,14 @@
 """`page4d train`: train a network on synthetic captures and on captures with ground truth."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from page4d.errors import UsageError, unknown_name
+from page4d.io.atomic import check_folder, parse_pin
 from page4d.options import NETWORK_PRESETS, OUTPUT, WEIGHTS_HELP, WEIGHTS_METAVAR, Option
 from page4d_cli import console, options
 from page4d_cli import training_options as training
@@ -77,9 +81,6 @@ def train(
 
     For several devices: torchrun --nproc-per-node N -m page4d_cli train ...
     """
-    import json
-
-    from page4d.io.atomic import check_folder, parse_pin
     from page4d.lab.training.train import TrainRequest
     from page4d.lab.training.train import train as run_training
 
@@ -139,9 +140,6 @@ def _configuration(
     continues: bool,
 ) -> "TrainConfig | None":
     """Return the configuration; None to continue a run with its own."""
-    from dataclasses import replace
-
-    from page4d.errors import UsageError, unknown_name
     from page4d.lab.training.config import TRAINING_PRESETS, SourceConfig
 
     changes = {name: value for name, value in overrides.items() if value is not None}

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from page4d.errors import Stopped, UsageError, counted
+from page4d.installation import require_extra
+from page4d.io.atomic import write_bytes_atomic
 from page4d.options import SELECTION, ExportSettings, Option, RunInstants, RunViews
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
@@ -67,7 +69,6 @@ def view(
     The viewer answers only to programs on this machine. Ctrl-C ends it.
     """
     _check_options(port, no_browser, html, overwrite)
-    from page4d.installation import require_extra
     from page4d.output.pictures import open_pictures
     from page4d.output.reader import open_output
     from page4d.viewer.content import viewer_content
@@ -103,7 +104,6 @@ def _check_options(port: int | None, no_browser: bool, html: Path | None, overwr
 
 def _write_page(content: "ViewerContent", thumbnails: "Thumbnails | None", file: Path, *, quiet: bool) -> None:
     """Write an HTML page and print its size."""
-    from page4d.io.atomic import write_bytes_atomic
     from page4d.viewer.recording import check_size, record_page
 
     check_size(content, with_pictures=thumbnails is not None)

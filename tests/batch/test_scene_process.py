@@ -20,8 +20,7 @@ from page4d.batch.jobs import (
     outcome_of,
     scene_jobs,
 )
-from page4d.errors import InputError, InterruptedRunError, UsageError
-from page4d.scene.records import Notice
+from page4d.errors import InputError, InterruptedRunError, Notice, UsageError
 
 SCENES = ("fine", "broken", "killed", "crashed", "fine too")
 LIMITED = ("no files", "no disk", "no memory")

@@ -23,6 +23,7 @@ from safetensors.torch import save_file
 from typer import BadParameter
 
 from page4d.batch.jobs import BatchRecord, SceneJob, SceneOutcome, SceneStatus
+from page4d.errors import Level, Notice
 from page4d.evaluation.comparison import compare
 from page4d.evaluation.evaluate import measure
 from page4d.formats.calibrations import read_calibration
@@ -43,7 +44,6 @@ from page4d.rig.evidence import PixelEvidence
 from page4d.run import memory as memory_budget
 from page4d.run.calibration import BoardCameraRecord, BoardRecord
 from page4d.run.memory import Cost, Extent
-from page4d.scene.records import Level, Notice
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.store import save_network
 from page4d_cli import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from page4d.choices import ExistingOutput, Poses
-from page4d.errors import CapabilityError, InterruptedRunError
+from page4d.errors import CapabilityError, InterruptedRunError, Level
 from page4d.output.reader import open_output
 from page4d.output.record import AgreementRecord, CameraResidualRecord
 from page4d.output.rig_record import CalibrationCheckRecord, FindingRecord, PairFitRecord
@@ -19,7 +19,7 @@ from page4d.rig.records import ViewPeople
 from page4d.run import registration as people_check
 from page4d.run.reconstruct import reconstruct
 from page4d.run.summary import calibration_notice
-from page4d.scene.records import Level, Scene
+from page4d.scene.records import Scene
 from page4d_cli.app import run
 from tests.cli.clips import rig, write_scene
 from tests.run.test_reconstruct import CAPTURE, SETTINGS, StopAt, bytes_of, uncalibrated

@@ -12,11 +12,11 @@ import pytest
 from numpy.typing import NDArray
 
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, Level, UsageError
 from page4d.scene.batches import open_batches
 from page4d.scene.image_file import read_header, read_pixels
 from page4d.scene.open import open_scene
-from page4d.scene.records import Level, Scene
+from page4d.scene.records import Scene
 from page4d.scene.sidecar_values import check_depth
 from tests.scene.clip_writers import Pixels, write_counter_clip, write_video
 

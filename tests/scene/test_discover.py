@@ -7,12 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, Level, UsageError
 from page4d.io.input_files import natural_key
 from page4d.options import SceneOptions
 from page4d.scene.discover import discover, select_views
 from page4d.scene.open import open_scene
-from page4d.scene.records import Level
 from tests.scene.clip_writers import counter_clip, write_counter_clip, write_images, write_video
 
 

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from page4d.choices import MaskMeaning
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, Level, UsageError
 from page4d.scene.batches import FrameBatch, open_batches
 from page4d.scene.open import open_scene
-from page4d.scene.records import Level, Scene
+from page4d.scene.records import Scene
 from tests.scene.clip_writers import (
     Pixels,
     counter_clip,

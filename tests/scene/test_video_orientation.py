@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from page4d.errors import Level
 from page4d.scene.image_file import Orientation, orientation_of
 from page4d.scene.probe import probe_video
-from page4d.scene.records import Level
 from page4d.scene.video import VideoSource
 from tests.scene.clip_writers import set_display_matrix, write_video
 

@@ -14,7 +14,7 @@ from pydantic import Field, PositiveFloat
 from torch import Tensor
 
 from page4d.choices import CameraMotion
-from page4d.errors import SilentObserver
+from page4d.errors import Notice, SilentObserver
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.time_axis import to_device
 from page4d.geometry.warp import measure_agreement
@@ -31,7 +31,7 @@ from page4d.run.predictor import NetworkPredictor, PredictedChunk
 from page4d.run.progress import Journal
 from page4d.run.stage import History, Instant, Stage
 from page4d.run.stages.static_rig import StaticRig, StaticRigAligner
-from page4d.scene.records import Notice, Scene, with_instants
+from page4d.scene.records import Scene, with_instants
 from page4d.stereo.background import Background, estimate_background
 from page4d.stereo.consensus import (
     FusedBackground,

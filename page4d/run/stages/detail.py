@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from page4d.choices import DepthSize, PointSource
-from page4d.errors import UsageError, counted
+from page4d.errors import Level, Notice, UsageError, counted
 from page4d.geometry.pixels import PixelTransform, fit_each_view
 from page4d.geometry.time_axis import to_device
 from page4d.io.json_records import FileModel
@@ -21,7 +21,7 @@ from page4d.records import Predictions
 from page4d.run.predictor import MeasuredDepth, Predictor
 from page4d.run.stage import Instant, Stage
 from page4d.scene.batches import BatchReader, FrameBatch, open_placed_batches
-from page4d.scene.records import Level, Notice, Scene, with_instants
+from page4d.scene.records import Scene, with_instants
 from page4d.stereo.consensus import FusedBackground
 from page4d.stereo.detail import Compared, choose_compared, fine_background, fine_instant
 

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import UsageError, counted
+from page4d.errors import Notice, UsageError, counted
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.camera import Cameras
@@ -50,7 +50,7 @@ from page4d.run.stage import History, Instant, Stage, chunk_name
 from page4d.run.state_records import FinishedChunk
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
 from page4d.scene.point_tracks import PointTracks
-from page4d.scene.records import Notice, Scene
+from page4d.scene.records import Scene
 
 MAX_ENTRIES = 10_000_000
 """Largest number of tracks times instants: the file holds a position per track and instant, 200 MB at most."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from page4d.choices import CameraMotion
 from page4d.conventions import Scale
-from page4d.errors import counted
+from page4d.errors import Level, Notice, counted
 from page4d.geometry.alignment import (
     MAX_DISAGREEMENT_DEG,
     agreeing_scale,
@@ -33,7 +33,7 @@ from page4d.run.stage import History, Instant, Stage, bad_state
 from page4d.run.stages.stitch import MAX_CORRESPONDENCES, PlacedChunk, static_pixels
 from page4d.run.stages.world import has_baseline
 from page4d.scene.batches import scene_cameras
-from page4d.scene.records import Level, Notice, Scene
+from page4d.scene.records import Scene
 
 STATIC_SHARE = 0.002
 """Motion up to this share of the image's long side counts as none: 1 px of 518."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from page4d.choices import Poses
 from page4d.conventions import Scale, ScaleSource
-from page4d.errors import InputError, counted
+from page4d.errors import InputError, Level, Notice, counted
 from page4d.geometry.alignment import (
     MAX_DISAGREEMENT_DEG,
     DegenerateGeometryError,
@@ -30,7 +30,7 @@ from page4d.records import Predictions
 from page4d.rig.length import TOLERANCE, KnownDistance
 from page4d.run.stage import History, Instant, Stage
 from page4d.run.state_records import transform_of
-from page4d.scene.records import Level, Notice, Scene
+from page4d.scene.records import Scene
 
 _MIN_BASELINE = 1e-3
 """Cameras coincide if their distance is below this share of the median depth."""
