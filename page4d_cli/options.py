@@ -15,22 +15,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from page4d.choices import CalibrationFormat
 from page4d.errors import InputError, UsageError, did_you_mean, shortened
+from page4d.io import documents
 from page4d.options import OUTPUT, Option, SceneOptions, in_options, parse_count
 
 ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 """ClickException, the base class of the parser's errors: of click, or of the copy in newer versions of typer."""
-
-REMOVED = {
-    "held-out": (
-        "'page4d held-out' was removed: it is a tool of the repository",
-        "type 'python tools/held_out.py WEIGHTS' in a checkout of page4d",
-    ),
-    "--measure": (
-        "--measure was removed: networks are no longer timed before a run",
-        "leave it out; times are learned from finished runs",
-    ),
-}
-"""Options and commands of earlier versions, with the error that names what to type instead."""
 
 _LIMIT = 160
 
@@ -238,11 +227,11 @@ def _read_config(context: typer.Context, path: Path | None) -> None:
     """
     if path is None or context.resilient_parsing:
         return
-    from page4d.io.documents import DocumentError, parse_toml
-
     try:
-        content = parse_toml(read_text(path, "give a TOML file with one option per line, such as size = 518"))
-    except DocumentError as error:
+        content = documents.parse_toml(
+            read_text(path, "give a TOML file with one option per line, such as size = 518")
+        )
+    except documents.DocumentError as error:
         raise UsageError(f"'{path}' is not TOML: {error}", "write one option per line, such as size = 518") from error
     known = {name[2:]: one for one in context.command.params for name in one.opts if name.startswith("--")}
     for name in ("config", "help-all"):
@@ -286,9 +275,6 @@ def _config_value(value: object, parameter: Any, folder: Path) -> object:
 def described(error: Exception, arguments: Sequence[str], commands: Collection[str]) -> UsageError:
     """Return an error of the parser with the values at fault, and with the most similar names in the hint."""
     message = with_value(" ".join(error.format_message().split()), error.__cause__)  # type: ignore[attr-defined]
-    unknown = re.match(r"No such (?:option|command):? '?([\w-]+)", message)
-    if unknown is not None and unknown[1] in REMOVED:
-        return UsageError(*REMOVED[unknown[1]])
     message, similar = _split(message)
     command = next((argument for argument in arguments if argument in commands), "")
     listed_by = f"'page4d {command} --help' lists the options" if command else "'page4d --help' lists the commands"
@@ -334,8 +320,6 @@ def read_text(path: Path, hint: str) -> str:
     Raises:
         InputError: if it cannot be read, with the given hint.
     """
-    from page4d.io import documents
-
     try:
         return documents.read_text(path)
     except documents.DocumentError as error:

@@ -55,12 +55,6 @@ ROOM = Path(__file__).parents[2] / "samples" / "room"
         (f"inspect-scene {'x' * 5000}", "'xxx", ""),
         (f"reconstruct a --out x --frames {'x' * 5000}", "Invalid value for '--frames'", ""),
         (f"inspect-shapes --{'x' * 5000}", "No such option: --xxx", ""),
-        (
-            "reconstruct a --out x --measure",
-            "--measure was removed: networks are no longer timed",
-            "leave it out; times",
-        ),
-        ("held-out net.safetensors", "'page4d held-out' was removed: it is a tool", "type 'python tools/held_out.py"),
     ],
 )
 def test_usage_errors_have_two_short_lines_and_code_2(line, message, hint, cli) -> None:
