@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -124,6 +124,7 @@ def _unit_confidence(raw: Tensor) -> Tensor:
 PRECISION_NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Names of precisions in options and in `run.json`."""
 
+
 CPU = torch.device("cpu")
 
 
@@ -143,68 +144,6 @@ class PredictedChunk(NamedTuple):
     rig_scale: float | None = None
     kept: tuple[str, ...] | None = None
     refine_seconds: float = 0.0
-
-
-class Predictor(Protocol):
-    """Turns decoded frames into predictions, under the settings of a run."""
-
-    @property
-    def settings(self) -> ReconstructSettings:
-        """Settings that predictions depend on."""
-        ...
-
-    @property
-    def record(self) -> NetworkRecord:
-        """Record of the network for `run.json`."""
-        ...
-
-    @property
-    def multiple(self) -> int:
-        """Divisor of image sides: the patch size in pixels."""
-        ...
-
-    @property
-    def default_long_side(self) -> int | None:
-        """Default long side of images in pixels; None for the original size."""
-        ...
-
-    @property
-    def takes_mixed_sizes(self) -> bool:
-        """Whether views may differ in size; otherwise all are placed on one canvas."""
-        ...
-
-    @property
-    def uses_rig_cameras(self) -> bool:
-        """Whether predictions have the calibrated cameras, in their world."""
-        ...
-
-    @property
-    def scale(self) -> Scale | None:
-        """Unit of length of predictions; None for that of the calibration."""
-        ...
-
-    @property
-    def predicts_points(self) -> bool:
-        """Whether predictions have point maps besides depth."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Device of the computation."""
-        ...
-
-    @property
-    def precision(self) -> torch.dtype:
-        """Precision of the computation."""
-        ...
-
-    def with_settings(self, settings: ReconstructSettings) -> Self:
-        """Return the predictor under other settings."""
-        ...
-
-    def predict(self, batch: FrameBatch, memory: Memory | None = None) -> PredictedChunk:
-        """Predict all instants and views of a batch; `memory` is that of the previous chunk."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,39 +166,34 @@ class NetworkPredictor:
 
     @property
     def multiple(self) -> int:
-        """Patch size in pixels."""
+        """Divisor of image sides: the patch size in pixels."""
         return self.network.config.patch_size
 
     @property
     def default_long_side(self) -> int | None:
-        """That of the configuration, by default the image size of the encoder's position table."""
+        """Default long side of images in pixels; None for the original size."""
         config = self.network.config
         return config.default_long_side or config.encoder.image_size
 
     @property
     def takes_mixed_sizes(self) -> bool:
-        """True unless a part of the network needs images of one size."""
+        """Whether views may differ in size; otherwise all are placed on one canvas."""
         return not parts_for_one_size(self.network.config)
 
     @property
     def uses_rig_cameras(self) -> bool:
-        """True if the network predicts no cameras."""
+        """Whether predictions have the calibrated cameras, in their world."""
         return not self.network.config.predicts_cameras
 
     @property
     def scale(self) -> Scale:
-        """Metric if the network predicts metres."""
+        """Unit of length of predictions; None for that of the calibration."""
         return Scale.METRIC if self.network.config.predicts_metres else Scale.ARBITRARY
 
     @property
     def predicts_points(self) -> bool:
-        """True if the network has a point head."""
+        """Whether predictions have point maps besides depth."""
         return self.network.config.point_head is not None
-
-    @property
-    def is_conditioned_on_cameras(self) -> bool:
-        """True if calibrated cameras are an input of the network, where there are any."""
-        return self.settings.poses is Poses.INPUT
 
     def with_settings(self, settings: ReconstructSettings) -> "NetworkPredictor":
         """Return the predictor under other settings, with descriptors if they serve and were fetched."""
@@ -320,7 +254,7 @@ class NetworkPredictor:
         return views_of(batch.images.to(self.device), batch)
 
     def _conditioning(self, batch: FrameBatch, memory: Memory | None) -> Conditioning:
-        cameras = batch.cameras if self.is_conditioned_on_cameras else None
+        cameras = batch.cameras if self.settings.poses is Poses.INPUT else None
         depth = batch.depth if self.network.config.known_geometry is not None else None
         return Conditioning(
             depths=None if depth is None else views_of(depth.to(self.device), batch),
@@ -330,15 +264,6 @@ class NetworkPredictor:
             world_to_camera=None if cameras is None else cameras.world_to_camera.to(self.device),
             intrinsics=None if cameras is None else cameras.intrinsics.to(self.device),
         )
-
-
-def is_conditioned(predictor: Predictor) -> bool:
-    """Return whether calibrated cameras are an input of the predictor's network, where there are any."""
-    if not isinstance(predictor, NetworkPredictor):
-        return False
-    config = predictor.network.config
-    takes_cameras = config.known_cameras or config.known_geometry is not None
-    return takes_cameras and predictor.is_conditioned_on_cameras
 
 
 @dataclass(frozen=True)
@@ -386,6 +311,19 @@ class MeasuredDepth:
             faults=batch.faults,
         )
         return PredictedChunk(measured, batch.cameras)
+
+
+Predictor = NetworkPredictor | MeasuredDepth
+"""Turns decoded frames into predictions, under the settings of a run."""
+
+
+def is_conditioned(predictor: Predictor) -> bool:
+    """Return whether calibrated cameras are an input of the predictor's network, where there are any."""
+    if not isinstance(predictor, NetworkPredictor):
+        return False
+    config = predictor.network.config
+    takes_cameras = config.known_cameras or config.known_geometry is not None
+    return takes_cameras and predictor.settings.poses is Poses.INPUT
 
 
 def network_transforms(predictor: Predictor, sizes: Sequence[tuple[int, int]]) -> tuple[PixelTransform, ...]:
