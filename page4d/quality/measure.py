@@ -7,6 +7,7 @@ photo-consistency is whether the depth of a view maps its picture onto that of a
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -342,9 +343,11 @@ def _pictures(output: Output, scene: str, instants: Sequence[int]) -> Iterator[l
 
 
 def _frame(output: Output, instant: int, index: int, pictures: list[NDArray[np.uint8]] | None) -> ComparedFrame:
-    """Read a frame; large maps are sampled at every nth pixel."""
+    """Read a frame, without depth below the confidence of points; large maps are sampled at every nth pixel."""
     name = output.view_names[index]
-    depth = torch.from_numpy(output.depth(instant, name))
+    confidence = torch.from_numpy(output.confidence(instant, name))
+    points: Any = output.run.settings.get("points") or {}
+    depth = torch.from_numpy(output.depth(instant, name)) * (confidence >= points.get("min_confidence", 0.0))
     height, width = depth.shape
     step = -(-max(height, width) // MAX_SIDE)
     first = step // 2
@@ -367,7 +370,7 @@ def _frame(output: Output, instant: int, index: int, pictures: list[NDArray[np.u
         picture = pixels.permute(2, 0, 1).float() / 255
     return ComparedFrame(
         view=DepthMap(depth=small, camera=camera),
-        confidence=sampled(torch.from_numpy(output.confidence(instant, name))),
+        confidence=sampled(confidence),
         moving=None if moving is None else sampled(torch.from_numpy(moving)),
         picture=picture,
     )

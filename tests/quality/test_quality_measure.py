@@ -71,6 +71,22 @@ def test_a_view_with_wrong_depth_is_the_one_that_does_not_agree(tmp_path: Path, 
     assert wrong.grade.reasons
 
 
+def test_depth_below_the_confidence_of_points_is_not_graded(tmp_path: Path) -> None:
+    def unsure(_: int, predictions: Predictions) -> Predictions:
+        depth, confidence = predictions.depth.clone(), predictions.depth_confidence.clone()
+        depth[..., :48] *= 0.7
+        confidence[..., :48] = 0.2
+        return replace(predictions, depth=depth, depth_confidence=confidence)
+
+    output = open_output(write_run(tmp_path, unsure)[1])  # type: ignore[arg-type]
+    with_all = page4d.report(output)
+    output.run.settings["points"]["min_confidence"] = 0.25  # type: ignore[index]
+    without = page4d.report(output)
+    assert with_all.overall.with_depth == pytest.approx(1.0, abs=0.02)
+    assert without.overall.with_depth == pytest.approx(0.5, abs=0.02)
+    assert without.grade.expected_error < 0.8 * with_all.grade.expected_error
+
+
 def test_flicker_is_the_relative_deviation_of_static_depth(tmp_path: Path) -> None:
     _, out = write_run(tmp_path, flickering)
     first, *others = page4d.report(out).views
