@@ -208,7 +208,7 @@ def _camera_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecor
     compare = f"compare {of} with the pictures"
     if len(run.views) > 1 and (run.rig is None or run.rig.cameras == "static"):
         options = as_words(run.settings, (*CALIBRATED, *OPENING))
-        compare = f"compare {of}: 'page4d inspect-scene {_SCENE}{options} --check'"
+        compare = f"compare {of}: `page4d inspect-scene {_SCENE}{options} --check`"
     if network and not bad and (is_supported or (overall.unlike_training or 0.0) > 1.0):
         return network
     return f"{compare}; if they are right, {network}" if network else compare

@@ -158,7 +158,7 @@ def calibration_notice(
                 return None
             given = ", which the calibration is an input of," if is_conditioned else ""
             text = f"the network{given} predicts {camera.view} elsewhere than the calibration, by {residual}"
-            command = f"'page4d inspect-scene SCENE{as_words(vars(scene.options), (*CALIBRATED, *OPENING))} --check'"
+            command = f"`page4d inspect-scene SCENE{as_words(vars(scene.options), (*CALIBRATED, *OPENING))} --check`"
             others = f"and the other cameras near theirs: either may be wrong; {command} compares it with pixels"
             return Notice(f"{scene.calibration}: {text}, {others}")
     return None

@@ -1,5 +1,6 @@
 """Grades: monotonic in every measurement, faults come first, and the change names what is wrong."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -166,7 +167,7 @@ FITS = PairFitRecord(views=("cam0", "cam1"), evidence="people", score=0.9, num_i
 MOVING = RigRecord(asked="auto", cameras="moving", num_times=2, limit_px=1.0, views=[])
 DEMO = NetworkRecord(name="mv-demo 1.1", trained=True, notice="a demonstration")
 NETWORK = "use a network for real footage: --weights da3-base"
-CHECK = "'page4d inspect-scene SCENE --calibration rig.json --check'"
+CHECK = "`page4d inspect-scene SCENE --calibration rig.json --check`"
 RESIZED: dict[str, Any] = {
     "calibration": "my rig.toml",
     "poses": "input",
@@ -246,6 +247,12 @@ def test_the_change_fits_the_cameras_of_the_run(
     assert found.first_change == expected
     known = "registered" if changes.get("settings") is PREDICTED else "calibrated"
     assert any(f"differ by 5.0 deg from the {known} ones" in reason.found for reason in found.reasons)
+
+
+def test_the_command_of_a_change_is_that_of_a_shell_for_folders_with_spaces() -> None:
+    found = grade(replace(GOOD, photo_gain=-0.1), (), run_record(settings=RESIZED), "my rig")
+    command = shlex.split(found.first_change.split("`")[1])
+    assert command[:5] == ["page4d", "inspect-scene", "my rig", "--calibration", "my rig.toml"]
 
 
 def test_the_demonstration_on_other_footage_is_changed_before_the_calibration() -> None:
