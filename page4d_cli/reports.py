@@ -283,7 +283,9 @@ def report_run(
     record: "RunRecord", job: "SceneJob", seconds: float, grade: "Grade | None" = None, *, verbose: bool = False
 ) -> None:
     """Print a summary of a result: what it is, its grade, its files, what to do next, and the `seconds` it took."""
-    metric, out = record.unit == "metre", job.out
+    metric, out, notice = record.unit == "metre", job.out, record.network.notice
+    if grade is not None and "--weights" in grade.first_change:  # the advice is given once
+        notice = notice.partition(":")[0]
     fields = [
         ("result", f"{record.scene.name} -> {out}"),
         ("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s"),
@@ -291,7 +293,7 @@ def report_run(
         *clock_fields(
             record.scene.synchronisation, [view.clock for view in record.views], record.settings.get("sync")
         ),
-        ("network", " - ".join(part for part in (record.network.name, record.network.notice) if part)),
+        ("network", " - ".join(filter(None, (record.network.name, notice)))),
         *_cameras(record),
         *world_fields(record.world),
         ("lengths", _lengths(record)),

@@ -129,7 +129,9 @@ class ChunkPredictions:
                 continue
             if is_first:
                 is_first = False
-                suggestion = fitting_checkpoint(self._plan.predictor.device, commercial=True)
+                predictor = self._plan.predictor
+                named = bool(predictor.record.notice)  # which names a checkpoint
+                suggestion = None if named else fitting_checkpoint(predictor.device, commercial=True)
                 for notice in arrived.facts.domain.notices(suggestion):
                     self._journal.notice(notice)
             index, memory = index + 1, arrived.facts.memory

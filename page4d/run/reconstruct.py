@@ -30,7 +30,7 @@ from page4d.run.state import StateFolder, earlier_registration, is_occupied
 from page4d.run.state_records import RunState
 from page4d.scene.identity import files_of
 from page4d.scene.records import Scene
-from page4d.weights.loading import BUNDLED_NAME, BUNDLED_NOTICE
+from page4d.weights.loading import BUNDLED_KIND, BUNDLED_NAME
 
 
 def check_target(out: Path, existing: ExistingOutput, scene: Path | None = None) -> None:
@@ -111,7 +111,7 @@ def reconstruct(
     check_target(out, existing, None if isinstance(scene, Scene) else Path(scene))
     scene, predictor = _opened(scene, predictor, settings, options, observer)
     is_bundled = predictor.record.name == BUNDLED_NAME
-    if notice := f"{BUNDLED_NAME} is {BUNDLED_NOTICE}" if is_bundled else predictor.record.notice:
+    if notice := f"{BUNDLED_NAME} is {BUNDLED_KIND}" if is_bundled else predictor.record.notice:
         observer.notice(Notice(notice))
     check_inputs_outside(scene, out)
     journal = Journal(observer)

@@ -31,8 +31,9 @@ _HALVES = (torch.float16, torch.bfloat16)
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
-BUNDLED_NOTICE = "a demonstration, trained on synthetic scenes alone: for real footage pass ⟨weights=da3-base⟩"
-"""Notice shown whenever the bundled network is used."""
+BUNDLED_KIND = "a demonstration, trained on synthetic scenes alone"
+BUNDLED_NOTICE = f"{BUNDLED_KIND}: for real footage pass ⟨weights=da3-base⟩"
+"""What the bundled network is, and what to do about it."""
 
 BUNDLED_NAME = "mv-demo 1.1"
 """Name and version of the bundled network."""

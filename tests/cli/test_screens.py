@@ -36,7 +36,7 @@ from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import NETWORK_PRESETS, EvaluationSettings
 from page4d.output.reader import open_output
-from page4d.output.record import AgreementRecord, CameraResidualRecord, FineDepthRecord, SceneRecord
+from page4d.output.record import AgreementRecord, CameraResidualRecord, FineDepthRecord, NetworkRecord, SceneRecord
 from page4d.output.rig_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.quality.grade import grade
 from page4d.quality.record import QualityReport, ViewQuality
@@ -323,6 +323,11 @@ class TestGoldenScreens:
         run_report.report_run(record, job, 251.0, found, verbose=True)
         assert "pairs of views" in capsys.readouterr().out.replace(short, "")
         assert "pairs of views" not in short
+        demo_network = NetworkRecord(name="mv-demo", trained=True, notice="a demo: pass --weights da3-base")
+        of_demo = record.model_copy(update={"network": demo_network})
+        for letter in (None, grade(replace(GOOD, photo_gain=0.01), (), of_demo)):
+            run_report.report_run(of_demo, job, 251.0, letter)
+            assert capsys.readouterr().out.count("--weights") == 1
 
     def test_golden_registration(self, width, screen, tmp_path, cli, monkeypatch) -> None:
         screen(width)
