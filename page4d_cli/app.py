@@ -62,7 +62,6 @@ def _run_app(arguments: list[str]) -> int:
 
 
 def _describe(error: BaseException, stop: StopRequest, arguments: Sequence[str]) -> Failure:
-    """Return what to print about an error."""
     try:
         from page4d.io.limits import known_error
 

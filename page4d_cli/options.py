@@ -115,7 +115,6 @@ def _plain(annotation: Any) -> Any:
 
 
 def _record(record: Any, place: str, given: Mapping[str, Any]) -> Any:
-    """Build a record from the options given."""
     values = {}
     for field, annotation in get_type_hints(record).items():
         name = f"{place}__{field}"

@@ -152,7 +152,6 @@ class ProgressDisplay:
         return Text("  ".join(self._parts()))
 
     def _parts(self) -> list[str]:
-        """Return the amount, elapsed and remaining time."""
         pace = self._pace
         if pace.total == 0:
             return list(filter(None, (self._stage, duration(pace.elapsed))))

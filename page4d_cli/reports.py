@@ -354,7 +354,6 @@ def _cameras(record: "RunRecord") -> Iterator[tuple[str, str]]:
 
 
 def _report_evidence(record: "RunRecord", unit: str) -> None:
-    """Print the tables of registration, of the check of a calibration, and of the network's own cameras."""
     if record.registration is not None:
         report_registration(record.registration, verbose=True)
     if record.calibration_check is not None:
@@ -374,7 +373,6 @@ def grade_fields(grade: "Grade") -> list[tuple[str, str]]:
 
 
 def _report_agreement(agreement: "AgreementRecord", unit: str, known: str = "calibration") -> None:
-    """Print the residuals between the network's cameras and the calibrated or registered ones."""
     is_checked = known == "calibration"  # cameras from evidence are more certain than predicted ones
     headings = ("rotation", f"centre [{unit}]", "share of rig", "focal length")
     rows = [
@@ -539,7 +537,6 @@ def _print(report: Report) -> None:
 
 
 def _content(record: "ExportRecord", most: str) -> Iterator[tuple[str, str]]:
-    """Yield the lines of instants, views, pictures and points."""
     first, last = record.instants[0], record.instants[-1]
     if first is last:
         yield "instants", f"1, at {first.seconds:.3f} s"
@@ -557,7 +554,6 @@ def _content(record: "ExportRecord", most: str) -> Iterator[tuple[str, str]]:
 
 
 def _world(record: "ExportRecord") -> Iterator[tuple[str, str]]:
-    """Yield the lines of axes and lengths."""
     yield "world", f"{record.exported_up} up, {_transform(record.world_from_run)}"
     yield "", f"{record.up} is up in the run: {record.up_found}"
     if record.unit == "metre":
@@ -581,7 +577,6 @@ def _transform(matrix: Sequence[Sequence[float]]) -> str:
 
 
 def _print_shares(record: "ExportRecord") -> None:
-    """Print how much of each view's pictures the change of intrinsics cut off or left empty."""
     columns = [Column("view"), Column("cropped", right=True), Column("empty", right=True)]
     rows = [(view.name, f"{100 * view.cropped:.1f} %", f"{100 * view.empty:.1f} %") for view in record.views]
     print_table(columns, rows, "pictures warped to other intrinsics")

@@ -154,7 +154,6 @@ def described(error: Page4DError) -> dict[str, object]:
 
 
 def _failure(error: Exception) -> dict[str, object]:
-    """Return the fields of an outcome that describe an error."""
     known = known_error(error)
     if known is not None:
         stopped = isinstance(known, InterruptedRunError)
@@ -282,7 +281,6 @@ class SceneProcess:
         return self._connection
 
     def _killed(self, job: SceneJob) -> SceneOutcome:
-        """Return the outcome of a job whose process died."""
         assert self._process is not None
         self._process.join()
         code = self._process.exitcode or 0

@@ -114,8 +114,6 @@ class _Environment:
 
 
 def _run_job(job: SceneJob, work: Work, environment: _Environment) -> SceneOutcome:
-    """Run a job on a worker."""
-
     def work_here(job: SceneJob, observer: Observer) -> RunRecord:
         environment.apply()
         return work(job, observer)
@@ -124,7 +122,6 @@ def _run_job(job: SceneJob, work: Work, environment: _Environment) -> SceneOutco
 
 
 def _lost(job: SceneJob, error: Exception) -> SceneOutcome:
-    """Return the outcome of a job whose workers died."""
     found = _lost_workers(error)
     changes = {"status": SceneStatus.FAILED, "exit_code": found.exit_code, **described(found)}
     return not_begun(job).model_copy(update=changes)
@@ -190,7 +187,6 @@ class _ClusterChunks:
         return predicted
 
     def _fetch(self, reference: Any) -> Any:
-        """Return the result of a worker, or raise its error."""
         errors = self._ray.exceptions
         try:
             return _result(self._ray, _next_done(self._ray, [reference]))

@@ -205,7 +205,6 @@ def _named_cluster(notify: Notify) -> _Existing | None:
 
 @contextmanager
 def _joined(existing: _Existing, notify: Notify) -> Iterator[Any]:
-    """Connect to an existing cluster while the body runs."""
     existing.check_reachable()
     notify(Notice(f"joining the Ray cluster at {existing.address} ({existing.named_by})", Level.STEP))
     file = None if os.environ.get("RAY_AUTH_TOKEN") else _token_file()
@@ -286,7 +285,6 @@ def _token() -> str:
 
 
 def _token_file() -> Path | None:
-    """Return the file that holds the token of the user, if there is one."""
     try:
         path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
     except RuntimeError:  # the user has no home folder

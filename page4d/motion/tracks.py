@@ -213,7 +213,6 @@ class TrackFollower:
         self.active = replace(tracks, world=world, motion=world - tracks.world, variance=variance)
 
     def _visibility(self, views: Sequence[FlowView], world: Float[Tensor, "N 3"]) -> Bool[Tensor, "N V"]:
-        """Return which views see points."""
         return torch.stack([correspondence(world, None, view, self._tolerance).sees for view in views], 1)
 
     def _pulled(
@@ -292,5 +291,4 @@ def _finest_view(
 
 
 def _colors(view: FlowView, points: Float[Tensor, "N 3"]) -> UInt8[Tensor, "N 3"]:
-    """Return the RGB of points in the picture of a view."""
     return (sample_map(view.image, projected(points, view.camera).pixels).T * 255).round().to(torch.uint8)

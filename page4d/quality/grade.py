@@ -98,7 +98,6 @@ def grade(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord, scene:
 
 
 def _faults(overall: Overall, run: RunRecord) -> Iterator[Reason]:
-    """Yield what the run itself recorded to be wrong."""
     if not run.network.trained and run.settings.get("depth") is None:
         yield Reason(
             found="the network is not trained: its depth is noise", change="leave out ⟨untrained⟩", factor=inf
@@ -134,7 +133,6 @@ def _faults(overall: Overall, run: RunRecord) -> Iterator[Reason]:
 def _measured_reasons(
     overall: Overall, pairs: Sequence[PairQuality], run: RunRecord, factors: dict[str, float]
 ) -> Iterator[Reason]:
-    """Yield the measurements that raise the expected error."""
     if len(run.views) == 1:
         yield Reason(
             found="there is one view: nothing confirms its depth", change="film with two or more cameras", factor=2.0
@@ -234,7 +232,6 @@ def _cameras_change(run: RunRecord) -> str:
 
 
 def _depth_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> str:
-    """Return what to do about depth that does not agree."""
     if not run.settings.get("fuse", True):
         return "leave out ⟨fuse=False⟩"
     return _network_change(run) or _camera_change(overall, pairs, run)

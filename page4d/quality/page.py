@@ -70,7 +70,6 @@ def inspect(
 
 
 def _limitations(output: Output, scene: Path | str | None, measured: int) -> tuple[str, ...]:
-    """Return what limits the report."""
     found = []
     if scene is None:
         text = "without ⟨scene⟩, pictures are not compared: cameras that are wrong but consistent are not noticed"

@@ -181,7 +181,6 @@ def _forecast(
     fine: tuple[PixelTransform, ...] | None,
     flow: tuple[PixelTransform, ...] | None,
 ) -> Forecast:
-    """Forecast memory and work."""
     load_open3d()  # part of the memory in use before the run
     scene, device = evidence.scene, predictor.device
     config = predictor.network.config if isinstance(predictor, NetworkPredictor) else None
@@ -206,7 +205,6 @@ def _forecast(
 def _preprocess_notices(
     scene: Scene, transforms: tuple[PixelTransform, ...], preprocess: Preprocess
 ) -> tuple[Notice, ...]:
-    """Warn of views that are cropped or stretched."""
     if preprocess is Preprocess.NATIVE:
         return ()
     notices = []

@@ -250,7 +250,6 @@ class NetworkPredictor:
         ]
 
     def _images(self, batch: FrameBatch) -> list[Float[Tensor, "B T 3 _ _"]]:
-        """Return the images of every view at its own size, on the device."""
         return views_of(batch.images.to(self.device), batch)
 
     def _conditioning(self, batch: FrameBatch, memory: Memory | None) -> Conditioning:

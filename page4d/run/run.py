@@ -248,7 +248,6 @@ class Run:
         return state
 
     def _continued(self, earlier: RunState) -> RunState:
-        """Restore the stages of an interrupted run."""
         if earlier.threads != (now := torch.get_num_threads()):
             text = f"computing on {counted(earlier.threads, 'thread')}, as before the interruption, not on {now}"
             self.journal.notice(Notice(text, Level.STEP))
@@ -323,7 +322,6 @@ class Run:
 
     @property
     def _num_done(self) -> int:
-        """Instants whose chunks are finished."""
         return self.finished[-1].stop if self.finished else 0
 
     def _prepare(self) -> None:

@@ -177,7 +177,6 @@ def check_known(
 
 
 def _check_world(scene: Scene, settings: ReconstructSettings, *, is_pending: bool) -> None:
-    """Refuse a world that the cameras cannot have."""
     cameras = [view.camera for view in scene.views if view.camera is not None]
     if settings.world is WorldFrame.CALIBRATION and not cameras:
         raise UsageError("⟨world=calibration⟩ without a calibration", "give ⟨calibration⟩, or leave it out")
@@ -236,7 +235,6 @@ def will_register(scene: Scene, settings: ReconstructSettings) -> bool:
 
 
 def _obstacle(scene: Scene, settings: ReconstructSettings) -> str | None:
-    """Return why a rig cannot be registered."""
     if scene.is_calibrated:
         return "with a calibration"
     if scene.num_views < 2:

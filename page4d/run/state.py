@@ -335,7 +335,6 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
 
 
 def _registered_fingerprint(plan: RunPlan) -> str | None:
-    """Return a digest of the registered cameras; None if none is placed."""
     if plan.evidence.registration is None or not any(plan.evidence.registration.cameras):
         return None
     return _digest([plan.evidence.registration.model_dump(mode="json")["cameras"]])

@@ -353,7 +353,6 @@ class _OpenView:
         return maps
 
     def _cropped(self, content: Image) -> Image:
-        """Crop the content to the canvas."""
         return content[self._transform.content_rows, self._transform.content_columns]
 
     def _windowed(self, pixels: Image) -> Image:

@@ -262,7 +262,6 @@ def _reason_to_ignore(entry: Path, calibration: Path | None) -> Notice | None:
 
 
 def _folder_without_images(entry: Path) -> Notice:
-    """Return why a folder without images is not a view."""
     if unread := image_files(entry, UNREAD_SUFFIXES):
         kind = unread[0].suffix.lower().lstrip(".")
         return Notice(f"a folder of {kind} files, which are not read; convert them to PNG or JPEG")

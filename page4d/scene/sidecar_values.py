@@ -157,7 +157,6 @@ def _is_exact(source: "FrameSource") -> TypeGuard[ImageFolderSource]:
 
 
 def _with_labels(view: "View") -> "View":
-    """Read the masks of a view as label maps."""
     if view.mask is None or not _is_exact(view.mask.frames):
         return view
     return replace(view, mask=replace(view.mask, frames=replace(view.mask.frames, labels=True)))
@@ -282,7 +281,6 @@ def _is_true_everywhere(paired: "Sequence[PairedFrames | None]", condition: Call
 
 
 def _places(paired: "PairedFrames") -> list[int]:
-    """Return the instants of some frames."""
     count = min(len(paired.indices), _SAMPLED_INSTANTS)
     return [int(place) for place in np.unique(np.linspace(0, count - 1, min(count, _MAX_SAMPLES)).astype(int))]
 

@@ -123,7 +123,6 @@ def stated_size(path: Path, container: str) -> int | None:
 
 
 def _tail(file: BinaryIO, size: int, count: int) -> bytes:
-    """Return the last bytes of a file."""
     file.seek(max(size - count, 0))
     return file.read()
 
@@ -145,7 +144,6 @@ def _boxes(file: BinaryIO, size: int) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _end_of_boxes(file: BinaryIO, size: int) -> int | None:
-    """Return the end of the last box of an MP4."""
     end = 0
     for _, at, length in _boxes(file, size):
         if length == 0:
@@ -595,7 +593,6 @@ class VideoReader:
         return bool(far and between.any())
 
     def _decode_from(self, index: int) -> Iterator[tuple[int, Any]]:
-        """Seek to the key frame before an index."""
         assert self._source.pts is not None
         self._container.seek(int(self._source.pts[index]), stream=self._stream, backward=True)
         return self._decode(seeked=True)

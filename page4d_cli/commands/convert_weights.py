@@ -154,7 +154,6 @@ def convert_weights(
 
 
 def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
-    """Read the configurations, one per network."""
     from page4d.weights.families.table import read_settings
 
     configs: dict[str, Settings] = {}
@@ -167,7 +166,6 @@ def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
 
 
 def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -> None:
-    """Refuse a report that would replace another file."""
     if report is None:
         return
     if any(real_path(report) == real_path(other) for other in others):
@@ -180,7 +178,6 @@ def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -
 
 
 def _write_report(path: Path, document: dict[str, Any]) -> None:
-    """Write the report atomically."""
     try:
         write_bytes_atomic(path, (json.dumps(document, indent=1) + "\n").encode())
     except OutputError as error:
@@ -201,7 +198,6 @@ def _adding(progress: "ProgressDisplay", total: int) -> "Callable[[int], None]":
 
 
 def _print(conversion: "PlannedConversion", out: Path, *, dry_run: bool) -> None:
-    """Print the number of tensors per rule."""
     account = conversion.account
     verb = "would become" if dry_run else "became"
     names = " + ".join(source.path.name for source in conversion.sources.values())

@@ -70,7 +70,6 @@ def evaluate(
 
 
 def _report(evaluation: "Evaluation") -> None:
-    """Print the tables, summary lines and notes."""
     match = evaluation.match
     unit = "metres" if match.unit == "metre" else "units of the truth"
     counts = f"{counted(len(match.views), 'view')}, {counted(len(match.times), 'instant')}"
@@ -101,7 +100,6 @@ def _columns(first: str, headings: "Iterable[str]") -> list[Column]:
 
 
 def _print_views(evaluation: "Evaluation") -> None:
-    """Print the metrics per view, over static and dynamic pixels, and overall."""
     depth = evaluation.depth
     result = None if depth is None else depth.results[0]
     title = "metrics by view" if result is None else f"metrics by view, depth aligned by {result.alignment}"
@@ -140,7 +138,6 @@ def _row(report: Any, name: str) -> Any:
 
 
 def _print_alignments(depth: "DepthReport") -> None:
-    """Print the depth metrics over all pixels per alignment."""
     headings = (
         *("scale", "shift", "AbsRel", "SqRel", "RMSE", "log\nRMSE"),
         *("delta\n<1.25\n%", "delta\n<1.25\n^2 %", "delta\n<1.25\n^3 %"),
@@ -161,7 +158,6 @@ def _print_alignments(depth: "DepthReport") -> None:
 
 
 def _print_pairs(cameras: "CameraReport") -> None:
-    """Print the relative pose accuracies of camera pairs per threshold."""
     pairs = cameras.pairs
     rows = {
         "RRA (rotation)": pairs.rra,
@@ -212,7 +208,6 @@ def _flow_cells(scores: "FlowScores | None") -> tuple[str, ...]:
 
 
 def _print_tracks(tracks: "TrackReport") -> None:
-    """Print the metrics of tracks, with the baseline."""
     headings = (
         *("tracks", "MTE", "ATE", "APD\n1-20\ncm %", "APD\n5-40\ncm %", "AJ\n1-20\ncm %", "AJ\n5-40\ncm %"),
         *("OA\n%", "sur-\nvival\n%", "alive\n%"),
@@ -316,7 +311,6 @@ def _number(value: float | None) -> str:
 
 
 def _share(value: float | None) -> str:
-    """Format a share in per cent."""
     return "-" if value is None else f"{100 * value:.1f}"
 
 

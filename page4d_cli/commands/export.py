@@ -59,7 +59,6 @@ def export(
 def _export(
     run: Path, names: str, folder: Path, settings: ExportSettings, *, overwrite: bool, dry_run: bool, quiet: bool
 ) -> Iterator[Report]:
-    """Write the exports one after the other, or only plan them."""
     from page4d.exporters.export import MEMORY_HINT, export_record, plan_exports, run_export
     from page4d.exporters.job import Written
     from page4d.exporters.plan import check_room, estimate

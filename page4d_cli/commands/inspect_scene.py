@@ -79,7 +79,6 @@ def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
 
 
 def _row(view: "View") -> dict[str, Any]:
-    """Return the properties of one view."""
     import numpy as np
 
     from page4d.scene.timeline import timing
@@ -139,7 +138,6 @@ def _print(scene: "Scene", rows: list[dict[str, Any]]) -> None:
 
 
 def _cells(row: dict[str, Any]) -> "Row":
-    """Return the cells of a view."""
     calibrated = "-" if not row["calibrated"] else "with distortion" if row["distorted"] else "pinhole"
     return (
         row["view"],

@@ -136,7 +136,6 @@ def _changed(
     learning_rate: float | None,
     seed: int | None,
 ) -> "PretrainConfig":
-    """Return a configuration with the given settings."""
     rate = config.optimizer.learning_rate if learning_rate is None else learning_rate
     return replace(
         config,

@@ -55,7 +55,6 @@ def report(
 
 
 def _print(report: "QualityReport") -> None:
-    """Print the tables of views and pairs, the grade with its reasons, and the notes."""
     from page4d.quality.page import factor_text, number_text, percent_text
 
     headings = (

