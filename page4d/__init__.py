@@ -6,28 +6,28 @@ The public names are imported on first use, so that `import page4d` costs nothin
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from page4d.errors import Page4DError
-    from page4d.evaluation.evaluate import evaluate
-    from page4d.exporters.export import export
-    from page4d.options import (
-        CalibrateSettings,
-        ExportSettings,
-        PointOptions,
-        ReconstructSettings,
-        RegisterSettings,
-        SceneOptions,
-    )
-    from page4d.output.reader import Output, open_output
-    from page4d.quality.page import report
-    from page4d.quality.record import QualityReport
-    from page4d.rig.opening import open_scene
-    from page4d.rig.records import RigRegistration
-    from page4d.run.calibration import BoardCalibration, calibrate
-    from page4d.run.predictor import build_predictor
-    from page4d.run.reconstruct import reconstruct
-    from page4d.run.registration import register
-    from page4d.scene.records import Scene
-    from page4d.weights.loading import load
+    from page4d.errors import Page4DError as Page4DError
+    from page4d.evaluation.evaluate import evaluate as evaluate
+    from page4d.exporters.export import export as export
+    from page4d.options import CalibrateSettings as CalibrateSettings
+    from page4d.options import ExportSettings as ExportSettings
+    from page4d.options import PointOptions as PointOptions
+    from page4d.options import ReconstructSettings as ReconstructSettings
+    from page4d.options import RegisterSettings as RegisterSettings
+    from page4d.options import SceneOptions as SceneOptions
+    from page4d.output.reader import Output as Output
+    from page4d.output.reader import open_output as open_output
+    from page4d.quality.page import report as report
+    from page4d.quality.record import QualityReport as QualityReport
+    from page4d.rig.opening import open_scene as open_scene
+    from page4d.rig.records import RigRegistration as RigRegistration
+    from page4d.run.calibration import BoardCalibration as BoardCalibration
+    from page4d.run.calibration import calibrate as calibrate
+    from page4d.run.predictor import build_predictor as build_predictor
+    from page4d.run.reconstruct import reconstruct as reconstruct
+    from page4d.run.registration import register as register
+    from page4d.scene.records import Scene as Scene
+    from page4d.weights.loading import load as load
 
 __version__ = "0.3.0.dev0"
 
@@ -56,31 +56,7 @@ _MODULES = {
     "report": "page4d.quality.page",
 }
 
-__all__ = [
-    "BoardCalibration",
-    "CalibrateSettings",
-    "ExportSettings",
-    "Output",
-    "Page4DError",
-    "PointOptions",
-    "QualityReport",
-    "ReconstructSettings",
-    "RegisterSettings",
-    "RigRegistration",
-    "Scene",
-    "SceneOptions",
-    "__version__",
-    "build_predictor",
-    "calibrate",
-    "evaluate",
-    "export",
-    "load",
-    "open_output",
-    "open_scene",
-    "reconstruct",
-    "register",
-    "report",
-]
+__all__ = ["__version__", *_MODULES]
 
 
 def __getattr__(name: str) -> object:

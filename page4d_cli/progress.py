@@ -247,8 +247,8 @@ _SHOWN = ("abs_rel", "rotation_deg", "direction_deg", "focal", "mask_iou")
 class TrainingProgress:
     """Shows reports on stderr; created by `observed_training`."""
 
-    def __init__(self, live: "Live | None") -> None:
-        self._live = live
+    def __init__(self, live: "Live | None", *, quiet: bool = False) -> None:
+        self._live, self._quiet = live, quiet
         self._shown = -_INTERVAL_S
 
     def step(self, report: "StepReport") -> None:
@@ -256,12 +256,14 @@ class TrainingProgress:
         if self._live is not None:
             width = console.columns_of(sys.stderr) or 0
             self._live.update("\n".join(console.wrapped(describe_step(report), width)))
-        elif time.monotonic() - self._shown >= _INTERVAL_S:
+        elif not self._quiet and time.monotonic() - self._shown >= _INTERVAL_S:
             self._shown = time.monotonic()
             self.message(describe_step(report))
 
     def evaluation(self, step: int, metrics: "Evaluation") -> None:
         """Print metrics on held-out scenes of every family."""
+        if self._quiet:
+            return
         for family, rows in metrics.items():
             for row, found in rows.items():
                 values = [f"{name} {value:.3g}" for name in _SHOWN if (value := found.get(name)) is not None]
@@ -272,28 +274,11 @@ class TrainingProgress:
         console.print_message(text, target=None if self._live is None else self._live.console)
 
 
-class Quiet:
-    """Shows messages only."""
-
-    def step(self, report: "StepReport") -> None:
-        """Show nothing."""
-
-    def evaluation(self, step: int, metrics: "Evaluation") -> None:
-        """Show nothing."""
-
-    def message(self, text: str) -> None:
-        """Print a message."""
-        console.print_message(text)
-
-
 @contextmanager
-def observed_training(quiet: bool) -> Iterator[TrainingProgress | Quiet]:
-    """Show the progress of the body on stderr."""
-    if quiet:
-        yield Quiet()
-        return
-    if not console.has_live_lines():
-        yield TrainingProgress(None)
+def observed_training(quiet: bool) -> Iterator[TrainingProgress]:
+    """Show the progress of the body on stderr; if `quiet`, its messages alone."""
+    if quiet or not console.has_live_lines():
+        yield TrainingProgress(None, quiet=quiet)
         return
     from rich.live import Live
 

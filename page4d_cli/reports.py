@@ -3,7 +3,6 @@
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,7 @@ from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import BatchRecord, SceneJob
-    from page4d.exporters.export import ExportRecord
+    from page4d.exporters.export import Exported, ExportRecord
     from page4d.output.record import AgreementRecord, RunRecord
     from page4d.output.rig_record import (
         CalibrationCheckRecord,
@@ -420,16 +419,6 @@ def clock_fields(method: str, clocks: "Sequence[Clock]", sync: object) -> list[t
     return [("clocks", in_options(describe_clocks(method, clocks, sync)))] if len(clocks) > 1 else []
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """An export, or the plan of one: its folder, `export.json`, and the next command."""
-
-    folder: Path
-    record: "ExportRecord"
-    next_step: str = ""
-    is_plan: bool = False
-
-
 def list_formats(*, as_json: bool) -> None:
     """Print all formats, and the commands that install what is missing."""
     if as_json:
@@ -493,33 +482,33 @@ def _described(format: Format) -> dict[str, Any]:
     }
 
 
-def report_exports(reports: Sequence[Report], *, as_json: bool) -> None:
+def report_exports(exports: "Sequence[Exported]", *, as_json: bool, dry_run: bool) -> None:
     """Print what was or would be written, and how to use it."""
     if as_json:
         console.print_json(
             [
                 {
-                    "folder": str(report.folder),
-                    "dry_run": report.is_plan,
-                    "next_step": report.next_step,
-                    **report.record.model_dump(mode="json"),
+                    "folder": str(export.folder),
+                    "dry_run": dry_run,
+                    "next_step": export.next_step,
+                    **export.record.model_dump(mode="json"),
                 }
-                for report in reports
+                for export in exports
             ]
         )
         return
-    for number, report in enumerate(reports):
+    for number, export in enumerate(exports):
         if number:
             console.print_text("")
-        _print(report)
+        _print(export, "at most " if dry_run else "")
 
 
-def _print(report: Report) -> None:
-    record, most = report.record, "at most " if report.is_plan else ""
+def _print(export: "Exported", most: str) -> None:
+    record = export.record
     print_fields(
         [
             ("format", f"{record.format}: {FORMATS[record.format].title}"),
-            ("folder", str(report.folder)),
+            ("folder", str(export.folder)),
             ("files", f"{record.files:,}, {most}{console.human_size(record.bytes)}"),
             *_content(record, most),
             *_world(record),
@@ -530,10 +519,10 @@ def _print(report: Report) -> None:
     if any(view.cropped or view.empty for view in record.views):
         console.print_text("")
         _print_shares(record)
-    elif report.next_step:
+    elif export.next_step:
         console.print_text("")
-    if report.next_step:
-        console.print_next(report.next_step)
+    if export.next_step:
+        console.print_next(export.next_step)
 
 
 def _content(record: "ExportRecord", most: str) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ Every worker needs page4d, and the scenes under the same paths.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,18 @@ _RETRIES = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerResources:
-    """Resources of one worker: a GPU, or as many CPU threads as this process uses."""
+class Worker:
+    """Resources of one worker, a GPU or as many CPU threads as this process uses, and its working folder.
 
-    threads: int
+    Relative paths depend on the folder, the last digits of results on the number of threads.
+    """
+
     gpu: bool
+    threads: int = field(default_factory=torch.get_num_threads)
+    folder: Path = field(default_factory=Path.cwd)
 
     def options(self) -> dict[str, float]:
-        """Return them as options of Ray."""
+        """Return the resources as options of Ray."""
         return {"num_cpus": 1, "num_gpus": 1} if self.gpu else {"num_cpus": self.threads, "num_gpus": 0}
 
     def max_workers(self, resources: dict[str, float]) -> int:
@@ -56,13 +60,26 @@ class WorkerResources:
         number = resources.get("GPU", 0) if self.gpu else resources.get("CPU", 1) // self.threads
         return max(1, int(number))
 
+    def prepare(self) -> None:
+        """Set folder and threads in the worker's process.
+
+        Raises:
+            InputError: if the worker has no such folder.
+        """
+        try:
+            os.chdir(self.folder)
+        except OSError as error:
+            raise InputError(
+                f"a worker of the cluster has no folder '{self.folder}'", "give all workers the same paths"
+            ) from error
+        torch.set_num_threads(self.threads)
+
 
 def on_cluster(ray: Any, jobs: Sequence[SceneJob], work: Work, *, gpu: bool) -> Iterator[SceneOutcome]:
     """Run jobs in parallel and yield their outcomes, in order of completion."""
-    resources = WorkerResources(threads=torch.get_num_threads(), gpu=gpu)
-    task = ray.remote(max_retries=_RETRIES, **resources.options())(_run_job)
-    environment = _Environment(folder=Path.cwd(), threads=resources.threads)
-    pending = {task.remote(job, work, environment): job for job in jobs}
+    worker = Worker(gpu=gpu)
+    task = ray.remote(max_retries=_RETRIES, **worker.options())(_run_job)
+    pending = {task.remote(job, work, worker): job for job in jobs}
     try:
         while pending:
             done = _next_done(ray, list(pending))
@@ -91,31 +108,9 @@ def _result(ray: Any, reference: Any) -> Any:
         return ray.get(reference)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Environment:
-    """Working directory and number of threads, on which relative paths and the last digits of results depend."""
-
-    folder: Path
-    threads: int
-
-    def apply(self) -> None:
-        """Set them in the worker's process.
-
-        Raises:
-            InputError: if the worker has no such folder.
-        """
-        try:
-            os.chdir(self.folder)
-        except OSError as error:
-            raise InputError(
-                f"a worker of the cluster has no folder '{self.folder}'", "give all workers the same paths"
-            ) from error
-        torch.set_num_threads(self.threads)
-
-
-def _run_job(job: SceneJob, work: Work, environment: _Environment) -> SceneOutcome:
+def _run_job(job: SceneJob, work: Work, worker: Worker) -> SceneOutcome:
     def work_here(job: SceneJob, observer: Observer) -> RunRecord:
-        environment.apply()
+        worker.prepare()
         return work(job, observer)
 
     return outcome_of(job, work_here, SilentObserver())
@@ -138,13 +133,12 @@ def _lost_workers(error: Exception) -> CapabilityError:
 @contextmanager
 def cluster_chunks(ray: Any, make_predictor: MakePredictor, plan: RunPlan, journal: Journal) -> Iterator[ChunkSource]:
     """Predict the chunks of a run on all workers of a cluster, some chunks ahead."""
-    resources = WorkerResources(threads=torch.get_num_threads(), gpu=plan.predictor.device.type == "cuda")
-    count = min(resources.max_workers(ray.cluster_resources()), len(plan.chunks))
-    worker = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **resources.options())(_ChunkWorker)
-    environment = _Environment(folder=Path.cwd(), threads=resources.threads)
+    worker = Worker(gpu=plan.predictor.device.type == "cuda")
+    count = min(worker.max_workers(ray.cluster_resources()), len(plan.chunks))
+    actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **worker.options())(_ChunkWorker)
     background = plan.predictor.background if isinstance(plan.predictor, NetworkPredictor) else None
-    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, environment, background)
-    workers = [worker.remote(*arguments) for _ in range(count)]
+    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, worker, background)
+    workers = [actor.remote(*arguments) for _ in range(count)]
     try:
         yield _ClusterChunks(ray, workers, journal)
     finally:
@@ -183,7 +177,8 @@ class _ClusterChunks:
         predicted: PredictedChunk = found
         if predicted.memory is not None:
             self._ahead = 0  # a network with memory depends on the previous chunk
-            self._cancel_all()
+            while self._pending:
+                self._ray.cancel(self._pending.popitem()[1])
         return predicted
 
     def _fetch(self, reference: Any) -> Any:
@@ -195,11 +190,6 @@ class _ClusterChunks:
         except errors.RayError as error:
             raise _lost_workers(error) from error
 
-    def _cancel_all(self) -> None:
-        for reference in self._pending.values():
-            self._ray.cancel(reference)
-        self._pending.clear()
-
 
 class _ChunkWorker:
     """Decodes and predicts chunks in a process of the cluster."""
@@ -210,11 +200,11 @@ class _ChunkWorker:
         transforms: tuple[PixelTransform, ...],
         preprocess: Preprocess,
         make_predictor: MakePredictor,
-        environment: _Environment,
+        worker: Worker,
         background: Background | None,
     ) -> None:
         self._scene, self._transforms, self._preprocess = scene, transforms, preprocess
-        self._make_predictor, self._environment, self._background = make_predictor, environment, background
+        self._make_predictor, self._worker, self._background = make_predictor, worker, background
         self._predictor: Predictor | None = None
         self._stack = ExitStack()
         self._reader: BatchReader | None = None
@@ -223,7 +213,7 @@ class _ChunkWorker:
     def predict(self, chunk: Chunk, memory: Memory | None) -> PredictedChunk | Exception:
         """Predict a chunk; if it does not fit in memory, the exception is returned."""
         if self._predictor is None:  # not in __init__, whose errors Ray wraps in its own
-            self._environment.apply()
+            self._worker.prepare()
             self._predictor = self._make_predictor(self._scene)
             if isinstance(self._predictor, NetworkPredictor):
                 self._predictor = replace(self._predictor, background=self._background)

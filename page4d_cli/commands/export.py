@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from page4d.errors import UsageError
 from page4d.io.limits import limits_named
@@ -10,7 +10,10 @@ from page4d.options import OUTPUT, ExportSettings, Option
 from page4d_cli import options
 from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import count, displayed_progress
-from page4d_cli.reports import Report, list_formats, report_exports
+from page4d_cli.reports import list_formats, report_exports
+
+if TYPE_CHECKING:
+    from page4d.exporters.export import Exported
 
 
 @options.command
@@ -46,20 +49,20 @@ def export(
         list_formats(as_json=as_json)
         return
     run, names, folder = _required(out, formats, to)
-    reports: list[Report] = []
+    done: list[Exported] = []
     try:
         with stops_cleanly():
-            for report in _export(run, names, folder, settings, overwrite=overwrite, dry_run=dry_run, quiet=quiet):
-                reports.append(report)  # noqa: PERF402  those before an error are kept
+            for one in _export(run, names, folder, settings, overwrite=overwrite, dry_run=dry_run, quiet=quiet):
+                done.append(one)  # noqa: PERF402  those before an error are kept
     finally:  # formats that are complete are reported if a later one fails
-        if reports and (as_json or dry_run or not quiet):
-            report_exports(reports, as_json=as_json)
+        if done and (as_json or dry_run or not quiet):
+            report_exports(done, as_json=as_json, dry_run=dry_run)
 
 
 def _export(
     run: Path, names: str, folder: Path, settings: ExportSettings, *, overwrite: bool, dry_run: bool, quiet: bool
-) -> Iterator[Report]:
-    from page4d.exporters.export import MEMORY_HINT, export_record, plan_exports, run_export
+) -> "Iterator[Exported]":
+    from page4d.exporters.export import MEMORY_HINT, Exported, export_record, plan_exports, run_export
     from page4d.exporters.job import Written
     from page4d.exporters.plan import check_room, estimate
 
@@ -71,11 +74,10 @@ def _export(
         for (job, target), size in zip(planned, estimates, strict=True):
             if dry_run:
                 record = export_record(job, Written(num_points=size.points), size.files, size.bytes)
-                yield Report(folder=target, record=record, is_plan=True)
+                yield Exported(folder=target, record=record, next_step="")
                 continue
             with displayed_progress(f"export {job.format.name}", count("step"), quiet=quiet) as progress:
-                done = run_export(job, target, progress.update, overwrite=overwrite)
-            yield Report(folder=done.folder, record=done.record, next_step=done.next_step)
+                yield run_export(job, target, progress.update, overwrite=overwrite)
 
 
 def _required(out: Path | None, formats: str | None, to: Path | None) -> tuple[Path, str, Path]:

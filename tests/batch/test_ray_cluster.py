@@ -18,7 +18,7 @@ import pytest
 
 from page4d.batch import ray as ray_cluster
 from page4d.batch.jobs import SceneJob
-from page4d.batch.ray import WorkerResources
+from page4d.batch.ray import Worker
 from page4d.batch.ray_connection import descendants, local_cluster
 from page4d.errors import InterruptedRunError
 from page4d_cli.app import run
@@ -193,6 +193,6 @@ def test_a_worker_that_dies_again_and_again_is_no_internal_error(cluster):
 
 
 def test_the_number_of_workers_follows_from_the_resources_of_the_cluster():
-    assert WorkerResources(threads=2, gpu=False).max_workers({"CPU": 9, "GPU": 3}) == 4
-    assert WorkerResources(threads=2, gpu=True).max_workers({"CPU": 9, "GPU": 3}) == 3
-    assert WorkerResources(threads=16, gpu=False).max_workers({"CPU": 4}) == 1
+    assert Worker(threads=2, gpu=False).max_workers({"CPU": 9, "GPU": 3}) == 4
+    assert Worker(threads=2, gpu=True).max_workers({"CPU": 9, "GPU": 3}) == 3
+    assert Worker(threads=16, gpu=False).max_workers({"CPU": 4}) == 1
