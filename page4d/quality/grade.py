@@ -5,13 +5,13 @@ It follows from means over views and pairs, and from what the run recorded about
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, inf, log10
 from typing import Literal
 
 from page4d.errors import listed
 from page4d.options import CALIBRATED, OPENING, as_words, in_options
-from page4d.output.record import DomainRecord, RunRecord
+from page4d.output.record import RunRecord
 from page4d.quality.measure import Measurements, mean_of
 from page4d.quality.record import Grade, Overall, PairQuality, Reason
 
@@ -29,22 +29,17 @@ _USUAL_GAIN = 0.15
 """Gains in correlation up to which the pictures of two views do not fit, and from which they do."""
 
 
-@dataclass(frozen=True)
-class _Weights:
-    """Logarithms of the error of a perfect result and of the factor of each measurement at the end of its range."""
-
-    base: float
-    photo: float
-    contradicted: float
-    residual: float
-    confidence: float
-    camera_gap: float
-    predicted_cameras: float
-
-
-_WITH_PICTURES = _Weights(-3.69, 1.71, 0.28, 0.15, 1.0, 0.54, 0.42)
-_WITHOUT_PICTURES = _Weights(-2.95, 0.0, 0.47, 0.56, 1.0, 0.86, 0.56)
-"""Fits of the logarithm of the true error of synthetic captures; tools/measure_report.py --fit prints them."""
+_WEIGHTS = {
+    "base": (-3.69, -2.95),
+    "photo": (1.71, 0.0),
+    "contradicted": (0.28, 0.47),
+    "residual": (0.15, 0.56),
+    "confidence": (1.0, 1.0),
+    "camera_gap": (0.54, 0.86),
+    "predicted_cameras": (0.42, 0.56),
+}
+"""Logarithms of the error of a perfect result, and of the factor of each measurement at the end of its range: with
+pictures and without. Fits of the true error of synthetic captures; tools/measure_report.py --fit prints them."""
 
 
 def measured_ranges(overall: Overall) -> dict[str, float]:
@@ -72,10 +67,10 @@ _CONTENT_CHANGE = "look at these pictures; leave views without content out with 
 
 def grade(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord, scene: str | None = None) -> Grade:
     """Grade a result by its measurements and by what the run recorded; commands name the folder of its `scene`."""
-    weights = _WITHOUT_PICTURES if overall.photo_gain is None else _WITH_PICTURES
-    factors = {name: exp(getattr(weights, name) * value) for name, value in measured_ranges(overall).items()}
+    weights = {name: pair[overall.photo_gain is None] for name, pair in _WEIGHTS.items()}
+    factors = {name: exp(weights[name] * value) for name, value in measured_ranges(overall).items()}
     faults = list(_faults(overall, run))
-    expected = exp(weights.base)
+    expected = exp(weights["base"])
     for factor in (*factors.values(), *(fault.factor or 1.0 for fault in faults)):
         expected *= factor
     expected = min(expected, 1.0)
@@ -139,45 +134,23 @@ def _measured_reasons(
         )
         return
     cameras = _camera_change(overall, pairs, run)
-    if factors["photo"] > _WORTH_NAMING:
-        gain = overall.photo_gain or 0.0
-        wrong = "no better than" if gain < _OUTLIER_GAIN else "little better than"
-        yield Reason(
-            found=f"pictures of other views fit {wrong} at depths 20 % off (gain in correlation {gain:+.2f})",
-            change=cameras,
-            factor=factors["photo"],
-        )
-    if factors["camera_gap"] > _WORTH_NAMING:
-        known = "registered" if run.settings.get("calibration") is None else "calibrated"
-        yield Reason(
-            found=f"the network's own cameras differ by {overall.camera_gap_deg:.1f} deg from the {known} ones",
-            change=cameras,
-            factor=factors["camera_gap"],
-        )
-    if factors["contradicted"] > _WORTH_NAMING and overall.contradicted is not None:
-        yield Reason(
-            found=f"{overall.contradicted:.0%} of the points that another view could see are in front of its surface",
-            change=_depth_change(overall, pairs, run),
-            factor=factors["contradicted"],
-        )
-    if factors["residual"] > _WORTH_NAMING and overall.residual is not None:
-        yield Reason(
-            found=f"the depth of two views differs by {overall.residual:.1%} in the median",
-            change=_depth_change(overall, pairs, run),
-            factor=factors["residual"],
-        )
-    if factors["confidence"] > _WORTH_NAMING:
-        yield Reason(
-            found=f"the mean confidence is {overall.confidence:.2f}",
-            change=_depth_change(overall, pairs, run),
-            factor=factors["confidence"],
-        )
-    if factors["predicted_cameras"] > _WORTH_NAMING:
-        yield Reason(
-            found="the cameras are predicted: nothing independent confirms them",
-            change=_cameras_change(run),
-            factor=factors["predicted_cameras"],
-        )
+    depth = (_network_change(run) or cameras) if run.settings.get("fuse", True) else "leave out ⟨fuse=False⟩"
+    wrong = "no better than" if (overall.photo_gain or 0.0) < _OUTLIER_GAIN else "little better than"
+    known = "registered" if run.settings.get("calibration") is None else "calibrated"
+    texts = {
+        "photo": f"pictures of other views fit {wrong} at depths 20 % off (gain in correlation {{:+.2f}})",
+        "camera_gap": f"the network's own cameras differ by {{:.1f}} deg from the {known} ones",
+        "contradicted": "{:.0%} of the points that another view could see are in front of its surface",
+        "residual": "the depth of two views differs by {:.1%} in the median",
+        "confidence": "the mean confidence is {:.2f}",
+        "predicted_cameras": "the cameras are predicted: nothing independent confirms them",
+    }
+    values = {**vars(overall), "photo": overall.photo_gain, "camera_gap": overall.camera_gap_deg}
+    values["predicted_cameras"] = True
+    changes = {"photo": cameras, "camera_gap": cameras, "predicted_cameras": _cameras_change(run)}
+    for name, text in texts.items():
+        if factors[name] > _WORTH_NAMING and values[name] is not None:
+            yield Reason(found=text.format(values[name]), change=changes.get(name, depth), factor=factors[name])
 
 
 def outlier_views(pairs: Sequence[PairQuality]) -> tuple[str, ...]:
@@ -231,12 +204,6 @@ def _cameras_change(run: RunRecord) -> str:
     return "pass ⟨calibration⟩, or try ⟨register=auto⟩" if is_static else "pass ⟨calibration⟩"
 
 
-def _depth_change(overall: Overall, pairs: Sequence[PairQuality], run: RunRecord) -> str:
-    if not run.settings.get("fuse", True):
-        return "leave out ⟨fuse=False⟩"
-    return _network_change(run) or _camera_change(overall, pairs, run)
-
-
 def _network_change(run: RunRecord) -> str:
     """Return the advice to use another network than the bundled one, empty if another one was used."""
     return "use a network for real footage: ⟨weights=da3-base⟩" if run.network.notice else ""
@@ -245,6 +212,8 @@ def _network_change(run: RunRecord) -> str:
 def overall_quality(measured: Measurements, run: RunRecord) -> Overall:
     """Summarize the measurements of a result."""
     views, pairs = measured.views, measured.pairs
+    domains = [chunk.domain for chunk in run.chunks if chunk.domain is not None]
+    indicators = [value for record in domains for value in record.indicators.values()]
     return Overall(
         with_depth=mean_of([view.with_depth for view in views]) or 0.0,
         confirmed=mean_of([view.confirmed for view in views]) or 0.0,
@@ -262,21 +231,11 @@ def overall_quality(measured: Measurements, run: RunRecord) -> Overall:
         photo=mean_of([pair.photo for pair in pairs]),
         photo_gain=mean_of([pair.photo_gain for pair in pairs]),
         flicker=mean_of([view.flicker for view in views]),
-        unlike_training=max(_indicators(run), default=None),
-        camera_gap_deg=mean_of([record.camera_disagreement_deg for record in _domains(run)]),
+        unlike_training=max((inf if one is None else one for one in indicators), default=None),
+        camera_gap_deg=mean_of([record.camera_disagreement_deg for record in domains]),
         are_cameras_given=_camera_source(run) != "predicted",
         seam=max((chunk.seam.residual_share or 0.0 for chunk in run.chunks if chunk.seam is not None), default=None),
     )
-
-
-def _domains(run: RunRecord) -> list[DomainRecord]:
-    return [chunk.domain for chunk in run.chunks if chunk.domain is not None]
-
-
-def _indicators(run: RunRecord) -> Iterator[float]:
-    """Yield the out-of-distribution indicators of all chunks; those beyond any number are infinite."""
-    for record in _domains(run):
-        yield from (inf if value is None else value for value in record.indicators.values())
 
 
 def _camera_source(run: RunRecord) -> Literal["calibrated", "registered", "predicted"]:

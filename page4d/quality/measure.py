@@ -6,7 +6,7 @@ photo-consistency is whether the depth of a view maps its picture onto that of a
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -231,7 +231,7 @@ class Example:
     instant: int
     frames: tuple[ComparedFrame, ...]
     verdicts: tuple[Verdict, ...]
-    flicker: tuple[Float[Tensor, "H W"] | None, ...]
+    flicker: tuple[Float[Tensor, "H W"] | None, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -307,7 +307,7 @@ def measure(
     views = [_ViewSums() for _ in output.view_names]
     poses = output.cameras.world_to_camera.unbind(1)
     steady = [is_constant(of_view) and len(instants) > 1 for of_view in poses]
-    example: tuple[int, tuple[ComparedFrame, ...], tuple[Verdict, ...]] | None = None
+    example: Example | None = None
     for number, instant in enumerate(instants):
         shown = None if pictures is None else next(pictures)
         frames = tuple(_frame(output, instant, index, shown) for index in range(len(views)))
@@ -317,7 +317,7 @@ def measure(
             verdicts.append(verdict)
             _add_view(views[index], frame, verdict, is_steady=steady[index])
         if number <= len(instants) // 2:
-            example = (instant, frames, tuple(verdicts))
+            example = Example(instant=instant, frames=frames, verdicts=tuple(verdicts))
         if progress is not None:
             progress(number + 1, len(instants))
     assert example is not None
@@ -330,7 +330,7 @@ def measure(
             for index, (sums, spread) in enumerate(zip(views, spreads, strict=True))
         ),
         pairs=found,
-        example=Example(instant=example[0], frames=example[1], verdicts=example[2], flicker=spreads),
+        example=replace(example, flicker=spreads),
     )
 
 

@@ -144,7 +144,8 @@ def page(inspection: Inspection) -> str:
         *_views(report.views),
         *(_pairs(report) if report.pairs else ()),
         *_pictures(inspection),
-        *_notes(report),
+        *(["<h2>Notes</h2>"] if report.notes else []),
+        *(f"<p>{html.escape(note)}</p>" for note in report.notes),
     ]
     body = "\n".join(parts)
     return (
@@ -191,18 +192,18 @@ def _views(views: Sequence[ViewQuality]) -> Iterator[Markup]:
         *("view", "with depth<br>%", "confirmed<br>%", "contra-<br>dicted %", "single<br>view %", "confidence"),
         *("reprojection<br>residual px", "photo gain", "flicker<br>%"),
     )
-    rows = [
-        (
-            html.escape(view.view),
-            *(percent_text(share) for share in (view.with_depth, view.confirmed, view.contradicted, view.single)),
-            f"{view.confidence:.2f}",
-            number_text(view.residual_px, "{:.2f}"),
-            number_text(view.photo_gain, "{:+.2f}"),
-            percent_text(view.flicker, 2),
-        )
-        for view in views
-    ]
-    yield _table(headings, rows)
+    yield _table(headings, [(html.escape(view.view), *view_texts(view)) for view in views])
+
+
+def view_texts(view: ViewQuality) -> tuple[str, ...]:
+    """Return the numbers of a view in tables."""
+    return (
+        *(percent_text(share) for share in (view.with_depth, view.confirmed, view.contradicted, view.single)),
+        f"{view.confidence:.2f}",
+        number_text(view.residual_px, "{:.2f}"),
+        number_text(view.photo_gain, "{:+.2f}"),
+        percent_text(view.flicker, 2),
+    )
 
 
 def _pairs(report: QualityReport) -> Iterator[Markup]:
@@ -341,12 +342,6 @@ def _figure(picture: NDArray[np.uint8], caption: str) -> Markup:
         f'<figure><figcaption>{caption}</figcaption><img width="{shown[0]}" height="{shown[1]}" alt="{caption}" '
         f'src="data:image/png;base64,{data}"></figure>'
     )
-
-
-def _notes(report: QualityReport) -> Iterator[Markup]:
-    if report.notes:
-        yield "<h2>Notes</h2>"
-        yield from (f"<p>{html.escape(note)}</p>" for note in report.notes)
 
 
 def _table(headings: Sequence[Markup], rows: Sequence[Sequence[Markup]], texts: Sequence[int] = ()) -> Markup:

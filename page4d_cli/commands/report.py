@@ -55,24 +55,14 @@ def report(
 
 
 def _print(report: "QualityReport") -> None:
-    from page4d.quality.page import factor_text, number_text, percent_text
+    from page4d.quality.page import factor_text, view_texts
 
     headings = (
         *("with\ndepth\n%", "con-\nfirmed\n%", "contra-\ndicted\n%", "single\nview\n%", "confi-\ndence"),
         *("resi-\ndual\npx", "photo\ngain", "flicker\n%"),
     )
     columns = [Column("view"), *(Column(heading, right=True) for heading in headings)]
-    rows = [
-        (
-            view.view,
-            *(percent_text(share) for share in (view.with_depth, view.confirmed, view.contradicted, view.single)),
-            f"{view.confidence:.2f}",
-            number_text(view.residual_px, "{:.2f}"),
-            number_text(view.photo_gain, "{:+.2f}"),
-            percent_text(view.flicker, 2),
-        )
-        for view in report.views
-    ]
+    rows = [(view.view, *view_texts(view)) for view in report.views]
     print_table(columns, rows, "agreement of each view with the others")
     if report.pairs:
         _print_pairs(report)
