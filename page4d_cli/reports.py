@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from page4d.rig.records import RigRegistration
     from page4d.run.calibration import BoardCameraRecord, BoardRecord
     from page4d.run.plan import RunPlan
-    from page4d.run.time import TimeForecast
     from page4d.scene.records import Clock, Scene
 
 
@@ -177,6 +176,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     are_one = all(size == sizes[0] for size in sizes)
     peak = plan.forecast.peak_bytes(max(chunk.length for chunk in plan.chunks))
     time = forecast_time(plan)
+    spans = {} if time is None else {**time.seconds, "total": time.total}
     stages = registration_stages(scene, plan.settings) if plan.evidence.is_pending else ()
     if as_json:
         console.print_json(
@@ -191,7 +191,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
                 "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
                 "predicted_peak_memory_bytes": peak,
                 "memory_bytes": plan.memory_limit.num_bytes,
-                "predicted_seconds": None if time is None else _rounded(time),
+                "predicted_seconds": None if time is None else {name: round(s, 3) for name, s in spans.items()},
                 "bytes_on_disk": plan.bytes_on_disk,
                 "will_register": plan.evidence.is_pending,
                 "will_check": plan.evidence.will_check,
@@ -200,7 +200,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         )
         return
     lengths = sorted({chunk.length for chunk in plan.chunks})
-    span = f"{lengths[0]} to {lengths[-1]} instants" if len(lengths) > 1 else counted(lengths[0], "instant")
+    each = f"{lengths[0]} to {lengths[-1]} instants" if len(lengths) > 1 else counted(lengths[0], "instant")
     texts = [f"{width}x{height}" for width, height in sizes]
     limit = plan.memory_limit
     allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'available'}"
@@ -210,7 +210,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         ("network", ", ".join(filter(None, (network.name, network.notice)))),
         ("images", f"{texts[0] if are_one else ', '.join(texts)} px"),
         *_detail(plan),
-        ("chunks", f"{len(plan.chunks)} of {span}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
+        ("chunks", f"{len(plan.chunks)} of {each}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
         ("memory", f"peak about {console.human_size(peak)} ({plan.forecast.device}), {allowed}"),
     ]
     if stages:
@@ -234,20 +234,10 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         known = f" (network: {work:.3g} TFLOP)" if work else ""
         fields.append(("time", f"unknown until a first run of this network on this machine{known}"))
     else:
-        fields.append(("time", _time(time)))
+        parts = ", ".join(f"{_STAGES[stage]} {span(spent)}" for stage, spent in time.seconds.items() if spent > 0)
+        overlapping = f" ({parts}; stages overlap)" if parts else ""
+        fields.append(("time", f"about {span(time.total)}, as in the run of {time.measured.date[:10]}{overlapping}"))
     print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
-
-
-def _rounded(time: "TimeForecast") -> dict[str, float]:
-    stages = {stage: round(seconds, 3) for stage, seconds in time.seconds.items()}
-    return {**stages, "total": round(time.total, 3)}
-
-
-def _time(time: "TimeForecast") -> str:
-    """Return the expected time of a run and of its stages, and the run whose rates it is from."""
-    parts = ", ".join(f"{_STAGES[stage]} {span(seconds)}" for stage, seconds in time.seconds.items() if seconds > 0)
-    overlapping = f" ({parts}; stages overlap)" if parts else ""
-    return f"about {span(time.total)}, as in the run of {time.measured.date[:10]}{overlapping}"
 
 
 def span(seconds: float) -> str:
@@ -272,12 +262,6 @@ def world_fields(world: "WorldRecord | None") -> list[tuple[str, str]]:
     return [] if world is None else [("world", world.text)]
 
 
-def _lengths(record: "RunRecord") -> str:
-    if record.unit != "metre":
-        return "in an arbitrary unit"
-    return "metres, estimated by the network" if record.scale_source == "network" else "metres"
-
-
 def report_run(
     record: "RunRecord", job: "SceneJob", seconds: float, grade: "Grade | None" = None, *, verbose: bool = False
 ) -> None:
@@ -285,6 +269,7 @@ def report_run(
     metric, out, notice = record.unit == "metre", job.out, record.network.notice
     if grade is not None and "--weights" in grade.first_change:  # the advice is given once
         notice = notice.partition(":")[0]
+    lengths = "metres, estimated by the network" if record.scale_source == "network" else "metres"
     fields = [
         ("result", f"{record.scene.name} -> {out}"),
         ("instants", f"{len(record.times)}, {record.times[0]:.3f} to {record.times[-1]:.3f} s"),
@@ -295,7 +280,7 @@ def report_run(
         ("network", " - ".join(filter(None, (record.network.name, notice)))),
         *_cameras(record),
         *world_fields(record.world),
-        ("lengths", _lengths(record)),
+        ("lengths", lengths if metric else "in an arbitrary unit"),
         ("points", f"{record.counts.points:,}"),
     ]
     if record.chunks[1:]:

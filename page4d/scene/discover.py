@@ -290,14 +290,10 @@ def _no_videos(folder: Path, below: dict[Path, int], ignored: list[Notice]) -> I
     supported = "mp4, mov, mkv, webm, avi, m4v, mts and image folders"
     warnings = [notice.marked_text for notice in ignored if notice.level is Level.WARNING]
     found = "".join(f"; {text}" for text in warnings[:3])
-    return InputError(f"no videos in '{folder}' (supported: {supported}){found}", _hint_for_loose_images(folder))
-
-
-def _hint_for_loose_images(folder: Path) -> str:
-    count = len(image_files(folder))
-    if count:
-        return f"it contains {counted(count, 'image')}: put the images of each view into a folder such as cam01/"
-    return "give the folder that contains the videos"
+    hint = "give the folder that contains the videos"
+    if count := len(image_files(folder)):
+        hint = f"it contains {counted(count, 'image')}: put the images of each view into a folder such as cam01/"
+    return InputError(f"no videos in '{folder}' (supported: {supported}){found}", hint)
 
 
 def check_is_no_view(folder: Path, scenes: Iterable[Path]) -> None:

@@ -253,7 +253,12 @@ def probe_image_folder(
     common = Counter(header.size for header in headers).most_common(1)[0][0]
     for file, header in zip(files, headers, strict=True):
         if header.size != common:
-            raise _wrong_size(file, header.size, common)
+            hint = "images of a view must have the same size: remove the image or render it again"
+            if header.size == common[::-1]:
+                hint = "turn the image like the others, or correct its EXIF orientation"
+            (height, width), (others_height, others_width) = header.size, common
+            found = f"{image_name(file)} is {width}x{height}, the others {others_width}x{others_height}"
+            raise InputError(found, hint)
     return ImageFolderSource(
         path=folder,
         label=label or f"{folder.name}/",
@@ -369,13 +374,6 @@ def _read_header(file: Path, max_megapixels: float, check: Callable[[str, ImageH
     check_pixels(image_name(file), width, height, max_megapixels)
     check(image_name(file), header)
     return header
-
-
-def _wrong_size(file: Path, size: tuple[int, int], common: tuple[int, int]) -> InputError:
-    found = f"{image_name(file)} is {size[1]}x{size[0]}, the others {common[1]}x{common[0]}"
-    if size == common[::-1]:
-        return InputError(found, "turn the image like the others, or correct its EXIF orientation")
-    return InputError(found, "images of a view must have the same size: remove the image or render it again")
 
 
 def _notices(folder: Path, view: str, files: Sequence[Path], headers: Sequence[ImageHeader]) -> Iterator[Notice]:

@@ -113,7 +113,10 @@ def open_sources(
     folders = time_by_name(folders)
     untimed = [source for source in folders if source.stamps is None]
     numbered = {source.path: (source, start) for source, start in time_by_number(untimed)}
-    notices += _unnumbered_notice([source for source in untimed if source.path not in numbered])
+    unnumbered = [source for source in untimed if source.path not in numbered]
+    if any(len(source.files) > 1 for source in unnumbered):
+        text = "file names without regular frame numbers; images are counted, lost ones are not detected"
+        notices.append(Notice(f"{listed([source.label for source in unnumbered])}: {text}"))
     timed = {source.path: (source, None) for source in folders} | numbered
     placed = [timed[source.path] if isinstance(source, ImageFolderSource) else (source, None) for source in sources]
     return tuple(source for source, _ in placed), tuple(start for _, start in placed), notices
@@ -150,15 +153,6 @@ def _rate_notices(
             yield Notice(f"{source.label}: the time stamps give {rate:.4g} fps, not ⟨image_fps={image_fps:g}⟩")
     if assumed and image_fps is None:
         yield Notice(f"{listed(assumed)}: images have no time stamps; assuming 30 fps (⟨image_fps⟩)")
-
-
-def _unnumbered_notice(folders: list[ImageFolderSource]) -> list[Notice]:
-    if all(len(source.files) == 1 for source in folders):  # also if there is none
-        return []
-    labels = listed([source.label for source in folders])
-    return [
-        Notice(f"{labels}: file names without regular frame numbers; images are counted, lost ones are not detected")
-    ]
 
 
 def _same_file_notices(sources: list[FrameSource]) -> list[Notice]:

@@ -237,11 +237,6 @@ _NOT_FOOTAGE = (
 """Streams that are not footage: cover art, thumbnails, and parts of other streams."""
 
 
-def file_url(path: Path | str) -> str:
-    """Return the name by which FFmpeg opens a file: without the prefix, the part before a colon is a protocol."""
-    return f"file:{os.fspath(path)}"
-
-
 @contextmanager
 def open_container(path: Path) -> Iterator[Any]:
     """Open a video file.
@@ -251,7 +246,8 @@ def open_container(path: Path) -> Iterator[Any]:
         MemoryError, OSError: if the machine fails, such as with too little memory or too many open files.
     """
     try:
-        container = av.open(file_url(path), options=dict(_OPTIONS), metadata_errors="replace")
+        # Without the prefix, the part of a name before a colon would be a protocol.
+        container = av.open(f"file:{os.fspath(path)}", options=dict(_OPTIONS), metadata_errors="replace")
     except FFmpegError as error:
         if is_resource_error(error):
             raise

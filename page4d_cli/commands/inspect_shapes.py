@@ -79,7 +79,11 @@ def inspect_shapes(
     if model is not None and model in _encoders():
         given = (("--weights", weights), ("--sha256", sha256), ("--times", times), ("--views", views))
         for option, number in given:
-            _refuse_with_encoder(model, option, number)
+            if number is not None:
+                raise UsageError(
+                    f"{option} {number}, but {model} is an encoder of single images",
+                    f"leave {option} out; --batch sets the number of images",
+                )
         name, profile = model, _encoders()[model](batch=batch, size=image_size)
     else:
         name, network = _choose(model, weights, parse_pin(weights, sha256))
@@ -101,19 +105,6 @@ def _encoders() -> "dict[str, Callable[..., Profile]]":
     from page4d.networks.profile.encoders import profile_encoder
 
     return {name: partial(profile_encoder, config) for name, config in ENCODER_PRESETS.items()} | PRETRAINING_PROFILES
-
-
-def _refuse_with_encoder(name: str, option: str, value: object) -> None:
-    """Refuse an option that does not apply to encoders.
-
-    Raises:
-        UsageError: if it is given.
-    """
-    if value is not None:
-        raise UsageError(
-            f"{option} {value}, but {name} is an encoder of single images",
-            f"leave {option} out; --batch sets the number of images",
-        )
 
 
 def _choose(model: str | None, weights: str | None, sha256: str | None) -> "tuple[str, NetworkConfig]":

@@ -287,11 +287,6 @@ def _print_entry(entry: "CatalogueEntry", state: str, path: Path | None) -> None
     )
 
 
-def _stated(summary: "FileSummary") -> str:
-    use = {True: "; commercial use permitted", False: "; commercial use not permitted", None: ""}
-    return (summary.licence or "not recorded") + use[summary.commercial]
-
-
 def _print_summary(summary: "FileSummary") -> None:
     settings = summary.settings
     encoder = settings.get("encoder") or {}
@@ -310,15 +305,16 @@ def _print_summary(summary: "FileSummary") -> None:
         "trunk": trunk,
         "heads": [name.removesuffix("_head") for name in parts],
     }
-    use = f"page4d reconstruct SCENE --out OUT --weights {summary.path}"
+    use = {True: "; commercial use permitted", False: "; commercial use not permitted", None: ""}
+    command = f"page4d reconstruct SCENE --out OUT --weights {summary.path}"
     print_fields(
         [
             ("file", f"{summary.path} ({console.human_size(summary.num_bytes)})"),
             ("kind", f"{summary.kind}: {summary.description}"),
-            ("licence", _stated(summary)),
+            ("licence", (summary.licence or "not recorded") + use[summary.commercial]),
             ("parameters", f"{summary.num_values:,}"),
             *((label, ", ".join(texts)) for label, texts in lists.items() if texts),
             *(("source", digest) for digest in digests),
-            ("use", use if summary.converted else f"{use} (converted once)"),
+            ("use", command if summary.converted else f"{command} (converted once)"),
         ]
     )
