@@ -38,7 +38,7 @@ from page4d.choices import (
     WorldFrame,
 )
 from page4d.conventions import MAX_FPS
-from page4d.errors import OPTION, UsageError, did_you_mean, shortened, unknown_name
+from page4d.errors import OPTION, UsageError, did_you_mean, shortened
 from page4d.io.atomic import parse_pin, parse_sha256
 from page4d.io.json_records import config_record
 
@@ -798,6 +798,13 @@ def parse_instants(text: str) -> tuple[int | None, int | None, int]:
     return numbers[0], numbers[1], (numbers[2] if len(numbers) == 3 else None) or 1
 
 
+def _steps(given: object) -> object:
+    """Return a range as (start, stop, step); a list is refused, which has indices in other functions."""
+    if isinstance(given, list):
+        raise UsageError("instants is a list", "give a range, or (start, stop, step)")
+    return (given.start, given.stop, given.step) if isinstance(given, range) else given
+
+
 def _parse_scale(text: str) -> float | None:
     """Parse a factor; `auto` is None."""
     try:
@@ -809,6 +816,7 @@ def _parse_scale(text: str) -> float | None:
 RunInstants = Annotated[
     tuple[int | None, int | None, PositiveInt],
     text_form(parse_instants),
+    BeforeValidator(_steps),
     Option(
         "Every S-th of the instants A to B - 1, counted from 0; a single number is one instant.", SELECTION, "A:B:S"
     ),
@@ -905,27 +913,6 @@ class ExportSettings:
             )
         if not self.images and self.scene is not None:
             raise UsageError("⟨scene⟩ and ⟨images=False⟩ contradict each other", "give one of them")
-
-
-def settings_from(options: dict[str, Any]) -> ExportSettings:
-    """Return settings from keywords; a name is a list of one view, and `instants` may be a range.
-
-    Raises:
-        UsageError: if there is no such option, or a value is not valid.
-    """
-    known = {field.name for field in fields(ExportSettings)}
-    if unknown := sorted(options.keys() - known):
-        raise unknown_name("option of an export", unknown[0], sorted(known))
-    given = dict(options)
-    for name in ("views", "hold_out"):
-        if isinstance(given.get(name), str):
-            given[name] = (given[name],)
-    instants = given.get("instants")
-    if isinstance(instants, range):
-        given["instants"] = (instants.start, instants.stop, instants.step)
-    elif isinstance(instants, list):  # of indices, in other functions
-        raise UsageError("instants is a list", "give a range, or (start, stop, step)")
-    return ExportSettings(**given)
 
 
 DEFAULT_ALIGNMENTS = tuple(kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM)

@@ -124,4 +124,4 @@ def test_functions_take_the_fields_of_their_settings_by_name(function: Any, reco
 def test_forms_besides_text_are_valid() -> None:
     assert ReconstructSettings(focal=900.0).focal == "900"
     assert SceneOptions(sync=Path("sync.json")).sync == "sync.json"
-    assert page4d.options.settings_from({"instants": range(2, 8, 3)}).instants == (2, 8, 3)
+    assert page4d.options.ExportSettings(instants=range(2, 8, 3)).instants == (2, 8, 3)

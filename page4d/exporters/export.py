@@ -23,7 +23,7 @@ from page4d.io.folders import check_replaceable, staged_folder, write_json
 from page4d.io.json_records import FileModel, read_model
 from page4d.io.limits import limits_named
 from page4d.keywords import ExportKeywords
-from page4d.options import ExportSettings, in_options, settings_from
+from page4d.options import ExportSettings, in_options, split_options
 from page4d.output.pictures import Pictures, open_pictures
 from page4d.output.reader import Output, open_output
 
@@ -144,7 +144,7 @@ def plan_exports(
     if not str(folder).strip():
         raise UsageError("the name of the folder is empty", "give a new folder")
     chosen = [find_format(name) for name in _names(formats)]
-    settings = settings_from(options)
+    settings = ExportSettings(**split_options(options, "export", ExportSettings)[0])
     check_options(chosen, settings)
     output = open_output(output)
     targets = [Path(folder) if len(chosen) == 1 else Path(folder) / format.name for format in chosen]
