@@ -170,11 +170,7 @@ def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -
         return
     if any(real_path(report) == real_path(other) for other in others):
         raise UsageError(f"--report '{report}' is also a source or the output", "choose another name")
-    if not report.parent.is_dir():
-        raise OutputError(f"folder '{report.parent}' does not exist", "create it first")
-    if report.is_dir() or (report.exists() and not overwrite):
-        raise OutputError(f"'{report}' already exists", "choose another name, or pass --overwrite")
-    check_file(report)
+    check_file(report, overwrite=overwrite)
 
 
 def _write_report(path: Path, document: dict[str, Any]) -> None:
