@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from page4d import choices
-from page4d.errors import counted, unknown_name
+from page4d.errors import counted
 from page4d.options import OUTPUT, Option
 from page4d_cli import console
 from page4d_cli.console import recorded_stop
@@ -32,19 +32,10 @@ Resume = Annotated[
     bool, Option("Continue the run in the folder; with another length, from the checkpoint before the decay.", LENGTH)
 ]
 Device = Annotated[str, Option("Device of the computation.", RUNNING, "auto|cpu|cuda|cuda:N")]
-Precision = Annotated[str | None, Option("auto, fp32 or bf16.", RUNNING, "NAME")]
+Precision = Annotated[choices.Precision | None, Option("auto, fp32 or bf16.", RUNNING, "NAME")]
 Threads = Annotated[int | None, Field(ge=1, le=1024), Option("Number of CPU threads.", RUNNING)]
 TensorBoard = Annotated[bool, Option("Also write TensorBoard logs.", OUTPUT)]
 DryRun = Annotated[bool, Option("Print the configuration and exit.", OUTPUT)]
-
-
-def parse_precision(name: str | None) -> choices.Precision | None:
-    """Parse the name of a precision."""
-    if name is None:
-        return None
-    if name not in list(choices.Precision):
-        raise unknown_name("precision", name, ("auto", "fp32", "bf16"))
-    return choices.Precision(name)
 
 
 @contextmanager

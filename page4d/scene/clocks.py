@@ -98,12 +98,9 @@ def correlate_audio(first: Path, second: Path) -> AudioOffset:
 
 
 def _faded(audio: NDArray[np.float64]) -> NDArray[np.float64]:
-    length = min(round(_FADE_S * SAMPLE_RATE_HZ), len(audio) // 4)
-    rise = 0.5 - 0.5 * np.cos(np.pi * (np.arange(length) + 0.5) / max(length, 1))
-    faded = audio.copy()
-    faded[:length] *= rise
-    faded[len(audio) - length :] *= rise[::-1]
-    return faded
+    from scipy.signal.windows import tukey
+
+    return audio * tukey(len(audio), min(2 * _FADE_S * SAMPLE_RATE_HZ / len(audio), 0.5))
 
 
 def _mono(path: Path) -> tuple[NDArray[np.float64], float]:

@@ -92,7 +92,7 @@ def pretrain(
         resume=resume,
         steps=steps,
         seconds=until_seconds,
-        precision=training.parse_precision(precision),
+        precision=precision,
         device=device,
         tensorboard=tensorboard,
         allow_damaged=allow_damaged,

@@ -104,7 +104,7 @@ def train(
         decay_only=decay_only,
         budget=_budget(until_seconds, until_samples),
         workers=workers,
-        precision=training.parse_precision(precision),
+        precision=precision,
         device=device,
         tensorboard=tensorboard,
         half=not fp32_weights,

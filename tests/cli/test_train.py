@@ -116,7 +116,7 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(cli, tmp_path):
         (("--preset", "huge"), 2, "no training preset is called 'huge'"),
         (("--until-samples", 1, "--model", "huge"), 2, "no network is called 'huge'"),
         (("--until-samples", 1, "--model", "missing.json"), 3, "'missing.json' cannot be read"),
-        (("--until-samples", 1, "--precision", "fp8"), 2, "no precision is called 'fp8'"),
+        (("--until-samples", 1, "--precision", "fp8"), 2, "Invalid value for '--precision': 'fp8' is not one of"),
         (("--until-samples", 1, "--precision", "fp16"), 2, "training in fp16"),
         (("--until-samples", 1, "--device", "tpu"), 2, "no device is called 'tpu'"),
         (("--until-samples", 1, "--config", "missing.json"), 3, "'missing.json' cannot be read"),
