@@ -28,7 +28,7 @@ from page4d.io.documents import (
 from page4d.io.input_files import composed, missing_path_hint
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import Clock, FrameSource
-from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, StampTable, date_in, find_stamp_tables, is_stamp_table
+from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, date_in, find_stamp_tables, is_stamp_table
 from page4d.scene.timeline import DROPPED, timing
 from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream
 
@@ -311,23 +311,15 @@ def _tables(folder: Path, names: Sequence[str], sources: Sequence[FrameSource]) 
         InputError: if a table is damaged, or has not as many times as its view has frames.
     """
     paths = {name: getattr(source, "path", folder) for name, source in zip(names, sources, strict=True)}
-    found = find_stamp_tables(folder, paths)
-    notices = list(found.notices)
-
-    def stamps_of(tables: dict[str, StampTable]) -> dict[str, NDArray[Any]]:
-        return {
-            name: _of_frames(
-                tables[name].in_ns(1 / (timing(source.frame_times).fps or 30)), source, tables[name].label
-            )
-            for name, source in zip(names, sources, strict=True)
-            if name in tables
-        }
-
-    tables = found.tables or found.others
+    tables, are_certain, notices = find_stamp_tables(folder, paths)
+    stamps: dict[str, NDArray[Any]] = {}
     try:
-        stamps = stamps_of(tables)
+        for name, source in zip(names, sources, strict=True):
+            if table := tables.get(name):
+                times = table.in_ns(1 / (timing(source.frame_times).fps or 30))
+                stamps[name] = _of_frames(times, source, table.label)
     except InputError as error:
-        if found.tables:
+        if are_certain:
             raise
         notices.append(Notice(f"{error.marked_message}; they are not used"))
         stamps = {}

@@ -302,17 +302,10 @@ def is_stamp_table(file: Path, views: Iterable[str]) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class StampTables:
-    """Time stamps of views: `tables` that are named so, and `others`, which may be those of something else."""
-
-    tables: dict[str, StampTable]
-    others: dict[str, StampTable]
-    notices: tuple[Notice, ...]
-
-
-def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> StampTables:
+def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> tuple[dict[str, StampTable], bool, list[Notice]]:
     """Find time stamps of frames in CSV, text, NPY or JSON files of a scene, or of the folder of a view.
+
+    Also return whether the tables are named so, or may be those of something else, and notices.
 
     A file whose name contains that of a view belongs to it; another one has a column of views, columns with names of
     views, or the times of all of them.
@@ -357,7 +350,7 @@ def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> StampTables:
             if not known:
                 level = Level.WARNING if is_plain else Level.INFO
                 notices.append(Notice(f"{label}: no times of the views; it is not used", level))
-    return StampTables(tables, others, tuple(notices))
+    return tables or others, bool(tables), notices
 
 
 def _columns(file: Path, label: str) -> dict[str, list[str]]:
