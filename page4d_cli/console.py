@@ -28,10 +28,14 @@ _MAX_DIGITS = 6
 
 @dataclass(frozen=True)
 class Verbosity:
-    """Messages on stderr: `quiet` restricts them to warnings and errors, `verbose` adds other notices."""
+    """What is printed: `quiet` restricts messages to warnings and errors, `verbose` adds other notices.
+
+    `as_json` prints results as JSON.
+    """
 
     quiet: bool = False
     verbose: bool = False
+    as_json: bool = False
 
 
 class _LenientFile(io.FileIO):

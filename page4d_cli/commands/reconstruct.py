@@ -20,7 +20,7 @@ from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder
 from page4d.options import OUTPUT, NetworkOptions, Option, ReconstructSettings, SceneOptions
 from page4d_cli import console, options
-from page4d_cli.console import stops_cleanly
+from page4d_cli.console import Verbosity, stops_cleanly
 from page4d_cli.progress import SceneProgress, count, displayed_progress, observed_run, scenes_at_once
 from page4d_cli.reports import report_batch, report_plan, report_run
 
@@ -54,14 +54,6 @@ class Request:
         return predictor_for(scene, self.network, self.settings)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Show:
-    """What is printed."""
-
-    as_json: bool
-    verbosity: console.Verbosity
-
-
 @dataclass(frozen=True)
 class Place:
     """Where scenes run: `jobs` at once on this machine, or on a Ray cluster."""
@@ -80,11 +72,11 @@ class Place:
         return replace(request, settings=replace(request.settings, memory_bytes=whole // self.jobs))
 
 
-def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | None) -> None:
+def run_one(request: Request, job: "SceneJob", show: Verbosity, distributed: str | None) -> None:
     """Reconstruct a scene, with its chunks on a cluster if one is named, and print the result."""
     begin = time.monotonic()
     _fetch_weights(request, [job], show)
-    with observed_run(show.verbosity) as observer:
+    with observed_run(show) as observer:
         if distributed is None:
             record = run_scene(request, job, observer)
         else:
@@ -95,9 +87,9 @@ def run_one(request: Request, job: "SceneJob", show: Show, distributed: str | No
                 record = run_scene(request, job, observer, partial(cluster_chunks, ray, request.predictor))
     if show.as_json:
         console.print_json({"out": str(job.out), **record.model_dump(mode="json")})
-    elif not show.verbosity.quiet:
+    elif not show.quiet:
         grade = _graded(record, job)
-        report_run(record, job, time.monotonic() - begin, grade, verbose=show.verbosity.verbose)
+        report_run(record, job, time.monotonic() - begin, grade, verbose=show.verbose)
 
 
 def _graded(record: "RunRecord", job: "SceneJob") -> "Grade | None":
@@ -111,7 +103,7 @@ def _graded(record: "RunRecord", job: "SceneJob") -> "Grade | None":
         with displayed_progress("grade", count("instant")) as progress:
             return inspect(job.out, job.scene, progress.update, FEW_INSTANTS).report.grade
     except Page4DError as error:
-        console.print_notice(Notice(f"the result is not graded: {error.marked_message}"), console.Verbosity())
+        console.print_notice(Notice(f"the result is not graded: {error.marked_message}"), Verbosity())
         return None
 
 
@@ -132,21 +124,21 @@ def run_scene(
     )
 
 
-def show_plan(request: Request, job: "SceneJob", show: Show) -> None:
+def show_plan(request: Request, job: "SceneJob", show: Verbosity) -> None:
     """Print the plan of a run."""
     _fetch_weights(request, [job], show)
     preload_open3d()  # while torch and the network load
     from page4d.run.reconstruct import plan_scene
 
-    with observed_run(show.verbosity, "plan") as observer:
+    with observed_run(show, "plan") as observer:
         plan = plan_scene(job.scene, out=job.out, observer=observer, **request.named)
     for notice in (*plan.scene.notices, *plan.notices):
-        console.print_notice(notice, show.verbosity)
+        console.print_notice(notice, show)
     report_plan(plan, job.out, as_json=show.as_json)
 
 
 def run_batch(
-    request: Request, jobs: list["SceneJob"], root: Path, show: Show, where: Place, *, dry_run: bool
+    request: Request, jobs: list["SceneJob"], root: Path, show: Verbosity, where: Place, *, dry_run: bool
 ) -> None:
     """Reconstruct scenes in processes of this machine, or in parallel on a cluster, and print their outcomes.
 
@@ -180,7 +172,7 @@ def run_batch(
         stopped = error
     if show.as_json:
         console.print_json({"out": str(root), **record.model_dump(mode="json")})
-    elif not show.verbosity.quiet:
+    elif not show.quiet:
         report_batch(record)
     if stopped is not None:
         done = f"{len(jobs) - record.num_failed} of {len(jobs)} scenes"
@@ -194,7 +186,7 @@ def run_batch(
         )
 
 
-def _run_all(request: Request, jobs: list["SceneJob"], show: Show, where: Place, report: "Report") -> None:
+def _run_all(request: Request, jobs: list["SceneJob"], show: Verbosity, where: Place, report: "Report") -> None:
     if where.distributed is None:
         from page4d.batch.jobs import in_processes
 
@@ -208,9 +200,7 @@ def _run_all(request: Request, jobs: list["SceneJob"], show: Show, where: Place,
     from page4d.batch.ray import on_cluster
     from page4d.batch.ray_connection import joined_cluster, parse_distributed
 
-    with joined_cluster(
-        parse_distributed(where.distributed), partial(console.print_notice, verbosity=show.verbosity)
-    ) as ray:
+    with joined_cluster(parse_distributed(where.distributed), partial(console.print_notice, verbosity=show)) as ray:
         device = request.network.device
         gpu = device.startswith("cuda") or (device == "auto" and ray.cluster_resources().get("GPU", 0) > 0)
         for number, outcome in enumerate(on_cluster(ray, jobs, partial(run_scene, request), gpu=gpu), start=1):
@@ -219,33 +209,33 @@ def _run_all(request: Request, jobs: list["SceneJob"], show: Show, where: Place,
 
 
 @contextmanager
-def _watch(jobs: list["SceneJob"], show: Show, number: int) -> Iterator["Watch"]:
+def _watch(jobs: list["SceneJob"], show: Verbosity, number: int) -> Iterator["Watch"]:
     """Show the progress of the scene that runs or, of several at once, that of all."""
     texts = {job.name: f"[{place}/{len(jobs)}] {job.scene}" for place, job in enumerate(jobs, start=1)}
 
     @contextmanager
     def alone(job: "SceneJob") -> Iterator["Observer"]:
         _print_step(texts[job.name], show)
-        with observed_run(show.verbosity) as observer:
+        with observed_run(show) as observer:
             yield observer
 
     if number == 1:
         yield alone
         return
     shares = dict.fromkeys(texts, 0.0)
-    with displayed_progress("reconstruct", scenes_at_once, quiet=show.verbosity.quiet) as display:
+    with displayed_progress("reconstruct", scenes_at_once, quiet=show.quiet) as display:
 
         @contextmanager
         def among_others(job: "SceneJob") -> Iterator["Observer"]:
-            console.print_notice(Notice(texts[job.name], Level.STEP), show.verbosity, display.console)
-            yield SceneProgress(show.verbosity, display, job.name, shares)
+            console.print_notice(Notice(texts[job.name], Level.STEP), show, display.console)
+            yield SceneProgress(show, display, job.name, shares)
 
         yield among_others
 
 
-def _print_step(text: str, show: Show) -> None:
+def _print_step(text: str, show: Verbosity) -> None:
 
-    console.print_notice(Notice(text, Level.STEP), show.verbosity)
+    console.print_notice(Notice(text, Level.STEP), show)
 
 
 def _until_stopped(request: Request, job: "SceneJob", observer: "Observer") -> "RunRecord":
@@ -254,7 +244,7 @@ def _until_stopped(request: Request, job: "SceneJob", observer: "Observer") -> "
         return run_scene(request, job, observer)
 
 
-def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None:
+def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Verbosity) -> None:
     """Fetch and convert named weights, and the pose model, after what would refuse the run at once."""
     network, takes_people = request.network, request.settings.register is Registration.PEOPLE
     if network.weights is None and not takes_people:
@@ -267,9 +257,9 @@ def _fetch_weights(request: Request, jobs: list["SceneJob"], show: Show) -> None
         if not job.scene.is_dir():
             return  # opening the scene reports it
     if network.weights is not None:
-        fetched_weights(network.weights, network.sha256, show.verbosity)
+        fetched_weights(network.weights, network.sha256, show)
     if takes_people:
-        fetched_model("people", show.verbosity)
+        fetched_model("people", show)
 
 
 BATCH = "Several scenes, several devices"
@@ -328,7 +318,7 @@ def reconstruct(
         raise UsageError("--overwrite and --resume contradict each other", "give one of them")
     existing = ExistingOutput.OVERWRITE if overwrite else ExistingOutput.RESUME if resume else ExistingOutput.REFUSE
     request = Request(scene=scene, network=network, settings=settings, existing=existing)
-    show = Show(as_json=as_json, verbosity=console.Verbosity(quiet=quiet, verbose=verbose))
+    show = Verbosity(quiet=quiet, verbose=verbose, as_json=as_json)
     with stops_cleanly():
         if len(scenes) > 1 or batch:
             run_batch(request, scene_jobs(scenes, out), out, show, Place(jobs, distributed), dry_run=dry_run)

@@ -20,7 +20,7 @@ from page4d.rig.evidence import PixelEvidence
 from page4d.rig.records import RigRegistration, placed_record
 from page4d.run import registration
 from page4d_cli.app import run
-from page4d_cli.commands.reconstruct import Place, Request, Show, run_batch
+from page4d_cli.commands.reconstruct import Place, Request, run_batch
 from page4d_cli.console import Verbosity
 from tests.cli.clips import rig, write_scene
 
@@ -274,6 +274,5 @@ def test_named_people_fetch_their_model_as_named_weights_do(monkeypatch: pytest.
         existing=ExistingOutput.REFUSE,
     )
     monkeypatch.setattr("page4d.batch.jobs.in_processes", lambda *_: None)
-    show = Show(as_json=False, verbosity=Verbosity(quiet=True))
-    run_batch(request, [], Path("out"), show, Place(1, None), dry_run=False)
+    run_batch(request, [], Path("out"), Verbosity(quiet=True), Place(1, None), dry_run=False)
     assert len(fetched) == 2
