@@ -247,8 +247,7 @@ NetworkPrecision = Annotated[
 ]
 AllowDamaged = Annotated[bool, Option("Use the intact frames of damaged videos.", SCENE, expert=True)]
 MaxPixels = Annotated[
-    PositiveFinite,
-    Option("Refuse frames with more megapixels.", SCENE, "MPX", name="max-pixels", expert=True),
+    PositiveFinite, Option("Refuse frames with more megapixels.", SCENE, "MPX", name="max-pixels", expert=True)
 ]
 
 
@@ -846,9 +845,7 @@ class ExportSettings:
     instants: RunInstants = (None, None, 1)
     views: RunViews = None
     hold_out: Annotated[
-        tuple[str, ...],
-        text_form(parse_names),
-        Option("Views for testing instead of training.", SELECTION, "NAMES"),
+        tuple[str, ...], text_form(parse_names), Option("Views for testing instead of training.", SELECTION, "NAMES")
     ] = ()
     per_instant: Annotated[bool, Option("colmap, nerfstudio: write one model per instant.", SPECIAL)] = False
     max_points: Annotated[

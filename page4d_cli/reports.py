@@ -350,10 +350,7 @@ def _report_evidence(record: "RunRecord", unit: str) -> None:
 
 def grade_fields(grade: "Grade") -> list[tuple[str, str]]:
     """Return the lines of a grade and of the one thing to change."""
-    return [
-        ("grade", grade.text),
-        ("change first", grade.first_change or "nothing stands out"),
-    ]
+    return [("grade", grade.text), ("change first", grade.first_change or "nothing stands out")]
 
 
 def _report_agreement(agreement: "AgreementRecord", unit: str, known: str = "calibration") -> None:

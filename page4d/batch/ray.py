@@ -125,8 +125,7 @@ def _lost(job: SceneJob, error: Exception) -> SceneOutcome:
 def _lost_workers(error: Exception) -> CapabilityError:
     """Return what to report after the last repetition of work whose workers died."""
     return CapabilityError(
-        f"workers of the cluster died {_RETRIES + 1} times, possibly out of memory: {first_line(error)}",
-        LESS_MEMORY,
+        f"workers of the cluster died {_RETRIES + 1} times, possibly out of memory: {first_line(error)}", LESS_MEMORY
     )
 
 

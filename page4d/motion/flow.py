@@ -489,11 +489,7 @@ def combine(
 
     return Velocity(
         chosen((after.motion - before.motion) / span, sides[0].velocity, sides[1].velocity),
-        chosen(
-            (after.sigma.square() + before.sigma.square()).sqrt() / span,
-            sides[0].sigma,
-            sides[1].sigma,
-        ),
+        chosen((after.sigma.square() + before.sigma.square()).sqrt() / span, sides[0].sigma, sides[1].sigma),
         chosen(torch.minimum(after.views, before.views), sides[0].views, sides[1].views),
     )
 

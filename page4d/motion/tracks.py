@@ -231,11 +231,7 @@ class TrackFollower:
         return moved
 
     def _begin(
-        self,
-        views: Sequence[FlowView],
-        moving: Sequence[Bool[Tensor, "h w"]],
-        world: Float[Tensor, "N 3"],
-        room: int,
+        self, views: Sequence[FlowView], moving: Sequence[Bool[Tensor, "h w"]], world: Float[Tensor, "N 3"], room: int
     ) -> tuple[ActiveTracks, UInt8[Tensor, "M 3"]]:
         """Begin tracks at the centers of cells of a grid over moving pixels, where no track is."""
         starts, colors = [], []

@@ -460,11 +460,7 @@ def _median(parts: Sequence[Tensor]) -> float | None:
 
 
 def _view_quality(
-    output: Output,
-    index: int,
-    sums: _ViewSums,
-    spread: Float[Tensor, "H W"] | None,
-    pairs: Sequence[PairQuality],
+    output: Output, index: int, sums: _ViewSums, spread: Float[Tensor, "H W"] | None, pairs: Sequence[PairQuality]
 ) -> ViewQuality:
     name, known = output.view_names[index], max(sums.known, 1)
     own = [pair for pair in pairs if name in pair.views]

@@ -36,14 +36,7 @@ from page4d.stereo.background import Background, shows_background
 from page4d.stereo.descriptors import DenseDescriptors, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
-from page4d.weights.loading import (
-    BUNDLED_NAME,
-    BUNDLED_NOTICE,
-    choose_device,
-    choose_precision,
-    choose_weights,
-    load,
-)
+from page4d.weights.loading import BUNDLED_NAME, BUNDLED_NOTICE, choose_device, choose_precision, choose_weights, load
 from page4d.weights.names import BUNDLED_FILE
 
 CAMERAS_HINT = "pass ⟨calibration⟩, register the rig with ⟨register⟩, or use a network that predicts cameras"

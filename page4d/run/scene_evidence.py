@@ -144,11 +144,7 @@ def calibrated_views(scene: Scene) -> list[str]:
 
 
 def check_known(
-    scene: Scene,
-    settings: ReconstructSettings | RegisterSettings,
-    length: KnownLength | None,
-    *,
-    is_pending: bool,
+    scene: Scene, settings: ReconstructSettings | RegisterSettings, length: KnownLength | None, *, is_pending: bool
 ) -> None:
     """Refuse a calibration of some views that cannot be completed.
 

@@ -350,11 +350,7 @@ def begun_record(plan: RunPlan, layout: OutputLayout, state: RunState) -> RunRec
 
 
 def finished_record(
-    begun: RunRecord,
-    plan: RunPlan,
-    state: RunState,
-    finished: Sequence[FinishedChunk],
-    decided: Iterable[FileModel],
+    begun: RunRecord, plan: RunPlan, state: RunState, finished: Sequence[FinishedChunk], decided: Iterable[FileModel]
 ) -> RunRecord:
     """Add the results of all chunks to the content of `run.json`; `decided` are the decisions of stages."""
     chunks = [chunk.record for chunk in finished]

@@ -112,8 +112,7 @@ def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
             if is_resource_error(error):
                 raise
             raise InputError(
-                f"the audio track of {path.name} cannot be decoded: {error.strerror}",
-                _NO_SYNC_HINT,
+                f"the audio track of {path.name} cannot be decoded: {error.strerror}", _NO_SYNC_HINT
             ) from error
     # Damaged floating-point audio has values that are not finite: they count as silence.
     samples = np.nan_to_num(np.concatenate(parts).astype(np.float64) if parts else np.zeros(0), posinf=0, neginf=0)

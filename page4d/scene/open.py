@@ -52,13 +52,7 @@ def open_scene(
     all_names = tuple(dict.fromkeys((*(candidate.name for candidate in found.candidates), *names)))
     sources, offsets, source_notices = open_sources(chosen, options)
     sync = synchronisation or synchronise(
-        names,
-        sources,
-        options.sync,
-        found.sync_file,
-        folder=folder,
-        all_names=all_names,
-        number_offsets=offsets,
+        names, sources, options.sync, found.sync_file, folder=folder, all_names=all_names, number_offsets=offsets
     )
     timeline = build_timeline(
         names,

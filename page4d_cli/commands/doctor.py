@@ -68,11 +68,7 @@ def _print(capabilities: list[Capability]) -> None:
 
 
 def _print_checkpoints(checkpoints: list[Capability]) -> None:
-    columns = (
-        Column("checkpoint for"),
-        Column("suggested here", wraps=True),
-        Column("command", wraps=True),
-    )
+    columns = (Column("checkpoint for"), Column("suggested here", wraps=True), Column("command", wraps=True))
     rows = [
         (checkpoint.name.removeprefix("checkpoint for "), checkpoint.found, checkpoint.fix)
         for checkpoint in checkpoints

@@ -33,8 +33,7 @@ _BASELINE = "nothing moves"
 def evaluate(
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output folder of a reconstruction.")],
     truth: Annotated[
-        Path,
-        typer.Argument(metavar="TRUTH", help="Ground truth folder, or a capture with a subfolder truth/."),
+        Path, typer.Argument(metavar="TRUTH", help="Ground truth folder, or a capture with a subfolder truth/.")
     ],
     settings: EvaluationSettings,
     plots: Annotated[

@@ -130,11 +130,7 @@ def _configuration(
 
 
 def _changed(
-    config: "PretrainConfig",
-    scenes: list[Path],
-    batch: int | None,
-    learning_rate: float | None,
-    seed: int | None,
+    config: "PretrainConfig", scenes: list[Path], batch: int | None, learning_rate: float | None, seed: int | None
 ) -> "PretrainConfig":
     rate = config.optimizer.learning_rate if learning_rate is None else learning_rate
     return replace(

@@ -116,11 +116,7 @@ def run_scene(
     from page4d.run.reconstruct import reconstruct
 
     return reconstruct(
-        job.scene,
-        out=job.out,
-        observer=observer,
-        open_chunks=open_chunks or local_chunks,
-        **request.named,
+        job.scene, out=job.out, observer=observer, open_chunks=open_chunks or local_chunks, **request.named
     )
 
 
@@ -298,8 +294,7 @@ def reconstruct(
         ),
     ] = None,
     jobs: Annotated[
-        PositiveInt,
-        Option("Scenes reconstructed at once, in a share of the memory each.", BATCH, "N"),
+        PositiveInt, Option("Scenes reconstructed at once, in a share of the memory each.", BATCH, "N")
     ] = 1,
     as_json: options.Json = False,
     quiet: options.Quiet = False,

@@ -80,12 +80,7 @@ def view(
         check_page_file(output, html, overwrite=overwrite)
     require_extra("viewer", "the viewer")
     with stops_cleanly():
-        settings = ExportSettings(
-            scene=scene,
-            instants=instants,
-            views=views,
-            max_points=max_points,
-        )
+        settings = ExportSettings(scene=scene, instants=instants, views=views, max_points=max_points)
         content = viewer_content(output, settings, is_page=html is not None)
         thumbnails = None if scene is None else Thumbnails(content, open_pictures(output, scene))
         if html is not None:

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     from page4d.weights.catalogue import CatalogueEntry
     from page4d.weights.resolve import FileSummary
 
-app = typer.Typer(
-    name="weights",
-    help="List, fetch and describe public checkpoints.",
-)
+app = typer.Typer(name="weights", help="List, fetch and describe public checkpoints.")
 
 _MILLION = 1e6
 _GOOD_FOR = "a demonstration: trained on synthetic scenes alone; the default"
