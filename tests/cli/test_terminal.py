@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -333,7 +334,7 @@ class TestDoctor:
         assert (listed.code, listed.err) == (0, "")
 
     def test_a_missing_required_library_is_an_error(self, cli, monkeypatch):
-        monkeypatch.setattr(doctor, "_CHECKS", (doctor._library("PyTorch", "no_such_module", "torch"),))
+        monkeypatch.setattr(doctor, "_CHECKS", (partial(doctor._library, "PyTorch", "no_such_module", "torch"),))
         ended = cli("doctor")
         assert ended.code == 6
         assert "missing" in ended.out
