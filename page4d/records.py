@@ -104,7 +104,7 @@ class Predictions:
         """Unproject the depth maps to points in the world."""
         return world_points(self.depth, self.cameras)
 
-    def transformed(self, transform: Sim3, scale: Scale | None = None) -> "Predictions":
+    def transformed(self, transform: Sim3) -> "Predictions":
         """Apply a similarity transform of the world consistently to cameras, depth, points and velocities."""
         poses = self.cameras.world_to_camera
         velocity, sigma = self.velocity, self.velocity_sigma
@@ -115,7 +115,6 @@ class Predictions:
             points=None if self.points is None else transform.like(self.points).apply(self.points),
             velocity=None if velocity is None else transform.like(velocity).apply_to_vectors(velocity),
             velocity_sigma=None if sigma is None else sigma * transform.scale.to(sigma),
-            scale=self.scale if scale is None else scale,
         )
 
     def at_times(self, start: int, stop: int) -> "Predictions":

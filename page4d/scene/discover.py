@@ -127,12 +127,10 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
             candidates.append(replace(loose, label=""))
             for names in ignored.values():
                 names[:] = [name for name in names if folder / name not in loose.files]
-        elif not candidates:
-            for entry in folders:
-                ignored[_folder_without_images(entry)].append(entry.name)
-            raise _no_videos(folder, {entry: len(kept) for entry, (kept, _) in below.items()}, _ignored(ignored))
         for entry in folders:
             ignored[_folder_without_images(entry)].append(entry.name)
+        if not candidates:
+            raise _no_videos(folder, {entry: len(kept) for entry, (kept, _) in below.items()}, _ignored(ignored))
         candidates, more = cameras_alone(candidates)
         left += more
         if len(candidates) == 1 and (alone := cameras_in_names(candidates[0]))[0]:

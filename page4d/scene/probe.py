@@ -276,15 +276,15 @@ def _without_damage(source: VideoSource) -> VideoSource:
     )
 
 
-def first_picture(path: Path, max_megapixels: float = DEFAULT_MAX_MEGAPIXELS) -> NDArray[np.uint8]:
+def first_picture(path: Path) -> NDArray[np.uint8]:
     """Decode the first frame of a video, upright [H, W, 3].
 
     Raises:
-        InputError: if it cannot be decoded, or has more than `max_megapixels` million pixels.
+        InputError: if it cannot be decoded, or has more than `DEFAULT_MAX_MEGAPIXELS` million pixels.
     """
     with open_container(path) as container:
         context = video_stream(container, path).codec_context
-        check_pixels(path.name, context.width, context.height, max_megapixels)
+        check_pixels(path.name, context.width, context.height, DEFAULT_MAX_MEGAPIXELS)
     frame, _ = first_frame(path)
     orientation, _ = upright(path.stem, frame)
     return (orientation or Orientation()).apply(frame.to_ndarray(format="rgb24"))
