@@ -1,7 +1,4 @@
-"""The frame of a world that stands on a floor: gravity and floor from points that a user marks in pictures.
-
-Coordinates of the points give the world itself: origin, axes and metres.
-"""
+"""The frame of a world that stands on a floor: gravity and floor from points that a user marks in pictures."""
 
 import csv
 import re
@@ -10,20 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import torch
 from jaxtyping import Float
 
 from page4d.choices import UpAxis, WorldFrame
 from page4d.errors import InputError, counted, listed, shortened
-from page4d.geometry.alignment import align_points
 from page4d.geometry.rotation import turn_up
 from page4d.io.documents import DocumentError, read_text
 from page4d.output.rig_record import WorldRecord
 from page4d.rig.adjust import Observations, rays, triangulate
 from page4d.rig.epipolar import undistorted_pixels
-from page4d.rig.length import TOLERANCE as METRE_TOLERANCE
 from page4d.rig.people.pairs import TOLERANCE
-from page4d.rig.records import Array, RigCamera, exp_rotation
+from page4d.rig.records import Array, RigCamera
 
 MAX_STD_DEG = 5.0
 """Standard deviation beyond which the vertical is unknown."""
@@ -40,24 +34,9 @@ registered cameras."""
 _FLATNESS = 0.005
 """Standard deviation of the height of a floor, as a share of the extent of the points."""
 
-_MAX_SIGMA = 5.0
+MAX_SIGMA = 5.0
 """Distance of a point from the plane of all, or from its coordinates, in standard deviations, from which on it is
 wrong."""
-
-_SURVEY = 0.003
-"""Standard deviation of a coordinate that a user measured, as a share of the extent of the points."""
-
-_MAX_MISFIT = 0.05
-"""Distance of a point from its coordinates, as a share of the extent of all, from which on they are wrong: registered
-cameras distort distances by 1 to 3 %."""
-
-_THIN = 0.02
-"""Width of points on a line, and thickness of those on a plane, as a share of their length."""
-
-_SLOPE = 0.1
-"""Slope of a level line at most."""
-
-_ROUNDS = 10
 
 _COLUMNS = ("point", "view", "x", "y")
 _NAMES = {"camera": "view", "cam": "view", "name": "point", "label": "point", "marker": "point"}
@@ -68,7 +47,7 @@ _HINT = (
     "give a table with the columns point, view, x and y: pixels of three points of the floor or more, each in two "
     "views or more"
 )
-_COORDINATES_HINT = (
+COORDINATES_HINT = (
     "the columns X, Y and Z are metres in a right-handed world, of two points or more; without Z, points have Z = 0"
 )
 
@@ -162,7 +141,7 @@ def read_floor_points(path: Path) -> FloorPoints:
         raise InputError(f"{path.name} has the columns {listed(head) or 'of no table'}", _HINT)
     axes = [name for name in head if _AXIS.fullmatch(name) and name not in _COLUMNS]
     if axes and sorted(axes) not in (["X", "Y"], ["X", "Y", "Z"]):
-        raise InputError(f"{path.name} has the coordinates {listed(axes)}", _COORDINATES_HINT)
+        raise InputError(f"{path.name} has the coordinates {listed(axes)}", COORDINATES_HINT)
     marks: dict[str, dict[str, tuple[float, float]]] = {}
     coordinates: dict[str, tuple[float, float, float]] = {}
     for number, row in enumerate(rows[1:], start=2):
@@ -183,7 +162,7 @@ def read_floor_points(path: Path) -> FloorPoints:
             except (KeyError, ValueError):
                 place = (np.nan, np.nan, np.nan)
             if not np.isfinite(place).all():
-                raise InputError(f"{path.name}: row {number} has no coordinates in numbers", _COORDINATES_HINT)
+                raise InputError(f"{path.name}: row {number} has no coordinates in numbers", COORDINATES_HINT)
             if coordinates.setdefault(point, place) != place:
                 raise InputError(f"{path.name} gives {shortened(point)} two places", "give one of them")
     if alone := [point for point, by_view in marks.items() if len(by_view) < 2]:
@@ -202,181 +181,6 @@ def _columns(cells: Sequence[str]) -> list[str]:
         return [{"u": "x", "v": "y", "x": "X", "y": "Y", "z": "Z"}.get(name, name) for name in lower]
     has_both = {"x", "y"} <= {*names}
     return [name if has_both and name in ("X", "Y", "Z") else low for name, low in zip(names, lower, strict=True)]
-
-
-def floor_world(
-    points: FloorPoints, cameras: Mapping[str, RigCamera], up: UpAxis, *, is_metric: bool = False
-) -> WorldRecord:
-    """Return the upright world of static cameras, by view, that stands on marked points or has their coordinates.
-
-    With coordinates, `metres_per_unit` is that of the cameras, 1 if these are already in metres (`is_metric`).
-
-    Raises:
-        InputError: as `floor_of_points`; or if coordinates contradict the marks, the metres or the axis that is up.
-    """
-    if points.coordinates:
-        return _surveyed_world(points, cameras, up, is_metric=is_metric)
-    poses = np.stack([camera.world_to_camera for camera in cameras.values()])
-    return floor_of_points(points, cameras).world(poses, up)
-
-
-def _surveyed_world(
-    points: FloorPoints, cameras: Mapping[str, RigCamera], up: UpAxis, *, is_metric: bool
-) -> WorldRecord:
-    marks = points.placed_in(cameras)
-    names = [name for name in marks if name in points.coordinates]
-    if len(names) < 2:
-        raise InputError(
-            f"{points.label}: {counted(len(names), 'point')} with coordinates, marked in two placed views, "
-            "2 are needed",
-            _COORDINATES_HINT,
-        )
-    places, covariances = _triangulated(points.label, {name: marks[name] for name in names}, cameras)
-    targets = np.array([points.coordinates[name] for name in names])
-    origin = targets.mean(0)
-    targets = targets - origin
-    extent = float(np.linalg.norm(targets, axis=1).max())
-    line, axis, is_level = _layout(points.label, targets, up)
-    vertical = np.array(axis.vector)
-    floor = None
-    if line:
-        # A rotation about the line is left, which the plane of all points determines.
-        floor, size = floor_of_points(points, cameras), float(np.linalg.norm(places - places.mean(0), axis=1).max())
-        along = np.outer(floor.up, floor.up)
-        spread = np.radians(floor.std_deg) ** 2 * (np.eye(3) - along) + 100 * along
-        places = np.concatenate([places, [places.mean(0) + size * floor.up]])
-        covariances = np.concatenate([covariances, [size**2 * spread]])
-        targets = np.concatenate([targets, [extent * vertical]])
-    fit = _Similarity.fitted(places, covariances, targets)
-    if is_metric:
-        if abs(np.log(fit.scale)) > max(METRE_TOLERANCE, 3 * fit.covariance[6, 6] ** 0.5):
-            raise InputError(
-                f"{points.label}: lengths by its coordinates are {fit.scale:.4g} times as long as by the cameras, "
-                "which are in metres",
-                "correct the coordinates, which are in metres, or the unit of the cameras",
-            )
-        fit = _Similarity.fitted(places, covariances, targets, is_rigid=True)
-    misfits = np.linalg.norm(fit.residuals[: len(names)], axis=1)
-    worst = int(misfits.argmax())
-    if misfits[worst] > _MAX_MISFIT * extent and fit.sigmas[worst] > _MAX_SIGMA:
-        raise InputError(
-            f"{points.label}: its coordinates do not fit the marks, {names[worst]} by {misfits[worst]:.3g} m "
-            f"({misfits[worst] / extent:.0%} of the extent of the points)",
-            f"correct its coordinates or pixels; {_COORDINATES_HINT}",
-        )
-    std_deg = float(np.degrees(np.sqrt(np.trace(fit.covariance[:3, :3]))))
-    if std_deg > MAX_STD_DEG:
-        raise InputError(
-            f"the coordinates of {points.label} leave the axes uncertain by {std_deg:.0f} degrees: the points are "
-            "close together or nearly on a line",
-            "mark points that are farther apart, in all directions",
-        )
-    above = np.array([(camera.center - fit.center) @ fit.rotation.T @ vertical for camera in cameras.values()])
-    if is_level and 2 * (above < 0).sum() > len(above):
-        raise InputError(
-            f"cameras are below the floor in the coordinates of {points.label}",
-            f"seen from above, with z up, y points to the left of x; {_COORDINATES_HINT}",
-        )
-    frame = np.eye(4)
-    frame[:3, :3] = fit.rotation
-    frame[:3, 3] = (fit.shift + origin) / fit.scale - fit.rotation @ fit.center
-    tilt = np.trace(fit.covariance[:3, :3]) - vertical @ fit.covariance[:3, :3] @ vertical
-    on_floor = floor is not None or is_level
-    return WorldRecord(
-        frame=WorldFrame.UPRIGHT,
-        up=axis,
-        transform=frame.tolist(),
-        vertical=(vertical @ fit.rotation).tolist(),
-        vertical_std_deg=float(np.degrees(np.sqrt(tilt))),
-        floor=float(places[: len(names)].mean(0) @ fit.rotation.T @ vertical) if on_floor else None,
-        floor_std=float(np.sqrt(vertical @ fit.covariance[3:6, 3:6] @ vertical)) / fit.scale if on_floor else None,
-        num_points=len(names) if floor is None else floor.num_points,
-        num_coordinates=len(names),
-        coordinates_rms=float(np.sqrt((misfits**2).mean())),
-        metres_per_unit=fit.scale,
-        metres_std=None if is_metric else float(fit.covariance[6, 6] ** 0.5),
-    )
-
-
-def _layout(label: str, places: Float[Array, "N 3"], up: UpAxis) -> tuple[bool, UpAxis, bool]:
-    """Return whether points about the origin are on a line, the axis that is up, and whether their plane is level.
-
-    Without a request it is z, or y of points at one height y.
-
-    Raises:
-        InputError: if the points are on a line that is not level, or on a plane across another axis.
-    """
-    _, spread, axes = np.linalg.svd(places)
-    axis = UpAxis.Z if up is UpAxis.AUTO else up
-    hint = "give coordinates of points on a level floor, or its axis as ⟨up⟩"
-    if spread[1] < _THIN * spread[0]:
-        if abs(axes[0] @ axis.vector) > _SLOPE:
-            raise InputError(f"{label}: its coordinates are on a line that is not level, and {axis} is up", hint)
-        return True, axis, False
-    across = np.flatnonzero(np.abs(axes[2]) > np.cos(np.radians(MAX_STD_DEG)))
-    if spread[2] > _THIN * spread[0] or not len(across):
-        return False, axis, False
-    name = "xyz"[across[0]]
-    if up is UpAxis.AUTO and name == "y":
-        axis = UpAxis.Y
-    if name != axis.value[-1]:
-        raise InputError(f"{label}: its coordinates are on a plane across {name}, and {axis} is up", hint)
-    return False, axis, True
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Similarity:
-    """The transform x -> scale * rotation @ (x - center) + shift, and the covariance of its parameters.
-
-    `sigmas` are the lengths of `residuals` in standard deviations. The parameters are a rotation vector [3], `shift`
-    [3] and the logarithm of the scale.
-    """
-
-    scale: float
-    rotation: Float[Array, "3 3"]
-    center: Float[Array, " 3"]
-    shift: Float[Array, " 3"]
-    residuals: Float[Array, "N 3"]
-    sigmas: Float[Array, " N"]
-    covariance: Float[Array, "7 7"]
-
-    @staticmethod
-    def fitted(
-        places: Float[Array, "N 3"],
-        covariances: Float[Array, "N 3 3"],
-        targets: Float[Array, "N 3"],
-        *,
-        is_rigid: bool = False,
-    ) -> "_Similarity":
-        """Fit it to points with covariances by weighted least squares, from that of equal weights."""
-        start = align_points(torch.from_numpy(places), torch.from_numpy(targets), with_scale=not is_rigid)
-        scale, rotation, center = float(start.scale), start.rotation.numpy(), places.mean(0)
-        shift = targets.mean(0)
-        measured = np.eye(3) * (_SURVEY * np.linalg.norm(targets - shift, axis=1).max()) ** 2
-        for _ in range(_ROUNDS):
-            moved = scale * (places - center) @ rotation.T
-            residuals = targets - moved - shift
-            weights = np.linalg.inv(scale**2 * rotation @ covariances @ rotation.T + measured)
-            turns = np.cross(np.eye(3)[None], moved[:, None]).swapaxes(1, 2)
-            rates = np.concatenate([turns, np.broadcast_to(np.eye(3), turns.shape), moved[..., None]], axis=2)
-            normal = np.einsum("nij,nik,nkl->jl", rates, weights, rates)
-            if is_rigid:
-                normal[6], normal[:, 6], normal[6, 6] = 0, 0, 1
-                rates[..., 6] = 0
-            step = np.linalg.solve(normal, np.einsum("nij,nik,nk->j", rates, weights, residuals))
-            rotation, shift = exp_rotation(step[:3]) @ rotation, shift + step[3:6]
-            scale *= float(np.exp(step[6]))
-        squares = np.einsum("ni,nij,nj->n", residuals, weights, residuals)
-        excess = max(1.0, squares.sum() / (3 * len(places) - 7 + is_rigid))
-        return _Similarity(
-            scale=scale,
-            rotation=rotation,
-            center=center,
-            shift=shift,
-            residuals=residuals,
-            sigmas=np.sqrt(squares),
-            covariance=np.linalg.inv(normal) * excess,
-        )
 
 
 def floor_of_points(points: FloorPoints, cameras: Mapping[str, RigCamera]) -> Vertical:
@@ -398,7 +202,7 @@ def floor_of_points(points: FloorPoints, cameras: Mapping[str, RigCamera]) -> Ve
             f"{lacks}",
             _HINT,
         )
-    places, covariances = _triangulated(points.label, placed, cameras)
+    places, covariances = triangulated_marks(points.label, placed, cameras)
     extent = float(np.linalg.norm(places - places.mean(0), axis=1).max())
     normal = np.linalg.svd(places - places.mean(0))[2][2]
     for _ in range(5):
@@ -408,7 +212,7 @@ def floor_of_points(points: FloorPoints, cameras: Mapping[str, RigCamera]) -> Ve
         normal = axes[:, 0]
     sigmas = (places - center) @ normal * np.sqrt(weights)
     worst = int(np.abs(sigmas).argmax())
-    if abs(sigmas[worst]) > _MAX_SIGMA:
+    if abs(sigmas[worst]) > MAX_SIGMA:
         raise InputError(
             f"the points of {points.label} are not on one plane: {list(placed)[worst]} is "
             f"{abs(sigmas[worst]) / np.sqrt(weights[worst]) / extent:.0%} of their extent away from it",
@@ -439,7 +243,7 @@ def floor_of_points(points: FloorPoints, cameras: Mapping[str, RigCamera]) -> Ve
     )
 
 
-def _triangulated(
+def triangulated_marks(
     label: str, marks: Mapping[str, Mapping[str, tuple[float, float]]], cameras: Mapping[str, RigCamera]
 ) -> tuple[Float[Array, "P 3"], Float[Array, "P 3 3"]]:
     """Return places of points and their covariances, by the errors of marks or, if these are larger, residuals."""

@@ -38,10 +38,11 @@ from page4d.rig.board_rig import (
     place_rig,
     spread,
 )
-from page4d.rig.floor import FloorPoints, Vertical, floor_world, read_floor_points
+from page4d.rig.floor import FloorPoints, Vertical, read_floor_points
 from page4d.rig.lens import START_FOCAL, lenses_of
 from page4d.rig.opening import opened_scene
 from page4d.rig.records import Array, Lens, RigCamera, of_stage
+from page4d.rig.survey import floor_world
 from page4d.scene.calibration import paired_names
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Scene

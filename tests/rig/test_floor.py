@@ -9,8 +9,9 @@ from scipy.spatial.transform import Rotation
 
 from page4d.choices import UpAxis, WorldFrame
 from page4d.errors import InputError
-from page4d.rig.floor import FloorPoints, floor_of_points, floor_world, read_floor_points
+from page4d.rig.floor import FloorPoints, floor_of_points, read_floor_points
 from page4d.rig.records import RigCamera, direction_angle_deg
+from page4d.rig.survey import floor_world
 from tests.rig.walkers import ring
 
 HEIGHT = 0.5
