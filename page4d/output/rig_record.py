@@ -71,7 +71,7 @@ class WorldRecord(FileModel):
 
     If `num_coordinates` of the points have coordinates, the world is theirs. They fit within `coordinates_rms` metres
     and give the `metres_per_unit` of the cameras, with the relative standard deviation `metres_std`, None for cameras
-    in metres.
+    in metres. With points on a line, the vertical is that of people if there are `num_poses`.
     """
 
     frame: WorldFrame
@@ -94,11 +94,13 @@ class WorldRecord(FileModel):
         """Which world it is, in one line."""
         if self.frame is not WorldFrame.UPRIGHT:
             return f"that of the first camera{self.reason and f': {self.reason}'}"
-        points = f"{self.num_points} points on the floor" if self.num_points else "the board on the floor"
+        origin = f"{self.num_points} points on the floor" if self.num_points else "the board on the floor"
+        if self.num_poses:
+            origin = f"{self.num_poses} poses of people"
         if self.num_coordinates:
-            points = f"coordinates of {self.num_coordinates} points, within {self.coordinates_rms:.3f} m"
-            points += "" if self.metres_std is None else f", lengths +-{100 * self.metres_std:.2g} %"
-        origin = f"{self.num_poses} poses of people" if self.num_poses else points
+            gravity = f", gravity from {origin}" if self.num_poses else ""
+            origin = f"coordinates of {self.num_coordinates} points, within {self.coordinates_rms:.3f} m{gravity}"
+            origin += "" if self.metres_std is None else f", lengths +-{100 * self.metres_std:.2g} %"
         std = "" if self.vertical_std_deg is None else f" ({origin}, +-{self.vertical_std_deg:.1f} degrees)"
         return f"upright, {self.up} is up{std}"
 

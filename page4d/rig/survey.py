@@ -1,6 +1,6 @@
 """The world of points whose coordinates a user measured: origin, axes and metres from marks in pictures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from page4d.rig.floor import (
     MAX_SIGMA,
     MAX_STD_DEG,
     FloorPoints,
+    Vertical,
     floor_of_points,
     triangulated_marks,
 )
@@ -35,27 +36,42 @@ _THIN = 0.02
 _SLOPE = 0.1
 """Slope of a level line at most."""
 
+_MAX_SLOPE = 3.0
+"""Slope of a level line by the vertical, in standard deviations, from which on they contradict each other."""
+
 _ROUNDS = 10
 
 
 def floor_world(
-    points: FloorPoints, cameras: Mapping[str, RigCamera], up: UpAxis, *, is_metric: bool = False
+    points: FloorPoints,
+    cameras: Mapping[str, RigCamera],
+    up: UpAxis,
+    *,
+    is_metric: bool = False,
+    other_vertical: Callable[[], Vertical | str] = lambda: "",
 ) -> WorldRecord:
     """Return the upright world of static cameras, by view, that stands on marked points or has their coordinates.
 
-    With coordinates, `metres_per_unit` is that of the cameras, 1 if these are already in metres (`is_metric`).
+    With coordinates, `metres_per_unit` is that of the cameras, 1 if these are already in metres (`is_metric`). If they
+    are all on a line and no other points are marked, gravity is that of `other_vertical`, which may return why not.
 
     Raises:
-        InputError: as `floor_of_points`; or if coordinates contradict the marks, the metres or the axis that is up.
+        InputError: as `floor_of_points`; or if coordinates contradict the marks, gravity, the metres or the axis that
+            is up.
     """
     if points.coordinates:
-        return _surveyed_world(points, cameras, up, is_metric=is_metric)
+        return _surveyed_world(points, cameras, up, other_vertical, is_metric=is_metric)
     poses = np.stack([camera.world_to_camera for camera in cameras.values()])
     return floor_of_points(points, cameras).world(poses, up)
 
 
 def _surveyed_world(
-    points: FloorPoints, cameras: Mapping[str, RigCamera], up: UpAxis, *, is_metric: bool
+    points: FloorPoints,
+    cameras: Mapping[str, RigCamera],
+    up: UpAxis,
+    other_vertical: Callable[[], Vertical | str],
+    *,
+    is_metric: bool,
 ) -> WorldRecord:
     marks = points.placed_in(cameras)
     names = [name for name in marks if name in points.coordinates]
@@ -72,13 +88,20 @@ def _surveyed_world(
     extent = float(np.linalg.norm(targets, axis=1).max())
     line, axis, is_level = _layout(points.label, targets, up)
     vertical = np.array(axis.vector)
-    floor = None
+    gravity = None
     if line:
-        # A rotation about the line is left, which the plane of all points determines.
-        floor, size = floor_of_points(points, cameras), float(np.linalg.norm(places - places.mean(0), axis=1).max())
-        along = np.outer(floor.up, floor.up)
-        spread = np.radians(floor.std_deg) ** 2 * (np.eye(3) - along) + 100 * along
-        places = np.concatenate([places, [places.mean(0) + size * floor.up]])
+        # A rotation about the line is left, which the plane of all points determines, or gravity.
+        gravity = floor_of_points(points, cameras) if len(marks) > len(names) else other_vertical()
+        if isinstance(gravity, str):
+            raise InputError(
+                f"{points.label}: {counted(len(names), 'point')} with coordinates, all on a line, and no other point"
+                f"{gravity and f'; {gravity}'}",
+                "mark a third point of the floor in two views, with or without coordinates",
+            )
+        size = float(np.linalg.norm(places - places.mean(0), axis=1).max())
+        along = np.outer(gravity.up, gravity.up)
+        spread = np.radians(gravity.std_deg) ** 2 * (np.eye(3) - along) + 100 * along
+        places = np.concatenate([places, [places.mean(0) + size * gravity.up]])
         covariances = np.concatenate([covariances, [size**2 * spread]])
         targets = np.concatenate([targets, [extent * vertical]])
     fit = _Similarity.fitted(places, covariances, targets)
@@ -98,6 +121,13 @@ def _surveyed_world(
             f"({misfits[worst] / extent:.0%} of the extent of the points)",
             f"correct its coordinates or pixels; {COORDINATES_HINT}",
         )
+    if gravity is not None and fit.sigmas[-1] > _MAX_SLOPE:
+        slope = np.degrees(np.arcsin(np.linalg.norm(fit.residuals[-1]) / extent))
+        raise InputError(
+            f"{points.label}: its points with coordinates are on a line that is level there, and slopes by "
+            f"{slope:.0f} degrees by the cameras",
+            f"correct the heights or pixels; {COORDINATES_HINT}",
+        )
     std_deg = float(np.degrees(np.sqrt(np.trace(fit.covariance[:3, :3]))))
     if std_deg > MAX_STD_DEG:
         raise InputError(
@@ -115,16 +145,21 @@ def _surveyed_world(
     frame[:3, :3] = fit.rotation
     frame[:3, 3] = (fit.shift + origin) / fit.scale - fit.rotation @ fit.center
     tilt = np.trace(fit.covariance[:3, :3]) - vertical @ fit.covariance[:3, :3] @ vertical
-    on_floor = floor is not None or is_level
+    base = places[: len(names)].mean(0)
+    floor_std = float(np.sqrt(vertical @ fit.covariance[3:6, 3:6] @ vertical)) / fit.scale
+    if gravity is not None:
+        base, floor_std = base + (gravity.floor - base @ gravity.up) * gravity.up, gravity.floor_std
+    on_floor = gravity is not None or is_level
     return WorldRecord(
         frame=WorldFrame.UPRIGHT,
         up=axis,
         transform=frame.tolist(),
         vertical=(vertical @ fit.rotation).tolist(),
         vertical_std_deg=float(np.degrees(np.sqrt(tilt))),
-        floor=float(places[: len(names)].mean(0) @ fit.rotation.T @ vertical) if on_floor else None,
-        floor_std=float(np.sqrt(vertical @ fit.covariance[3:6, 3:6] @ vertical)) / fit.scale if on_floor else None,
-        num_points=len(names) if floor is None else floor.num_points,
+        floor=float(base @ fit.rotation.T @ vertical) if on_floor else None,
+        floor_std=floor_std if on_floor else None,
+        num_poses=0 if gravity is None else gravity.num_poses,
+        num_points=len(marks) if line else len(names),
         num_coordinates=len(names),
         coordinates_rms=float(np.sqrt((misfits**2).mean())),
         metres_per_unit=fit.scale,

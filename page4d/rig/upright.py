@@ -7,7 +7,7 @@ Source: Winter, "Human balance and posture control during standing and walking",
 both sides of the projected centre of mass.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -96,21 +96,24 @@ def placed_rig(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None]) -> d
     }
 
 
-def upright_world(pixels: PixelEvidence, cameras: Sequence[ViewCamera | None], up: UpAxis) -> WorldRecord:
+def upright_world(pixels: PixelEvidence, rig: Mapping[int, RigCamera], up: UpAxis) -> WorldRecord:
     """Return the upright world of static cameras whose people stand or walk; else one that states why it is not.
 
     Raises:
         CapabilityError: if the pose model cannot run on this platform.
         InputError: if a frame cannot be decoded.
     """
-    if not is_fetched():
-        return WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason=NO_POSE_MODEL)
-    rig = placed_rig(pixels, cameras)
-    people = [ideal_people(pixels.people[view], camera.lens) for view, camera in rig.items()]
-    found = find_vertical(list(rig.values()), people, len(pixels.instants))
+    found = _vertical_of_people(pixels, rig)
     if isinstance(found, str):
         return WorldRecord(frame=WorldFrame.FIRST_CAMERA, reason=found)
     return found.world(np.stack([camera.world_to_camera for camera in rig.values()]), up)
+
+
+def _vertical_of_people(pixels: PixelEvidence, rig: Mapping[int, RigCamera]) -> Vertical | str:
+    if not is_fetched():
+        return NO_POSE_MODEL
+    people = [ideal_people(pixels.people[view], camera.lens) for view, camera in rig.items()]
+    return find_vertical(list(rig.values()), people, len(pixels.instants))
 
 
 def find_vertical(cameras: Sequence[RigCamera], people: Sequence[ViewPeople], num_instants: int) -> Vertical | str:
@@ -267,11 +270,17 @@ def chosen_world(
     if settings.world is WorldFrame.FIRST_CAMERA:
         first = next(camera for camera in cameras if camera is not None).world_to_camera.double().reshape(-1, 4, 4)[0]
         return WorldRecord(frame=settings.world, transform=first.tolist())
+    rig = placed_rig(pixels, cameras)
     if pixels.floor is not None:
-        rig = {pixels.scene.view_names[view]: camera for view, camera in placed_rig(pixels, cameras).items()}
-        return floor_world(pixels.floor, rig, settings.up, is_metric=is_metric)
+        return floor_world(
+            pixels.floor,
+            {pixels.scene.view_names[view]: camera for view, camera in rig.items()},
+            settings.up,
+            is_metric=is_metric,
+            other_vertical=lambda: _vertical_of_people(pixels, rig),
+        )
     if up is None:
-        return upright_world(pixels, cameras, settings.up)
+        return upright_world(pixels, rig, settings.up)
     axis = UpAxis.Z if settings.up is UpAxis.AUTO else settings.up
     turn = torch.eye(4, dtype=torch.float64)
     turn[:3, :3] = torch.from_numpy(turn_up(up.vector, axis.vector))

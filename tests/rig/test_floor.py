@@ -9,7 +9,7 @@ from scipy.spatial.transform import Rotation
 
 from page4d.choices import UpAxis, WorldFrame
 from page4d.errors import InputError
-from page4d.rig.floor import FloorPoints, floor_of_points, read_floor_points
+from page4d.rig.floor import FloorPoints, Vertical, floor_of_points, read_floor_points
 from page4d.rig.records import RigCamera, direction_angle_deg
 from page4d.rig.survey import floor_world
 from tests.rig.walkers import ring
@@ -142,7 +142,7 @@ def test_coordinates_of_points_give_the_world_and_metres(points: FloorPoints, is
     ("points", "rig", "up", "words"),
     [
         (surveyed(SQUARE, known=(2,)), cameras(), "auto", "1 point with coordinates.* 2 are needed"),
-        (surveyed(SQUARE[:2]), cameras(), "auto", "2 points marked in two placed views, 3 are needed"),
+        (surveyed(SQUARE[:2]), cameras(), "auto", "2 points with coordinates, all on a line, and no other point$"),
         (surveyed(SQUARE, p2=0.3), cameras(), "auto", "do not fit the marks, p. by 0.* m"),
         (
             surveyed(SQUARE, np.diag([1.0, -1, 1])),
@@ -164,6 +164,32 @@ def test_coordinates_that_give_no_world_are_refused(
 ) -> None:
     with pytest.raises(InputError, match=words):
         floor_world(points, rig, UpAxis(up), is_metric=rig is METRES)
+
+
+@pytest.mark.parametrize("is_metric", [False, True])
+def test_gravity_of_people_completes_coordinates_on_a_line(is_metric: bool) -> None:
+    rig, scale, shift = (METRES, 1.0, SHIFT / SCALE) if is_metric else (cameras(), SCALE, SHIFT)
+    places = SQUARE[[1, 3]] + [0, 0, 0.3]  # corners of a table: the floor is that of the people
+    tilted = TURN @ [0.01, 0, 1]
+    people = Vertical(up=tilted, std_deg=1.7, floor=tilted @ shift, floor_std=0.01, num_poses=40)
+    world = floor_world(surveyed(places), rig, UpAxis.AUTO, is_metric=is_metric, other_vertical=lambda: people)
+    assert world.metres_per_unit == pytest.approx(1 / scale, rel=0.003)
+    assert direction_angle_deg(np.array(world.vertical), TURN[:, 2]) < 1
+    assert 1 < world.vertical_std_deg < 2
+    assert world.floor == pytest.approx(world.vertical @ shift, abs=0.02)
+    assert "coordinates of 2 points, within 0.00" in world.text
+    assert "gravity from 40 poses of people" in world.text
+    frame, true = np.array(world.transform), ring(3, np.random.default_rng(1))
+    found = np.array(
+        [world.metres_per_unit * (frame[:3, :3] @ camera.center + frame[:3, 3]) for camera in rig.values()]
+    )
+    assert found == pytest.approx(np.array([camera.center - [0, 0, HEIGHT] + ORIGIN for camera in true]), abs=0.05)
+    steep = surveyed(places + [[0, 0, 0.3], [0, 0, 0]])
+    steep = replace(steep, coordinates={name: (*place[:2], 0.0) for name, place in steep.coordinates.items()})
+    with pytest.raises(InputError, match="on a line that is level there, and slopes by 1. degrees"):
+        floor_world(steep, rig, UpAxis.AUTO, is_metric=is_metric, other_vertical=lambda: people)
+    with pytest.raises(InputError, match="and no other point; nobody stands$"):
+        floor_world(surveyed(places), rig, UpAxis.AUTO, is_metric=is_metric, other_vertical=lambda: "nobody stands")
 
 
 def test_views_without_a_camera_are_named() -> None:

@@ -11,7 +11,7 @@ from page4d.choices import Registration, UpAxis, WorldFrame
 from page4d.rig import upright
 from page4d.rig.floor import Vertical, upright_frame
 from page4d.rig.records import Array, FocalSource, RigCamera, Tracklet, ViewPeople, direction_angle_deg
-from page4d.rig.upright import find_vertical, upright_world
+from page4d.rig.upright import find_vertical, placed_rig, upright_world
 from tests.rig.people_rig import Filming, PeopleRig, evidence_of, film_people
 
 UP = np.array([0.0, -1.0, 0.0])
@@ -152,7 +152,7 @@ def test_the_world_of_a_rig_is_recorded_with_its_evidence(monkeypatch: pytest.Mo
     pixels = evidence_of(rig, Registration.PEOPLE)
     cameras = [lens.camera(pose) for lens, pose in zip(rig.lenses, rig.world_to_camera, strict=True)]
     monkeypatch.setattr(upright, "is_fetched", lambda: True)
-    found = upright_world(pixels, [None, *cameras[1:]], UpAxis.AUTO)
+    found = upright_world(pixels, placed_rig(pixels, [None, *cameras[1:]]), UpAxis.AUTO)
     assert (found.frame, found.up) == (WorldFrame.UPRIGHT, UpAxis.Z)
     assert np.allclose(np.array(found.transform)[:3, :3] @ found.vertical, [0, 0, 1])
     assert (
@@ -160,7 +160,7 @@ def test_the_world_of_a_rig_is_recorded_with_its_evidence(monkeypatch: pytest.Mo
     )
     assert found.model_validate_json(found.model_dump_json()) == found
     monkeypatch.setattr(upright, "is_fetched", lambda: False)
-    without = upright_world(pixels, cameras, UpAxis.AUTO)
+    without = upright_world(pixels, placed_rig(pixels, cameras), UpAxis.AUTO)
     assert without.transform is None
     assert without.text.startswith("that of the first camera: the model of body keypoints was not fetched")
 
@@ -173,5 +173,5 @@ def test_people_are_seen_through_the_distortion_of_unknown_lenses(monkeypatch: p
         pixels = evidence_of(rig, Registration.PEOPLE)
         pixels.lenses = tuple(replace(lens, distortion=None, focal_source=FocalSource.UNKNOWN) for lens in rig.lenses)
         cameras = [lens.camera(pose) for lens, pose in zip(rig.lenses, rig.world_to_camera, strict=True)]
-        vertical.append(upright_world(pixels, cameras, UpAxis.AUTO).vertical)
+        vertical.append(upright_world(pixels, placed_rig(pixels, cameras), UpAxis.AUTO).vertical)
     np.testing.assert_allclose(vertical[1], vertical[0], atol=1e-6)
