@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError, Page4DError, UsageError, listed, shortened
 from page4d.formats.files import read_document
-from page4d.rig.records import Array
+from page4d.rig.records import Array, Progress
 from page4d.scene.content import gray_of
 from page4d.scene.records import FrameSource
 
@@ -418,7 +418,7 @@ Footage = tuple[FrameSource, Sequence[int]]
 
 
 def find_boards(
-    board: Board, footage: Sequence[Footage], progress: Callable[[int, int], None]
+    board: Board, footage: Sequence[Footage], progress: Progress
 ) -> tuple[Board, list[list[Corners | None]]]:
     """Return the corners of a board in frames of some videos, and the board as it is printed.
 
@@ -437,7 +437,7 @@ def find_boards(
 class _Search:
     """Tries all variants of a board until one of them is found much more often than the others."""
 
-    def __init__(self, board: Board, total: int, progress: Callable[[int, int], None]) -> None:
+    def __init__(self, board: Board, total: int, progress: Progress) -> None:
         is_plain = board.pattern is Pattern.CHESSBOARD
         has_legacy = board.pattern is Pattern.CHARUCO and board.rows % 2 == 0
         variants = product((False,) if is_plain else (False, True), (False, True) if has_legacy else (False,))

@@ -7,7 +7,7 @@ evidence would show that they are elsewhere.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations
 from typing import NamedTuple
@@ -33,9 +33,11 @@ from page4d.rig.records import (
     Evidence,
     Lens,
     PairPose,
+    Progress,
     RigCamera,
     ViewPeople,
     direction_angle_deg,
+    no_progress,
     of_stage,
     rotation_angle_deg,
 )
@@ -325,7 +327,7 @@ def check_calibration(
     cameras: Sequence[RigCamera],
     people: Sequence[ViewPeople],
     textures: Sequence[TextureSource] = (),
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = no_progress,
 ) -> CalibrationCheckRecord:
     """Compare calibrated static cameras with body keypoints in undistorted original pixels of the same lenses.
 
@@ -357,7 +359,7 @@ def check_calibration(
     )
 
 
-def _fault(check: _Check, progress: Callable[[int, int], None] | None) -> FindingRecord | None:
+def _fault(check: _Check, progress: Progress) -> FindingRecord | None:
     """Return the hypothesis that fits far better than the calibration."""
     if min(check.given.values(), default=1.0) >= _GOOD_FIT:
         return None
@@ -427,13 +429,12 @@ def _figures(given: float, better: float) -> str:
     return f"the pictures fit with a score of {better:.2f} instead of {given:.2f}"
 
 
-def _moved_camera(check: _Check, progress: Callable[[int, int], None] | None) -> FindingRecord | None:
+def _moved_camera(check: _Check, progress: Progress) -> FindingRecord | None:
     """Find the camera that fits the others at another pose."""
     refits = []
     for view in range(len(check.names)):
         refits += _refit(check, view)
-        if progress is not None:
-            progress(view + 1, len(check.names))
+        progress(view + 1, len(check.names))
     if not refits:
         return None
     (_, score, better, _, others), camera, view, is_turn = max(refits, key=lambda refit: refit[0].total)

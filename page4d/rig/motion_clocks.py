@@ -7,7 +7,7 @@ Source: Pundik & Moses, "Video synchronization using temporal signals from epipo
 "Fundamental matrices from moving objects using line motion barcodes", ECCV 2016. Neither counts by velocity.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import cv2
@@ -34,7 +34,7 @@ from page4d.rig.clocks import (
     paired_views,
 )
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents, undistorted_pixels
-from page4d.rig.records import Array, Lens
+from page4d.rig.records import Array, Lens, Progress, no_progress
 from page4d.scene.content import gray_of
 from page4d.scene.records import FrameSource
 
@@ -74,7 +74,7 @@ class MovingPoints:
 
 
 def find_moving_points(
-    source: FrameSource, lens: Lens, span_s: tuple[float, float], progress: Callable[[int, int], None] | None = None
+    source: FrameSource, lens: Lens, span_s: tuple[float, float], progress: Progress = no_progress
 ) -> MovingPoints:
     """Follow points of a view by dense optical flow where pictures change, within a span of its own time.
 
@@ -110,8 +110,7 @@ def find_moving_points(
                     found.append((plane[rows, columns], np.asarray(ends, np.float32).reshape(-1, 2)))
                 else:
                     found.append((none, none))
-                if progress is not None:
-                    progress(len(found), len(chosen) - 1)
+                progress(len(found), len(chosen) - 1)
             before = now
     times = source.frame_times[chosen] - span_s[0]
     return MovingPoints(
@@ -236,21 +235,12 @@ def _on_grid(counts: Signal, times: Float[Array, " F"], step_s: float) -> Signal
     return np.asarray(counts[before] * (1 - share) + counts[before + 1] * share)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Curves:
-    """Evidence of a pair, and of the controls: with the second view mirrored, and backwards in time."""
-
-    whole: PairEvidence
-    controls: tuple[PairEvidence, PairEvidence]
-
-
-def _curves(views: tuple[int, int], signals: Sequence[Signal], max_offset: int) -> _Curves:
-    """Correlate two signals over all offsets."""
+def _curves(views: tuple[int, int], signals: Sequence[Signal], max_offset: int) -> list[PairEvidence]:
+    """Correlate two signals over all offsets; as controls, with the second one mirrored, and backwards in time."""
     first, second = signals
     cells = second.reshape(len(second), 2, _LEVELS, _BINS)
     mirrored, backwards = (changed.reshape(second.shape) for changed in (cells[:, ::-1, :, ::-1], cells[::-1, ::-1]))
-    whole, *controls = (_correlation(views, first, other, max_offset) for other in (second, mirrored, backwards))
-    return _Curves(whole=whole, controls=(controls[0], controls[1]))
+    return [_correlation(views, first, other, max_offset) for other in (second, mirrored, backwards)]
 
 
 def _halves(views: tuple[int, int], signals: Sequence[Signal], offset: int, max_offset: int) -> list[PairEvidence]:
@@ -269,11 +259,6 @@ def _halves(views: tuple[int, int], signals: Sequence[Signal], offset: int, max_
 def _coarser(signal: Signal, factor: int) -> Signal:
     """Average runs of instants."""
     return np.asarray(signal[: len(signal) // factor * factor].reshape(-1, factor, signal.shape[1]).mean(1))
-
-
-def _has_common(signals: Sequence[Signal], offset: int) -> bool:
-    start, stop = _common(signals, offset)
-    return stop - start >= _MIN_COMMON
 
 
 def _common(signals: Sequence[Signal], offset: int) -> tuple[int, int]:
@@ -340,7 +325,7 @@ def estimate_motion_clocks(
     names: Sequence[str],
     points: Sequence[MovingPoints],
     cameras: Sequence[Float[Array, "4 4"]],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = no_progress,
 ) -> WindowClocks:
     """Determine the clocks of static views from their moving points and poses (`world_to_camera`).
 
@@ -369,30 +354,30 @@ def estimate_motion_clocks(
     for done, pair in enumerate(pairs, start=1):
         if signals := signals_of(*pair):
             curves.append(_curves(pair, [_coarser(one, factor) for one in signals], max_offset))
-        if progress is not None:
-            progress(done, 2 * len(pairs))
-    ahead = joint_offsets(number, [one.whole for one in curves])
-    placed = [cut([one.whole for one in curves], ahead, group, width) for group in groups(number)]
+        progress(done, 2 * len(pairs))
+    whole, *controls = ([of_pair[kind] for of_pair in curves] for kind in range(3))
+    ahead = joint_offsets(number, whole)
+    placed = [cut(whole, ahead, group, width) for group in groups(number)]
     check_cuts(_WHAT, names, placed, MAX_RATIO, lambda worst: _unclear(worst, step_s * factor))
-    for controls in zip(*(one.controls for one in curves), strict=True):
-        chance = [replace(one, other=cut(controls, ahead, one.group, -1).other) for one in placed]
+    for control in controls:
+        chance = [replace(one, other=cut(control, ahead, one.group, -1).other) for one in placed]
         check_cuts(_WHAT, names, chance, MAX_RATIO, lambda worst: f"{worst.ratio:.0%} of the evidence is chance")
 
     found: list[Measured] = []
     halves: tuple[list[PairEvidence], ...] = ([], [])
     for done, pair in enumerate(pairs, start=1):
         offset = int(ahead[pair[1]] - ahead[pair[0]])
-        if (signals := signals_of(*pair)) and _has_common(signals, offset * factor):
-            for half, evidence in zip(
-                halves, _halves(pair, [_coarser(one, factor) for one in signals], offset, max_offset), strict=True
-            ):
+        signals = signals_of(*pair)
+        start, stop = _common(signals, offset * factor) if signals else (0, 0)
+        if signals and stop - start >= _MIN_COMMON:
+            coarse = [_coarser(one, factor) for one in signals]
+            for half, evidence in zip(halves, _halves(pair, coarse, offset, max_offset), strict=True):
                 half.append(evidence)
             middles, offsets, weights = _window_offsets(signals, offset * factor, step_s)
             times = (middles - ahead[pair[0]] * factor) * step_s
-            are_late = middles > sum(_common(signals, offset * factor)) / 2
+            are_late = middles > (start + stop) / 2
             found.append(Measured(np.tile(pair, (len(times), 1)), times, offsets * step_s, weights, are_late))
-        if progress is not None:
-            progress(len(pairs) + done, 2 * len(pairs))
+        progress(len(pairs) + done, 2 * len(pairs))
     for half in halves:
         cuts = [cut(half, ahead, group, width) for group in groups(number)]
         check_cuts(

@@ -206,9 +206,9 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
         max_offset=max(MAX_OFFSET, min(round(MAX_OFFSET_S * rate), len(first) // 3)),
         step=min(COARSE_STEP, max(1, round(rate / COARSE_RATE_HZ))),
     )
-    ahead = np.rint(found.ahead).astype(np.int64)
+    ahead = np.rint(found).astype(np.int64)
     if is_long:
-        scene = _aligned(scene, -found.ahead * coarse * interval)
+        scene = _aligned(scene, -found * coarse * interval)
         ahead[:] = 0
         instants = _windows(scene, range(0, scene.num_times, step), _WINDOW, _MAX_WINDOWS, lenses, progress)
         sampled = [instant for window in instants for instant in window]

@@ -29,7 +29,7 @@ from page4d.rig.clocks import (
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.people.pairs import PersonPairs, pair_people
 from page4d.rig.people.pose import PeoplePose, quick_people_pose
-from page4d.rig.records import Array, Lens, ViewPeople
+from page4d.rig.records import Array, Lens, Progress, ViewPeople, no_progress
 
 MAX_OFFSET = 44
 """Largest offset that is searched, in sampled instants."""
@@ -180,12 +180,13 @@ class PairCurve:
         people = pair_people(*self._people, self._lenses, shift=offset, front_by_person=True)
         return _best_pose(people, self.start)
 
-    def vertex(self, offset: int) -> tuple[float, float]:
-        """Return the peak of a parabola through the scores of all instants next to `offset`, and its curvature.
+    def vertex(self, offset: int, score: Callable[[int], float] | None = None) -> tuple[float, float]:
+        """Return the peak of a parabola through the scores next to `offset`, and its curvature, 0 without a peak.
 
-        The curvature is 0 without a peak. Peaks are pointed and skewed: a wider parabola misses them by two instants.
+        Scores are those of all instants by default. Peaks are pointed and skewed: a wider parabola misses them by two
+        instants.
         """
-        left, middle, right = (self.fine_score(offset + step) for step in (-1, 0, 1))
+        left, middle, right = (float((score or self.fine_score)(offset + step)) for step in (-1, 0, 1))
         curvature = 2 * middle - left - right
         if min(left, right) == 0.0 or curvature <= 0.0:
             return float(offset), 0.0
@@ -222,20 +223,12 @@ def _best_pose(
 class PairOffset:
     """Instants by which the second view is ahead: its instant i + `instants` shows what the first shows at i.
 
-    `second` is the best score of offsets that are not part of the peak, `given` the score without an offset.
-    `at_edge` states that the best offset is the last one searched, where a peak cannot be seen.
+    It `is_clear` if the peak of the scores is high, higher than all others, and not at the edge of the search.
     """
 
     instants: float
     score: float
-    second: float
-    given: float
-    at_edge: bool = False
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the peak is high, and higher than all others."""
-        return not self.at_edge and self.score >= MIN_PEAK and self.second <= MAX_SECOND * self.score
+    is_clear: bool
 
 
 def pair_offset(curve: PairCurve) -> PairOffset | None:
@@ -248,16 +241,12 @@ def pair_offset(curve: PairCurve) -> PairOffset | None:
     highest = curve.score(best)
     if highest == 0.0:
         return None
-    left, right = curve.score(best - 1), curve.score(best + 1)
-    bend = left - 2 * highest + right
-    vertex = 0.5 * (left - right) / bend if bend < 0 and min(left, right) > 0 else 0.0
-    apart = [value for offset, value in curve.scores.items() if abs(offset - best) > PEAK_WIDTH]
+    second = max((value for offset, value in curve.scores.items() if abs(offset - best) > PEAK_WIDTH), default=0.0)
+    is_inside = abs(best) < curve.max_offset and min(curve.score(best - 1), curve.score(best + 1)) > 0.0
     return PairOffset(
-        instants=best + vertex,
+        instants=curve.vertex(best, curve.score)[0],
         score=highest,
-        second=max(apart, default=0.0),
-        given=curve.score(0),
-        at_edge=abs(best) >= curve.max_offset or min(left, right) == 0.0,
+        is_clear=is_inside and highest >= MIN_PEAK and second <= MAX_SECOND * highest,
     )
 
 
@@ -296,10 +285,11 @@ def check_clocks(
     texts = []
     for view in range(1, len(names)):
         curve = PairCurve(people, lenses, (0, view))
-        if curve.score(0) >= GOOD_SCORE:
+        given = curve.score(0)
+        if given >= GOOD_SCORE:
             continue
         found = pair_offset(curve)
-        if found is None or not found.is_clear or found.given > MAX_GIVEN * found.score:
+        if found is None or not found.is_clear or given > MAX_GIVEN * found.score:
             continue
         least = _STAMPED if are_stamped else _FREE
         uncertain = least + _disagreement(
@@ -310,7 +300,7 @@ def check_clocks(
         texts.append(
             f"{names[view]} fits the people in {names[0]} better {abs(found.instants) * interval_s:.3f} s "
             f"{'later' if found.instants > 0 else 'earlier'}, within {uncertain * interval_s:.3f} s "
-            f"(score {found.score:.2f} instead of {found.given:.2f}); check the clocks"
+            f"(score {found.score:.2f} instead of {given:.2f}); check the clocks"
         )
     return tuple(texts)
 
@@ -357,29 +347,18 @@ def renumbered(people: Sequence[ViewPeople], numbers: NDArray[np.int64]) -> tupl
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PeopleClocks:
-    """By how many sampled instants each view is ahead of the first one, which is 0, and its best score with another.
-
-    The score is 1 for a single view.
-    """
-
-    ahead: Float[Array, " V"]
-    scores: tuple[float, ...]
-
-
 def estimate_clocks(
     names: Sequence[str],
     people: Sequence[ViewPeople],
     lenses: Sequence[Lens],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = no_progress,
     *,
     max_offset: int = MAX_OFFSET,
     step: int = COARSE_STEP,
-) -> PeopleClocks:
-    """Determine the clocks of static views from body keypoints at consecutive sampled instants.
+) -> Float[Array, " V"]:
+    """Return by how many sampled instants each static view is ahead of the first one, from body keypoints.
 
-    Offsets up to `max_offset` are searched, every `step` instants first.
+    Instants are consecutive. Offsets up to `max_offset` are searched, every `step` instants first.
 
     Up to 8 views all pairs are searched, else each view with its next two. A pair by itself may fit better at a
     wrong offset, above all with little overlap: the clocks are those with the most evidence of all pairs together.
@@ -389,21 +368,20 @@ def estimate_clocks(
     """
     number = len(names)
     if number < 2:
-        return PeopleClocks(ahead=np.zeros(number), scores=(1.0,) * number)
+        return np.zeros(number)
     pairs = paired_views(number)
     curves = [PairCurve(people, lenses, pair, max_offset, step) for pair in pairs]
     for done, curve in enumerate(curves, start=1):
         curve.search()
-        if progress is not None:
-            progress(done, len(pairs))
+        progress(done, len(pairs))
     ahead = joint_offsets(number, [curve.evidence() for curve in curves])
     ahead = _ascended(curves, ahead)
     refined = _refined(curves, ahead)
     evidence = [curve.evidence() for curve in curves]
     check_cuts(_WHAT, names, [cut(evidence, ahead, group) for group in groups(number)], MAX_OTHER, _unclear)
-    scores = _checked_scores(names, curves, evidence, ahead)
+    _check_scores(names, curves, evidence, ahead)
     _check_beyond(names, curves, ahead)
-    return PeopleClocks(ahead=refined, scores=scores)
+    return refined
 
 
 def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
@@ -448,14 +426,10 @@ def _unclear(worst: Cut) -> str:
     return f"no clear offset (evidence {worst.placed:.2f}, and {worst.other:.2f} at {worst.by:+d} frames from there)"
 
 
-def _checked_scores(
-    names: Sequence[str],
-    curves: Sequence[PairCurve],
-    evidence: Sequence[PairEvidence],
-    ahead: Offsets,
-) -> tuple[float, ...]:
-    """Return the score of each view in its best pair; refuse low ones, and offsets at the edge of the search."""
-    scores = []
+def _check_scores(
+    names: Sequence[str], curves: Sequence[PairCurve], evidence: Sequence[PairEvidence], ahead: Offsets
+) -> None:
+    """Refuse low scores of a view in its best pair, and offsets at the edge of the search."""
     for view, name in enumerate(names):
         best = (0.0, 0.0, 0, 0)
         for curve, pair in zip(curves, evidence, strict=True):
@@ -471,8 +445,6 @@ def _checked_scores(
             where = f"score {score:.2f} from {common} frames, need {WEAK_PEAK} or {MIN_WEAK_COMMON} frames"
         if where:
             raise InputError(f"{_WHAT} {name}: no clear offset ({where})", HINT)
-        scores.append(score)
-    return tuple(scores)
 
 
 def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offsets) -> None:

@@ -25,16 +25,19 @@ from page4d.scene.records import ViewCamera
 
 Array = NDArray[np.float64]
 
+Progress = Callable[[int, int], None]
+"""Receives the steps done, and all steps."""
+
 StageProgress = Callable[[int, int, str], None]
 """Receives the steps done of a stage, all its steps, and its name, such as "registering: keypoints cam02"."""
 
 
-def no_progress(done: int, total: int, stage: str) -> None:
+def no_progress(done: int, total: int, stage: str = "") -> None:
     """Ignore progress."""
 
 
-def of_stage(progress: StageProgress, stage: str) -> Callable[[int, int], None]:
-    """Return what receives the steps done, and all steps, of one stage."""
+def of_stage(progress: StageProgress, stage: str) -> Progress:
+    """Return what receives the steps of one stage."""
     return lambda done, total: progress(done, total, stage)
 
 

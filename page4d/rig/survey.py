@@ -52,8 +52,8 @@ def floor_world(
 ) -> WorldRecord:
     """Return the upright world of static cameras, by view, that stands on marked points or has their coordinates.
 
-    With coordinates, `metres_per_unit` is that of the cameras, 1 if these are already in metres (`is_metric`). If they
-    are all on a line and no other points are marked, gravity is that of `other_vertical`, which may return why not.
+    With coordinates, `metres_per_unit` is that of the cameras, 1 if these are already in metres (`is_metric`). If all
+    are on a line and no other points are marked, gravity is that of `other_vertical`, people, or why these show none.
 
     Raises:
         InputError: as `floor_of_points`; or if coordinates contradict the marks, gravity, the metres or the axis that
@@ -94,8 +94,8 @@ def _surveyed_world(
         gravity = floor_of_points(points, cameras) if len(marks) > len(names) else other_vertical()
         if isinstance(gravity, str):
             raise InputError(
-                f"{points.label}: {counted(len(names), 'point')} with coordinates, all on a line, and no other point"
-                f"{gravity and f'; {gravity}'}",
+                f"{points.label}: {len(names)} points with coordinates, on a line, do not determine which way is up"
+                f"{gravity and f', nor do people: {gravity}'}",
                 "mark a third point of the floor in two views, with or without coordinates",
             )
         size = float(np.linalg.norm(places - places.mean(0), axis=1).max())

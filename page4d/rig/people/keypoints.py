@@ -7,7 +7,7 @@ network takes. Poses of a view are kept on disk, so that several commands on one
 import hashlib
 import io
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,7 @@ from page4d.rig.people.model import (
     is_fetched,
     pose_model,
 )
-from page4d.rig.records import EXCHANGED_JOINTS, NUM_JOINTS, Array, Lens, Tracklet, ViewPeople
+from page4d.rig.records import EXCHANGED_JOINTS, NUM_JOINTS, Array, Lens, Progress, Tracklet, ViewPeople, no_progress
 from page4d.scene.identity import identify
 from page4d.scene.image_file import in_8_bits
 from page4d.scene.records import FrameSource, Scene, View
@@ -429,7 +429,7 @@ def detect_people(
     scene: Scene,
     instants: Sequence[int],
     lenses: Sequence[Lens],
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = no_progress,
 ) -> tuple[ViewPeople, ...]:
     """Return the people of each view at some increasing instants of a scene, in undistorted pixels.
 
@@ -455,14 +455,13 @@ def detect_people(
 class _Counter:
     """Counts the frames of all threads."""
 
-    def __init__(self, total: int, progress: Callable[[int, int], None] | None) -> None:
+    def __init__(self, total: int, progress: Progress) -> None:
         self._total, self._progress, self._done, self._lock = total, progress, 0, Lock()
 
     def add(self, number: int) -> None:
         with self._lock:
             self._done += number
-            if self._progress is not None:
-                self._progress(self._done, self._total)
+            self._progress(self._done, self._total)
 
 
 def _poses_of(view: View, instants: Sequence[int], counter: _Counter) -> list[list[BodyPose]]:
