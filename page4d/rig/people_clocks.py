@@ -27,7 +27,7 @@ from page4d.rig.clocks import (
     paired_views,
 )
 from page4d.rig.epipolar import RelativePose
-from page4d.rig.people.pairs import PersonPairs, pair_people
+from page4d.rig.people.pairs import pair_people
 from page4d.rig.people.pose import PeoplePose, quick_people_pose
 from page4d.rig.records import Array, Lens, Progress, ViewPeople, no_progress
 
@@ -111,9 +111,7 @@ class PairCurve:
     def score(self, offset: int) -> float:
         """Return the score of an offset, 0 with fewer than `MIN_COMMON` common instants."""
         if offset not in self.scores:
-            people = pair_people(*self._people, self._lenses, shift=offset, front_by_person=True)
-            self.common[offset] = people.common_instants
-            found = _best_pose(people, max_instants=MAX_SCORED)
+            found = self.pose(offset, MAX_SCORED)
             self.scores[offset] = 0.0 if found is None else found.score
         return self.scores[offset]
 
@@ -175,10 +173,13 @@ class PairCurve:
             for people, lens in zip(self._people, self._lenses, strict=True)
         )
 
-    def pose(self, offset: int) -> PeoplePose | None:
+    def pose(self, offset: int, max_instants: int | None = None) -> PeoplePose | None:
         """Return the pose that fits people best at an offset; None with fewer than `MIN_COMMON` common instants."""
         people = pair_people(*self._people, self._lenses, shift=offset, front_by_person=True)
-        return _best_pose(people, self.start)
+        self.common[offset] = people.common_instants
+        if people.common_instants < MIN_COMMON:
+            return None
+        return quick_people_pose(people if max_instants is None else people.thinned(max_instants), self.start)
 
     def vertex(self, offset: int, score: Callable[[int], float] | None = None) -> tuple[float, float]:
         """Return the peak of a parabola through the scores next to `offset`, and its curvature, 0 without a peak.
@@ -209,14 +210,6 @@ def _change(people: ViewPeople, lens: Lens, lag: int) -> float:
         moved += weight * np.median(np.square(before - np.median(before, axis=0)))
         noise += weight * np.median(np.square(before[:-2] - 2 * before[1:-1] + before[2:])) / 6
     return float(np.sqrt(max(changed - noise, 0.0) / (moved - noise))) if moved > _MOVES * noise else 1.0
-
-
-def _best_pose(
-    people: PersonPairs, start: RelativePose | None = None, max_instants: int | None = None
-) -> PeoplePose | None:
-    if people.common_instants < MIN_COMMON:
-        return None
-    return quick_people_pose(people if max_instants is None else people.thinned(max_instants), start)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -208,18 +208,15 @@ def find_poses(
 
 
 def _poses_in(model: PoseModel, image: Pyramid, regions: Sequence[Region]) -> list[BodyPose]:
-    poses = [_pose_in(model, image, region) for region in regions]
-    return [pose for pose in poses if pose is not None]
-
-
-def _pose_in(model: PoseModel, image: Pyramid, region: Region) -> BodyPose | None:
-    """Return the mean of the poses of a crop and of its mirror image, None if one of them shows no person."""
-    crop = image.crop(region, LANDMARK_SIDE)
-    pose = read_pose(model.landmarks(crop), region)
-    if pose is None:
-        return None
-    mirrored = read_pose(model.landmarks(np.ascontiguousarray(crop[:, ::-1])), region, is_mirrored=True)
-    return None if mirrored is None else _mean(pose, mirrored)
+    """Return the means of the poses of crops and of their mirror images, where both show a person."""
+    poses = []
+    for region in regions:
+        crop = image.crop(region, LANDMARK_SIDE)
+        pose = read_pose(model.landmarks(crop), region)
+        mirrored = pose and read_pose(model.landmarks(np.ascontiguousarray(crop[:, ::-1])), region, is_mirrored=True)
+        if pose and mirrored:
+            poses.append(_mean(pose, mirrored))
+    return poses
 
 
 def _mean(pose: BodyPose, mirrored: BodyPose) -> BodyPose:
@@ -302,40 +299,33 @@ MAX_STEP = 0.5
 """Largest median joint distance of consecutive poses, in body scales."""
 
 
-@dataclass
-class _Track:
-    instants: list[int] = field(default_factory=list)
-    poses: list[BodyPose] = field(default_factory=list)
-
-
 def join_poses(poses: Sequence[Sequence[BodyPose]], breaks: Sequence[int] = ()) -> tuple[Tracklet, ...]:
     """Join the poses of each instant with the nearest of earlier instants; no tracklet spans an instant of `breaks`.
 
     Tracklets are in the order of their first instant.
     """
     starts = np.sort(np.asarray(breaks, dtype=np.int64))
-    tracks: list[_Track] = []
+    tracks: list[list[tuple[int, BodyPose]]] = []
     for instant, found in enumerate(poses):
         first = max([int(start) for start in starts if start <= instant], default=0)
-        active = [t for t in tracks if t.instants[-1] >= max(first, instant - MAX_GAP)]
-        lasts = [track.poses[-1] for track in active]
+        active = [track for track in tracks if track[-1][0] >= max(first, instant - MAX_GAP)]
+        lasts = [pose for *_, (_, pose) in active]
         cost = np.array([[_distance(one, pose) / max(one.scale, pose.scale) for pose in found] for one in lasts])
         taken = set()
         if cost.size:
             for row, column in zip(*linear_sum_assignment(np.minimum(cost, 2 * MAX_STEP)), strict=True):
                 if cost[row, column] <= MAX_STEP:
-                    active[row].instants.append(instant)
-                    active[row].poses.append(found[int(column)])
+                    active[row].append((instant, found[int(column)]))
                     taken.add(column)
-        tracks += [_Track([instant], [pose]) for index, pose in enumerate(found) if index not in taken]
-    return tuple(_tracklet(track) for track in tracks if len(track.instants) >= MIN_LENGTH)
-
-
-def _tracklet(track: _Track) -> Tracklet:
-    return Tracklet(
-        instants=np.array(track.instants, dtype=np.int64),
-        joints=np.stack([pose.joints for pose in track.poses]),
-        visibility=np.stack([pose.visibility for pose in track.poses]),
+        tracks += [[(instant, pose)] for index, pose in enumerate(found) if index not in taken]
+    return tuple(
+        Tracklet(
+            instants=np.array([instant for instant, _ in track], dtype=np.int64),
+            joints=np.stack([pose.joints for _, pose in track]),
+            visibility=np.stack([pose.visibility for _, pose in track]),
+        )
+        for track in tracks
+        if len(track) >= MIN_LENGTH
     )
 
 
@@ -445,7 +435,8 @@ def detect_people(
     counter = _Counter(len(instants) * scene.num_views, progress)
     with ThreadPoolExecutor(min(_MAX_THREADS, max(scene.num_views, 1)), thread_name_prefix="people") as threads:
         found = list(threads.map(lambda view: _poses_of(view, instants, counter), scene.views))
-    breaks = _breaks(scene.times[list(instants)])
+    steps = np.diff(scene.times[list(instants)])
+    breaks = (np.flatnonzero(steps > _BREAK * np.median(steps)) + 1).tolist() if len(steps) else []
     return tuple(
         ViewPeople(tracklets=tuple(undistorted_tracklet(tracklet, lens) for tracklet in join_poses(poses, breaks)))
         for poses, lens in zip(found, lenses, strict=True)
@@ -495,12 +486,6 @@ def _detect(model: PoseModel, view: View, frames: Sequence[int], counter: _Count
     # Tracklets compare joints by the scale of the body, which is still that of the decoded image.
     longest = float(scale.max())
     return [[replace(p, next_region=p.next_region.scaled(longest)) for p in found] for found in poses]
-
-
-def _breaks(times: np.ndarray) -> list[int]:
-    """Return the indices of instants that follow a gap."""
-    steps = np.diff(times)
-    return [] if len(steps) == 0 else (np.flatnonzero(steps > _BREAK * np.median(steps)) + 1).tolist()
 
 
 def ideal_people(people: ViewPeople, lens: Lens) -> ViewPeople:

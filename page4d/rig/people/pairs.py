@@ -87,9 +87,9 @@ class PersonPairs:
             return self
         return self.at_instants(present[np.linspace(0, len(present) - 1, max_instants).round().astype(int)])
 
-    def shuffled(self, seed: int = 0) -> "PersonPairs":
+    def shuffled(self) -> "PersonPairs":
         """Return the people of the first view with those of other instants of the second: they agree by chance."""
-        order = np.random.default_rng(seed).permutation(len(self.instants))
+        order = np.random.default_rng(0).permutation(len(self.instants))
         return replace(self, second=self.second[order], weights=np.sqrt(self.weights * self.weights[order]))
 
     def through(self, lenses: tuple[Lens, Lens]) -> "PersonPairs":

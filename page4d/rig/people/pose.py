@@ -130,7 +130,7 @@ def estimate_people_pose(people: PersonPairs, seed: int = 0) -> PeoplePose | Non
     return best_people_pose(people, poses)
 
 
-def quick_people_pose(people: PersonPairs, start: RelativePose | None = None, seed: int = 0) -> PeoplePose | None:
+def quick_people_pose(people: PersonPairs, start: RelativePose | None = None) -> PeoplePose | None:
     """Estimate the pose of a pair quickly, without a gate; None if no pose has support.
 
     Hypotheses are those of the pairs of tracklets with the most common instants, and a `start`.
@@ -138,7 +138,7 @@ def quick_people_pose(people: PersonPairs, start: RelativePose | None = None, se
     poses = [] if start is None else [start]
     for rows in sorted(rows_of_tracklets(people), key=lambda rows: -len(rows))[:_QUICK_SINGLES]:
         first, second, _ = people.subset(rows).points()
-        pose = estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, seed, max_points=_QUICK_POINTS)
+        pose = estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, max_points=_QUICK_POINTS)
         poses += [] if pose is None else [pose]
     if not poses:
         return None
