@@ -1,6 +1,6 @@
 """The world of points whose coordinates a user measured: origin, axes and metres from marks in pictures."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,20 +59,9 @@ def floor_world(
         InputError: as `floor_of_points`; or if coordinates contradict the marks, gravity, the metres or the axis that
             is up.
     """
-    if points.coordinates:
-        return _surveyed_world(points, cameras, up, other_vertical, is_metric=is_metric)
-    poses = np.stack([camera.world_to_camera for camera in cameras.values()])
-    return floor_of_points(points, cameras).world(poses, up)
-
-
-def _surveyed_world(
-    points: FloorPoints,
-    cameras: Mapping[str, RigCamera],
-    up: UpAxis,
-    other_vertical: Callable[[], Vertical | str],
-    *,
-    is_metric: bool,
-) -> WorldRecord:
+    if not points.coordinates:
+        poses = np.stack([camera.world_to_camera for camera in cameras.values()])
+        return floor_of_points(points, cameras).world(poses, up)
     marks = points.placed_in(cameras)
     names = [name for name in marks if name in points.coordinates]
     if len(names) < 2:
@@ -82,15 +71,15 @@ def _surveyed_world(
             COORDINATES_HINT,
         )
     places, covariances = triangulated_marks(points.label, {name: marks[name] for name in names}, cameras)
-    targets = np.array([points.coordinates[name] for name in names])
+    base, targets = places.mean(0), np.array([points.coordinates[name] for name in names])
     origin = targets.mean(0)
     targets = targets - origin
     extent = float(np.linalg.norm(targets, axis=1).max())
-    line, axis, is_level = _layout(points.label, targets, up)
+    is_line, axis, is_level = _layout(points.label, targets, up)
     vertical = np.array(axis.vector)
     gravity = None
-    if line:
-        # A rotation about the line is left, which the plane of all points determines, or gravity.
+    if is_line:
+        # A rotation about the line is left, which the plane of all points determines, or the people.
         gravity = floor_of_points(points, cameras) if len(marks) > len(names) else other_vertical()
         if isinstance(gravity, str):
             raise InputError(
@@ -98,10 +87,10 @@ def _surveyed_world(
                 f"{gravity and f', nor do people: {gravity}'}",
                 "mark a third point of the floor in two views, with or without coordinates",
             )
-        size = float(np.linalg.norm(places - places.mean(0), axis=1).max())
+        size = float(np.linalg.norm(places - base, axis=1).max())
         along = np.outer(gravity.up, gravity.up)
         spread = np.radians(gravity.std_deg) ** 2 * (np.eye(3) - along) + 100 * along
-        places = np.concatenate([places, [places.mean(0) + size * gravity.up]])
+        places = np.concatenate([places, [base + size * gravity.up]])
         covariances = np.concatenate([covariances, [size**2 * spread]])
         targets = np.concatenate([targets, [extent * vertical]])
     fit = _Similarity.fitted(places, covariances, targets)
@@ -114,27 +103,7 @@ def _surveyed_world(
             )
         fit = _Similarity.fitted(places, covariances, targets, is_rigid=True)
     misfits = np.linalg.norm(fit.residuals[: len(names)], axis=1)
-    worst = int(misfits.argmax())
-    if misfits[worst] > _MAX_MISFIT * extent and fit.sigmas[worst] > MAX_SIGMA:
-        raise InputError(
-            f"{points.label}: its coordinates do not fit the marks, {names[worst]} by {misfits[worst]:.3g} m "
-            f"({misfits[worst] / extent:.0%} of the extent of the points)",
-            f"correct its coordinates or pixels; {COORDINATES_HINT}",
-        )
-    if gravity is not None and fit.sigmas[-1] > _MAX_SLOPE:
-        slope = np.degrees(np.arcsin(np.linalg.norm(fit.residuals[-1]) / extent))
-        raise InputError(
-            f"{points.label}: its points with coordinates are on a line that is level there, and slopes by "
-            f"{slope:.0f} degrees by the cameras",
-            f"correct the heights or pixels; {COORDINATES_HINT}",
-        )
-    std_deg = float(np.degrees(np.sqrt(np.trace(fit.covariance[:3, :3]))))
-    if std_deg > MAX_STD_DEG:
-        raise InputError(
-            f"the coordinates of {points.label} leave the axes uncertain by {std_deg:.0f} degrees: the points are "
-            "close together or nearly on a line",
-            "mark points that are farther apart, in all directions",
-        )
+    _check_fit(points.label, fit, names, extent, has_gravity=gravity is not None)
     above = np.array([(camera.center - fit.center) @ fit.rotation.T @ vertical for camera in cameras.values()])
     if is_level and 2 * (above < 0).sum() > len(above):
         raise InputError(
@@ -145,26 +114,49 @@ def _surveyed_world(
     frame[:3, :3] = fit.rotation
     frame[:3, 3] = (fit.shift + origin) / fit.scale - fit.rotation @ fit.center
     tilt = np.trace(fit.covariance[:3, :3]) - vertical @ fit.covariance[:3, :3] @ vertical
-    base = places[: len(names)].mean(0)
-    floor_std = float(np.sqrt(vertical @ fit.covariance[3:6, 3:6] @ vertical)) / fit.scale
+    floor_std = float(np.sqrt(vertical @ fit.covariance[3:6, 3:6] @ vertical)) / fit.scale if is_level else None
     if gravity is not None:
         base, floor_std = base + (gravity.floor - base @ gravity.up) * gravity.up, gravity.floor_std
-    on_floor = gravity is not None or is_level
     return WorldRecord(
         frame=WorldFrame.UPRIGHT,
         up=axis,
         transform=frame.tolist(),
         vertical=(vertical @ fit.rotation).tolist(),
         vertical_std_deg=float(np.degrees(np.sqrt(tilt))),
-        floor=float(base @ fit.rotation.T @ vertical) if on_floor else None,
-        floor_std=floor_std if on_floor else None,
+        floor=None if floor_std is None else float(base @ fit.rotation.T @ vertical),
+        floor_std=floor_std,
         num_poses=0 if gravity is None else gravity.num_poses,
-        num_points=len(marks) if line else len(names),
+        num_points=len(marks) if is_line else len(names),
         num_coordinates=len(names),
         coordinates_rms=float(np.sqrt((misfits**2).mean())),
         metres_per_unit=fit.scale,
         metres_std=None if is_metric else float(fit.covariance[6, 6] ** 0.5),
     )
+
+
+def _check_fit(label: str, fit: "_Similarity", names: Sequence[str], extent: float, *, has_gravity: bool) -> None:
+    """Refuse coordinates that do not fit the marks, or gravity, their last point, or leave the axes uncertain."""
+    misfits = np.linalg.norm(fit.residuals, axis=1)
+    worst = int(misfits[: len(names)].argmax())
+    if misfits[worst] > _MAX_MISFIT * extent and fit.sigmas[worst] > MAX_SIGMA:
+        raise InputError(
+            f"{label}: its coordinates do not fit the marks, {names[worst]} by {misfits[worst]:.3g} m "
+            f"({misfits[worst] / extent:.0%} of the extent of the points)",
+            f"correct its coordinates or pixels; {COORDINATES_HINT}",
+        )
+    if has_gravity and fit.sigmas[-1] > _MAX_SLOPE:
+        slope = np.degrees(np.arctan(misfits[-1] / extent))
+        raise InputError(
+            f"{label}: its points, on a level line by their coordinates, slope by {slope:.0f} degrees in pictures",
+            f"correct the heights or pixels; {COORDINATES_HINT}",
+        )
+    std_deg = float(np.degrees(np.sqrt(np.trace(fit.covariance[:3, :3]))))
+    if std_deg > MAX_STD_DEG:
+        raise InputError(
+            f"the coordinates of {label} leave the axes uncertain by {std_deg:.0f} degrees: the points are "
+            "close together or nearly on a line",
+            "mark points that are farther apart, in all directions",
+        )
 
 
 def _layout(label: str, places: Float[Array, "N 3"], up: UpAxis) -> tuple[bool, UpAxis, bool]:

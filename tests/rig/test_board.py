@@ -408,6 +408,13 @@ def test_the_world_stands_on_a_board_on_the_floor(up, axis, turn) -> None:
     centers = -np.einsum("vji,vj->vi", world[:, :3, :3], world[:, :3, 3])
     assert (centers[:, axis] > 0.5).all()
     assert np.delete(centers.mean(0), axis) == pytest.approx([0, 0], abs=1e-9)
+    shift = np.array([10.0, 20.0, 30.0])
+    places = (corners[0] - world[0, :3, 3]) @ world[0, :3, :3] + shift
+    surveyed = replace(points, coordinates={name: tuple(places[int(name)]) for name in marks})
+    moved = calibrate_views("abc", [SIZE] * 3, replace(evidence, floor=surveyed), given=KNOWN, up=up).calibration
+    for camera, center in zip(moved.cameras, centers, strict=True):
+        pose = camera.world_to_camera.numpy()
+        assert -pose[:3, :3].T @ pose[:3, 3] == pytest.approx(center + shift, abs=0.01)
     assert 0 < found.record.world.vertical_std_deg < 1
     assert 0 < found.record.world.floor_std < 0.01
     assert "(the board on the floor, +-" in found.record.world.text
