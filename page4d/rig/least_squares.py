@@ -35,17 +35,17 @@ class LeastSquares(ABC, Generic[StateT]):
     columns: Int[_Indices, "V K"]
     free: Bool[NDArray[np.bool_], " F"]
 
-    @abstractmethod
     def residuals(self, state: StateT) -> Float[Array, "N 2"]:
         """Return the errors in sigmas."""
+        return self.linearized(state)[0]
 
     @abstractmethod
     def linearized(self, state: StateT) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 K"], Float[Array, "N 2 B"]]:
         """Return the errors, and their derivatives by the parameters of the view and of the block."""
 
-    @abstractmethod
-    def prior(self, state: StateT) -> tuple[Float[Array, " R"], Float[Array, "R F"]]:
-        """Return errors of parameters from their expected values in sigmas, and the derivatives."""
+    def prior(self, state: StateT) -> tuple[Float[Array, " R"], Float[Array, "R F"]]:  # noqa: ARG002
+        """Return errors of parameters from their expected values in sigmas, if there are any, and the derivatives."""
+        return np.zeros(0), np.zeros((0, len(self.free)))
 
     @abstractmethod
     def moved(self, state: StateT, change: Float[Array, " F"], blocks: Float[Array, "M B"]) -> StateT | None:

@@ -49,23 +49,16 @@ _OUTLIER = 4.5
 _ITERATIONS, _CONVERGED = 12, 1e-4
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trajectory:
-    """`world_to_rig` of T instants, the identity at the first, and the median error of points in focal lengths."""
-
-    world_to_rig: Float[Array, "T 4 4"]
-    error: float
-
-
-def follow_rig(pixels: PixelEvidence, rig: Float[Array, "V 4 4"]) -> Trajectory:
-    """Return the trajectory of a rig of calibrated cameras, of which `rig` are the poses in its frame.
+def moving_rig(pixels: PixelEvidence, notify: Notify) -> RigRegistration:
+    """Return the cameras of a rig that moves as one; the world is that of its calibration at the first instant.
 
     Raises:
         InputError: if views share too little texture at an instant, or with the next instant; or a frame cannot be
             decoded.
     """
     scene, lenses = pixels.scene, pixels.lenses
-    path = _Path(rig, lenses)
+    given = [(view.name, view.camera) for view in scene.views if view.camera is not None]
+    path = _Path(np.stack([camera.world_to_camera.double().numpy() for _, camera in given]), lenses)
     step = of_stage(pixels.progress, "registering: motion of the rig")
     for start in range(0, scene.num_times, _BLOCK):
         block = range(start, min(start + _BLOCK, scene.num_times))
@@ -79,7 +72,15 @@ def follow_rig(pixels: PixelEvidence, rig: Float[Array, "V 4 4"]) -> Trajectory:
                 f"{scene.view_names[view]} does not move with the rig: {share:.0%} of its points of texture fit",
                 "leave it out with ⟨views⟩, or correct the calibration or its clock",
             )
-    return Trajectory(world_to_rig=np.stack(path.poses), error=float(np.median(path.errors or [0.0])))
+    world_to_rig, error = torch.from_numpy(np.stack(path.poses)), float(np.median(path.errors or [0.0]))
+    cameras = [replace(camera, world_to_camera=camera.world_to_camera.double() @ world_to_rig) for _, camera in given]
+    records = [
+        placed_record(name, lens, residual_px=error * lens.focal).model_copy(update={"source": "calibration"})
+        for (name, _), lens in zip(given, lenses, strict=True)
+    ]
+    notify(Notice(f"the rig moves as one, from texture of {counted(scene.num_times, 'instant')}", Level.INFO))
+    record = RegistrationRecord(asked=pixels.settings.register, cameras=records, num_instants=scene.num_times)
+    return RigRegistration(record=record, cameras=[*cameras])
 
 
 def _strongest(texture: InstantTexture) -> InstantTexture:
@@ -277,12 +278,8 @@ class _Problem(LeastSquares[_State]):
         self.columns = np.arange(6 * num).reshape(-1, 1, 6).repeat(len(rig), axis=1).reshape(-1, 6)
         self.free = np.arange(6 * num) >= 6 * num_fixed
 
-    def residuals(self, state: _State) -> Float[Array, "N 2"]:
-        """Return reprojection errors in sigmas."""
-        return self.linearized(state)[0]
-
     def linearized(self, state: _State) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 6"], Float[Array, "N 2 3"]]:
-        """Return these, and their derivatives by the motion of the rig and by the point."""
+        """Return reprojection errors in sigmas, and their derivatives by the motion of the rig and by the point."""
         in_rig = in_camera(state.poses[self.instant], state.points[self.block])
         local = np.einsum("nij,nj->ni", self.turn, in_rig) + self.shift
         front = local[:, 2] > 0
@@ -292,28 +289,6 @@ class _Problem(LeastSquares[_State]):
         by_rig = self.matrix[:, :, :2] @ by_local(local) @ self.turn * (front[:, None] / self.sigma_px)[..., None]
         return error, by_rig @ by_motion(in_rig), by_rig @ state.poses[self.instant, :3, :3]
 
-    def prior(self, state: _State) -> tuple[Float[Array, " R"], Float[Array, "R F"]]:  # noqa: ARG002
-        """Return none."""
-        return np.zeros(0), np.zeros((0, len(self.free)))
-
     def moved(self, state: _State, change: Float[Array, " F"], blocks: Float[Array, "P 3"]) -> _State:
         """Return the state after a step."""
         return _State(motions(change.reshape(-1, 6)) @ state.poses, state.points + blocks)
-
-
-def moving_rig(pixels: PixelEvidence, notify: Notify) -> RigRegistration:
-    """Return the cameras of a rig that moves as one; the world is that of its calibration at the first instant."""
-    given = [(view.name, view.camera) for view in pixels.scene.views if view.camera is not None]
-    found = follow_rig(pixels, np.stack([camera.world_to_camera.double().numpy() for _, camera in given]))
-    cameras = [
-        replace(camera, world_to_camera=camera.world_to_camera.double() @ torch.from_numpy(found.world_to_rig))
-        for _, camera in given
-    ]
-    records = [
-        placed_record(name, lens, residual_px=found.error * lens.focal).model_copy(update={"source": "calibration"})
-        for (name, _), lens in zip(given, pixels.lenses, strict=True)
-    ]
-    text = f"the rig moves as one, from texture of {counted(len(found.world_to_rig), 'instant')}"
-    notify(Notice(text, Level.INFO))
-    record = RegistrationRecord(asked=pixels.settings.register, cameras=records, num_instants=len(found.world_to_rig))
-    return RigRegistration(record=record, cameras=[*cameras])
