@@ -81,7 +81,7 @@ def draw_people(scene: Scene, width: int) -> list[Image.Image]:
         height = round(width * frame.shape[0] / frame.shape[1])
         picture = tile(frame, width, height)
         pen = ImageDraw.Draw(picture)
-        for tracklet in found.tracklets:
+        for tracklet in found:
             for at in np.flatnonzero(tracklet.instants == middle):
                 joints = tracklet.joints[at] * width / frame.shape[1]
                 for a, b in (ends for chain in LIMBS for ends in pairwise(chain)):

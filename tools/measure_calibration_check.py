@@ -78,7 +78,7 @@ def main() -> None:
     options = parser.parse_args()
     scene = open_scene(options.scene, calibration=options.calibration, calibration_resize=options.resize)
     pixels = PixelEvidence(scene, replace(RegisterSettings(), seed=options.seed))
-    people: tuple[ViewPeople, ...] = (ViewPeople(tracklets=()),) * scene.num_views
+    people: tuple[ViewPeople, ...] = ((),) * scene.num_views
     if is_fetched() and len(pixels.instants) >= MIN_COMMON:
         people = pixels.people
         print("clocks", check_clocks(scene.view_names, people, pixels.lenses, scene.times, pixels.instants))

@@ -113,9 +113,8 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
     evidence = evidence if len(known) == evidence.scene.num_views else evidence.of_views(known)
     scene, instants, cameras = evidence.scene, evidence.instants, calibrated_cameras(evidence)
     begin = time.perf_counter()
-    people, has_people = (ViewPeople(tracklets=()),) * scene.num_views, is_fetched() and len(instants) >= MIN_COMMON
-    if has_people:
-        people = evidence.people
+    has_people = is_fetched() and len(instants) >= MIN_COMMON
+    people: tuple[ViewPeople, ...] = evidence.people if has_people else ((),) * scene.num_views
     detected = time.perf_counter()
     textures = [TextureSource(evidence, kind, is_quick=True) for kind in texture_kinds()]
     progress = of_stage(evidence.progress, "checking: cameras")

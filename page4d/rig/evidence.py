@@ -169,8 +169,7 @@ class PixelEvidence:
         """
         found = detect_people(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: people"))
         unseen = {place for place, sample in enumerate(self.samples) if sample.obstacle or sample.is_frozen}
-        nobody = ViewPeople(tracklets=())
-        return tuple(nobody if place in unseen else people for place, people in enumerate(found))
+        return tuple(() if place in unseen else people for place, people in enumerate(found))
 
 
 MIN_ALIKE = 10

@@ -247,7 +247,7 @@ def _windows(
     people = detect_people(scene, instants, lenses, of_stage(progress, "synchronizing: search for people"))
     shown = np.zeros((scene.num_views, len(instants)))
     for view, one in enumerate(people):
-        for tracklet in one.tracklets:
+        for tracklet in one:
             shown[view, tracklet.instants] = 1
     best = np.argsort(-shown.sum(0).reshape(places, _LOOK).sum(1), kind="stable")[:number]
     return [tuple(samples[int(starts[one]) : int(starts[one]) + length]) for one in np.sort(best)]

@@ -29,7 +29,7 @@ from page4d.rig.clocks import (
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.people.pairs import pair_people
 from page4d.rig.people.pose import PeoplePose, quick_people_pose
-from page4d.rig.records import Array, Lens, Progress, ViewPeople, no_progress
+from page4d.rig.records import Array, Lens, Progress, Tracklet, ViewPeople, no_progress
 
 MAX_OFFSET = 44
 """Largest offset that is searched, in sampled instants."""
@@ -123,7 +123,7 @@ class PairCurve:
 
     def beyond(self, best: int) -> Iterator[int]:
         """Return coarse offsets beyond the search with enough common instants, or where the motion repeats itself."""
-        last = max((int(one.instants[-1]) for people in self._people for one in people.tracklets), default=0)
+        last = max((int(one.instants[-1]) for people in self._people for one in people), default=0)
         for sign in (-1, 1):
             has_enough = True
             for number in range(self.max_offset // self.step + 1, (last - MIN_COMMON) // self.step):
@@ -200,7 +200,7 @@ def _change(people: ViewPeople, lens: Lens, lag: int) -> float:
     Noise, which second differences show, is subtracted. It is 1 where nothing moves.
     """
     changed = moved = noise = 0.0
-    for one in people.tracklets:
+    for one in people:
         _, here, there = np.intersect1d(one.instants, one.instants - lag, return_indices=True)
         if len(here) < MIN_COMMON:
             continue
@@ -325,19 +325,15 @@ def _disagreement(
 def _within(people: ViewPeople, low: float, high: float) -> ViewPeople:
     """Return people from one instant to another one."""
     tracklets = []
-    for one in people.tracklets:
-        chosen = (one.instants >= low) & (one.instants <= high)
-        parts = {name: getattr(one, name)[chosen] for name in ("instants", "joints", "visibility")}
-        tracklets.append(replace(one, **parts))
-    return ViewPeople(tracklets=tuple(tracklets))
+    for one in people:
+        at = (one.instants >= low) & (one.instants <= high)
+        tracklets.append(Tracklet(instants=one.instants[at], joints=one.joints[at], visibility=one.visibility[at]))
+    return tuple(tracklets)
 
 
 def renumbered(people: Sequence[ViewPeople], numbers: NDArray[np.int64]) -> tuple[ViewPeople, ...]:
     """Return people at other numbers of their sampled instants."""
-    return tuple(
-        ViewPeople(tracklets=tuple(replace(one, instants=numbers[one.instants]) for one in view.tracklets))
-        for view in people
-    )
+    return tuple(tuple(replace(one, instants=numbers[one.instants]) for one in view) for view in people)
 
 
 def estimate_clocks(

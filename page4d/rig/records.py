@@ -141,11 +141,8 @@ class Tracklet:
     visibility: Float[Array, "n J"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewPeople:
-    """People of one view."""
-
-    tracklets: tuple[Tracklet, ...]
+ViewPeople = tuple[Tracklet, ...]
+"""People of one view."""
 
 
 class Evidence(StrEnum):

@@ -611,7 +611,7 @@ def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[Arra
     """Return, per pair of views, the number of people at common instants."""
     counts = np.zeros((len(people), num_instants))
     for view, found in enumerate(people):
-        for tracklet in found.tracklets:
+        for tracklet in found:
             counts[view, tracklet.instants] += 1
     return np.asarray(np.minimum(counts[:, None], counts[None]).sum(-1))
 

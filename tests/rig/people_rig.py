@@ -87,7 +87,7 @@ def film_people(filming: Filming) -> PeopleRig:
         tracklets: list[Tracklet] = []
         for walker in (*walkers, *strangers):
             tracklets += _filmed(walker.joints(times - delays[view]), cameras[view], lenses[view], filming, rng)
-        views.append(ViewPeople(tracklets=tuple(tracklets[index] for index in rng.permutation(len(tracklets)))))
+        views.append(tuple(tracklets[index] for index in rng.permutation(len(tracklets))))
     return PeopleRig(
         people=tuple(views),
         lenses=lenses,
@@ -107,7 +107,7 @@ def lens(focal: float = FOCAL_PX, k1: float = 0.0) -> Lens:
 
 def with_instants(people: ViewPeople, instants: NDArray[np.int64]) -> ViewPeople:
     """Move the keypoints of instant t to `instants[t]`."""
-    return ViewPeople(tracklets=tuple(_moved(tracklet, instants[tracklet.instants]) for tracklet in people.tracklets))
+    return tuple(_moved(tracklet, instants[tracklet.instants]) for tracklet in people)
 
 
 def _moved(tracklet: Tracklet, instants: NDArray[np.int64]) -> Tracklet:

@@ -32,7 +32,7 @@ WORLD = film_people(
 )
 
 
-NOBODY = ViewPeople(tracklets=())
+NOBODY = ()
 
 
 def assembled(

@@ -45,7 +45,7 @@ def checked(
     return check_calibration(NAMES, cameras, people)
 
 
-NOBODY = (ViewPeople(tracklets=()),) * 4
+NOBODY = ((),) * 4
 
 
 @dataclass

@@ -19,7 +19,6 @@ from page4d.rig.people_clocks import (
     refine_clocks,
     renumbered,
 )
-from page4d.rig.records import ViewPeople
 from tests.rig.walkers import FRAME_S, Walk, observe, ring
 
 
@@ -74,7 +73,7 @@ def test_views_without_people_are_named() -> None:
     rng = np.random.default_rng(4)
     lenses = [camera.lens for camera in ring(2, rng)]
     with pytest.raises(InputError, match="clock of cam02"):
-        estimate_clocks(("cam01", "cam02"), (ViewPeople(tracklets=()),) * 2, lenses)
+        estimate_clocks(("cam01", "cam02"), ((),) * 2, lenses)
 
 
 @pytest.mark.parametrize(("delay", "number"), [(0.0, 0), pytest.param(-7.0, 1, marks=pytest.mark.slow)])
@@ -113,7 +112,7 @@ def test_a_clock_is_accused_beyond_the_uncertainty_of_its_offset_only(
     monkeypatch.setattr(clocks, "pair_offset", searched)
     monkeypatch.setattr(PairCurve, "score", lambda curve, _: 0.1 if curve.views == (0, 1) else 0.9)
     lenses = [camera.lens for camera in ring(3, np.random.default_rng(0))]
-    people = (ViewPeople(tracklets=()),) * 3
+    people = ((),) * 3
     times = np.arange(120) * FRAME_S
     texts = check_clocks(("a", "b", "c"), people, lenses, times, range(120), are_stamped=are_stamped)
     assert len(texts) == is_accused
@@ -139,11 +138,9 @@ def test_offsets_in_windows_give_a_rate() -> None:
         delays = tuple(FRAME_S * (start - view * (2.3 + drift * start)) for view in range(2))
         people.append(observe(cameras, [walk], rng, num_instants=50, step_s=FRAME_S, delays=delays))
     views = [
-        ViewPeople(
-            tracklets=tuple(
-                renumbered([window[view]], np.arange(50) + start)[0].tracklets[0]
-                for window, start in zip(people, starts, strict=True)
-            )
+        tuple(
+            renumbered([window[view]], np.arange(50) + start)[0][0]
+            for window, start in zip(people, starts, strict=True)
         )
         for view in range(2)
     ]

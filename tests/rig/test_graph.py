@@ -34,7 +34,7 @@ def rig(**changes: object) -> PeopleRig:
 
 
 def matches(world: PeopleRig, first: int, second: int) -> PointMatches:
-    here, there = world.people[first].tracklets[0], world.people[second].tracklets[0]
+    here, there = world.people[first][0], world.people[second][0]
     count = NUM_JOINTS * len(here.instants)
     ids = (here.instants[:, None] * NUM_JOINTS + np.arange(NUM_JOINTS)).reshape(-1)
     return PointMatches(

@@ -73,12 +73,12 @@ def test_offsets_of_longer_captures_are_searched_coarsely_and_refined_in_windows
                 (camera,), [walk], rng, num_instants=240, step_s=step, delays=(start + (frames[0] / FPS),)
             )
             rows = np.round((frames - frames[0]) / FPS / step).astype(int)
-            (one,) = whole.tracklets
+            (one,) = whole
             numbers = {int(row): place for place, row in enumerate(rows)}
             kept = np.array([int(row) in numbers for row in one.instants])
             fields = {name: getattr(one, name)[kept] for name in ("joints", "visibility")}
             places = np.array([numbers[int(row)] for row in one.instants[kept]])
-            views.append(ViewPeople(tracklets=(replace(one, instants=places, **fields),)))
+            views.append((replace(one, instants=places, **fields),))
         return tuple(views)
 
     monkeypatch.setattr(people_clocks, "is_fetched", lambda: True)
@@ -92,7 +92,7 @@ def test_offsets_of_longer_captures_are_searched_coarsely_and_refined_in_windows
 def test_without_people_or_model_there_is_one_error(
     videos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(people_clocks, "detect_people", lambda *_: (ViewPeople(tracklets=()),) * 2)
+    monkeypatch.setattr(people_clocks, "detect_people", lambda *_: ((),) * 2)
     with pytest.raises(InputError, match="do not determine the clock of cam02"):
         page4d.open_scene(videos, sync="people")
     monkeypatch.setattr(people_clocks, "is_fetched", lambda: False)
@@ -121,10 +121,10 @@ def test_of_a_long_capture_the_instants_with_people_are_searched(
         seen = np.flatnonzero(np.asarray(instants) > 30)
         kept = [
             type(one)(instants=one.instants[rows], joints=one.joints[rows], visibility=one.visibility[rows])
-            for one in view.tracklets
+            for one in view
             for rows in [np.isin(one.instants, seen[:4])]
         ]
-        return ViewPeople(tracklets=tuple(kept)), other
+        return tuple(kept), other
 
     monkeypatch.setattr(people_clocks, "detect_people", late)
     lenses = people_clocks.lenses_of(scene)

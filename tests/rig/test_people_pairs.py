@@ -14,7 +14,7 @@ from tests.rig.people_rig import SWAPPED_SIDES, Filming, PeopleRig, film_people,
 EXACT = Filming(angles_deg=(0.0, 65.0, 174.0), num_instants=40, seed=1)
 REAL = replace(EXACT, noise_px=2.0, bias_px=5.0)
 CROWD = replace(REAL, num_instants=50, num_people=2, missed=0.1, occluded=0.1, breaks=1, num_false=1)
-NOBODY = ViewPeople(tracklets=())
+NOBODY = ()
 
 
 @cache
@@ -105,14 +105,8 @@ def test_few_instants_and_no_people_are_refused_with_figures() -> None:
 
 def test_keypoints_without_depth_or_extent_are_refused() -> None:
     rig = filmed(EXACT)
-    flat = [
-        ViewPeople(tracklets=tuple(replace(t, joints=np.full_like(t.joints, 500.0)) for t in view.tracklets))
-        for view in rig.people
-    ]
-    unseen = [
-        ViewPeople(tracklets=tuple(replace(t, visibility=np.zeros_like(t.visibility)) for t in view.tracklets))
-        for view in rig.people
-    ]
+    flat = [tuple(replace(t, joints=np.full_like(t.joints, 500.0)) for t in view) for view in rig.people]
+    unseen = [tuple(replace(t, visibility=np.zeros_like(t.visibility)) for t in view) for view in rig.people]
     for people in (flat, unseen):
         assert not registered(replace(rig, people=tuple(people)), 0, 1).is_accepted
 
@@ -150,7 +144,7 @@ def test_matches_identify_joints_of_people_and_agree_with_the_pose() -> None:
         assert len(np.unique(ids)) == len(ids), "one match for every point"
         for row in range(0, len(ids), 97):
             joint, instant, number = ids[row] % 33, ids[row] // 33 % 40, ids[row] // 33 // 40
-            tracklet = people.tracklets[number]
+            tracklet = people[number]
             expected = tracklet.joints[np.searchsorted(tracklet.instants, instant), joint]
             np.testing.assert_allclose(points[row], expected, atol=1e-6)
 
@@ -180,9 +174,9 @@ def test_errors_beyond_the_tolerance_do_not_support_a_pose() -> None:
 def test_tracklets_with_confused_sides_are_used_with_exchanged_joints() -> None:
     """One of two tracklets has left and right exchanged; matches pair the joints that are one point in space."""
     rig = filmed(replace(REAL, breaks=1))
-    tracklets = sorted(rig.people[1].tracklets, key=lambda tracklet: len(tracklet.instants))
-    confused = exchange_sides(ViewPeople(tracklets=tuple(tracklets[:1]))).tracklets
-    pair = registered(rig, 0, 1, ViewPeople(tracklets=(*confused, *tracklets[1:])))
+    tracklets = sorted(rig.people[1], key=lambda tracklet: len(tracklet.instants))
+    confused = exchange_sides(tuple(tracklets[:1]))
+    pair = registered(rig, 0, 1, (*confused, *tracklets[1:]))
     assert pair.is_accepted, pair.reason
     assert errors_deg(rig, pair)[0] < 4
     matches = pair.matches

@@ -9,7 +9,7 @@ import pytest
 from page4d.choices import Registration
 from page4d.rig import evidence, register
 from page4d.rig import register as assemble
-from page4d.rig.records import Evidence, Lens, PairPose, PointMatches, ViewPeople
+from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
 from page4d.rig.register import Assembly
 from page4d.rig.texture import ViewTexture
 from tests.rig.people_rig import Filming, PeopleRig, evidence_of, film_people
@@ -42,7 +42,7 @@ def test_texture_is_extracted_once_and_not_where_people_suffice_for_unknown_lens
     is_known: bool, num_with_people: int, num_placed: int, num_calls: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unknown = tuple(Lens(intrinsics=lens.intrinsics, image_size=lens.image_size) for lens in RIG.lenses)
-    nobody = ViewPeople(tracklets=())
+    nobody = ()
     people = (*RIG.people[:num_with_people], *[nobody] * (3 - num_with_people))
     found, calls = with_texture(RIG if is_known else replace(RIG, lenses=unknown), people, monkeypatch)
     assert found.num_placed == num_placed
@@ -93,7 +93,7 @@ def matches(rig: PeopleRig, indices: tuple[int, int]) -> PointMatches:
     ids = []
     for instant in range(0, rig.num_instants, 3):
         for part, view in zip(parts, indices, strict=True):
-            part.append(rig.people[view].tracklets[0].joints[instant])
+            part.append(rig.people[view][0].joints[instant])
         ids.append(instant * 33 + np.arange(33))
     first, second = (np.concatenate(part) for part in parts)
     one = np.concatenate(ids)

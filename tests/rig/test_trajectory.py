@@ -45,7 +45,7 @@ def film(
     overlap: bool = True,
     step_deg: float = 3.0,
 ) -> np.ndarray:
-    """Return `world_to_rig` [T, 4, 4] of a rig that films points, some of which move; the view `apart` has a motion of its own."""
+    """Return `world_to_rig` of a rig that films points, some of which move; the view `apart` moves on its own."""
     noise = np.random.default_rng(0)
     points = noise.uniform([-5, -2, 2], [7, 2, 7], (NUM_POINTS, 3))
     speed = noise.normal(scale=0.05, size=(NUM_POINTS, 3)) * (noise.random((NUM_POINTS, 1)) < moving)

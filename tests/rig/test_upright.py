@@ -40,7 +40,7 @@ def seen(rig: PeopleRig, change: Callable[[Array], Array]) -> list[ViewPeople]:
             tracklets.append(
                 Tracklet(instants=np.arange(len(walker)), joints=np.nan_to_num(pixels), visibility=visibility)
             )
-        views.append(ViewPeople(tracklets=tuple(tracklets)))
+        views.append(tuple(tracklets))
     return views
 
 

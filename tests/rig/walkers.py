@@ -91,5 +91,5 @@ def observe(
             visibility = rng.uniform(0.4, 1.0, size=(num_instants, NUM_JOINTS))
             seen = np.flatnonzero(rng.uniform(size=num_instants) > 0.05)
             tracklets.append(Tracklet(instants=seen, joints=pixels[seen], visibility=visibility[seen]))
-        views.append(ViewPeople(tracklets=tuple(tracklets)))
+        views.append(tuple(tracklets))
     return tuple(views)

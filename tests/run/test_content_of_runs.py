@@ -17,7 +17,6 @@ from page4d.output.reader import open_output
 from page4d.output.record import RunRecord
 from page4d.rig import evidence
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.records import ViewPeople
 from page4d.rig.samples import with_notices_on_content
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.image_file import Image
@@ -131,8 +130,8 @@ def test_an_inspection_names_pictures_without_content(monkeypatch: pytest.Monkey
 def test_people_of_black_and_frozen_views_are_no_evidence(
     change: Callable[[Image, Image], Image], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = (ViewPeople(tracklets=(Mock(),)),) * 3
+    found = ((Mock(),),) * 3
     monkeypatch.setattr(evidence, "detect_people", lambda *_: found)
     pixels = PixelEvidence(changed(lambda render, index: change(render(index), render(0))))
-    assert [len(people.tracklets) for people in pixels.people] == [1, 0, 1]
-    assert [len(people.tracklets) for people in PixelEvidence(CAPTURE.scene()).people] == [1, 1, 1]
+    assert [len(people) for people in pixels.people] == [1, 0, 1]
+    assert [len(people) for people in PixelEvidence(CAPTURE.scene()).people] == [1, 1, 1]

@@ -15,7 +15,6 @@ from page4d.rig import calibration_check as scene_check
 from page4d.rig import evidence
 from page4d.rig.camera_motion import ViewMotion
 from page4d.rig.evidence import PixelEvidence
-from page4d.rig.records import ViewPeople
 from page4d.run import registration as people_check
 from page4d.run.reconstruct import reconstruct
 from page4d.run.summary import calibration_notice
@@ -118,7 +117,7 @@ def test_motion_and_equal_cameras_are_named_without_the_pose_model(
 def test_the_check_records_the_pose_model_and_its_instants(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scene_check, "is_fetched", lambda: True)
     monkeypatch.setattr(scene_check, "model_sha256", lambda: "0" * 64)
-    nobody = (ViewPeople(tracklets=()),) * CAPTURE.num_views
+    nobody = ((),) * CAPTURE.num_views
     monkeypatch.setattr(evidence, "detect_people", lambda *_: nobody)
     record = CHECK_SCENE(PixelEvidence(replace(CAPTURE, num_times=16).scene()))
     assert (record.pose_model, record.num_instants) == ("0" * 64, 16)

@@ -438,7 +438,7 @@ def detect_people(
     steps = np.diff(scene.times[list(instants)])
     breaks = (np.flatnonzero(steps > _BREAK * np.median(steps)) + 1).tolist() if len(steps) else []
     return tuple(
-        ViewPeople(tracklets=tuple(undistorted_tracklet(tracklet, lens) for tracklet in join_poses(poses, breaks)))
+        tuple(undistorted_tracklet(tracklet, lens) for tracklet in join_poses(poses, breaks))
         for poses, lens in zip(found, lenses, strict=True)
     )
 
@@ -492,7 +492,7 @@ def ideal_people(people: ViewPeople, lens: Lens) -> ViewPeople:
     """Return people in undistorted pixels who were found before the distortion of an unknown lens was."""
     if not lens.estimated_k1:
         return people
-    return ViewPeople(tracklets=tuple(undistorted_tracklet(tracklet, lens) for tracklet in people.tracklets))
+    return tuple(undistorted_tracklet(tracklet, lens) for tracklet in people)
 
 
 def undistorted_tracklet(tracklet: Tracklet, lens: Lens) -> Tracklet:

@@ -153,7 +153,7 @@ def pair_people(
     instant i + shift of the second one; `instants` are those of the first.
     """
     both = [
-        [replace(tracklet, joints=normalized_points(tracklet.joints, lens)) for tracklet in people.tracklets]
+        [replace(tracklet, joints=normalized_points(tracklet.joints, lens)) for tracklet in people]
         for people, lens in zip((first, second), lenses, strict=True)
     ]
     if order is not None:
@@ -218,9 +218,9 @@ def exchange_sides(people: ViewPeople) -> ViewPeople:
             joints=tracklet.joints[:, EXCHANGED_JOINTS],
             visibility=tracklet.visibility[:, EXCHANGED_JOINTS],
         )
-        for tracklet in people.tracklets
+        for tracklet in people
     )
-    return ViewPeople(tracklets=tuple(tracklets))
+    return tuple(tracklets)
 
 
 def rows_of_tracklets(people: PersonPairs) -> list[NDArray[np.intp]]:
