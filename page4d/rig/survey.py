@@ -77,16 +77,17 @@ def floor_world(
     extent = float(np.linalg.norm(targets, axis=1).max())
     is_line, axis, is_level = _layout(points.label, targets, up)
     vertical = np.array(axis.vector)
-    gravity = None
+    gravity: Vertical | None = None
     if is_line:
         # A rotation about the line is left, which the plane of all points determines, or the people.
-        gravity = floor_of_points(points, cameras) if len(marks) > len(names) else other_vertical()
-        if isinstance(gravity, str):
+        found = floor_of_points(points, cameras) if len(marks) > len(names) else other_vertical()
+        if isinstance(found, str):
             raise InputError(
                 f"{points.label}: {len(names)} points with coordinates, on a line, do not determine which way is up"
-                f"{gravity and f', nor do people: {gravity}'}",
+                f"{found and f', nor do people: {found}'}",
                 "mark a third point of the floor in two views, with or without coordinates",
             )
+        gravity = found
         size = float(np.linalg.norm(places - base, axis=1).max())
         along = np.outer(gravity.up, gravity.up)
         spread = np.radians(gravity.std_deg) ** 2 * (np.eye(3) - along) + 100 * along
