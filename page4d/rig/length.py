@@ -67,10 +67,9 @@ def known_length(scene: Scene, text: str | None) -> KnownLength | None:
     if pair is None:
         return KnownHeight(metres=metres)
     known = KnownDistance(first=pair[0], second=pair[1], metres=metres)
-    cameras = [view.camera for view in scene.views if view.name in pair]
-    if scene.scale is not Scale.METRIC or None in cameras:
-        return known
     found = _calibrated_distance(scene, known)
+    if scene.scale is not Scale.METRIC or found is None:
+        return known
     if abs(found - metres) > TOLERANCE * metres:
         raise UsageError(
             f"⟨scale_from⟩: {known.first} and {known.second} are {metres:.4g} m apart, "
@@ -104,13 +103,13 @@ def _pair(text: str, names: tuple[str, ...]) -> tuple[str, str]:
     return pairs[0]
 
 
-def _calibrated_distance(scene: Scene, known: KnownDistance) -> float:
-    """Return the distance in the calibration's unit: the median over time for moving cameras."""
-    by_name = {view.name: view.camera for view in scene.views}
-    first, second = by_name[known.first], by_name[known.second]
-    assert first is not None
-    assert second is not None
-    apart = camera_centers(first.world_to_camera) - camera_centers(second.world_to_camera)
+def _calibrated_distance(scene: Scene, known: KnownDistance) -> float | None:
+    """Return the distance in the calibration's unit, if it has both: the median over time for moving cameras."""
+    cameras = [view.camera for view in scene.views if view.name in (known.first, known.second)]
+    centers = [camera_centers(camera.world_to_camera) for camera in cameras if camera is not None]
+    if len(centers) < 2:
+        return None
+    apart = centers[0] - centers[1]
     return float(apart.norm(dim=-1).reshape(-1).quantile(0.5))
 
 
@@ -126,10 +125,9 @@ def metric_scene(scene: Scene, known: KnownDistance) -> Scene:
     Raises:
         UsageError: if the two calibrated cameras coincide.
     """
-    cameras = [view.camera for view in scene.views if view.name in (known.first, known.second)]
-    if scene.scale is Scale.METRIC or None in cameras:
-        return scene
     found = _calibrated_distance(scene, known)
+    if scene.scale is Scale.METRIC or found is None:
+        return scene
     if found == 0:
         raise UsageError(f"{known.first} and {known.second} coincide in {scene.calibration}", _FORM)
     return scene_in_metres(scene, known.metres / found)

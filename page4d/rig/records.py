@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -229,27 +229,11 @@ def extent_of(centers: Float[Array, "N 3"]) -> float:
     return extent if extent > 1e-9 * (1 + float(np.abs(centers).max())) else 0.0
 
 
-def placed_record(
-    name: str,
-    lens: Lens,
-    reason: str = "",
-    *,
-    residual_px: float | None = None,
-    focal_std: float | None = None,
-    epipolar_px: float | None = None,
-) -> PlacedRecord:
-    """Record the camera of a view, placed unless there is a reason; the result has the evidence's if it is."""
-    return PlacedRecord(
-        view=name,
-        placed=not reason,
-        source="network" if reason else "evidence",
-        focal=lens.focal,
-        focal_source=lens.focal_source.value,
-        focal_std=focal_std,
-        residual_px=residual_px,
-        epipolar_px=epipolar_px,
-        reason=reason,
-    )
+def placed_record(name: str, lens: Lens, reason: str = "", **fields: Any) -> PlacedRecord:
+    """Record the camera of a view, from evidence by default, placed unless there is a reason; `fields` are others."""
+    focal: dict[str, Any] = {"focal": lens.focal, "focal_source": lens.focal_source.value}
+    fields = {"source": "network" if reason else "evidence"} | focal | fields
+    return PlacedRecord(view=name, placed=not reason, reason=reason, **fields)
 
 
 def exp_rotation(vector: Float[Array, "*batch 3"]) -> Float[Array, "*batch 3 3"]:

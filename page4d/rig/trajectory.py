@@ -75,7 +75,7 @@ def moving_rig(pixels: PixelEvidence, notify: Notify) -> RigRegistration:
     world_to_rig, error = torch.from_numpy(np.stack(path.poses)), float(np.median(path.errors or [0.0]))
     cameras = [replace(camera, world_to_camera=camera.world_to_camera.double() @ world_to_rig) for _, camera in given]
     records = [
-        placed_record(name, lens, residual_px=error * lens.focal).model_copy(update={"source": "calibration"})
+        placed_record(name, lens, source="calibration", residual_px=error * lens.focal)
         for (name, _), lens in zip(given, lenses, strict=True)
     ]
     notify(Notice(f"the rig moves as one, from texture of {counted(scene.num_times, 'instant')}", Level.INFO))

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Unpack
 
@@ -126,9 +127,9 @@ class BoardRecord(FileModel):
             for camera in self.cameras
             if camera.clock_s is not None
         ]
-        texts = [f"cameras of {len(left)} of {len(self.cameras)} views are not placed ({'; '.join(left)})"] * bool(
-            left
-        )
+        texts = []
+        if left:
+            texts.append(f"cameras of {len(left)} of {len(self.cameras)} views are not placed ({'; '.join(left)})")
         if late:
             texts.append(f"the pictures of the views are not of one time: {listed(late)}; give ⟨sync=FILE⟩")
         return tuple(Notice(text, Level.WARNING) for text in texts)
@@ -442,7 +443,8 @@ class _Calibrated:
         moves = np.array([view in part[1:] for view in range(len(self.names))])
         self.problem = BoardAdjustment(self.board, self.models, kept, free, moves, self.sizes)
         self.state = self.problem.fit(replace(placed, boards=np.concatenate(boards)))
-        self.errors = self.problem.errors(self.state)
+        self.residual = self.problem.errors_px(self.state)[0]
+        self.errors = np.linalg.norm(self.residual, axis=1)
         return part
 
     def _residual(self, view: int) -> float:
@@ -496,12 +498,11 @@ class _Calibrated:
             )
             for view, lens in lenses.items()
         )
-        clocks = self._clocks(part)
         record = BoardRecord(
             board=str(self.board),
             lens_model=self.models[0] if len(set(self.models)) == 1 else None,
             num_instants=self.evidence.num_instants,
-            cameras=[self._record(view, *clocks.get(view, (None, None))) for view in views],
+            cameras=[self._record(view) for view in views],
             world=standing,
         )
         return BoardCalibration(
@@ -560,11 +561,12 @@ class _Calibrated:
         pixels = pixels if self.given is None else _sheared(pixels, self.given[view], 1)
         return np.column_stack([pixels, self.errors[own]])
 
-    def _record(self, view: int, clock_s: float | None, clock_std_s: float | None) -> BoardCameraRecord:
+    def _record(self, view: int) -> BoardCameraRecord:
         found = [one for one in self.evidence.shared if one.view == view]
         others = {one.pose for one in self.evidence.shared if one.view != view}
         alone = [one for one in self.evidence.alone if one.view == view]
         used = bool((self.problem.view == view).any())
+        clock_s, clock_std_s = self._clock(view)
         return BoardCameraRecord(
             view=self.names[view],
             placed=view not in self.reasons,
@@ -588,27 +590,23 @@ class _Calibrated:
         low, high = np.percentile(np.degrees(np.arccos(np.clip(cosines, 0, 1))), [10, 90])
         return float(low), float(high)
 
-    def _clocks(self, part: Sequence[int]) -> dict[int, tuple[float, float]]:
-        """Return how much earlier than their time the frames of views were taken, and standard deviations in seconds.
+    def _clock(self, view: int) -> tuple[float, float] | tuple[None, None]:
+        """Return how much earlier than its time a frame was taken in seconds, and its deviation, if significant.
 
-        Per picture it is the error along the velocity of the board, over that velocity; their mean over the views is
-        0. Differences that are not significant are left out.
+        Per picture it is the error along the velocity of the board, over that velocity; the mean over the views is 0.
         """
-        (residual,) = self.problem.errors_px(self.state)
-        found: dict[int, list[float]] = {view: [] for view in part}
-        for index, one in enumerate(self.problem.sightings):
-            if one.velocity is not None and (speed := float((one.velocity**2).sum())) > 0:
-                rows = slice(*self.problem.starts[index : index + 2])
-                found[one.view].append(float((residual[rows] * one.velocity).sum() / speed))
-        clocks = {}
-        for view, values in found.items():
-            if len(values) >= 5:
-                median = float(np.median(values))
-                spread_s = MAD_TO_STD * float(np.median(np.abs(np.array(values) - median)))
-                deviation = 1.2533 * spread_s / len(values) ** 0.5
-                if abs(median) > max(_CLOCK_LEAST_S, _CLOCK_SIGNIFICANT * deviation):
-                    clocks[view] = median, deviation
-        return clocks
+        values = []
+        for one, (start, stop) in zip(self.problem.sightings, pairwise(self.problem.starts), strict=True):
+            if one.view == view and one.velocity is not None and one.velocity.any():
+                along = (self.residual[start:stop] * one.velocity).sum()
+                values.append(float(along) / float((one.velocity**2).sum()))
+        if len(values) < 5:
+            return None, None
+        median = float(np.median(values))
+        spread_s = MAD_TO_STD * float(np.median(np.abs(np.array(values) - median)))
+        deviation = 1.2533 * spread_s / len(values) ** 0.5
+        is_significant = abs(median) > max(_CLOCK_LEAST_S, _CLOCK_SIGNIFICANT * deviation)
+        return (median, deviation) if is_significant else (None, None)
 
 
 def _coefficients(lens: Lens) -> tuple[float, ...]:

@@ -190,17 +190,14 @@ def _with_left_views(
 ) -> RigRegistration:
     """Add the views that were left out to the registration of the static ones."""
     records = [
-        placed_record(name, lens, left.get(name, OTHERS_MOVE))
-        for name, lens in zip(pixels.scene.view_names, pixels.lenses, strict=True)
+        placed_record(view.name, lens, left.get(view.name, OTHERS_MOVE))
+        if view.camera is None
+        else placed_record(view.name, lens, source="calibration")
+        for view, lens in zip(pixels.scene.views, pixels.lenses, strict=True)
     ]
     cameras = [
         None if view.camera is None else camera_in_world(view.camera, found.world) for view in pixels.scene.views
     ]
-    for view, camera in enumerate(cameras):
-        if camera is not None:
-            records[view] = placed_record(records[view].view, pixels.lenses[view]).model_copy(
-                update={"source": "calibration"}
-            )
     for view, record, camera in zip(static, found.record.cameras, found.cameras, strict=True):
         records[view], cameras[view] = record, camera
     with_all = found.record.model_copy(update={"cameras": records})
