@@ -44,9 +44,9 @@ def converted(
     config, account = accounted(tensors, settings, mask)
     rows = account.targets()
     state = {name: tensors[row.source] for name, row in rows.items() if row.source is not None}
-    for name, adapt in account.adaptations.items():
-        companion = rows[name].companion
-        state[name] = adapt(state[name], *([] if companion is None else [tensors[companion]]))
+    for name, row in rows.items():
+        if row.adapt is not None:
+            state[name] = row.adapt(state[name], *([] if row.companion is None else [tensors[row.companion]]))
     return config, state
 
 

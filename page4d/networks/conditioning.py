@@ -6,10 +6,10 @@ network as one tensor.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from page4d.errors import ShapeError, UsageError
@@ -20,10 +20,6 @@ Memory = Mapping[str, Tensor]
 
 _OWNERS = {"known_intrinsics": "intrinsics", "known_poses": "world_to_camera", "known_depths": "depths"}
 """Masks of images, and the inputs that they select from."""
-
-
-class _Groups(Protocol):
-    def by_group(self, of_views: Sequence[Shaped[Tensor, "B T *_"]]) -> list[Shaped[Tensor, "B T W *_"]]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +47,7 @@ class Conditioning:
     known_poses: Bool[Tensor, "B T V"] | None = None
     known_depths: Bool[Tensor, "B T V"] | None = None
 
-    def by_group(self, groups: _Groups) -> "Conditioning":
+    def by_group(self, groups: "ViewGroups") -> "Conditioning":
         """Return the conditioning with depths as one tensor [B, T, W, H, W] per group of views of one size."""
         if self.depths is None:
             return self
@@ -60,25 +56,21 @@ class Conditioning:
 
     def as_one_instant(self) -> "Conditioning":
         """Return the conditioning of the same images as views of one instant; depths are those of groups."""
-        return replace(
-            self,
-            keypoints=_as_one_instant(self.keypoints),
-            times=None,
-            world_to_camera=_as_one_instant(self.world_to_camera),
-            intrinsics=_as_one_instant(self.intrinsics),
-            depths=None if self.depths is None else [part.flatten(1, 2).unsqueeze(1) for part in self.depths],
-            known_intrinsics=_as_one_instant(self.known_intrinsics),
-            known_poses=_as_one_instant(self.known_poses),
-            known_depths=_as_one_instant(self.known_depths),
-        )
+        whole = replace(self, times=None)
+        parts: dict[str, Any] = {
+            name: as_one_instant(value) for name, value in vars(whole).items() if isinstance(value, Tensor)
+        }
+        depths = None if self.depths is None else [as_one_instant(part) for part in self.depths]
+        return replace(whole, **parts, depths=depths)
 
 
 NO_CONDITIONING = Conditioning()
 """Images only."""
 
 
-def _as_one_instant(values: Shaped[Tensor, "B T V *rest"] | None) -> Shaped[Tensor, "B one S *rest"] | None:
-    return None if values is None else values.flatten(1, 2).unsqueeze(1)
+def as_one_instant(values: Shaped[Tensor, "B T V *rest"]) -> Shaped[Tensor, "B one S *rest"]:
+    """Return the values of all images as those of views of one instant."""
+    return values.flatten(1, 2).unsqueeze(1)
 
 
 def check_conditioning(conditioning: Conditioning, images: tuple[int, ...], grid: tuple[int, int] | None) -> None:
@@ -187,10 +179,6 @@ class SizeGroups(ViewGroups):
         kinds = tuple(dict.fromkeys(grids))
         members = (tuple(view for view, grid in enumerate(grids) if grid == kind) for kind in kinds)
         return SizeGroups(grids=kinds, members=tuple(members))
-
-    def grid_of_views(self, device: torch.device) -> Int[Tensor, "V 2"]:
-        """Return rows and columns of every view of the rig."""
-        return torch.tensor([self.grids[group] for group, _ in self.places], device=device)
 
     def as_one_instant(self, num_times: int) -> "SizeGroups":
         """Return the groups of the same images as views of one instant, ordered by time, then view."""

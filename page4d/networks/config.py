@@ -3,6 +3,7 @@
 A schedule names the axes of [B, T, V, N, C] tokens that attend to each other in each step of a layer.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -30,6 +31,7 @@ from page4d.networks.config_parts import (
     ReferenceView,
     SparseConfig,
     Streams,
+    check_heads,
 )
 from page4d.networks.encoders.build import ClassifierConfig, EncoderConfig
 from page4d.networks.encoders.dino import DinoV2Config
@@ -107,9 +109,7 @@ def merge(values: Shaped[Tensor, "B T V N *rest"], step: Step) -> Shaped[Tensor,
     return values.reshape(-1, length, *values.shape[4:])
 
 
-def split(
-    merged: Shaped[Tensor, "G L *rest"], step: Step, shape: tuple[int, int, int, int]
-) -> Shaped[Tensor, "B T V N *rest"]:
+def split(merged: Shaped[Tensor, "G L *rest"], step: Step, shape: Sequence[int]) -> Shaped[Tensor, "B T V N *rest"]:
     """Invert `merge`; `shape` is [B, T, V, N]."""
     batch, times, views, tokens = shape
     if step is Step.TIME:
@@ -184,7 +184,6 @@ class NetworkConfig:
         self._check_inputs()
         if self.depth == 0:
             self._check_without_trunk()
-        self._check_pixel_shuffle()
         self._check_known_geometry()
         self._check_metric_network()
 
@@ -225,11 +224,7 @@ class NetworkConfig:
 
     def _check_widths(self) -> None:
         width = self.encoder.embed_dim
-        if width % (4 * self.num_heads):
-            raise UsageError(
-                f"network: width {width} with {self.num_heads} heads",
-                "choose num_heads so that the width is a multiple of 4 per head",
-            )
+        check_heads("network", width, self.num_heads)
         camera_head, camera_encoder = self.camera_head, self.camera_encoder
         if camera_encoder is not None and width % camera_encoder.num_heads:
             raise UsageError(
@@ -295,6 +290,12 @@ class NetworkConfig:
             raise UsageError("network: a camera head without a camera token", "set camera_token to true")
         if self.ray_head and not self.dense_layers:
             raise UsageError("network: a ray head without a dense head", "set ray_head to false or add a dense head")
+        heads = [head for head in (self.depth_head, self.point_head) if head is not None]
+        if self.patch_size % 4 and any(head.output is DenseOutput.PIXEL_SHUFFLE for head in heads):
+            raise UsageError(
+                f"network: a dense head with output pixel-shuffle on patches of {self.patch_size} px",
+                "use patches whose side is a multiple of 4 px",
+            )
 
     def _check_inputs(self) -> None:
         encoder = self.encoder
@@ -328,19 +329,10 @@ class NetworkConfig:
                 "choose matches.finer so that the side of a cell is a multiple of 2 px",
             )
 
-    def _check_pixel_shuffle(self) -> None:
-        heads = [head for head in (self.depth_head, self.point_head) if head is not None]
-        if self.patch_size % 4 and any(head.output is DenseOutput.PIXEL_SHUFFLE for head in heads):
-            raise UsageError(
-                f"network: a dense head with output pixel-shuffle on patches of {self.patch_size} px",
-                "use patches whose side is a multiple of 4 px",
-            )
-
     def _check_known_geometry(self) -> None:
         if isinstance(self.encoder, DinoV2Config) and self.encoder.in_channels != 3:
             raise UsageError(
-                f"network: an encoder of images of {self.encoder.in_channels} channels",
-                "set in_channels to 3",
+                f"network: an encoder of images of {self.encoder.in_channels} channels", "set in_channels to 3"
             )
         if self.known_geometry is None:
             return

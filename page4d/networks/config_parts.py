@@ -390,7 +390,7 @@ class MetricHeadConfig:
     norm_eps: Epsilon = 1e-6
 
     def __post_init__(self) -> None:
-        _check_heads("metric head", self.dim, self.num_heads)
+        check_heads("metric head", self.dim, self.num_heads)
 
 
 @config_record("frame head")
@@ -412,14 +412,19 @@ class FrameHeadConfig:
     metric: MetricHeadConfig | None = None
 
     def __post_init__(self) -> None:
-        _check_heads("frame head", self.dim, self.num_heads)
+        check_heads("frame head", self.dim, self.num_heads)
 
 
-def _check_heads(name: str, dim: int, num_heads: int) -> None:
-    """Refuse heads whose width has no rotary positions."""
-    if dim % (4 * num_heads):
+def check_heads(name: str, width: int, num_heads: int, per_head: int = 4) -> None:
+    """Refuse heads whose width has no rotary positions.
+
+    Raises:
+        UsageError: naming the width and the number of heads.
+    """
+    if width % (per_head * num_heads):
         raise UsageError(
-            f"{name}: width {dim} with {num_heads} heads", "choose a width that is a multiple of 4 per head"
+            f"{name}: width {width} with {num_heads} heads",
+            f"choose num_heads so that the width is a multiple of {per_head} per head",
         )
 
 
@@ -442,13 +447,9 @@ class KnownGeometryConfig(BlockOptions):
 
     def __post_init__(self) -> None:
         check_increasing("known geometry", self.pose_layers)
-        width, channels = self.depth_encoder.embed_dim, self.depth_encoder.in_channels
+        channels = self.depth_encoder.in_channels
         if channels != DEPTH_CHANNELS:
             raise UsageError(
                 f"known geometry: a depth encoder of {channels} channels", f"set its in_channels to {DEPTH_CHANNELS}"
             )
-        if width % (8 * self.num_heads):
-            raise UsageError(
-                f"known geometry: width {width} with {self.num_heads} heads",
-                "choose num_heads so that the width is a multiple of 8 per head",
-            )
+        check_heads("known geometry", self.depth_encoder.embed_dim, self.num_heads, per_head=8)

@@ -29,7 +29,8 @@ def default_limits(config: NetworkConfig, sizes: Iterable[tuple[int, int]], devi
     """
     if device.type == "meta":
         return NO_LIMITS
-    return limits_within(config, sizes, _bytes_at_once(device))
+    share = _SHARE.get(device.type, _SHARE["cpu"]) * device_bytes(device)
+    return limits_within(config, sizes, share if device.type == "cuda" else min(share, MAX_CPU_BYTES))
 
 
 def limits_within(config: NetworkConfig, sizes: Iterable[tuple[int, int]], num_bytes: float) -> ForwardLimits:
@@ -61,11 +62,6 @@ def device_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return total_memory()
-
-
-def _bytes_at_once(device: torch.device) -> float:
-    share = _SHARE.get(device.type, _SHARE["cpu"]) * device_bytes(device)
-    return share if device.type == "cuda" else min(share, MAX_CPU_BYTES)
 
 
 def _channels(config: NetworkConfig) -> float:

@@ -38,27 +38,19 @@ def metric_depth(
     return depth * (focal / metric_focal).to(depth)[..., None, None]
 
 
-def depth_in_metres(
-    output: NetworkOutput, intrinsics: Float[Tensor, "B T V 3 3"], metric_focal: float
-) -> NetworkOutput:
-    """Convert the depth of an output, if there is one, to metres for known intrinsics."""
-    depth = output.depth
-    return output if depth is None else replace(output, depth=metric_depth(depth, intrinsics, metric_focal))
-
-
 class MetricAlignment(NamedTuple):
     """Predictions in metres, and the factor to them of each scene."""
 
-    depth: Float[Tensor, "B T V H W"]
-    confidence: Float[Tensor, "B T V H W"]
+    depth: Float[Tensor, "B ..."]
+    confidence: Float[Tensor, "B ..."]
     scale: Float[Tensor, " B"]
 
 
 def align_to_metric(
-    depth: Float[Tensor, "B T V H W"],
-    confidence: Float[Tensor, "B T V H W"],
-    metric: Float[Tensor, "B T V H W"],
-    sky: Float[Tensor, "B T V H W"],
+    depth: Float[Tensor, "B ..."],
+    confidence: Float[Tensor, "B ..."],
+    metric: Float[Tensor, "B ..."],
+    sky: Float[Tensor, "B ..."],
 ) -> MetricAlignment:
     """Scale depth of arbitrary unit to metric depth of the same images by least squares over all of a scene.
 
@@ -106,12 +98,19 @@ def scale_to_metric(
     Source: the nested network of the public Depth Anything 3 code (reference facts).
     """
     maps = [_maps_to_align(*pair, metric_focal) for pair in zip(outputs, singles, strict=True)]
+    # Views may differ in size: alignment does not depend on the places of pixels.
+    rows = (torch.cat([part.flatten(1) for part in parts], dim=1) for parts in zip(*maps, strict=True))
+    aligned = align_to_metric(*rows)
     shapes = [depth.shape for depth, *_ in maps]
-    aligned = align_to_metric(*(_in_a_row(parts) for parts in zip(*maps, strict=True)))
-    depths, confidences = (_out_of_a_row(row, shapes) for row in (aligned.depth, aligned.confidence))
+
+    def in_views(row: Tensor) -> list[Tensor]:
+        parts = torch.split(row, [prod(shape[1:]) for shape in shapes], dim=1)
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    groups = zip(outputs, singles, in_views(aligned.depth), in_views(aligned.confidence), strict=True)
     return [
         replace(_scaled(output, aligned.scale), depth=depth, depth_confidence=confidence, sky=single.sky)
-        for output, single, depth, confidence in zip(outputs, singles, depths, confidences, strict=True)
+        for output, single, depth, confidence in groups
     ]
 
 
@@ -125,17 +124,6 @@ def _maps_to_align(output: NetworkOutput, single: NetworkOutput, metric_focal: f
     return depth, confidence, metric_depth(single.depth, intrinsics, metric_focal), single.sky
 
 
-def _in_a_row(parts: Sequence[Float[Tensor, "B T _ _ _"]]) -> Float[Tensor, "B one one one N"]:
-    """Concatenate the pixels of maps that may differ in size; alignment does not depend on their places."""
-    return torch.cat([part.flatten(1) for part in parts], dim=1)[:, None, None, None]
-
-
-def _out_of_a_row(row: Float[Tensor, "B one one one N"], shapes: Sequence[torch.Size]) -> list[Tensor]:
-    """Undo `_in_a_row`."""
-    parts = torch.split(row.flatten(1), [prod(shape[1:]) for shape in shapes], dim=1)
-    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
 def _scaled(output: NetworkOutput, scale: Float[Tensor, " B"]) -> NetworkOutput:
     """Scale cameras, points and the origins of the ray map."""
     assert output.world_to_camera is not None
@@ -146,7 +134,11 @@ def _scaled(output: NetworkOutput, scale: Float[Tensor, " B"]) -> NetworkOutput:
     if rays is not None:
         factor = scale[:, None, None, None, None, None].to(rays)
         rays = torch.cat([rays[..., :3], rays[..., 3:] * factor], dim=-1)
-    encodings = tuple(_scaled_encoding(encoding, scale) for encoding in output.pose_encoding_iterations)
+    encodings = tuple(
+        # The translation precedes the quaternion and the fields of view.
+        torch.cat([encoding[..., :3] * scale[:, None, None, None].to(encoding), encoding[..., 3:]], dim=-1)
+        for encoding in output.pose_encoding_iterations
+    )
     return replace(
         output,
         world_to_camera=placed,
@@ -156,11 +148,6 @@ def _scaled(output: NetworkOutput, scale: Float[Tensor, " B"]) -> NetworkOutput:
         pose_encoding=encodings[-1] if encodings else None,
         pose_encoding_iterations=encodings,
     )
-
-
-def _scaled_encoding(encoding: Float[Tensor, "B T V 9"], scale: Float[Tensor, " B"]) -> Float[Tensor, "B T V 9"]:
-    """Scale the translation of pose encodings, which precedes the quaternion and the fields of view."""
-    return torch.cat([encoding[..., :3] * scale[:, None, None, None].to(encoding), encoding[..., 3:]], dim=-1)
 
 
 class CrossAttention(nn.Module):
@@ -189,8 +176,7 @@ class CrossAttention(nn.Module):
 
         length = context.shape[1]
         key, value = (in_chunks(function, length, at_once, dim=2) for function in (keys, values))
-        mixed: Tensor = self.proj(attend(self._heads(self.query(tokens)), key, value).transpose(1, 2).flatten(2))
-        return mixed
+        return self.proj(attend(self._heads(self.query(tokens)), key, value).transpose(1, 2).flatten(2))
 
     def _heads(self, tokens: Float[Tensor, "batch N C"]) -> Float[Tensor, "batch heads N d"]:
         return torch.unflatten(tokens, -1, (self.num_heads, -1)).transpose(1, 2)
@@ -214,8 +200,7 @@ class CrossBlock(nn.Module):
     ) -> Float[Tensor, "batch M C"]:
         """Transform the tokens; the context stays as it is."""
         tokens = tokens + self.attn(self.norm1(tokens), context, self.context_norm, rope, at_once)
-        refined: Tensor = tokens + self.mlp(self.norm2(tokens))
-        return refined
+        return tokens + self.mlp(self.norm2(tokens))
 
 
 class MetricHead(nn.Module):
@@ -247,17 +232,11 @@ class MetricHead(nn.Module):
         state = self.project_token(self.token.expand(len(context), -1, -1))
         for block in self.blocks:
             state = block(state, context, rope, at_once)
-        scale: Tensor = self.log_scale(self.project_out(state))[:, 0, 0].exp()
-        return scale
+        return self.log_scale(self.project_out(state))[:, 0, 0].exp()
 
     def _projected(self, tokens: Float[Tensor, "B N C"], at_once: int | None) -> Float[Tensor, "B N D"]:
-        weight = self.project_context.weight
-
-        def project(rows: slice) -> Tensor:
-            projected: Tensor = self.project_context(tokens[:, rows].to(weight.dtype))
-            return projected
-
-        return in_chunks(project, tokens.shape[1], at_once, dim=1)
+        layer = self.project_context
+        return in_chunks(lambda rows: layer(tokens[:, rows].to(layer.weight.dtype)), tokens.shape[1], at_once, dim=1)
 
     def _rope(self, levels: Sequence[Tensor], grids: Sequence[Grid], like: Tensor) -> RotaryTables:
         """Return the tables of all tokens of all images."""

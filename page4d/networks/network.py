@@ -13,11 +13,13 @@ from torch.nn import functional
 
 from page4d.choices import FullAttention
 from page4d.errors import ShapeError, UsageError
+from page4d.geometry.camera import decode_pose
 from page4d.networks.conditioning import (
     NO_CONDITIONING,
     Conditioning,
     Grid,
     SizeGroups,
+    as_one_instant,
     check_conditioning,
     check_known,
     check_mixed,
@@ -25,14 +27,13 @@ from page4d.networks.conditioning import (
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.base import Encoder, PatchTokens
 from page4d.networks.encoders.build import build_encoder
+from page4d.networks.heads.dense import DenseActivation
 from page4d.networks.heads.frame import FrameHead, run_frame_head
 from page4d.networks.heads.motion import MotionHead, external_log_odds
 from page4d.networks.heads.run import (
     build_camera_head,
-    build_depth_head,
-    build_point_head,
+    build_dense_head,
     dtype_of,
-    output_of_heads,
     run_camera_head,
     run_dense_head,
     upsampled_probability,
@@ -43,7 +44,7 @@ from page4d.networks.inputs.matching import Matches, PatchMatching, Triangulatio
 from page4d.networks.layers.block import normalize_images, patch_grid
 from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits, each_part, full_precision
 from page4d.networks.limits import default_limits
-from page4d.networks.metric import MetricHead, depth_in_metres, scale_to_metric
+from page4d.networks.metric import MetricHead, metric_depth, scale_to_metric
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.networks.tokens import reference_of_images
 from page4d.networks.trunk import Aggregator, TrunkOutput
@@ -170,8 +171,8 @@ class ViewTimeNetwork(nn.Module):
             self.camera_encoder = CameraEncoder(config.camera_encoder, dim)
         self.aggregator = Aggregator(config)
         self.camera_head = None if config.camera_head is None else build_camera_head(config.camera_head, width)
-        self.depth_head = build_depth_head(config)
-        self.point_head = build_point_head(config)
+        self.depth_head = build_dense_head(config, config.depth_head, 1, DenseActivation.EXPONENTIAL)
+        self.point_head = build_dense_head(config, config.point_head, 3, DenseActivation.INVERSE_LOG)
         self.ray_head = nn.Linear(width, 3) if config.ray_head else None
         self.motion_head: MotionHead | None = None
         if config.motion_head is not None and config.mask is not None:
@@ -263,8 +264,8 @@ class ViewTimeNetwork(nn.Module):
         """Predict without the metric network, with all images as one instant where attention is full."""
         full, num_times = self.config.full_attention, images[0].shape[1]
         if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and sizes.num_views == 1):
-            images = [part.flatten(1, 2).unsqueeze(1) for part in images]
-            masks = None if masks is None else [part.flatten(1, 2).unsqueeze(1) for part in masks]
+            images = [as_one_instant(part) for part in images]
+            masks = None if masks is None else [as_one_instant(part) for part in masks]
             sizes, conditioning = sizes.as_one_instant(num_times), conditioning.as_one_instant()
             outputs = self._predict_groups(images, masks, sizes, conditioning, limits)
             return [output.at_instants(num_times) for output in outputs]
@@ -311,8 +312,11 @@ class ViewTimeNetwork(nn.Module):
                 groups = zip(images, fine, trunks, strict=True)
                 motion = [self._motion(*group, limits) for group in groups]
         if self.config.metric_focal is not None and conditioning.intrinsics is not None:
-            calibrated = zip(predicted, sizes.chosen(conditioning.intrinsics), strict=True)
-            predicted = [depth_in_metres(*group, self.config.metric_focal) for group in calibrated]
+            focal, calibrated = self.config.metric_focal, sizes.chosen(conditioning.intrinsics)
+            predicted = [
+                output if output.depth is None else replace(output, depth=metric_depth(output.depth, lenses, focal))
+                for output, lenses in zip(predicted, calibrated, strict=True)
+            ]
         return [
             replace(
                 output,
@@ -337,8 +341,7 @@ class ViewTimeNetwork(nn.Module):
         poses, intrinsics = conditioning.world_to_camera, conditioning.intrinsics
         if self.camera_encoder is None or poses is None or intrinsics is None:
             return None
-        tokens: Tensor = self.camera_encoder(poses, intrinsics, sizes, self.config.patch_size)
-        return tokens
+        return self.camera_encoder(poses, intrinsics, sizes, self.config.patch_size)
 
     def _motion(
         self,
@@ -351,8 +354,7 @@ class ViewTimeNetwork(nn.Module):
         if self.motion_head is None or trunk.dynamic_logit is None or fine is None or images.shape[1] == 1:
             return None
         tokens, given = self._last_patches(trunk), trunk.dynamic_logit
-        logit: Tensor = self.motion_head(images, fine, tokens, given, limits.max_images)
-        return logit
+        return self.motion_head(images, fine, tokens, given, limits.max_images)
 
     def _dynamic(self, trunk: TrunkOutput, finer: Tensor | None) -> Float[Tensor, "B T V H W"] | None:
         """Return the probability that pixels move: of the motion head, or interpolated from patches."""
@@ -387,9 +389,9 @@ class ViewTimeNetwork(nn.Module):
         if self.known_geometry is None:
             return patches, None
         with full_precision(patches[0].device):
-            length = length_unit(conditioning)
-        added = self.known_geometry(patches, conditioning, length.unit, sizes, limits.max_images)
-        return [one.to(part.dtype) for one, part in zip(added, patches, strict=True)], length.poses
+            unit, poses = length_unit(conditioning)
+        added = self.known_geometry(patches, conditioning, unit, sizes, limits.max_images)
+        return [one.to(part.dtype) for one, part in zip(added, patches, strict=True)], poses
 
     def _run_heads(
         self, trunks: Sequence[TrunkOutput], encoded: Sequence[PatchTokens], sizes: SizeGroups, limits: ForwardLimits
@@ -409,23 +411,34 @@ class ViewTimeNetwork(nn.Module):
         if self.metric_head is None:
             return None
         levels = [self._last_level(trunk) for trunk in trunks]
-        scale: Tensor = self.metric_head(levels, sizes.grids, limits.max_queries)
-        return scale
+        return self.metric_head(levels, sizes.grids, limits.max_queries)
 
     def _group_output(
         self, trunk: TrunkOutput, encoded: PatchTokens, iterations: tuple[Tensor, ...], limits: ForwardLimits
     ) -> NetworkOutput:
         """Assemble the output of views of one size from pose encodings and dense heads."""
         special, rays = self.aggregator.special.count, self.predicts_ray_map
-        heads = ((self.depth_head, self.config.depth_head), (self.point_head, self.config.point_head))
-        depth, points = (run_dense_head(*head, trunk, encoded, special, limits, rays=rays) for head in heads)
+        heads = (self.depth_head, self.point_head)
+        depth, points = (run_dense_head(head, trunk, encoded, special, limits, rays=rays) for head in heads)
         cameras = None
         if self.camera_head is not None:
             rows, columns = encoded.grid
             size = (rows * self.config.patch_size, columns * self.config.patch_size)
-            cameras = self.camera_head.decode(iterations[-1].to(torch.float64), size)
-        output = output_of_heads(cameras, iterations, depth=depth, points=points)
-        return replace(output, rays=self._rays(trunk, encoded.grid))
+            cameras = decode_pose(iterations[-1].to(torch.float64), size, self.camera_head.min_tangent)
+        return NetworkOutput(
+            world_to_camera=None if cameras is None else cameras.world_to_camera,
+            intrinsics=None if cameras is None else cameras.intrinsics,
+            pose_encoding=iterations[-1] if iterations else None,
+            pose_encoding_iterations=iterations,
+            depth=depth["values"][..., 0] if depth else None,
+            depth_confidence=depth.get("confidence"),
+            points=points.get("values"),
+            points_confidence=points.get("confidence"),
+            sky=depth.get("sky"),
+            rays=self._rays(trunk, encoded.grid),
+            ray_map=depth.get("rays"),
+            ray_confidence=depth.get("ray_confidence"),
+        )
 
     def _rays(self, trunk: TrunkOutput, grid: tuple[int, int]) -> Float[Tensor, "B T V rows columns 3"] | None:
         if self.ray_head is None:

@@ -1,6 +1,7 @@
 """Sizes and placement of the input images of the public networks, as their own code has them."""
 
 import math
+from collections.abc import Sequence
 
 from page4d.choices import Preprocess
 from page4d.errors import UsageError
@@ -30,7 +31,8 @@ def place_views(
     if preprocess is Preprocess.NATIVE:
         return fit_views(original_sizes, long_side, multiple)
     if preprocess is Preprocess.PI3:
-        transforms = stretch_views(original_sizes, budget_size(original_sizes[0]))
+        canvas = budget_size(original_sizes[0])  # whatever the aspect ratio of a view
+        transforms = _centered(original_sizes, [canvas] * len(original_sizes), canvas)
     elif preprocess is Preprocess.DA3:
         transforms = crop_views(original_sizes, [da3_input_sizes(size)[1] for size in original_sizes])
     elif preprocess is Preprocess.VGGT_OMEGA:
@@ -80,32 +82,37 @@ def budget_size(original: Size, max_pixels: int = PI3_MAX_PIXELS) -> Size:
     return max(1, rows) * _PATCH, max(1, columns) * _PATCH
 
 
-def center_views(original_sizes: list[Size], contents: list[Size], *, square: bool) -> tuple[PixelTransform, ...]:
-    """Centre contents on a canvas of 518 x 518 px, or on the smallest one that contains all cropped contents.
-
-    Contents are cropped at top and bottom to 518 px. An odd remainder goes to the bottom and the right.
-
-    Source: `load_and_preprocess_images` of the public VGGT code (reference facts).
-    """
-    kept = [(min(height, VGGT_SIDE), width) for height, width in contents]
-    canvas = (VGGT_SIDE, VGGT_SIDE) if square else (max(size[0] for size in kept), max(size[1] for size in kept))
+def _centered(
+    original_sizes: list[Size], contents: list[Size], canvas: Size, windows: Sequence[Window | None] | None = None
+) -> tuple[PixelTransform, ...]:
+    """Centre contents on a canvas, or crop them at its middle; an odd remainder goes to the bottom and the right."""
+    rows = zip(original_sizes, contents, windows or [None] * len(contents), strict=True)
     return tuple(
         PixelTransform(
             original_size=original,
             content_size=content,
             canvas_size=canvas,
-            left=(canvas[1] - content[1]) // 2,
-            top=(canvas[0] - content[0]) // 2 if content[0] <= canvas[0] else -((content[0] - canvas[0]) // 2),
+            left=int((canvas[1] - content[1]) / 2),
+            top=int((canvas[0] - content[0]) / 2),
+            window=window,
         )
-        for original, content in zip(original_sizes, contents, strict=True)
+        for original, content, window in rows
     )
 
 
-def stretch_views(original_sizes: list[Size], canvas: Size) -> tuple[PixelTransform, ...]:
-    """Stretch every view to the canvas, regardless of its aspect ratio."""
-    return tuple(
-        PixelTransform(original_size=original, content_size=canvas, canvas_size=canvas) for original in original_sizes
-    )
+def center_views(original_sizes: list[Size], contents: list[Size], *, square: bool) -> tuple[PixelTransform, ...]:
+    """Centre contents on a canvas of 518 x 518 px, or on the smallest one that contains all cropped contents.
+
+    Contents are cropped at top and bottom to 518 px.
+
+    Source: `load_and_preprocess_images` of the public VGGT code (reference facts).
+    """
+    kept = [(min(height, VGGT_SIDE), width) for height, width in contents]
+    return _centered(original_sizes, contents, (VGGT_SIDE, VGGT_SIDE) if square else _largest(kept))
+
+
+def _largest(sizes: list[Size]) -> Size:
+    return max(height for height, _ in sizes), max(width for _, width in sizes)
 
 
 def da3_input_sizes(original: Size, long_side: int = DA3_SIDE) -> tuple[Size, Size]:
@@ -133,17 +140,8 @@ def crop_views(original_sizes: list[Size], contents: list[Size]) -> tuple[PixelT
 
     Source: the input processor of the public Depth Anything 3 code (reference facts).
     """
-    canvas = (min(size[0] for size in contents), min(size[1] for size in contents))
-    return tuple(
-        PixelTransform(
-            original_size=original,
-            content_size=content,
-            canvas_size=canvas,
-            left=-((content[1] - canvas[1]) // 2),
-            top=-((content[0] - canvas[0]) // 2),
-        )
-        for original, content in zip(original_sizes, contents, strict=True)
-    )
+    canvas = (min(height for height, _ in contents), min(width for _, width in contents))
+    return _centered(original_sizes, contents, canvas)
 
 
 def omega_size(original: Size, side: int = OMEGA_SIDE) -> tuple[Window | None, Size]:
@@ -164,16 +162,5 @@ def omega_size(original: Size, side: int = OMEGA_SIDE) -> tuple[Window | None, S
 
 def pad_windows(original_sizes: list[Size], side: int = OMEGA_SIDE) -> tuple[PixelTransform, ...]:
     """Centre the windows of `omega_size` on the smallest canvas that contains all of them."""
-    placed = [omega_size(size, side) for size in original_sizes]
-    canvas = (max(size[0] for _, size in placed), max(size[1] for _, size in placed))
-    return tuple(
-        PixelTransform(
-            original_size=original,
-            content_size=content,
-            canvas_size=canvas,
-            left=(canvas[1] - content[1]) // 2,
-            top=(canvas[0] - content[0]) // 2,
-            window=window,
-        )
-        for original, (window, content) in zip(original_sizes, placed, strict=True)
-    )
+    windows, contents = zip(*(omega_size(size, side) for size in original_sizes), strict=True)
+    return _centered(original_sizes, list(contents), _largest(list(contents)), windows)

@@ -1,5 +1,6 @@
 """Sparse attention across all instants and views: landmarks, dilated neighbours, or memory tokens."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from page4d.networks.conditioning import Conditioning, Memory
 from page4d.networks.config_parts import SparseConfig, SparseStrategy
 from page4d.networks.layers.attention import Context, LogitsBias, Neighbours, RotaryTables
 from page4d.networks.layers.block import INIT_STD, Block
-from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
+from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits, in_chunks
 from page4d.networks.tokens import Stream
 
 _MIN_SCORE = float("-inf")
@@ -54,10 +55,11 @@ def dilated_neighbours(num_times: int, num_views: int, dilations: tuple[int, ...
 class SparseBlock(nn.Module):
     """An attention block across all images, added by a gate that starts at zero."""
 
-    def __init__(self, config: SparseConfig, block: Block, num_special: int) -> None:
+    def __init__(self, config: SparseConfig, block: nn.Module, num_special: int) -> None:
         super().__init__()
         self.config = config
         self.num_special = num_special
+        assert isinstance(block, Block)
         self.block = deepcopy(block)
         if config.norm_eps is not None:
             self.block.norm1.eps = self.block.norm2.eps = config.norm_eps
@@ -103,8 +105,7 @@ class SparseBlock(nn.Module):
     def _key_bias(self, inputs: SparseInputs, weight: Tensor | None) -> Float[Tensor, "B L"] | None:
         if weight is None or inputs.keypoints is None:
             return None
-        key: Tensor = weight * functional.pad(inputs.keypoints, (self.num_special, 0)).to(weight.dtype)
-        return key.flatten(1)
+        return (weight * functional.pad(inputs.keypoints, (self.num_special, 0)).to(weight.dtype)).flatten(1)
 
     def _landmarks(self, state: Tensor, inputs: SparseInputs) -> Tensor:
         score = state.new_zeros(*state.shape[:3], state.shape[3] - self.num_special)
@@ -121,27 +122,23 @@ class SparseBlock(nn.Module):
         places = RotaryTables(cos=torch.cat([unrotated.cos, rope.cos]), sin=torch.cat([unrotated.sin, rope.sin]))
         bias = None if key is None else LogitsBias(key=functional.pad(key, (memory.shape[1], 0)))
         context = Context(tokens=torch.cat([memory, tokens], dim=1), rope=places)
-        written: Tensor = self.block(memory, unrotated, bias, context=context)
-        return written
+        return self.block(memory, unrotated, bias, context=context)
 
     def _attend_to(
         self, tokens: Tensor, rope: RotaryTables, context: Context, bias: LogitsBias | None, limits: ForwardLimits
     ) -> Tensor:
         """Run the block with the context as keys, on at most `max_tokens` tokens at once."""
-        length = tokens.shape[1]
-        at_once = limits.max_tokens or length
-        parts = []
-        for start in range(0, length, at_once):
-            chosen = slice(start, start + at_once)
-            part_rope = RotaryTables(cos=rope.cos[chosen], sin=rope.sin[chosen])
-            parts.append(self.block(tokens[:, chosen], part_rope, bias, limits.max_queries, context=context))
-        return torch.cat(parts, dim=1)
+
+        def attended(rows: slice) -> Tensor:
+            return self.block(tokens[:, rows], rope.of_tokens(rows), bias, limits.max_queries, context=context)
+
+        return in_chunks(attended, tokens.shape[1], limits.max_tokens, dim=1)
 
 
 class SparseLayers(nn.Module):
     """The sparse blocks of a trunk, and their common keypoint weight."""
 
-    def __init__(self, config: SparseConfig, blocks: dict[int, Block], num_special: int) -> None:
+    def __init__(self, config: SparseConfig, blocks: Mapping[int, nn.Module], num_special: int) -> None:
         super().__init__()
         self.config = config
         self.lambda_kpt = nn.Parameter(torch.zeros(()))

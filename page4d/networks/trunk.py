@@ -3,7 +3,7 @@
 Values of its steps that are the same in all layers are computed once per forward pass.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from page4d.choices import TimeEncoding
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning, Grid, Memory, SizeGroups, join
 from page4d.networks.config import NetworkConfig, Step, images_together, merge, neighbours, split
-from page4d.networks.config_parts import MaskConfig, MaskRule, PatchPositions, Streams
+from page4d.networks.config_parts import MaskConfig, MaskRule, Streams
 from page4d.networks.heads.motion import DynamicMask
 from page4d.networks.inputs.known_cameras import EpipolarBand, epipolar_band
 from page4d.networks.inputs.known_geometry import KnownPoses, PoseInjection, PoseInputs
@@ -93,8 +93,7 @@ def in_groups(
     def groups(chosen: slice) -> Tensor:
         part_bias = None if bias is None else bias.of_groups(chosen)
         part_rope = None if rope is None else rope.of_groups(chosen)
-        done: Tensor = block(merged[chosen], part_rope, part_bias, limits.max_queries, neighbours=reach)
-        return done
+        return block(merged[chosen], part_rope, part_bias, limits.max_queries, neighbours=reach)
 
     return in_chunks(groups, num_groups, at_once, dim=0)
 
@@ -160,7 +159,7 @@ class Aggregator(nn.Module):
         self.sparse: SparseLayers | None = None
         if config.sparse is not None:
             across = next(step for step in config.schedule if step.across_views)
-            copied = {layer: self._trunk_block(across, layer) for layer in config.sparse.layers}
+            copied = {layer: self.get_submodule(f"blocks.{across}.{layer}") for layer in config.sparse.layers}
             self.sparse = SparseLayers(config.sparse, copied, self.special.count)
 
     def forward(
@@ -253,7 +252,14 @@ class Aggregator(nn.Module):
         self.mask_bias = ReleaseBias(self.special.count) if release else MaskBias(mask, self.special.count)
         if mask.own_blocks:
             for stream in self._streams_read():
-                self.stream_blocks[stream.value] = self._copies(mask.layers)
+                self.stream_blocks[stream.value] = nn.ModuleDict(
+                    {
+                        step.value: nn.ModuleList(
+                            deepcopy(self.get_submodule(f"blocks.{step}.{layer}")) for layer in mask.layers
+                        )
+                        for step in self.config.schedule
+                    }
+                )
 
     def _start(self, tokens: State, sizes: SizeGroups, limits: ForwardLimits, conditioning: Conditioning) -> TrunkRun:
         """Compute the constants of all layers; only the run holds the tokens, so that the first layer frees them."""
@@ -263,8 +269,10 @@ class Aggregator(nn.Module):
         times = torch.arange(num_times).expand(batch, -1) if conditioning.times is None else conditioning.times
         keypoints = None if conditioning.keypoints is None else conditioning.keypoints.flatten(3)
         within, across = self.config.within_positions, self.config.across_positions
+        head_dim = self.config.encoder.embed_dim // self.config.num_heads
+        settings = (self.special.count, head_dim, self.config.rope_base, dtype, device)
         tables = {
-            rule: [self._tables(rule, grid, dtype, device) for grid in sizes.grids]
+            rule: [patch_rotary_tables(rule, grid, *settings) for grid in sizes.grids]
             for rule in dict.fromkeys((within, across))
         }
         ropes = {
@@ -284,13 +292,6 @@ class Aggregator(nn.Module):
             conditioning=conditioning,
             band=self._band(conditioning, sizes.grids[0]),
         )
-
-    def _tables(
-        self, rule: PatchPositions, grid: Grid, dtype: torch.dtype, device: torch.device
-    ) -> RotaryTables | None:
-        config = self.config
-        head_dim = config.encoder.embed_dim // config.num_heads
-        return patch_rotary_tables(rule, grid, self.special.count, head_dim, config.rope_base, dtype, device)
 
     def _band(self, conditioning: Conditioning, grid: Grid) -> EpipolarBand | None:
         config = self.config.epipolar
@@ -353,24 +354,20 @@ class Aggregator(nn.Module):
             merged[place] = in_groups(block, merged[place], rope, bias, run.limits, reach)
         if len(merged) < len(lengths):
             merged = list(torch.split(merged[0], lengths, dim=1))
-        return [
-            split(done, step, (part.shape[0], part.shape[1], part.shape[2], part.shape[3]))
-            for done, part in zip(merged, state, strict=True)
-        ]
+        return [split(done, step, part.shape[:4]) for done, part in zip(merged, state, strict=True)]
 
     def _inject_poses(self, run: TrunkRun, state: State, layer: int) -> State:
         injection = self.pose_injection
         if injection is None or run.poses is None or layer not in injection.config.pose_layers:
             return state
-        injected: State = injection(state, layer, run.poses, run.limits.max_queries)
-        return injected
+        return injection(state, layer, run.poses, run.limits.max_queries)
 
     def _attend_special(self, run: TrunkRun, stream: Stream, step: Step, layer: int) -> State:
         """Run the block of a register layer on the special tokens; they are at position (0, 0)."""
         state, count = run.states[stream], self.special.count
         special = run.sizes.stacked([part[..., :count, :] for part in state])
         done = self._block(stream, step, layer)(merge(special, step), max_queries=run.limits.max_queries)
-        done = split(done, step, (special.shape[0], special.shape[1], special.shape[2], count))
+        done = split(done, step, special.shape[:4])
         return [
             torch.cat([own, part[..., count:, :]], dim=-2)
             for own, part in zip(run.sizes.chosen(done), state, strict=True)
@@ -389,17 +386,11 @@ class Aggregator(nn.Module):
             bias = self.time.bias(layer, run.times, images, bias)
             head_dim = self.config.encoder.embed_dim // self.config.num_heads
             rope = self.time.rope(layer, run.times, images, run.positions[place], head_dim) or rope
-        if run.band is not None and step is Step.VIEW and self._has_prior(layer):
-            bias = (
-                LogitsBias(key=state.new_zeros(run.band.num_instants, state.shape[2] * state.shape[3]))
-                if bias is None
-                else bias
-            )
-            bias = replace(bias, pairs=run.band)
+        prior = self.config.epipolar
+        if run.band is not None and prior is not None and step is Step.VIEW and layer in prior.layers:
+            none = LogitsBias(key=state.new_zeros(run.band.num_instants, state.shape[2] * state.shape[3]))
+            bias = replace(bias or none, pairs=run.band)
         return bias, rope
-
-    def _has_prior(self, layer: int) -> bool:
-        return self.config.epipolar is not None and layer in self.config.epipolar.layers
 
     def _read(self, state: State, stream: Stream, layer: int) -> State | None:
         """Return the part of a step's output that heads read: all tokens, special tokens or nothing."""
@@ -436,21 +427,8 @@ class Aggregator(nn.Module):
             return self.get_submodule(f"stream_blocks.{stream}.{step}.{layer - mask.layers[0]}")
         return self.get_submodule(f"blocks.{step}.{layer}")
 
-    def _trunk_block(self, step: Step, layer: int) -> Block:
-        block = self.get_submodule(f"blocks.{step}.{layer}")
-        assert isinstance(block, Block)
-        return block
-
     def _streams_read(self) -> tuple[Stream, ...]:
         """Return the streams that heads read; the pose stream for a network without heads."""
         pose = (Stream.POSE,) if self.config.camera_head is not None or not self.config.dense_layers else ()
         geometry = (Stream.GEOMETRY,) if self.config.dense_layers else ()
         return pose + geometry
-
-    def _copies(self, layers: Iterable[int]) -> nn.ModuleDict:
-        return nn.ModuleDict(
-            {
-                step.value: nn.ModuleList(deepcopy(self.get_submodule(f"blocks.{step}.{layer}")) for layer in layers)
-                for step in self.config.schedule
-            }
-        )

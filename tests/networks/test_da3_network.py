@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from page4d.errors import UsageError
+from page4d.geometry.camera import decode_pose
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import camera_centers, invert_rigid, rigid
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning, SizeGroups
@@ -178,15 +179,15 @@ def test_the_camera_head_returns_the_inverse_of_what_its_layers_predict() -> Non
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.add_(torch.randn_like(parameter))
-    raw = head.decode(head.camera_to_world(tokens), SIZE)
-    found = head.decode(head(tokens)[-1], SIZE)
+    raw = decode_pose(head.camera_to_world(tokens), SIZE, head.min_tangent)
+    found = decode_pose(head(tokens)[-1], SIZE, head.min_tangent)
     torch.testing.assert_close(found.world_to_camera, invert_rigid(raw.world_to_camera))
     torch.testing.assert_close(found.intrinsics, raw.intrinsics)
 
 
 def test_focal_lengths_are_finite_at_a_field_of_view_of_0() -> None:
     encoding = torch.tensor([0, 0, 0, 0, 0, 0, 1, 0, 0], dtype=torch.float64)
-    focal = CameraMLP(16).decode(encoding, SIZE).intrinsics.diagonal()[:2]
+    focal = decode_pose(encoding, SIZE, CameraMLP.min_tangent).intrinsics.diagonal()[:2]
     torch.testing.assert_close(focal, torch.tensor([12e6, 8e6], dtype=torch.float64))
 
 

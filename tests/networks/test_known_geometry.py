@@ -104,11 +104,11 @@ def test_cameras_at_rest_keep_their_unit() -> None:
     poses[0, 0, 1:, 0, 3] = torch.tensor([0.0199, 0.01])
     depths = [torch.full((1, 1, 3, 2, 2), 2.0)]
     given = Conditioning(world_to_camera=poses, depths=depths, known_depths=torch.zeros(1, 1, 3, dtype=torch.bool))
-    assert length_unit(given).unit.tolist() == [2.0]
-    assert length_unit(replace(given, depths=None, known_depths=None)).unit.tolist() == [1.0]
+    assert length_unit(given)[0].tolist() == [2.0]
+    assert length_unit(replace(given, depths=None, known_depths=None))[0].tolist() == [1.0]
     poses[0, 0, 1, 0, 3] = 0.05
-    assert length_unit(given).unit.tolist() == pytest.approx([0.03])
-    assert length_unit(replace(given, known_depths=None)).unit.tolist() == [2.0]
+    assert length_unit(given)[0].tolist() == pytest.approx([0.03])
+    assert length_unit(replace(given, known_depths=None))[0].tolist() == [2.0]
 
 
 def test_images_as_one_instant_are_the_same_images() -> None:

@@ -68,7 +68,7 @@ def test_zero_lambda_equals_unbiased_attention(randomized: Callable, mask: MaskC
     network = randomized(mask=mask)
     unmasked = randomized(mask=mask)
     unmasked.aggregator.mask_bias.requires_grad_(False)
-    for parameter in unmasked.aggregator.dynamic.head.last.parameters():
+    for parameter in unmasked.aggregator.dynamic.last_layer.parameters():
         torch.nn.init.zeros_(parameter)
     unbiased = predict(unmasked, images)
     masked = predict(network, images, external)

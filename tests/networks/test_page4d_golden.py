@@ -46,7 +46,7 @@ def test_without_the_mask_page4d_equals_vggt(case: Case) -> None:
     """Exactly: a mask head of zeros, no mask head, and VGGT."""
     zeroed = build_network(case.masked.config).eval().requires_grad_(False)
     zeroed.load_state_dict(case.masked.state_dict())
-    for parameter in zeroed.aggregator.dynamic.head.last.parameters():
+    for parameter in zeroed.aggregator.dynamic.last_layer.parameters():
         parameter.zero_()
     expected = case.vggt(case.images)
     for network in (case.plain, zeroed):

@@ -62,12 +62,12 @@ def test_known_geometry(ops: dict[str, Tensor], agrees: Callable) -> None:
         known_poses=ops["input/mask_pose"].unsqueeze(1),
         known_depths=ops["input/mask_depth"].unsqueeze(1),
     )
-    length = length_unit(given)
-    agrees(length.unit.float(), ops["output/scale_factor"])
-    agrees(invert_rigid(length.poses.world_to_camera).squeeze(1).float(), ops["output/poses_normalised"])
-    assert torch.equal(length.poses.known.squeeze(1), ops["output/pose_mask_used"])
+    unit, poses = length_unit(given)
+    agrees(unit.float(), ops["output/scale_factor"])
+    agrees(invert_rigid(poses.world_to_camera).squeeze(1).float(), ops["output/poses_normalised"])
+    assert torch.equal(poses.known.squeeze(1), ops["output/pose_mask_used"])
     expected = ops["output/depth_and_mask"].flatten(0, 1)
-    agrees(depth_channels(depths.flatten(0, 2), length.unit.repeat_interleave(3)), expected)
+    agrees(depth_channels(depths.flatten(0, 2), unit.repeat_interleave(3)), expected)
     rays = ray_channels(ops["input/intrinsics"].flatten(0, 1), tuple(expected.shape[-2:]))
     agrees(rays, ops["output/ray_map"].flatten(0, 1))
 

@@ -162,8 +162,8 @@ def pi3x_mids(run: Run, recorder: Recorder) -> dict[str, Tensor]:
     if given.world_to_camera is None:
         return mids
     depths = None if given.depths is None else [given.depths]
-    unit = length_unit(replace(given, depths=depths))
-    mids["poses_normalised"] = invert_rigid(unit.poses.world_to_camera)
+    _, poses = length_unit(replace(given, depths=depths))
+    mids["poses_normalised"] = invert_rigid(poses.world_to_camera)
     injected = recorder.of("aggregator.pose_injection.blocks.0")
     recorded = run.mids.get("pose_inject_0", injected)
     if given.known_poses is not None:

@@ -56,8 +56,7 @@ class Classifier(nn.Module, ABC):
         """
         if self.head is None:
             raise UsageError("this encoder has no classification head", "build it with num_classes")
-        logits: Tensor = self.head(self.forward_features(images))
-        return logits
+        return self.head(self.forward_features(images))
 
 
 def check_multiple(name: str, number: int, divisor_name: str, divisor: int) -> None:
@@ -92,13 +91,3 @@ def check_level(level: int | None, num_stages: int) -> None:
     """
     if level is not None and level >= num_stages:
         raise UsageError(f"encoder: level {level} of {num_stages} stages", f"use 0 to {num_stages - 1}, or null")
-
-
-def check_levels(levels: tuple[int, ...], depth: int) -> None:
-    """Refuse blocks that do not exist, or are not different and in increasing order.
-
-    Raises:
-        UsageError: naming them.
-    """
-    if list(levels) != sorted(set(levels)) or any(not 0 <= level < depth for level in levels):
-        raise UsageError(f"encoder: levels {levels} of {depth} blocks", "name blocks that exist, in increasing order")

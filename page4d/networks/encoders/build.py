@@ -1,7 +1,8 @@
 """Encoder configurations as JSON, published sizes by name, and encoders built from configurations."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
@@ -20,6 +21,16 @@ EncoderConfig = Annotated[
 """The configuration of any encoder; in JSON, `kind` selects the class."""
 
 _ADAPTER: TypeAdapter[EncoderConfig] = TypeAdapter(EncoderConfig)
+
+_ENCODERS: dict[type, Callable[[Any], Any]] = {
+    DinoV2Config: DinoV2,
+    DinoV3Config: DinoV3,
+    StemConfig: Stem,
+    ViTConfig: ViT,
+    SwinConfig: Swin,
+    TwinsConfig: Twins,
+    NaViTConfig: NaViT,
+}
 
 ClassifierConfig = ViTConfig | SwinConfig | TwinsConfig | NaViTConfig
 """An encoder with an optional classification head."""
@@ -58,21 +69,7 @@ def encoder_from_json(text: str) -> EncoderConfig:
 
 def build_encoder(config: EncoderConfig) -> DinoV2 | DinoV3 | Stem | ViT | Swin | Twins | NaViT:
     """Build an encoder with initial weights, drawn from torch's global generator."""
-    match config:
-        case DinoV2Config():
-            return DinoV2(config)
-        case DinoV3Config():
-            return DinoV3(config)
-        case StemConfig():
-            return Stem(config)
-        case ViTConfig():
-            return ViT(config)
-        case SwinConfig():
-            return Swin(config)
-        case TwinsConfig():
-            return Twins(config)
-        case NaViTConfig():
-            return NaViT(config)
+    return _ENCODERS[type(config)](config)
 
 
 def without_head(config: ClassifierConfig, level: int | None = None) -> ClassifierConfig:

@@ -10,8 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from page4d.errors import UsageError
 from page4d.io.json_records import config_record
-from page4d.networks.encoders.base import DropPathRate, PatchTokens, check_levels, check_multiple
+from page4d.networks.encoders.base import DropPathRate, PatchTokens, check_multiple
 from page4d.networks.layers.attention import (
     DEFAULT_BASE,
     RotaryTables,
@@ -32,15 +33,7 @@ from page4d.networks.layers.block import (
     initialise_linears,
     patch_grid,
 )
-from page4d.networks.layers.execution import (
-    Epsilon,
-    Layer,
-    OptionalCount,
-    OptionalDepth,
-    RotaryBase,
-    Side,
-    Width,
-)
+from page4d.networks.layers.execution import Epsilon, Layer, OptionalCount, OptionalDepth, RotaryBase, Side, Width
 
 
 @config_record("encoder")
@@ -65,7 +58,9 @@ class DinoV2Config(BlockOptions):
     """Blocks whose outputs, after the final norm, dense heads read."""
 
     def __post_init__(self) -> None:
-        check_levels(self.levels, self.depth)
+        if list(self.levels) != sorted(set(self.levels)) or any(level >= self.depth for level in self.levels):
+            found = f"encoder: levels {self.levels} of {self.depth} blocks"
+            raise UsageError(found, "name blocks that exist, in increasing order")
         check_multiple("image_size", self.image_size, "patch_size", self.patch_size)
         check_multiple("embed_dim", self.embed_dim, "num_heads", self.num_heads)
 

@@ -81,8 +81,7 @@ class AttentionPool(nn.Module):
         """Return one vector per image slot, including slots that a sequence leaves empty."""
         queries = self.query.expand(tokens.shape[0], len(packing.slots), -1)
         context = Context(tokens=tokens)
-        pooled: Tensor = self.attn(self.norm(queries), context=context, pair_logits=packing.of_images())
-        return pooled + queries
+        return queries + self.attn(self.norm(queries), context=context, pair_logits=packing.of_images())
 
 
 class NaViT(Classifier):
@@ -141,16 +140,14 @@ class NaViT(Classifier):
     ) -> Float[Tensor, "S N C"]:
         """Return the tokens that enter the first block."""
         rows, columns = positions.unbind(-1)
-        tokens: Tensor = self.patches(patches) + self.row_embed[0, rows] + self.column_embed[0, columns]
-        return tokens
+        return self.patches(patches) + self.row_embed[0, rows] + self.column_embed[0, columns]
 
     def transform(self, tokens: Float[Tensor, "S N C"], packing: Packing | None = None) -> Float[Tensor, "S N C"]:
         """Apply the blocks and the last norm; without a packing every sequence is one image."""
         logits = None if packing is None else packing.within_images()
         for block in self.blocks:
             tokens = block(tokens, pair_logits=logits)
-        normed: Tensor = self.norm(tokens)
-        return normed
+        return self.norm(tokens)
 
     def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
         """Encode images of one size, one per sequence, with all their patches.
@@ -187,8 +184,7 @@ class NaViT(Classifier):
             noise = [torch.randn(count, device=images[0].device) for count in counts]
         packing = self.pack(images, noise)
         tokens = self.transform(self.embed(packing.patches, packing.positions), packing)
-        pooled: Tensor = self.pool(tokens, packing)
-        return pooled[packing.is_image]
+        return self.pool(tokens, packing)[packing.is_image]
 
     def grid_of(self, images: Tensor) -> tuple[int, int]:
         """Return the number of rows and columns of patches of images.

@@ -92,8 +92,7 @@ class LevelFusion(nn.Module):
         total: Tensor = self.laterals[0](levels[0])
         for level, factor, lateral in zip(levels[1:], self.factors[1:], list(self.laterals)[1:], strict=True):
             total = total + _upsample(lateral(level), factor)[:, :rows, :columns]
-        fused: Tensor = self.norm(total)
-        return fused
+        return self.norm(total)
 
 
 class PyramidEncoder(Classifier):
@@ -195,8 +194,7 @@ class PatchMerging(nn.Module):
         """Halve the sides; odd sides are padded with zeros."""
         even = pad_to_multiple(maps, 2)
         joined = torch.cat([even[:, row::2, column::2] for column in (0, 1) for row in (0, 1)], dim=-1)
-        merged: Tensor = self.reduction(self.norm(joined))
-        return merged
+        return self.reduction(self.norm(joined))
 
 
 class SwinStage(nn.Module):

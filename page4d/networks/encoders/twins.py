@@ -25,14 +25,7 @@ from page4d.networks.layers.block import (
     drop_path_rates,
     initialise_linears,
 )
-from page4d.networks.layers.execution import (
-    MAX_STAGES,
-    Depth,
-    Epsilon,
-    Side,
-    Width,
-    Window,
-)
+from page4d.networks.layers.execution import MAX_STAGES, Depth, Epsilon, Side, Width, Window
 from page4d.networks.layers.window import WindowAttention, pad_to_multiple
 
 _PATCH_EPS = 1e-5
@@ -128,8 +121,7 @@ class SubSampledAttention(nn.Module):
         whole = maps[:, :rows, :columns]
         whole = functional.pad(whole, (0, 0, 0, columns - whole.shape[2], 0, rows - whole.shape[1]))
         if self.summary is not None and self.norm is not None:
-            summary: Tensor = self.norm(self.summary(whole.movedim(-1, 1)))
-            return summary
+            return self.norm(self.summary(whole.movedim(-1, 1)))
         return cut_patches(whole, (side, side)).flatten(1, 2)
 
     def _heads(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
@@ -149,8 +141,7 @@ class PositionGenerator(nn.Module):
 
     def forward(self, maps: Float[Tensor, "F rows columns C"]) -> Float[Tensor, "F rows columns C"]:
         """Add the encoding to the map."""
-        encoding: Tensor = self.proj(maps.movedim(-1, 1))
-        return maps + encoding.movedim(1, -1)
+        return maps + self.proj(maps.movedim(-1, 1)).movedim(1, -1)
 
 
 class TwinsPatches(nn.Module):
@@ -172,8 +163,7 @@ class TwinsPatches(nn.Module):
         """Return the smaller map."""
         whole = pad_to_multiple(maps, self.side)
         if self.embed is not None:
-            joined: Tensor = self.embed(cut_patches(whole, (self.side, self.side)))
-            return joined
+            return self.embed(cut_patches(whole, (self.side, self.side)))
         assert self.convolution is not None
         grid = (whole.shape[1] // self.side, whole.shape[2] // self.side)
         return torch.unflatten(self.norm(self.convolution(whole.movedim(-1, 1))), 1, grid)

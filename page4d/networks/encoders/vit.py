@@ -112,8 +112,7 @@ class _ConvolvedPatches(nn.Module):
         self.norm = nn.LayerNorm(config.embed_dim, eps=config.norm_eps) if normed else nn.Identity()
 
     def forward(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F P C"]:
-        tokens: Tensor = self.norm(self.embed(images))
-        return tokens
+        return self.norm(self.embed(images))
 
 
 class _CutPatches(nn.Module):
@@ -125,8 +124,7 @@ class _CutPatches(nn.Module):
         self.embed = NormedPatchEmbed(3 * config.patch[0] * config.patch[1], config.embed_dim)
 
     def forward(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F P C"]:
-        tokens: Tensor = self.embed(cut_patches(images.permute(0, 2, 3, 1), self.patch)).flatten(1, 2)
-        return tokens
+        return self.embed(cut_patches(images.permute(0, 2, 3, 1), self.patch)).flatten(1, 2)
 
 
 class ViT(Classifier):
@@ -173,15 +171,13 @@ class ViT(Classifier):
         tokens = self.patches(images)
         if self.cls_token is not None:
             tokens = torch.cat([self.cls_token.expand(len(images), -1, -1), tokens], dim=1)
-        placed: Tensor = tokens + self.position_table(self.grid_of(images))
-        return placed
+        return tokens + self.position_table(self.grid_of(images))
 
     def transform(self, tokens: Float[Tensor, "F N C"]) -> Float[Tensor, "F N C"]:
         """Apply the blocks and the last norm to all or some tokens of each image."""
         for block in self.blocks:
             tokens = block(tokens)
-        normed: Tensor = self.norm(tokens)
-        return normed
+        return self.norm(tokens)
 
     def forward(self, images: Float[Tensor, "F 3 H W"]) -> PatchTokens:
         """Encode images whose sides are multiples of the sides of a patch.

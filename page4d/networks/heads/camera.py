@@ -5,7 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.geometry.camera import POSE_DIM, Cameras, decode_pose
+from page4d.geometry.camera import POSE_DIM
 from page4d.geometry.rotation import matrix_from_quaternion, wxyz_from_xyzw
 from page4d.networks.config_parts import CameraHeadConfig, CameraTransformerConfig
 from page4d.networks.layers.block import Block, BlockConfig, FeedForward, initialise_linears
@@ -20,6 +20,8 @@ class CameraHead(nn.Module):
 
     Source: the camera head of Wang et al. (2025), VGGT; adaptive norms of Peebles & Xie (2023).
     """
+
+    min_tangent = None
 
     def __init__(self, config: CameraHeadConfig, dim: int) -> None:
         super().__init__()
@@ -55,13 +57,6 @@ class CameraHead(nn.Module):
             encodings.append(torch.cat([pose[..., :7], functional.relu(pose[..., 7:])], dim=-1))
         return tuple(encodings)
 
-    def decode(self, encoding: Float[Tensor, "*batch 9"], image_size: tuple[int, int]) -> Cameras:
-        """Return the cameras of pose encodings for images of (height, width)."""
-        return decode_pose(encoding, image_size)
-
-
-_MIN_TANGENT = 1e-6
-
 
 class CameraMLP(nn.Module):
     """Decode the first special token of every image into translation, quaternion and fields of view.
@@ -71,6 +66,9 @@ class CameraMLP(nn.Module):
 
     Source: the camera decoder of the public Depth Anything 3 code (reference facts).
     """
+
+    min_tangent = 1e-6
+    """Bound of the tangents of half fields of view: focal lengths are finite."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -99,13 +97,6 @@ class CameraMLP(nn.Module):
         fields = functional.relu(self.field_of_view(hidden))
         return torch.cat([self.translation(hidden), self.quaternion(hidden), fields], dim=-1)
 
-    def decode(self, encoding: Float[Tensor, "*batch 9"], image_size: tuple[int, int]) -> Cameras:
-        """Return the cameras of pose encodings for images of (height, width).
-
-        Tangents of half fields of view are at least 1e-6: focal lengths are finite.
-        """
-        return decode_pose(encoding, image_size, min_tangent=_MIN_TANGENT)
-
 
 _MIN_FIELD_OF_VIEW = 0.01
 """Added to the fields of view, in radians."""
@@ -116,6 +107,8 @@ class CameraTransformer(nn.Module):
 
     Source: the camera head of the public VGGT-Omega code (reference facts).
     """
+
+    min_tangent = None
 
     def __init__(self, config: CameraTransformerConfig, dim: int) -> None:
         super().__init__()
@@ -136,7 +129,3 @@ class CameraTransformer(nn.Module):
         camera_tokens = torch.unflatten(state, 1, special_tokens.shape[1:3])[:, :, 0]
         pose = self.pose_branch(self.trunk_norm(camera_tokens))
         return (torch.cat([pose[..., :7], functional.relu(pose[..., 7:]) + _MIN_FIELD_OF_VIEW], dim=-1),)
-
-    def decode(self, encoding: Float[Tensor, "*batch 9"], image_size: tuple[int, int]) -> Cameras:
-        """Return the cameras of pose encodings for images of (height, width)."""
-        return decode_pose(encoding, image_size)

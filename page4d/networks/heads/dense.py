@@ -71,8 +71,7 @@ class ResidualUnit(nn.Module):
         """Refine a feature map."""
         rectified = functional.relu(features)
         skip = features if self.kind is ResidualKind.PLAIN else rectified
-        refined: Tensor = skip + self.conv2(functional.relu(self.conv1(rectified)))
-        return refined
+        return skip + self.conv2(functional.relu(self.conv1(rectified)))
 
 
 class Fusion(nn.Module):
@@ -88,8 +87,7 @@ class Fusion(nn.Module):
         """Fuse one level with the coarser map; the coarsest level has none."""
         if self.skip_unit is not None and coarser is not None:
             level = coarser + self.skip_unit(level)
-        fused: Tensor = self.out_conv(resize_features(self.unit(level), size))
-        return fused
+        return self.out_conv(resize_features(self.unit(level), size))
 
 
 def fuse_levels(
@@ -176,6 +174,7 @@ class DPTHead(nn.Module):
         super().__init__()
         self.patch_size = patch_size
         self.activation = activation
+        self.layers = config.layers
         widths, features = config.out_channels, config.features
         self.adds_positions = config.positions
         self.norm = nn.Identity() if config.norm_eps is None else nn.LayerNorm(dim, eps=config.norm_eps)
@@ -226,8 +225,7 @@ class DPTHead(nn.Module):
         It is 4 times finer if a fine map or the pixel shuffle follows.
         """
         enlarge = 2 if self.fine is None and self.shuffled is None else 1
-        merged: Tensor = self.fused_conv(fuse_levels(self.fusions, maps, enlarge))
-        return merged
+        return self.fused_conv(fuse_levels(self.fusions, maps, enlarge))
 
     def forward(
         self,

@@ -38,9 +38,7 @@ def image_plane(size: tuple[int, int], like: Tensor) -> Float[Tensor, "2 rows co
     return torch.stack(torch.meshgrid(u, v, indexing="xy")).to(like)
 
 
-def _with_plane(
-    features: Float[Tensor, "F C rows columns"],
-) -> Float[Tensor, "F C2 rows columns"]:
+def _with_plane(features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F C2 rows columns"]:
     """Append the image coordinates as two channels."""
     plane = image_plane((features.shape[-2], features.shape[-1]), features)
     return torch.cat([features, plane.expand(len(features), -1, -1, -1)], dim=1)
@@ -67,8 +65,7 @@ class NormedResidualUnit(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Refine a feature map."""
-        refined: Tensor = features + self.layers(features)
-        return refined
+        return features + self.layers(features)
 
 
 class ConvHead(nn.Module):
@@ -139,8 +136,7 @@ class FrameDecoder(nn.Module):
         state = self.project_in(tokens)
         for block in self.blocks:
             state = block(state, rope)
-        decoded: Tensor = self.project_out(state)
-        return decoded
+        return self.project_out(state)
 
 
 class ResidualPerceptron(nn.Module):

@@ -84,8 +84,7 @@ class ResidualConvolution(nn.Module):
 
     def forward(self, features: Float[Tensor, "F C h w"]) -> Float[Tensor, "F C h w"]:
         """Refine a feature map."""
-        refined: Tensor = features + self.mix(functional.gelu(self.spread(self.norm(features))))
-        return refined
+        return features + self.mix(functional.gelu(self.spread(self.norm(features))))
 
 
 def zero_convolution(channels: int, num_out: int) -> nn.Conv2d:
@@ -107,28 +106,22 @@ _GATE_LOGIT = 4.0
 """Log-odds of an untrained gate, a probability of 0.98."""
 
 
+def _mask_layers(dim: int, middle: nn.Conv2d) -> nn.Sequential:
+    """Build a depthwise convolution, the `middle` one and one output per patch."""
+    first = nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim)
+    return nn.Sequential(first, nn.GELU(), middle, nn.GELU(), nn.Conv2d(middle.out_channels, 1, kernel_size=1))
+
+
 class ConvMaskHead(nn.Module):
     """A depthwise and a full convolution, then one output per patch."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.mask_head = nn.Sequential(
-            nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim),
-            nn.GELU(),
-            nn.Conv2d(dim, dim // 2, kernel_size=3, padding=1),
-            nn.GELU(),
-            nn.Conv2d(dim // 2, 1, kernel_size=1),
-        )
-
-    @property
-    def last(self) -> nn.Module:
-        """The layer that is zero in an untrained head."""
-        return self.mask_head[4]
+        self.mask_head = _mask_layers(dim, nn.Conv2d(dim, dim // 2, kernel_size=3, padding=1))
 
     def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
         """Return the log-odds that a patch moves."""
-        logit: Tensor = self.mask_head(features)
-        return logit
+        return self.mask_head(features)
 
 
 class TemperedMaskHead(nn.Module):
@@ -141,26 +134,14 @@ class TemperedMaskHead(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.head0 = nn.Sequential(
-            nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim),
-            nn.GELU(),
-            nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim),
-            nn.GELU(),
-            nn.Conv2d(dim, 1, kernel_size=1),
-        )
+        self.head0 = _mask_layers(dim, nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim))
         self.tau_logit = nn.Parameter(torch.tensor(0.5413))  # softplus gives a temperature of 1
         self.register_buffer("alpha_logit", torch.tensor(0.5413))
-
-    @property
-    def last(self) -> nn.Module:
-        """The layer that is zero in an untrained head."""
-        return self.head0[4]
 
     def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
         """Return the log-odds that a patch moves; the layers predict those that it is static."""
         temperature = (functional.softplus(self.tau_logit) + 1e-6).clamp(min=_MIN_TEMPERATURE)
-        logit: Tensor = -self.head0(features) / temperature
-        return logit
+        return -self.head0(features) / temperature
 
 
 class ReleaseMaskHead(nn.Module):
@@ -171,18 +152,7 @@ class ReleaseMaskHead(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.head0 = nn.Sequential(
-            nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim),
-            nn.GELU(),
-            nn.Conv2d(dim, _RELEASE_HIDDEN, kernel_size=1),
-            nn.GELU(),
-            nn.Conv2d(_RELEASE_HIDDEN, 1, kernel_size=1),
-        )
-
-    @property
-    def last(self) -> nn.Module:
-        """The layer that is zero in an untrained head."""
-        return self.head0[4]
+        self.head0 = _mask_layers(dim, nn.Conv2d(dim, _RELEASE_HIDDEN, kernel_size=1))
 
     def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
         """Return the log-odds that a patch moves; the layers predict those that it is static."""
@@ -190,8 +160,7 @@ class ReleaseMaskHead(nn.Module):
         count = features.shape[2] * features.shape[3]
         variance = (features - mean).square().sum(dim=(2, 3), keepdim=True) / max(count - 1, 1)
         standard = (features - mean) / variance.sqrt().clamp(min=_MIN_DEVIATION)
-        logit: Tensor = -(self.head0(standard) + standard.mean(dim=1, keepdim=True))
-        return logit
+        return -(self.head0(standard) + standard.mean(dim=1, keepdim=True))
 
 
 MASK_HEADS: dict[MaskHeadKind, type[ConvMaskHead | TemperedMaskHead | ReleaseMaskHead]] = {
@@ -222,12 +191,17 @@ class DynamicMask(nn.Module):
         else:
             self.alpha = nn.Parameter(torch.ones(()))
             self.beta = nn.Parameter(torch.ones(()))
-        for parameter in self.head.last.parameters():
+        for parameter in self.last_layer.parameters():
             nn.init.zeros_(parameter)
+
+    @property
+    def last_layer(self) -> nn.Module:
+        """The layer that is zero in an untrained head."""
+        return [part for part in self.head.modules() if isinstance(part, nn.Conv2d)][-1]
 
     def is_untrained(self) -> bool:
         """Whether the last layer of the head is zero, as initialised."""
-        return not any(bool(parameter.any()) for parameter in self.head.last.parameters())
+        return not any(bool(parameter.any()) for parameter in self.last_layer.parameters())
 
     def forward(
         self,

@@ -1,13 +1,10 @@
 """Prediction heads, built from their configurations and run on the output of the trunk."""
 
-from collections.abc import Mapping
-
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.geometry.camera import Cameras
 from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import (
     AnyCameraHeadConfig,
@@ -20,7 +17,6 @@ from page4d.networks.encoders.base import PatchTokens
 from page4d.networks.heads.camera import CameraHead, CameraMLP, CameraTransformer
 from page4d.networks.heads.dense import DenseActivation, DenseMaps, DPTHead
 from page4d.networks.layers.execution import ForwardLimits, each_part
-from page4d.networks.output import NetworkOutput
 from page4d.networks.trunk import TrunkOutput
 
 AnyCameraHead = CameraHead | CameraMLP | CameraTransformer
@@ -37,16 +33,11 @@ def build_camera_head(config: AnyCameraHeadConfig, dim: int) -> AnyCameraHead:
             return CameraTransformer(config, dim)
 
 
-def build_depth_head(config: NetworkConfig) -> DPTHead | None:
-    """Build the dense head of depth of a network, if it has one."""
-    head, width = config.depth_head, config.head_width
-    return None if head is None else DPTHead(head, width, config.patch_size, 1, DenseActivation.EXPONENTIAL)
-
-
-def build_point_head(config: NetworkConfig) -> DPTHead | None:
-    """Build the dense head of points of a network, if it has one."""
-    head, width = config.point_head, config.head_width
-    return None if head is None else DPTHead(head, width, config.patch_size, 3, DenseActivation.INVERSE_LOG)
+def build_dense_head(
+    config: NetworkConfig, head: DPTHeadConfig | None, value_dim: int, activation: DenseActivation
+) -> DPTHead | None:
+    """Build a dense head of a network, if it has this one."""
+    return None if head is None else DPTHead(head, config.head_width, config.patch_size, value_dim, activation)
 
 
 def run_camera_head(
@@ -59,7 +50,6 @@ def run_camera_head(
 
 def run_dense_head(
     head: DPTHead | None,
-    config: DPTHeadConfig | None,
     trunk: TrunkOutput,
     encoded: PatchTokens,
     num_special: int,
@@ -68,16 +58,15 @@ def run_dense_head(
     rays: bool,
 ) -> dict[str, Tensor]:
     """Return the maps of a dense head that exist, by name; `num_special` special tokens precede the patches."""
-    if head is None or config is None:
+    if head is None:
         return {}
-    levels = [trunk.levels[layer].flatten(0, 2) for layer in config.layers]
+    levels = [trunk.levels[layer].flatten(0, 2) for layer in head.layers]
     dtype = dtype_of(head)
 
     def of_images(chosen: slice) -> DenseMaps:
         fine = None if encoded.fine is None else encoded.fine[chosen]
         patches = [level[chosen, num_special:].to(dtype) for level in levels]
-        maps: DenseMaps = head(patches, encoded.grid, fine, rays=rays)
-        return maps
+        return head(patches, encoded.grid, fine, rays=rays)
 
     parts = each_part(of_images, len(levels[0]), limits.max_images)
     leading = trunk.special_tokens.shape[:3]
@@ -86,25 +75,6 @@ def run_dense_head(
         for name, first in vars(parts[0]).items()
         if first is not None
     }
-
-
-def output_of_heads(
-    cameras: Cameras | None, iterations: tuple[Tensor, ...], depth: Mapping[str, Tensor], points: Mapping[str, Tensor]
-) -> NetworkOutput:
-    """Assemble the output of views of one size from cameras, pose encodings and the maps of dense heads."""
-    return NetworkOutput(
-        world_to_camera=None if cameras is None else cameras.world_to_camera,
-        intrinsics=None if cameras is None else cameras.intrinsics,
-        pose_encoding=iterations[-1] if iterations else None,
-        pose_encoding_iterations=iterations,
-        depth=None if "values" not in depth else depth["values"][..., 0],
-        depth_confidence=depth.get("confidence"),
-        points=points.get("values"),
-        points_confidence=points.get("confidence"),
-        sky=depth.get("sky"),
-        ray_map=depth.get("rays"),
-        ray_confidence=depth.get("ray_confidence"),
-    )
 
 
 def upsampled_probability(logit: Float[Tensor, "B T V rows columns"], patch_size: int) -> Float[Tensor, "B T V H W"]:

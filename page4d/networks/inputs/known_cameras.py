@@ -52,11 +52,8 @@ class RayEmbedding(nn.Module):
         """
         weight = self.direction.weight
         directions = patch_directions(intrinsics, grid, patch_size)
-        embedded: Tensor = self.direction(directions.to(weight))
-        if relative is None:
-            return embedded
-        lines: Tensor = self.line(plucker_lines(directions, relative).to(weight))
-        return embedded + lines
+        embedded = self.direction(directions.to(weight))
+        return embedded if relative is None else embedded + self.line(plucker_lines(directions, relative).to(weight))
 
 
 def patch_directions(

@@ -43,16 +43,8 @@ class KnownPoses:
     known: _Masks
 
 
-@dataclass(frozen=True, kw_only=True)
-class SequenceUnit:
-    """The unit of length of every sequence, in which depth and translations enter the network, and the poses."""
-
-    unit: Float[Tensor, " B"]
-    poses: KnownPoses | None
-
-
-def length_unit(conditioning: Conditioning) -> SequenceUnit:
-    """Return the unit of length, and the poses in it.
+def length_unit(conditioning: Conditioning) -> tuple[Float[Tensor, " B"], KnownPoses | None]:
+    """Return the unit of length of every sequence, in which depth and translations enter the network, and the poses.
 
     The unit is the mean depth of all valid pixels, also of images whose depth is not known. Where no depth is known,
     it is the mean distance of the cameras from the first one, unless they hardly move. A single known pose is
@@ -61,14 +53,14 @@ def length_unit(conditioning: Conditioning) -> SequenceUnit:
     poses, depths = conditioning.world_to_camera, conditioning.depths
     unit = torch.ones(1) if depths is None else _mean_depth(list(depths))
     if poses is None:
-        return SequenceUnit(unit=unit, poses=None)
+        return unit, None
     poses = poses.to(torch.float64)
     relative = poses @ invert_rigid(poses[:, :1, :1])
     distance = relative[..., :3, 3].norm(dim=-1).flatten(1)
     unit = unit.to(distance).expand(len(distance))
     num_images = distance.shape[1]
     if num_images == 1:
-        return SequenceUnit(unit=unit, poses=None)
+        return unit, None
     baseline = distance.sum(dim=1) / (num_images - 1) / unit + _SMALL
     moves = distance.amax(dim=1) >= _STATIC * unit
     unit = torch.where(moves & ~_any_depth(conditioning, moves), unit * baseline, unit)
@@ -76,7 +68,7 @@ def length_unit(conditioning: Conditioning) -> SequenceUnit:
     if known is not None:
         known = known & (known.sum(dim=(1, 2), keepdim=True) > 1)
     relative = scale_translations(relative, 1 / unit[:, None, None])
-    return SequenceUnit(unit=unit, poses=KnownPoses(world_to_camera=relative, known=known))
+    return unit, KnownPoses(world_to_camera=relative, known=known)
 
 
 def _any_depth(conditioning: Conditioning, like: Bool[Tensor, " B"]) -> Bool[Tensor, " B"]:
@@ -89,14 +81,12 @@ def _any_depth(conditioning: Conditioning, like: Bool[Tensor, " B"]) -> Bool[Ten
 def _mean_depth(depths: Sequence[Float[Tensor, "B T W _ _"]]) -> Float[Tensor, " B"]:
     """Return the mean of the valid depths of each sequence, 1 if there are none."""
     valid = [has_depth(part) for part in depths]
-    count = sum(part.flatten(1).sum(dim=1) for part in valid)
-    total = sum(
+    count = torch.stack([part.flatten(1).sum(dim=1) for part in valid]).sum(dim=0)
+    totals = [
         torch.where(is_valid, part, 0).flatten(1).sum(dim=1, dtype=torch.float64)
         for part, is_valid in zip(depths, valid, strict=True)
-    )
-    assert isinstance(count, Tensor)
-    assert isinstance(total, Tensor)
-    return torch.where(count > 0, total / count.clamp(min=1), 1)
+    ]
+    return torch.where(count > 0, torch.stack(totals).sum(dim=0) / count.clamp(min=1), 1)
 
 
 def depth_channels(depths: Float[Tensor, "F H W"], unit: Float[Tensor, " F"]) -> Float[Tensor, "F 2 H W"]:
@@ -157,11 +147,12 @@ class KnownGeometry(nn.Module):
         """Return an embedding of the rays of every patch."""
         size, weight = (grid[0] * self.rays.patch_size, grid[1] * self.rays.patch_size), self.rays.proj.weight
 
-        def embedded(chosen: slice) -> Tensor:
-            tokens: Tensor = self.rays(ray_channels(intrinsics[chosen].to(weight), size))
-            return tokens
-
-        return in_chunks(embedded, len(intrinsics), max_images, dim=0)
+        return in_chunks(
+            lambda chosen: self.rays(ray_channels(intrinsics[chosen].to(weight), size)),
+            len(intrinsics),
+            max_images,
+            dim=0,
+        )
 
     def encode_depths(
         self, depths: Float[Tensor, "F H W"], unit: Float[Tensor, " F"], max_images: int | None = None
@@ -170,8 +161,7 @@ class KnownGeometry(nn.Module):
 
         def encoded(chosen: slice) -> Tensor:
             maps = depth_channels(depths[chosen].to(self.depth_token), unit[chosen])
-            tokens: Tensor = self.depth_encoder(maps).tokens + self.depth_token
-            return tokens
+            return self.depth_encoder(maps).tokens + self.depth_token
 
         return in_chunks(encoded, len(depths), max_images, dim=0)
 
@@ -254,11 +244,7 @@ class PoseAttention(Attention):
     """Attention with queries, keys, values and outputs in camera frames."""
 
     def forward(  # type: ignore[override]
-        self,
-        tokens: Float[Tensor, "B N C"],
-        norm: nn.Module,
-        inputs: PoseInputs,
-        max_queries: int | None = None,
+        self, tokens: Float[Tensor, "B N C"], norm: nn.Module, inputs: PoseInputs, max_queries: int | None = None
     ) -> Float[Tensor, "B N C"]:
         """Attend between normalized tokens, at most `max_queries` queries at once."""
         inner, length, frames = self.proj.in_features, tokens.shape[1], inputs.frames
@@ -303,13 +289,11 @@ class PoseBlock(nn.Module):
         self, tokens: Float[Tensor, "B N C"], inputs: PoseInputs, max_queries: int | None = None
     ) -> Float[Tensor, "B N C"]:
         """Return what is added to the tokens: 0 for those without a known pose."""
-
-        def refined(rows: slice) -> Tensor:
-            part: Tensor = self.ls2(self.mlp(self.norm2(tokens[:, rows])))
-            return part
-
         mixed = self.ls1(self.attn(tokens, self.norm1, inputs, max_queries))
-        added: Tensor = mixed + in_chunks(refined, tokens.shape[1], max_queries, dim=1)
+        refined = in_chunks(
+            lambda rows: self.ls2(self.mlp(self.norm2(tokens[:, rows]))), tokens.shape[1], max_queries, dim=1
+        )
+        added: Tensor = mixed + refined
         return added if inputs.known is None else torch.where(inputs.known[..., None], added, 0)
 
 

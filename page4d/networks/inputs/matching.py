@@ -18,7 +18,7 @@ from page4d.networks.conditioning import Grid, SizeGroups
 from page4d.networks.config_parts import MatchConfig, MatchTarget
 from page4d.networks.inputs.known_cameras import patch_directions, relative_cameras
 from page4d.networks.layers.block import FeedForward, initialise_linears
-from page4d.networks.layers.execution import full_precision, in_parts
+from page4d.networks.layers.execution import full_precision, in_chunks
 
 FINE_STRIDE = 2
 """Stride in pixels of the encoder's fine feature map."""
@@ -132,18 +132,10 @@ class Matches:
 
 
 class _Found(NamedTuple):
-    """Matches with one target image each."""
+    """Matches with one target image each: position (2), confidence, and probability that the patch is not visible."""
 
-    likelihoods: Likelihoods | None
-    expected: Float[Tensor, "*images P 2"]
-    confidence: Float[Tensor, "*images P"]
-    unseen: Float[Tensor, "*images P"]
-
-    def features(self, own: Float[Tensor, "P 2"]) -> Float[Tensor, "*images P 6"]:
-        """Return the inputs of the embedding for patches with these centers."""
-        return torch.cat(
-            [self.expected, self.expected - own, self.confidence[..., None], self.unseen[..., None]], dim=-1
-        )
+    values: Float[Tensor, "*images P 4"]
+    likelihoods: Likelihoods | None = None
 
 
 class PatchMatching(nn.Module):
@@ -182,8 +174,8 @@ class PatchMatching(nn.Module):
             embedded.append(self._embed(found, sizes.grids[group], patches[group]))
             matches.append(
                 Matches(
-                    expected=torch.stack([one.expected for one in found], dim=3),
-                    confidence=torch.stack([one.confidence for one in found], dim=3),
+                    expected=torch.stack([one.values[..., :2] for one in found], dim=3),
+                    confidence=torch.stack([one.values[..., 2] for one in found], dim=3),
                     targets=self.config.targets,
                     likelihoods=_stacked_likelihoods([one.likelihoods for one in found]),
                     features=self._features(own),
@@ -197,31 +189,27 @@ class PatchMatching(nn.Module):
         times, views = target_images(target, patches.shape[1], sizes.num_views, patches.device)
         if sizes.are_one:
             return self._find(patches, described[0].cells[:, times, views], sizes.grids[0])
-        found: dict[int, _Found] = {}
+        found: dict[int, Tensor] = {}
         for other, (grid, cells) in enumerate(zip(sizes.grids, described, strict=True)):
             places = {view: place for place, view in enumerate(sizes.members[other])}
             chosen = [place for place, view in enumerate(members) if int(views[0, view]) in places]
             if chosen:
                 when = times[:, [members[place] for place in chosen]]
                 where = torch.tensor([places[int(views[0, members[place]])] for place in chosen], device=when.device)
-                matched = self._find(patches[:, :, chosen], cells.cells[:, when, where], grid)
-                parts = [matched.expected, matched.confidence, matched.unseen]
-                for index, place in enumerate(chosen):
-                    found[place] = _Found(None, *(part[:, :, index] for part in parts))
-        expected, confidence, unseen = (
-            torch.stack(parts, dim=2)
-            for parts in zip(*(found[place][1:] for place in range(len(members))), strict=True)
-        )
-        return _Found(None, expected, confidence, unseen)
+                matched = self._find(patches[:, :, chosen], cells.cells[:, when, where], grid).values
+                found |= {place: matched[:, :, index] for index, place in enumerate(chosen)}
+        return _Found(torch.stack([found[place] for place in range(len(members))], dim=2))
 
     def _embed(
         self, found: Sequence[_Found], grid: Grid, patches: Float[Tensor, "*images P C"]
     ) -> Float[Tensor, "*images P C"]:
         """Return the embedding of all matches of patches on this grid."""
         own = patch_centers(grid, patches.device).to(patches.dtype)
-        features = [own.expand(*patches.shape[:-1], 2), *(one.features(own) for one in found)]
-        embedded: Tensor = self.tell(torch.cat(features, dim=-1))
-        return embedded
+        features = [own.expand(*patches.shape[:-1], 2)]
+        for one in found:
+            expected, chances = one.values[..., :2], one.values[..., 2:]
+            features += [expected, expected - own, chances]
+        return self.tell(torch.cat(features, dim=-1))
 
     def _features(self, described: Descriptors) -> MatchFeatures | None:
         if torch.is_grad_enabled():
@@ -244,12 +232,12 @@ class PatchMatching(nn.Module):
         if torch.is_grad_enabled():
             return self._compare(patches, cells, finer)
         num_patches, pairs = patches.shape[-2], patches.shape[:-1].numel() * cells.shape[-2]
-        num_parts = min(num_patches, -(-pairs // _MAX_PAIRS))
+        at_once = -(-num_patches // min(num_patches, -(-pairs // _MAX_PAIRS)))
 
-        def compare(part: Float[Tensor, "*images p D"]) -> tuple[Tensor, ...]:
-            return self._compare(part, cells, finer)[1:]
+        def compared(rows: slice) -> Tensor:
+            return self._compare(patches[..., rows, :], cells, finer).values
 
-        return _Found(None, *in_parts(compare, patches, num_parts, dim=patches.ndim - 2))
+        return _Found(in_chunks(compared, num_patches, at_once, dim=patches.ndim - 2))
 
     def _compare(
         self, patches: Float[Tensor, "*images P D"], cells: Float[Tensor, "*images Q D"], finer: Grid
@@ -264,7 +252,8 @@ class PatchMatching(nn.Module):
             confidence = weights.sum(dim=-1)
             centers = patch_centers(finer, patches.device).to(weights.dtype)
             expected = (weights[..., None] * centers[near]).sum(dim=-2) / confidence[..., None]
-            return _Found(likelihoods, expected, confidence, likelihoods.unseen.exp())
+            values = torch.cat([expected, confidence[..., None], likelihoods.unseen.exp()[..., None]], dim=-1)
+            return _Found(values, likelihoods)
 
 
 def match_likelihoods(
@@ -355,7 +344,7 @@ class Triangulation(nn.Module):
         relative = relative_cameras(world_to_camera)
         to_world = relative[..., :3, :3].transpose(-1, -2)
         centers = camera_centers(relative)
-        grids = sizes.grid_of_views(intrinsics.device)
+        grids = torch.tensor([sizes.grids[group] for group, _ in sizes.places], device=intrinsics.device)
         embedded = []
         for found, members, grid in zip(matches, sizes.members, sizes.grids, strict=True):
             views = list(members)

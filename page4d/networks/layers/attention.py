@@ -218,8 +218,7 @@ class HeadNorm(nn.Module):
 
     def forward(self, heads: Float[Tensor, "batch heads N d"]) -> Float[Tensor, "batch heads N d"]:
         """Normalize the last axis."""
-        normed: Tensor = functional.normalize(heads, dim=-1) * heads.shape[-1] ** 0.5 * self.gamma
-        return normed
+        return functional.normalize(heads, dim=-1) * heads.shape[-1] ** 0.5 * self.gamma
 
 
 class Attention(nn.Module):
@@ -326,8 +325,7 @@ class Attention(nn.Module):
         return heads if rope is None else rope.rotate(heads)
 
     def _joined(self, heads: Float[Tensor, "batch heads N d"]) -> Float[Tensor, "batch N C"]:
-        mixed: Tensor = self.proj(heads.transpose(1, 2).flatten(2))
-        return mixed
+        return self.proj(heads.transpose(1, 2).flatten(2))
 
     def _project(self, tokens: Tensor, channels: slice) -> tuple[Float[Tensor, "batch heads N d"], ...]:
         """Apply a slice of the fused projection, whose channels are queries, keys, values in this order."""

@@ -43,8 +43,7 @@ class FeedForward(nn.Module):
         hidden: Tensor = self.fc1(tokens)
         # The widest tensor of a transformer: in place without gradient, so that it exists once.
         hidden = functional.gelu(hidden) if hidden.requires_grad else torch.ops.aten.gelu_(hidden)
-        transformed: Tensor = self.fc2(hidden)
-        return transformed
+        return self.fc2(hidden)
 
 
 class SwiGLU(nn.Module):
@@ -66,8 +65,7 @@ class SwiGLU(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Transform the last axis."""
         gate, value = self.w12(tokens).chunk(2, dim=-1)
-        transformed: Tensor = self.w3(functional.silu(gate) * value)
-        return transformed
+        return self.w3(functional.silu(gate) * value)
 
 
 def swiglu_width(hidden_dim: int) -> int:
@@ -178,8 +176,7 @@ class Block(nn.Module):
         return in_chunks(lambda rows: self._feed_forward(tokens[:, rows]), tokens.shape[1], at_once, dim=1)
 
     def _feed_forward(self, tokens: Tensor) -> Tensor:
-        refined: Tensor = self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
-        return tokens + refined
+        return tokens + self.drop_path(self.ls2(self.mlp(self.norm2(tokens))))
 
 
 class MixerBlock(nn.Module):
@@ -208,8 +205,7 @@ class MixerBlock(nn.Module):
     def forward(self, tokens: Float[Tensor, "batch *N C"], **options: Any) -> Float[Tensor, "batch *N C"]:
         """Transform the tokens; options go to the mixer."""
         tokens = tokens + self.drop_path(self.attn(self.norm1(tokens), **options))
-        refined: Tensor = self.drop_path(self.mlp(self.norm2(tokens)))
-        return tokens + refined
+        return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
 
 
 def drop_path_rates(depth: int, largest: float) -> list[float]:
@@ -286,8 +282,7 @@ class NormedPatchEmbed(nn.Module):
 
     def forward(self, patches: Float[Tensor, "*batch patch_dim"]) -> Float[Tensor, "*batch C"]:
         """Embed each patch independently."""
-        tokens: Tensor = self.norm(self.proj(self.patch_norm(patches)))
-        return tokens
+        return self.norm(self.proj(self.patch_norm(patches)))
 
 
 class PatchEmbed(nn.Module):
@@ -301,5 +296,4 @@ class PatchEmbed(nn.Module):
     def forward(self, images: Float[Tensor, "F channels H W"]) -> Float[Tensor, "F P C"]:
         """Embed images whose sides are multiples of the patch size."""
         patch_grid(images.shape[-2], images.shape[-1], self.patch_size)
-        tokens: Tensor = self.proj(images).flatten(2).transpose(1, 2)
-        return tokens
+        return self.proj(images).flatten(2).transpose(1, 2)

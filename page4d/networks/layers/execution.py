@@ -111,30 +111,6 @@ def _copied(record: Record) -> Record:
     return replace(record, **{name: copied(value) for name, value in vars(record).items()})
 
 
-def in_parts(
-    function: Callable[[Tensor], tuple[Tensor, ...]], values: Tensor, num_parts: int, dim: int
-) -> tuple[Tensor, ...]:
-    """Evaluate a function on parts of a tensor along `dim`, and join each of its results along `dim`.
-
-    On the meta device, where results depend on shapes alone, all parts but the last two are evaluated once: their
-    memory and, by `repetitions`, their operations count as in a real run.
-    """
-    parts = list(values.chunk(num_parts, dim))
-    found: list[tuple[Tensor, ...]] = []
-    if values.is_meta and len(parts) > 3:
-        equal, parts = parts[:-2], parts[-2:]
-        with _repeated(len(equal)):
-            found.append(tuple(_stretched(result, dim, len(equal)) for result in function(equal[0])))
-    found += [function(part) for part in parts]
-    return tuple(torch.cat(results, dim=dim) for results in zip(*found, strict=True))
-
-
-def _stretched(values: Tensor, dim: int, times: int) -> Tensor:
-    """Return an empty tensor with `times` as many entries along an axis."""
-    shape = [side * times if axis == dim else side for axis, side in enumerate(values.shape)]
-    return values.new_empty(shape)
-
-
 @contextmanager
 def _repeated(times: int) -> Iterator[None]:
     """Count what runs in the body `times` times."""

@@ -14,7 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from page4d.errors import ShapeError
 from page4d.networks.layers.attention import Attention, PairLogits, grid_positions
-from page4d.networks.layers.block import INIT_STD
+from page4d.networks.layers.block import INIT_STD, cut_patches, join_patches
 
 _FORBIDDEN = -100.0
 """Added to the logits of tokens that are not neighbours in the image."""
@@ -22,18 +22,15 @@ _FORBIDDEN = -100.0
 
 def partition_windows(maps: Float[Tensor, "F rows columns C"], window: int) -> Float[Tensor, "FW N C"]:
     """Cut maps whose sides are multiples of the window into windows, image by image and row by row."""
-    frames, rows, columns, channels = maps.shape
-    cut = maps.reshape(frames, rows // window, window, columns // window, window, channels)
-    return cut.transpose(2, 3).reshape(-1, window * window, channels)
+    return cut_patches(maps, (window, window)).reshape(-1, window * window, maps.shape[-1])
 
 
 def merge_windows(
     windows: Float[Tensor, "FW N C"], window: int, grid: tuple[int, int]
 ) -> Float[Tensor, "F rows columns C"]:
     """Invert `partition_windows` for maps of (rows, columns)."""
-    rows, columns = grid
-    cut = windows.reshape(-1, rows // window, columns // window, window, window, windows.shape[-1])
-    return cut.transpose(2, 3).reshape(-1, rows, columns, windows.shape[-1])
+    patches = windows.reshape(-1, grid[0] // window, grid[1] // window, window * window * windows.shape[-1])
+    return join_patches(patches, (window, window))
 
 
 def pad_to_multiple(maps: Float[Tensor, "F rows columns C"], multiple: int) -> Float[Tensor, "F rows2 columns2 C"]:

@@ -30,21 +30,14 @@ _ENCODERS = {
 }
 """Names of the encoders in their papers, by kind of configuration."""
 
-_MERGED = {
-    Step.FRAME: "B*T*V N",
-    Step.VIEW: "B*T V*N",
-    Step.TIME: "B*V T*N",
-    Step.GLOBAL: "B T*V*N",
-    Step.CROSS: "B T*V*N",
+_GROUPED = {
+    Step.FRAME: ("B*T*V N", "one image"),
+    Step.VIEW: ("B*T V*N", "fixed t"),
+    Step.TIME: ("B*V T*N", "fixed v"),
+    Step.GLOBAL: ("B T*V*N", "all images"),
+    Step.CROSS: ("B T*V*N", "same t or same v"),
 }
-_RANGE = {
-    Step.FRAME: "one image",
-    Step.VIEW: "fixed t",
-    Step.TIME: "fixed v",
-    Step.GLOBAL: "all images",
-    Step.CROSS: "same t or same v",
-}
-"""Tokens that a step attends to."""
+"""Groups of tokens within which a step attends, as axes and in words."""
 
 MAX_IMAGES = 2**20
 """Largest number of images of a profile; no memory holds as many."""
@@ -254,7 +247,7 @@ def _mask(builder: _NetworkProfile) -> Iterator[ProfileStage]:
     for step in builder.network.config.schedule:
         if mask.rule is MaskRule.LAMBDA or step.across_views:
             name = f"mask bias of {step}-attention, {layers}"
-            yield builder.stage(part, name, _MERGED[step])
+            yield builder.stage(part, name, _GROUPED[step][0])
     scalars = num_parameters(aggregator.mask_bias)
     if scalars:
         name = "weights (lambda) of the mask bias"
@@ -269,9 +262,10 @@ def _trunk(builder: _NetworkProfile) -> Iterator[ProfileStage]:
         return
     hidden = _hidden_width(config, builder.symbols["C"])
     for step in config.schedule:
-        groups, length = _MERGED[step].split()
+        axes, words = _GROUPED[step]
+        groups, length = axes.split()
         num_layers = config.depth - (config.starts_across and not step.across_views)
-        name = f"{step}-attention ({_RANGE[step]}), {counted(num_layers, 'layer')}"
+        name = f"{step}-attention ({words}), {counted(num_layers, 'layer')}"
         yield builder.stage(part, name, f"{groups} {length} C", f"aggregator.blocks.{step}")
         yield builder.stage(part, f"{step}-attention: q, k, v", f"3 {groups} h {length} d")
         yield builder.stage(part, f"{step}-attention: hidden layer of the MLP", f"{groups} {length} {hidden}")
