@@ -332,10 +332,10 @@ class FetchDisplay:
 
 def fetched_weights(given: str | Path | None, sha256: str | None, verbosity: console.Verbosity) -> "FoundWeights":
     """Return the page4d file of given weights, or of the bundled network; fetch and convert what the caches lack."""
-    from page4d.weights.loading import choose_weights
+    from page4d.weights.resolve import find_weights
 
     with ExitStack() as stack:
-        return choose_weights(given, sha256, FetchDisplay(verbosity, stack))
+        return find_weights(given, sha256, FetchDisplay(verbosity, stack))
 
 
 def fetched_model(name: str, verbosity: console.Verbosity, wheels: Sequence[Path] = ()) -> Path:

@@ -20,7 +20,7 @@ import pytest
 import page4d
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
-from page4d.weights.loading import bundled_weights
+from page4d.weights.resolve import bundled_weights
 from tests.scene.calibration_writers import RigCamera, write_qualisys, write_toml
 
 ROOT = Path(__file__).parents[1]

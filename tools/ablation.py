@@ -37,7 +37,8 @@ from page4d.networks.config import NetworkConfig, Step, images_together, merge, 
 from page4d.networks.config_parts import Streams
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS as NETWORKS
-from page4d.weights.loading import bundled_weights, load
+from page4d.weights.loading import load
+from page4d.weights.resolve import bundled_weights
 from page4d.weights.store import save_network
 
 SIZES = ((48, 64), (64, 48), (56, 56))

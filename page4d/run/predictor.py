@@ -36,8 +36,9 @@ from page4d.stereo.background import Background, shows_background
 from page4d.stereo.descriptors import DenseDescriptors, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
-from page4d.weights.loading import BUNDLED_NAME, BUNDLED_NOTICE, choose_device, choose_precision, choose_weights, load
+from page4d.weights.loading import BUNDLED_NAME, BUNDLED_NOTICE, choose_device, choose_precision, load
 from page4d.weights.names import BUNDLED_FILE
+from page4d.weights.resolve import find_weights
 
 CAMERAS_HINT = "pass ⟨calibration⟩, register the rig with ⟨register⟩, or use a network that predicts cameras"
 
@@ -420,7 +421,7 @@ def _loaded(request: _Request) -> NetworkPredictor:
 
 
 def _trained(options: NetworkOptions, device: torch.device, observer: Observer | None) -> NetworkPredictor:
-    found = choose_weights(options.weights, options.sha256, observer)
+    found = find_weights(options.weights, options.sha256, observer)
     is_bundled = found.path == BUNDLED_FILE
     network = load(found.path, device, options.precision, found.sha256, observer=None)
     limits = network.info.metadata.get("domain")

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -24,10 +23,12 @@ from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.networks.profile.meta import on_meta_device
 from page4d.weights.file_type import FETCH_AGAIN
 from page4d.weights.names import BUNDLED_FILE
-from page4d.weights.resolve import FoundWeights, find_weights
+from page4d.weights.resolve import find_weights
 from page4d.weights.store import WeightsInfo, damaged, describe_encoder, describe_weights, is_finite
 
 _HALVES = (torch.float16, torch.bfloat16)
+_FREE_SETTINGS = ("num_classes", "drop_path", "level")
+"""Settings in which an encoder may differ from that of a network that it fills."""
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -102,7 +103,7 @@ def load(
     """
     place = choose_device(device)
     dtype = choose_precision(precision, place)
-    found = choose_weights(path, parse_pin(path, sha256), observer)
+    found = find_weights(path, parse_pin(path, sha256), observer)
     if found.path == BUNDLED_FILE:
         config, info = describe_weights(
             found.path, _BUNDLED_SHA256, "the bundled network is damaged: reinstall page4d"
@@ -169,16 +170,17 @@ def fill_encoder(network: ViewTimeNetwork, path: Path, name: str) -> WeightsInfo
     """
     loaded = load_encoder(path)
     own = network.config.encoder
-    differences = _differences(asdict(loaded.config), asdict(own))
     if loaded.config.kind != own.kind:
         raise WeightsError(
             f"'{path}' is a {loaded.config.kind}, and {name} has a {own.kind}",
             "give ⟨model⟩ a network with this encoder, as a JSON file",
         )
-    if differences:
+    theirs, ours = asdict(loaded.config), asdict(own)
+    differing = [key for key in theirs if key not in _FREE_SETTINGS and theirs[key] != ours[key]]
+    if differing:
         raise WeightsError(
-            f"'{path}' has {', '.join(f'{key} {theirs}' for key, theirs, _ in differences)} where {name} has "
-            + ", ".join(f"{ours}" for _, _, ours in differences),
+            f"'{path}' has {', '.join(f'{key} {theirs[key]}' for key in differing)} where {name} has "
+            + ", ".join(f"{ours[key]}" for key in differing),
             "give ⟨model⟩ a network with this encoder, as a JSON file",
         )
     tensors = loaded.encoder.state_dict()
@@ -221,43 +223,6 @@ def choose_precision(name: str, device: torch.device) -> torch.dtype:
         fast = device.type == "cuda" and torch.cuda.is_bf16_supported()
         return torch.bfloat16 if fast else torch.float32
     return DTYPES[Precision(name)]
-
-
-def choose_weights(
-    given: str | Path | None, sha256: str | None = None, observer: Observer | None = None
-) -> FoundWeights:
-    """Return the file of given weights as `find_weights` does, or the bundled network for None.
-
-    Raises:
-        UsageError: if nothing is known by this name, or a conversion needs options.
-        WeightsError: if the weights cannot be fetched or used, or have another hash.
-        OutputError: if a cache cannot be written.
-    """
-    if given is None:
-        return FoundWeights(path=bundled_weights())
-    return find_weights(given, sha256, observer)
-
-
-def bundled_weights() -> Path:
-    """Return the file of the network that is used by default.
-
-    Raises:
-        WeightsError: if this installation lacks it.
-    """
-    if not BUNDLED_FILE.is_file():
-        raise WeightsError(
-            f"the bundled weights are missing: '{BUNDLED_FILE}'",
-            "reinstall page4d, pass ⟨weights=FILE⟩, or ⟨untrained=True⟩ to test without trained weights",
-        )
-    return BUNDLED_FILE
-
-
-def _differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return the settings in which two encoders of one kind differ, with both values."""
-    free = ("num_classes", "drop_path", "level")
-    return [
-        (key, value, ours.get(key)) for key, value in theirs.items() if key not in free and value != ours.get(key)
-    ]
 
 
 def _read_tensors(

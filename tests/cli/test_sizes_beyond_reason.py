@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from page4d.weights.loading import bundled_weights
+from page4d.weights.resolve import bundled_weights
 from page4d_cli.app import run
 from tests.fuzzing import bounded
 

@@ -24,8 +24,8 @@ from page4d.networks.output import RigOutput
 from page4d.networks.presets import PRESETS
 from page4d.options import NetworkOptions, ReconstructSettings
 from page4d.run.predictor import network_predictor
-from page4d.weights import loading
-from page4d.weights.loading import bundled_weights
+from page4d.weights import loading, resolve
+from page4d.weights.resolve import bundled_weights
 from page4d.weights.store import describe_weights, save_network
 
 CPU = torch.device("cpu")
@@ -47,7 +47,8 @@ def test_a_changed_bit_in_the_bundled_weights_is_noticed(tmp_path, monkeypatch):
     content[-1000] ^= 1
     damaged = tmp_path / "mv-demo.safetensors"
     damaged.write_bytes(content)
-    monkeypatch.setattr(loading, "BUNDLED_FILE", damaged)
+    for module in (loading, resolve):
+        monkeypatch.setattr(module, "BUNDLED_FILE", damaged)
     with pytest.raises(WeightsError, match=r"mv-demo\.safetensors has sha256 .*, expected d3e80fe90e3d") as caught:
         page4d.load(device="cpu")
     assert "reinstall page4d" in caught.value.hint
@@ -110,7 +111,7 @@ def test_the_bundled_network_by_name_is_the_default() -> None:
 
 
 def test_a_missing_file_is_reported(monkeypatch, tmp_path):
-    monkeypatch.setattr("page4d.weights.loading.BUNDLED_FILE", tmp_path / "lost.safetensors")
+    monkeypatch.setattr("page4d.weights.resolve.BUNDLED_FILE", tmp_path / "lost.safetensors")
     with pytest.raises(WeightsError, match="the bundled weights are missing") as caught:
         bundled_weights()
     assert "weights=FILE" in caught.value.hint

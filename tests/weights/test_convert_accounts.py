@@ -264,7 +264,7 @@ def test_a_tensor_name_gives_its_part_of_the_network() -> None:
 
 def test_two_source_tensors_for_one_target_are_refused() -> None:
     spec = TensorSpec(shape=(1,), dtype=torch.float32)
-    stage = SourceStage(origin="x", exemptions=(), keys=(Rule(pattern="a|b", target="c"),))
+    stage = SourceStage(origin="x", exemptions=(), keys=(Rule("a|b", "c"),))
     with pytest.raises(WeightsError, match="'a' and 'b' would both become 'c'"):
         build_account([(stage, {"a": spec, "b": spec})], {"c": (1,)}, {}, {})
 
@@ -272,7 +272,7 @@ def test_two_source_tensors_for_one_target_are_refused() -> None:
 COMBINED = SourceStage(
     origin="x",
     exemptions=(Exemption(rule="sum", pattern=r"(\w)\.a", target=r"\1", adapt=torch.add, companion=r"\1.b"),),
-    keys=(Rule(pattern="never", target=None),),
+    keys=(Rule("never", None),),
 )
 
 
@@ -285,7 +285,7 @@ def test_a_companion_is_combined_with_a_tensor_and_has_no_row() -> None:
         (Tag.DERIVED, "n.a", "n.b", "copy"),
     ]
     assert filled.num_used() == 2
-    assert filled.adaptations == {"n": torch.add, "copy": torch.add}
+    assert [row.adapt for row in filled.rows] == [torch.add, torch.add]
 
 
 @pytest.mark.parametrize(

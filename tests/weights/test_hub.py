@@ -24,9 +24,8 @@ from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, 
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES
 from page4d.weights.hub import is_fetched
-from page4d.weights.loading import bundled_weights, choose_weights
 from page4d.weights.names import HubReference, parse_weights, pin_file, read_pin
-from page4d.weights.resolve import FoundWeights, find_weights
+from page4d.weights.resolve import FoundWeights, bundled_weights, find_weights
 from page4d.weights.store import save_network
 from tests.weights.checkpoints import Checkpoint, checkpoint, page4d_and_pi3
 from tests.weights.hub_server import COMMIT, TOKEN, HubServer, Repository
@@ -500,7 +499,7 @@ class TestConversions:
 
     def test_files_and_the_bundled_network_need_no_request(self, own, tmp_path) -> None:
         assert find_weights(tmp_path / "own.safetensors") == FoundWeights(path=tmp_path / "own.safetensors")
-        assert choose_weights(None) == FoundWeights(path=bundled_weights())
+        assert find_weights(None) == FoundWeights(path=bundled_weights())
         with pytest.raises(UsageError):
             find_weights("no-such-name")
         assert own.requests == []

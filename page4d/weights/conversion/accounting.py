@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from page4d.errors import WeightsError
 from page4d.weights.store import TensorSpec
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rule:
     """Rename names that match `pattern` in full to `target`, a template of `re`; None drops them on purpose."""
 
@@ -34,34 +35,28 @@ def dpt_rules(head: str, source: str | None = None) -> KeyMap:
     `source` is a pattern of the head's name in the checkpoint, where it differs.
     """
     name = head if source is None else source
-    levels = [
-        Rule(pattern=rf"{name}\.scratch\.layer{k}_rn\.(.*)", target=rf"{head}.adapters.{k - 1}.\1")
-        for k in range(1, 5)
-    ]
+    levels = [Rule(rf"{name}\.scratch\.layer{k}_rn\.(.*)", rf"{head}.adapters.{k - 1}.\1") for k in range(1, 5)]
     return (
-        Rule(pattern=rf"{name}\.resize_layers\.(.*)", target=rf"{head}.resizes.\1"),
+        Rule(rf"{name}\.resize_layers\.(.*)", rf"{head}.resizes.\1"),
         *levels,
         *fusion_rules(name, head),
-        Rule(pattern=rf"{name}\.scratch\.output_conv1\.(.*)", target=rf"{head}.fused_conv.\1"),
-        Rule(pattern=rf"{name}\.scratch\.output_conv2\.0\.(.*)", target=rf"{head}.out_conv1.\1"),
-        Rule(pattern=rf"{name}\.scratch\.output_conv2\.2\.(.*)", target=rf"{head}.out_conv2.\1"),
-        Rule(pattern=rf"{name}\.((?:norm|projects)\..*)", target=rf"{head}.\1"),
+        Rule(rf"{name}\.scratch\.output_conv1\.(.*)", rf"{head}.fused_conv.\1"),
+        Rule(rf"{name}\.scratch\.output_conv2\.0\.(.*)", rf"{head}.out_conv1.\1"),
+        Rule(rf"{name}\.scratch\.output_conv2\.2\.(.*)", rf"{head}.out_conv2.\1"),
+        Rule(rf"{name}\.((?:norm|projects)\..*)", rf"{head}.\1"),
     )
 
 
 def fusion_rules(source: str, target: str, suffix: str = "") -> KeyMap:
     """Return the rules of a chain of fusions; `suffix` ends the names of the chain's units."""
     return tuple(
-        Rule(
-            pattern=rf"{source}\.scratch\.refinenet{k}{suffix}\.{theirs}(.*)",
-            target=rf"{target}.fusions.{k - 1}.{ours}\1",
-        )
+        Rule(rf"{source}\.scratch\.refinenet{k}{suffix}\.{theirs}(.*)", rf"{target}.fusions.{k - 1}.{ours}\1")
         for k in range(1, 5)
         for theirs, ours in (("resConfUnit1", "skip_unit"), ("resConfUnit2", "unit"), ("out_conv", "out_conv"))
     )
 
 
-UNCHANGED: KeyMap = (Rule(pattern=r"(.*)", target=r"\1"),)
+UNCHANGED: KeyMap = (Rule(r"(.*)", r"\1"),)
 """A file that page4d wrote."""
 
 
@@ -101,6 +96,10 @@ class Row:
     """Shape in the network; of a dropped tensor, in the source."""
     companion: str | None = None
     """A second source tensor that this one is combined with; it has no row of its own."""
+    adapt: Callable[..., Tensor] | None = None
+    """Makes a derived tensor of the source, and of its companion if it has one."""
+    constant: tuple[float, ...] | None = None
+    """Values that a dropped tensor must have, because they are built in."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,10 +141,6 @@ class Account:
     """All rows of a conversion: every network tensor and every source tensor has one."""
 
     rows: tuple[Row, ...]
-    adaptations: Mapping[str, Callable[..., Tensor]]
-    """Adaptations of derived tensors, by target; a copy has that of the tensor that is copied."""
-    constants: Mapping[tuple[str, str], tuple[float, ...]]
-    """Built-in values of dropped tensors, by the origin and name of the tensor."""
 
     def targets(self) -> dict[str, Row]:
         """Return the rows of the network tensors by name."""
@@ -182,25 +177,21 @@ def build_account(
             or that two source tensors would fill.
     """
     rows: list[Row] = []
-    adaptations: dict[str, Callable[..., Tensor]] = {}
     filled: dict[str, str] = {}
     problems: list[str] = []
     for stage, specs in stages:
         found = {name: _apply_rules(stage, name, spec) for name, spec in specs.items()}
-        companions = {row.companion for row, _ in found.values() if row is not None}
-        for name, (row, adapt) in found.items():
+        companions = {row.companion for row in found.values() if row is not None}
+        for name, row in found.items():
             if name in companions:
                 continue
             if row is None:
                 problems.append(f"no rule matches '{name}' {list(specs[name].shape)} of {stage.origin}")
                 continue
             rows.append(row)
-            if row.target is None:
-                continue
-            problems += _mismatches(row, specs, network, filled)
-            filled[row.target] = name
-            if adapt is not None:
-                adaptations[row.target] = adapt
+            if row.target is not None:
+                problems += _mismatches(row, specs, network, filled)
+                filled[row.target] = name
     by_target = {row.target: row for row in rows}
     for name, shape in network.items():
         if name in filled:
@@ -210,8 +201,6 @@ def build_account(
         elif name in copies and copies[name].target in by_target:
             copied = by_target[copies[name].target]
             rows.append(replace(copied, tag=Tag.DERIVED, rule=copies[name].rule, target=name))
-            if copied.target in adaptations:
-                adaptations[name] = adaptations[copied.target]
         else:
             problems.append(f"no source tensor becomes '{name}' {list(shape)}")
     if problems:
@@ -221,44 +210,39 @@ def build_account(
             f"the weights do not fit the network: {problems[0]}{second}{more}",
             "these weights are incomplete, modified or of another network; nothing was written",
         )
-    constants = {
-        (stage.origin, name): exemption.constant
-        for stage, specs in stages
-        for exemption in stage.exemptions
-        if exemption.constant is not None
-        for name in specs
-        if re.fullmatch(exemption.pattern, name)
-    }
-    return Account(rows=tuple(rows), adaptations=adaptations, constants=constants)
+    return Account(rows=tuple(rows))
 
 
-def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> tuple[Row | None, Callable[..., Tensor] | None]:
+def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> Row | None:
     """Apply the first exemption that matches, else the key map; no row if neither matches."""
+
+    def row(tag: Tag, rule: str, target: str | None, shape: tuple[int, ...] = spec.shape, **more: Any) -> Row:
+        return Row(tag=tag, rule=rule, origin=stage.origin, source=name, target=target, shape=shape, **more)
+
     for exemption in stage.exemptions:
         match = re.fullmatch(exemption.pattern, name)
         if match is None:
             continue
         if exemption.target is None:
-            return _row(stage, Tag.DROPPED, exemption.rule, name, None, spec.shape), None
+            return row(Tag.DROPPED, exemption.rule, None, constant=exemption.constant)
         target = _in_steps(match.expand(exemption.target), stage)
         if exemption.adapt is None:
-            return _row(stage, Tag.COPIED, exemption.rule, name, target, spec.shape), None
+            return row(Tag.COPIED, exemption.rule, target)
         companion = None if exemption.companion is None else match.expand(exemption.companion)
         arguments = [torch.empty(spec.shape, device="meta")] * (1 if companion is None else 2)
         try:
             shape = tuple(exemption.adapt(*arguments).shape)
         except (RuntimeError, IndexError):  # not a shape that can be adapted
-            return None, None
-        row = _row(stage, Tag.DERIVED, exemption.rule, name, target, shape)
-        return replace(row, companion=companion), exemption.adapt
+            return None
+        return row(Tag.DERIVED, exemption.rule, target, shape, companion=companion, adapt=exemption.adapt)
     try:
         mapped = target_name(name, stage.keys)
     except WeightsError:
-        return None, None
+        return None
     if mapped is None:
-        return _row(stage, Tag.DROPPED, f"{part_of(name)}: not part of the network", name, None, spec.shape), None
+        return row(Tag.DROPPED, f"{part_of(name)}: not part of the network", None)
     mapped = _in_steps(mapped, stage)
-    return _row(stage, Tag.COPIED, part_of(mapped), name, mapped, spec.shape), None
+    return row(Tag.COPIED, part_of(mapped), mapped)
 
 
 def _in_steps(target: str, stage: SourceStage) -> str:
@@ -268,15 +252,8 @@ def _in_steps(target: str, stage: SourceStage) -> str:
     return target
 
 
-def _row(stage: SourceStage, tag: Tag, rule: str, source: str, target: str | None, shape: tuple[int, ...]) -> Row:
-    return Row(tag=tag, rule=rule, origin=stage.origin, source=source, target=target, shape=shape)
-
-
 def _mismatches(
-    row: Row,
-    specs: Mapping[str, TensorSpec],
-    network: Mapping[str, tuple[int, ...]],
-    filled: Mapping[str, str],
+    row: Row, specs: Mapping[str, TensorSpec], network: Mapping[str, tuple[int, ...]], filled: Mapping[str, str]
 ) -> list[str]:
     """Return why a tensor cannot fill its target."""
     assert row.source is not None

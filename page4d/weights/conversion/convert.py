@@ -34,15 +34,7 @@ from page4d.weights.conversion.view_time import (
 from page4d.weights.families.family import Family
 from page4d.weights.families.identity import read_identity
 from page4d.weights.families.shapes import Specs
-from page4d.weights.families.table import (
-    FAMILIES,
-    PublishedNetwork,
-    Settings,
-    read_encoder,
-    read_network,
-    recognize,
-    titles,
-)
+from page4d.weights.families.table import FAMILIES, PublishedNetwork, Settings, read_network, recognize, titles
 from page4d.weights.sources import TensorSource, open_source
 from page4d.weights.store import COMMERCIAL, TensorSpec, describe_encoder, is_finite, save_tensors
 
@@ -68,7 +60,7 @@ class ConvertSettings:
 class PlannedConversion:
     """A conversion whose tensors are all accounted for; nothing has been written."""
 
-    recipe: Recipe | None
+    recipe: Recipe | None = None
     """None for an encoder."""
     target: str
     sources: Mapping[Family, TensorSource]
@@ -105,7 +97,7 @@ def plan_conversion(paths: Sequence[Path], settings: ConvertSettings) -> Planned
         source = open_source(path)
         opened.append((recognize(source.specs, str(path), source.metadata), source))
     for family, source in opened:
-        if FAMILIES[family].is_encoder:
+        if FAMILIES[family].network is None:
             return _plan_encoder(family, source, settings, len(paths))
     return _plan_network(opened, settings)
 
@@ -119,14 +111,14 @@ def _plan_encoder(
     if settings != ConvertSettings(dtype=settings.dtype, licence=settings.licence):
         raise UsageError(f"'{where}' is an encoder; options of networks are given", "leave them out")
     licence, description = FAMILIES[family].licence, f"{FAMILIES[family].title}, an encoder"
-    if family is Family.PAGE4D_ENCODER:
+    read = FAMILIES[family].encoder
+    if read is None:  # a file that page4d wrote
         config, info = describe_encoder(source.path)
         licence, description = info.licence, info.description
     else:
-        config = read_encoder(family, source.specs, where)
-    return _planned(
-        {family: source}, encoder_blueprint(family, config), settings, licence, description, target="encoder"
-    )
+        config = read(source.specs, where)
+    blueprint = encoder_blueprint(family, config)
+    return _planned({family: source}, blueprint, settings, licence, description=description, target="encoder")
 
 
 def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: ConvertSettings) -> PlannedConversion:
@@ -175,24 +167,16 @@ def _planned(
     blueprint: Blueprint,
     settings: ConvertSettings,
     licence: str,
-    description: str,
-    target: str,
-    recipe: Recipe | None = None,
-    published: tuple[str, ...] = (),
-    commercial: bool | None = None,
+    **others: Any,
 ) -> PlannedConversion:
     shapes = tensor_shapes(blueprint.config)
     return PlannedConversion(
-        recipe=recipe,
-        target=target,
         sources=sources,
         blueprint=blueprint,
         account=account_for(blueprint, [source.specs for source in sources.values()], shapes),
         specs={name: TensorSpec(shape=shape, dtype=settings.dtype) for name, shape in shapes.items()},
         licence=settings.licence or licence,
-        description=description,
-        published=published,
-        commercial=commercial,
+        **others,
     )
 
 
@@ -335,7 +319,7 @@ def write_conversion(
         WeightsError: if a tensor is not finite or exceeds the range of the element type.
         OutputError: if the file cannot be written.
     """
-    rows, adaptations = conversion.account.targets(), conversion.account.adaptations
+    rows = conversion.account.targets()
     by_title = {FAMILIES[family].title: source for family, source in conversion.sources.items()}
     _check_constants(conversion.account, by_title)
     new = _new_tensors(conversion)
@@ -345,11 +329,11 @@ def write_conversion(
         if row.source is None:
             tensor = new[name]
         else:
-            tensor = by_title[row.origin].read(row.source)
-            if row.companion is not None:
-                tensor = adaptations[name](tensor, _finite(by_title[row.origin].read(row.companion), row.companion))
-            elif name in adaptations:
-                tensor = adaptations[name](tensor)
+            source = by_title[row.origin]
+            tensor = source.read(row.source)
+            if row.adapt is not None:
+                others = [] if row.companion is None else [_finite(source.read(row.companion), row.companion)]
+                tensor = row.adapt(tensor, *others)
         return _cast(tensor, conversion.specs[name].dtype, row.source or name)
 
     metadata = _metadata(conversion)
@@ -400,12 +384,14 @@ def _check_constants(account: Account, sources: Mapping[str, TensorSource]) -> N
 
     Those are compared as rounded to the type of the source, which may be a copy in half precision.
     """
-    for (origin, name), built_in in account.constants.items():
-        stored = sources[origin].read(name).flatten()
-        values, expected = stored.double(), torch.tensor(built_in, dtype=stored.dtype).double()
+    for row in account.rows:
+        if row.constant is None or row.source is None:
+            continue
+        stored = sources[row.origin].read(row.source).flatten()
+        values, expected = stored.double(), torch.tensor(row.constant, dtype=stored.dtype).double()
         if values.shape != expected.shape or not torch.allclose(values, expected, atol=1e-6):
             raise WeightsError(
-                f"'{sources[origin].path}': {name} is {_listed(values)}, page4d uses {_listed(expected)}",
+                f"'{sources[row.origin].path}': {row.source} is {_listed(values)}, page4d uses {_listed(expected)}",
                 "these weights need other constants, which page4d does not support",
             )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from page4d.choices import FullAttention, Recipe, Target, TimeEncoding, TimeWeights
 from page4d.errors import UsageError, WeightsError
-from page4d.networks.config import FRAME_CROSS, TIME_VIEW, NetworkConfig, Schedule
+from page4d.networks.config import FRAME_CROSS, TIME_VIEW, NetworkConfig
 from page4d.networks.config_parts import (
     BiasRows,
     EpipolarConfig,
@@ -32,7 +32,7 @@ from page4d.networks.layers.block import INIT_STD
 from page4d.options import in_options
 from page4d.weights.conversion.accounting import Copy, Exemption, SourceStage
 from page4d.weights.families.family import Family
-from page4d.weights.families.table import FAMILIES, PublishedNetwork, encoder_stage, network_stage
+from page4d.weights.families.table import FAMILIES, PublishedNetwork, network_stage
 from page4d.weights.families.vggt import VGGTSettings
 
 _EITHER = "leave one of them out"
@@ -291,7 +291,11 @@ class Blueprint:
 
 def encoder_blueprint(family: Family, config: EncoderConfig) -> Blueprint:
     """Return the blueprint of a single encoder."""
-    return Blueprint(config=config, stages=(encoder_stage(family),), notices=FAMILIES[family].notices)
+    data = FAMILIES[family]
+    assert not callable(data.keys)
+    assert not callable(data.exemptions)
+    stage = SourceStage(origin=data.title, exemptions=data.exemptions, keys=data.keys)
+    return Blueprint(config=config, stages=(stage,), notices=data.notices)
 
 
 def network_blueprint(
@@ -327,11 +331,11 @@ def network_blueprint(
 def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -> Blueprint:
     published, notices = found.config, (*found.notices, *FAMILIES[found.family].notices)
     if target is Target.OWN:
-        return Blueprint(config=published, stages=(_stage(found, published.schedule),), notices=notices)
+        return Blueprint(config=published, stages=(network_stage(found, published.schedule),), notices=notices)
     config = view_time_network(published, MaskHeadKind.CONV, options)
     return Blueprint(
         config=config,
-        stages=(_stage(found, config.schedule),),
+        stages=(network_stage(found, config.schedule),),
         new=NewTensors(values=options.scalars, mask_head=True),
         last_of_pi3=published.depth - 1 if found.family in (Family.PI3, Family.PI3X) else None,
         notices=notices,
@@ -354,12 +358,12 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options:
     exemptions = (_MASK_SCALARS if mask else _MASK_UNUSED,)
     if target is Target.OWN:
         config = replace(found.config, mask=_release_mask(found)) if mask else found.config
-        return Blueprint(config=config, stages=(_stage(found, config.schedule, exemptions),))
+        return Blueprint(config=config, stages=(network_stage(found, config.schedule, exemptions),))
     start = _release_mask(found).layers[0] if mask and kind is MaskHeadKind.RELEASE else None
     config = view_time_network(found.config, kind if mask else MaskHeadKind.CONV, options, start)
     return Blueprint(
         config=config,
-        stages=(_stage(found, config.schedule, exemptions),),
+        stages=(network_stage(found, config.schedule, exemptions),),
         new=NewTensors(values=options.scalars, mask_head=not mask),
     )
 
@@ -379,7 +383,7 @@ def _three_stage(
         rule="registers: first Pi3 registers, in each slot",
         pattern="register_token",
         target="aggregator.special.register_token",
-        adapt=_FirstRegisters(count=upper.num_registers, slots=upper.token_slots),
+        adapt=lambda tokens: tokens[:, :1, : upper.num_registers].expand(-1, upper.token_slots, -1, -1),
     )
     exemptions = (_PAGE4D_ENCODER, _PAGE4D_REGISTERS, page4d_layers, _MASK_SCALARS if mask else _MASK_UNUSED)
     joined = replace(
@@ -391,8 +395,8 @@ def _three_stage(
     if config.sparse is not None:  # its blocks are copies of Pi3 blocks, in layers of PAGE-4D
         config = replace(config, sparse=replace(config.sparse, norm_eps=lower.norm_eps_of(lower.depth - 1)))
     stages = (
-        _stage(pi3, config.schedule, (_PI3_HEADS, registers)),
-        _stage(page4d, config.schedule, exemptions),
+        network_stage(pi3, config.schedule, (_PI3_HEADS, registers)),
+        network_stage(page4d, config.schedule, exemptions),
     )
     # PAGE-4D's mask head was not trained on the features of Pi3's layers.
     values = {"alpha": 0.0, **options.scalars} if mask else options.scalars
@@ -417,21 +421,6 @@ def _check_joint(lower: NetworkConfig, upper: NetworkConfig) -> None:
             f"PAGE-4D {upper.num_registers} and {upper.depth}",
             "three-stage needs one register more and fewer layers in Pi3",
         )
-
-
-@dataclass(frozen=True)
-class _FirstRegisters:
-    """Fill every slot with the first registers of a source that has a single slot."""
-
-    count: int
-    slots: int
-
-    def __call__(self, tokens: Tensor) -> Tensor:
-        return tokens[:, :1, : self.count].expand(-1, self.slots, -1, -1)
-
-
-def _stage(found: PublishedNetwork, schedule: Schedule, exemptions: tuple[Exemption, ...] = ()) -> SourceStage:
-    return network_stage(found.family, found.config, schedule, exemptions)
 
 
 def _release_mask(found: PublishedNetwork) -> MaskConfig:

@@ -8,23 +8,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
-from page4d.choices import FullAttention
 from page4d.errors import UsageError, WeightsError
-from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
-from page4d.networks.config_parts import (
-    CameraEncoderConfig,
-    CameraMLPConfig,
-    PatchPositions,
-    ReferenceView,
-    ResidualKind,
-)
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import CameraEncoderConfig, ReferenceView
 from page4d.networks.encoders.dino import DinoV2Config
-from page4d.networks.layers.attention import TableResampling
-from page4d.networks.layers.block import FeedForwardKind
-from page4d.networks.preprocess import DA3_SIDE
+from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Exemption, KeyMap, Rule, dpt_rules, fusion_rules
 from page4d.weights.families.family import NetworkReader
-from page4d.weights.families.shapes import NetworkSettings, Specs, count, read_dense_head, shape_of, table_side
+from page4d.weights.families.shapes import NetworkSettings, Specs, count, read_dense_head, read_dinov2, shape_of
 
 _STATED = {
     "net": ("name", "out_layers", "alt_start", "qknorm_start", "rope_start", "cat_token"),
@@ -49,19 +40,6 @@ def stated_settings(content: Mapping[str, Any], part: str | None = None) -> dict
     }
 
 
-def assumed_settings(embed_dim: int, out_layers: tuple[int, ...], start: int = -1) -> dict[str, Any]:
-    """Return the same settings in the public code; `start` is -1 for a network without steps across views."""
-    any_view = start >= 0
-    return {
-        "net.name": _BACKBONES.get(embed_dim),
-        "net.out_layers": out_layers,
-        **dict.fromkeys(("net.alt_start", "net.qknorm_start", "net.rope_start"), start),
-        "net.cat_token": any_view,
-        "head.dim_in": 2 * embed_dim if any_view else embed_dim,
-        "head.output_dim": 2 if any_view else 1,
-    }
-
-
 def _record(content: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     found = content.get(name)
     return found if isinstance(found, Mapping) else {}
@@ -72,7 +50,9 @@ PREFIX = "model."
 
 
 _BACKBONE = "backbone.pretrained."
-_BLOCK_EPS = 1e-6
+_DA3, _MONO = PRESETS["da3-large"], PRESETS["da3-mono"]
+"""Published networks: settings that neither tensors nor settings determine are theirs."""
+
 _REFERENCES = {
     "first": ReferenceView.FIRST,
     "middle": ReferenceView.MIDDLE,
@@ -113,23 +93,23 @@ def da3_keys(config: NetworkConfig, prefix: str = PREFIX) -> KeyMap:
     names, backbone = re.escape(prefix), re.escape(prefix + _BACKBONE)
     aux = rf"{names}head\.scratch\.output_conv"
     return (
-        Rule(pattern=rf"{backbone}((?:cls_token|pos_embed|patch_embed\..*))", target=r"encoder.\1"),
-        Rule(pattern=rf"{backbone}norm\.(.*)", target=r"aggregator.readout_norm.\1"),
+        Rule(rf"{backbone}((?:cls_token|pos_embed|patch_embed\..*))", r"encoder.\1"),
+        Rule(rf"{backbone}norm\.(.*)", r"aggregator.readout_norm.\1"),
         *_block_rules(config, rf"{backbone}blocks\."),
-        Rule(pattern=rf"{names}cam_enc\.trunk\.(.*)", target=r"camera_encoder.blocks.\1"),
-        Rule(pattern=rf"{names}cam_enc\.(.*)", target=r"camera_encoder.\1"),
-        Rule(pattern=rf"{names}cam_dec\.backbone\.0\.(.*)", target=r"camera_head.hidden1.\1"),
-        Rule(pattern=rf"{names}cam_dec\.backbone\.2\.(.*)", target=r"camera_head.hidden2.\1"),
-        Rule(pattern=rf"{names}cam_dec\.fc_t\.(.*)", target=r"camera_head.translation.\1"),
-        Rule(pattern=rf"{names}cam_dec\.fc_qvec\.(.*)", target=r"camera_head.quaternion.\1"),
-        Rule(pattern=rf"{names}cam_dec\.fc_fov\.0\.(.*)", target=r"camera_head.field_of_view.\1"),
+        Rule(rf"{names}cam_enc\.trunk\.(.*)", r"camera_encoder.blocks.\1"),
+        Rule(rf"{names}cam_enc\.(.*)", r"camera_encoder.\1"),
+        Rule(rf"{names}cam_dec\.backbone\.0\.(.*)", r"camera_head.hidden1.\1"),
+        Rule(rf"{names}cam_dec\.backbone\.2\.(.*)", r"camera_head.hidden2.\1"),
+        Rule(rf"{names}cam_dec\.fc_t\.(.*)", r"camera_head.translation.\1"),
+        Rule(rf"{names}cam_dec\.fc_qvec\.(.*)", r"camera_head.quaternion.\1"),
+        Rule(rf"{names}cam_dec\.fc_fov\.0\.(.*)", r"camera_head.field_of_view.\1"),
         *dpt_rules("depth_head", rf"{names}head"),
         *fusion_rules(rf"{names}head", "depth_head.ray_branch", "_aux"),
-        Rule(pattern=rf"{aux}1_aux\.3\.(\d)\.(.*)", target=r"depth_head.ray_branch.fused_convs.\1.\2"),
-        Rule(pattern=rf"{aux}2_aux\.3\.0\.(.*)", target=r"depth_head.ray_branch.out_conv1.\1"),
-        Rule(pattern=rf"{aux}2_aux\.3\.5\.(.*)", target=r"depth_head.ray_branch.out_conv2.\1"),
+        Rule(rf"{aux}1_aux\.3\.(\d)\.(.*)", r"depth_head.ray_branch.fused_convs.\1.\2"),
+        Rule(rf"{aux}2_aux\.3\.0\.(.*)", r"depth_head.ray_branch.out_conv1.\1"),
+        Rule(rf"{aux}2_aux\.3\.5\.(.*)", r"depth_head.ray_branch.out_conv2.\1"),
         # One norm for all levels of the ray branch, published as that of the first.
-        Rule(pattern=rf"{aux}2_aux\.0\.2\.(.*)", target=r"depth_head.ray_branch.norm.\1"),
+        Rule(rf"{aux}2_aux\.0\.2\.(.*)", r"depth_head.ray_branch.norm.\1"),
     )
 
 
@@ -162,12 +142,12 @@ def _block_rules(config: NetworkConfig, blocks: str) -> KeyMap:
     start = config.encoder.depth if isinstance(config.encoder, DinoV2Config) else 0
     steps = [(step, layer) for layer in range(config.depth) for step in config.schedule][config.starts_across :]
     return (
-        *(Rule(pattern=rf"{blocks}({index}\..*)", target=r"encoder.blocks.\1") for index in range(start)),
+        *(Rule(rf"{blocks}({index}\..*)", r"encoder.blocks.\1") for index in range(start)),
         *(
-            Rule(pattern=rf"{blocks}{start + place}\.(.*)", target=rf"aggregator.blocks.{step}.{layer}.\1")
+            Rule(rf"{blocks}{start + place}\.(.*)", rf"aggregator.blocks.{step}.{layer}.\1")
             for place, (step, layer) in enumerate(steps)
         ),
-        Rule(pattern=rf"{blocks}\d+\..*", target=None),
+        Rule(rf"{blocks}\d+\..*", None),
     )
 
 
@@ -196,50 +176,20 @@ def read_da3(specs: Specs, settings: DA3Settings, prefix: str = PREFIX) -> Netwo
             f"⟨configs⟩: {own.depth} blocks that are read after {own.out_layers}",
             "heads read odd blocks from alt_start on",
         )
-    encoder = _encoder(specs, settings, prefix)
-    return NetworkConfig(
+    sizes = {"depth": start, "num_heads": own.num_heads}
+    encoder = read_dinov2(specs, prefix + _BACKBONE, _DA3.encoder, **sizes)  # without a norm after its blocks
+    layers = tuple((index - start) // 2 for index in own.out_layers)
+    return replace(
+        _DA3,
         encoder=encoder,
         depth=(max(own.out_layers) + 2 - start) // 2,
         num_heads=own.num_heads,
-        schedule=FRAME_GLOBAL,
-        full_attention=FullAttention.ALWAYS,
         starts_across=start % 2 == 1,
         mlp_ratio=encoder.mlp_ratio,
         feed_forward=encoder.feed_forward,
-        norm_eps=_BLOCK_EPS,
-        layer_scale=encoder.layer_scale,
-        across_positions=PatchPositions.SHARED,
-        num_registers=0,
         reference_view=_REFERENCES[settings.ref_view_strategy],
-        readout_norm_eps=1e-5,
         camera_encoder=CameraEncoderConfig(depth=settings.cam_enc.trunk_depth, num_heads=settings.cam_enc.num_heads),
-        camera_head=CameraMLPConfig(),
-        depth_head=replace(
-            read_dense_head(specs, f"{prefix}head", tuple((index - start) // 2 for index in own.out_layers)),  # type: ignore[arg-type]
-            residual=ResidualKind.PLAIN,
-            ray_map=True,
-        ),
-        default_long_side=DA3_SIDE,
-    )
-
-
-def _encoder(specs: Specs, settings: DA3Settings, prefix: str) -> DinoV2Config:
-    """Return the encoder: the blocks before `alt_start`, without a norm after them."""
-    name, own = prefix + _BACKBONE, settings.encoder
-    dim, _, patch, _ = shape_of(specs, f"{name}patch_embed.proj.weight", 4)
-    swiglu = f"{name}blocks.0.mlp.w12.weight" in specs
-    return DinoV2Config(
-        image_size=table_side(specs, f"{name}pos_embed") * patch,
-        patch_size=patch,
-        embed_dim=dim,
-        depth=own.alt_start,
-        num_heads=own.num_heads,
-        mlp_ratio=4.0 if swiglu else shape_of(specs, f"{name}blocks.0.mlp.fc1.weight", 2)[0] / dim,
-        feed_forward=FeedForwardKind.SWIGLU if swiglu else FeedForwardKind.MLP,
-        num_registers=0,
-        norm_eps=_BLOCK_EPS,
-        table_resampling=TableResampling.OFFSET,
-        final_norm=False,
+        depth_head=read_dense_head(specs, f"{prefix}head", layers, _DA3.depth_head),
     )
 
 
@@ -261,10 +211,21 @@ DA3_PUBLISHED: dict[str, DA3Settings] = {
 """Settings of the published checkpoints by name."""
 
 
-def da3_assumed(settings: DA3Settings) -> dict[str, object]:
-    """Return the settings of a `config.json` as the conversion assumes them."""
+def assumed_settings(settings: "DA3Settings | DA3MonoSettings") -> dict[str, Any]:
+    """Return the settings of a `config.json` as the conversion assumes them.
+
+    `alt_start` is -1 for a network without steps across views.
+    """
     own = settings.encoder
-    return assumed_settings(own.embed_dim, own.out_layers, own.alt_start)
+    any_view = own.alt_start >= 0
+    return {
+        "net.name": _BACKBONES.get(own.embed_dim),
+        "net.out_layers": own.out_layers,
+        **dict.fromkeys(("net.alt_start", "net.qknorm_start", "net.rope_start"), own.alt_start),
+        "net.cat_token": any_view,
+        "head.dim_in": 2 * own.embed_dim if any_view else own.embed_dim,
+        "head.output_dim": 2 if any_view else 1,
+    }
 
 
 DA3_READER = NetworkReader(
@@ -273,7 +234,7 @@ DA3_READER = NetworkReader(
     sizes=da3_sizes,
     build=read_da3,
     stated=stated_settings,
-    assumed=da3_assumed,
+    assumed=assumed_settings,
 )
 
 METRIC_FOCAL = 300.0
@@ -303,44 +264,22 @@ def da3_mono_keys(prefix: str = PREFIX) -> KeyMap:
     """Return the key map of a network whose tensor names begin with `prefix`."""
     names = re.escape(prefix)
     return (
-        Rule(pattern=rf"{names}backbone\.pretrained\.(.*)", target=r"encoder.\1"),
-        Rule(pattern=rf"{names}head\.scratch\.sky_output_conv2\.([02]\..*)", target=r"depth_head.sky.\1"),
+        Rule(rf"{names}backbone\.pretrained\.(.*)", r"encoder.\1"),
+        Rule(rf"{names}head\.scratch\.sky_output_conv2\.([02]\..*)", r"depth_head.sky.\1"),
         *dpt_rules("depth_head", rf"{names}head"),
     )
 
 
 def read_da3_mono(specs: Specs, settings: DA3MonoSettings, prefix: str = PREFIX) -> NetworkConfig:
     """Return the network of tensors whose names begin with `prefix`."""
-    name, own = prefix + _BACKBONE, settings.encoder
-    dim, _, patch, _ = shape_of(specs, f"{name}patch_embed.proj.weight", 4)
-    return NetworkConfig(
-        encoder=DinoV2Config(
-            image_size=table_side(specs, f"{name}pos_embed") * patch,
-            patch_size=patch,
-            embed_dim=dim,
-            depth=own.depth,
-            num_heads=own.num_heads,
-            mlp_ratio=shape_of(specs, f"{name}blocks.0.mlp.fc1.weight", 2)[0] / dim,
-            num_registers=0,
-            norm_eps=1e-6,
-            table_resampling=TableResampling.OFFSET,
-            final_norm_eps=1e-5,
-            levels=own.out_layers,
-        ),
-        depth=0,
+    own = settings.encoder
+    sizes = {"depth": own.depth, "num_heads": own.num_heads, "levels": own.out_layers}
+    return replace(
+        _MONO,
+        encoder=read_dinov2(specs, prefix + _BACKBONE, _MONO.encoder, **sizes),
         num_heads=own.num_heads,
-        num_registers=0,
-        camera_token=False,
-        depth_head=replace(
-            read_dense_head(specs, f"{prefix}head", own.out_layers),
-            norm_eps=None,
-            residual=ResidualKind.PLAIN,
-            positions=False,
-            confidence=False,
-            sky=True,
-        ),
+        depth_head=read_dense_head(specs, f"{prefix}head", own.out_layers, _MONO.depth_head),
         metric_focal=settings.metric_focal,
-        default_long_side=DA3_SIDE,
     )
 
 
@@ -361,18 +300,13 @@ DA3_MONO_PUBLISHED: dict[str, DA3MonoSettings] = {
 """Settings of the published checkpoints by name; their tensors have the same names and shapes."""
 
 
-def da3_mono_assumed(settings: DA3MonoSettings) -> dict[str, object]:
-    """Return the settings of a `config.json` as the conversion assumes them."""
-    return assumed_settings(settings.encoder.embed_dim, settings.encoder.out_layers)
-
-
 DA3_MONO_READER = NetworkReader(
     published=tuple(DA3_MONO_PUBLISHED.values()),
     names=tuple(DA3_MONO_PUBLISHED),
     sizes=da3_mono_sizes,
     build=read_da3_mono,
     stated=stated_settings,
-    assumed=da3_mono_assumed,
+    assumed=assumed_settings,
 )
 
 ANYVIEW, METRIC = "model.da3.", "model.da3_metric."
@@ -394,11 +328,6 @@ def da3_nested_keys(config: NetworkConfig) -> KeyMap:
     """Return the key map of both networks."""
     metric = (replace(rule, target=f"metric_network.{rule.target}") for rule in da3_mono_keys(METRIC))
     return (*da3_keys(config, ANYVIEW), *metric)
-
-
-def da3_nested_exemptions() -> tuple[Exemption, ...]:
-    """Return the rules of tensors that are reshaped or that the network does not need."""
-    return da3_exemptions(ANYVIEW)
 
 
 def read_da3_nested(specs: Specs, settings: DA3NestedSettings) -> NetworkConfig:
@@ -423,5 +352,5 @@ DA3_NESTED_READER = NetworkReader(
     sizes=lambda specs: _of_parts(da3_sizes(specs, ANYVIEW), da3_mono_sizes(specs, METRIC)),
     build=read_da3_nested,
     stated=lambda content: _of_parts(*(stated_settings(content, part) for part in _PARTS)),
-    assumed=lambda settings: _of_parts(da3_assumed(settings.anyview), da3_mono_assumed(settings.metric)),
+    assumed=lambda settings: _of_parts(assumed_settings(settings.anyview), assumed_settings(settings.metric)),
 )

@@ -14,52 +14,46 @@ from page4d.weights.families.shapes import Specs, count, shape_of, table_side
 _BLOCK = r"(norm1|norm2|mlp\.fc1|mlp\.fc2)\.(weight|bias)"
 
 VIT_TIMM: KeyMap = (
-    Rule(pattern=r"(cls_token|pos_embed|norm\..*|head\..*)", target=r"\1"),
-    Rule(pattern=r"patch_embed\.proj\.(.*)", target=r"patches.embed.proj.\1"),
-    Rule(pattern=rf"blocks\.(\d+)\.{_BLOCK}", target=r"blocks.\1.\2.\3"),
-    Rule(pattern=r"blocks\.(\d+)\.attn\.(qkv|proj)\.(weight|bias)", target=r"blocks.\1.attn.\2.\3"),
+    Rule(r"(cls_token|pos_embed|norm\..*|head\..*)", r"\1"),
+    Rule(r"patch_embed\.proj\.(.*)", r"patches.embed.proj.\1"),
+    Rule(rf"blocks\.(\d+)\.{_BLOCK}", r"blocks.\1.\2.\3"),
+    Rule(r"blocks\.(\d+)\.attn\.(qkv|proj)\.(weight|bias)", r"blocks.\1.attn.\2.\3"),
 )
 
 
 def _swin(merging: tuple[Rule, ...]) -> KeyMap:
     return (
-        Rule(pattern=r"patch_embed\.proj\.(.*)", target=r"patch_embed.proj.\1"),
-        Rule(pattern=r"patch_embed\.norm\.(.*)", target=r"patch_norm.\1"),
-        Rule(pattern=r"layers\.(\d)\.blocks\.(\d+)\.attn\.(relative_position_index)", target=None),
-        Rule(pattern=r"layers\.(\d)\.blocks\.(\d+)\.(attn_mask)", target=None),
-        Rule(pattern=rf"layers\.(\d)\.blocks\.(\d+)\.{_BLOCK}", target=r"stages.\1.blocks.\2.\3.\4"),
+        Rule(r"patch_embed\.proj\.(.*)", r"patch_embed.proj.\1"),
+        Rule(r"patch_embed\.norm\.(.*)", r"patch_norm.\1"),
+        Rule(r"layers\.(\d)\.blocks\.(\d+)\.attn\.(relative_position_index)", None),
+        Rule(r"layers\.(\d)\.blocks\.(\d+)\.(attn_mask)", None),
+        Rule(rf"layers\.(\d)\.blocks\.(\d+)\.{_BLOCK}", r"stages.\1.blocks.\2.\3.\4"),
         Rule(
-            pattern=r"layers\.(\d)\.blocks\.(\d+)\.attn\.(qkv|proj)\.(weight|bias)",
-            target=r"stages.\1.blocks.\2.attn.inside.\3.\4",
+            r"layers\.(\d)\.blocks\.(\d+)\.attn\.(qkv|proj)\.(weight|bias)", r"stages.\1.blocks.\2.attn.inside.\3.\4"
         ),
         *merging,
-        Rule(pattern=r"norm\.(weight|bias)", target=r"norm.\1"),
-        Rule(pattern=r"head\.(?:fc\.)?(weight|bias)", target=r"head.\1"),
+        Rule(r"norm\.(weight|bias)", r"norm.\1"),
+        Rule(r"head\.(?:fc\.)?(weight|bias)", r"head.\1"),
     )
 
 
-SWIN_TIMM: KeyMap = _swin((Rule(pattern=r"layers\.(\d)\.downsample\.(.*)", target=r"stages.\1.merging.\2"),))
+SWIN_TIMM: KeyMap = _swin((Rule(r"layers\.(\d)\.downsample\.(.*)", r"stages.\1.merging.\2"),))
 
 # In Microsoft's code, patch merging ends a stage; in page4d it starts the next one.
 SWIN_MICROSOFT: KeyMap = _swin(
-    tuple(
-        Rule(pattern=rf"layers\.{stage}\.downsample\.(.*)", target=rf"stages.{stage + 1}.merging.\1")
-        for stage in range(3)
-    )
+    tuple(Rule(rf"layers\.{stage}\.downsample\.(.*)", rf"stages.{stage + 1}.merging.\1") for stage in range(3))
 )
 
 TWINS_TIMM: KeyMap = (
-    Rule(pattern=r"patch_embeds\.(\d)\.proj\.(.*)", target=r"stages.\1.patches.convolution.proj.\2"),
-    Rule(pattern=r"patch_embeds\.(\d)\.norm\.(.*)", target=r"stages.\1.patches.norm.\2"),
-    Rule(pattern=r"pos_block\.(\d)\.proj\.0\.(.*)", target=r"stages.\1.positions.proj.\2"),
-    Rule(pattern=rf"blocks\.(\d)\.(\d+)\.{_BLOCK}", target=r"stages.\1.blocks.\2.\3.\4"),
+    Rule(r"patch_embeds\.(\d)\.proj\.(.*)", r"stages.\1.patches.convolution.proj.\2"),
+    Rule(r"patch_embeds\.(\d)\.norm\.(.*)", r"stages.\1.patches.norm.\2"),
+    Rule(r"pos_block\.(\d)\.proj\.0\.(.*)", r"stages.\1.positions.proj.\2"),
+    Rule(rf"blocks\.(\d)\.(\d+)\.{_BLOCK}", r"stages.\1.blocks.\2.\3.\4"),
     # Even blocks attend locally, odd blocks to sub-sampled keys.
-    Rule(
-        pattern=r"blocks\.(\d)\.(\d*[02468])\.attn\.(qkv|proj)\.(.*)", target=r"stages.\1.blocks.\2.attn.inside.\3.\4"
-    ),
-    Rule(pattern=r"blocks\.(\d)\.(\d+)\.attn\.(q|kv|proj|norm)\.(.*)", target=r"stages.\1.blocks.\2.attn.\3.\4"),
-    Rule(pattern=r"blocks\.(\d)\.(\d+)\.attn\.sr\.(.*)", target=r"stages.\1.blocks.\2.attn.summary.proj.\3"),
-    Rule(pattern=r"(norm|head)\.(weight|bias)", target=r"\1.\2"),
+    Rule(r"blocks\.(\d)\.(\d*[02468])\.attn\.(qkv|proj)\.(.*)", r"stages.\1.blocks.\2.attn.inside.\3.\4"),
+    Rule(r"blocks\.(\d)\.(\d+)\.attn\.(q|kv|proj|norm)\.(.*)", r"stages.\1.blocks.\2.attn.\3.\4"),
+    Rule(r"blocks\.(\d)\.(\d+)\.attn\.sr\.(.*)", r"stages.\1.blocks.\2.attn.summary.proj.\3"),
+    Rule(r"(norm|head)\.(weight|bias)", r"\1.\2"),
 )
 
 

@@ -76,8 +76,9 @@ class FamilyData:
 
     exemptions: tuple[Exemption, ...] | Callable[[NetworkConfig], tuple[Exemption, ...]] = ()
     network: NetworkReader | None = None
+    """None for an encoder."""
+
     encoder: Callable[[Specs, str], EncoderConfig] | None = None
     """Reads the configuration of an encoder; the second argument is the file for messages."""
 
-    is_encoder: bool = False
     notices: tuple[str, ...] = ()

@@ -8,15 +8,7 @@ from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
 from page4d.networks.config_parts import ConvHeadConfig, FrameHeadConfig, KnownGeometryConfig, MetricHeadConfig
 from page4d.weights.conversion.accounting import KeyMap, Rule
 from page4d.weights.families.family import NetworkReader
-from page4d.weights.families.shapes import (
-    LARGE_ENCODER,
-    EncoderSettings,
-    NetworkSettings,
-    Specs,
-    count,
-    read_dinov2,
-    shape_of,
-)
+from page4d.weights.families.shapes import LARGE_ENCODER, EncoderSettings, NetworkSettings, Specs, count, shape_of
 
 _ENCODER = "encoder."
 
@@ -28,12 +20,6 @@ class DecoderSettings(NetworkSettings):
     num_heads: int
     block_norm_eps: float
     qk_norm_eps: float
-
-
-class Pi3DecoderSettings(DecoderSettings):
-    """Pi3's trunk."""
-
-    embed_dim: int
 
 
 class FrameHeadSettings(NetworkSettings):
@@ -57,7 +43,6 @@ class Pi3Settings(Pi3BaseSettings):
     """Pi3."""
 
     model: Literal["pi3"]
-    decoder: Pi3DecoderSettings
 
 
 _PI3_DECODERS = {
@@ -67,11 +52,11 @@ _PI3_DECODERS = {
 }
 
 PI3: KeyMap = (
-    Rule(pattern=r"image_(?:mean|std)", target=None),
-    Rule(pattern=r"(encoder\..*)", target=r"\1"),
-    Rule(pattern=r"register_token", target="aggregator.special.register_token"),
+    Rule(r"image_(?:mean|std)", None),
+    Rule(r"(encoder\..*)", r"\1"),
+    Rule(r"register_token", "aggregator.special.register_token"),
     *(
-        Rule(pattern=rf"decoder\.{2 * layer + place}\.(.*)", target=rf"aggregator.blocks.{step}.{layer}.\1")
+        Rule(rf"decoder\.{2 * layer + place}\.(.*)", rf"aggregator.blocks.{step}.{layer}.\1")
         for layer in range(18)
         for place, step in enumerate(("frame", "global"))
     ),
@@ -79,34 +64,34 @@ PI3: KeyMap = (
         rule
         for theirs, ours in _PI3_DECODERS.items()
         for rule in (
-            Rule(pattern=rf"{theirs}\.projects\.(.*)", target=rf"frame_head.{ours}.project_in.\1"),
-            Rule(pattern=rf"{theirs}\.(blocks\..*)", target=rf"frame_head.{ours}.\1"),
-            Rule(pattern=rf"{theirs}\.linear_out\.(.*)", target=rf"frame_head.{ours}.project_out.\1"),
+            Rule(rf"{theirs}\.projects\.(.*)", rf"frame_head.{ours}.project_in.\1"),
+            Rule(rf"{theirs}\.(blocks\..*)", rf"frame_head.{ours}.\1"),
+            Rule(rf"{theirs}\.linear_out\.(.*)", rf"frame_head.{ours}.project_out.\1"),
         )
     ),
-    Rule(pattern=r"point_head\.proj\.(.*)", target=r"frame_head.point_out.\1"),
-    Rule(pattern=r"conf_head\.proj\.(.*)", target=r"frame_head.confidence_out.\1"),
+    Rule(r"point_head\.proj\.(.*)", r"frame_head.point_out.\1"),
+    Rule(r"conf_head\.proj\.(.*)", r"frame_head.confidence_out.\1"),
     *(
         Rule(
-            pattern=rf"camera_head\.res_conv\.(\d)\.res_conv{place + 1}\.(.*)",
-            target=rf"frame_head.pose.residuals.\1.layers.{place}.\2",
+            rf"camera_head\.res_conv\.(\d)\.res_conv{place + 1}\.(.*)",
+            rf"frame_head.pose.residuals.\1.layers.{place}.\2",
         )
         for place in range(3)
     ),
-    Rule(pattern=r"camera_head\.more_mlps\.(.*)", target=r"frame_head.pose.perceptron.\1"),
-    Rule(pattern=r"camera_head\.fc_t\.(.*)", target=r"frame_head.pose.translation.\1"),
-    Rule(pattern=r"camera_head\.fc_rot\.(.*)", target=r"frame_head.pose.rotation.\1"),
+    Rule(r"camera_head\.more_mlps\.(.*)", r"frame_head.pose.perceptron.\1"),
+    Rule(r"camera_head\.fc_t\.(.*)", r"frame_head.pose.translation.\1"),
+    Rule(r"camera_head\.fc_rot\.(.*)", r"frame_head.pose.rotation.\1"),
 )
 """The public Pi3 checkpoint; its normalization constants are built into page4d."""
 
 
-def _pi3_sizes(specs: Specs) -> dict[str, int]:
+def _sizes(specs: Specs) -> dict[str, int]:
     width = shape_of(specs, "register_token", 4)[-1]
     return {
-        "decoder.embed_dim": width,
+        "encoder.embed_dim": width,
+        "encoder.depth": count(specs, f"{_ENCODER}blocks."),
         "decoder.depth": count(specs, "decoder."),
         "decoder.num_heads": width // shape_of(specs, "decoder.0.attn.q_norm.weight", 1)[0],
-        "encoder.depth": count(specs, f"{_ENCODER}blocks."),
     }
 
 
@@ -115,7 +100,7 @@ def pi3_network(specs: Specs, settings: Pi3BaseSettings) -> NetworkConfig:
     width = shape_of(specs, "register_token", 4)[-1]
     head_width = shape_of(specs, "point_decoder.projects.weight", 2)[0]
     return NetworkConfig(
-        encoder=read_dinov2(specs, _ENCODER, settings.encoder),
+        encoder=settings.encoder.read(specs, _ENCODER),
         depth=settings.decoder.depth // 2,
         num_heads=settings.decoder.num_heads,
         schedule=FRAME_GLOBAL,
@@ -141,12 +126,12 @@ def pi3_network(specs: Specs, settings: Pi3BaseSettings) -> NetworkConfig:
 _PI3_PUBLISHED = Pi3Settings(
     model="pi3",
     encoder=LARGE_ENCODER,
-    decoder=Pi3DecoderSettings(embed_dim=1024, depth=36, num_heads=16, block_norm_eps=1e-6, qk_norm_eps=1e-5),
+    decoder=DecoderSettings(depth=36, num_heads=16, block_norm_eps=1e-6, qk_norm_eps=1e-5),
     heads=FrameHeadSettings(dec_num_heads=16, block_norm_eps=1e-6),
     rope_freq=100,
 )
 
-PI3_READER = NetworkReader(published=(_PI3_PUBLISHED,), sizes=_pi3_sizes, build=pi3_network)
+PI3_READER = NetworkReader(published=(_PI3_PUBLISHED,), sizes=_sizes, build=pi3_network)
 
 
 class Pi3XEncoderSettings(EncoderSettings):
@@ -204,29 +189,26 @@ _CONV_STAGES = (
 """Parts of an upsampling stage: transposed convolution, convolution, two residual units."""
 
 PI3X: KeyMap = (
-    Rule(pattern=r"depth_encoder\.(.*)", target=r"known_geometry.depth_encoder.\1"),
-    Rule(pattern="depth_emb", target="known_geometry.depth_token"),
-    Rule(pattern=r"ray_embed\.(proj\..*)", target=r"known_geometry.rays.\1"),
-    Rule(pattern=r"pose_inject_blk\.(.*)", target=r"aggregator.pose_injection.blocks.\1"),
+    Rule(r"depth_encoder\.(.*)", r"known_geometry.depth_encoder.\1"),
+    Rule("depth_emb", "known_geometry.depth_token"),
+    Rule(r"ray_embed\.(proj\..*)", r"known_geometry.rays.\1"),
+    Rule(r"pose_inject_blk\.(.*)", r"aggregator.pose_injection.blocks.\1"),
     *(
         rule
         for theirs, ours in (("point_head", "point_out"), ("conf_head", "confidence_out"))
         for rule in (
             *(
-                Rule(
-                    pattern=rf"{theirs}\.upsample_blocks\.(\d)\.{part}(.*)",
-                    target=rf"frame_head.{ours}.stages.\1.{place}\2",
-                )
+                Rule(rf"{theirs}\.upsample_blocks\.(\d)\.{part}(.*)", rf"frame_head.{ours}.stages.\1.{place}\2")
                 for part, place in _CONV_STAGES
             ),
-            Rule(pattern=rf"{theirs}\.output_block\.(.*)", target=rf"frame_head.{ours}.outputs.\1"),
+            Rule(rf"{theirs}\.output_block\.(.*)", rf"frame_head.{ours}.outputs.\1"),
         )
     ),
-    Rule(pattern="metric_token", target="metric_head.token"),
-    Rule(pattern=r"metric_decoder\.projects_x\.(.*)", target=r"metric_head.project_token.\1"),
-    Rule(pattern=r"metric_decoder\.projects_y\.(.*)", target=r"metric_head.project_context.\1"),
+    Rule("metric_token", "metric_head.token"),
+    Rule(r"metric_decoder\.projects_x\.(.*)", r"metric_head.project_token.\1"),
+    Rule(r"metric_decoder\.projects_y\.(.*)", r"metric_head.project_context.\1"),
     *(
-        Rule(pattern=rf"metric_decoder\.blocks\.(\d+)\.{theirs}\.(.*)", target=rf"metric_head.blocks.\1.{ours}.\2")
+        Rule(rf"metric_decoder\.blocks\.(\d+)\.{theirs}\.(.*)", rf"metric_head.blocks.\1.{ours}.\2")
         for theirs, ours in (
             ("norm2", "norm1"),
             ("norm_y", "context_norm"),
@@ -238,21 +220,11 @@ PI3X: KeyMap = (
             ("mlp", "mlp"),
         )
     ),
-    Rule(pattern=r"metric_decoder\.linear_out\.(.*)", target=r"metric_head.project_out.\1"),
-    Rule(pattern=r"metric_head\.(.*)", target=r"metric_head.log_scale.\1"),
+    Rule(r"metric_decoder\.linear_out\.(.*)", r"metric_head.project_out.\1"),
+    Rule(r"metric_head\.(.*)", r"metric_head.log_scale.\1"),
     *PI3,
 )
 """The public Pi3X checkpoint; the norms of the metric decoder are numbered without the one of self-attention."""
-
-
-def _pi3x_sizes(specs: Specs) -> dict[str, int]:
-    width = shape_of(specs, "register_token", 4)[-1]
-    return {
-        "encoder.embed_dim": width,
-        "encoder.depth": count(specs, "encoder.blocks."),
-        "decoder.depth": count(specs, "decoder."),
-        "decoder.num_heads": width // shape_of(specs, "decoder.0.attn.q_norm.weight", 1)[0],
-    }
 
 
 def _pi3x_network(specs: Specs, settings: Pi3XSettings) -> NetworkConfig:
@@ -280,7 +252,7 @@ def _known_geometry(specs: Specs, settings: Pi3XSettings) -> KnownGeometryConfig
     """Return the configuration of the inputs of known geometry; files for images alone lack them."""
     if not any(name.startswith(_DEPTH_ENCODER) for name in specs):
         return None
-    encoder, injection = read_dinov2(specs, _DEPTH_ENCODER, settings.encoder), settings.pose_inject
+    encoder, injection = settings.encoder.read(specs, _DEPTH_ENCODER), settings.pose_inject
     if any(block % 2 == 0 for block in injection.after_blocks):
         raise UsageError(
             f"⟨configs⟩: pose_inject.after_blocks {list(injection.after_blocks)} are not all odd",
@@ -306,4 +278,4 @@ _PI3X_PUBLISHED = Pi3XSettings(
     pose_inject=PoseInjectionSettings(num_heads=16, after_blocks=(1, 9, 17, 25, 33)),
 )
 
-PI3X_READER = NetworkReader(published=(_PI3X_PUBLISHED,), sizes=_pi3x_sizes, build=_pi3x_network)
+PI3X_READER = NetworkReader(published=(_PI3X_PUBLISHED,), sizes=_sizes, build=_pi3x_network)

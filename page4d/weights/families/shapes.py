@@ -6,13 +6,16 @@ Settings of published networks hold what shapes do not determine, such as number
 import math
 import re
 from collections.abc import Mapping
-from typing import Literal
+from dataclasses import replace
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from page4d.errors import WeightsError
 from page4d.networks.config_parts import DPTHeadConfig
+from page4d.networks.encoders.build import EncoderConfig
 from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.layers.block import FeedForwardKind
 from page4d.weights.store import TensorSpec
 
 Specs = Mapping[str, TensorSpec]
@@ -66,34 +69,50 @@ class EncoderSettings(NetworkSettings):
     qkv_bias: Literal[True] = True
     qk_norm: Literal[False] = False
 
+    def read(self, specs: Specs, prefix: str) -> DinoV2Config:
+        """Return the configuration of the encoder whose tensor names begin with `prefix`."""
+        sizes = {"depth": self.depth, "num_heads": self.num_heads, "norm_eps": self.norm_eps}
+        return read_dinov2(specs, prefix, DinoV2Config(), **sizes)
+
 
 LARGE_ENCODER = EncoderSettings(num_heads=16, embed_dim=1024, depth=24, norm_eps=1e-6)
 """DINOv2-L with registers."""
 
 
-def read_dense_head(specs: Specs, name: str, layers: tuple[int, int, int, int]) -> DPTHeadConfig:
-    """Return the configuration of the head whose tensor names begin with `name`, with VGGT's settings elsewhere."""
+def read_dense_head(
+    specs: Specs, name: str, layers: tuple[int, ...], published: DPTHeadConfig | None = None
+) -> DPTHeadConfig:
+    """Return the configuration of the head whose tensor names begin with `name`.
+
+    What shapes do not determine is that of the published head, by default VGGT's.
+    """
     first, second, third, fourth = (shape_of(specs, f"{name}.projects.{level}.weight", 4)[0] for level in range(4))
     hidden = f"{name}.scratch.output_conv2.0.weight"  # a head that ends in a pixel shuffle has none
-    return DPTHeadConfig(
-        layers=layers,
+    return replace(
+        published or DPTHeadConfig(),
+        layers=layers,  # type: ignore[arg-type]
         features=shape_of(specs, f"{name}.scratch.layer1_rn.weight", 4)[0],
         out_channels=(first, second, third, fourth),
         hidden=shape_of(specs, hidden, 4)[0] if hidden in specs else DPTHeadConfig.hidden,
     )
 
 
-def read_dinov2(specs: Specs, prefix: str, settings: EncoderSettings) -> DinoV2Config:
-    """Return the configuration of the encoder whose tensor names begin with `prefix`."""
+def read_dinov2(specs: Specs, prefix: str, published: EncoderConfig, **settings: Any) -> DinoV2Config:
+    """Return the configuration of the encoder whose tensor names begin with `prefix`.
+
+    What neither shapes nor `settings` determine is that of the published encoder.
+    """
+    assert isinstance(published, DinoV2Config)
     dim, channels, patch, _ = shape_of(specs, f"{prefix}patch_embed.proj.weight", 4)
-    return DinoV2Config(
+    swiglu = f"{prefix}blocks.0.mlp.w12.weight" in specs
+    return replace(
+        published,
         image_size=table_side(specs, f"{prefix}pos_embed") * patch,
         patch_size=patch,
         in_channels=channels,
         embed_dim=dim,
-        depth=settings.depth,
-        num_heads=settings.num_heads,
-        mlp_ratio=shape_of(specs, f"{prefix}blocks.0.mlp.fc1.weight", 2)[0] / dim,
-        num_registers=shape_of(specs, f"{prefix}register_tokens", 3)[1],
-        norm_eps=settings.norm_eps,
+        mlp_ratio=4.0 if swiglu else shape_of(specs, f"{prefix}blocks.0.mlp.fc1.weight", 2)[0] / dim,
+        feed_forward=FeedForwardKind.SWIGLU if swiglu else FeedForwardKind.MLP,
+        num_registers=shape_of(specs, f"{prefix}register_tokens", 3)[1] if published.num_registers else 0,
+        **settings,
     )

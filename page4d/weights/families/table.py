@@ -13,9 +13,9 @@ from page4d.errors import UsageError, WeightsError
 from page4d.io.json_records import config_from_json
 from page4d.networks.config import NetworkConfig, Schedule
 from page4d.networks.config_parts import MaskHeadKind
-from page4d.networks.encoders.build import EncoderConfig
 from page4d.weights.conversion.accounting import UNCHANGED, Exemption, SourceStage
 from page4d.weights.families.da3 import (
+    ANYVIEW,
     DA3_MONO_READER,
     DA3_NESTED_READER,
     DA3_READER,
@@ -25,7 +25,6 @@ from page4d.weights.families.da3 import (
     da3_exemptions,
     da3_keys,
     da3_mono_keys,
-    da3_nested_exemptions,
     da3_nested_keys,
 )
 from page4d.weights.families.encoders import (
@@ -124,7 +123,7 @@ FAMILIES: dict[Family, FamilyData] = {
         ),
         keys=da3_nested_keys,
         network=DA3_NESTED_READER,
-        exemptions=da3_nested_exemptions(),
+        exemptions=da3_exemptions(ANYVIEW),
     ),
     Family.VGGT_OMEGA: FamilyData(
         title="VGGT-Omega",
@@ -150,7 +149,6 @@ FAMILIES: dict[Family, FamilyData] = {
         absent=("register_tokens", "blocks.0.ls1.gamma"),
         keys=VIT_TIMM,
         encoder=read_vit,
-        is_encoder=True,
         notices=("the file does not record its image normalization; page4d uses the constants of ImageNet",),
     ),
     Family.SWIN: FamilyData(
@@ -161,7 +159,6 @@ FAMILIES: dict[Family, FamilyData] = {
         keys=SWIN_TIMM,
         exemptions=_SWIN_TABLES,
         encoder=read_swin,
-        is_encoder=True,
     ),
     Family.SWIN_MICROSOFT: FamilyData(
         title="Swin (Microsoft)",
@@ -170,7 +167,6 @@ FAMILIES: dict[Family, FamilyData] = {
         keys=SWIN_MICROSOFT,
         exemptions=_SWIN_TABLES,
         encoder=read_swin,
-        is_encoder=True,
     ),
     Family.TWINS: FamilyData(
         title="Twins-SVT (timm)",
@@ -178,9 +174,8 @@ FAMILIES: dict[Family, FamilyData] = {
         present=("patch_embeds.0.proj.weight", "pos_block.0.proj.0.weight"),
         keys=TWINS_TIMM,
         encoder=read_twins,
-        is_encoder=True,
     ),
-    Family.PAGE4D_ENCODER: FamilyData(title="page4d", keys=UNCHANGED, is_encoder=True),
+    Family.PAGE4D_ENCODER: FamilyData(title="page4d", keys=UNCHANGED),
 }
 
 
@@ -222,31 +217,6 @@ def recognize(names: Iterable[str], where: str, metadata: Mapping[str, str] | No
     )
 
 
-def encoder_stage(family: Family) -> SourceStage:
-    """Return the mapping of the tensors of an encoder."""
-    data = FAMILIES[family]
-    assert not callable(data.keys)
-    assert not callable(data.exemptions)
-    return SourceStage(origin=data.title, exemptions=data.exemptions, keys=data.keys)
-
-
-def network_stage(
-    family: Family, published: NetworkConfig, schedule: Schedule, exemptions: tuple[Exemption, ...] = ()
-) -> SourceStage:
-    """Return the mapping of a published network's tensors to a network with another schedule.
-
-    `exemptions` precede those of the family.
-    """
-    data = FAMILIES[family]
-    own = data.exemptions(published) if callable(data.exemptions) else data.exemptions
-    return SourceStage(
-        origin=data.title,
-        exemptions=(*exemptions, *own),
-        keys=data.keys(published) if callable(data.keys) else data.keys,
-        steps={theirs.value: ours.value for theirs, ours in zip(published.schedule, schedule, strict=True)},
-    )
-
-
 @dataclass(frozen=True, kw_only=True)
 class PublishedNetwork:
     """The network of a source, as its authors run it."""
@@ -263,6 +233,21 @@ class PublishedNetwork:
     """Its name, if the family has several published networks and it is one of them."""
 
     notices: tuple[str, ...] = ()
+
+
+def network_stage(found: PublishedNetwork, schedule: Schedule, exemptions: tuple[Exemption, ...] = ()) -> SourceStage:
+    """Return the mapping of a published network's tensors to a network with another schedule.
+
+    `exemptions` precede those of the family.
+    """
+    data, published = FAMILIES[found.family], found.config
+    own = data.exemptions(published) if callable(data.exemptions) else data.exemptions
+    return SourceStage(
+        origin=data.title,
+        exemptions=(*exemptions, *own),
+        keys=data.keys(published) if callable(data.keys) else data.keys,
+        steps={theirs.value: ours.value for theirs, ours in zip(published.schedule, schedule, strict=True)},
+    )
 
 
 def read_network(
@@ -313,18 +298,6 @@ def read_network(
         name=name if name in reader.names else None,
         notices=identity.notices if reader.names else (),
     )
-
-
-def read_encoder(family: Family, specs: Specs, where: str) -> EncoderConfig:
-    """Read the configuration of a published encoder; settings that shapes do not determine are the published ones.
-
-    Raises:
-        UsageError: if the encoder has no published size.
-        WeightsError: if the tensors are incomplete.
-    """
-    read = FAMILIES[family].encoder
-    assert read is not None
-    return read(specs, where)
 
 
 _MAX_BYTES = 2**20

@@ -15,7 +15,6 @@ from page4d.weights.families.shapes import (
     Specs,
     count,
     read_dense_head,
-    read_dinov2,
     shape_of,
 )
 
@@ -82,24 +81,21 @@ class VGGTSettings(NetworkSettings):
 
 
 VGGT: KeyMap = (
-    Rule(pattern=r"aggregator\.patch_embed\.mask_token", target=None),
-    Rule(pattern=r"aggregator\.patch_embed\.(.*)", target=r"encoder.\1"),
-    Rule(pattern=r"aggregator\.((?:camera|register)_token)", target=r"aggregator.special.\1"),
-    Rule(pattern=r"aggregator\.frame_blocks\.(.*)", target=r"aggregator.blocks.frame.\1"),
-    Rule(pattern=r"aggregator\.global_blocks\.(.*)", target=r"aggregator.blocks.global.\1"),
-    Rule(pattern=r"camera_head\.empty_pose_tokens", target="camera_head.empty_pose"),
-    Rule(pattern=r"camera_head\.poseLN_modulation\.1\.(.*)", target=r"camera_head.modulation.\1"),
-    Rule(pattern=r"(camera_head\.(?:token_norm|trunk_norm|embed_pose|pose_branch|trunk)\..*)", target=r"\1"),
+    Rule(r"aggregator\.patch_embed\.mask_token", None),
+    Rule(r"aggregator\.patch_embed\.(.*)", r"encoder.\1"),
+    Rule(r"aggregator\.((?:camera|register)_token)", r"aggregator.special.\1"),
+    Rule(r"aggregator\.frame_blocks\.(.*)", r"aggregator.blocks.frame.\1"),
+    Rule(r"aggregator\.global_blocks\.(.*)", r"aggregator.blocks.global.\1"),
+    Rule(r"camera_head\.empty_pose_tokens", "camera_head.empty_pose"),
+    Rule(r"camera_head\.poseLN_modulation\.1\.(.*)", r"camera_head.modulation.\1"),
+    Rule(r"(camera_head\.(?:token_norm|trunk_norm|embed_pose|pose_branch|trunk)\..*)", r"\1"),
     *dpt_rules("depth_head"),
     *dpt_rules("point_head"),
-    Rule(pattern=r"track_head\..*", target=None),
+    Rule(r"track_head\..*", None),
 )
 """The public VGGT checkpoint, for the schedule frame, global."""
 
-PAGE4D: KeyMap = (
-    Rule(pattern=r"aggregator\.spatial_mask_head\.(head0\..*)", target=r"aggregator.dynamic.head.\1"),
-    *VGGT,
-)
+PAGE4D: KeyMap = (Rule(r"aggregator\.spatial_mask_head\.(head0\..*)", r"aggregator.dynamic.head.\1"), *VGGT)
 """The public PAGE-4D checkpoint that runs with its mask."""
 
 
@@ -109,7 +105,8 @@ def read_mask_head(specs: Specs) -> MaskHeadKind:
     return MaskHeadKind.CKPT150 if shape[1] == 1 else MaskHeadKind.RELEASE
 
 
-def _sizes(specs: Specs) -> dict[str, int]:
+def read_sizes(specs: Specs) -> dict[str, int]:
+    """Return the sizes that the tensors determine, by the name of the setting."""
     width = shape_of(specs, "aggregator.camera_token", 4)[-1]
     return {
         "embed_dim": width,
@@ -128,7 +125,7 @@ def _network(specs: Specs, settings: VGGTSettings) -> NetworkConfig:
     camera_width = shape_of(specs, "camera_head.token_norm.weight", 1)[0]
     camera_fc1 = shape_of(specs, "camera_head.trunk.0.mlp.fc1.weight", 2)[0]
     return NetworkConfig(
-        encoder=read_dinov2(specs, _ENCODER, settings.encoder),
+        encoder=settings.encoder.read(specs, _ENCODER),
         depth=settings.depth,
         num_heads=settings.num_heads,
         schedule=FRAME_GLOBAL,
@@ -162,5 +159,5 @@ def _published(model: Literal["vggt", "page4d"]) -> VGGTSettings:
     )
 
 
-VGGT_READER = NetworkReader(published=(_published("vggt"),), sizes=_sizes, build=_network)
-PAGE4D_READER = NetworkReader(published=(_published("page4d"),), sizes=_sizes, build=_network)
+VGGT_READER = NetworkReader(published=(_published("vggt"),), sizes=read_sizes, build=_network)
+PAGE4D_READER = NetworkReader(published=(_published("page4d"),), sizes=read_sizes, build=_network)

@@ -8,15 +8,20 @@ import torch
 from pydantic import Field, field_validator
 from torch import Tensor
 
-from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
-from page4d.networks.config_parts import CameraTransformerConfig, DenseOutput, PatchPositions, ResidualKind
+from page4d.networks.config import NetworkConfig
+from page4d.networks.config_parts import CameraTransformerConfig
 from page4d.networks.encoders.dino import DinoV3Config
+from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Exemption, KeyMap, Rule, dpt_rules
 from page4d.weights.families.family import NetworkReader
-from page4d.weights.families.shapes import NetworkSettings, Specs, count, read_dense_head, shape_of
+from page4d.weights.families.shapes import NetworkSettings, Specs, read_dense_head, shape_of
+from page4d.weights.families.vggt import read_sizes
 
 _ENCODER = "aggregator.patch_embed."
 _TEXT_HEAD = "text_alignment_head."
+_OMEGA = PRESETS["vggt-omega"]
+"""The published network: settings that neither tensors nor settings determine are its."""
+
 _IMAGE_SIZE, _TEXT_IMAGE_SIZE = 512, 256
 """Long sides of the images that the two published checkpoints were trained on."""
 
@@ -77,16 +82,16 @@ class OmegaSettings(NetworkSettings):
 
 
 VGGT_OMEGA: KeyMap = (
-    Rule(pattern=r"aggregator\.patch_embed\.storage_tokens", target="encoder.register_tokens"),
-    Rule(pattern=r"aggregator\.patch_embed\.(.*)", target=r"encoder.\1"),
-    Rule(pattern=r"aggregator\.((?:camera|register)_token)", target=r"aggregator.special.\1"),
-    Rule(pattern=r"aggregator\.frame_blocks\.(.*)", target=r"aggregator.blocks.frame.\1"),
-    Rule(pattern=r"aggregator\.inter_frame_blocks\.(.*)", target=r"aggregator.blocks.global.\1"),
-    Rule(pattern=r"camera_head\.camera_branch\.0\.(.*)", target=r"camera_head.pose_branch.fc1.\1"),
-    Rule(pattern=r"camera_head\.camera_branch\.2\.(.*)", target=r"camera_head.pose_branch.fc2.\1"),
-    Rule(pattern=r"(camera_head\.(?:token_norm|trunk|trunk_norm)\..*)", target=r"\1"),
-    Rule(pattern=r"dense_head\.proj\.(.*)", target=r"depth_head.shuffled.value.\1"),
-    Rule(pattern=r"dense_head\.proj_conf\.(.*)", target=r"depth_head.shuffled.confidence.\1"),
+    Rule(r"aggregator\.patch_embed\.storage_tokens", "encoder.register_tokens"),
+    Rule(r"aggregator\.patch_embed\.(.*)", r"encoder.\1"),
+    Rule(r"aggregator\.((?:camera|register)_token)", r"aggregator.special.\1"),
+    Rule(r"aggregator\.frame_blocks\.(.*)", r"aggregator.blocks.frame.\1"),
+    Rule(r"aggregator\.inter_frame_blocks\.(.*)", r"aggregator.blocks.global.\1"),
+    Rule(r"camera_head\.camera_branch\.0\.(.*)", r"camera_head.pose_branch.fc1.\1"),
+    Rule(r"camera_head\.camera_branch\.2\.(.*)", r"camera_head.pose_branch.fc2.\1"),
+    Rule(r"(camera_head\.(?:token_norm|trunk|trunk_norm)\..*)", r"\1"),
+    Rule(r"dense_head\.proj\.(.*)", r"depth_head.shuffled.value.\1"),
+    Rule(r"dense_head\.proj_conf\.(.*)", r"depth_head.shuffled.confidence.\1"),
     *dpt_rules("depth_head", "dense_head"),
 )
 """Names of the public VGGT-Omega checkpoints, after `exemptions`."""
@@ -175,15 +180,7 @@ def _reordered(theirs: str, ours: str, head_dim: int) -> tuple[Exemption, ...]:
 
 
 def _sizes(specs: Specs) -> dict[str, int]:
-    width = shape_of(specs, "aggregator.camera_token", 4)[-1]
-    return {
-        "embed_dim": width,
-        "depth": count(specs, "aggregator.frame_blocks."),
-        "num_heads": width // shape_of(specs, "aggregator.frame_blocks.0.attn.q_norm.weight", 1)[0],
-        "camera_head.trunk_depth": count(specs, "camera_head.trunk."),
-        "encoder.depth": count(specs, f"{_ENCODER}blocks."),
-        "text_head": int(any(name.startswith(_TEXT_HEAD) for name in specs)),
-    }
+    return {**read_sizes(specs), "text_head": int(any(name.startswith(_TEXT_HEAD) for name in specs))}
 
 
 def _encoder(specs: Specs, settings: OmegaSettings) -> DinoV3Config:
@@ -204,18 +201,16 @@ def _encoder(specs: Specs, settings: OmegaSettings) -> DinoV3Config:
 def _network(specs: Specs, settings: OmegaSettings) -> NetworkConfig:
     camera, dense = settings.camera_head, settings.dense_head
     camera_width = shape_of(specs, "camera_head.token_norm.weight", 1)[0]
-    return NetworkConfig(
+    return replace(
+        _OMEGA,
         encoder=_encoder(specs, settings),
         depth=settings.depth,
         num_heads=settings.num_heads,
-        schedule=FRAME_GLOBAL,
         register_layers=settings.register_attention_blocks,
         mlp_ratio=shape_of(specs, "aggregator.frame_blocks.0.mlp.fc1.weight", 2)[0] / settings.embed_dim,
         norm_eps=settings.block_norm_eps,
         qk_norm_eps=settings.qk_norm_eps,
         rope_base=settings.rope.base,
-        within_positions=PatchPositions.CENTERED,
-        across_positions=PatchPositions.NONE,
         num_registers=shape_of(specs, "aggregator.register_token", 4)[2],
         token_slots=shape_of(specs, "aggregator.camera_token", 4)[1],
         camera_head=CameraTransformerConfig(
@@ -225,10 +220,8 @@ def _network(specs: Specs, settings: OmegaSettings) -> NetworkConfig:
             norm_eps=camera.norm_eps,
         ),
         depth_head=replace(
-            read_dense_head(specs, "dense_head", dense.intermediate_layer_idx),
+            read_dense_head(specs, "dense_head", dense.intermediate_layer_idx, _OMEGA.depth_head),
             norm_eps=dense.norm_eps,
-            residual=ResidualKind.PLAIN,
-            output=DenseOutput.PIXEL_SHUFFLE,
         ),
     )
 
