@@ -33,13 +33,8 @@ class RigAlignment(StrEnum):
     ORIENTATIONS = "orientations"
     ORIENTATIONS_WITHOUT_SCALE = "orientations-without-scale"
 
-    @property
-    def definition(self) -> str:
-        """Short description of the estimator."""
-        return _DEFINITIONS[self]
 
-
-_DEFINITIONS = {
+_DEFINITIONS = {  # of the estimators
     RigAlignment.CENTERS: "Sim(3) of all camera centres (Umeyama, as evo)",
     RigAlignment.ORIENTATIONS: "mean rotation of the cameras, scale from the spread of their centres",
     RigAlignment.ORIENTATIONS_WITHOUT_SCALE: "mean rotation of the cameras, scale from the depth maps",
@@ -115,13 +110,11 @@ def baseline_ratios(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 
 
     def distance(world_to_camera: Tensor) -> Tensor:
         centers = camera_centers(world_to_camera)
-        length: Tensor = (centers[first] - centers[second]).norm(dim=-1)
-        return length
+        return (centers[first] - centers[second]).norm(dim=-1)
 
     baseline = distance(true)
     apart = baseline > 64 * torch.finfo(true.dtype).eps * camera_centers(true).norm(dim=-1).max()
-    ratios: Tensor = distance(predicted)[apart] / baseline[apart]
-    return ratios
+    return distance(predicted)[apart] / baseline[apart]
 
 
 def focal_errors(
@@ -129,8 +122,7 @@ def focal_errors(
 ) -> Float[Tensor, "*batch"]:
     """Return the relative error of the focal lengths, averaged over both axes; both refer to one image size."""
     ratio = predicted.diagonal(dim1=-2, dim2=-1)[..., :2] / true.diagonal(dim1=-2, dim2=-1)[..., :2]
-    error: Tensor = (ratio - 1).abs().mean(-1)
-    return error
+    return (ratio - 1).abs().mean(-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,8 +212,7 @@ def _align_without_scale(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, 
 
 def _angle_between(first: Float[Tensor, "*batch 3"], second: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch"]:
     """Return the angle in radians, accurate near 0 and pi."""
-    angle: Tensor = torch.atan2(torch.linalg.cross(first, second).norm(dim=-1), (first * second).sum(-1))
-    return angle
+    return torch.atan2(torch.linalg.cross(first, second).norm(dim=-1), (first * second).sum(-1))
 
 
 def _has_baseline(cameras: Float[Tensor, "*batch K 4 4"], first: Tensor, second: Tensor) -> Bool[Tensor, "*batch P"]:
@@ -229,8 +220,7 @@ def _has_baseline(cameras: Float[Tensor, "*batch K 4 4"], first: Tensor, second:
     centers = invert_rigid(cameras.double())[..., :3, 3]
     size = torch.maximum(centers.norm(dim=-1), cameras[..., :3, 3].double().norm(dim=-1)).amax(-1, keepdim=True)
     distance = (centers[..., first, :] - centers[..., second, :]).norm(dim=-1)
-    distinct: Tensor = distance > _ROUNDING * torch.finfo(cameras.dtype).eps * size
-    return distinct
+    return distance > _ROUNDING * torch.finfo(cameras.dtype).eps * size
 
 
 MAX_PAIRED_CAMERAS = 3000
@@ -248,20 +238,11 @@ class _Track:
     focal_error: Float[Tensor, " T"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TrackErrors:
-    """Errors of one trajectory after alignment."""
-
-    distance: Float[Tensor, " T"]
-    rotation_deg: Float[Tensor, " T"]
-    step: Float[Tensor, " steps"]
-    step_deg: Float[Tensor, " steps"]
-    focal: Float[Tensor, " T"]
+_Errors = dict[str, Tensor]
+"""Errors of a trajectory after alignment: at instants, of steps between them, and of focal lengths."""
 
 
-def report_cameras(
-    comparison: Comparison, depth_scale: float | None = None, seed: int = 0
-) -> tuple[CameraReport, AlignedRig] | None:
+def report_cameras(comparison: Comparison, depth_scale: float | None, seed: int) -> CameraReport | None:
     """Align the rig and compute its errors; None without true cameras.
 
     `depth_scale` is the scale of cameras whose centres determine none.
@@ -275,9 +256,9 @@ def report_cameras(
     ratios = baseline_ratios(predicted, true)
     middle = median(ratios)
     instants = sorted({index for track in tracks for index in track.instants})
-    report = CameraReport(
+    return CameraReport(
         alignment=rig.method.value,
-        definition=rig.method.definition,
+        definition=_DEFINITIONS[rig.method],
         fallback=rig.reason,
         transform=TransformRecord.of(rig.transform),
         stands_still=all(is_constant(track.true) for track in tracks),
@@ -289,7 +270,6 @@ def report_cameras(
         baseline_spread=None if middle is None else median((ratios / middle - 1).abs()),
         pairs=report_pairs(predicted, true, seed),
     )
-    return report, rig
 
 
 def _tracks(comparison: Comparison) -> list[_Track]:
@@ -302,32 +282,29 @@ def _tracks(comparison: Comparison) -> list[_Track]:
     return tracks
 
 
-def _track_errors(track: _Track, rig: AlignedRig) -> _TrackErrors:
+def _track_errors(track: _Track, rig: AlignedRig) -> _Errors:
     aligned = rig.transform.apply_to_cameras(track.predicted)
-    distance, rotation = absolute_errors(aligned, track.true)
+    distance, rotation_deg = absolute_errors(aligned, track.true)
     step, step_deg = relative_errors(aligned, track.true)
-    return _TrackErrors(
-        distance=distance, rotation_deg=rotation, step=step, step_deg=step_deg, focal=track.focal_error
-    )
+    found = {"distance": distance, "rotation_deg": rotation_deg, "step": step, "step_deg": step_deg}
+    return found | {"focal": track.focal_error}
 
 
-def _summary(errors: Sequence[_TrackErrors]) -> TrajectoryErrors:
-    def joined(name: str) -> Tensor:
-        return torch.cat([getattr(own, name) for own in errors])
-
+def _summary(errors: Sequence[_Errors]) -> TrajectoryErrors:
+    joined = {name: torch.cat([own[name] for own in errors]) for name in errors[0]}
     return TrajectoryErrors(
-        cameras=len(joined("distance")),
-        ate=finite(root_mean_square(joined("distance"))),
-        rotation_deg=finite(root_mean_square(joined("rotation_deg"))),
-        rpe_translation=finite(root_mean_square(joined("step"))),
-        rpe_rotation_deg=finite(root_mean_square(joined("step_deg"))),
-        focal_error=finite(float(joined("focal").mean())),
+        cameras=len(joined["distance"]),
+        ate=finite(root_mean_square(joined["distance"])),
+        rotation_deg=finite(root_mean_square(joined["rotation_deg"])),
+        rpe_translation=finite(root_mean_square(joined["step"])),
+        rpe_rotation_deg=finite(root_mean_square(joined["step_deg"])),
+        focal_error=finite(float(joined["focal"].mean())),
     )
 
 
-def _ate_at(index: int, tracks: Sequence[_Track], errors: Sequence[_TrackErrors]) -> float | None:
+def _ate_at(index: int, tracks: Sequence[_Track], errors: Sequence[_Errors]) -> float | None:
     own = [
-        error.distance[track.instants.index(index)]
+        error["distance"][track.instants.index(index)]
         for track, error in zip(tracks, errors, strict=True)
         if index in track.instants
     ]

@@ -51,12 +51,6 @@ class TruthView:
     motion_files: dict[int, Path]
     object_files: dict[int, Path]
 
-    def camera_at(self, frame: int) -> Float[Tensor, "4 4"] | None:
-        """Return `world_to_camera` of a frame; None beyond the last one."""
-        if self.world_to_camera.ndim == 2:
-            return self.world_to_camera
-        return self.world_to_camera[frame] if 0 <= frame < len(self.world_to_camera) else None
-
     def depth(self, frame: int) -> Float[np.ndarray, "H W"]:
         """Read the depth of a frame in units of the cameras, 0 where it is unknown."""
         levels = read_png(self.depth_files[frame], np.uint16, self.image_size, _HINT)
@@ -303,24 +297,15 @@ def pixels_in_image(
     height, width = size
     column, row = pixels.nan_to_num(nan=-1.0).clamp(-1.0, max(width, height)).floor().long().unbind(-1)
     inside = (depth > 0) & (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    return (
-        row.clamp(0, height - 1).numpy(),
-        column.clamp(0, width - 1).numpy(),
-        inside.numpy(),
-        depth.numpy(),
-    )
-
-
-def no_step() -> None:
-    """Ignore progress."""
+    return (row.clamp(0, height - 1).numpy(), column.clamp(0, width - 1).numpy(), inside.numpy(), depth.numpy())
 
 
 def true_camera(view: ComparedView, time_index: int) -> Float[Tensor, "4 4"] | None:
     """Return a view's true camera at an instant of the output; None if it is unknown."""
-    if view.truth.world_to_camera.ndim == 2:
-        return view.truth.world_to_camera
-    number = view.frames[time_index]
-    return None if number is None else view.truth.camera_at(number)
+    poses, number = view.truth.world_to_camera, view.frames[time_index]
+    if poses.ndim == 2:
+        return poses
+    return poses[number] if number is not None and 0 <= number < len(poses) else None
 
 
 def has_truth(view: ComparedView, time_index: int) -> bool:
@@ -424,5 +409,4 @@ def _covered(valid: NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool
         return valid
     # The bicubic kernel reaches two pixels, so that the zeros of a hole affect its neighbours.
     safe = cv2.erode(valid.astype(np.uint8), _CUBIC_KERNEL, borderType=cv2.BORDER_REPLICATE)
-    covered: NDArray[np.bool_] = _resized(safe, size, cv2.INTER_NEAREST_EXACT) > 0
-    return covered
+    return _resized(safe, size, cv2.INTER_NEAREST_EXACT) > 0

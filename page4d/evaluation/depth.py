@@ -3,14 +3,14 @@
 Masks are compared by intersection over union per frame (J), its mean (JM) and its recall (JR).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from page4d.evaluation.comparison import Comparison, FramePair, Step, no_step
+from page4d.evaluation.comparison import Comparison, FramePair, Step
 from page4d.evaluation.record import (
     RESIZING,
     ConfidenceReport,
@@ -56,7 +56,7 @@ class PixelSample:
 
 
 def sample_pixels(
-    comparison: Comparison, seed: int = 0, limit: int = MAX_FITTED_PIXELS, step: Step = no_step
+    comparison: Comparison, seed: int, step: Step, limit: int = MAX_FITTED_PIXELS
 ) -> PixelSample | None:
     """Collect the counted pixels of all frames, at most `limit` with equal shares per frame; None without any."""
     num_frames = sum(len(comparison.depth_views(index)) for index in comparison.instants)
@@ -78,13 +78,7 @@ def sample_pixels(
     return PixelSample(prediction=prediction, truth=truth, confidence=confidence, known=known, counted=counted)
 
 
-def fit_alignments(sample: PixelSample, alignments: Iterable[DepthAlignment]) -> Fits:
-    """Fit every alignment to the whole capture, whose views and instants share one world and scale."""
-    counted = torch.ones_like(sample.truth, dtype=torch.bool)
-    return {kind: align_depth(sample.prediction, sample.truth, counted, kind) for kind in alignments}
-
-
-def report_depth(comparison: Comparison, sample: PixelSample, fits: Fits, step: Step = no_step) -> DepthReport:
+def report_depth(comparison: Comparison, sample: PixelSample, fits: Fits, step: Step) -> DepthReport:
     """Sum the errors of all frames under every alignment; the median is additionally fitted per frame."""
     scopes = [(kind, CAPTURE) for kind in fits]
     scopes += [(DepthAlignment.MEDIAN, FRAME)] if DepthAlignment.MEDIAN in fits else []
@@ -196,7 +190,7 @@ def recall(ious: Float[Tensor, " frames"]) -> Float[Tensor, ""]:
     return (ious >= GOOD_IOU).double().mean()
 
 
-def report_masks(comparison: Comparison, step: Step = no_step) -> MaskReport | None:
+def report_masks(comparison: Comparison, step: Step) -> MaskReport | None:
     """Compare the masks of all frames that have a true and a predicted one; None without such frames."""
     places, overlaps = [], []
     for index in comparison.instants:

@@ -6,16 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from page4d.choices import DepthAlignment
 from page4d.conventions import Scale
 from page4d.errors import listed
 from page4d.evaluation.cameras import MAX_PAIRED_CAMERAS, report_cameras
 from page4d.evaluation.comparison import Comparison, compare
-from page4d.evaluation.depth import fit_alignments, report_confidence, report_depth, report_masks, sample_pixels
+from page4d.evaluation.depth import report_confidence, report_depth, report_masks, sample_pixels
 from page4d.evaluation.motion import has_velocities, report_motion, report_tracks
-from page4d.evaluation.points import default_threshold, report_points
+from page4d.evaluation.points import METRIC_THRESHOLD, RELATIVE_THRESHOLD, report_points
 from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
+from page4d.evaluation.scores import align_depth
 from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings, in_options
 from page4d.output.reader import Output
 
@@ -49,26 +51,32 @@ def measure(
 
     alignments = settings.alignments or _default_alignments(comparison)
     main = alignments[0]
-    sample = sample_pixels(comparison, settings.seed, step=step)
+    sample = sample_pixels(comparison, settings.seed, step)
     depth = confidence = points = depth_scale = motion = tracks = None
     if sample is not None:
-        fits = fit_alignments(sample, dict.fromkeys(alignments))
+        # Views and instants share one world and scale: every alignment is fitted to the whole capture.
+        counted = torch.ones_like(sample.truth, dtype=torch.bool)
+        fits = {
+            kind: align_depth(sample.prediction, sample.truth, counted, kind) for kind in dict.fromkeys(alignments)
+        }
         depth, confidence = report_depth(comparison, sample, fits, step), report_confidence(sample, main, fits[main])
         depth_scale = scale if (scale := float(fits.get(DepthAlignment.SCALE, fits[main]).scale)) > 0 else None
-    measured = report_cameras(comparison, depth_scale, settings.seed)
-    if sample is not None and measured is not None:
-        threshold = settings.threshold or default_threshold(comparison, float(np.median(sample.truth)))
-        transform = measured[1].transform
+    cameras = report_cameras(comparison, depth_scale, settings.seed)
+    if sample is not None and cameras is not None:
+        is_metric = comparison.truth.scale is Scale.METRIC
+        usual = METRIC_THRESHOLD if is_metric else RELATIVE_THRESHOLD * float(np.median(sample.truth))
+        threshold = settings.threshold or usual
+        transform = cameras.transform.sim3()
         points = report_points(comparison, transform, threshold, settings.points_per_instant, settings.seed, step)
-    if measured is not None:
-        motion = report_motion(comparison, measured[1].transform, settings.seed, step)
-        tracks = report_tracks(comparison, measured[1].transform)
+    if cameras is not None:
+        motion = report_motion(comparison, cameras.transform.sim3(), settings.seed, step)
+        tracks = report_tracks(comparison, cameras.transform.sim3())
     evaluation = Evaluation(
         out=str(comparison.output.layout.folder),
         truth=str(comparison.truth.folder),
         match=_match(comparison),
         depth=depth,
-        cameras=None if measured is None else measured[0],
+        cameras=cameras,
         points=points,
         masks=report_masks(comparison, step),
         confidence=confidence,

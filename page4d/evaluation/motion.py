@@ -4,6 +4,7 @@
 """
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError
-from page4d.evaluation.comparison import ComparedView, Comparison, Step, joined, no_step, pixels_in_image, true_camera
+from page4d.evaluation.comparison import ComparedView, Comparison, Step, joined, pixels_in_image, true_camera
 from page4d.evaluation.motion_scores import (
     DYNAMIC_PATH,
     MOVING_LIMIT,
@@ -50,9 +51,7 @@ class _Pixels:
     counts: Float[np.ndarray, "V 3"]
 
 
-def report_motion(
-    comparison: Comparison, transform: Sim3, seed: int = 0, step: Step = no_step
-) -> MotionReport | None:
+def report_motion(comparison: Comparison, transform: Sim3, seed: int, step: Step) -> MotionReport | None:
     """Compare the velocities of all frames that have true ones; None without such frames.
 
     `transform` maps the predicted to the true world.
@@ -61,13 +60,11 @@ def report_motion(
         return None
     interval = 1 / comparison.fps
     frames = [(index, view) for index in comparison.instants for view in velocity_views(comparison, index)]
-    random = np.random.default_rng(seed)
+    limit, random = MAX_MOTION_PIXELS // len(frames), np.random.default_rng(seed)
     parts: dict[str, list[_Pixels]] = {kind: [] for kind in KINDS}
     for index in comparison.instants:
         for view in velocity_views(comparison, index):
-            for kind, pixels in _frame_pixels(
-                comparison, index, view, transform, MAX_MOTION_PIXELS // len(frames), random
-            ):
+            for kind, pixels in _frame_pixels(comparison, index, view, transform, limit, random):
                 parts[kind].append(pixels)
         step()
     pooled = {
@@ -103,14 +100,9 @@ def velocity_views(comparison: Comparison, time_index: int) -> tuple[ComparedVie
 
 
 def _frame_pixels(
-    comparison: Comparison,
-    index: int,
-    view: ComparedView,
-    transform: Sim3,
-    limit: int,
-    random: np.random.Generator,
-) -> list[tuple[str, _Pixels]]:
-    """Return the pixels of a frame by kind of motion, at most `limit` of each in the sample."""
+    comparison: Comparison, index: int, view: ComparedView, transform: Sim3, limit: int, random: np.random.Generator
+) -> Iterator[tuple[str, _Pixels]]:
+    """Yield the pixels of a frame by kind of motion, at most `limit` of each in the sample."""
     number = view.frames[index]
     assert number is not None
     true, has_truth = view.truth.velocity(number)
@@ -121,7 +113,6 @@ def _frame_pixels(
     )
     way = np.linalg.norm(true, axis=-1) / comparison.fps
     kinds = {MOVING: way > MOVING_LIMIT, SLOW: (way > 0) & (way <= MOVING_LIMIT), STATIC: way == 0}
-    found = []
     for kind, of_kind in kinds.items():
         counted = has_truth & of_kind
         known = counted & (sigma > 0)
@@ -135,8 +126,7 @@ def _frame_pixels(
             sigma=(sigma[chosen] * float(transform.scale)).astype(np.float32),
             view=np.full(len(vectors), view.index, dtype=np.float32),
         )
-        found.append((kind, _Pixels(sample=sample, counts=counts)))
-    return found
+        yield kind, _Pixels(sample=sample, counts=counts)
 
 
 def _at_pixels_of(values: NDArray[np.float32], size: tuple[int, int]) -> NDArray[np.float32]:
@@ -144,8 +134,7 @@ def _at_pixels_of(values: NDArray[np.float32], size: tuple[int, int]) -> NDArray
     rows, columns = (
         ((np.arange(new) + 0.5) * old / new).astype(int) for new, old in zip(size, values.shape[:2], strict=True)
     )
-    sampled: NDArray[np.float32] = values[rows[:, None], columns]
-    return sampled
+    return values[rows[:, None], columns]
 
 
 def _subset(chosen: Bool[np.ndarray, "H W"], limit: int, random: np.random.Generator) -> tuple[NDArray[np.intp], ...]:

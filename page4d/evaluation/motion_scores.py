@@ -163,17 +163,12 @@ class TrackPairs:
         """Lengths of the true paths from the start."""
         known = np.nan_to_num(self.true)
         begin = np.concatenate([np.zeros_like(known[:1]), known[:-1]])
-        length: Float[np.ndarray, " N"] = np.where(
-            np.isfinite(self.true[..., 0]), np.linalg.norm(known - begin, axis=-1), 0.0
-        ).sum(0)
-        return length
+        return np.where(np.isfinite(self.true[..., 0]), np.linalg.norm(known - begin, axis=-1), 0.0).sum(0)
 
     def staying(self) -> "TrackPairs":
         """Return the baseline "nothing moves": all tracks stay at their start and are visible."""
         return replace(
-            self,
-            predicted=np.zeros_like(self.true),
-            predicted_visible=np.ones_like(self.predicted_visible),
+            self, predicted=np.zeros_like(self.true), predicted_visible=np.ones_like(self.predicted_visible)
         )
 
 
@@ -308,15 +303,13 @@ def _ratio(
 ) -> Float[np.ndarray, " n"]:
     """Return the number of instants of `part` relative to those of `whole` and `more`, of tracks that have any."""
     number = whole.sum(0) + (0 if more is None else more.sum(0))
-    ratios: Float[np.ndarray, " n"] = part.sum(0)[number > 0] / number[number > 0]
-    return ratios
+    return part.sum(0)[number > 0] / number[number > 0]
 
 
 def _at_end(alive: Bool[np.ndarray, "T N"], counted: Bool[np.ndarray, "T N"]) -> Float[np.ndarray, " n"]:
     """Return 1 or 0 for every track with counted instants: whether it has a position at the last of them."""
     last = len(counted) - 1 - counted[::-1].argmax(0)
-    at_last: Float[np.ndarray, " n"] = alive[last, np.arange(len(last))][counted.any(0)].astype(np.float64)
-    return at_last
+    return alive[last, np.arange(len(last))][counted.any(0)].astype(np.float64)
 
 
 def _drift(

@@ -10,8 +10,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.conventions import Scale
-from page4d.evaluation.comparison import Comparison, FramePair, Step, joined, no_step, pixels_in_image, true_camera
+from page4d.evaluation.comparison import Comparison, FramePair, Step, joined, pixels_in_image, true_camera
 from page4d.evaluation.record import PointReport
 from page4d.evaluation.scores import Neighbours, PointScores, Surface, score_points
 from page4d.geometry.camera import Cameras, world_points
@@ -90,40 +89,30 @@ def true_cloud(frames: Sequence[FramePair]) -> LabelledCloud:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Matches:
+class _Matches(Neighbours):
     """Nearest neighbours of sampled points of one cloud in the other, with the labels of the points."""
 
-    distance: Float[np.ndarray, " N"]
-    cosine: Float[np.ndarray, " N"]
     view: Int[np.ndarray, " N"]
     kind: Int[np.ndarray, " N"]
 
-    def neighbours(self, label: str, value: int) -> Neighbours:
+    def of(self, label: str, value: int) -> Neighbours:
         """Return the neighbours of the points with this label, of all points if `label` is empty."""
         chosen = getattr(self, label) == value if label else slice(None)
         return Neighbours(distance=self.distance[chosen], cosine=self.cosine[chosen])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _CloudPair:
-    """Matches of predicted points in the truth (accuracy) and of true points in the prediction (completeness)."""
-
-    accuracy: _Matches
-    completeness: _Matches
-
-    def scores(self, threshold: float, label: str = "", value: int = 0) -> PointScores:
-        """Summarise all points, or those with one label."""
-        sides = self.accuracy.neighbours(label, value), self.completeness.neighbours(label, value)
-        return score_points(*sides, threshold)
+_Sides = tuple[_Matches, _Matches]
+"""Matches of predicted points in the truth (accuracy) and of true points in the prediction (completeness)."""
 
 
-def default_threshold(comparison: Comparison, median_depth: float) -> float:
-    """Return the default distance threshold of the F-score in units of the truth."""
-    return METRIC_THRESHOLD if comparison.truth.scale is Scale.METRIC else RELATIVE_THRESHOLD * median_depth
+def _scores(sides: _Sides, threshold: float, label: str = "", value: int = 0) -> PointScores:
+    """Summarise all points, or those with one label."""
+    accuracy, completeness = (side.of(label, value) for side in sides)
+    return score_points(accuracy, completeness, threshold)
 
 
 def report_points(
-    comparison: Comparison, transform: Sim3, threshold: float, queries: int, seed: int = 0, step: Step = no_step
+    comparison: Comparison, transform: Sim3, threshold: float, queries: int, seed: int, step: Step
 ) -> PointReport | None:
     """Compare the clouds of all instants with true depth and cameras; None without such instants.
 
@@ -142,21 +131,18 @@ def report_points(
         found.append(_compare(predicted, true, queries, np.random.default_rng((seed, index))))
     if not found:
         return None
-    whole = _CloudPair(
-        accuracy=joined([pair.accuracy for pair in found]),
-        completeness=joined([pair.completeness for pair in found]),
-    )
+    whole = (joined([accuracy for accuracy, _ in found]), joined([completeness for _, completeness in found]))
     labelled = any(view.truth.dynamic_files for view in comparison.views)
     return PointReport(
         threshold=threshold,
         queries_per_instant=queries,
         uncounted_points=uncounted,
         times=tuple(comparison.output.run.times[index] for index in instants),
-        overall=whole.scores(threshold),
-        static=whole.scores(threshold, "kind", STILL) if labelled else None,
-        dynamic=whole.scores(threshold, "kind", MOVING) if labelled else None,
-        per_view={view.name: whole.scores(threshold, "view", view.index) for view in comparison.views},
-        per_time=tuple(pair.scores(threshold) for pair in found),
+        overall=_scores(whole, threshold),
+        static=_scores(whole, threshold, "kind", STILL) if labelled else None,
+        dynamic=_scores(whole, threshold, "kind", MOVING) if labelled else None,
+        per_view={view.name: _scores(whole, threshold, "view", view.index) for view in comparison.views},
+        per_time=tuple(_scores(sides, threshold) for sides in found),
     )
 
 
@@ -166,14 +152,12 @@ def _kinds(frame: FramePair) -> Int[Tensor, "H W"]:
     return torch.where(frame.dynamic, MOVING, STILL)
 
 
-def _compare(predicted: LabelledCloud, true: LabelledCloud, queries: int, random: np.random.Generator) -> _CloudPair:
+def _compare(predicted: LabelledCloud, true: LabelledCloud, queries: int, random: np.random.Generator) -> _Sides:
     """Match random counted points of each cloud to the nearest points of the other."""
     surfaces = Surface(predicted.xyz), Surface(true.xyz)
     chosen = [_sample(cloud.counted, queries, random) for cloud in (predicted, true)]
-    return _CloudPair(
-        accuracy=_matches(surfaces[0], surfaces[1], predicted, chosen[0]),
-        completeness=_matches(surfaces[1], surfaces[0], true, chosen[1]),
-    )
+    accuracy = _matches(surfaces[0], surfaces[1], predicted, chosen[0])
+    return accuracy, _matches(surfaces[1], surfaces[0], true, chosen[1])
 
 
 def _sample(counted: NDArray[np.bool_], limit: int, random: np.random.Generator) -> NDArray[np.int64]:
@@ -182,7 +166,4 @@ def _sample(counted: NDArray[np.bool_], limit: int, random: np.random.Generator)
 
 
 def _matches(source: Surface, target: Surface, cloud: LabelledCloud, chosen: NDArray[Any]) -> _Matches:
-    nearest = source.nearest(target, chosen)
-    return _Matches(
-        distance=nearest.distance, cosine=nearest.cosine, view=cloud.view[chosen], kind=cloud.kind[chosen]
-    )
+    return _Matches(**vars(source.nearest(target, chosen)), view=cloud.view[chosen], kind=cloud.kind[chosen])

@@ -15,7 +15,11 @@ RESIZING = "bicubic to the truth's pixels (cv2.INTER_CUBIC)"
 
 @dataclass(frozen=True, kw_only=True)
 class DepthErrors:
-    """Depth metrics of one set of pixels."""
+    """Depth metrics of one set of pixels, with prediction p and truth g; None without pixels.
+
+    `abs_rel` and `sq_rel` are means of |p - g| / g and (p - g)^2 / g, `rmse` and `log_rmse` roots of the means of
+    (p - g)^2 and (log p - log g)^2, `delta1` to `delta3` shares with max(p / g, g / p) below 1.25, 1.25^2 and 1.25^3.
+    """
 
     pixels: int
     abs_rel: float | None
@@ -279,19 +283,18 @@ class Evaluation:
 
     def document(self) -> dict[str, Any]:
         """Return the result as a JSON-compatible document."""
-        document: dict[str, Any] = TypeAdapter(Evaluation).dump_python(self)
-        return document
+        return TypeAdapter(Evaluation).dump_python(self)
 
 
 def depth_errors(sums: DepthSums) -> DepthErrors:
     """Compute the depth metrics of one set of pixels from its sums."""
-    delta1, delta2, delta3 = (finite(value) for value in sums.delta.tolist())
+    delta1, delta2, delta3 = (finite(value) for value in (sums.close / sums.pixels).tolist())
     return DepthErrors(
         pixels=int(sums.pixels),
-        abs_rel=finite(float(sums.abs_rel)),
-        sq_rel=finite(float(sums.sq_rel)),
-        rmse=finite(float(sums.rmse)),
-        log_rmse=finite(float(sums.log_rmse)),
+        abs_rel=finite(float(sums.relative / sums.pixels)),
+        sq_rel=finite(float(sums.squared_relative / sums.pixels)),
+        rmse=finite(float((sums.squared / sums.pixels).sqrt())),
+        log_rmse=finite(float((sums.squared_log / sums.pixels).sqrt())),
         delta1=delta1,
         delta2=delta2,
         delta3=delta3,

@@ -32,7 +32,7 @@ STEPS = 100
 class DepthSums:
     """Sums over the counted pixels of maps; every field has the maps' leading axes.
 
-    Means are NaN without counted pixels. Depths are in the unit of the truth.
+    Depths are in the unit of the truth.
 
     Source: PAGE-4D `eval/eval/video_depth/tools.py` and evaluation.md. Unlike in the public code, negative
     predictions (after a shift) never count as close, although max(p / g, g / p) is below 1.25.
@@ -56,31 +56,6 @@ class DepthSums:
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> "DepthSums":
         return DepthSums(**{name: change(value) for name, value in vars(self).items()})
-
-    @property
-    def abs_rel(self) -> Float[Tensor, "*batch"]:
-        """Mean of |p - g| / g."""
-        return self.relative / self.pixels
-
-    @property
-    def sq_rel(self) -> Float[Tensor, "*batch"]:
-        """Mean of (p - g)^2 / g."""
-        return self.squared_relative / self.pixels
-
-    @property
-    def rmse(self) -> Float[Tensor, "*batch"]:
-        """Root of the mean of (p - g)^2."""
-        return (self.squared / self.pixels).sqrt()
-
-    @property
-    def log_rmse(self) -> Float[Tensor, "*batch"]:
-        """Root of the mean of (log p - log g)^2."""
-        return (self.squared_log / self.pixels).sqrt()
-
-    @property
-    def delta(self) -> Float[Tensor, "*batch 3"]:
-        """Fractions of pixels with max(p / g, g / p) below 1.25, 1.25^2 and 1.25^3."""
-        return self.close / self.pixels[..., None]
 
 
 def stack_sums(parts: Sequence[DepthSums]) -> DepthSums:
@@ -154,8 +129,7 @@ def sparsify(errors: Float[Tensor, " N"], confidence: Float[Tensor, " N"]) -> Sp
 
 def _means_of_rest(ordered: Float[Tensor, " N"], removed: Tensor) -> Float[Tensor, " steps"]:
     total = torch.cat([ordered.flip(0).cumsum(0).flip(0), ordered.new_zeros(1)])
-    means: Tensor = total[removed] / (len(ordered) - removed)
-    return means
+    return total[removed] / (len(ordered) - removed)
 
 
 __all__ = ["DEFINITIONS", "DepthAlignment", "DepthFit", "align_depth"]
@@ -388,8 +362,7 @@ class Surface:
         around = self.points[index]
         centred = around - around.mean(axis=1, keepdims=True)
         _, axes = np.linalg.eigh(centred.transpose(0, 2, 1) @ centred)
-        least: NDArray[np.float64] = axes[..., 0]
-        return least
+        return axes[..., 0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from page4d.evaluation.record import depth_errors
 from page4d.evaluation.scores import DepthAlignment, align_depth, counted_pixels, stack_sums, sum_depth_errors
 
 QUICK = [kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM]
@@ -23,21 +24,21 @@ def pixels(seed: int, number: int = 301) -> tuple[torch.Tensor, torch.Tensor, to
 def test_errors_equal_hand_computed_values() -> None:
     truth = torch.tensor([[2.0, 4.0, 5.0, 0.0]])
     prediction = torch.tensor([[3.0, 4.0, 3.0, 9.0]])
-    sums = sum_depth_errors(prediction, truth, counted_pixels(truth))
-    assert float(sums.pixels) == 3
-    assert float(sums.abs_rel) == pytest.approx((1 / 2 + 0 + 2 / 5) / 3)
-    assert float(sums.sq_rel) == pytest.approx((1 / 2 + 0 + 4 / 5) / 3)
-    assert float(sums.rmse) == pytest.approx(math.sqrt((1 + 0 + 4) / 3))
-    assert float(sums.log_rmse) == pytest.approx(math.sqrt((math.log(1.5) ** 2 + math.log(0.6) ** 2) / 3))
+    errors = depth_errors(sum_depth_errors(prediction, truth, counted_pixels(truth)))
+    assert errors.pixels == 3
+    assert errors.abs_rel == pytest.approx((1 / 2 + 0 + 2 / 5) / 3)
+    assert errors.sq_rel == pytest.approx((1 / 2 + 0 + 4 / 5) / 3)
+    assert errors.rmse == pytest.approx(math.sqrt((1 + 0 + 4) / 3))
+    assert errors.log_rmse == pytest.approx(math.sqrt((math.log(1.5) ** 2 + math.log(0.6) ** 2) / 3))
     # Ratios 1.5, 1 and 5/3 against 1.25, 1.5625 and 1.953.
-    assert sums.delta.tolist() == pytest.approx([1 / 3, 2 / 3, 1.0])
+    assert (errors.delta1, errors.delta2, errors.delta3) == pytest.approx((1 / 3, 2 / 3, 1.0))
 
 
 def test_negative_and_absent_predictions_are_never_close() -> None:
     truth = torch.ones(1, 3)
-    sums = sum_depth_errors(torch.tensor([[-1.0, 0.0, 1.0]]), truth, truth > 0)
-    assert sums.delta.tolist() == pytest.approx([1 / 3] * 3)
-    assert math.isfinite(float(sums.log_rmse))
+    errors = depth_errors(sum_depth_errors(torch.tensor([[-1.0, 0.0, 1.0]]), truth, truth > 0))
+    assert (errors.delta1, errors.delta2, errors.delta3) == pytest.approx((1 / 3,) * 3)
+    assert errors.log_rmse is not None
 
 
 def test_a_limit_excludes_pixels_at_or_beyond_it() -> None:
@@ -51,8 +52,8 @@ def test_errors_of_frames_add_up_to_those_of_the_capture() -> None:
     counted = pixels(1, 120)[1].reshape(2, 3, 4, 5) > 2
     prediction, truth = prediction.reshape(2, 3, 4, 5), truth.reshape(2, 3, 4, 5)
     frames = sum_depth_errors(prediction, truth, counted)
-    assert frames.abs_rel.shape == (2, 3)
-    assert frames.delta.shape == (2, 3, 3)
+    assert frames.relative.shape == (2, 3)
+    assert frames.close.shape == (2, 3, 3)
     whole = sum_depth_errors(prediction.reshape(1, 120), truth.reshape(1, 120), counted.reshape(1, 120))
     rows = stack_sums([frames[0].total(), frames[1].total()]).total()
     for sums in (frames.total(), rows):
