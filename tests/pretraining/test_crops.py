@@ -9,7 +9,6 @@ import torch
 from page4d.errors import UsageError
 from page4d.lab.pretraining import data as crops
 from page4d.lab.pretraining.data import (
-    ColourProbabilities,
     CropConfig,
     CropSource,
     denormalised,
@@ -106,7 +105,7 @@ class TestColours:
 
     def test_draws_have_the_configured_probabilities(self) -> None:
         random = np.random.default_rng(0)
-        drawn = np.stack([draw_colours(random, ColourProbabilities(blur=0.5, solarise=0.2)) for _ in range(600)])
+        drawn = np.stack([draw_colours(random, blur=0.5, solarise=0.2) for _ in range(600)])
         jittered, grey, blurred, solarised = (
             (column != neutral).mean() for column, neutral in zip(drawn[:, 3:].T, (0, 0, 0, 0), strict=True)
         )

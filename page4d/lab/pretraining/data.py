@@ -49,21 +49,16 @@ _YIQ = ((0.299, 0.587, 0.114), (0.596, -0.274, -0.322), (0.211, -0.523, 0.312))
 """RGB to luma and two chroma axes (NTSC)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ColourProbabilities:
-    """Probabilities of blur and solarisation of a crop."""
+def draw_colours(random: np.random.Generator, blur: float, solarise: float) -> NDArray[np.float32]:
+    """Draw brightness, contrast, saturation, hue, greyscale, blur and solarisation of a crop.
 
-    blur: float
-    solarise: float
-
-
-def draw_colours(random: np.random.Generator, probabilities: ColourProbabilities) -> NDArray[np.float32]:
-    """Draw brightness, contrast, saturation, hue, greyscale, blur and solarisation of a crop."""
+    `blur` and `solarise` are the probabilities of these.
+    """
     strength = np.array([_BRIGHTNESS, _CONTRAST, _SATURATION, _HUE])
     jitter = random.uniform(-strength, strength) * (random.random() < _JITTERED)
     grey = random.random() < _GREY
-    sigma = random.uniform(*_SIGMA) * (random.random() < probabilities.blur)
-    solarised = random.random() < probabilities.solarise
+    sigma = random.uniform(*_SIGMA) * (random.random() < blur)
+    solarised = random.random() < solarise
     return np.array([*(1 + jitter[:3]), jitter[3], grey, sigma, solarised], dtype=np.float32)
 
 
@@ -343,7 +338,7 @@ class CropSource:
                 large = number < config.num_large
                 area, side = (config.area, config.size) if large else (config.small_area, config.small_size)
                 pixels[number].append(_crop(frame, area, side, random))
-                colours[number].append(draw_colours(random, _PROBABILITIES[min(number, 2) if large else 2]))
+                colours[number].append(draw_colours(random, *_PROBABILITIES[min(number, 2) if large else 2]))
         views = []
         for cut, drawn in zip(pixels, colours, strict=True):
             images = torch.from_numpy(np.stack(cut)).to(device).permute(0, 3, 1, 2).float() / 255
@@ -357,12 +352,8 @@ class CropSource:
         )
 
 
-_PROBABILITIES = (
-    ColourProbabilities(blur=1.0, solarise=0.0),
-    ColourProbabilities(blur=0.1, solarise=0.2),
-    ColourProbabilities(blur=0.5, solarise=0.0),
-)
-"""Blur and solarisation of the first, the second and all other crops.
+_PROBABILITIES = ((1.0, 0.0), (0.1, 0.2), (0.5, 0.0))
+"""Probabilities of blur and solarisation of the first, the second and all other crops.
 
 Source: Grill et al. (2020), BYOL, appendix B; Caron et al. (2021), DINO, section 3.2 and its public code.
 """

@@ -102,8 +102,7 @@ class Projector(nn.Module):
 
     def forward(self, features: Float[Tensor, "F C"]) -> Float[Tensor, "F K"]:
         """Return the logits of images."""
-        logits: Tensor = self.classes(functional.normalize(self.hidden(features), dim=-1, eps=_NORM_EPS))
-        return logits
+        return self.classes(functional.normalize(self.hidden(features), dim=-1, eps=_NORM_EPS))
 
 
 class _ProjectedEncoder(nn.Module):
@@ -115,8 +114,7 @@ class _ProjectedEncoder(nn.Module):
         self.projector = Projector(config.encoder.embed_dim, config.projector)
 
     def forward(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F K"]:
-        logits: Tensor = self.projector(self.encoder.forward_features(images)).float()
-        return logits
+        return self.projector(self.encoder.forward_features(images)).float()
 
 
 @dataclass(frozen=True, kw_only=True)

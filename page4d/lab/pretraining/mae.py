@@ -138,8 +138,7 @@ class MaskedAutoencoder(nn.Module):
         tokens = in_place + resample_positions(self.positions, self.config.encoder.table_grid, grid)
         for block in self.blocks:
             tokens = block(tokens)
-        pixels: Tensor = self.to_pixels(_gather(self.norm(tokens), masking.masked))
-        return pixels
+        return self.to_pixels(_gather(self.norm(tokens), masking.masked))
 
     def to_patches(self, images: Float[Tensor, "F 3 H W"]) -> Float[Tensor, "F P patch_dim"]:
         """Return the pixels of every patch, row by row.

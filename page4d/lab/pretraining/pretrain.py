@@ -28,6 +28,7 @@ from page4d.lab.training.engine import (
     StepResult,
     autocast,
     find_resumed,
+    open_context,
     open_session,
     optimize,
 )
@@ -208,12 +209,8 @@ def read_checkpoint(path: Path) -> PretrainCheckpoint:
     Raises:
         InputError: if the file is missing, damaged or of another kind.
     """
-
-    def parse(content: dict[str, Any]) -> PretrainCheckpoint:
-        unchanged = {name: content[name] for name in ("position", "modules", "optimizers", "budget")}
-        return PretrainCheckpoint(config=PretrainConfig.from_json(content["config"]), **unchanged)
-
-    return read_checkpoint_file(path, PretrainState.file_format, parse, "give the folder of a run of page4d pretrain")
+    readers = {"config": PretrainConfig.from_json}
+    return read_checkpoint_file(path, PretrainCheckpoint, PretrainState.file_format, readers, PretrainConfig.COMMAND)
 
 
 _BUDGET_OPTIONS = "⟨steps⟩ or ⟨until_seconds⟩"
@@ -284,7 +281,7 @@ def pretrain(request: PretrainRequest, observer: TrainObserver, stop: Callable[[
             allow_damaged=request.allow_damaged,
             max_megapixels=request.max_megapixels,
         )
-        with session.open_context(state, budget, _MEMORY_HINT) as context:
+        with open_context(session, request, state, budget, _MEMORY_HINT) as context:
             Pretraining(state, context, footage).train()
         folder, metrics = session.folder, []
         if session.group.is_main:

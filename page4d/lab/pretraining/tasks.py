@@ -184,8 +184,7 @@ def class_attention(encoder: ViT, images: Float[Tensor, "F 3 H W"]) -> Float[Ten
     projected = torch.unflatten(last.attn.qkv(last.norm1(tokens)), -1, (3, last.attn.num_heads, -1))
     query, key, _ = projected.permute(2, 0, 3, 1, 4)
     logits = torch.einsum("fhd,fhnd->fhn", query[:, :, 0], key) * query.shape[-1] ** -0.5
-    weights: Tensor = logits.softmax(dim=-1)[..., encoder.config.num_special :].unflatten(-1, grid)
-    return weights
+    return logits.softmax(dim=-1)[..., encoder.config.num_special :].unflatten(-1, grid)
 
 
 def _center_squares(frames: Sequence[Image], side: int) -> Float[Tensor, "F 3 S S"]:

@@ -382,18 +382,11 @@ class RenderedSource:
 
     def open(self, size: tuple[int, int] | None = None) -> AbstractContextManager[FrameReader]:
         """Return a reader of frames, resized to `size` (height, width) if given."""
-        return nullcontext(_RenderedReader(render=self.render, size=size or self.size))
-
-
-@dataclass(frozen=True, kw_only=True)
-class _RenderedReader:
-    render: Callable[[int], Image]
-    size: tuple[int, int]
+        return nullcontext(dataclasses.replace(self, size=size or self.size))
 
     def read(self, indices: Sequence[int]) -> Iterator[Image]:
-        """Yield the frames at `indices`."""
-        for index in indices:
-            frame = self.render(index)
+        """Yield the frames at `indices` at the size of this source."""
+        for frame in map(self.render, indices):
             if self.size == frame.shape[:2]:
                 yield frame
             else:

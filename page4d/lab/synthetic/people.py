@@ -55,19 +55,10 @@ def _dress(rng: Rng) -> tuple[Material, ...]:
     upper = skin if rng.chance(0.15) else shirt
     fore = skin if rng.chance(0.5) else upper
     shin = skin if rng.chance(0.25) else trousers
-    dress = dict.fromkeys(Part, skin) | {Part.PELVIS: trousers, Part.TORSO: shirt, Part.HAIR: hair}
-    for part in Part:
-        if part.name.endswith("UPPER_ARM"):
-            dress[part] = upper
-        elif part.name.endswith("FOREARM"):
-            dress[part] = fore
-        elif part.name.endswith("THIGH"):
-            dress[part] = trousers
-        elif part.name.endswith("SHIN"):
-            dress[part] = shin
-        elif part.name.endswith("FOOT"):
-            dress[part] = shoe
-    return tuple(dress[part] for part in Part)
+    worn = {"PELVIS": trousers, "TORSO": shirt, "HAIR": hair, "UPPER_ARM": upper, "FOREARM": fore}
+    worn |= {"THIGH": trousers, "SHIN": shin, "FOOT": shoe}
+    dress = {part: material for part in Part for name, material in worn.items() if part.name.endswith(name)}
+    return tuple(dress.get(part, skin) for part in Part)
 
 
 def _walking(rng: Rng) -> dict[Joint, Swing]:

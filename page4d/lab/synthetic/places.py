@@ -176,11 +176,7 @@ def furniture(rng: Rng, floor_plan: FloorPlan, room: ObjectSpec) -> list[ObjectS
             objects += _at_wall(rng, floor_plan, wall)
     for _ in range(2 + rng.integer(3)):
         made = side_table(rng) if rng.chance(0.25) else rng.choice(FREE_STANDING)(rng)
-        half = extent(made)
-        place = floor_plan.find(rng, half)
-        if place is not None:
-            x, z, yaw = place
-            objects += placed(made, x, z, yaw)
+        objects += _standing(rng, floor_plan, made, None, tries=10)
     return objects
 
 
@@ -262,9 +258,10 @@ def _bar(
 
 
 def _standing(
-    rng: Rng, floor_plan: FloorPlan, made: list[ObjectSpec], reach: tuple[float, float]
+    rng: Rng, floor_plan: FloorPlan, made: list[ObjectSpec], reach: tuple[float, float] | None, tries: int = 6
 ) -> list[ObjectSpec]:
-    place = floor_plan.find(rng, extent(made), tries=6, reach=reach)
+    """Place an object on the free floor, if there is room."""
+    place = floor_plan.find(rng, extent(made), tries=tries, reach=reach)
     return [] if place is None else placed(made, *place)
 
 
@@ -364,16 +361,11 @@ def surroundings(rng: Rng, floor_plan: FloorPlan, rig: RigSpec) -> list[ObjectSp
     objects: list[ObjectSpec] = []
     for _ in range(3 + rng.integer(4)):
         made = rng.choice((boxes, _rock, _wall, tree, _bench))(rng)
-        place = floor_plan.find(rng, extent(made), tries=8, reach=(rig.volume.radius + 0.5, widest + 4))
-        if place is not None:
-            objects += placed(made, *place)
+        objects += _standing(rng, floor_plan, made, (rig.volume.radius + 0.5, widest + 4), tries=8)
     for _ in range(4 + rng.integer(4)):
         made = rng.choice((_house, _house, tree, tree, _wall))(rng)
-        half = extent(made)
-        size = math.hypot(half[0], half[2])
-        place = floor_plan.find(rng, half, tries=8, reach=(widest + size + 1.0, widest + size + 18))
-        if place is not None:
-            objects += placed(made, *place)
+        beyond = widest + diagonal(extent(made))
+        objects += _standing(rng, floor_plan, made, (beyond + 1.0, beyond + 18), tries=8)
     for _ in range(rng.integer(4)):
         wide, high, angle = rng.uniform(8, 22), rng.uniform(2, 8), rng.angle()
         away = rng.uniform(35, 48)

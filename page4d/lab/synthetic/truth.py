@@ -5,12 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8, UInt16
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
 from page4d.conventions import METRIC_DEPTH_SCALE
 from page4d.errors import UsageError
-from page4d.formats.maps import quantize_velocity
 from page4d.formats.tracks import Tracks
 from page4d.geometry.camera import Cameras, world_points
 from page4d.geometry.pixels import PixelTransform
@@ -144,16 +143,6 @@ def true_displacement(
     times = capture.times
     moved = moved_points(capture, points, frame.objects, times[time], times[time + steps])
     return torch.where((frame.depth > 0)[..., None], moved - points, 0.0)
-
-
-def velocity_levels(velocity: Float[Tensor, "H W 3"], depth: Float[Tensor, "H W"]) -> UInt16[np.ndarray, "H W 3"]:
-    """Quantize true velocities as `page4d.formats.maps` does, 0 0 0 in the sky."""
-    return quantize_velocity(velocity, (depth > 0).to(velocity.dtype), TRUTH_MOTION_STEP).velocity
-
-
-def object_levels(frame: RenderedFrame) -> UInt16[np.ndarray, "H W"]:
-    """Return 1 + the index of every pixel's object, 0 in the sky."""
-    return np.where(frame.depth.numpy() > 0, frame.objects.numpy() + 1, 0).astype(np.uint16)
 
 
 def object_poses(capture: SyntheticCapture) -> Float[np.ndarray, "T K 4 4"]:

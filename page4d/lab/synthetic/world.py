@@ -129,8 +129,7 @@ class Worlds:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Worlds":
         """Apply `change` to every tensor, for example to move or cast it."""
-        mapped: Worlds = _mapped(self, change)
-        return mapped
+        return _mapped(self, change)
 
 
 def _mapped(part: Any, change: Callable[[Tensor], Tensor]) -> Any:

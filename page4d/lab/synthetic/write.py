@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER
 from page4d.errors import OutputError, UsageError
-from page4d.formats.maps import encode_image, quantize_depth
+from page4d.formats.maps import encode_image, quantize_depth, quantize_velocity
 from page4d.formats.tracks import write_tracks
 from page4d.formats.video import VideoFile
 from page4d.io.atomic import check_folder, open_atomic, output_error
@@ -23,15 +23,14 @@ from page4d.lab.synthetic.truth import (
     MOTION_DEFINITION,
     OBJECTS_DEFINITION,
     TRACKS_DEFINITION,
+    TRUTH_MOTION_STEP,
     SurfacePoints,
     check_motion,
     followed_tracks,
     frame_velocity,
-    object_levels,
     object_poses,
     start_times,
     track_starts,
-    velocity_levels,
 )
 
 QUALITY_CRF = 18
@@ -90,9 +89,11 @@ def write_capture(
                     mask = rendered.dynamic.numpy().astype(np.uint8) * np.uint8(255)
                     _write_png(truth / "dynamic" / name / f"{time:06d}.png", mask)
                 if truth_motion and time % truth_stride == 0:
-                    levels = velocity_levels(frame_velocity(capture, rendered, time, view), rendered.depth)
+                    velocity, known = frame_velocity(capture, rendered, time, view), rendered.depth > 0
+                    levels = quantize_velocity(velocity, known.to(velocity.dtype), TRUTH_MOTION_STEP).velocity
                     _write_png(truth / "motion" / name / f"{time:06d}.png", levels)
-                    _write_png(truth / "objects" / name / f"{time:06d}.png", object_levels(rendered))
+                    numbers = np.where(known.numpy(), rendered.objects.numpy() + 1, 0).astype(np.uint16)
+                    _write_png(truth / "objects" / name / f"{time:06d}.png", numbers)
                 if truth_motion and time in start_times(capture):
                     starts.append(track_starts(capture, rendered, time, view))
                 if on_frame is not None:
