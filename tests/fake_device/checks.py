@@ -22,11 +22,11 @@ from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind
 from page4d.lab.training.schedule import Position
 from page4d.lab.training.state import begin
 from page4d.lab.training.train import take_step
-from page4d.lab.training.validation import HeldOutScenes, ScenePrediction, baselines, evaluate_all, network_predictors
+from page4d.lab.training.validation import HeldOutScenes, baselines, evaluate_all, network_predictors
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.limits import default_limits, device_bytes
 from page4d.networks.network import ViewTimeNetwork, build_network
-from page4d.networks.output import RigOutput
+from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import GroundTruth
@@ -127,7 +127,7 @@ def test_published_networks_predict(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(network_predictors(network(), torch.float32)))
 def test_predictions_are_refined(name: str, truth: GroundTruth) -> None:
-    def prediction(tested: ViewTimeNetwork, truth: GroundTruth) -> ScenePrediction:
+    def prediction(tested: ViewTimeNetwork, truth: GroundTruth) -> NetworkOutput:
         return network_predictors(tested, torch.float32)[name](truth)
 
     tested = network()

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, OutputError, UsageError
-from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
 from page4d.lab.training import train as steps
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.config import ConditioningProbabilities, SampleShape, SourceConfig, TrainConfig, TrainedPart
-from page4d.lab.training.data import BatchRequest, CaptureSource, SyntheticSource, plan_step
+from page4d.lab.training.data import CaptureSource, SyntheticSource, plan_step
 from page4d.lab.training.logs import read_metrics
 from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind
 from page4d.lab.training.schedule import Budget, Position
@@ -270,7 +270,7 @@ class TestWeights:
         optimizer = replace(TINY.optimizer, learning_rate=5e-3, average_decay=0.5)
         config = replace(TINY, stages=(stage,), sources=(SourceConfig(path=str(folder)),), optimizer=optimizer)
         train_tiny(tmp_path / "tuned", 20, config=config, weights=RunFolder(whole).weights)
-        request = BatchRequest(family=stage.families[0], num_times=1, num_views=2, image_size=SIZE)
+        request = SceneRequest(num_times=1, num_views=2, image_size=SIZE)
         truths = [CaptureSource(folder, 99).read(range(4), request, CPU)]
 
         def error(path) -> float:

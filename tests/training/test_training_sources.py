@@ -16,11 +16,9 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from page4d.errors import CapabilityError, InputError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.transforms import transform_points
-from page4d.lab.synthetic.capture import SyntheticCapture
+from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
-from page4d.lab.training.config import ALL_FAMILIES
 from page4d.lab.training.data import (
-    BatchRequest,
     CaptureSource,
     CurriculumStep,
     SyntheticSource,
@@ -45,8 +43,8 @@ def capture(tmp_path_factory) -> Path:
     return folder
 
 
-def request(num_times: int = 2, num_views: int = 2, size: tuple[int, int] = (24, 32)) -> BatchRequest:
-    return BatchRequest(family=ALL_FAMILIES[0], num_times=num_times, num_views=num_views, image_size=size)
+def request(num_times: int = 2, num_views: int = 2, size: tuple[int, int] = (24, 32)) -> SceneRequest:
+    return SceneRequest(num_times=num_times, num_views=num_views, image_size=size)
 
 
 def test_a_synthetic_sample_is_independent_of_its_batch():

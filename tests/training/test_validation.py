@@ -13,7 +13,6 @@ from page4d.lab.training.validation import (
     MEAN,
     METRICS,
     HeldOutScenes,
-    ScenePrediction,
     baselines,
     constant,
     counted_pairs,
@@ -25,6 +24,7 @@ from page4d.lab.training.validation import (
     sideways,
     summarize,
 )
+from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 
 SIZE = (4, 6)
@@ -52,14 +52,14 @@ def truth(
     )
 
 
-def metrics(prediction: ScenePrediction, of: GroundTruth):
+def metrics(prediction: NetworkOutput, of: GroundTruth):
     return summarize(measure(prediction, of))
 
 
-def oracle(of: GroundTruth) -> ScenePrediction:
-    return ScenePrediction(
+def oracle(of: GroundTruth) -> NetworkOutput:
+    return NetworkOutput(
         depth=3 * of.depth,
-        confidence=torch.ones_like(of.depth),
+        depth_confidence=torch.ones_like(of.depth),
         world_to_camera=of.cameras.world_to_camera,
         intrinsics=of.cameras.intrinsics,
         dynamic=of.dynamic,
@@ -76,7 +76,7 @@ def test_the_truth_at_another_scale_has_no_error():
 
 
 def test_silence_has_no_metrics():
-    assert set(metrics(ScenePrediction(), truth()).values()) == {None}
+    assert set(metrics(NetworkOutput(), truth()).values()) == {None}
 
 
 def test_errors_of_constant_depth_and_identity_are_those_of_the_scene():
@@ -113,7 +113,7 @@ def test_pixels_without_known_depth_are_ignored():
     depth[..., :2] = 0
     wrong = 3 * holes.depth
     wrong[..., :2] = 77
-    assert metrics(ScenePrediction(depth=wrong), replace(holes, depth=depth))["abs_rel"] == pytest.approx(0, abs=1e-6)
+    assert metrics(NetworkOutput(depth=wrong), replace(holes, depth=depth))["abs_rel"] == pytest.approx(0, abs=1e-6)
     assert mean_scene([replace(holes, depth=depth)]).log_depth[..., 0].abs().max() == 0
 
 
@@ -153,8 +153,8 @@ def test_ordering_is_1_for_perfect_confidence_and_negative_for_inverted_confiden
     depth = of.depth.clone()
     depth[..., 0, :] *= 1.5
     error = (depth / of.depth - 1).abs()
-    assert metrics(ScenePrediction(depth=depth, confidence=-error), of)["ordering"] == pytest.approx(1, abs=1e-2)
-    assert metrics(ScenePrediction(depth=depth, confidence=error), of)["ordering"] < 0
+    assert metrics(NetworkOutput(depth=depth, depth_confidence=-error), of)["ordering"] == pytest.approx(1, abs=1e-2)
+    assert metrics(NetworkOutput(depth=depth, depth_confidence=error), of)["ordering"] < 0
 
 
 def test_held_out_scenes_are_reproducible_and_evaluated_with_baselines():

@@ -8,7 +8,7 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, ClassVar, Generic, TypeVar
@@ -130,13 +130,18 @@ def restored_state() -> Iterator[None]:
 
 
 def read_checkpoint_file(
-    path: Path, file_format: int | str, parse: Callable[[dict[str, Any]], AnyCheckpoint], hint: str
+    path: Path,
+    kind: type[AnyCheckpoint],
+    file_format: int | str,
+    readers: Mapping[str, Callable[[str], Any]],
+    command: str,
 ) -> AnyCheckpoint:
-    """Read what `write_checkpoint` wrote, into memory of the CPU; `position` and `budget` are records.
+    """Read what `write_checkpoint` wrote, into memory of the CPU; `readers` parse its configurations by name.
 
     Raises:
         InputError: if the file is missing, damaged or of another format.
     """
+    hint = f"give the folder of a run of page4d {command}"
     if not path.is_file():
         raise InputError(f"there is no checkpoint '{path}'", hint)
     try:
@@ -152,8 +157,10 @@ def read_checkpoint_file(
             )
         position, budget = _POSITION.validate_python(content["position"]), content.get("budget")
         _check_position(position)
-        content["history"] = dict(content.get("history", {}))
-        return parse({**content, "position": position, "budget": None if budget is None else Budget(**budget)})
+        parts = {"history": dict(content.get("history", {})), "position": position}
+        parts |= {"budget": None if budget is None else Budget(**budget)}
+        parts |= {name: read(content[name]) for name, read in readers.items()}
+        return kind(**{part.name: (content | parts)[part.name] for part in fields(kind)})
     except (KeyError, TypeError, ValidationError, ValueError) as error:
         raise InputError(f"'{path}' is damaged or no checkpoint: {error}", hint) from error
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field, NonNegativeInt
@@ -231,25 +232,13 @@ _SHAPES = _shapes(
 
 _LONG_SHAPES = (*_SHAPES, *_shapes({(8, 2): 0.5, (3, 5): 0.5}))
 
+_matching = partial(CurriculumStage, shots=_FIRST_SHAPES, families=_SEVERAL, learner=TrainedPart.MATCHES)
+
 _DEMO = TrainConfig(
     model="mv-demo",
     stages=(
-        CurriculumStage(
-            start=0.0,
-            sizes=_SMALL,
-            shots=_FIRST_SHAPES,
-            families=_SEVERAL,
-            images_per_batch=32,
-            learner=TrainedPart.MATCHES,
-        ),
-        CurriculumStage(
-            start=0.1,
-            sizes=_ALL,
-            shots=_FIRST_SHAPES,
-            families=_SEVERAL,
-            images_per_batch=24,
-            learner=TrainedPart.MATCHES,
-        ),
+        _matching(start=0.0, sizes=_SMALL, images_per_batch=32),
+        _matching(start=0.1, sizes=_ALL, images_per_batch=24),
         CurriculumStage(start=0.2, sizes=_SMALL, shots=_FIRST_SHAPES, families=_NEAR, images_per_batch=16),
         CurriculumStage(start=0.3, sizes=_SMALL, shots=_SHAPES, images_per_batch=16),
         CurriculumStage(start=0.75, sizes=_LARGE, shots=_LONG_SHAPES, images_per_batch=16),
@@ -261,14 +250,7 @@ _DEMO = TrainConfig(
 _DEMO_GPU = replace(
     _DEMO,
     stages=(
-        CurriculumStage(
-            start=0.0,
-            sizes=_ALL,
-            shots=_FIRST_SHAPES,
-            families=_SEVERAL,
-            images_per_batch=256,
-            learner=TrainedPart.MATCHES,
-        ),
+        _matching(start=0.0, sizes=_ALL, images_per_batch=256),
         CurriculumStage(start=0.1, sizes=_SMALL, shots=_FIRST_SHAPES, families=_NEAR, images_per_batch=256),
         CurriculumStage(start=0.15, sizes=_SMALL, shots=_SHAPES, images_per_batch=256),
         CurriculumStage(start=0.6, sizes=_LARGE, shots=_LONG_SHAPES, images_per_batch=256),

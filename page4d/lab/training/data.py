@@ -26,7 +26,7 @@ from page4d.evaluation.comparison import open_truth
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
-from page4d.lab.training.config import SYNTHETIC, CurriculumStage, FamilyConfig, TrainConfig, TrainedPart
+from page4d.lab.training.config import SYNTHETIC, TrainConfig, TrainedPart
 from page4d.lab.training.schedule import Budget, PlannedStep, Position, begin_decay, fraction_done, rate_at
 from page4d.lab.training.validation import training_seed
 from page4d.records import GroundTruth
@@ -39,22 +39,15 @@ _STREAM = 0x7061
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchRequest:
-    """Properties that the samples of a step share; only the synthetic source has families."""
-
-    family: FamilyConfig
-    num_times: int
-    num_views: int
-    image_size: tuple[int, int]
-
-
-@dataclass(frozen=True, kw_only=True)
 class CurriculumStep(PlannedStep):
-    """A step: its curriculum stage and source, the known inputs of the network, and the part that it trains."""
+    """A step: its curriculum stage and source, the known inputs of the network, and the part that it trains.
+
+    Captures take the numbers and the size of the `request` alone.
+    """
 
     stage: int
     source: int
-    request: BatchRequest
+    request: SceneRequest
     intrinsics_known: bool
     poses_known: bool
     masks_known: bool
@@ -65,7 +58,10 @@ def advance(position: Position, config: TrainConfig, budget: Budget) -> Position
     """Begin the next curriculum stages, and the learning rate decay, that are due."""
     done = fraction_done(position, budget)
     starts = position.stage_starts
-    while len(starts) < len(config.stages) and _is_due(config.stages[len(starts)], position, done):
+    for stage in config.stages[len(starts) :]:
+        is_due = done >= stage.start if stage.start_sample is None else position.samples >= stage.start_sample
+        if not is_due:
+            break
         starts = (*starts, position.samples)
     return begin_decay(replace(position, stage_starts=starts), config, budget)
 
@@ -89,16 +85,18 @@ def plan_step(config: TrainConfig, position: Position, num_processes: int = 1) -
         rate=rate_at(config, position),
         stage=number,
         source=source,
-        request=BatchRequest(family=family, num_times=shape.times, num_views=shape.views, image_size=size),
+        request=SceneRequest(
+            family=family.name,
+            spacing_deg=family.spacing_deg,
+            num_times=shape.times,
+            num_views=shape.views,
+            image_size=size,
+        ),
         intrinsics_known=bool(cameras < config.hints.cameras + config.hints.intrinsics),
         poses_known=bool(cameras < config.hints.cameras),
         masks_known=bool(masks < config.hints.masks),
         trained_part=stage.learner,
     )
-
-
-def _is_due(stage: CurriculumStage, position: Position, done: float) -> bool:
-    return position.samples >= stage.start_sample if stage.start_sample is not None else done >= stage.start
 
 
 def _draw(random: np.random.Generator, weights: Sequence[float]) -> int:
@@ -116,16 +114,9 @@ class SyntheticSource:
     def __init__(self, run_seed: int) -> None:
         self._run_seed = run_seed
 
-    def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> GroundTruth:
+    def read(self, samples: Sequence[int], request: SceneRequest, device: torch.device) -> GroundTruth:
         """Render one scene per number."""
-        scenes = SceneRequest(
-            family=request.family.name,
-            spacing_deg=request.family.spacing_deg,
-            num_times=request.num_times,
-            num_views=request.num_views,
-            image_size=request.image_size,
-        )
-        return sample_truth([training_seed(self._run_seed, sample) for sample in samples], scenes, device)
+        return sample_truth([training_seed(self._run_seed, sample) for sample in samples], request, device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +146,7 @@ class CaptureSource:
         self._scene = _open(folder)
         self._frames: dict[tuple[int, int], _Frames] = {}
 
-    def read(self, samples: Sequence[int], request: BatchRequest, device: torch.device) -> GroundTruth:
+    def read(self, samples: Sequence[int], request: SceneRequest, device: torch.device) -> GroundTruth:
         """Return one window per sample number."""
         size = request.image_size
         if size not in self._frames:
@@ -172,7 +163,7 @@ class CaptureSource:
             times=frames.times[times].to(device),
         )
 
-    def _window(self, sample: int, request: BatchRequest) -> tuple[Tensor, Tensor]:
+    def _window(self, sample: int, request: SceneRequest) -> tuple[Tensor, Tensor]:
         """Draw increasing instants and shuffled views, of which the first defines the world frame."""
         random = np.random.default_rng((self._run_seed, sample))
         length = min(request.num_times, self._scene.num_times)
@@ -300,20 +291,15 @@ def _received(loader: "DataLoader[_Rendered]") -> Iterator[_Rendered]:
     Raises:
         CapabilityError: if one of them was ended from outside.
     """
-    received = iter(loader)
-    while True:
-        try:
-            rendered = next(received)
-        except StopIteration:
-            return
-        except RuntimeError as error:
-            if "DataLoader worker" not in str(error):
-                raise
-            raise CapabilityError(
-                "a process that renders batches was ended, perhaps because memory ran out",
-                "use fewer ⟨workers⟩, then continue with ⟨resume=True⟩",
-            ) from error
-        yield rendered
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise CapabilityError(
+            "a process that renders batches was ended, perhaps because memory ran out",
+            "use fewer ⟨workers⟩, then continue with ⟨resume=True⟩",
+        ) from error
 
 
 def _read(

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Generic, TypeVar
@@ -34,14 +34,7 @@ from page4d.lab.training.logs import (
     TrainObserver,
 )
 from page4d.lab.training.optimizers import ProcessGroup, clip_gradients, local_device, open_process_group, set_rate
-from page4d.lab.training.schedule import (
-    Budget,
-    PlannedStep,
-    Position,
-    after,
-    is_finished,
-    remaining_samples,
-)
+from page4d.lab.training.schedule import Budget, PlannedStep, Position, after, is_finished, remaining_samples
 from page4d.run.memory import is_out_of_memory
 from page4d.weights.loading import choose_device, choose_precision
 from page4d.weights.store import is_finite
@@ -70,7 +63,7 @@ def optimize(
     The losses that are returned are means over the batches of this process.
     """
     config, network = state.config, state.network
-    torch.manual_seed(step_seed(config.seed, step.step))
+    torch.manual_seed((config.seed * 0x9E3779B1 + step.step) % 2**63)  # for dropout and the like
     set_rate(state.optimizers, step.rate)
     parts: dict[str, list[Tensor]] = {}
     for batch in batches:
@@ -92,11 +85,6 @@ def optimize(
 def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:
     """Return the context in which a forward pass runs in a precision."""
     return torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
-
-
-def step_seed(run_seed: int, step: int) -> int:
-    """Return the seed of torch's random numbers in a step, such as dropout."""
-    return (run_seed * 0x9E3779B1 + step) % 2**63
 
 
 _INTERVAL_S = 0.2
@@ -130,18 +118,15 @@ class FirstStep:
             InterruptedRunError: if a stop was requested.
             UsageError: if the time budget is used up.
         """
-        self._begin()
+        if threading.current_thread() is threading.main_thread():
+            handler = signal.signal(signal.SIGALRM, self._poll)
+            self._earlier = (handler, signal.setitimer(signal.ITIMER_REAL, _INTERVAL_S, _INTERVAL_S))
         try:
             yield
         except _End as end:
             raise end.error from None
         finally:
             self.end()
-
-    def _begin(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            handler = signal.signal(signal.SIGALRM, self._poll)
-            self._earlier = (handler, signal.setitimer(signal.ITIMER_REAL, _INTERVAL_S, _INTERVAL_S))
 
     def limit(self, seconds: float, started: float) -> None:
         """Set the time budget, counted from `started` on the monotonic clock."""
@@ -185,21 +170,27 @@ Step = TypeVar("Step", bound=PlannedStep)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopContext:
-    """Context of a loop. Only the main process has `logs`.
+class Session:
+    """A run with its locked folder and connected processes.
 
-    `stop` is polled between steps; it returns the number of the signal that requests a stop.
+    `stop` is polled between steps; it returns the number of the signal that requests a stop, once one came.
     """
 
     folder: RunFolder
-    budget: Budget
     device: torch.device
-    precision: torch.dtype
     group: ProcessGroup
-    logs: Sequence[Log]
     observer: TrainObserver
     stop: Callable[[], int | None]
-    first_step: FirstStep = field(default_factory=FirstStep)
+    first_step: FirstStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopContext(Session):
+    """What a loop needs besides its state. Only the main process has `logs` and an observer that is not silent."""
+
+    budget: Budget
+    precision: torch.dtype
+    logs: Sequence[Log]
 
 
 class Loop(ABC, Generic[State, Step, Batch]):
@@ -421,55 +412,37 @@ class RunRequest:
     tensorboard: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Session:
-    """A run with its locked folder and connected processes; `stop` returns the number of a signal once one came."""
+@contextmanager
+def open_context(
+    session: Session, request: RunRequest, state: RunState, budget: Budget, memory_hint: str
+) -> Iterator[LoopContext]:
+    """Write the configuration and open the logs while the body trains.
 
-    folder: RunFolder
-    device: torch.device
-    group: ProcessGroup
-    observer: TrainObserver
-    stop: Callable[[], int | None]
-    tensorboard: bool
-    first_step: FirstStep
-
-    @contextmanager
-    def open_context(self, state: RunState, budget: Budget, memory_hint: str) -> Iterator[LoopContext]:
-        """Write the configuration and open the logs while the body trains.
-
-        Raises:
-            CapabilityError: if TensorBoard is requested and not installed.
-            OutputError: if a file cannot be written.
-            MemoryBudgetError: if the body runs out of memory; `memory_hint` is the advice.
-        """
-        self.group.wait()
-        logs = self._open_logs(state) if self.group.is_main else []
-        try:
-            yield LoopContext(
-                folder=self.folder,
-                budget=budget,
-                device=self.device,
-                precision=choose_precision(state.config.precision, self.device),
-                group=self.group,
-                logs=logs,
-                observer=self.observer if self.group.is_main else SilentTrainingObserver(),
-                stop=self.stop,
-                first_step=self.first_step,
-            )
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise MemoryBudgetError(f"out of memory: {error}", memory_hint) from error
-        finally:
-            for log in logs:
-                log.close()
-
-    def _open_logs(self, state: RunState) -> list[Log]:
-        write_bytes_atomic(self.folder.config, (config_to_json(state.config, indent=1) + "\n").encode())
-        logs: list[Log] = [MetricsFile(self.folder.metrics, state.position.step)]
-        if self.tensorboard:
-            logs.append(TensorBoardLog(self.folder.tensorboard, state.position.step))
-        return logs
+    Raises:
+        CapabilityError: if TensorBoard is requested and not installed.
+        OutputError: if a file cannot be written.
+        MemoryBudgetError: if the body runs out of memory; `memory_hint` is the advice.
+    """
+    session.group.wait()
+    own = dict(vars(session))
+    logs: list[Log] = []
+    if session.group.is_main:
+        write_bytes_atomic(session.folder.config, (config_to_json(state.config, indent=1) + "\n").encode())
+        logs.append(MetricsFile(session.folder.metrics, state.position.step))
+        if request.tensorboard:
+            logs.append(TensorBoardLog(session.folder.tensorboard, state.position.step))
+    else:
+        own["observer"] = SilentTrainingObserver()
+    try:
+        precision = choose_precision(state.config.precision, session.device)
+        yield LoopContext(**own, budget=budget, precision=precision, logs=logs)
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise MemoryBudgetError(f"out of memory: {error}", memory_hint) from error
+    finally:
+        for log in logs:
+            log.close()
 
 
 @contextmanager
@@ -490,15 +463,7 @@ def open_session(request: RunRequest, observer: TrainObserver, stop: Callable[[]
             stack.enter_context(claim_output(folder.path))
         if folder.checkpoint.exists() and not request.resume:
             raise UsageError(f"'{folder.path}' holds a run already", "pass ⟨resume=True⟩, or choose another folder")
-        yield Session(
-            folder=folder,
-            device=device,
-            group=group,
-            observer=observer,
-            stop=stop,
-            tensorboard=request.tensorboard,
-            first_step=first_step,
-        )
+        yield Session(folder=folder, device=device, group=group, observer=observer, stop=stop, first_step=first_step)
 
 
 def find_resumed(

@@ -62,9 +62,7 @@ class Targets:
 
 
 def targets_of(
-    truth: GroundTruth,
-    scene_unit: SceneUnit = SceneUnit.MEAN_DISTANCE,
-    reference: Int[Tensor, " B"] | None = None,
+    truth: GroundTruth, scene_unit: SceneUnit = SceneUnit.MEAN_DISTANCE, reference: Int[Tensor, " B"] | None = None
 ) -> Targets:
     """Transform ground truth to the frame and unit of training, in float32.
 
@@ -190,7 +188,7 @@ def match_probability_loss(matches: Matches, true: TrueCorrespondences, grid: tu
 def match_position_loss(matches: Matches, true: TrueCorrespondences, grid: tuple[int, int]) -> Tensor:
     """Return the mean error of expected positions, clamped to one patch: larger errors are wrong matches."""
     error = (matches.expected.float() - centered(true.position, grid)) * (max(grid) / 2)
-    return _mean_of_seen(_smooth_norm(error, 0.1).clamp(max=1.0), true)
+    return mean_over(_smooth_norm(error, 0.1).clamp(max=1.0), true.seen)
 
 
 def reprojection_loss(
@@ -209,7 +207,9 @@ def reprojection_loss(
     size = (depth.shape[-2], depth.shape[-1])
     patch = size[0] // grid[0]
     middle = patch // 2
-    cameras = decode_pose(_clamp_fields(pose_encoding.float()), size)
+    encoding = pose_encoding.float()
+    encoding = torch.cat([encoding[..., :7], encoding[..., 7:].clamp(0.2, 2.6)], dim=-1)  # fields of view in rad
+    cameras = decode_pose(encoding, size)
     inner = slice(middle, None, patch)
     sampled = depth.float()[:, :, :, inner, inner].flatten(3)
     y, x = (torch.arange(count, device=depth.device) * patch + middle + 0.5 for count in grid)
@@ -226,7 +226,7 @@ def reprojection_loss(
         position = (project(local, other.intrinsics)[0] - 0.5 * (1 - patch % 2)) / patch
         errors.append(centered(position, grid) - centered(true.position[..., index, :, :], grid))
     distance = _smooth_norm(torch.stack(errors, dim=3), 0.05)
-    return _mean_of_seen(distance.clamp(max=_MAX_DISTANCE), true)
+    return mean_over(distance.clamp(max=_MAX_DISTANCE), true.seen)
 
 
 def centered(position: Float[Tensor, "*points 2"], grid: tuple[int, int]) -> Float[Tensor, "*points 2"]:
@@ -235,18 +235,9 @@ def centered(position: Float[Tensor, "*points 2"], grid: tuple[int, int]) -> Flo
     return (position - position.new_tensor([columns / 2, rows / 2])) / (max(grid) / 2)
 
 
-def _clamp_fields(encoding: Tensor) -> Tensor:
-    """Clamp fields of view to 0.2 to 2.6 rad."""
-    return torch.cat([encoding[..., :7], encoding[..., 7:].clamp(0.2, 2.6)], dim=-1)
-
-
 def _smooth_norm(offset: Float[Tensor, "*points 2"], radius: float) -> Float[Tensor, "*points"]:
     """Return the norm, smoothed at 0 within a radius."""
     return (offset.square().sum(dim=-1) + radius**2).sqrt() - radius
-
-
-def _mean_of_seen(values: Tensor, true: TrueCorrespondences) -> Tensor:
-    return torch.where(true.seen, values, 0).sum() / true.seen.sum().clamp(min=1)
 
 
 _MIN_DEPTH = 1e-4
@@ -412,8 +403,7 @@ def ray_loss(rays: Float[Tensor, "B T V rows columns 3"], targets: Targets) -> T
     """Return the mean distance between predicted and true unit directions."""
     grid = (rays.shape[3], rays.shape[4])
     true = patch_directions(targets.cameras.intrinsics, grid, targets.depth.shape[-2] // grid[0])
-    distance: Tensor = (rays.flatten(3, 4).float() - true.float()).norm(dim=-1)
-    return distance.mean()
+    return (rays.flatten(3, 4).float() - true.float()).norm(dim=-1).mean()
 
 
 def mask_loss(

@@ -144,8 +144,7 @@ def orthogonalize(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows 
     for _ in range(_ITERATIONS):
         gram = wide @ wide.T
         wide = a * wide + (b * gram + c * gram @ gram) @ wide
-    orthogonal: Tensor = wide.T if matrix.shape[0] > matrix.shape[1] else wide
-    return orthogonal
+    return wide.T if matrix.shape[0] > matrix.shape[1] else wide
 
 
 def _is_matrix(value: Tensor) -> bool:

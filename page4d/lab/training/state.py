@@ -47,16 +47,8 @@ def read_checkpoint(path: Path) -> TrainCheckpoint:
     Raises:
         InputError: if the file is missing, damaged or of another kind.
     """
-
-    def parse(content: dict[str, Any]) -> TrainCheckpoint:
-        unchanged = ("position", "network", "average", "optimizers", "history", "budget")
-        return TrainCheckpoint(
-            config=TrainConfig.from_json(content["config"]),
-            network_config=NetworkConfig.from_json(content["network_config"]),
-            **{name: content[name] for name in unchanged},
-        )
-
-    return read_checkpoint_file(path, TrainingState.file_format, parse, "give the folder of a run of page4d train")
+    readers = {"config": TrainConfig.from_json, "network_config": NetworkConfig.from_json}
+    return read_checkpoint_file(path, TrainCheckpoint, TrainingState.file_format, readers, TrainConfig.COMMAND)
 
 
 @dataclass(kw_only=True)

@@ -29,6 +29,7 @@ from page4d.lab.training.engine import (
     StepResult,
     autocast,
     find_resumed,
+    open_context,
     open_session,
     optimize,
 )
@@ -196,7 +197,7 @@ def train(request: TrainRequest, observer: TrainObserver, stop: Callable[[], int
     with open_session(request, observer, stop) as session:
         state, budget = _start(request, session)
         sources = open_training_sources(state.config)
-        with session.open_context(state, budget, _MEMORY_HINT) as context:
+        with open_context(session, request, state, budget, _MEMORY_HINT) as context:
             SupervisedTraining(state, context, sources).train()
         if session.group.is_main:
             _finish(state, session, half=request.half)

@@ -32,9 +32,9 @@ from page4d.lab.synthetic.rigs import ImageSide, NumTimes, NumViews
 from page4d.lab.training.engine import autocast
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.network import ViewTimeNetwork
-from page4d.networks.ood import OODIndicators, OODLimits, fit_ood_limits, measure_ood
+from page4d.networks.ood import OODLimits, fit_ood_limits, measure_ood
 from page4d.networks.output import NetworkOutput, RigOutput
-from page4d.plotting.canvas import INK, Color, view_color
+from page4d.plotting.canvas import INK, view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.records import GroundTruth
 from page4d.stereo.refine import refine
@@ -60,17 +60,6 @@ METRICS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScenePrediction:
-    """Predictions for B scenes, with the shapes of the ground truth; None where nothing is predicted."""
-
-    depth: Float[Tensor, "B T V H W"] | None = None
-    confidence: Float[Tensor, "B T V H W"] | None = None
-    world_to_camera: Float[Tensor, "B T V 4 4"] | None = None
-    intrinsics: Float[Tensor, "B T V 3 3"] | None = None
-    dynamic: Bool[Tensor, "B T V H W"] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class SceneErrors:
     """Errors of one scene; NaN or an empty tensor where they are undefined."""
 
@@ -83,7 +72,7 @@ class SceneErrors:
     ordering: float = math.nan
 
 
-ScenePredictor = Callable[[GroundTruth], ScenePrediction]
+ScenePredictor = Callable[[GroundTruth], NetworkOutput]
 """Predicts from the images of scenes; the ground truth also serves known cameras and oracles."""
 
 
@@ -95,7 +84,7 @@ def evaluate(predictor: ScenePredictor, truths: Iterable[GroundTruth]) -> Metric
     return summarize(scenes)
 
 
-def measure(prediction: ScenePrediction, truth: GroundTruth) -> list[SceneErrors]:
+def measure(prediction: NetworkOutput, truth: GroundTruth) -> list[SceneErrors]:
     """Return the errors of every scene of a batch."""
     return [_measure_scene(prediction, truth, index) for index in range(len(truth.images))]
 
@@ -132,7 +121,7 @@ def counted_pairs(num_times: int, num_views: int) -> Bool[Tensor, " pairs"]:
     return (first % num_views != second % num_views) if num_views > 1 else torch.ones_like(first, dtype=torch.bool)
 
 
-def _measure_scene(prediction: ScenePrediction, truth: GroundTruth, index: int) -> SceneErrors:
+def _measure_scene(prediction: NetworkOutput, truth: GroundTruth, index: int) -> SceneErrors:
     rotation, direction = _camera_errors(prediction, truth, index)
     abs_rel, delta, ordering = _depth_errors(prediction, truth, index)
     focal = math.nan
@@ -151,7 +140,7 @@ def _measure_scene(prediction: ScenePrediction, truth: GroundTruth, index: int) 
     )
 
 
-def _camera_errors(prediction: ScenePrediction, truth: GroundTruth, index: int) -> tuple[Tensor, Tensor]:
+def _camera_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> tuple[Tensor, Tensor]:
     nothing = torch.zeros(0, dtype=torch.float64)
     if prediction.world_to_camera is None:
         return nothing, nothing
@@ -163,7 +152,7 @@ def _camera_errors(prediction: ScenePrediction, truth: GroundTruth, index: int) 
     return errors.rotation_deg[counted], errors.signed_direction_deg[counted]
 
 
-def _depth_errors(prediction: ScenePrediction, truth: GroundTruth, index: int) -> tuple[float, float, float]:
+def _depth_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> tuple[float, float, float]:
     """Return AbsRel, the fraction of inlier pixels, and the ordering of errors by confidence."""
     if prediction.depth is None:
         return math.nan, math.nan, math.nan
@@ -175,19 +164,20 @@ def _depth_errors(prediction: ScenePrediction, truth: GroundTruth, index: int) -
     aligned = fit.scale[0] * depth
     sums = sum_depth_errors(aligned, true, known).total()
     ordering = None
-    if prediction.confidence is not None:
+    if prediction.depth_confidence is not None:
         relative = (aligned[known] - true[known]).abs() / true[known]
-        ordering = sparsify(relative.cpu(), prediction.confidence[index][known].cpu()).ordering
-    return float(sums.abs_rel), float(sums.delta[0]), math.nan if ordering is None else ordering
+        ordering = sparsify(relative.cpu(), prediction.depth_confidence[index][known].cpu()).ordering
+    abs_rel, delta = float(sums.relative / sums.pixels), float(sums.close[0] / sums.pixels)
+    return abs_rel, delta, math.nan if ordering is None else ordering
 
 
-def _mask_iou(prediction: ScenePrediction, truth: GroundTruth, index: int) -> float:
+def _mask_iou(prediction: NetworkOutput, truth: GroundTruth, index: int) -> float:
     if prediction.dynamic is None or truth.dynamic is None:
         return math.nan
     moving = truth.dynamic[index] & truth.valid[index]
     if not moving.any():
         return math.nan
-    intersection, union = mask_overlap(prediction.dynamic[index] & truth.valid[index], moving)
+    intersection, union = mask_overlap((prediction.dynamic[index] > 0.5) & truth.valid[index], moving)
     return float(intersection.sum() / union.sum())
 
 
@@ -281,13 +271,13 @@ def baselines(scenes: HeldOutScenes, family: SceneFamily, device: torch.device) 
     return {CONSTANT: constant, MEAN: mean, SIDEWAYS: sideways}
 
 
-def constant(truth: GroundTruth) -> ScenePrediction:
+def constant(truth: GroundTruth) -> NetworkOutput:
     """Predict depth 1, identity poses, and that all pixels move."""
     identity = torch.eye(4, dtype=torch.float64, device=truth.depth.device)
-    return ScenePrediction(
+    return NetworkOutput(
         depth=torch.ones_like(truth.depth),
         world_to_camera=identity.expand(truth.cameras.world_to_camera.shape),
-        dynamic=torch.ones_like(truth.valid),
+        dynamic=torch.ones_like(truth.depth),
     )
 
 
@@ -303,13 +293,13 @@ class MeanScene:
     world_to_camera: Float[Tensor, "T V 4 4"]
     focal: float
 
-    def __call__(self, truth: GroundTruth) -> ScenePrediction:
+    def __call__(self, truth: GroundTruth) -> NetworkOutput:
         """Predict the mean scene."""
         shape = truth.depth.shape
         intrinsics = torch.zeros_like(truth.cameras.intrinsics)
         intrinsics[..., 0, 0] = intrinsics[..., 1, 1] = self.focal * _diagonal(truth.cameras)
         intrinsics[..., 2, 2] = 1
-        return ScenePrediction(
+        return NetworkOutput(
             depth=self.log_depth.exp().to(truth.depth).expand(shape),
             world_to_camera=self.world_to_camera.expand(*shape[:3], 4, 4),
             intrinsics=intrinsics,
@@ -339,7 +329,7 @@ def mean_scene(truths: Iterable[GroundTruth]) -> MeanScene:
     )
 
 
-def sideways(truth: GroundTruth) -> ScenePrediction:
+def sideways(truth: GroundTruth) -> NetworkOutput:
     """Predict unrotated cameras on the x-axis of the first one, with the true sign of their x-coordinate.
 
     Signs are relative to the first camera; they may contradict the true direction between two other cameras.
@@ -348,7 +338,7 @@ def sideways(truth: GroundTruth) -> ScenePrediction:
     relative = cameras @ invert_rigid(cameras[:, :1, :1])
     poses = torch.eye(4, dtype=torch.float64, device=cameras.device).expand(cameras.shape).clone()
     poses[..., 0, 3] = relative[..., 0, 3]
-    return ScenePrediction(world_to_camera=poses)
+    return NetworkOutput(world_to_camera=poses)
 
 
 def _diagonal(cameras: Cameras) -> float:
@@ -416,18 +406,22 @@ def evaluate_all(predictors: dict[str, ScenePredictor], truths: list[GroundTruth
     return {name: evaluate(predictor, truths) for name, predictor in predictors.items()}
 
 
+@torch.no_grad()
 def find_ood_limits(network: ViewTimeNetwork, scenes: HeldOutScenes, device: torch.device) -> OODLimits:
     """Fit limits on held-out scenes of these numbers and sizes, with rigs of covisible views."""
-    covisible = replace(scenes, families=_FAMILIES)
-    return fit_ood_limits(
-        [found for family in _FAMILIES for found in _measure(network, covisible, family, device)], _QUANTILE
-    )
+    found = [
+        measure_ood(RigOutput.of(network(truth.images[scene : scene + 1])))
+        for family in _FAMILIES
+        for truth in held_out_truths(scenes, family, device)
+        for scene in range(len(truth.images))
+    ]
+    return fit_ood_limits(found, _QUANTILE)
 
 
 @torch.no_grad()
 def _predict(
     network: ViewTimeNetwork, precision: torch.dtype, truth: GroundTruth, *, cameras_known: bool, refined: bool
-) -> ScenePrediction:
+) -> NetworkOutput:
     conditioning = NO_CONDITIONING
     if cameras_known:
         conditioning = Conditioning(
@@ -437,25 +431,7 @@ def _predict(
         output: NetworkOutput = network(truth.images, conditioning=conditioning)
     if refined:
         output = refine(network, output, truth.images, conditioning)
-    several = truth.images.shape[1] > 1
-    return ScenePrediction(
-        depth=output.depth,
-        confidence=output.depth_confidence,
-        world_to_camera=output.world_to_camera,
-        intrinsics=output.intrinsics,
-        dynamic=output.dynamic > 0.5 if several and output.dynamic is not None else None,
-    )
-
-
-@torch.no_grad()
-def _measure(
-    network: ViewTimeNetwork, scenes: HeldOutScenes, family: SceneFamily, device: torch.device
-) -> list[OODIndicators]:
-    return [
-        measure_ood(RigOutput.of(network(truth.images[scene : scene + 1])))
-        for truth in held_out_truths(scenes, family, device)
-        for scene in range(len(truth.images))
-    ]
+    return output if truth.images.shape[1] > 1 else replace(output, dynamic=None)
 
 
 _PANEL = (430, 300)
@@ -522,7 +498,8 @@ def _loss(metrics: Sequence[Mapping[str, Any]], name: str = "total") -> Curve:
 
 def _validation(metrics: Sequence[Mapping[str, Any]], metric: str) -> list[Curve]:
     """Return the curves of one metric: per scene family the network, with given cameras, and the baseline."""
-    evaluations = [line for line in metrics if line["kind"] == "evaluation"]
+    evaluations, starts = ([line for line in metrics if line["kind"] == kind] for kind in ("evaluation", "baselines"))
+    last = max((float(line["samples"]) for line in metrics if "samples" in line), default=0.0)
     families = dict.fromkeys(name for line in evaluations for name in line["figures"])
     curves = []
     for index, family in enumerate(families):
@@ -531,25 +508,15 @@ def _validation(metrics: Sequence[Mapping[str, Any]], metric: str) -> list[Curve
         if metric in _WITH_CAMERAS:
             points = _points(evaluations, metric, family, NETWORK_WITH_CAMERAS)
             curves.append(Curve(name="", color=color, style="--", **points))
-        curves += _baseline(metrics, metric, family, color)
+        values = _points(starts, metric, family, MEAN)["y"][:1]
+        curves += [Curve(name="", color=color, style=":", x=[0.0, last], y=[value] * 2) for value in values]
     return [*curves, *_KEYS] if curves else []
 
 
 def _points(lines: Sequence[Mapping[str, Any]], metric: str, family: str, row: str) -> dict[str, Any]:
     points = [
-        (float(line["samples"]), float(value))
+        (float(line.get("samples", 0)), float(value))
         for line in lines
         if (value := line["figures"].get(family, {}).get(row, {}).get(metric)) is not None
     ]
     return {"x": [x for x, _ in points], "y": [y for _, y in points]}
-
-
-def _baseline(metrics: Sequence[Mapping[str, Any]], metric: str, family: str, color: Color) -> list[Curve]:
-    last = max((float(line["samples"]) for line in metrics if "samples" in line), default=0.0)
-    values = [
-        value
-        for line in metrics
-        if line["kind"] == "baselines"
-        and (value := line["figures"].get(family, {}).get(MEAN, {}).get(metric)) is not None
-    ]
-    return [Curve(name="", color=color, style=":", x=[0.0, last], y=[value] * 2) for value in values[:1]]
