@@ -42,11 +42,7 @@ def blocks_of(document: Path) -> list[Block]:
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
         return [Block(code="".join(cell["source"]) + "\n", line=1, is_run=True) for cell in cells]
     return [
-        Block(
-            code=match["code"],
-            line=text.count("\n", 0, match.start("code")) + 1,
-            is_run=match["skipped"] is None,
-        )
+        Block(code=match["code"], line=text.count("\n", 0, match.start("code")) + 1, is_run=match["skipped"] is None)
         for match in BLOCK.finditer(text)
     ]
 

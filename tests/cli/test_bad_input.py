@@ -271,10 +271,7 @@ IMAGES = (
 CLOCKS = (
     Case(
         "32 sound needs time stamps",
-        lambda f: (
-            write_video(f / "cam01.h264", muxer="h264"),
-            write_video(f / "cam02.mp4", sound=sound_track(0.3)),
-        ),
+        lambda f: (write_video(f / "cam01.h264", muxer="h264"), write_video(f / "cam02.mp4", sound=sound_track(0.3))),
         "cam01.h264 has no audio track",
         "--sync audio",
     ),
@@ -369,10 +366,7 @@ DECODING = (
         code=0,
     ),
     reconstructs(
-        "24 truncated png",
-        images(lambda p: truncate(p, 0.6)),
-        "cam01/000002.png is damaged",
-        "--image-fps 10",
+        "24 truncated png", images(lambda p: truncate(p, 0.6)), "cam01/000002.png is damaged", "--image-fps 10"
     ),
     reconstructs(
         "26 size changes",
@@ -383,11 +377,7 @@ DECODING = (
     reconstructs("59 no such device", write_scene, "no device is called 'gpu'", "--device gpu", code=2),
     reconstructs("59 two networks", write_scene, "--weights and --untrained contradict", "--weights x", code=2),
     reconstructs(
-        "59 no preset",
-        write_scene,
-        ("no network is called 'mv-huge'", "mv-tiny"),
-        "--preset mv-huge",
-        code=2,
+        "59 no preset", write_scene, ("no network is called 'mv-huge'", "mv-tiny"), "--preset mv-huge", code=2
     ),
     reconstructs("59 chunk", write_scene, "--chunk 2 with --overlap 2", "--chunk 2 --overlap 2", code=2),
     reconstructs("59 resume and overwrite", write_scene, "contradict each other", "--resume --overwrite", code=2),

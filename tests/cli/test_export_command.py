@@ -130,13 +130,7 @@ class TestErrors:
                 *("spacetime needs at least 3 views", "export more views"),
             ),
             ("4dgaussians-dynerf", ("--hold-out", "cam01,cam02", "--dry-run"), 2, "holds out one view", "give one"),
-            (
-                "colmap",
-                ("--image-size", "20000"),
-                2,
-                "'20000' should be less than or equal to 16384",
-                "--help",
-            ),
+            ("colmap", ("--image-size", "20000"), 2, "'20000' should be less than or equal to 16384", "--help"),
             (
                 "glb",
                 ("--min-confidence", "1"),

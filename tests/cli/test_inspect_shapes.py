@@ -108,8 +108,7 @@ def test_the_largest_networks_take_seconds_and_little_memory_and_have_their_para
 
 
 @pytest.mark.parametrize(
-    ("model", "parameters"),
-    [("vggt", 1_190_595_096), ("page4d-mask", 1_190_867_995), ("pi3", 958_696_732)],
+    ("model", "parameters"), [("vggt", 1_190_595_096), ("page4d-mask", 1_190_867_995), ("pi3", 958_696_732)]
 )
 def test_the_public_networks_have_their_published_parameters(model: str, parameters: int, cli) -> None:
     """VGGT without its track head, PAGE-4D with 272,897 and two fusion weights more, Pi3 without six constants."""

@@ -90,9 +90,7 @@ def chunked(cli, scene):
 
 class TestInterrupt:
     @pytest.mark.parametrize(
-        ("number", "done"),
-        [(signal.SIGINT, 5), (signal.SIGTERM, 3), (signal.SIGHUP, 2)],
-        ids=str,
+        ("number", "done"), [(signal.SIGINT, 5), (signal.SIGTERM, 3), (signal.SIGHUP, 2)], ids=str
     )
     def test_a_signal_stops_between_files_and_resuming_writes_the_same_bytes(
         self, number, done, whole, tmp_path, chunked, monkeypatch

@@ -46,20 +46,10 @@ from page4d.run.calibration import BoardCameraRecord, BoardRecord
 from page4d.run.memory import Cost, Extent
 from page4d.weights.catalogue import CATALOGUE
 from page4d.weights.store import save_network
-from page4d_cli import (
-    console,
-    options,
-    tables,
-)
-from page4d_cli import (
-    progress as progress_display,
-)
-from page4d_cli import (
-    reports as export_report,
-)
-from page4d_cli import (
-    reports as run_report,
-)
+from page4d_cli import console, options, tables
+from page4d_cli import progress as progress_display
+from page4d_cli import reports as export_report
+from page4d_cli import reports as run_report
 from page4d_cli.app import run
 from page4d_cli.command_line import app
 from page4d_cli.commands import benchmark, demo, doctor, evaluate, report, validate

@@ -12,13 +12,7 @@ from tests.encoders.recorded import Recorded, assert_recorded, channels_last, lo
 from tests.keymaps import rename
 
 SMALL = TwinsConfig(
-    image_size=32,
-    patches=(2, 2),
-    dims=(8, 16),
-    depths=(2, 4),
-    num_heads=(2, 4),
-    windows=(4, 3),
-    reductions=(4, 2),
+    image_size=32, patches=(2, 2), dims=(8, 16), depths=(2, 4), num_heads=(2, 4), windows=(4, 3), reductions=(4, 2)
 )
 
 

@@ -8,14 +8,7 @@ from torch.nn import functional
 
 from page4d.errors import ShapeError, UsageError
 from page4d.networks.encoders.vit import PatchEmbedding, Pooling, ViT, ViTConfig
-from tests.encoders.recorded import (
-    VIT_RULES,
-    Recorded,
-    assert_recorded,
-    load_recorded,
-    translated,
-    vit_config,
-)
+from tests.encoders.recorded import VIT_RULES, Recorded, assert_recorded, load_recorded, translated, vit_config
 
 SMALL = ViTConfig(
     image_size=32,

@@ -90,10 +90,7 @@ def test_coincident_cameras_take_the_scale_of_the_depth() -> None:
     similarity = random_similarity(4, scale=0.5)
     predicted = similarity.apply_to_cameras(true)
     rig = align_rig(predicted, true, depth_scale=2.0)
-    assert (rig.method, rig.reason) == (
-        RigAlignment.ORIENTATIONS_WITHOUT_SCALE,
-        "all true camera centres coincide",
-    )
+    assert (rig.method, rig.reason) == (RigAlignment.ORIENTATIONS_WITHOUT_SCALE, "all true camera centres coincide")
     assert float(rig.transform.scale) == 2.0
     torch.testing.assert_close(rig.transform.apply_to_cameras(predicted), true, atol=1e-9, rtol=0)
 

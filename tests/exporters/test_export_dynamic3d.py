@@ -18,15 +18,7 @@ from page4d.exporters.export import Exported
 from page4d.exporters.pictures import PictureGeometry, plan_pictures
 from page4d.formats.ply import write_ply
 from tests.exporters.capture import THRESHOLD, Capture, make_capture, project, read_rgb
-from tests.exporters.trainer_shots import (
-    Points,
-    Shot,
-    export_one,
-    mistakes,
-    next_instant,
-    on_moving,
-    worst_error,
-)
+from tests.exporters.trainer_shots import Points, Shot, export_one, mistakes, next_instant, on_moving, worst_error
 
 NAME = "dynamic3dgs"
 

@@ -48,11 +48,7 @@ SEEDS = (2, 4)
 UNSUPPORTED = ("dilated-sparse", "frame-cross")
 """Options whose attention with a mask allocates memory without dispatch."""
 
-PUBLISHED = {
-    "da3": SMALL_DA3,
-    "da3-metric": replace(SMALL_DA3_MONO, metric_focal=300.0),
-    "vggt-omega": OMEGA_LIKE,
-}
+PUBLISHED = {"da3": SMALL_DA3, "da3-metric": replace(SMALL_DA3_MONO, metric_focal=300.0), "vggt-omega": OMEGA_LIKE}
 """Structures of published networks; that of Pi3X is among the options."""
 
 

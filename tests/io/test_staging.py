@@ -71,10 +71,7 @@ def test_a_folder_that_another_process_wrote_meanwhile_is_kept(tmp_path: Path) -
 
 def test_a_file_system_error_names_the_target(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(OutputError, match="cannot write"),
-        staged_folder(tmp_path / "file" / "out"),
-    ):
+    with pytest.raises(OutputError, match="cannot write"), staged_folder(tmp_path / "file" / "out"):
         pass
 
 

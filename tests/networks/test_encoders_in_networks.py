@@ -123,10 +123,7 @@ def test_the_configuration_survives_json(name: str) -> None:
     ("encoder", "found"),
     [
         (replace(VIT, num_classes=10), "an encoder with 10 classes"),
-        (
-            replace(VIT, patch_width=8, patch_embedding=PatchEmbedding.DUAL_NORMED),
-            "patches of 8 x 4 px",
-        ),
+        (replace(VIT, patch_width=8, patch_embedding=PatchEmbedding.DUAL_NORMED), "patches of 8 x 4 px"),
     ],
 )
 def test_unsupported_encoders_are_refused(tiny: NetworkConfig, encoder: EncoderConfig, found: str) -> None:

@@ -25,11 +25,7 @@ def matches(confidence: float) -> Matches:
     expected = torch.zeros(1, 2, 3, 2, patches, 2)
     confidences = torch.full((1, 2, 3, 2, patches), confidence)
     confidences[:, :, :, 1] = 0.3  # between instants: ignored
-    return Matches(
-        expected=expected,
-        confidence=confidences,
-        targets=(MatchTarget.NEXT_VIEW, MatchTarget.NEXT_TIME),
-    )
+    return Matches(expected=expected, confidence=confidences, targets=(MatchTarget.NEXT_VIEW, MatchTarget.NEXT_TIME))
 
 
 def measured(output: NetworkOutput) -> OODIndicators:

@@ -35,11 +35,7 @@ FAILURES = [
         "system library libusb-1.0.so.0 is missing",
         SYSTEM_PACKAGES,
     ),
-    (
-        OSError("libEGL.so.1: cannot open shared object file"),
-        "library libEGL.so.1 is missing",
-        SYSTEM_PACKAGES,
-    ),
+    (OSError("libEGL.so.1: cannot open shared object file"), "library libEGL.so.1 is missing", SYSTEM_PACKAGES),
     (ImportError("bad symbol"), "cannot start: bad symbol", pip_install("--force-reinstall", "open3d")),
     (ModuleNotFoundError("no open3d", name="open3d"), "is not installed", pip_install("open3d")),
     (ModuleNotFoundError("No module named 'dash'", name="dash"), "package dash is missing", pip_install("dash")),

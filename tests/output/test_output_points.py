@@ -214,8 +214,7 @@ def test_voxels_and_a_maximum_number_thin_the_cloud() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"min_confidence": 1.5}, {"edge_angle_deg": 0.0}, {"voxel_size": -1.0}, {"max_points": -1}],
+    "wrong", [{"min_confidence": 1.5}, {"edge_angle_deg": 0.0}, {"voxel_size": -1.0}, {"max_points": -1}]
 )
 def test_options_out_of_range_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(UsageError, match=next(iter(wrong))):

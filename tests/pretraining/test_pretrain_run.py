@@ -174,14 +174,7 @@ class TestRequests:
         assert caught.value.hint
 
     @pytest.mark.parametrize(
-        "more",
-        [
-            {"resume": True},
-            {"config": None},
-            {"config": TINY_MAE},
-            {"steps": None},
-            {"steps": 0},
-        ],
+        "more", [{"resume": True}, {"config": None}, {"config": TINY_MAE}, {"steps": None}, {"steps": 0}]
     )
     def test_contradictory_requests_are_refused(self, tmp_path, more) -> None:
         config = replace(TINY_MAE, scenes=("x",))

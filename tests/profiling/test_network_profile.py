@@ -39,11 +39,7 @@ from tests.networks.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO,
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(
-    layers=(1, 2),
-    head=MaskHeadKind.RELEASE,
-    rule=MaskRule.PAGE4D,
-    streams=Streams.SINGLE,
-    bias_rows=BiasRows.SPECIAL,
+    layers=(1, 2), head=MaskHeadKind.RELEASE, rule=MaskRule.PAGE4D, streams=Streams.SINGLE, bias_rows=BiasRows.SPECIAL
 )
 NO_HEADS = {"camera_head": None, "depth_head": None, "point_head": None}
 NETWORKS = {

@@ -200,18 +200,10 @@ def registration(source: str, pairs: list[PairRecord]) -> RegistrationRecord:
     ("changes", "pairs", "expected"),
     [
         ({}, (), f"{COMPARE}: {CHECK}"),
-        (
-            {"settings": RESIZED},
-            (),
-            f"{COMPARE}: {CHECK.replace('--calibration rig.json', RESIZED_WORDS)}",
-        ),
+        ({"settings": RESIZED}, (), f"{COMPARE}: {CHECK.replace('--calibration rig.json', RESIZED_WORDS)}"),
         ({"rig": MOVING}, (), f"{COMPARE} with the pictures"),
         ({}, LONELY, f"compare the clock and the calibration of cam3: {CHECK}"),
-        (
-            {"network": DEMO},
-            (),
-            f"{COMPARE}: {CHECK}; if they are right, {NETWORK}",
-        ),
+        ({"network": DEMO}, (), f"{COMPARE}: {CHECK}; if they are right, {NETWORK}"),
         ({"network": DEMO, "calibration_check": CalibrationCheckRecord(pairs=[FITS])}, (), NETWORK),
         ({"settings": PREDICTED}, (), "pass --calibration, or try --register auto"),
         ({"settings": PREDICTED, "rig": MOVING}, (), "pass --calibration"),

@@ -136,6 +136,6 @@ def test_the_document_is_plain_json(exact: tuple[Path, Path]) -> None:
 
     document = json.loads(json.dumps(page4d.report(exact[1]).document(), allow_nan=False))
     assert set(document) == {
-        *("out", "scene", "num_times", "instants", "views", "pairs", "overall", "grade", "notes"),
+        *("out", "scene", "num_times", "instants", "views", "pairs", "overall", "grade", "notes")
     }
     assert len(document["pairs"]) == 6

@@ -325,10 +325,7 @@ def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_textu
     order = np.random.default_rng(0).permutation(16)
     distance = np.abs(order[:, None] - order[None])
     assembled(
-        None,
-        [WORLD.lenses[0]] * 16,
-        texture=(texture(Evidence.TEXTURE), texture(Evidence.LEARNED)),
-        num_instants=1,
+        None, [WORLD.lenses[0]] * 16, texture=(texture(Evidence.TEXTURE), texture(Evidence.LEARNED)), num_instants=1
     )
     learned = {views for evidence, views in tried if evidence is Evidence.LEARNED}
     assert learned == {views for evidence, views in tried if evidence is Evidence.TEXTURE}

@@ -12,12 +12,7 @@ import pytest
 
 from page4d.errors import InputError
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.rig.camera_motion import (
-    ViewMotion,
-    calibrated_motion_notices,
-    measure_camera_motion,
-    measure_motion,
-)
+from page4d.rig.camera_motion import ViewMotion, calibrated_motion_notices, measure_camera_motion, measure_motion
 from page4d.rig.samples import MAX_DECODED, ViewSample, choose_pictures, sample_views
 from page4d.rig.samples import judged as judged_samples
 from page4d.scene.image_file import Orientation

@@ -174,11 +174,7 @@ def evidence(views: tuple[int, int], **peaks: float) -> PairEvidence:
 
 
 def test_joint_offsets_outvote_a_pair_that_fits_better_elsewhere() -> None:
-    pairs = [
-        evidence((0, 1), at_7=0.3, before_9=0.4),
-        evidence((1, 2), at_4=0.5),
-        evidence((0, 2), at_11=0.5),
-    ]
+    pairs = [evidence((0, 1), at_7=0.3, before_9=0.4), evidence((1, 2), at_4=0.5), evidence((0, 2), at_11=0.5)]
     assert joint_offsets(3, pairs).tolist() == [0, 7, 11]
 
 

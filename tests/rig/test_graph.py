@@ -221,11 +221,7 @@ def epipolar_errors(world: PeopleRig, result: Adjustment) -> Array:
 
 @pytest.mark.parametrize(
     ("factors", "groups"),
-    [
-        ((1.2,) * 4, (0,) * 4),
-        ((1.1, 1.2, 1.0, 0.95), (0, 1, 2, 3)),
-        ((1.15, 1.15, 1.0, 1.0), (0, 0, -1, -1)),
-    ],
+    [((1.2,) * 4, (0,) * 4), ((1.1, 1.2, 1.0, 0.95), (0, 1, 2, 3)), ((1.15, 1.15, 1.0, 1.0), (0, 0, -1, -1))],
 )
 @pytest.mark.parametrize("k1", [(), (-0.25, 0.1, -0.1, 0.0)])
 def test_unknown_lenses_are_recovered(

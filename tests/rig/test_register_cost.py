@@ -35,8 +35,7 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    ("is_known", "num_with_people", "num_placed", "num_calls"),
-    [(False, 3, 3, 0), (True, 3, 3, 1), (True, 2, 2, 1)],
+    ("is_known", "num_with_people", "num_placed", "num_calls"), [(False, 3, 3, 0), (True, 3, 3, 1), (True, 2, 2, 1)]
 )
 def test_texture_is_extracted_once_and_not_where_people_suffice_for_unknown_lenses(
     is_known: bool, num_with_people: int, num_placed: int, num_calls: int, monkeypatch: pytest.MonkeyPatch

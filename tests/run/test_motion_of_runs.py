@@ -35,10 +35,7 @@ SETTINGS = ReconstructSettings(
 
 
 def run(
-    out: Path,
-    existing: ExistingOutput = ExistingOutput.REFUSE,
-    capture: SyntheticCapture = CAPTURE,
-    **changes: Any,
+    out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, capture: SyntheticCapture = CAPTURE, **changes: Any
 ) -> RunRecord:
     predictor = TruthPredictor(capture)
     return reconstruct(capture.scene(), predictor, out=out, settings=SETTINGS, existing=existing, **changes)

@@ -265,11 +265,7 @@ def test_views_are_registered_in_the_world_of_calibrated_ones(
     ],
 )
 def test_a_calibration_of_some_views_that_cannot_be_completed_is_refused(
-    known: tuple[int, ...],
-    changes: dict[str, object],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    known: tuple[int, ...], changes: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registration, "register_rig", placed_around(1.0, ()))
     predictor = DisturbedTruth(CAPTURE, lambda _, found: found)

@@ -139,8 +139,7 @@ def write_moving(path: Path, *, poses: int = 7, start: float = 0.0, scale: str =
 
 
 @pytest.mark.parametrize(
-    ("changes", "are_same"),
-    [({}, True), ({"start": 1e-7}, True), ({"poses": 5}, False), ({"start": 0.5}, False)],
+    ("changes", "are_same"), [({}, True), ({"start": 1e-7}, True), ({"poses": 5}, False), ({"start": 0.5}, False)]
 )
 def test_copies_of_moving_cameras_have_the_same_instants(
     changes: dict[str, Any], are_same: bool, tmp_path: Path

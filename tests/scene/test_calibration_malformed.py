@@ -266,10 +266,7 @@ def test_an_intri_file_without_extri_file_is_refused(tmp_path: Path) -> None:
         (lambda c: c.update(camera_model="EQUIRECTANGULAR"), "camera cam01: the camera model EQUIRECTANGULAR is not"),
         (lambda c: c["frames"][0].update(k4=0.5), "camera cam01: k4 of the OPENCV model"),
         (lambda c: c["frames"][0].pop("fl_x") and c["frames"][0].pop("fl_y"), "camera cam01: it has neither fl_x"),
-        (
-            lambda c: [c["frames"][0].pop(key) for key in ("w", "cx")],
-            "camera cam01: it has neither cx, cy nor w, h",
-        ),
+        (lambda c: [c["frames"][0].pop(key) for key in ("w", "cx")], "camera cam01: it has neither cx, cy nor w, h"),
         (lambda c: c["frames"][2].update(transform_matrix=[[1]]), "camera ./images/cam03.png: transform_matrix"),
         (lambda c: c["frames"][1].update(file_path="images/cam01.png"), "camera cam01: two images have this name"),
         (

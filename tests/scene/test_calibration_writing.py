@@ -101,8 +101,7 @@ def test_opencv_reads_lenses_and_poses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "numbers"),
-    [(("cam_0", "cam_10", "cam_2"), ["0", "10", "2"]), (("cam_4", "left"), ["0", "1"])],
+    ("names", "numbers"), [(("cam_0", "cam_10", "cam_2"), ["0", "10", "2"]), (("cam_4", "left"), ["0", "1"])]
 )
 def test_cameras_of_caliscope_keep_their_numbers(names: tuple[str, ...], numbers: list[str], tmp_path: Path) -> None:
     cameras = tuple(replace(camera, name=name) for camera, name in zip(rig().cameras, names, strict=False))

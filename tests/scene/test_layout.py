@@ -216,22 +216,14 @@ def small(name: str) -> Tree:
             {"a1": 0, "video": 1},
             ["left out a1_frames/, images/: images of a1.mp4, video.mp4"],
         ),
-        (
-            tree("1/x.mp4", "2/x.mp4", "calib/{t}.png"),
-            {"1": 0, "2": 1},
-            ["left out calib/: images of a calibration"],
-        ),
+        (tree("1/x.mp4", "2/x.mp4", "calib/{t}.png"), {"1": 0, "2": 1}, ["left out calib/: images of a calibration"]),
         # Chapters
         (
             tree("GOPR0553.MP4", "GP010553.MP4", "GP020553.MP4"),
             {"GOPR0553": 0},
             [later("GP010553.MP4, GP020553.MP4", "GOPR0553.MP4")],
         ),
-        (
-            tree("GOPR0553/{t}.png", "GP010553/{t}.png"),
-            {"GOPR0553": 0},
-            [later("GP010553/", "GOPR0553/")],
-        ),
+        (tree("GOPR0553/{t}.png", "GP010553/{t}.png"), {"GOPR0553": 0}, [later("GP010553/", "GOPR0553/")]),
         (
             tree("GX010123.MP4", "GX010124.MP4", "GX020123.MP4"),
             {"GX010123": 0, "GX010124": 1},

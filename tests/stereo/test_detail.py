@@ -194,11 +194,7 @@ def test_points_of_fine_pixels_lie_on_the_same_surfaces(
 
 
 @pytest.mark.parametrize(
-    ("off_px", "sides"),
-    [
-        (0.0, {(0, 1): 128, (0, 2): 128, (1, 2): 128}),
-        (6.0, {(0, 1): 128, (0, 2): 0, (1, 2): 0}),
-    ],
+    ("off_px", "sides"), [(0.0, {(0, 1): 128, (0, 2): 128, (1, 2): 128}), (6.0, {(0, 1): 128, (0, 2): 0, (1, 2): 0})]
 )
 def test_pictures_are_compared_as_far_as_epipolar_lines_are_exact(
     coarse: Predictions,

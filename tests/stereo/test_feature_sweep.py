@@ -76,9 +76,7 @@ def flat_cameras(truth: GroundTruth) -> Cameras:
     """Return the true cameras as [B, T*V]."""
     cameras = true_cameras(truth)
     return replace(
-        cameras,
-        world_to_camera=cameras.world_to_camera.flatten(1, 2),
-        intrinsics=cameras.intrinsics.flatten(1, 2),
+        cameras, world_to_camera=cameras.world_to_camera.flatten(1, 2), intrinsics=cameras.intrinsics.flatten(1, 2)
     )
 
 

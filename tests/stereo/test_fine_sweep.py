@@ -23,12 +23,7 @@ def truth() -> GroundTruth:
     return sample_truth(
         [4],
         SceneRequest(
-            num_times=1,
-            num_views=3,
-            image_size=SIZE,
-            spacing_deg=(12, 13),
-            outdoor_probability=0,
-            photometric=False,
+            num_times=1, num_views=3, image_size=SIZE, spacing_deg=(12, 13), outdoor_probability=0, photometric=False
         ),
     )
 

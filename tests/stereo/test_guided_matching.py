@@ -16,14 +16,7 @@ from page4d.networks.output import NetworkOutput
 from page4d.records import GroundTruth
 from page4d.stereo.correspondences import GuidedMatches, match_guided
 from tests.geometry.geometry_samples import se3_exp
-from tests.stereo.synthetic_rigs import (
-    PATCH,
-    filled_depth,
-    refined,
-    true_cameras,
-    true_matches,
-    true_patch_positions,
-)
+from tests.stereo.synthetic_rigs import PATCH, filled_depth, refined, true_cameras, true_matches, true_patch_positions
 
 SIZE, GRID = (96, 128), (12, 16)
 CENTERS = to_pixels(patch_centers(GRID), GRID, PATCH)

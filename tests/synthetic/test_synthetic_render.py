@@ -162,8 +162,7 @@ def test_textures_move_with_their_objects():
     """The mean colour of a moving object is the same at both instants without lamp and fill light."""
     world, cameras, _ = filmed(ROOM)
     world = dataclasses.replace(
-        world,
-        lights=Lights(**(vars(world.lights) | {n: 0 * getattr(world.lights, n) for n in ("color", "fill")})),
+        world, lights=Lights(**(vars(world.lights) | {n: 0 * getattr(world.lights, n) for n in ("color", "fill")}))
     )
     poses = world.object_to_world(TIMES)
     rendered = render(world, cameras, TIMES, dtype=torch.float64)

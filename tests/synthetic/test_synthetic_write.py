@@ -205,11 +205,7 @@ def test_a_disk_that_is_full_for_the_videos_is_named(capture, tmp_path, file_siz
 
 @pytest.mark.parametrize(
     ("wrong", "stride", "message"),
-    [
-        ({"image_size": (47, 64)}, 1, "64x47"),
-        ({"fps": 1e-4}, 1, "frames per second"),
-        ({}, 0, "every 0th frame"),
-    ],
+    [({"image_size": (47, 64)}, 1, "64x47"), ({"fps": 1e-4}, 1, "frames per second"), ({}, 0, "every 0th frame")],
 )
 def test_impossible_videos_are_refused_before_anything_is_written(tmp_path, wrong, stride, message):
     with pytest.raises(UsageError, match=message):

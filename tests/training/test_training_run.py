@@ -67,8 +67,7 @@ def one_batch(config: TrainConfig = TINY):
 
 class TestSteps:
     @pytest.mark.parametrize(
-        ("kind", "dtype"),
-        [*((kind, torch.float32) for kind in OptimizerKind), (TINY.optimizer.kind, torch.bfloat16)],
+        ("kind", "dtype"), [*((kind, torch.float32) for kind in OptimizerKind), (TINY.optimizer.kind, torch.bfloat16)]
     )
     def test_steps_on_one_batch_lower_the_loss(self, kind, dtype):
         config = replace(TINY, optimizer=replace(TINY.optimizer, kind=kind, warmup_steps=0))

@@ -19,15 +19,7 @@ from page4d.output.pictures import open_pictures
 from page4d.output.reader import open_output
 from page4d.viewer import content as content_module
 from page4d.viewer.content import PointChoice, SortedCloud, viewer_content
-from page4d.viewer.scene import (
-    LONG_SIDE,
-    Thumbnails,
-    first_viewpoint,
-    frustum,
-    frustum_depth,
-    quaternion,
-    shrunk,
-)
+from page4d.viewer.scene import LONG_SIDE, Thumbnails, first_viewpoint, frustum, frustum_depth, quaternion, shrunk
 
 
 def test_positions_are_relative_to_the_centre_and_in_the_order_of_the_file(capture, content):

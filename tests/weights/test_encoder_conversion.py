@@ -104,10 +104,7 @@ def test_sizes_that_tensors_do_not_determine_must_be_published_ones(tmp_path: Pa
 
 @pytest.mark.parametrize(
     "names",
-    [
-        ["cls_token", "pos_embed", "register_tokens", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight"],
-        [],
-    ],
+    [["cls_token", "pos_embed", "register_tokens", "patch_embed.proj.weight", "blocks.0.attn.qkv.weight"], []],
 )
 def test_other_tensor_names_are_not_recognized(names: list[str]) -> None:
     with pytest.raises(WeightsError, match="holds no known network or encoder"):

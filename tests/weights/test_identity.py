@@ -159,11 +159,7 @@ def test_the_recorded_settings_of_depth_anything_3_are_those_of_the_conversion(
         ("da3_large", {"config": {"net": {"alt_start": 4}}}, "net.alt_start 4, da3-large has 8"),
         ("da3_giant", {"net": {"out_layers": [9, 19, 29, 39]}}, "net.out_layers"),
         ("da3nested", {"config": {"anyview": {"net": {"alt_start": 8}}}}, "anyview.net.alt_start 8, da3nested-"),
-        (
-            "da3nested",
-            {"metric": {"head": {"output_dim": 2}}},
-            "metric.head.output_dim 2, da3nested-giant-",
-        ),
+        ("da3nested", {"metric": {"head": {"output_dim": 2}}}, "metric.head.output_dim 2, da3nested-giant-"),
         ("da3nested", {"model_name": "da3-giant", "anyview": {"net": {"name": "vitl"}}}, "anyview.net.name vitl"),
         ("da3metric_large", {"model_name": "da3mono-large", "net": {"cat_token": True}}, "cat_token True, da3mono-"),
     ],
