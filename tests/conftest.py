@@ -13,9 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-import cv2
 import pytest
-import torch
 
 from tests.forks import CONTEXT
 
@@ -23,10 +21,9 @@ if TYPE_CHECKING:
     from tests.weights.hub_server import HubServer
 
 # Threads of parallel test processes, and of those that they start, compete for the same cores. Results depend on the
-# number of threads in the last digits.
-torch.set_num_threads(1)
-cv2.setNumThreads(1)
-os.environ["OMP_NUM_THREADS"] = "1"
+# number of threads in the last digits. Not by functions of torch and OpenCV: the process that distributes tests needs
+# neither, and the others wait for its imports.
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM"), "1")
 
 # No test cuts the power; waiting for the disk takes longer than most writes.
 os.fsync = lambda _: None
@@ -49,6 +46,7 @@ def pytest_collection_finish() -> None:
     """Leave imported modules and collected tests out of garbage collections, which the library calls for."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000)
     gc.enable()
 
 
@@ -80,6 +78,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def forked_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork processes of the library that are spawned elsewhere."""
+    import torch.multiprocessing
+
     for module in (multiprocessing, torch.multiprocessing):
         monkeypatch.setattr(module, "get_context", lambda _: CONTEXT)
 

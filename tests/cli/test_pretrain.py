@@ -19,6 +19,18 @@ ENCODER = ViTConfig(image_size=28, patch_size=14, embed_dim=32, depth=1, num_hea
 RUN = ("--device", "cpu", "--threads", "1", "--batch", "2")
 
 
+@pytest.fixture(autouse=True)
+def _pictures_of_one_test(request, monkeypatch):
+    """Draw pictures, which takes longer than the steps, in one test."""
+    if "method" not in request.fixturenames:
+        for place in (
+            "pretraining.pretrain.draw_losses",
+            "pretraining.pretrain.draw_pictures",
+            "training.train.draw_curve",
+        ):
+            monkeypatch.setattr(f"page4d.lab.{place}", lambda *_: None)
+
+
 @pytest.fixture
 def scene(tmp_path):
     (tmp_path / "encoder.json").write_text(config_to_json(ENCODER))
