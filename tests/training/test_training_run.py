@@ -155,6 +155,7 @@ class TestSteps:
 
 
 class TestResuming:
+    @pytest.mark.usefixtures("forked_processes")
     def test_a_stopped_and_resumed_run_equals_an_uninterrupted_one(self, whole, tmp_path):
         """Stopped with batches of a worker, resumed without."""
         out = tmp_path / "stopped"
