@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,6 @@ from page4d.formats.colmap import Camera, Frame, Image, Model, Points3D, Rig, ma
 from page4d.geometry.transforms import is_constant
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
-from page4d.output.layout import frame_name
 
 _IMAGE_TIME = np.dtype([("id", "<u4"), ("time", "<i8")])
 _POINT_TIME = np.dtype([("id", "<u8"), ("time", "<i8")])
@@ -66,21 +64,13 @@ def write_times(
         ("points_t", _POINT_TIME, point_ids, point_times),
     ):
         if text:
-            write_file(folder / f"{stem}.txt", _text_table(ids, times))
+            rows = "%d %d\n" * len(ids) % tuple(np.stack([ids, times], axis=1).ravel().tolist())
+            write_file(folder / f"{stem}.txt", f"# ID, TIME_NS\n{rows}".encode())
         else:
-            write_file(folder / f"{stem}.bin", _binary_table(layout, ids, times))
+            table = np.empty(len(ids), dtype=layout)
+            table["id"], table["time"] = ids, times
+            write_file(folder / f"{stem}.bin", np.array(len(ids), dtype="<u8").tobytes() + table.tobytes())
     write_json(folder / "time_meta.json", _META)
-
-
-def _binary_table(layout: np.dtype[Any], ids: NDArray[np.int64], times: NDArray[np.int64]) -> bytes:
-    table = np.empty(len(ids), dtype=layout)
-    table["id"], table["time"] = ids, times
-    return np.array(len(ids), dtype="<u8").tobytes() + table.tobytes()
-
-
-def _text_table(ids: NDArray[np.int64], times: NDArray[np.int64]) -> bytes:
-    rows = "%d %d\n" * len(ids) % tuple(np.stack([ids, times], axis=1).ravel().tolist())
-    return f"# ID, TIME_NS\n{rows}".encode()
 
 
 _MODEL_FOLDER = Path("sparse", "0")
@@ -93,27 +83,26 @@ def write(job: ExportJob, folder: Path) -> Written:
         InputError: if a frame or a file of the run cannot be read.
         OutputError: if a file cannot be written.
     """
-    remarks = []
-    if job.settings.per_instant:
-        num_points = _write_instants(job, folder)
-    else:
-        points = job.model_points()
-        num_points = points.cloud.num_points
-        _write_part(_Part(job, folder, tuple(range(job.num_times))), points)
-        if job.is_static_rig:
-            write_json(folder / "rig_config.json", rig_config(job))
-        if job.num_times > 1 and points.cloud.dynamic.any():
+    remarks, num_points = [], 0
+    for part_folder, places, points in job.parts(folder):
+        num_points += points.cloud.num_points
+        _write_part(_Part(job, part_folder, places), points)
+        if len(places) > 1 and points.cloud.dynamic.any():
             remarks.append("moving points of all instants are in one model; ⟨per_instant=True⟩ separates them")
+    if job.is_static_rig and not job.settings.per_instant:
+        write_json(folder / "rig_config.json", rig_config(job))
     if job.pictures is None:
         remarks.append("no pictures were written: image names are those that they would have")
     else:
-        _write_pictures(job, folder)
+        for picture in job.read_pictures():
+            path = job.root(folder, picture.place) / "images" / job.frame_path(picture.place, picture.view)
+            job.write_picture(path, picture)
     return Written(num_points=num_points, times=tuple(nanoseconds(job.seconds).tolist()), remarks=tuple(remarks))
 
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return commands that show the model, and that train on it."""
-    data = real_path(folder / frame_name(job.instants[0]) if job.settings.per_instant else folder)
+    data = real_path(job.root(folder, 0))
     model, images, database = (str(data / name) for name in (_MODEL_FOLDER, "images", "database.db"))
     if job.pictures is None:
         return shlex.join(["colmap", "model_analyzer", "--path", model])
@@ -122,33 +111,13 @@ def next_step(job: ExportJob, folder: Path) -> str:
     return f"{shlex.join(show)}\nor in the folder of gsplat:\n{shlex.join(train)}"
 
 
-def _write_instants(job: ExportJob, folder: Path) -> int:
-    """Write a model per instant and return the number of their points."""
-    total = 0
-    for place in range(job.num_times):
-        cloud = job.instant_points(place)
-        points = ModelPoints(cloud=cloud, place=np.full(cloud.num_points, place, dtype=np.int32))
-        _write_part(_Part(job, folder / frame_name(job.instants[place]), (place,)), points)
-        total += cloud.num_points
-    return total
-
-
-def _write_pictures(job: ExportJob, folder: Path) -> None:
-    for picture in job.read_pictures():
-        label, instant = job.views[picture.view].label, frame_name(job.instants[picture.place])
-        if job.settings.per_instant:
-            job.write_picture(folder / instant / "images" / label, picture)
-        else:
-            job.write_picture(folder / "images" / label / instant, picture)
-
-
 @dataclass(frozen=True)
 class _Part:
     """The instants of a model, given by their places, and the folder that holds its images and `sparse`."""
 
     job: ExportJob
     folder: Path
-    places: tuple[int, ...]
+    places: range
 
     @property
     def is_rig(self) -> bool:
@@ -167,9 +136,7 @@ class _Part:
 
     def image_name(self, place: int, view: int) -> str:
         """Return the name of an image below the folder of images."""
-        label = self.job.views[view].label
-        name = label if self.job.settings.per_instant else f"{label}/{frame_name(self.job.instants[place])}"
-        return f"{name}.{self.job.image_format}"
+        return f"{self.job.frame_path(place, view)}.{self.job.image_format}"
 
 
 def _write_part(part: _Part, points: ModelPoints) -> None:
@@ -289,6 +256,6 @@ def rig_config(job: ExportJob) -> list[dict[str, object]]:
         if view == 0:
             entry["ref_sensor"] = True
         else:
-            entry |= {"cam_from_rig_rotation": pose.qvec, "cam_from_rig_translation": pose.tvec}
+            entry |= {"cam_from_rig_rotation": pose[:4], "cam_from_rig_translation": pose[4:]}
         cameras.append(entry | {"camera_model_name": "PINHOLE", "camera_params": camera.parameters})
     return [{"cameras": cameras}]

@@ -44,26 +44,16 @@ def _refuse_other_types(value: object) -> object:
     return value
 
 
-Row1: TypeAlias = Annotated[list[float], Field(min_length=1, max_length=1)]
 Row3: TypeAlias = Annotated[list[float], Field(min_length=3, max_length=3)]
 Row4: TypeAlias = Annotated[list[float], Field(min_length=4, max_length=4)]
 Matrix3: TypeAlias = Annotated[list[Row3], Field(min_length=3, max_length=3)]
 Matrix4: TypeAlias = Annotated[list[Row4], Field(min_length=4, max_length=4)]
-Column3: TypeAlias = Annotated[list[Row1], Field(min_length=3, max_length=3)]
 Matrix34: TypeAlias = Annotated[list[Row4], Field(min_length=3, max_length=4)]
 
 Side: TypeAlias = Annotated[int, Field(gt=0, le=MAX_SIDE_PX, strict=False), BeforeValidator(_refuse_other_types)]
-"""Side of an image in px; Pose2Sim writes it as 640.0."""
+"""Side of an image in px; some tools write it as 640.0."""
 
 WidthHeight: TypeAlias = Annotated[list[Side], Field(min_length=2, max_length=2)]
-Coefficients: TypeAlias = Annotated[
-    list[float] | list[Annotated[list[float], Field(max_length=14)]], Field(max_length=14)
-]
-
-
-def flat(numbers: Sequence[float] | Sequence[Sequence[float]]) -> list[float]:
-    """Return the numbers of a vector, a row or a column."""
-    return [value for row in numbers for value in (row if isinstance(row, Sequence) else [row])]
 
 
 def pinhole(
@@ -122,16 +112,21 @@ def parse_number(text: str) -> float | None:
         return None
 
 
-def number_from(text: str | None, key: str) -> float:
-    """Return the number in a text of an XML file; `key` names it in the error.
+def number_of(value: object, key: str) -> float:
+    """Return a number of a file, which YAML and XML hold as text; `key` names it in the error.
 
     Raises:
         InputError: if it is missing, or no number.
     """
-    number = None if text is None else parse_number(text)
-    if number is None:
-        found = "is missing" if text is None else f"is not a number ('{text[:20]}')"
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)  # JSON
+    if not isinstance(value, str):
+        found = "is missing" if value is None else "contains a value that is not a number"
         raise InputError(f"{key} {found}", CORRECTION_HINT)
+    # OpenCV writes .Nan, .Inf and -.Inf, as YAML does.
+    number = parse_number(value.replace(".Nan", "nan").replace(".Inf", "inf"))
+    if number is None:
+        raise InputError(f"{key} contains '{value[:20]}', which is not a number", CORRECTION_HINT)
     return number
 
 

@@ -1,7 +1,7 @@
 """Reading and writing of calibrations of all formats: recognition by name and content, units, and targets."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -87,10 +87,11 @@ def _content(found: _Found, views: Collection[str] | None, poses: bool) -> Calib
     path, row, content = found
     if row.advice:
         raise InputError(f"'{path.name}' is a calibration of {row.name}, which is not read", row.advice)
+    read: Callable[..., Calibration] = row.function(row.reader)
     if not row.keys:
-        calibration = row.read(path, views)
+        calibration = read(path, views)
     else:
-        calibration = row.read(path, content, poses=poses) if row.lenses else row.read(path, content)
+        calibration = read(path, content) if row.needs_poses else read(path, content, poses=poses)
     return replace(calibration, format=row.name)
 
 
@@ -129,7 +130,7 @@ def _recognized(content: object) -> tuple[RigFormat | None, object]:
 
 def _find_in_folder(folder: Path, poses: bool) -> _Found:
     for row in FORMATS:
-        if not row.keys and row.is_folder(folder):
+        if not row.keys and row.function("is_folder")(folder):
             return _Found(folder, row)
     try:
         # As the views, which may be paired with them in order.
@@ -276,11 +277,12 @@ def write_calibration(
         raise UsageError(f"{listed(moving)} moves or has no image size", "write static cameras with image sizes")
     check_calibration_target(path, file_format, overwrite=overwrite)
     row = _written(file_format)
+    write = row.function(row.writer)
     if row.suffix:
-        row.write(calibration, path)
+        write(calibration, path)
         return
     with staged_folder(path, replace=overwrite) as folder:
-        row.write(calibration, folder)
+        write(calibration, folder)
 
 
 def _written(file_format: CalibrationFormat) -> RigFormat:

@@ -81,39 +81,34 @@ def check_lens(
             raise _normalized(fx, fy)
         return ()
     height, width = image_size
-    doubts = []
     is_fisheye = distortion is not None and distortion.model is LensModel.FISHEYE
     fields = [_field_deg(side, focal, is_fisheye) for side, focal in ((width, fx), (height, fy))]
-    if max(fields) > (MAX_FISHEYE_DEG if is_fisheye else MAX_FIELD_DEG):
-        if max(fx, fy) < SMALLEST_FOCAL_PX:
-            raise _normalized(fx, fy)
-        raise InputError(f"{_focal(fx, fy)} for {width}x{height}: {_degrees(fields)}", _LENS_HINT)
-    if max(fields) < MIN_FIELD_DEG:
-        raise InputError(f"{_focal(fx, fy)} for {width}x{height}: {_degrees(fields)}", _LENS_HINT)
-    if max(fields) < USUAL_MIN_FIELD_DEG or (max(fields) > USUAL_MAX_FIELD_DEG and not is_fisheye):
-        doubts.append(f"{_focal(fx, fy)} for {width}x{height}: {_degrees(fields)}")
+    widest, most = max(fields), MAX_FISHEYE_DEG if is_fisheye else MAX_FIELD_DEG
+    if widest > most and max(fx, fy) < SMALLEST_FOCAL_PX:
+        raise _normalized(fx, fy)
     shift = math.hypot((cx - width / 2) / fx, (cy - height / 2) / fy)
     off_axis = math.degrees(shift if is_fisheye else math.atan(shift))
-    if off_axis > (180.0 if is_fisheye else MAX_OFF_AXIS_DEG):
-        raise InputError(f"the principal point is ({cx:.6g}, {cy:.6g}) for {width}x{height}", _LENS_HINT)
-    if max(abs(cx / width - 0.5), abs(cy / height - 0.5)) > USUAL_SHIFT:
-        doubts.append(f"the principal point ({cx:.6g}, {cy:.6g}) is far from the centre of {width}x{height}")
-    aspect = max(fx / fy, fy / fx)
-    if abs(skew) > MAX_SKEW * fx:
-        raise InputError(f"{_focal(fx, fy)}, with a skew of {skew:.6g} px", _LENS_HINT)
-    unequal = f"{_focal(fx, fy)}, which differ by a factor of {aspect:.3g}"
-    if aspect > MAX_ASPECT:
-        raise InputError(unequal, _LENS_HINT)
-    if aspect > USUAL_ASPECT:
-        doubts.append(unequal)
-    if distortion is not None:
+    uneven, aspect = max(abs(cx / width - 0.5), abs(cy / height - 0.5)), max(fx / fy, fy / fx)
+    focal, center, size = _focal(fx, fy), f"({cx:.6g}, {cy:.6g})", f"{width}x{height}"
+    is_rare = widest < USUAL_MIN_FIELD_DEG or (widest > USUAL_MAX_FIELD_DEG and not is_fisheye)
+    findings = [  # with whether no lens, or few lenses have it
+        (f"{focal} for {size}: {_degrees(fields)}", not MIN_FIELD_DEG <= widest <= most, is_rare),
+        (
+            f"the principal point is {center} for {size}",
+            off_axis > (180.0 if is_fisheye else MAX_OFF_AXIS_DEG),
+            False,
+        ),
+        (f"the principal point {center} is far from the centre of {size}", False, uneven > USUAL_SHIFT),
+        (f"{focal}, with a skew of {skew:.6g} px", abs(skew) > MAX_SKEW * fx, False),
+        (f"{focal}, which differ by a factor of {aspect:.3g}", aspect > MAX_ASPECT, aspect > USUAL_ASPECT),
+    ]
+    if distortion is not None and not any(is_wrong for _, is_wrong, _ in findings):
         share = visible_share((fx, skew, cx, fy, cy), image_size, distortion)
         found = f"the distortion leaves data in {100 * share:.0f} % of the undistorted image"
-        if share < MIN_SHARE:
-            raise InputError(found, _LENS_HINT)
-        if share < USUAL_SHARE:
-            doubts.append(found)
-    return tuple(doubts)
+        findings.append((found, share < MIN_SHARE, share < USUAL_SHARE))
+    if wrong := [found for found, is_wrong, _ in findings if is_wrong]:
+        raise InputError(wrong[0], _LENS_HINT)
+    return tuple(found for found, _, is_doubtful in findings if is_doubtful)
 
 
 @lru_cache(maxsize=5_000)  # lenses are checked when they are read, and again at the size of the videos

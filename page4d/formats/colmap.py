@@ -1,6 +1,6 @@
 """COLMAP models: records, and the files of a model as binary or text, read as calibrations and written.
 
-Poses map world to camera: `qvec` is a unit quaternion (wxyz) and `tvec` a translation, OpenCV axes. Pixels have the
+Poses map world to camera, with OpenCV axes. Pixels have the
 centre of the top-left one at (0.5, 0.5). All identifiers start at 1.
 
 Source: COLMAP documentation, "Output format" and "Camera models"; rigs and frames as written since COLMAP 3.12.
@@ -123,32 +123,15 @@ def _lens(distortion: Distortion | None) -> tuple[str, tuple[float, ...]]:
     return "OPENCV", coefficients[:4]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pose:
-    """A rigid transform: unit quaternion (wxyz) and translation."""
-
-    qvec: tuple[float, ...]
-    tvec: tuple[float, ...]
-
-    @staticmethod
-    def of(numbers: Sequence[float]) -> "Pose":
-        """Make a pose from the seven numbers in the order of the files."""
-        return Pose(qvec=tuple(numbers[:4]), tvec=tuple(numbers[4:]))
-
-    @property
-    def numbers(self) -> tuple[float, ...]:
-        """The seven numbers in the order of the files."""
-        return (*self.qvec, *self.tvec)
+Pose = tuple[float, ...]
+"""A rigid transform in the order of the files: unit quaternion (wxyz), and translation."""
 
 
 def make_poses(matrices: NDArray[np.float64]) -> list[Pose]:
     """Convert rigid matrices [N, 4, 4]."""
     rotations = torch.from_numpy(np.ascontiguousarray(matrices[:, :3, :3], dtype=np.float64))
-    quaternions = quaternion_from_matrix(rotations).tolist()
-    return [
-        Pose(qvec=tuple(quaternion), tvec=tuple(translation))
-        for quaternion, translation in zip(quaternions, matrices[:, :3, 3].tolist(), strict=True)
-    ]
+    rows = np.concatenate([quaternion_from_matrix(rotations).numpy(), matrices[:, :3, 3]], axis=1)
+    return [tuple(row) for row in rows.tolist()]
 
 
 _NO_PIXELS, _NO_POINTS = np.empty((0, 2)), np.empty(0, dtype=np.int64)
@@ -337,8 +320,8 @@ def _image_camera(name: ImageName, camera: Camera, image: Image) -> ImageCamera:
     num_focals = camera.model.num_focals
     focals, rest = camera.parameters[:num_focals], camera.parameters[num_focals:]
     lens = fisheye(rest[2:]) if camera.model.is_fisheye else brown_conrady(rest[2:])
-    turn = matrix_from_quaternion(torch.tensor(image.pose.qvec, dtype=torch.float64))
-    pose = pose_matrix(turn, image.pose.tvec)
+    turn = matrix_from_quaternion(torch.tensor(image.pose[:4], dtype=torch.float64))
+    pose = pose_matrix(turn, image.pose[4:])
     return ImageCamera(name, pinhole(focals[0], focals[-1], *rest[:2]), pose, (camera.height, camera.width), lens)
 
 
@@ -466,7 +449,7 @@ def _read_binary_images(path: Path) -> list[Image]:
     images = []
     for _ in range(source.count(4 + 7 * 8 + 4 + 1 + 8)):
         key, *pose, camera_id = source.take("i7di")
-        images.append(Image(id=int(key), pose=Pose.of(pose), camera_id=int(camera_id), name=source.text()))
+        images.append(Image(id=int(key), pose=tuple(pose), camera_id=int(camera_id), name=source.text()))
         source.skip(24 * source.count(24))
     return images
 
@@ -481,7 +464,7 @@ def _binary_cameras(cameras: Sequence[Camera]) -> Iterator[bytes]:
 def _binary_images(images: Sequence[Image]) -> Iterator[bytes]:
     yield struct.pack("<Q", len(images))
     for image in images:
-        yield struct.pack("<i7di", image.id, *image.pose.numbers, image.camera_id) + image.name.encode() + b"\0"
+        yield struct.pack("<i7di", image.id, *image.pose, image.camera_id) + image.name.encode() + b"\0"
         observations = np.empty(len(image.points2d), dtype=_OBSERVATION)
         observations["xy"], observations["point"] = image.points2d, image.point_ids
         yield struct.pack("<Q", len(observations)) + observations.tobytes()
@@ -501,13 +484,13 @@ def _binary_rigs(rigs: Sequence[Rig]) -> Iterator[bytes]:
     for rig in rigs:
         yield struct.pack("<IIiI", rig.id, len(rig.camera_ids), _CAMERA_SENSOR, rig.camera_ids[0])
         for camera_id, pose in zip(rig.camera_ids[1:], rig.sensor_from_rig[1:], strict=True):
-            yield struct.pack("<iIB7d", _CAMERA_SENSOR, camera_id, 1, *pose.numbers)
+            yield struct.pack("<iIB7d", _CAMERA_SENSOR, camera_id, 1, *pose)
 
 
 def _binary_frames(frames: Sequence[Frame]) -> Iterator[bytes]:
     yield struct.pack("<Q", len(frames))
     for frame in frames:
-        yield struct.pack("<II7dI", frame.id, frame.rig.id, *frame.rig_from_world.numbers, len(frame.image_ids))
+        yield struct.pack("<II7dI", frame.id, frame.rig.id, *frame.rig_from_world, len(frame.image_ids))
         for camera_id, image_id in zip(frame.rig.camera_ids, frame.image_ids, strict=True):
             yield struct.pack("<iIQ", _CAMERA_SENSOR, camera_id, image_id)
 
@@ -552,7 +535,7 @@ def _read_text_images(path: Path) -> list[Image]:
         words = line.split(maxsplit=9)
         if len(words) < 10:
             raise unreadable(path, f"line {number}: expected IMAGE_ID QW QX QY QZ TX TY TZ CAMERA_ID NAME")
-        pose = Pose.of(_numbers(path, number, words[1:8]))
+        pose = _numbers(path, number, words[1:8])
         try:
             images.append(Image(id=int(words[0]), pose=pose, camera_id=int(words[8]), name=words[9]))
         except ValueError:
@@ -585,7 +568,7 @@ def _text_images(images: Sequence[Image]) -> Iterator[bytes]:
     yield _line("# IMAGE_ID, QW, QX, QY, QZ, TX, TY, TZ, CAMERA_ID, NAME")
     yield _line("# POINTS2D[] as (X, Y, POINT3D_ID)")
     for image in images:
-        yield _line(image.id, *image.pose.numbers, image.camera_id, image.name)
+        yield _line(image.id, *image.pose, image.camera_id, image.name)
         columns = [*image.points2d.T.tolist(), image.point_ids.tolist()]
         yield _rows("%r %r %d ", columns) + b"\n"
 
@@ -604,7 +587,7 @@ def _text_rigs(rigs: Sequence[Rig]) -> Iterator[bytes]:
     for rig in rigs:
         others: list[object] = []
         for camera_id, pose in zip(rig.camera_ids[1:], rig.sensor_from_rig[1:], strict=True):
-            others += ["CAMERA", camera_id, 1, *pose.numbers]
+            others += ["CAMERA", camera_id, 1, *pose]
         yield _line(rig.id, len(rig.camera_ids), "CAMERA", rig.camera_ids[0], *others)
 
 
@@ -614,7 +597,7 @@ def _text_frames(frames: Sequence[Frame]) -> Iterator[bytes]:
         data: list[object] = []
         for camera_id, image_id in zip(frame.rig.camera_ids, frame.image_ids, strict=True):
             data += ["CAMERA", camera_id, image_id]
-        yield _line(frame.id, frame.rig.id, *frame.rig_from_world.numbers, len(frame.image_ids), *data)
+        yield _line(frame.id, frame.rig.id, *frame.rig_from_world, len(frame.image_ids), *data)
 
 
 def _rows(layout: str, columns: list[list[Any]]) -> bytes:

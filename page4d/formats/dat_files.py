@@ -8,13 +8,12 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-import numpy as np
-
 from page4d.conventions import Scale
 from page4d.errors import InputError, listed
-from page4d.formats.build import brown_conrady, opencv_camera, parse_number, pose_matrix, rotation_of
+from page4d.formats.build import parse_number
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
 from page4d.formats.files import check_count, error_context, parsing, unreadable
+from page4d.formats.opencv_rigs import table_camera
 from page4d.io.documents import read_text
 from page4d.io.input_files import natural_key
 
@@ -44,12 +43,9 @@ def read(path: Path, views: Collection[str] | None = None) -> Calibration:  # no
                 path, f"{listed([one.name for one in lenses], separator=' or ')} of {file.name} is missing"
             )
         with error_context(f"{lens.name}/{file.name}", name):
-            matrix, distortion = _numbers(lens, "intrinsic", 9), _numbers(lens, "distortion")
-            rotation, translation = _numbers(file, "R", 9), _numbers(file, "T", 3)
-            pose = pose_matrix(rotation_of(np.reshape(rotation, (3, 3)).tolist()), translation)
-            cameras.append(
-                opencv_camera(path, name, np.reshape(matrix, (3, 3)).tolist(), None, pose, brown_conrady(distortion))
-            )
+            numbers = {"K": _numbers(lens, "intrinsic", 9), "D": _numbers(lens, "distortion")}
+            numbers |= {"R": _numbers(file, "R", 9), "T": _numbers(file, "T", 3)}
+        cameras.append(table_camera(path, name, {**numbers, "fisheye": False}, poses=True))
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras))
 
 

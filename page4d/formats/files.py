@@ -60,7 +60,8 @@ def check_exists(path: Path) -> None:
 
 @contextmanager
 def parsing(path: Path) -> Iterator[None]:
-    """Report a DocumentError of the body as an InputError of the calibration `path`."""
+    """Raise InputError for the calibration `path` if it does not exist, or the body raises DocumentError."""
+    check_exists(path)
     try:
         yield
     except DocumentError as error:
@@ -73,14 +74,12 @@ def read_bytes(path: Path) -> bytes:
     Raises:
         InputError: if the file is missing, not a regular file, larger than `MAX_JSON_BYTES` or not readable.
     """
-    check_exists(path)
     with parsing(path):
         return documents.read_bytes(path, MAX_JSON_BYTES)
 
 
 def read_text(path: Path) -> str:
     """Return the content of a UTF-8 file without its byte order mark."""
-    check_exists(path)
     with parsing(path):
         return documents.read_text(path, MAX_JSON_BYTES)
 
@@ -94,7 +93,6 @@ def read_document(path: Path) -> Any:
     Raises:
         InputError: if the file is missing, damaged, too large or of another kind.
     """
-    check_exists(path)
     with parsing(path):
         kind = _kind(path)
         if kind == "xml":
@@ -188,7 +186,7 @@ def _small_arrays(path: Path) -> dict[str, Any]:
 
 
 def _variables(path: Path) -> dict[str, Any]:
-    """Return the variables of a MAT file of MATLAB as a document; larger ones than `_MAX_NUMBERS` become None.
+    """Return the variables of a MAT file of MATLAB as a document; larger ones than `_MAX_ARRAY_BYTES` become None.
 
     A struct becomes a mapping, a cell array a list, a matrix a list of rows, a vector a list of numbers.
     """
@@ -205,8 +203,6 @@ def _variables(path: Path) -> dict[str, Any]:
 _MATLAB_OBJECT = "<object>"
 """The key of an object, which only MATLAB can read, in `page4d.formats.table`."""
 
-_MAX_NUMBERS = 4096
-
 
 def _plain(value: Any) -> Any:
     """Return a value of a MAT file as one of JSON: large arrays, such as pictures, become None."""
@@ -217,7 +213,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, MatlabOpaque | MatlabObject):
         return {_MATLAB_OBJECT: None}
     array = np.asarray(value, object if isinstance(value, list) else None)
-    if array.size > _MAX_NUMBERS or array.dtype.kind not in ("biufOU" if array.ndim else "biuf"):
+    if array.nbytes > _MAX_ARRAY_BYTES or array.dtype.kind not in ("biufOU" if array.ndim else "biuf"):
         return None
     return array.astype(np.float64).tolist() if array.dtype.kind in "biuf" else [_plain(item) for item in array.flat]
 

@@ -7,7 +7,7 @@ import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import cv2
 import numpy as np
@@ -233,18 +233,12 @@ def choose_motion_step(depth_scale: float, speed: float) -> float:
     return 1 / (min(depth_scale, _round_scale(FASTEST_LEVEL / speed)) if speed > 0 else depth_scale)
 
 
-class VelocityLevels(NamedTuple):
-    """Levels of a velocity map, of its standard deviations, and the number of velocities that do not fit."""
-
-    velocity: NDArray[np.uint16]
-    sigma: NDArray[np.uint16]
-    num_clipped: int
-
-
 def quantize_velocity(
     velocity: Float[Tensor, "H W 3"], sigma: Float[Tensor, "H W"], motion_step: float
-) -> VelocityLevels:
-    """Quantize velocities and their standard deviations; 0 where a velocity is unknown (sigma 0 or not finite).
+) -> tuple[NDArray[np.uint16], NDArray[np.uint16], int]:
+    """Quantize velocities and their standard deviations, and count the velocities that do not fit.
+
+    Levels are 0 where a velocity is unknown (sigma 0 or not finite).
 
     A velocity that is not exactly 0 does not become 0: a component below half a step is kept as one step where all
     components would vanish, and sigma as at least one. Velocities with a component above 32,767 steps, or a sigma
@@ -263,7 +257,7 @@ def quantize_velocity(
     fits = known & (np.abs(steps) <= FASTEST_LEVEL).all(-1) & (spread <= DEEPEST_LEVEL)
     levels = np.where(fits[..., None], steps + STILL_LEVEL, 0).astype(np.uint16)
     sigma_levels = np.where(fits, spread, 0).astype(np.uint16)
-    return VelocityLevels(levels, sigma_levels, int(np.count_nonzero(known & ~fits)))
+    return levels, sigma_levels, int(np.count_nonzero(known & ~fits))
 
 
 def read_velocity(

@@ -21,7 +21,7 @@ from page4d.formats.build import (
     fisheye,
     group_images,
     join_images,
-    number_from,
+    number_of,
     pinhole,
     pose_matrix,
     whole_size,
@@ -107,8 +107,8 @@ def _lens(sensor: Element | None) -> _Lens:
     resolution = node.find("resolution")
     resolution = sensor.find("resolution") if resolution is None else resolution
     sides = {} if resolution is None else resolution.attrib
-    height, width = whole_size(*(number_from(sides.get(key), f"the {key}") for key in ("height", "width")))
-    value = {child.tag: number_from(child.text, child.tag) for child in node if child.tag in _COEFFICIENTS}
+    height, width = whole_size(*(number_of(sides.get(key), f"the {key}") for key in ("height", "width")))
+    value = {child.tag: number_of(child.text, child.tag) for child in node if child.tag in _COEFFICIENTS}
     f, cx, cy, b1, b2, k1, k2, k3, k4, p1, p2, p3, p4 = (value.get(key, 0.0) for key in _COEFFICIENTS)
     is_fisheye = kind == "fisheye"
     if "f" not in value:
@@ -129,4 +129,4 @@ def _numbers(node: Element, tag: str, count: int) -> list[float]:
     words = (node.findtext(tag) or "").split()
     if len(words) != count:
         raise InputError(f"<{tag}> has {len(words)} numbers, expected {count}", CORRECTION_HINT)
-    return [number_from(word, tag) for word in words]
+    return [number_of(word, tag) for word in words]

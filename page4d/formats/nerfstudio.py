@@ -4,7 +4,10 @@
 `applied_scale`, which nerfstudio applies after the reconstruction, are inverted: a COLMAP model and the
 transforms.json exported from it give the same cameras.
 
-Source: nerfstudio documentation, "Data conventions".
+Cameras of trainers are read, too: `cameras.json` of 3D Gaussian Splatting, `train_meta.json` of Dynamic 3D Gaussians.
+
+Source: nerfstudio documentation, "Data conventions"; 3D Gaussian Splatting, `camera_to_JSON`;
+Dynamic 3D Gaussians, `train.py`, `get_dataset`.
 """
 
 import math
@@ -23,8 +26,10 @@ from page4d.errors import InputError
 from page4d.formats.build import (
     FileSchema,
     ImageCamera,
+    Matrix3,
     Matrix4,
     Matrix34,
+    Row3,
     Side,
     brown_conrady,
     fisheye,
@@ -33,9 +38,11 @@ from page4d.formats.build import (
     join_images,
     orthonormalized,
     pinhole,
+    pose_matrix,
+    rotation_of,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
-from page4d.formats.files import MAX_IMAGES, check_count, error_context, validated
+from page4d.formats.files import MAX_IMAGES, check_count, error_context, unreadable, validated
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.transforms import invert_rigid, rigid
 
@@ -103,7 +110,8 @@ def read(path: Path, content: dict[str, object]) -> Calibration:
     for raw, frame, name in zip(transforms.frames, frames, names, strict=True):
         with error_context(path.name, name.view):
             intrinsics = validated(_Intrinsics, shared | raw, path.name, name.view)
-            nominal = _nominal_width(intrinsics)
+            has_pixels = (intrinsics.w, intrinsics.fl_x, intrinsics.cx) != (None, None, None)
+            nominal = None if has_pixels or intrinsics.camera_angle_x is None else _NOMINAL_WIDTH_PX
             # The height is unknown: pixels are square, whatever camera_angle_y is.
             assumed = {} if nominal is None else {"w": nominal, "h": nominal, "camera_angle_y": None}
             given = intrinsics.model_copy(update=assumed)
@@ -113,6 +121,64 @@ def read(path: Path, content: dict[str, object]) -> Calibration:
             images.append(ImageCamera(name, matrix, pose, size, lens, nominal))
     cameras = join_images(path.name, images)
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras)
+
+
+class _Gaussians(FileSchema):
+    """Matrices [instant][camera], and the pictures; the centre of the top-left pixel is at (0.5, 0.5)."""
+
+    w: Side
+    h: Side
+    k: list[list[Matrix3]]
+    w2c: list[list[Matrix4]]
+    fn: list[list[str]]
+
+
+def read_gaussians(path: Path, content: dict[str, Any]) -> Calibration:
+    """Read `train_meta.json` of Dynamic 3D Gaussians: a camera per instant and view, named by its picture.
+
+    Raises:
+        InputError: if a camera is invalid, or the lists have other lengths.
+    """
+    given = validated(_Gaussians, content, path.name)
+    lenses, poses = ([torch.tensor(matrix, dtype=torch.float64) for row in rows for matrix in row] for rows in
+                     (given.k, given.w2c))  # fmt: skip
+    names = group_images([name for row in given.fn for name in row])
+    check_count(path, len(names), "images", MAX_IMAGES)
+    if not len(names) == len(lenses) == len(poses):
+        raise unreadable(path, f"fn, k and w2c have {len(names)}, {len(lenses)} and {len(poses)} entries")
+    size = (given.h, given.w)
+    images = [ImageCamera(name, lens, pose, size) for name, lens, pose in zip(names, lenses, poses, strict=True)]
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(path.name, images))
+
+
+class _TrainerCamera(FileSchema):
+    """Camera to world, OpenCV axes; the principal point is the centre of the image."""
+
+    img_name: str
+    width: Side
+    height: Side
+    position: Row3
+    rotation: Matrix3
+    fx: float
+    fy: float
+
+
+def read_trainer(path: Path, content: list[Any]) -> Calibration:
+    """Read `cameras.json` of 3D Gaussian Splatting: a list of images.
+
+    Raises:
+        InputError: if a camera is invalid.
+    """
+    check_count(path, len(content), "images", MAX_IMAGES)
+    given = [validated(_TrainerCamera, raw, path.name, f"number {index + 1}") for index, raw in enumerate(content)]
+    names = group_images([camera.img_name for camera in given])
+    check_count(path, len({name.view for name in names}))
+    images = []
+    for camera, name in zip(given, names, strict=True):
+        lens = pinhole(camera.fx, camera.fy, camera.width / 2, camera.height / 2)
+        pose = invert_rigid(pose_matrix(rotation_of(camera.rotation), camera.position))
+        images.append(ImageCamera(name, lens, pose, (camera.height, camera.width)))
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=join_images(path.name, images))
 
 
 def frame_camera(
@@ -144,12 +210,6 @@ def _world_to_camera(frame: _Frame, undo: Float[Tensor, "4 4"], applied_scale: f
         rigid(given[:3, :3], given[:3, 3] / applied_scale) * torch.tensor(OPENGL_AXES, dtype=given.dtype)
     )
     return invert_rigid(undo @ opencv)
-
-
-def _nominal_width(given: _Intrinsics) -> int | None:
-    """Return the width to assume for intrinsics that state a field of view alone; None for others."""
-    is_field = given.camera_angle_x is not None and (given.w, given.fl_x, given.cx) == (None, None, None)
-    return _NOMINAL_WIDTH_PX if is_field else None
 
 
 def _intrinsic_matrix(given: _Intrinsics) -> Float[Tensor, "3 3"]:

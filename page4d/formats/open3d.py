@@ -9,7 +9,9 @@ and time are in `run.json`. The properties of velocities it writes in an order o
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -20,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.errors import InputError
-from page4d.formats.ply import VELOCITY, PointCloud, encode_header, read_ply_header, velocity_columns, write_ply
+from page4d.formats.ply import COLUMNS, PointCloud, colored_points, encode_ply, read_ply_header
 from page4d.installation import open3d_or_none, quiet, require_open3d
 from page4d.io.atomic import WrittenFile, atomic_path, describe_file, has_room_for, output_error, write_bytes_atomic
 from page4d.io.json_records import format_json
@@ -70,12 +72,10 @@ def open3d_cloud(cloud: PointCloud) -> Any:
     converted.point.colors = tensor(cloud.rgb)
     if cloud.normals is not None:
         converted.point.normals = tensor(cloud.normals)
-    converted.point.confidence = tensor(cloud.confidence[:, None])
-    converted.point.view = tensor(cloud.view[:, None])
-    converted.point.dynamic = tensor(cloud.dynamic[:, None])
-    if (values := velocity_columns(cloud)) is not None:
-        for (name, _), column in zip(VELOCITY, values.T, strict=True):
-            converted.point[name] = tensor(np.ascontiguousarray(column[:, None]))
+    columns = cloud.columns
+    for name in ("confidence", "view", "dynamic", *COLUMNS["velocity"], *COLUMNS["velocity_sigma"]):
+        if name in columns:
+            converted.point[name] = tensor(np.ascontiguousarray(columns[name][:, None]))
     return converted
 
 
@@ -181,8 +181,6 @@ def _in_order(vertices: NDArray[np.float32], rgb: NDArray[np.uint8], triangles: 
 _HEADER_BYTES = 1024
 """More than the header of a PLY file."""
 
-_COLORS = ("red", "green", "blue")
-_MESH_VERTEX = np.dtype([*((axis, "<f8") for axis in "xyz"), *((name, "u1") for name in _COLORS)])
 _MESH_FACE = np.dtype([("count", "u1"), ("vertices", "<u4", 3)])
 
 
@@ -202,23 +200,19 @@ def write_cloud(
     Raises:
         OutputError: if the file cannot be written.
     """
-    open3d = open3d_or_none()
-    if open3d is None or cloud.num_points == 0 or needs_comments:
-        return write_ply(path, cloud, comments)
+    encoded = partial(encode_ply, cloud.columns, comments)
+    if cloud.num_points == 0 or needs_comments:
+        return write_bytes_atomic(path, encoded())
+
+    def write(open3d: ModuleType, part: Path) -> None:
+        open3d.t.io.write_point_cloud(str(part), open3d_cloud(cloud))
 
     def is_complete(part: Path) -> bool:
         header = read_ply_header(part)
         layouts = [(sorted(one.properties), one.num_points) for one in (header, cloud)]
         return layouts[0] == layouts[1] and part.stat().st_size == header.num_bytes + cloud.num_bytes
 
-    written = _write_verified(
-        open3d,
-        path,
-        cloud.num_bytes + _HEADER_BYTES,
-        lambda part: open3d.t.io.write_point_cloud(str(part), open3d_cloud(cloud)),
-        is_complete,
-    )
-    return written or write_ply(path, cloud, comments)
+    return _write_verified(path, cloud.num_bytes + _HEADER_BYTES, write, is_complete, encoded)
 
 
 def write_trajectory(
@@ -232,12 +226,9 @@ def write_trajectory(
     Raises:
         OutputError: if the file cannot be written.
     """
-    open3d = open3d_or_none()
     data = encode_trajectory(world_to_camera.numpy(), intrinsics.numpy(), image_size)
-    if open3d is None:
-        return write_bytes_atomic(path, data)
 
-    def write(part: Path) -> None:
+    def write(open3d: ModuleType, part: Path) -> None:
         part.write_bytes(data)
         trajectory = open3d.io.read_pinhole_camera_trajectory(str(part))
         open3d.io.write_pinhole_camera_trajectory(str(part), trajectory)
@@ -247,7 +238,7 @@ def write_trajectory(
         return text.count(b'"PinholeCameraParameters"') == len(world_to_camera) and text.endswith(b"\n}")
 
     # Open3D indents by tabs.
-    return _write_verified(open3d, path, 2 * len(data), write, is_complete) or write_bytes_atomic(path, data)
+    return _write_verified(path, 2 * len(data), write, is_complete, lambda: data)
 
 
 def write_mesh(path: Path, mesh: Mesh, comments: Sequence[str] = ()) -> WrittenFile:
@@ -256,32 +247,26 @@ def write_mesh(path: Path, mesh: Mesh, comments: Sequence[str] = ()) -> WrittenF
     Raises:
         OutputError: if the file cannot be written.
     """
-    open3d = open3d_or_none()
     data = encode_mesh(mesh, comments)
-    if open3d is None or len(mesh.vertices) == 0 or comments:
+    if len(mesh.vertices) == 0 or comments:
         return write_bytes_atomic(path, data)
     content = len(data) - data.index(b"end_header\n")
-    written = _write_verified(
-        open3d,
+    return _write_verified(
         path,
         len(data) + _HEADER_BYTES,
-        lambda part: open3d.t.io.write_triangle_mesh(str(part), open3d_mesh(mesh)),
+        lambda open3d, part: open3d.t.io.write_triangle_mesh(str(part), open3d_mesh(mesh)),
         lambda part: part.read_bytes()[-content:] == data[-content:],
+        lambda: data,
     )
-    return written or write_bytes_atomic(path, data)
 
 
 def encode_mesh(mesh: Mesh, comments: Sequence[str] = ()) -> bytes:
     """Return a PLY file with the same vertices and faces as Open3D's: binary, little endian."""
-    properties = (*((axis, "double") for axis in "xyz"), *((name, "uchar") for name in _COLORS))
     triangles = (f"element face {len(mesh.triangles)}", "property list uchar uint vertex_indices")
-    header = encode_header(len(mesh.vertices), properties, comments, triangles)
-    vertices = np.empty(len(mesh.vertices), dtype=_MESH_VERTEX)
-    for axis, (position, color) in enumerate(zip("xyz", _COLORS, strict=True)):
-        vertices[position], vertices[color] = mesh.vertices[:, axis], mesh.rgb[:, axis]
+    vertices = encode_ply(colored_points(mesh.vertices.astype(np.float64), mesh.rgb), comments, triangles)
     faces = np.empty(len(mesh.triangles), dtype=_MESH_FACE)
     faces["count"], faces["vertices"] = 3, mesh.triangles
-    return header + vertices.tobytes() + faces.tobytes()
+    return vertices + faces.tobytes()
 
 
 def encode_trajectory(
@@ -317,23 +302,25 @@ def _check(complete: bool) -> None:
 
 
 def _write_verified(
-    open3d: ModuleType,
     path: Path,
     num_bytes: int,
-    write: Callable[[Path], Any],
+    write: Callable[[ModuleType, Path], Any],
     is_complete: Callable[[Path], bool],
-) -> WrittenFile | None:
-    """Let Open3D write a file of about `num_bytes`; return None if there is no room for it or it is incomplete."""
+    encoded: Callable[[], bytes],
+) -> WrittenFile:
+    """Let Open3D write a file of about `num_bytes`, or write what is `encoded` if it cannot, or there is no room."""
+    open3d = open3d_or_none()
+    if open3d is None:
+        return write_bytes_atomic(path, encoded())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # On a full disk Open3D would print a line for every value.
-        if not has_room_for(path, num_bytes):
-            return None
-        with quiet(open3d), atomic_path(path) as part:
-            write(part)
-            _check(part.is_file() and is_complete(part))
-        return describe_file(path)
-    except InputError:
-        return None
+        if has_room_for(path, num_bytes):
+            with suppress(InputError), quiet(open3d):
+                with atomic_path(path) as part:
+                    write(open3d, part)
+                    _check(part.is_file() and is_complete(part))
+                return describe_file(path)
     except OSError as error:
         raise output_error(error, path) from error
+    return write_bytes_atomic(path, encoded())

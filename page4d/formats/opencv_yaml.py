@@ -21,7 +21,7 @@ from page4d.formats.build import (
     brown_conrady,
     is_rotation,
     make_camera,
-    parse_number,
+    number_of,
     pose_matrix,
     rotation_of,
     whole_size,
@@ -298,16 +298,3 @@ def numbers_of(value: object, key: str, rows: int, columns: int) -> Tensor:
     if matrix.shape != (rows, columns):
         raise InputError(f"{key} has shape {tuple(matrix.shape)}, expected {(rows, columns)}", CORRECTION_HINT)
     return matrix
-
-
-def number_of(value: object, key: str) -> float:
-    """Return a number of a file, which YAML holds as text; `key` names it in the error."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        value = str(value)  # JSON
-    if not isinstance(value, str):
-        raise InputError(f"{key} contains a value that is not a number", CORRECTION_HINT)
-    # OpenCV writes .Nan, .Inf and -.Inf, as YAML does.
-    number = parse_number(value.replace(".Nan", "nan").replace(".Inf", "inf"))
-    if number is None:
-        raise InputError(f"{key} contains '{value[:20]}', which is not a number", CORRECTION_HINT)
-    return number

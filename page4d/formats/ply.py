@@ -7,8 +7,8 @@ of velocities.
 Source: `fetchPly` and `storePly` of 3D Gaussian Splatting, which 4DGaussians and 4D Gaussian splatting (Fudan) share.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +16,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.errors import InputError, ShapeError
-from page4d.io.atomic import WrittenFile, write_bytes_atomic
-
-PROPERTIES = (
-    *((axis, "float") for axis in "xyz"),
-    *((name, "uchar") for name in ("red", "green", "blue")),
-    *(("confidence", "float"), ("view", "uchar"), ("dynamic", "uchar")),
-)
-"""Vertex properties in the order of the file: 21 bytes per point."""
-
-NORMALS = (("nx", "float"), ("ny", "float"), ("nz", "float"))
-"""Optional vertex properties, after the position."""
-
-VELOCITY = (("vx", "float"), ("vy", "float"), ("vz", "float"), ("vsigma", "float"))
-"""Optional last vertex properties: velocity in units of the scene per second, and its standard deviation."""
 
 _COLORS = ("red", "green", "blue")
-_SCALARS = ("confidence", "view", "dynamic", "velocity_sigma")
+COLUMNS = {
+    "xyz": ("x", "y", "z"),
+    "normals": ("nx", "ny", "nz"),
+    "rgb": _COLORS,
+    "confidence": ("confidence",),
+    "view": ("view",),
+    "dynamic": ("dynamic",),
+    "velocity": ("vx", "vy", "vz"),
+    "velocity_sigma": ("vsigma",),
+}
+"""Vertex properties of the arrays of a cloud, in the order of the file: 21 bytes per point without optional ones."""
+
+_BYTES = ("rgb", "view", "dynamic")
+_VELOCITY = {"velocity", "velocity_sigma"}
+_OPTIONAL = {"normals", *_VELOCITY}
+
+_KINDS = {"f4": "float", "f8": "double", "u1": "uchar"}
+"""Types of PLY by those of NumPy, of arrays that are written."""
 
 _NUMPY_TYPES = {
     name: kind
@@ -64,14 +67,11 @@ class PointCloud:
     velocity_sigma: NDArray[np.float32] | None = None
 
     def __post_init__(self) -> None:
-        number = len(self.xyz)
-        bytes_only = ("rgb", "view", "dynamic")
         for name, value in self._fields().items():
-            shape, kind = (number,) if name in _SCALARS else (number, 3), "u1" if name in bytes_only else "f4"
-            if value.shape != shape or value.dtype != np.dtype(kind):
-                raise ShapeError(
-                    f"point cloud: {name} is {value.dtype} {value.shape}", f"give {np.dtype(kind)} {shape}"
-                )
+            sides, kind = COLUMNS[name], np.dtype("u1" if name in _BYTES else "f4")
+            shape = (len(self.xyz),) if len(sides) == 1 else (len(self.xyz), len(sides))
+            if value.shape != shape or value.dtype != kind:
+                raise ShapeError(f"point cloud: {name} is {value.dtype} {value.shape}", f"give {kind} {shape}")
         if (self.velocity is None) != (self.velocity_sigma is None):
             raise ShapeError("point cloud: velocity without velocity_sigma, or the reverse", "give both")
 
@@ -81,11 +81,18 @@ class PointCloud:
         return len(self.xyz)
 
     @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Values [N] of the vertex properties, in the order of the file."""
+        return {
+            name: values
+            for field, array in self._fields().items()
+            for name, values in zip(COLUMNS[field], np.atleast_2d(array.T), strict=True)
+        }
+
+    @property
     def properties(self) -> tuple[tuple[str, str], ...]:
         """Vertex properties of the file as (name, type)."""
-        normals = () if self.normals is None else NORMALS
-        velocity = () if self.velocity is None else VELOCITY
-        return (*PROPERTIES[:3], *normals, *PROPERTIES[3:], *velocity)
+        return _properties(self.columns)
 
     @property
     def num_bytes(self) -> int:
@@ -98,82 +105,60 @@ class PointCloud:
         return PointCloud(**{name: value.take(chosen, axis=0) for name, value in self._fields().items()})
 
     def _fields(self) -> dict[str, NDArray[Any]]:
-        values = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return {name: value for name, value in values if value is not None}
+        """Return the arrays that are not None, in the order of their properties in the file."""
+        return {name: array for name in COLUMNS if (array := getattr(self, name)) is not None}
 
 
 def join_clouds(clouds: Sequence[PointCloud]) -> PointCloud:
     """Concatenate clouds of one world; if some have velocities, those of the others are unknown (0)."""
-    if any(cloud.velocity is not None for cloud in clouds):
-        clouds = [cloud if cloud.velocity is not None else _without_known_velocity(cloud) for cloud in clouds]
     parts = [cloud._fields() for cloud in clouds]
+    if any("velocity" in part for part in parts):
+        for part in parts:
+            if "velocity" not in part:
+                part.update(velocity=np.zeros_like(part["xyz"]), velocity_sigma=np.zeros_like(part["confidence"]))
     return PointCloud(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})
-
-
-def _without_known_velocity(cloud: PointCloud) -> PointCloud:
-    return replace(cloud, velocity=np.zeros_like(cloud.xyz), velocity_sigma=np.zeros_like(cloud.confidence))
-
-
-def encode_vertices(cloud: PointCloud) -> bytes:
-    """Return the vertices of the file, without a header."""
-    vertices = np.empty(cloud.num_points, dtype=_layout(cloud.properties))
-    vectors: list[tuple[NDArray[Any], Sequence[str]]] = [(cloud.xyz, "xyz"), (cloud.rgb, _COLORS)]
-    if cloud.normals is not None:
-        vectors.append((cloud.normals, [name for name, _ in NORMALS]))
-    if (velocity := velocity_columns(cloud)) is not None:
-        vectors.append((velocity, [name for name, _ in VELOCITY]))
-    for values, names in vectors:
-        for axis, name in enumerate(names):
-            vertices[name] = values[:, axis]
-    for name in ("confidence", "view", "dynamic"):
-        vertices[name] = getattr(cloud, name)
-    return vertices.tobytes()
-
-
-def velocity_columns(cloud: PointCloud) -> NDArray[np.float32] | None:
-    """Return the values [N, 4] of the properties `VELOCITY`; None without velocities."""
-    if cloud.velocity is None or cloud.velocity_sigma is None:
-        return None
-    return np.concatenate([cloud.velocity, cloud.velocity_sigma[:, None]], axis=1)
 
 
 def _layout(properties: Sequence[tuple[str, str]]) -> np.dtype[np.void]:
     return np.dtype([(name, _NUMPY_TYPES[kind]) for name, kind in properties])
 
 
-def encode_ply(cloud: PointCloud, comments: Sequence[str] = ()) -> bytes:
-    """Return the whole file: binary, little endian, the same bytes on every machine."""
-    return encode_header(cloud.num_points, cloud.properties, comments) + encode_vertices(cloud)
+def _properties(columns: Mapping[str, NDArray[Any]]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, _KINDS[values.dtype.str[1:]]) for name, values in columns.items())
 
 
-def encode_header(
-    number: int, properties: Iterable[tuple[str, str]], comments: Sequence[str] = (), others: Sequence[str] = ()
+def encode_ply(
+    columns: Mapping[str, NDArray[Any]], comments: Sequence[str] = (), others: Sequence[str] = ()
 ) -> bytes:
-    """Return the header of vertices, whose properties are (name, type), and of `others`, the elements after them."""
+    """Return a file of vertices: binary, little endian, the same bytes on every machine.
+
+    `columns` are the properties [N], float32, float64 or uint8, by their names; `others` are lines of the header on
+    the elements after the vertices.
+    """
+    properties = _properties(columns)
+    vertices = np.empty(len(next(iter(columns.values()))), dtype=_layout(properties))
+    for name, values in columns.items():
+        vertices[name] = values
     header = [
         "ply",
         "format binary_little_endian 1.0",
         *(f"comment {' '.join(comment.encode('ascii', 'replace').decode().split())}" for comment in comments),
-        f"element vertex {number}",
+        f"element vertex {len(vertices)}",
         *(f"property {kind} {name}" for name, kind in properties),
         *others,
         "end_header\n",
     ]
-    return "\n".join(header).encode("ascii")
+    return "\n".join(header).encode("ascii") + vertices.tobytes()
+
+
+def colored_points(xyz: NDArray[Any], rgb: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:
+    """Return the columns of points [N, 3] with colours [N, 3]."""
+    return dict(zip((*"xyz", *_COLORS), (*xyz.T, *rgb.T), strict=True))
 
 
 def offset_text(offset: Sequence[float]) -> str:
     """Return an offset of coordinates for a comment or a message."""
     return " ".join(f"{value:.15g}" for value in offset)
-
-
-def write_ply(path: Path, cloud: PointCloud, comments: Sequence[str] = ()) -> WrittenFile:
-    """Write a cloud atomically.
-
-    Raises:
-        OutputError: if the file cannot be written.
-    """
-    return write_bytes_atomic(path, encode_ply(cloud, comments))
 
 
 @dataclass(frozen=True)
@@ -229,7 +214,8 @@ def read_ply(path: Path) -> PointCloud:
     """
     header = read_ply_header(path)
     known = dict(header.properties)
-    missing = [name for name, _ in PROPERTIES if name not in known]
+    present = {field for field, names in COLUMNS.items() if known.keys() >= {*names}}
+    missing = COLUMNS.keys() - present - _OPTIONAL
     unknown = [kind for kind in known.values() if kind not in _NUMPY_TYPES]
     if missing or unknown or len(known) != len(header.properties):
         raise _foreign(path, f"its properties are {' '.join(name for name, _ in header.properties) or 'none'}")
@@ -241,21 +227,12 @@ def read_ply(path: Path) -> PointCloud:
         )
     vertices = np.fromfile(path, dtype=layout, count=header.num_points, offset=header.num_bytes)
 
-    def vectors(names: Sequence[str], kind: type[np.generic]) -> NDArray[Any]:
-        return np.stack([vertices[name] for name in names], axis=1).astype(kind, copy=False)
-
-    has_normals = all(name in known for name, _ in NORMALS)
-    has_velocity = all(name in known for name, _ in VELOCITY)
-    return PointCloud(
-        xyz=vectors("xyz", np.float32),
-        rgb=vectors(_COLORS, np.uint8),
-        confidence=vertices["confidence"].astype(np.float32),
-        view=vertices["view"].astype(np.uint8),
-        dynamic=vertices["dynamic"].astype(np.uint8),
-        normals=vectors([name for name, _ in NORMALS], np.float32) if has_normals else None,
-        velocity=vectors(["vx", "vy", "vz"], np.float32) if has_velocity else None,
-        velocity_sigma=vertices["vsigma"].astype(np.float32) if has_velocity else None,
-    )
+    arrays: dict[str, NDArray[Any]] = {}
+    for field in present if present >= _VELOCITY else present - _VELOCITY:
+        values = np.stack([vertices[name] for name in COLUMNS[field]], axis=-1)
+        values = values if len(COLUMNS[field]) > 1 else values[:, 0]
+        arrays[field] = values.astype(np.uint8 if field in _BYTES else np.float32, copy=False)
+    return PointCloud(**arrays)
 
 
 def _foreign(path: Path, reason: str) -> InputError:
@@ -266,22 +243,7 @@ def encode_trainer_ply(xyz: NDArray[Any], rgb: NDArray[np.uint8], time: NDArray[
     """Return a PLY file of points [N, 3] with colours [N, 3] and, optionally, times [N].
 
     The normals, which readers demand and do not use, are 0. A point takes 27 bytes, or 31 with a time.
-
-    Raises:
-        ShapeError: if the arrays are not of one length, or the colours are not bytes.
     """
-    count = len(xyz)
-    if xyz.shape != (count, 3) or rgb.shape != (count, 3) or rgb.dtype != np.uint8:
-        raise ShapeError(f"points {xyz.shape} with colours {rgb.dtype} {rgb.shape}", f"give uint8 ({count}, 3)")
-    columns = {name: ("float", xyz[:, axis]) for axis, name in enumerate("xyz")}
-    columns |= {name: ("float", np.zeros(count)) for name in ("nx", "ny", "nz")}
-    columns |= {name: ("uchar", rgb[:, axis]) for axis, name in enumerate(("red", "green", "blue"))}
-    if time is not None:
-        if time.shape != (count,):
-            raise ShapeError(f"{count} points with times {time.shape}", f"give ({count},)")
-        columns["time"] = ("float", time)
-    properties = [(name, kind) for name, (kind, _) in columns.items()]
-    vertices = np.empty(count, dtype=_layout(properties))
-    for name, (_, values) in columns.items():
-        vertices[name] = values
-    return encode_header(count, properties) + vertices.tobytes()
+    colored, zero = colored_points(xyz.astype(np.float32), rgb), np.zeros(len(xyz), dtype=np.float32)
+    columns = {name: colored.get(name, zero) for name in (*COLUMNS["xyz"], *COLUMNS["normals"], *_COLORS)}
+    return encode_ply(columns if time is None else {**columns, "time": time.astype(np.float32)})

@@ -10,7 +10,7 @@ import torch
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, shortened
-from page4d.formats.build import brown_conrady, number_from, opencv_camera, pinhole, pose_matrix, whole_size
+from page4d.formats.build import brown_conrady, number_of, opencv_camera, pinhole, pose_matrix, whole_size
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context
 
@@ -92,4 +92,4 @@ def _child(node: ElementTree.Element, tag: str) -> ElementTree.Element:
 
 def _number(node: ElementTree.Element, key: str, default: float | None = None) -> float:
     text = node.get(key)
-    return default if text is None and default is not None else number_from(text, f"{key} of <{node.tag}>")
+    return default if text is None and default is not None else number_of(text, f"{key} of <{node.tag}>")

@@ -12,26 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, listed
-from page4d.formats.build import (
-    Coefficients,
-    Column3,
-    FileSchema,
-    Matrix3,
-    Row3,
-    WidthHeight,
-    brown_conrady,
-    fisheye,
-    flat,
-    opencv_camera,
-    pose_matrix,
-    rotation_of,
-)
 from page4d.formats.camera_model import CalibratedCamera, Calibration
-from page4d.formats.files import check_count, error_context, validated
+from page4d.formats.files import check_count
+from page4d.formats.opencv_rigs import table_camera
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import LensModel
 from page4d.geometry.rotation import rotation_vector_from_matrix
@@ -42,21 +27,6 @@ _COEFFICIENTS = 5
 """Coefficients k1 k2 p1 p2 k3 that Anipose and Caliscope read; more are written only where they are not zero."""
 
 _CAMERA_KEYS = frozenset({"matrix", "rotation", "translation"})
-
-
-class _CameraTable(FileSchema):
-    """One camera: intrinsics and coefficients of OpenCV, world to camera as a Rodrigues vector or a matrix.
-
-    Caliscope numbers its cameras, and `rotation_count` quarter turns apply to its display alone.
-    """
-
-    name: str | None = None
-    size: WidthHeight
-    matrix: Matrix3
-    distortions: Coefficients = Field(default=[])
-    rotation: Row3 | Matrix3 | Column3 = Field(default=[])
-    translation: Row3 | Column3 = Field(default=[])
-    fisheye: bool = False
 
 
 def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
@@ -85,6 +55,9 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
         raise InputError(
             f"cannot read calibration '{path.name}': no camera has all of {listed(sorted(needed))}", hint
         )
+    cameras = []
+    for key, table in known.items():
+        cameras.append(table_camera(path, str(table.get("name", key)), {"fisheye": False, **table}, poses))
     left_out = [key for key in tables if key not in known]
     notice = f"{path.name}: {listed(left_out)} left out: not calibrated completely, or marked with 'ignore'"
     metadata = content.get("metadata")
@@ -92,18 +65,9 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
     return Calibration(
         path=path,
         scale=Scale.ARBITRARY if is_arbitrary else Scale.METRIC,
-        cameras=tuple(_camera(path, key, table, poses) for key, table in known.items()),
+        cameras=tuple(cameras),
         notices=(notice,) if left_out else (),
     )
-
-
-def _camera(path: Path, key: str, content: dict[str, object], poses: bool) -> CalibratedCamera:
-    table = validated(_CameraTable, content, path.name, key)
-    name = key if table.name is None else table.name
-    with error_context(path.name, name):
-        distortion = (fisheye if table.fisheye else brown_conrady)(flat(table.distortions))
-        pose = pose_matrix(rotation_of(table.rotation), flat(table.translation)) if poses else None
-    return opencv_camera(path, name, table.matrix, (table.size[1], table.size[0]), pose, distortion)
 
 
 def write(calibration: Calibration, path: Path) -> None:

@@ -1,4 +1,6 @@
-"""YAML and JSON of calibration tools: Kalibr, MC-Calib, stereo pairs of OpenCV, cameras one by one or in tables.
+"""Tables of matrices, as tools on OpenCV write them: Kalibr, MC-Calib, multical, stereo pairs, cameras one by one.
+
+They are documents of YAML, JSON or NPZ; readers of TOML and MAT files make such tables.
 
 Pixels have the centre of the top-left one at (0, 0), as in OpenCV. Kalibr measures in metres, CMU Panoptic Studio in
 centimetres; the other files do not state their unit.
@@ -7,7 +9,8 @@ Source: Kalibr wiki, "Yaml formats"; MC-Calib, `saveCamerasParams` and "Output e
 `camera_calibration_parsers` and `sensor_msgs/distortion_models.hpp`; JARVIS-HybridNet, `calib_params`; OpenCV,
 `stereoCalibrate`, `calibrateCamera` and samples/cpp/stereo_calib.cpp; Panoptic Studio toolbox,
 `demo_3Dkeypoints_reprojection_hd.ipynb`; `calibration_full.json` of AvatarReX; AIST++, `aist_plusplus/loader.py`;
-WILDTRACK, `calibrations/` (`intr_CVLab1.xml`, `extr_CVLab1.xml`).
+WILDTRACK, `calibrations/` (`intr_CVLab1.xml`, `extr_CVLab1.xml`); multical, `io/export_calib.py` and
+`io/import_calib.py`.
 """
 
 import re
@@ -19,10 +22,11 @@ import torch
 from torch import Tensor
 
 from page4d.conventions import PIXEL_CENTER, Scale
-from page4d.errors import InputError, listed
+from page4d.errors import InputError, listed, shortened
 from page4d.formats.build import (
     brown_conrady,
     fisheye,
+    number_of,
     opencv_camera,
     pinhole,
     pose_matrix,
@@ -31,7 +35,7 @@ from page4d.formats.build import (
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context, read_document, unreadable
-from page4d.formats.opencv_yaml import number_of, numbers_of, partner_of, undistorted
+from page4d.formats.opencv_yaml import numbers_of, partner_of, undistorted
 from page4d.formats.table import CAMERA_MATRIX
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.rotation import matrix_from_quaternion
@@ -73,11 +77,7 @@ def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
                 pose = invert_rigid(numbers_of(table["T_imu_cam"], "T_imu_cam", 4, 4))
             elif cameras and poses:
                 raise InputError("T_cn_cnm1 is missing", "calibrate the cameras together, or pass ⟨intrinsics⟩")
-            matrix = pinhole(*numbers_of(table.get("intrinsics"), "intrinsics", 1, 4)[0].tolist())
-            coefficients = _flat(table.get("distortion_coeffs", []), "distortion_coeffs")
-            lens = _lens(coefficients, str(table.get("distortion_model", "none")))
-            size = _size(table, "")
-        cameras.append(opencv_camera(path, key, matrix, size, pose if poses else None, lens))
+        cameras.append(table_camera(path, key, {"distortion_model": "none", **table, "w2c": pose.tolist()}, poses))
     return Calibration(path=path, scale=Scale.METRIC, cameras=tuple(cameras))
 
 
@@ -94,15 +94,41 @@ def read_mc_calib(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
         raise unreadable(path, f"its cameras form {len(groups)} groups without common poses")
     cameras = []
     for key, table in sorted(tables.items(), key=lambda item: natural_key(item[0])):
-        with error_context(path.name, key):
-            to_world = numbers_of(table.get("camera_pose_matrix"), "camera_pose_matrix", 4, 4) if poses else None
-            model = {"0": "none", "1": "fisheye"}.get(str(table.get("distortion_type")), "of another type")
-            lens = _lens(_flat(table.get("distortion_vector"), "distortion_vector"), model)
-            matrix = numbers_of(table["camera_matrix"], "camera_matrix", 3, 3)
-            size = _size(table, "img_")
-        pose = None if to_world is None else invert_rigid(to_world)
-        cameras.append(opencv_camera(path, key, matrix, size, pose, lens))
+        model = {"0": "none", "1": "fisheye"}.get(str(table.get("distortion_type")), "of another type")
+        given = {**table, "distortion_model": model, "c2w": table.get("camera_pose_matrix")}
+        cameras.append(table_camera(path, key, given, poses))
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras))
+
+
+def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
+    """Read `calibration.json`; the pose `cam2_to_cam1` maps the rig, which is then cam1, to cam2.
+
+    Cameras without a pose are left out with a notice.
+
+    Raises:
+        InputError: if a camera is invalid, none has a pose, or poses are relative to different cameras.
+    """
+    given, placed = content.get("cameras"), content.get("camera_poses", {})
+    if not isinstance(given, dict) or not isinstance(placed, dict):
+        raise unreadable(path, "its cameras or camera_poses are not an object")
+    check_count(path, len(given))
+    pose_of = {key.partition("_to_")[0] if key not in given else key: value for key, value in placed.items()}
+    masters = {key.partition("_to_")[2] for key in placed if key not in given}
+    if len(masters) > 1:
+        raise unreadable(path, f"its poses are relative to {len(masters)} cameras: {listed(sorted(masters))}")
+    known = [name for name in given if name in pose_of or not poses]
+    if not known:
+        raise InputError(f"'{path.name}' has no camera_poses", "pass it as ⟨intrinsics⟩")
+    cameras = []
+    for name in known:
+        parts = [given[name], pose_of[name]] if poses else [given[name], {}]
+        if not all(isinstance(part, dict) for part in parts):
+            raise unreadable(path, f"camera {shortened(name)} or its pose is not an object")
+        model = "fisheye" if given[name].get("model") == "fisheye" else "none"
+        cameras.append(table_camera(path, name, {**parts[0], **parts[1], "distortion_model": model}, poses))
+    left_out = [name for name in given if name not in known]
+    notices = (f"{path.name}: {listed(left_out)} left out: without a pose",) if left_out else ()
+    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), notices=notices)
 
 
 def read_single_cameras(
@@ -127,9 +153,7 @@ def read_single_cameras(
     given = [str(table.get("camera_name") or "") for _, table in files]
     own = _own_parts([_HALF.sub("", file.name) for file, _ in files])
     names = [name if name and given.count(name) == 1 else part for name, part in zip(given, own, strict=True)]
-    cameras = tuple(
-        _single_camera(file, name, table, poses) for name, (file, table) in zip(names, files, strict=True)
-    )
+    cameras = tuple(table_camera(file, name, table, poses) for name, (file, table) in zip(names, files, strict=True))
     plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not _coefficients(table)]
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=undistorted(path.name, plain))
 
@@ -182,7 +206,7 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
         names = [str(n + 1) for n in range(len(tables))] if unnamed else own
     is_studio = bool(tables) and all({"panel", "node"} <= {*table} for table in tables.values())
     cameras = tuple(
-        _single_camera(path, name, table, poses, _METRES_PER_CM if is_studio else 1.0)
+        table_camera(path, name, table, poses, _METRES_PER_CM if is_studio else 1.0)
         for name, table in zip(names, tables.values(), strict=True)
     )
     if not cameras and isinstance(content, dict) and _lens_numbers(_lowered(content)) is not None:
@@ -270,9 +294,14 @@ def _lens_numbers(table: Mapping[str, Any]) -> Any:
 _FOUR = (("fx", "fy", "cx", "cy"), ("fx", "fy", "ppx", "ppy"))
 
 
-def _single_camera(
+def table_camera(
     path: Path, name: str, content: dict[str, Any], poses: bool, metres: float = 1.0
 ) -> CalibratedCamera:
+    """Build a camera from a table with a matrix, distortion, image size, R and T; of `poses` in units of `metres`.
+
+    Raises:
+        InputError: with the file and the name of the camera.
+    """
     with error_context(path.name, name):
         table = _translated(content)
         if {"fx", "k", "p"} <= {*table}:
@@ -292,7 +321,7 @@ def _single_camera(
             hint = "pass it as ⟨intrinsics⟩, or the calibration of a rig, with poses named R and T, w2c or c2w"
             raise InputError(f"it has a lens, but no pose (R and T) among {listed(content, 8)}", hint)
         lens = _lens(_coefficients(table), _model(table))
-        size = _size(table, "image_")
+        size = _size(table)
     if pose is not None:
         pose[:3, 3] *= metres
     return opencv_camera(path, name, matrix.T if is_transposed else matrix, size, pose, lens)
@@ -347,7 +376,7 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
                 raise InputError(f"the {what}{side + 1} is missing", CORRECTION_HINT)
             lens = _lens(_flat(coefficients.get(side, []), f"D{side + 1}"), _model(_lowered(table)))
             matrix = numbers_of(matrices[side], f"M{side + 1}", 3, 3)
-            size = _size(_lowered(table), "image_")
+            size = _size(_lowered(table))
         cameras.append(opencv_camera(path, str(side + 1), matrix, size, to_camera, lens))
     notices = () if coefficients else undistorted(label, ["both cameras"])
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), unnamed=True, notices=notices)
@@ -492,9 +521,10 @@ def _lens(coefficients: Sequence[float], model: str | None) -> Distortion | None
     return brown_conrady(coefficients)
 
 
-def _size(table: Mapping[str, object], prefix: str) -> tuple[int, int] | None:
+def _size(table: Mapping[str, object]) -> tuple[int, int] | None:
     """Return (height, width), if the file states them."""
-    for names in ((f"{prefix}height", f"{prefix}width"), ("height", "width")):
+    for prefix in ("image_", "img_", ""):
+        names = (f"{prefix}height", f"{prefix}width")
         if all(name in table for name in names):
             height, width = (number_of(table[name], name) for name in names)
             break
