@@ -7,8 +7,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.choices import LensModel as LensModel
@@ -16,6 +18,8 @@ from page4d.errors import InputError
 
 _MAX_RADIUS = 1e6
 """Bound on the radius in normalized image coordinates for lens models that are monotonic up to 90 degrees."""
+
+_SMALLEST_RECIPROCAL = 1e-30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,43 +191,24 @@ def _fisheye_radius(angle: Tensor, coefficients: tuple[float, ...]) -> tuple[Ten
 def _first_turning_radius(coefficients: tuple[float, ...]) -> float:
     """Return the smallest radius at which r * (1 + k1 r^2 + ...) / (1 + k4 r^2 + ...) stops increasing."""
     k1, k2, _, _, k3, k4, k5, k6 = coefficients + (0.0,) * (8 - len(coefficients))
-    top = torch.tensor([1.0, k1, k2, k3], dtype=torch.float64)
-    bottom = torch.tensor([1.0, k4, k5, k6], dtype=torch.float64)
+    top, bottom, order = np.array([1.0, k1, k2, k3]), np.array([1.0, k4, k5, k6]), np.arange(4)
     # With u = r^2 the numerator of the derivative is top * bottom + 2 u (top' * bottom - top * bottom').
-    order = torch.arange(4, dtype=torch.float64)
-    product = _multiply(top, bottom)
-    turning = product + 2 * (_multiply(order * top, bottom) - _multiply(top, order * bottom))
+    turning = np.convolve(top, bottom) + 2 * (np.convolve(order * top, bottom) - np.convolve(top, order * bottom))
     return math.sqrt(min(_smallest_positive_root(turning), _smallest_positive_root(bottom)))
 
 
 def _first_turning_angle(coefficients: tuple[float, ...]) -> float:
     """Return the smallest ray angle at which the fisheye radius stops increasing."""
     k1, k2, k3, k4 = coefficients
-    slope = torch.tensor([1.0, 3 * k1, 5 * k2, 7 * k3, 9 * k4], dtype=torch.float64)
-    return math.sqrt(_smallest_positive_root(slope))
+    return math.sqrt(_smallest_positive_root(np.array([1.0, 3 * k1, 5 * k2, 7 * k3, 9 * k4])))
 
 
-def _multiply(first: Tensor, second: Tensor) -> Tensor:
-    """Multiply two polynomials given by ascending coefficients."""
-    result = torch.zeros(len(first) + len(second) - 1, dtype=first.dtype)
-    for power, coefficient in enumerate(first):
-        result[power : power + len(second)] += coefficient * second
-    return result
-
-
-def _smallest_positive_root(ascending: Tensor) -> float:
+def _smallest_positive_root(ascending: NDArray[np.float64]) -> float:
     """Return the smallest positive real root of a polynomial with constant term 1, or infinity.
 
-    The companion matrix is that of the reversed polynomial in 1 / u, which is monic: its largest eigenvalues are the
-    reciprocals of the smallest roots, and a tiny leading coefficient is never a divisor.
+    It is the reciprocal of the largest root of the reversed polynomial, which is monic: a tiny leading coefficient is
+    never a divisor.
     """
-    relevant = (ascending.abs() > 1e-30).nonzero().flatten()
-    degree = int(relevant[-1])
-    if degree == 0:
-        return float("inf")
-    companion = torch.zeros(degree, degree, dtype=ascending.dtype)
-    companion[0] = -ascending[1 : degree + 1]
-    companion[range(1, degree), range(degree - 1)] = 1.0
-    roots = torch.linalg.eigvals(companion)
-    real = roots.real[(roots.imag.abs() < 1e-9 * roots.real.abs()) & (roots.real > 0)]
+    roots = np.roots(ascending)
+    real = roots.real[(np.abs(roots.imag) < 1e-9 * np.abs(roots.real)) & (roots.real > _SMALLEST_RECIPROCAL)]
     return 1 / float(real.max()) if len(real) else float("inf")

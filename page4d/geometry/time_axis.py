@@ -47,13 +47,6 @@ def _map_tensors(parts: Sequence[Record], function: Callable[[list[Tensor], int]
         values = [getattr(part, field.name) for part in parts]
         if isinstance(values[0], Tensor):
             changes[field.name] = function(values, 0 if field.name == "times" else 1)
-        elif isinstance(values[0], Cameras):
-            changes[field.name] = Cameras(
-                world_to_camera=function([cameras.world_to_camera for cameras in values], 1),
-                intrinsics=function([cameras.intrinsics for cameras in values], 1),
-                image_size=values[0].image_size,
-            )
-        elif isinstance(values[0], Agreement):
-            counts = {name: [getattr(part, name) for part in values] for name in vars(values[0])}
-            changes[field.name] = Agreement(**{name: function(maps, 1) for name, maps in counts.items()})
+        elif isinstance(values[0], Cameras | Agreement):
+            changes[field.name] = _map_tensors(values, function)
     return replace(parts[0], **changes)

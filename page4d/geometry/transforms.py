@@ -96,9 +96,7 @@ class Sim3:
 
     def like(self, tensor: Tensor) -> "Sim3":
         """Convert to the dtype and device of `tensor`."""
-        return Sim3(
-            scale=self.scale.to(tensor), rotation=self.rotation.to(tensor), translation=self.translation.to(tensor)
-        )
+        return Sim3(**{name: value.to(tensor) for name, value in vars(self).items()})
 
     def __matmul__(self, other: "Sim3") -> "Sim3":
         """Compose with `other`, which is applied first."""

@@ -267,7 +267,8 @@ def _compare(
     around, has_depth = _around(*other, warped.pixels)
     tolerance = torch.full_like(own, TOLERANCE)
     if spread is not None:
-        tolerance = (tolerance + (spread[0] + _at(spread[1], warped.pixels))).clamp(max=MAX_TOLERANCE)
+        column, row = pixel_indices(warped.pixels, size)
+        tolerance = (tolerance + (spread[0] + spread[1][row, column])).clamp(max=MAX_TOLERANCE)
     beyond = warped.depth.clamp(min=_MIN_DEPTH).log() - around.log()
     confirms = (has_depth & (beyond.abs() <= tolerance)).any(dim=0)
     sees_through = ((beyond < -tolerance) | ~has_depth).all(dim=0) & has_depth.any(dim=0)
@@ -293,11 +294,6 @@ def _around(
     columns = (column + steps.repeat(3)[:, None]).clamp(0, width - 1)
     is_known = known[rows, columns]
     return torch.where(is_known, depth[rows, columns], 1.0), is_known
-
-
-def _at(values: Float[Tensor, "H W"], pixels: Float[Tensor, "N 2"]) -> Float[Tensor, " N"]:
-    column, row = pixel_indices(pixels, (values.shape[-2], values.shape[-1]))
-    return values[row, column]
 
 
 def pixel_indices(pixels: Float[Tensor, "*batch 2"], size: tuple[int, int]) -> tuple[Tensor, Tensor]:

@@ -253,15 +253,6 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse an output folder that cannot be created or written, without creating it.
-
-    Raises:
-        OutputError: naming the reason.
-    """
-    _check_place(folder, folder)
-
-
 def check_file(path: Path, *, overwrite: bool = True) -> None:
     """Refuse an output file that cannot be created or replaced, without creating it.
 
@@ -275,11 +266,18 @@ def check_file(path: Path, *, overwrite: bool = True) -> None:
             raise IsADirectoryError(errno.EISDIR, "a folder is in the way")
     except OSError as error:
         raise output_error(error, path) from error
-    _check_place(path.parent, path)
+    check_folder(path.parent, path)
 
 
-def _check_place(folder: Path, target: Path) -> None:
-    """Check that a folder exists or can be created, and that it can be written."""
+def check_folder(folder: Path, target: Path | None = None) -> None:
+    """Refuse an output folder, of the file `target` if it is given, that cannot be created or written.
+
+    Nothing is created.
+
+    Raises:
+        OutputError: naming the reason.
+    """
+    target = target or folder
     try:
         nearest = folder / _LONGEST_NAME
         while not _has_entry(nearest) and nearest != nearest.parent:
@@ -335,7 +333,8 @@ def remove_stale_parts(folder: Path, subfolders: Iterable[str] = ()) -> tuple[Pa
     root = real_path(folder)
     found = [place for pattern in subfolders if pattern for place in sorted(folder.glob(pattern)) if place.is_dir()]
     places = [place for place in found if real_path(place) == root / place.relative_to(folder)]
-    stale = [path for place in [folder, *places] for path in sorted(place.iterdir()) if _is_part(path)]
+    named = [path for place in [folder, *places] for path in sorted(place.iterdir()) if _PART.match(path.name)]
+    stale = [path for path in named if path.is_file() and not path.is_symlink()]
     delete_files(stale, folder)
     return tuple(stale)
 
@@ -350,10 +349,6 @@ def delete_files(paths: Iterable[Path], folder: Path) -> None:
     for place in sorted((folder / parent for parent in parents if parent.name), reverse=True):
         if place.is_dir() and not place.is_symlink() and not any(place.iterdir()):
             place.rmdir()
-
-
-def _is_part(path: Path) -> bool:
-    return bool(_PART.match(path.name)) and path.is_file() and not path.is_symlink()
 
 
 @contextmanager

@@ -99,7 +99,9 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
             staged.mkdir()
         yield staged
         with _errors_named(target):
-            _sync(staged)
+            for place, _, names in os.walk(staged):
+                for name in names:
+                    sync_file(Path(place, name))
             if is_occupied(target) and not replace:
                 raise UsageError(f"'{target}' is not empty any more", "use ⟨overwrite=True⟩ or another folder")
             with deferred_signals():
@@ -116,13 +118,6 @@ def _errors_named(target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise output_error(error, target) from error
-
-
-def _sync(folder: Path) -> None:
-    """Flush all files of a folder to the disk."""
-    for place, _, names in os.walk(folder):
-        for name in names:
-            sync_file(Path(place, name))
 
 
 def _move(staged: Path, target: Path) -> None:

@@ -63,8 +63,10 @@ def limit_error(error: BaseException) -> Page4DError | None:
             return CapabilityError(
                 f"too many open files: this process may open {most}", "raise the limit, for example: ulimit -n 4096"
             )
-        if is_memory_error(each) and not _is_due_to_input(error, each):
-            text = f"out of memory: {each}" if _is_failed_allocation(each) else "out of memory"
+        is_raised = isinstance(each, MemoryError)
+        # A reader that caught a MemoryError reports its file, if memory is not scarce: a size in it is too large.
+        if is_memory_error(each) and not (is_raised and isinstance(error, Page4DError)):
+            text = f"out of memory: {each}" if is_raised and number is None else "out of memory"  # FFmpeg's has one
             return MemoryBudgetError(text.rstrip(": "), "try a smaller ⟨long_side⟩, ⟨chunk⟩ or ⟨fps⟩")
         if isinstance(error, OutputError):
             continue  # its message has the reason; EAGAIN is the lock of another process
@@ -143,16 +145,3 @@ def _has_working_folder() -> bool:
 
 def _path_of(error: OSError) -> Path | None:
     return Path(error.filename) if isinstance(error.filename, str) and error.filename else None
-
-
-def _is_failed_allocation(error: BaseException) -> bool:
-    """Return whether an allocation by Python or NumPy failed; FFmpeg's MemoryError has an errno."""
-    return isinstance(error, MemoryError) and _errno(error) is None
-
-
-def _is_due_to_input(error: BaseException, cause: BaseException) -> bool:
-    """Return whether a reader caught a MemoryError and reported its file: a size in the file was too large.
-
-    Readers of videos do so with FFmpeg's MemoryError only while memory is not scarce.
-    """
-    return isinstance(error, Page4DError) and isinstance(cause, MemoryError)

@@ -26,12 +26,11 @@ def test_the_order_of_images_does_not_matter(golden: Callable, family: str, case
     torch.testing.assert_close(one.depth.flip(2), other.depth, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("centered", [False, True])
-def test_intrinsics_reproduce_the_recorded_ones(centered: bool) -> None:
+def test_intrinsics_reproduce_the_recorded_ones() -> None:
     """Recorded intrinsics have pixel centers at integers."""
     tensors = load_file(INSIDE / "geometry_ops.safetensors")
-    ours = fit_intrinsics(tensors["input/local_points"].double(), centered=centered)
-    theirs = tensors["output/intrinsics_from_rays" + ("_centered" if centered else "")].double()
+    ours = fit_intrinsics(tensors["input/local_points"].double())
+    theirs = tensors["output/intrinsics_from_rays_centered"].double()
     torch.testing.assert_close(ours, move_pixel_center(theirs, source=0.0), rtol=0, atol=1e-4)
 
 
@@ -43,7 +42,6 @@ def test_intrinsics_are_recovered_from_exact_points() -> None:
     )
     points = world_points(depth, cameras)
     torch.testing.assert_close(fit_intrinsics(points), truth, rtol=0, atol=1e-12)
-    torch.testing.assert_close(fit_intrinsics(points, centered=False), truth, rtol=0, atol=1e-10)
     points[:, :, 30:] = torch.rand(2, 28, 12, 3, dtype=torch.float64)
     weights = torch.ones(2, 28, 42, dtype=torch.float64)
     weights[:, :, 30:] = 0
@@ -56,5 +54,4 @@ def test_degenerate_points_get_the_default_focal_length(factor: float) -> None:
     points[..., 0] = factor * torch.arange(42)
     points[..., 1] = factor * torch.arange(28)[:, None]
     expected = torch.tensor([[42.0, 0, 21], [0, 42, 14], [0, 0, 1]])
-    for centered in (False, True):
-        assert torch.equal(fit_intrinsics(points, centered=centered), expected)
+    assert torch.equal(fit_intrinsics(points), expected)
