@@ -1,12 +1,11 @@
 """The cameras of a whole capture at original pixels, from predictions, and their trajectories as files."""
 
-from collections.abc import Iterable
 from decimal import Decimal
 
 import torch
 
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER
-from page4d.errors import OutputError, Page4DError, ShapeError
+from page4d.errors import OutputError, Page4DError
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.open3d import encode_intrinsics, write_trajectory
 from page4d.geometry.camera import move_pixel_center
@@ -17,35 +16,24 @@ from page4d.output.layout import OutputLayout
 from page4d.records import Predictions
 
 
-def capture_cameras(parts: Iterable[Predictions]) -> CaptureCameras:
-    """Collect the cameras of consecutive stretches of one capture, carried back to the original images.
+def capture_cameras(predictions: Predictions) -> CaptureCameras:
+    """Take the cameras of instants of a capture, carried back to the original images.
 
     Raises:
         OutputError: if a camera is not finite.
     """
-    times, poses, intrinsics = [], [], []
-    last = None
-    for part in parts:
-        check_finite(part)
-        last = part
-        times.append(part.times.detach().cpu().double())
-        poses.append(part.cameras.world_to_camera[0].detach().cpu().double())
-        at_network = part.cameras.intrinsics[0].detach().cpu().double()
-        views = [
-            transform.intrinsics_to_original(at_network[:, view])
-            for view, transform in enumerate(part.pixel_transforms)
-        ]
-        intrinsics.append(torch.stack(views, dim=1))
-    if last is None:
-        raise ShapeError("no predictions to take cameras from", "give at least one instant")
+    check_finite(predictions)
+    transforms = predictions.pixel_transforms
+    at_network = predictions.cameras.intrinsics[0].detach().cpu().double()
+    views = [transform.intrinsics_to_original(at_network[:, view]) for view, transform in enumerate(transforms)]
     return CaptureCameras(
-        times=torch.cat(times),
-        view_names=last.view_names,
-        image_sizes=tuple(transform.original_size for transform in last.pixel_transforms),
-        world_to_camera=torch.cat(poses),
-        intrinsics=torch.cat(intrinsics),
-        scale=last.scale,
-        map_sizes=tuple(transform.map_size for transform in last.pixel_transforms),
+        times=predictions.times.detach().cpu().double(),
+        view_names=predictions.view_names,
+        image_sizes=tuple(transform.original_size for transform in transforms),
+        world_to_camera=predictions.cameras.world_to_camera[0].detach().cpu().double(),
+        intrinsics=torch.stack(views, dim=1),
+        scale=predictions.scale,
+        map_sizes=tuple(transform.map_size for transform in transforms),
     )
 
 

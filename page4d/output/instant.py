@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from page4d.conventions import METRIC_DEPTH_SCALE
-from page4d.errors import ShapeError, UsageError, unknown_name
 from page4d.formats.cameras_json import CaptureCameras, write_cameras_json
 from page4d.formats.maps import (
     crop_to_content,
@@ -58,13 +57,6 @@ class InstantOptions:
     world_offset: tuple[float, float, float] | None = None
     writers: tuple[str, ...] = field(default_factory=instant_writers)
 
-    def __post_init__(self) -> None:
-        unknown = [name for name in self.writers if name not in INSTANT_WRITERS]
-        if unknown:
-            raise unknown_name("writer", unknown[0], INSTANT_WRITERS)
-        if not 0 < self.depth_scale < float("inf"):
-            raise UsageError(f"depth_scale is {self.depth_scale}", "give a positive number")
-
 
 @dataclass(frozen=True)
 class InstantFiles:
@@ -96,11 +88,7 @@ def write_instant(layout: OutputLayout, index: int, instant: Predictions, option
 
     Raises:
         OutputError: if a file cannot be written; the others are complete.
-        ShapeError: if there is not exactly one instant.
     """
-    if instant.depth.shape[:2] != (1, 1):
-        raise ShapeError(f"an instant of {tuple(instant.depth.shape[:2])} times", "give one with at_times")
-    _check_views(layout, instant)
     writers = [INSTANT_WRITERS[name] for name in options.writers]
     with ThreadPoolExecutor(len(INSTANT_WRITERS), "write") as threads:
         writing = [threads.submit(write, layout, index, instant, options) for write in writers]
@@ -118,9 +106,7 @@ def write_static(layout: OutputLayout, background: Predictions, options: Instant
 
     Raises:
         OutputError: if a file cannot be written.
-        ShapeError: if the background has several instants, or other views than the folder.
     """
-    _check_views(layout, background)
     cloud = static_cloud(background, options.points, options.seed)
     kind = "what does not move, at all instants"
     files = [_write_cloud(layout.static_points, cloud, layout, background, options, kind)]
@@ -137,11 +123,6 @@ def write_capture_cameras(layout: OutputLayout, cameras: CaptureCameras) -> list
         OutputError: if a file cannot be written.
     """
     return [file for write in CAPTURE_WRITERS.values() for file in write(layout, cameras)]
-
-
-def _check_views(layout: OutputLayout, instant: Predictions) -> None:
-    if instant.view_names != layout.view_names:
-        raise ShapeError(f"views {instant.view_names} in a folder for {layout.view_names}", "give the same views")
 
 
 def _write_depth(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
@@ -185,14 +166,12 @@ def _write_motion(layout: OutputLayout, index: int, instant: Predictions, option
     for view, name in enumerate(instant.view_names):
         velocity = crop_to_content(instant.velocity[0, 0, view].cpu().movedim(-1, 0), instant.pixel_transforms[view])
         sigma = _content(instant, instant.velocity_sigma, view)
-        levels = quantize_velocity(velocity.movedim(0, -1), sigma, options.motion_step)
-        written += InstantFiles(
-            (
-                write_png(layout.motion(index, name), levels.velocity),
-                write_png(layout.motion_sigma(index, name), levels.sigma),
-            ),
-            clipped_velocities=levels.num_clipped,
+        levels, sigma_levels, clipped = quantize_velocity(velocity.movedim(0, -1), sigma, options.motion_step)
+        files = (
+            write_png(layout.motion(index, name), levels),
+            write_png(layout.motion_sigma(index, name), sigma_levels),
         )
+        written += InstantFiles(files, clipped_velocities=clipped)
     return written
 
 

@@ -29,7 +29,7 @@ from page4d.geometry.transforms import invert_rigid, move_origin, transform_poin
 from page4d.installation import require_extra
 from page4d.output.layout import OUTPUT_FILES, OutputLayout
 from page4d.output.pictures import OutputDataset, Pictures, PictureSize, open_pictures, picture_size
-from page4d.output.record import RunRecord, ViewRecord, read_run
+from page4d.output.record import RunRecord, read_run
 from page4d.scene.images import resize
 
 
@@ -70,35 +70,6 @@ def choose_times(output: "Output", times: Sequence[int] | None) -> tuple[int, ..
     return tuple(instant_index(output, index) for index in chosen)
 
 
-def stack_maps(output: "Output", views: Sequence[str] | None, times: Sequence[int] | None) -> dict[str, NDArray[Any]]:
-    """Stack maps and cameras of T instants and V views; see `Output.arrays`."""
-    names, instants = choose_views(output, views), choose_times(output, times)
-    height, width = _common_size(output, names)
-    shape = (len(instants), len(names), height, width)
-    depth, confidence = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    dynamic = np.empty(shape, np.bool_) if output.has_motion else None
-    motion = (np.empty((*shape, 3), np.float32), np.empty(shape, np.float32)) if output.has_velocity else None
-    for place in np.ndindex(shape[:2]):
-        frame = (instants[place[0]], names[place[1]])
-        depth[place], confidence[place] = output.depth(*frame), output.confidence(*frame)
-        if dynamic is not None:
-            dynamic[place] = output.dynamic(*frame)
-        if motion is not None:
-            motion[0][place], motion[1][place] = output.velocity(*frame)
-    indices = [output.view_names.index(name) for name in names]
-    intrinsics = torch.stack([output.intrinsics_at_maps(name) for name in names], dim=1)[list(instants)]
-    return {
-        "depth": depth,
-        "conf": confidence,
-        **({} if dynamic is None else {"dynamic": dynamic}),
-        **({} if motion is None else {"velocity": motion[0], "velocity_sigma": motion[1]}),
-        "intrinsics": intrinsics.numpy(),
-        "world_to_camera": output.cameras.world_to_camera[list(instants)][:, indices].numpy(),
-        "times": np.array(output.run.times)[list(instants)],
-        "views": np.array(names),
-    }
-
-
 def _common_size(output: "Output", names: Sequence[str]) -> tuple[int, int]:
     sizes = {name: output.map_size(name) for name in names}
     size = sizes[names[0]]
@@ -110,39 +81,6 @@ def _common_size(output: "Output", names: Sequence[str]) -> tuple[int, int]:
             f"give views of one size, such as views=[{', '.join(repr(n) for n in names if sizes[n] == size)}]",
         )
     return size
-
-
-def as_xarray(output: "Output", views: Sequence[str] | None, times: Sequence[int] | None) -> Any:
-    """Return maps and cameras as `xarray.Dataset`; see `Output.to_xarray`."""
-    require_extra("xarray", "to_xarray")
-    arrays = stack_maps(output, views, times)
-    maps = ("time", "view", "y", "x")
-    unit = output.run.unit
-    variables: dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, str]]] = {
-        "depth": (maps, arrays["depth"], {"units": unit, "long_name": "z-depth, 0 where there is none"}),
-        "confidence": (maps, arrays["conf"], {"units": "1", "long_name": "0 to 1, higher is better"}),
-        "intrinsics": (("time", "view", "pixel_row", "pixel_column"), arrays["intrinsics"], {"units": "px"}),
-        "world_to_camera": (("time", "view", "row", "column"), arrays["world_to_camera"], {"units": unit}),
-    }
-    if "dynamic" in arrays:
-        variables["dynamic"] = (maps, arrays["dynamic"], {"long_name": "True where something moves"})
-    if "velocity" in arrays:
-        speed = {"units": f"{unit} s-1"}
-        name, spread = "velocity in the world, 0 where unknown", "standard deviation, 0 where the velocity is unknown"
-        variables["velocity"] = ((*maps, "axis"), arrays["velocity"], {**speed, "long_name": name})
-        variables["velocity_sigma"] = (maps, arrays["velocity_sigma"], {**speed, "long_name": spread})
-    height, width = arrays["depth"].shape[2:]
-    coordinates = {
-        "time": ("time", arrays["times"], {"units": "s", "long_name": output.run.conventions["time"]}),
-        "view": ("view", arrays["views"]),
-        "y": ("y", np.arange(height) + PIXEL_CENTER, {"units": "px"}),
-        "x": ("x", np.arange(width) + PIXEL_CENTER, {"units": "px"}),
-    }
-    if "velocity" in arrays:
-        coordinates["axis"] = ("axis", np.array(list("xyz")))
-    conventions = {f"convention_{name}": text for name, text in output.run.conventions.items()}
-    attributes = {"unit": unit, **conventions, "page4d": page4d.__version__}
-    return import_module("xarray").Dataset(variables, coordinates, attributes)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -279,7 +217,8 @@ class Output:
 
     def map_size(self, view: str) -> tuple[int, int]:
         """Return the (height, width) of a view's maps."""
-        width, height = self._view(view).map_size
+        self.layout.file_name(view)  # refuses an unknown one
+        width, height = self.run.views[self.view_names.index(view)].map_size
         return height, width
 
     def world_points(self, time_index: int, view: str) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
@@ -351,7 +290,31 @@ class Output:
         Raises:
             UsageError: if the maps of the views differ in size.
         """
-        return stack_maps(self, views, times)
+        names, instants = choose_views(self, views), choose_times(self, times)
+        height, width = _common_size(self, names)
+        shape = (len(instants), len(names), height, width)
+        depth, confidence = np.empty(shape, np.float32), np.empty(shape, np.float32)
+        dynamic = np.empty(shape, np.bool_) if self.has_motion else None
+        motion = (np.empty((*shape, 3), np.float32), np.empty(shape, np.float32)) if self.has_velocity else None
+        for place in np.ndindex(shape[:2]):
+            frame = (instants[place[0]], names[place[1]])
+            depth[place], confidence[place] = self.depth(*frame), self.confidence(*frame)
+            if dynamic is not None:
+                dynamic[place] = self.dynamic(*frame)
+            if motion is not None:
+                motion[0][place], motion[1][place] = self.velocity(*frame)
+        indices = [self.view_names.index(name) for name in names]
+        intrinsics = torch.stack([self.intrinsics_at_maps(name) for name in names], dim=1)[list(instants)]
+        return {
+            "depth": depth,
+            "conf": confidence,
+            **({} if dynamic is None else {"dynamic": dynamic}),
+            **({} if motion is None else {"velocity": motion[0], "velocity_sigma": motion[1]}),
+            "intrinsics": intrinsics.numpy(),
+            "world_to_camera": self.cameras.world_to_camera[list(instants)][:, indices].numpy(),
+            "times": np.array(self.run.times)[list(instants)],
+            "views": np.array(names),
+        }
 
     def to_xarray(self, views: Sequence[str] | None = None, times: Sequence[int] | None = None) -> Any:
         """Read maps and cameras of some instants and views as `xarray.Dataset` with the dimensions time, view, y, x.
@@ -364,7 +327,38 @@ class Output:
             UsageError: if the maps of the views differ in size.
             CapabilityError: if xarray is not installed.
         """
-        return as_xarray(self, views, times)
+        require_extra("xarray", "to_xarray")
+        arrays = self.arrays(views, times)
+        maps = ("time", "view", "y", "x")
+        unit = self.run.unit
+        variables: dict[str, tuple[tuple[str, ...], NDArray[Any], dict[str, str]]] = {
+            "depth": (maps, arrays["depth"], {"units": unit, "long_name": "z-depth, 0 where there is none"}),
+            "confidence": (maps, arrays["conf"], {"units": "1", "long_name": "0 to 1, higher is better"}),
+            "intrinsics": (("time", "view", "pixel_row", "pixel_column"), arrays["intrinsics"], {"units": "px"}),
+            "world_to_camera": (("time", "view", "row", "column"), arrays["world_to_camera"], {"units": unit}),
+        }
+        if "dynamic" in arrays:
+            variables["dynamic"] = (maps, arrays["dynamic"], {"long_name": "True where something moves"})
+        if "velocity" in arrays:
+            speed = {"units": f"{unit} s-1"}
+            name, spread = (
+                "velocity in the world, 0 where unknown",
+                "standard deviation, 0 where the velocity is unknown",
+            )
+            variables["velocity"] = ((*maps, "axis"), arrays["velocity"], {**speed, "long_name": name})
+            variables["velocity_sigma"] = (maps, arrays["velocity_sigma"], {**speed, "long_name": spread})
+        height, width = arrays["depth"].shape[2:]
+        coordinates = {
+            "time": ("time", arrays["times"], {"units": "s", "long_name": self.run.conventions["time"]}),
+            "view": ("view", arrays["views"]),
+            "y": ("y", np.arange(height) + PIXEL_CENTER, {"units": "px"}),
+            "x": ("x", np.arange(width) + PIXEL_CENTER, {"units": "px"}),
+        }
+        if "velocity" in arrays:
+            coordinates["axis"] = ("axis", np.array(list("xyz")))
+        conventions = {f"convention_{name}": text for name, text in self.run.conventions.items()}
+        attributes = {"unit": unit, **conventions, "page4d": page4d.__version__}
+        return import_module("xarray").Dataset(variables, coordinates, attributes)
 
     def dataset(
         self,
@@ -390,10 +384,6 @@ class Output:
     @cached_property
     def _opened(self) -> dict[Path, Pictures]:
         return {}
-
-    def _view(self, view: str) -> ViewRecord:
-        self.layout.file_name(view)
-        return self.run.views[self.view_names.index(view)]
 
 
 def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) -> Output:

@@ -26,7 +26,7 @@ from page4d.output.rig_record import CalibrationCheckRecord, Count, Name, Regist
 from page4d.scene.content import Fault as ContentFault
 from page4d.scene.content import content_texts
 from page4d.scene.identity import identify
-from page4d.scene.records import Clock, Seconds, View, ViewCamera
+from page4d.scene.records import Clock, Seconds, View
 
 Coordinate = Annotated[float, Field(ge=-1e12, le=1e12)]
 
@@ -511,7 +511,9 @@ def view_record(
 
     `transform` places it on the network's canvas, `maps` at the pixels of the maps if these differ.
     """
-    window = transform.window
+    window, camera, undistorted = transform.window, view.camera, None
+    if camera is not None and camera.distortion is not None:
+        undistorted = DistortionRecord(**vars(camera.distortion), intrinsics=camera.intrinsics.tolist())
     return ViewRecord(
         name=view.name,
         safe_name=layout.file_name(view.name),
@@ -526,7 +528,7 @@ def view_record(
             window=None if window is None else (window.left, window.top, window.width, window.height),
         ),
         clock=view.clock,
-        undistorted=_distortion_record(view.camera),
+        undistorted=undistorted,
         source=source,
         content_share=1.0 if view.content is None else view.content.share,
     )
@@ -547,12 +549,6 @@ def source_record(view: View) -> SourceRecord | None:
         frames=list(view.indices),
         seconds=view.source.frame_times[list(view.indices)].tolist(),
     )
-
-
-def _distortion_record(camera: ViewCamera | None) -> DistortionRecord | None:
-    if camera is None or camera.distortion is None:
-        return None
-    return DistortionRecord(**vars(camera.distortion), intrinsics=camera.intrinsics.tolist())
 
 
 def write_run(layout: OutputLayout, run: RunRecord) -> WrittenFile:

@@ -402,7 +402,7 @@ class Run:
         tensors = {**self.motion.chunk_tensors(), **({} if facts.memory is None else {_MEMORY: facts.memory})}
         states = [self.states.write_tensors(chunk_name(name, index), one) for name, one in tensors.items()]
         records = FileRecord.of_all([*written.files, *states], self.layout.folder)
-        cameras = capture_cameras([predictions])
+        cameras = capture_cameras(predictions)
         finished = FinishedChunk(
             record=record.model_copy(update={"seconds": round(time.perf_counter() - facts.begin, 3)}),
             first=first,

@@ -167,7 +167,7 @@ def export(
     written = InstantFiles()
     for index in range(capture.num_times):
         written += write_instant(layout, index, capture.at_times(index, index + 1), settings)
-    files = write_capture_cameras(layout, capture_cameras([capture]))
+    files = write_capture_cameras(layout, capture_cameras(capture))
     run = RunRecord(
         status=status,
         settings={},

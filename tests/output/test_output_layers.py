@@ -200,9 +200,7 @@ def test_a_missing_layer_is_an_error(tmp_path: Path) -> None:
             read()
 
 
-def test_a_background_of_other_views_or_several_instants_is_refused(tmp_path: Path) -> None:
+def test_a_background_of_several_instants_is_refused(tmp_path: Path) -> None:
     capture = made_capture(2, 112)
-    with pytest.raises(ShapeError, match="views"):
-        write_static(OutputLayout(tmp_path, ("a",)), capture.at_times(0, 1), OPTIONS)
     with pytest.raises(ShapeError, match="instants"):
         write_static(OutputLayout(tmp_path, capture.view_names), capture, OPTIONS)

@@ -9,7 +9,6 @@ import torch
 from PIL import Image
 
 from page4d.conventions import Scale
-from page4d.errors import ShapeError
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import crop_to_content, to_bytes, to_numpy
 from page4d.formats.ply import PointCloud
@@ -148,8 +147,6 @@ def test_frames_with_missing_maps_are_drawn() -> None:
     assert share(contact_sheet([[flat]], Scale.ARBITRARY, UNTRAINED_NOTICE * 2)[:10], BANNER) > 0.3
     assert depth_range([unknown]) == (0.0, 1.0)
     assert depth_range([flat]) == pytest.approx((1.8, 2.2))
-    with pytest.raises(ShapeError, match="0 instants"):
-        contact_sheet([], Scale.METRIC)
 
 
 @pytest.mark.parametrize(("views", "area"), [(4, 220 * 165), (16, 220 * 165), (64, 110 * 82), (100, 110 * 82)])
@@ -198,14 +195,14 @@ def test_points_are_projected_orthographically() -> None:
 def test_both_views_have_the_same_scale_bar(capture: Predictions) -> None:
     cloud = merged_cloud(capture.at_times(0, 1))
     long = replace(cloud, xyz=cloud.xyz * np.array([1, 1, 9], dtype=np.float32))
-    picture = cloud_views(long, capture_cameras([capture]), 0, UP)
+    picture = cloud_views(long, capture_cameras(capture), 0, UP)
     left, right = (picture[-60:-24, x : x + 260] for x in (24, 24 + 760 + 16))
     assert share(left, INK) > 0.02
     assert np.array_equal(left == INK, right == INK)
 
 
 def test_both_views_show_cloud_and_cameras(capture: Predictions) -> None:
-    cameras = capture_cameras([capture])
+    cameras = capture_cameras(capture)
     cloud = merged_cloud(capture.at_times(0, 1))
     picture = cloud_views(cloud, cameras, 0, UP)
     width = picture.shape[1] // 2
@@ -216,8 +213,6 @@ def test_both_views_show_cloud_and_cameras(capture: Predictions) -> None:
         assert share(half, (38, 110, 190)) > 0.0002
     assert cloud_views(cloud, cameras, 0, UP, UNTRAINED_NOTICE).shape[0] > picture.shape[0]
     assert np.array_equal(picture, cloud_views(cloud, cameras, 0, UP))
-    with pytest.raises(ShapeError, match="no instant 7"):
-        cloud_views(cloud, cameras, 7, UP)
 
 
 def odd_rig(rotations: torch.Tensor) -> CaptureCameras:
@@ -254,7 +249,7 @@ def test_odd_rigs_and_empty_clouds_are_drawn(case: str) -> None:
 
 
 def test_a_large_cloud_is_thinned_before_drawing(monkeypatch: pytest.MonkeyPatch, capture: Predictions) -> None:
-    cloud, cameras = merged_cloud(capture.at_times(0, 1)), capture_cameras([capture])
+    cloud, cameras = merged_cloud(capture.at_times(0, 1)), capture_cameras(capture)
     whole = cloud_views(cloud, cameras, 0, UP)
     monkeypatch.setattr(cloud_view, "_MAX_POINTS", 500)
     assert share(cloud_views(cloud, cameras, 0, UP), BACKGROUND) > share(whole, BACKGROUND) + 0.02

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from page4d.conventions import Scale
-from page4d.errors import InputError, ShapeError, UsageError
+from page4d.errors import InputError, UsageError
 from page4d.exporters.export import export as export_run
 from page4d.formats.maps import crop_to_content
 from page4d.formats.ply import read_ply_header
@@ -17,7 +17,7 @@ from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
 from page4d.options import PointOptions
 from page4d.output.cameras import capture_cameras
-from page4d.output.instant import InstantOptions, write_capture_cameras, write_instant
+from page4d.output.instant import write_capture_cameras
 from page4d.output.layout import OutputLayout
 from page4d.output.points import cloud_comments
 from page4d.output.reader import Output, open_output
@@ -176,19 +176,6 @@ def test_depths_from_1_cm_to_1_km_survive_within_half_a_step(
     assert step <= 0.002 * np.median(true)
 
 
-def test_inconsistent_instants_and_options_are_refused(tmp_path: Path, capture: Predictions) -> None:
-    layout = OutputLayout(tmp_path, NAMES)
-    with pytest.raises(ShapeError, match="an instant of"):
-        write_instant(layout, 0, capture, InstantOptions(depth_scale=1.0))
-    other = OutputLayout(tmp_path, ("a", "b", "c", "d"))
-    with pytest.raises(ShapeError, match="in a folder for"):
-        write_instant(other, 0, capture.at_times(0, 1), InstantOptions(depth_scale=1.0))
-    with pytest.raises(UsageError, match="no writer is called 'glb'"):
-        InstantOptions(depth_scale=1.0, writers=("glb",))
-    with pytest.raises(UsageError, match="depth_scale is 0"):
-        InstantOptions(depth_scale=0.0)
-
-
 def test_unknown_views_and_instants_are_refused(output: Output) -> None:
     with pytest.raises(UsageError, match="no view is called 'cam9'"):
         output.depth(0, "cam9")
@@ -220,7 +207,7 @@ def test_folders_without_a_complete_run_are_refused(tmp_path: Path, capture: Pre
 def test_camera_files_of_another_run_are_refused(tmp_path: Path, capture: Predictions) -> None:
     export(tmp_path, capture)
     layout = OutputLayout(tmp_path, NAMES)
-    write_capture_cameras(layout, capture_cameras([capture.at_times(0, 1)]))
+    write_capture_cameras(layout, capture_cameras(capture.at_times(0, 1)))
     with pytest.raises(InputError, match="different runs"):
         open_output(tmp_path)
     layout.cameras.unlink()

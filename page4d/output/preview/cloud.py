@@ -7,6 +7,8 @@ import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
 
 import av
 import cv2
@@ -16,7 +18,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from page4d.conventions import Scale
-from page4d.errors import ShapeError
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import to_numpy
 from page4d.formats.ply import PointCloud
@@ -128,26 +129,32 @@ def splat(
     column, row, depth, color = column[order], row[order], projected[order, 2], rgb[order]
     # Points are sorted from far to near: of several in one pixel the last assignment, the nearest, remains.
     front = np.full((height, width), -1, dtype=np.int64)
-    for x, y in _square(radius_px):
+    side = range(-radius_px, radius_px + 1)
+    for y, x in product(side, side):
         inside = np.flatnonzero((column + x >= 0) & (column + x < width) & (row + y >= 0) & (row + y < height))
         layer = np.full((height, width), -1, dtype=np.int64)
         layer[row[inside] + y, column[inside] + x] = inside
         np.maximum(front, layer, out=front)
+    picture = _painted(front, color, depth, min(camera.size) / camera.pixels_per_unit)
+    return _in_bytes(cv2.resize(picture, camera.size, interpolation=cv2.INTER_AREA))
+
+
+def _painted(
+    front: NDArray[np.integer], rgb: NDArray[np.uint8], depth: NDArray[np.floating], extent: float
+) -> NDArray[np.float32]:
+    """Return the picture [H, W, 3] of the points in `front` [H, W], -1 where there is none, with `shade_edges`."""
     hit = front >= 0
-    picture = np.empty((height, width, 3), dtype=np.float32)
-    picture[:] = BACKGROUND
-    picture[hit] = color[front[hit]]
-    nearest = np.full((height, width), np.inf)
+    picture = np.full((*front.shape, 3), BACKGROUND, dtype=np.float32)
+    picture[hit] = rgb[front[hit]]
+    nearest = np.full(front.shape, np.inf)
     nearest[hit] = depth[front[hit]]
-    picture *= shade_edges(nearest, min(camera.size) / camera.pixels_per_unit)[..., None]
-    small = cv2.resize(picture, camera.size, interpolation=cv2.INTER_AREA)
-    rounded: NDArray[np.uint8] = np.rint(small.clip(0, 255)).astype(np.uint8)
+    picture *= shade_edges(nearest, extent)[..., None]
+    return picture
+
+
+def _in_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
+    rounded: NDArray[np.uint8] = np.rint(picture.clip(0, 255)).astype(np.uint8)
     return rounded
-
-
-def _square(radius: int) -> list[tuple[int, int]]:
-    side = range(-radius, radius + 1)
-    return [(x, y) for y in side for x in side]
 
 
 def shade_edges(nearest: NDArray[np.float64], extent: float) -> NDArray[np.float32]:
@@ -174,14 +181,6 @@ _MAX_POINTS = 600_000
 _FRUSTUM_SIZE = 0.075
 
 
-@dataclass(frozen=True)
-class _Frustum:
-    """Wireframe of a camera: its centre and the four corners of its image plane, [5, 3]."""
-
-    name: str
-    corners: NDArray[np.float64]
-
-
 def cloud_views(
     cloud: PointCloud, cameras: CaptureCameras, time_index: int, up: NDArray[np.float64], notice: str = ""
 ) -> NDArray[np.uint8]:
@@ -189,19 +188,14 @@ def cloud_views(
 
     Both views have the same scale and are orthographic, so the scale bars hold at every depth. The unit vector `up`
     [3] is upwards in both. Returns the picture [H, W, 3] in RGB.
-
-    Raises:
-        ShapeError: if there is no such instant.
     """
-    if not 0 <= time_index < len(cameras.times):
-        raise ShapeError(f"no instant {time_index}", f"the cameras have {len(cameras.times)}")
     world_to_camera = to_numpy(cameras.world_to_camera[time_index])
     if cloud.num_points > _MAX_POINTS:
         cloud = cloud[random_subset(cloud.num_points, _MAX_POINTS, 0)]
     main = bulk(cloud.xyz)
     extent = float(np.linalg.norm(np.ptp(np.concatenate([main, centers_of(world_to_camera)]), axis=0))) or 1.0
     frusta = _frusta(cameras, time_index, _FRUSTUM_SIZE * extent)
-    shown = np.concatenate([main, *(frustum.corners for frustum in frusta)])
+    shown = np.concatenate([main, *frusta.values()])
     first, time = fitted_text(drawable(cameras.view_names[0]), 17, 300), float(cameras.times[time_index])
     titles = (f"from behind and above {first}", f"from the side of {first}")
     picture, pen = blank(3 * _MARGIN + 2 * _PANEL[0], _HEADING + _PANEL[1] + _MARGIN)
@@ -236,9 +230,9 @@ def _view_axes(
     return from_above(ahead, 30), from_above(across, 12)
 
 
-def _frusta(cameras: CaptureCameras, time_index: int, depth: float) -> list[_Frustum]:
-    """Return the viewing frustum of every camera, cut off at about `depth`."""
-    frusta = []
+def _frusta(cameras: CaptureCameras, time_index: int, depth: float) -> dict[str, NDArray[np.float64]]:
+    """Return the frustum of every view: the camera centre and the corners of the image at about `depth`, [5, 3]."""
+    frusta = {}
     for view, name in enumerate(cameras.view_names):
         height, width = cameras.image_sizes[view]
         inverse = np.linalg.inv(to_numpy(cameras.intrinsics[time_index, view]))
@@ -247,15 +241,17 @@ def _frusta(cameras: CaptureCameras, time_index: int, depth: float) -> list[_Fru
         rays = rays * (depth / max(float(np.abs(rays).max()), 1e-9))
         pose = to_numpy(cameras.world_to_camera[time_index, view])
         in_camera = np.concatenate([np.zeros((1, 3)), rays])
-        frusta.append(_Frustum(name, (in_camera - pose[:3, 3]) @ pose[:3, :3]))
+        frusta[name] = (in_camera - pose[:3, 3]) @ pose[:3, :3]
     return frusta
 
 
-def _panel(cloud: PointCloud, frusta: list[_Frustum], camera: Orthographic, scale: Scale) -> Image.Image:
+def _panel(
+    cloud: PointCloud, frusta: dict[str, NDArray[np.float64]], camera: Orthographic, scale: Scale
+) -> Image.Image:
     enlarged = enlarged_splat(camera, cloud.xyz, cloud.rgb, radius_px=1 if cloud.num_points > 60_000 else 2)
     pen = ImageDraw.Draw(enlarged)
-    for index, frustum in enumerate(frusta):
-        _draw_frustum(pen, camera.to_canvas(frustum.corners)[:, :2] * SUPERSAMPLING, index)
+    for index, corners in enumerate(frusta.values()):
+        _draw_frustum(pen, camera.to_canvas(corners)[:, :2] * SUPERSAMPLING, index)
     panel = enlarged.resize(_PANEL, Image.Resampling.BOX)
     _draw_names(ImageDraw.Draw(panel), frusta, camera)
     draw_scale_bar(panel, camera.pixels_per_unit, scale)
@@ -271,13 +267,13 @@ def _draw_frustum(pen: ImageDraw.ImageDraw, corners: NDArray[np.float64], index:
     pen.line((base[0], base[1]), fill=view_color(index), width=4 * SUPERSAMPLING)
 
 
-def _draw_names(pen: ImageDraw.ImageDraw, frusta: list[_Frustum], camera: Orthographic) -> None:
+def _draw_names(pen: ImageDraw.ImageDraw, frusta: dict[str, NDArray[np.float64]], camera: Orthographic) -> None:
     """Write each view's name below its camera, further down where it would overlap another name."""
     taken: list[tuple[float, float, float, float]] = []
-    for index, frustum in enumerate(frusta):
-        name = fitted_text(drawable(frustum.name), 14, 160)
+    for index, (view, frustum) in enumerate(frusta.items()):
+        name = fitted_text(drawable(view), 14, 160)
         width, height = text_size(name, 14)
-        corners = camera.to_canvas(frustum.corners)
+        corners = camera.to_canvas(frustum)
         x = float(np.clip(corners[:, 0].mean() - width / 2, 4, _PANEL[0] - width - 4))
         y = float(np.clip(corners[:, 1].max() + 4, 4, _PANEL[1] - height - 8))
         while any(
@@ -430,13 +426,5 @@ def draw(viewpoint: Viewpoint, cloud: PointCloud) -> NDArray[np.uint8]:
     # Points are sorted from far to near: of several in one pixel the last assignment, the nearest, remains.
     front = np.full(height * width, -1, dtype=np.int32)
     front[pixels.ravel()] = np.repeat(points, _POINT_PX**2)
-    hit = front >= 0
-    picture = np.empty((height * width, 3), dtype=np.float32)
-    picture[:] = BACKGROUND
-    picture[hit] = cloud.rgb[front[hit]]
-    nearest = np.full(height * width, np.inf)
-    nearest[hit] = projected[front[hit], 2]
-    shading = shade_edges(nearest.reshape(height, width), viewpoint.distance / viewpoint.focal * height)
-    shaded = picture.reshape(height, width, 3) * shading[..., None]
-    rounded: NDArray[np.uint8] = np.rint(shaded.clip(0, 255)).astype(np.uint8)
-    return rounded
+    extent = viewpoint.distance / viewpoint.focal * height
+    return _in_bytes(_painted(front.reshape(height, width), cloud.rgb, projected[:, 2], extent))

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from page4d.conventions import Scale
-from page4d.errors import ShapeError
 from page4d.output.reader import Output
 from page4d.plotting.canvas import (
     BACKGROUND,
@@ -106,12 +105,7 @@ def contact_sheet(instants: Sequence[Sequence[FrameMaps]], scale: Scale, notice:
     All share one depth range.
 
     Returns the picture [H, W, 3] in RGB.
-
-    Raises:
-        ShapeError: without views, or for no instant or more than four.
     """
-    if not 1 <= len(instants) <= MAX_INSTANTS or not all(instants):
-        raise ShapeError(f"a contact sheet of {len(instants)} instants", f"pass 1 to {MAX_INSTANTS}, with views")
     all_frames = [frame for frames in instants for frame in frames]
     lowest, highest = depth_range(all_frames)
     fastest = highest_speed(all_frames)
