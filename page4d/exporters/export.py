@@ -155,7 +155,8 @@ def plan_exports(
     pictures = _pictures(output, settings, chosen)
     jobs = [plan_job(output, format, settings, pictures) for format in chosen]
     for job in jobs:
-        job.format.check(job)
+        if hasattr(job.format.code, "check"):
+            job.format.code.check(job)
     return list(zip(jobs, targets, strict=True))
 
 
@@ -230,33 +231,25 @@ def run_export(
         InputError: if a frame or a file of the run cannot be read.
         OutputError: if a file cannot be written.
     """
-    steps = _Steps(progress, job.num_steps)
-    job = replace(job, advance=steps.advance)
+    # A step per picture, and per instant.
+    done, total = 0, job.num_times * (1 if job.pictures is None else 1 + len(job.views))
+
+    def advance() -> None:
+        """Report one more step; writers may take fewer or more than are planned."""
+        nonlocal done
+        done += 1
+        if progress is not None and done <= total:
+            progress(done, total)
+
+    job = replace(job, advance=advance)
     with staged_folder(folder, replace=overwrite) as staged:
-        written = job.format.write(job, staged)
+        written = job.format.code.write(job, staged)
         files = [path for path in staged.rglob("*") if path.is_file()]
         record = export_record(job, written, len(files), sum(path.stat().st_size for path in files))
         write_json(staged / RECORD_NAME, record.model_dump(mode="json"))
-    steps.finish()
-    return Exported(folder=folder, record=record, next_step=in_options(job.format.next_step(job, folder)))
-
-
-class _Steps:
-    """Counts the steps of an export; writers may take fewer than are planned."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self._progress, self._total, self._done = progress, total, 0
-
-    def advance(self) -> None:
-        """Report one more step."""
-        if self._progress is not None and self._done < self._total:
-            self._done += 1
-            self._progress(self._done, self._total)
-
-    def finish(self) -> None:
-        """Report all steps, unless this was done."""
-        if self._progress is not None and self._done < self._total:
-            self._progress(self._total, self._total)
+    if progress is not None and done < total:
+        progress(total, total)
+    return Exported(folder=folder, record=record, next_step=in_options(job.format.code.next_step(job, folder)))
 
 
 def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: int) -> ExportRecord:

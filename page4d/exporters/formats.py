@@ -5,14 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum, auto
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from page4d.choices import ImageFormat, Pinhole
 from page4d.errors import InputError, UsageError, counted, did_you_mean, listed, shortened
 
 if TYPE_CHECKING:
-    from page4d.exporters.job import ExportJob, Written
+    from page4d.exporters.job import ExportJob
 
 
 class PictureUse(StrEnum):
@@ -92,12 +91,12 @@ class Format:
     used_by: str
     module: str
     layout: "Layout | Callable[[ExportJob], Layout]"
-    point_bytes: int
     pictures: PictureUse = PictureUse.NEEDED
     extra: str = ""
     image_format: ImageFormat = ImageFormat.PNG
     pinhole: Pinhole = Pinhole.KEEP
     image_size: tuple[int, int] | None = None
+    point_bytes: int = 0
     max_points: int = 0
     budget: BudgetScope = BudgetScope.CAPTURE
     up: str = ""
@@ -107,39 +106,30 @@ class Format:
     min_views: int = 1
     max_views: int | None = None
     same_size: bool = False
-    cuts_outliers: bool = False
+    cuts_outliers: bool = True
     nearest: float = 0.0
     needs_velocity: bool = False
     animated_points: int = 0
     options: frozenset[str] = frozenset()
 
     @property
-    def write(self) -> "Callable[[ExportJob, Path], Written]":
-        """The writer of the format."""
-        write: Callable[[ExportJob, Path], Written] = import_module(self.module).write
-        return write
+    def code(self) -> Any:
+        """The module of the format."""
+        return import_module(self.module)
 
-    def check(self, job: "ExportJob") -> None:
-        """Refuse, before anything is written, what only the writer of the format can find; not all have a check."""
-        check: Callable[[ExportJob], None] | None = getattr(import_module(self.module), "check", None)
-        if check is not None:
-            check(job)
-
-    def require_views(self, number: int, least: int) -> None:
-        """Refuse fewer views than readers need.
+    def check_number(self, noun: str, number: int, least: int, most: int | None, hints: tuple[str, str]) -> None:
+        """Refuse fewer views or instants than readers need, or more than they take, with a hint for each.
 
         Raises:
             InputError: naming both numbers.
         """
         if number < least:
-            found = f"{self.name} needs at least {counted(least, 'view')}; this export has {number}"
-            raise InputError(found, "export more views, or use another format")
+            raise InputError(f"{self.name} needs at least {counted(least, noun)}; this export has {number}", hints[0])
+        if most is not None and number > most:
+            raise InputError(f"{self.name} takes at most {counted(most, noun)}; this export has {number}", hints[1])
 
-    @property
-    def next_step(self) -> "Callable[[ExportJob, Path], str]":
-        """Return what to do with the result, as one or several lines."""
-        next_step: Callable[[ExportJob, Path], str] = import_module(self.module).next_step
-        return next_step
+
+VIEW_HINTS = ("export more views, or use another format", "choose some with ⟨views⟩")
 
 
 def _colmap(job: "ExportJob") -> Layout:
@@ -184,7 +174,6 @@ _FORMATS = (
         pictures=PictureUse.OPTIONAL,
         point_bytes=90,
         max_points=200_000,
-        cuts_outliers=True,
         options=_PICTURE_OPTIONS | {"per_instant", "text", "images"},
     ),
     Format(
@@ -195,7 +184,6 @@ _FORMATS = (
         layout=_nerfstudio,
         point_bytes=15,
         max_points=200_000,
-        cuts_outliers=True,
         up="z",
         options=_PICTURE_OPTIONS | {"per_instant", "hold_out"},
     ),
@@ -209,7 +197,6 @@ _FORMATS = (
         pinhole=Pinhole.COMMON,
         point_bytes=70,
         max_points=40_000,
-        cuts_outliers=True,
         static_rig=True,
         min_views=2,  # of a single view the reader derives a scene of extent 0
         min_instants=2,
@@ -225,7 +212,6 @@ _FORMATS = (
         image_size=(1014, 1352),
         point_bytes=27,
         max_points=40_000,
-        cuts_outliers=True,
         static_rig=True,
         min_views=3,  # one is for testing, and of a single other view the reader derives extent 0
         min_instants=2,
@@ -240,7 +226,6 @@ _FORMATS = (
         layout=Layout(files=3, points=Points.MODEL, frame_bytes=600),
         point_bytes=31,
         max_points=300_000,
-        cuts_outliers=True,
         min_instants=2,
         options=_PICTURE_OPTIONS | {"hold_out"},
     ),
@@ -254,7 +239,6 @@ _FORMATS = (
         point_bytes=43,
         max_points=4_000,
         budget=BudgetScope.INSTANT,
-        cuts_outliers=True,
         static_rig=True,
         min_views=2,  # the trainer draws two at a time
         min_instants=2,
@@ -270,7 +254,6 @@ _FORMATS = (
         point_bytes=56,
         max_points=100_000,
         budget=BudgetScope.INSTANT,
-        cuts_outliers=True,
         min_instants=2,
         max_views=50,
         same_size=True,
@@ -288,7 +271,6 @@ _FORMATS = (
         point_bytes=27,
         max_points=100_000,
         budget=BudgetScope.INSTANT,
-        cuts_outliers=True,
         options=_PICTURE_OPTIONS,
     ),
     Format(
@@ -300,7 +282,6 @@ _FORMATS = (
         pictures=PictureUse.NONE,
         point_bytes=45,
         max_points=1_000_000,
-        cuts_outliers=True,
         min_instants=2,
         needs_velocity=True,
     ),
@@ -311,6 +292,7 @@ _FORMATS = (
         module="page4d.exporters.usd",
         layout=_usd,
         pictures=PictureUse.NONE,
+        cuts_outliers=False,
         extra="usd",
         point_bytes=30,
         budget=BudgetScope.INSTANT,
@@ -323,6 +305,7 @@ _FORMATS = (
         module="page4d.exporters.glb",
         layout=Layout(files=1, points=Points.LAYERS),
         pictures=PictureUse.NONE,
+        cuts_outliers=False,
         point_bytes=20,
         max_points=1_000_000,
         up="y",
@@ -336,6 +319,7 @@ _FORMATS = (
         module="page4d.exporters.splat",
         layout=Layout(per_instant=1, points=Points.INSTANTS, frame_bytes=0),
         pictures=PictureUse.NONE,
+        cuts_outliers=False,
         point_bytes=68,
         budget=BudgetScope.INSTANT,
         up="-y",
@@ -347,7 +331,6 @@ _FORMATS = (
         module="page4d.exporters.npz",
         layout=_npz,
         pictures=PictureUse.NONE,
-        point_bytes=0,
     ),
     Format(
         name="exr",
@@ -357,7 +340,6 @@ _FORMATS = (
         layout=Layout(per_picture=1, map_bytes=6, frame_bytes=500),
         pictures=PictureUse.NONE,
         extra="exr",
-        point_bytes=0,
     ),
     Format(
         name="chan",
@@ -366,7 +348,6 @@ _FORMATS = (
         module="page4d.exporters.chan",
         layout=Layout(per_view=1),
         pictures=PictureUse.NONE,
-        point_bytes=0,
         up="y",
     ),
 )

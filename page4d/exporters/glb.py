@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 import page4d
+from page4d.choices import PointLayer
 from page4d.errors import UsageError
 from page4d.exporters.job import ExportJob, Written, exported_unit, lost_offsets, opengl_poses, vertical_fov
 from page4d.exporters.pictures import linear_from_srgb
-from page4d.exporters.points import layer_sizes
-from page4d.formats.ply import PointCloud, read_ply_header
+from page4d.formats.ply import PointCloud
 from page4d.io.atomic import real_path
 from page4d.io.folders import new_file
 from page4d.output.layout import frame_name
@@ -56,10 +56,10 @@ def write(job: ExportJob, folder: Path) -> Written:
     with new_file(binary_path) as binary_file:
         scene = _Scene(_Binary(binary_file))
         for place in range(job.num_times):
-            cloud = job.moving_points(place) if job.has_layers else job.instant_points(place)
+            cloud = job.changing_points(place)
             scene.add_instant(job, place, cloud)
         if job.has_layers:
-            scene.add_static(job.static_points())
+            scene.add_points({"name": "static"}, job.static_points())
         scene.add_cameras(job)
         if job.num_times > 1:
             scene.animate(job)
@@ -93,18 +93,13 @@ def check(job: ExportJob) -> None:
     Raises:
         UsageError: if the file would exceed the limit of the format, 4 GiB.
     """
-    clouds, limit = job.clouds, job.max_points // job.num_times
+    clouds = job.clouds
     assert clouds is not None
     if job.has_layers:
-        static, moving = layer_sizes(job.output, job.instants)
-        of_static, of_moving = job.layer_limits
-        _check_size(job, min(static, of_static) + _within(moving, of_moving))
-        return
-    paths = [job.output.layout.points(instant) for instant in job.instants]
-    counts = [read_ply_header(path).num_points for path in paths]
-    if job.format.point_bytes * _within(counts, limit) <= _available(job):
-        return
-    _check_size(job, _within([clouds.read(place).num_points for place in range(job.num_times)], limit))
+        _check_size(job, sum(clouds.most(PointLayer.STATIC)) + sum(clouds.most(PointLayer.MOVING)))
+    elif job.format.point_bytes * sum(clouds.most()) > _available(job):
+        limit, counts = clouds.limit_of(), [clouds.read(place).num_points for place in range(job.num_times)]
+        _check_size(job, sum(min(count, limit) if limit else count for count in counts))
 
 
 def _check_size(job: ExportJob, num_points: int) -> None:
@@ -118,11 +113,6 @@ def _check_size(job: ExportJob, num_points: int) -> None:
 def _available(job: ExportJob) -> int:
     """Return the bytes that points may have."""
     return _LARGEST - _NODE_BYTES * (job.num_times + len(job.views)) - 28 * job.num_times * len(job.views)
-
-
-def _within(counts: list[int], limit: int) -> int:
-    """Return the number of points of all instants, at most a limit (0: any) of each."""
-    return sum(min(count, limit) if limit else count for count in counts)
 
 
 def _write_chunks(file: BinaryIO, document: bytes, binary: BinaryIO, size: int) -> None:
@@ -185,23 +175,14 @@ class _Scene:
 
     def add_instant(self, job: ExportJob, place: int, cloud: PointCloud) -> None:
         """Append the points of an instant; one without points is a node without mesh."""
-        name = frame_name(job.instants[place])
-        node: dict[str, Any] = {"name": name, "extras": {"seconds": float(job.seconds[place])}}
+        node = {"name": frame_name(job.instants[place]), "extras": {"seconds": float(job.seconds[place])}}
+        self.add_points(node | ({"scale": [0.0, 0.0, 0.0]} if place > 0 and cloud.num_points else {}), cloud)
+
+    def add_points(self, node: dict[str, Any], cloud: PointCloud) -> None:
+        """Append points as a node; without points it has no mesh."""
         self.nodes.append(node)
-        if cloud.num_points == 0:
+        if not cloud.num_points:
             return
-        if place > 0:
-            node["scale"] = [0.0, 0.0, 0.0]
-        self._add_mesh(node, cloud)
-
-    def add_static(self, cloud: PointCloud) -> None:
-        """Append the points that never move as a node, which is always shown."""
-        node: dict[str, Any] = {"name": "static"}
-        self.nodes.append(node)
-        if cloud.num_points:
-            self._add_mesh(node, cloud)
-
-    def _add_mesh(self, node: dict[str, Any], cloud: PointCloud) -> None:
         node["mesh"] = len(self.meshes)
         attributes = {
             "POSITION": self.binary.add(cloud.xyz, is_vertex=True, has_bounds=True),

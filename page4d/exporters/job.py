@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from page4d.choices import ImageFormat
+from page4d.choices import ImageFormat, PointLayer
 from page4d.conventions import OPENGL_AXES
 from page4d.errors import UsageError, listed
-from page4d.exporters.formats import BudgetScope, Format
-from page4d.exporters.pictures import PictureGeometry, Size, scaled
-from page4d.exporters.points import CloudReader, ModelPoints, layer_limits, layer_sizes
+from page4d.exporters.formats import Format
+from page4d.exporters.pictures import PictureGeometry, Size
+from page4d.exporters.points import CloudReader, ModelPoints
 from page4d.exporters.world import ExportWorld
 from page4d.formats.maps import encode_image
 from page4d.formats.ply import PointCloud
@@ -28,6 +28,7 @@ from page4d.formats.tracks import Tracks
 from page4d.geometry.transforms import invert_rigid, is_constant
 from page4d.io.folders import write_file
 from page4d.options import ExportSettings
+from page4d.output.layout import frame_name
 from page4d.output.pictures import Pictures
 from page4d.output.reader import Output
 
@@ -106,7 +107,6 @@ class ExportJob:
     clouds: CloudReader | None
     pictures: Pictures | None
     image_format: ImageFormat
-    max_points: int
     advance: Callable[[], None] = field(default=lambda: None)
 
     @cached_property
@@ -149,12 +149,6 @@ class ExportJob:
         """Whether no camera moves."""
         return all(self.is_static(view) for view in range(len(self.views)))
 
-    @property
-    def num_steps(self) -> int:
-        """Number of calls of `advance`, for progress."""
-        pictures = 0 if self.pictures is None else self.num_times * len(self.views)
-        return pictures + self.num_times
-
     # Pictures and maps
 
     def read_pictures(self) -> Iterator[ExportPicture]:
@@ -170,6 +164,15 @@ class ExportJob:
             for place, pixels in enumerate(self.pictures.read(record.name, self.instants)):
                 yield ExportPicture(place=place, view=view, pixels=geometry.picture(pixels, place))
                 self.advance()
+
+    def root(self, folder: Path, place: int) -> Path:
+        """Return the folder of the dataset that has an instant: with `per_instant` each has its own."""
+        return folder / frame_name(self.instants[place]) if self.settings.per_instant else folder
+
+    def frame_path(self, place: int, view: int) -> str:
+        """Return the path of a frame below a folder of its dataset, without suffix."""
+        label = self.views[view].label
+        return label if self.settings.per_instant else f"{label}/{frame_name(self.instants[place])}"
 
     def write_picture(self, path: Path, picture: ExportPicture) -> None:
         """Write a picture; `path` has no suffix yet.
@@ -209,17 +212,16 @@ class ExportJob:
         moved = self.world.vectors(mapped.reshape(-1, 3)).reshape(mapped.shape)
         return moved, self._scaled(self.geometry[view].mapped(sigma, place))
 
-    def moving(self, place: int, view: int) -> NDArray[np.bool_] | None:
-        """Return a motion mask [H, W] at the size of the exported picture; None if the run predicted no motion."""
+    def moving(self, place: int, view: int, *, at_maps: bool = False) -> NDArray[np.bool_] | None:
+        """Return a motion mask at the size [H, W] of the exported picture, or [h, w] of the run's maps.
+
+        None if the run predicted no motion.
+        """
         mask = self.output.dynamic(self.instants[place], self.views[view].name)
         if mask is None:
             return None
         geometry = self.geometry[view]
-        return np.asarray(geometry.mapped(mask.astype(np.uint8), place, geometry.size) > 0)
-
-    def map_intrinsics(self, view: int, shape: tuple[int, int]) -> NDArray[np.float64]:
-        """Return the intrinsics [T, 3, 3] of an exported map of a (height, width)."""
-        return scaled(self.intrinsics[:, view], self.geometry[view].size, shape)
+        return geometry.mapped(mask.astype(np.uint8), place, None if at_maps else geometry.size) > 0
 
     # Points
 
@@ -228,10 +230,7 @@ class ExportJob:
 
         If the budget is that of the capture, every instant gets an equal part of it, unless it has its own model.
         """
-        limit = self.max_points
-        if limit and self.format.budget is BudgetScope.CAPTURE and not self.settings.per_instant:
-            limit = max(limit // self.num_times, 1)
-        cloud = self._moved(self._clouds.sampled(place, limit))
+        cloud = self._moved(self._clouds.sampled(place))
         self.advance()
         return cloud
 
@@ -242,36 +241,38 @@ class ExportJob:
             return False
         return self.clouds.has_layers
 
-    @cached_property
-    def layer_limits(self) -> tuple[int, int]:
-        """Largest number of static points, and of moving ones of an instant, of a run with layers."""
-        static, moving = layer_sizes(self.output, self.instants)
-        if self.format.budget is not BudgetScope.CAPTURE or not 0 < self.max_points < static + sum(moving):
-            return layer_limits(static, max(moving), self.max_points)
-        of_static, of_moving = layer_limits(static, sum(moving), self.max_points)
-        return of_static, max(of_moving // self.num_times, 1)
-
     def static_points(self) -> PointCloud:
         """Return the points that never move, of a run with layers, in the exported world and within the budget."""
-        return self._moved(self._clouds.sampled_static(self.layer_limits[0]))
+        return self._moved(self._clouds.sampled(0, PointLayer.STATIC))
 
-    def moving_points(self, place: int) -> PointCloud:
-        """Return the points that move at an instant, of a run with layers, as `static_points`."""
-        cloud = self._moved(self._clouds.sampled_moving(place, self.layer_limits[1]))
+    def changing_points(self, place: int) -> PointCloud:
+        """Return the points of an instant that move, or all of a run without layers, as `static_points`."""
+        if not self.has_layers:
+            return self.instant_points(place)
+        cloud = self._moved(self._clouds.sampled(place, PointLayer.MOVING))
         self.advance()
         return cloud
 
     def model_points(self) -> ModelPoints:
         """Return the points of all instants as one model: static ones once, moving ones of every instant."""
-        points = self._clouds.model(self.max_points)
+        points = self._clouds.model()
         for _ in range(self.num_times):
             self.advance()
         return ModelPoints(cloud=self._moved(points.cloud), place=points.place)
 
+    def parts(self, folder: Path) -> Iterator[tuple[Path, range, ModelPoints]]:
+        """Yield folder, instants and points of the dataset, or with `per_instant` of that of every instant."""
+        if not self.settings.per_instant:
+            yield folder, range(self.num_times), self.model_points()
+            return
+        for place in range(self.num_times):
+            cloud = self.instant_points(place)
+            points = ModelPoints(cloud=cloud, place=np.full(cloud.num_points, place, dtype=np.int32))
+            yield self.root(folder, place), range(place, place + 1), points
+
     @property
     def _clouds(self) -> CloudReader:
-        if self.clouds is None:
-            raise UsageError(f"{self.format.name} has no points", "export another format")
+        assert self.clouds is not None, f"{self.format.name} has no points"
         return self.clouds
 
     def _moved(self, cloud: PointCloud) -> PointCloud:
@@ -329,12 +330,6 @@ def encode_picture(pixels: NDArray[np.uint8], image_format: ImageFormat) -> byte
         else [cv2.IMWRITE_PNG_COMPRESSION, _PNG_COMPRESSION, cv2.IMWRITE_PNG_STRATEGY, _PNG_STRATEGY]
     )
     return encode_image(pixels, f".{image_format}", parameters)
-
-
-def moving_map(job: ExportJob, place: int, view: int) -> NDArray[np.bool_] | None:
-    """Return a motion mask [h, w] at the resolution of the run's maps; None if the run predicted no motion."""
-    mask = job.output.dynamic(job.instants[place], job.views[view].name)
-    return None if mask is None else job.geometry[view].mapped(mask.astype(np.uint8), place) > 0
 
 
 def exported_unit(job: ExportJob) -> str:

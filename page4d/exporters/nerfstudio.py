@@ -21,16 +21,12 @@ from page4d.choices import ImageFormat, PointLayer
 from page4d.exporters.job import ExportJob, ExportPicture, Written, encode_picture, opengl_poses
 from page4d.formats.maps import DEEPEST_LEVEL, FINE_LEVELS
 from page4d.formats.nerfstudio import frame_camera
-from page4d.formats.ply import PointCloud, encode_header
+from page4d.formats.ply import PointCloud, colored_points, encode_ply
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file, write_json
-from page4d.output.layout import frame_name
 
 DEPTH_UNIT = 1e-3
 """Units of the exported world per level of a depth map: the default of `--depth-unit-scale-factor`."""
-
-_VERTEX = np.dtype([("xyz", "<f4", 3), ("rgb", "u1", 3)])
-_PROPERTIES = (*((name, "float") for name in "xyz"), *((name, "uchar") for name in ("red", "green", "blue")))
 
 
 def write(job: ExportJob, folder: Path) -> Written:
@@ -40,8 +36,10 @@ def write(job: ExportJob, folder: Path) -> Written:
         InputError: if a frame or a file of the run cannot be read.
         OutputError: if a file cannot be written.
     """
-    dataset = _Dataset(job, folder)
-    num_points = _write_instants(dataset) if job.settings.per_instant else _write_capture(dataset)
+    dataset, num_points = _Dataset(job, folder), 0
+    for part_folder, places, points in job.parts(folder):
+        _write_scene(dataset, part_folder, places, points.cloud)
+        num_points += points.cloud.num_points
     for picture in job.read_pictures():
         dataset.write_frame(picture)
     held_out = tuple(view.name for view in job.views if view.held_out)
@@ -66,9 +64,9 @@ def _remarks(dataset: "_Dataset", *, is_split: bool) -> Iterator[str]:
 
 def next_step(job: ExportJob, folder: Path) -> str:
     """Return the command that trains on the dataset and keeps its world."""
-    data = folder / frame_name(job.instants[0]) if job.settings.per_instant else folder
+    data = real_path(job.root(folder, 0))
     return (
-        f"ns-train splatfacto --data {shlex.quote(str(real_path(data)))} nerfstudio-data --center-method none "
+        f"ns-train splatfacto --data {shlex.quote(str(data))} nerfstudio-data --center-method none "
         f"--auto-scale-poses False --load-3D-points True --depth-unit-scale-factor {DEPTH_UNIT}"
     )
 
@@ -100,28 +98,19 @@ class _Dataset:
         places, views = range(job.num_times), range(len(job.views))
         return all(float(job.depth(place, view).max()) <= limit for place in places for view in views)
 
-    def path(self, kind: str, place: int, view: int, suffix: str) -> str:
-        """Return the path of a frame's file, relative to its transforms.json."""
-        label = self.job.views[view].label
-        name = label if self.job.settings.per_instant else f"{label}/{frame_name(self.job.instants[place])}"
-        return f"{kind}/{name}.{suffix}"
-
-    def root(self, place: int) -> Path:
-        """Return the folder of the transforms.json of an instant."""
-        return self.folder / frame_name(self.job.instants[place]) if self.job.settings.per_instant else self.folder
-
     def files(self, place: int, view: int) -> dict[str, str]:
         """Return the paths of a frame by their keys in transforms.json."""
+        name = self.job.frame_path(place, view)
         paths = {
-            "file_path": self.path("images", place, view, self.job.image_format),
-            "depth_file_path": self.path("depths", place, view, "png" if self.has_levels else "npy"),
+            "file_path": f"images/{name}.{self.job.image_format}",
+            "depth_file_path": f"depths/{name}.{'png' if self.has_levels else 'npy'}",
         }
-        return paths | ({"mask_path": self.path("masks", place, view, "png")} if self.has_masks else {})
+        return paths | ({"mask_path": f"masks/{name}.png"} if self.has_masks else {})
 
     def write_frame(self, picture: ExportPicture) -> None:
         """Write a picture with its depth and mask."""
         place, view = picture.place, picture.view
-        root, files = self.root(place), self.files(place, view)
+        root, files = self.job.root(self.folder, place), self.files(place, view)
         write_file(root / files["file_path"], encode_picture(picture.pixels, self.job.image_format))
         write_file(root / files["depth_file_path"], self._encoded_depth(place, view))
         moving = self.job.moving(place, view) if self.has_masks else None
@@ -138,24 +127,6 @@ class _Dataset:
         return file.getvalue()
 
 
-def _write_capture(dataset: _Dataset) -> int:
-    """Write transforms.json and the points of all instants, and return the number of points."""
-    job = dataset.job
-    points = job.model_points()
-    _write_scene(dataset, dataset.folder, range(job.num_times), points.cloud)
-    return points.cloud.num_points
-
-
-def _write_instants(dataset: _Dataset) -> int:
-    """Write transforms.json and points of every instant, and return the number of points."""
-    total = 0
-    for place in range(dataset.job.num_times):
-        cloud = dataset.job.instant_points(place)
-        _write_scene(dataset, dataset.root(place), range(place, place + 1), cloud)
-        total += cloud.num_points
-    return total
-
-
 def _write_scene(dataset: _Dataset, folder: Path, places: range, cloud: PointCloud) -> None:
     document: dict[str, Any] = {
         "camera_model": "OPENCV",
@@ -166,7 +137,7 @@ def _write_scene(dataset: _Dataset, folder: Path, places: range, cloud: PointClo
         "frames": _frames(dataset, places),
     }
     write_json(folder / "transforms.json", document)
-    write_file(folder / "points.ply", encode_points(cloud))
+    write_file(folder / "points.ply", encode_ply(colored_points(cloud.xyz, cloud.rgb)))
 
 
 def _splits(dataset: _Dataset, places: range) -> dict[str, list[str]]:
@@ -190,10 +161,3 @@ def _frames(dataset: _Dataset, places: range) -> Iterator[dict[str, Any]]:
                 "time": float(job.seconds[place]),
                 "camera_label": view.label,
             }
-
-
-def encode_points(cloud: PointCloud) -> bytes:
-    """Return a PLY file of positions and colours: 15 bytes per point."""
-    vertices = np.empty(cloud.num_points, dtype=_VERTEX)
-    vertices["xyz"], vertices["rgb"] = cloud.xyz, cloud.rgb
-    return encode_header(cloud.num_points, _PROPERTIES) + vertices.tobytes()

@@ -7,7 +7,7 @@ Arrays are written instant by instant, so memory does not grow with their number
 Source: numpy.lib.format, version 1.0 of the .npy format; an .npz file is a ZIP archive of .npy files.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from page4d.conventions import DESCRIPTION
 from page4d.errors import UsageError
-from page4d.exporters.job import ExportJob, Written, exported_unit, moving_map
+from page4d.exporters.job import ExportJob, Written, exported_unit
+from page4d.exporters.pictures import scaled
 from page4d.formats.tracks import Tracks
 from page4d.io.atomic import real_path
 from page4d.io.folders import new_file
@@ -90,7 +91,7 @@ def _write_maps(archive: ZipFile, job: ExportJob, view: int) -> None:
         return job.depth(place, view)
 
     def moving(place: int) -> NDArray[Any]:
-        mask = moving_map(job, place, view)
+        mask = job.moving(place, view, at_maps=True)
         assert mask is not None
         return mask
 
@@ -104,9 +105,9 @@ def _write_maps(archive: ZipFile, job: ExportJob, view: int) -> None:
 
 
 def _write_cameras(archive: ZipFile, job: ExportJob, view: int) -> None:
-    shape = job.depth(0, view).shape
+    height, width = job.depth(0, view).shape
     arrays = {
-        "intrinsics": job.map_intrinsics(view, (shape[0], shape[1])),
+        "intrinsics": scaled(job.intrinsics[:, view], job.sizes[view], (height, width)),
         "world_to_camera": job.world_to_camera[:, view],
         "times": job.seconds,
         "instants": np.array(job.instants, dtype="<i8"),
@@ -146,7 +147,9 @@ def _write_arrays(archive: ZipFile, arrays: dict[str, NDArray[Any]]) -> None:
 def _write_stack(archive: ZipFile, name: str, read: Callable[[int], NDArray[Any]], number: int) -> None:
     """Write maps [h, w, ...] of one shape as an array [T, h, w, ...]."""
     with _member(archive, name) as file:
-        for place, values in enumerate(_maps(read, number)):
+        for place in range(number):
+            values = read(place)
+            values = values.astype(values.dtype.newbyteorder("<"), copy=False)
             if place == 0:
                 header = {
                     "descr": np.lib.format.dtype_to_descr(values.dtype),
@@ -155,12 +158,6 @@ def _write_stack(archive: ZipFile, name: str, read: Callable[[int], NDArray[Any]
                 }
                 np.lib.format.write_array_header_1_0(file, header)
             file.write(values.tobytes())
-
-
-def _maps(read: Callable[[int], NDArray[Any]], number: int) -> Iterator[NDArray[Any]]:
-    for place in range(number):
-        values = read(place)
-        yield values.astype(values.dtype.newbyteorder("<"), copy=False)
 
 
 def _member(archive: ZipFile, name: str) -> IO[bytes]:

@@ -5,7 +5,7 @@ Changing the intrinsics of a picture at a fixed pose is a homography, hence exac
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import cv2
@@ -29,18 +29,26 @@ _FOCAL_RANGE = 100.0
 
 @dataclass(frozen=True, kw_only=True)
 class PictureGeometry:
-    """Geometry of a view's pictures: `size` (height, width) and `intrinsics` [T, 3, 3] before and after.
-
-    `cropped` is the share of the original picture that is cut off, `empty` the share of the exported picture without
-    data, both of the worst instant.
-    """
+    """Geometry of a view's pictures: `size` (height, width) and `intrinsics` [T, 3, 3] before and after."""
 
     source_size: Size
     source_intrinsics: NDArray[np.float64]
     size: Size
     intrinsics: NDArray[np.float64]
-    cropped: float = 0.0
-    empty: float = 0.0
+
+    @property
+    def cropped(self) -> float:
+        """Share of the original picture that is cut off, at the worst instant."""
+        return _uncovered(self._source_extents, _extents(self.size, self.intrinsics))
+
+    @property
+    def empty(self) -> float:
+        """Share of the exported picture without data, at the worst instant."""
+        return _uncovered(_extents(self.size, self.intrinsics), self._source_extents)
+
+    @property
+    def _source_extents(self) -> NDArray[np.float64]:
+        return _extents(self.source_size, self.source_intrinsics)
 
     def picture(self, pixels: NDArray[Any], place: int) -> NDArray[Any]:
         """Warp an original RGB picture [H, W, 3] of an instant, given by its place in T."""
@@ -137,12 +145,10 @@ def plan_pictures(
             target = _resized(size, long_side)
             goals.append((target, scaled(intrinsics[:, view], size, target)))
     return tuple(
-        _with_shares(
-            PictureGeometry(
-                source_size=size, source_intrinsics=intrinsics[:, view], size=goal[0], intrinsics=np.array(goal[1])
-            )
+        PictureGeometry(
+            source_size=size, source_intrinsics=intrinsics[:, view], size=target, intrinsics=np.array(matrices)
         )
-        for view, (size, goal) in enumerate(zip(sizes, goals, strict=True))
+        for view, (size, (target, matrices)) in enumerate(zip(sizes, goals, strict=True))
     )
 
 
@@ -197,23 +203,13 @@ def _centered(size: Size, intrinsics: NDArray[np.float64], long_side: int | None
     return target, scaled(matrices, kept, target)
 
 
-def _with_shares(geometry: PictureGeometry) -> PictureGeometry:
-    """Measure the shares that are cropped and empty: both pictures are rectangles on the plane z = 1."""
-    before = _extents(geometry.source_size, geometry.source_intrinsics)
-    after = _extents(geometry.size, geometry.intrinsics)
-    common = np.minimum(before, after)
+def _uncovered(pictures: NDArray[np.float64], others: NDArray[np.float64]) -> float:
+    """Return the largest share of pictures, rectangles [T, 4] on the plane z = 1, that others do not cover."""
+    common = np.minimum(pictures, others)
     shared = (common[:, 0] + common[:, 1]).clip(min=0) * (common[:, 2] + common[:, 3]).clip(min=0)
-
-    def area(extents: NDArray[np.float64]) -> NDArray[np.float64]:
-        product: NDArray[np.float64] = (extents[:, 0] + extents[:, 1]) * (extents[:, 2] + extents[:, 3])
-        return product
-
-    cropped, empty = 1 - (shared / area(before)).min(), 1 - (shared / area(after)).min()
-    return replace(
-        geometry,
-        cropped=max(float(cropped), 0.0) if cropped > 1e-9 else 0.0,
-        empty=max(float(empty), 0.0) if empty > 1e-9 else 0.0,
-    )
+    areas = (pictures[:, 0] + pictures[:, 1]) * (pictures[:, 2] + pictures[:, 3])
+    share = float(1 - (shared / areas).min())
+    return share if share > 1e-9 else 0.0
 
 
 def _table() -> NDArray[np.float32]:

@@ -12,14 +12,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.choices import ImageFormat, Pinhole
-from page4d.errors import InputError, OutputError, UsageError, counted, listed, size_of, unknown_name
-from page4d.exporters.formats import FORMATS, BudgetScope, Format, Layout, PictureUse, Points
+from page4d.choices import ImageFormat, Pinhole, PointLayer
+from page4d.errors import InputError, OutputError, UsageError, listed, size_of, unknown_name
+from page4d.exporters.formats import FORMATS, VIEW_HINTS, BudgetScope, Format, Layout, PictureUse, Points
 from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pictures import plan_pictures
 from page4d.exporters.points import CloudReader, PointFilter
 from page4d.exporters.world import export_world
-from page4d.formats.ply import read_ply_header
 from page4d.geometry.transforms import is_constant
 from page4d.io.atomic import real_path
 from page4d.io.folders import existing_folder
@@ -108,6 +107,9 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
             voxel=settings.voxel,
         )
         clouds = CloudReader(output, instants, selection, cuts_outliers=format.cuts_outliers, seed=settings.seed)
+        limit = format.animated_points if settings.animated else format.max_points
+        scope = BudgetScope.INSTANT if settings.per_instant else format.budget
+        clouds = clouds.limited(limit if settings.max_points is None else settings.max_points, scope)
     scale = settings.scale or _automatic_scale(output, format, clouds, views, poses)
     world = export_world(up, format.up, scale)
     return ExportJob(
@@ -124,14 +126,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         clouds=clouds,
         pictures=None if format.pictures is PictureUse.NONE else pictures,
         image_format=settings.image_format or format.image_format,
-        max_points=_max_points(format, settings),
     )
-
-
-def _max_points(format: Format, settings: ExportSettings) -> int:
-    if settings.max_points is not None:
-        return settings.max_points
-    return format.animated_points if settings.animated else format.max_points
 
 
 def exported_views(output: Output, settings: ExportSettings) -> tuple[ExportView, ...]:
@@ -192,21 +187,10 @@ def _check_limits(
         raise InputError(
             f"{format.name} has one camera per view, and the cameras of this run move", f"use {listed(others, 4)}"
         )
-    number = len(instants)
-    if number < format.min_instants:
-        found = f"{format.name} needs at least {counted(format.min_instants, 'instant')}; this export has {number}"
-        raise InputError(found, "export more instants" if output.num_times > number else "use colmap or nerfstudio")
-    if format.max_instants is not None and number > format.max_instants:
-        raise InputError(
-            f"{format.name} takes at most {format.max_instants} instants; this export has {number}",
-            f"choose some, such as ⟨instants=0:{format.max_instants}⟩",
-        )
-    format.require_views(len(views), format.min_views)
-    if format.max_views is not None and len(views) > format.max_views:
-        raise InputError(
-            f"{format.name} takes at most {format.max_views} views; this export has {len(views)}",
-            "choose some with ⟨views⟩",
-        )
+    more = "export more instants" if output.num_times > len(instants) else "use colmap or nerfstudio"
+    hints = (more, f"choose some, such as ⟨instants=0:{format.max_instants}⟩")
+    format.check_number("instant", len(instants), format.min_instants, format.max_instants, hints)
+    format.check_number("view", len(views), format.min_views, format.max_views, VIEW_HINTS)
 
 
 def _automatic_scale(
@@ -296,15 +280,11 @@ def _most_points(job: ExportJob, kind: Points) -> int:
     """Return the number of points within the budget, if no filter leaves any out."""
     if job.clouds is None or kind is Points.NONE:
         return 0
-    limit = job.max_points or 2**63
     repeated = job.num_times // 2 if kind is Points.LAYERS else 0  # by USD, in clouds of equal size
     if kind is Points.LAYERS and job.has_layers:
-        of_static, of_moving = job.layer_limits
-        return of_static + of_moving * job.num_times + repeated
-    instants = job.instants[:1] if kind is Points.FIRST else job.instants
-    numbers = [read_ply_header(job.output.layout.points(instant)).num_points for instant in instants]
+        limits = [job.clouds.limit_of(layer) for layer in (PointLayer.STATIC, PointLayer.MOVING)]
+        return limits[0] + limits[1] * job.num_times + repeated
     if kind is Points.MODEL:
-        return min(limit, sum(numbers))
-    if kind is not Points.FIRST and job.format.budget is BudgetScope.CAPTURE:
-        limit = max(limit // job.num_times, 1)
-    return sum(min(limit, number) for number in numbers) + repeated
+        return min(job.clouds.limit or 2**63, sum(job.clouds.sizes))
+    numbers = job.clouds.most()
+    return (numbers[0] if kind is Points.FIRST else sum(numbers)) + repeated

@@ -17,6 +17,7 @@ from scipy.spatial import cKDTree
 
 from page4d.choices import PointLayer
 from page4d.errors import InputError, UsageError
+from page4d.exporters.formats import BudgetScope
 from page4d.formats.ply import PointCloud, join_clouds, read_ply_header
 from page4d.output.points import voxel_subset
 from page4d.output.reader import Output
@@ -124,22 +125,6 @@ class _Layer(NamedTuple):
     is_new: NDArray[np.bool_]
 
 
-def layer_sizes(output: Output, instants: Sequence[int]) -> tuple[int, list[int]]:
-    """Return the number of static points of a run with layers, and of moving ones of instants, from file headers."""
-    files = (output.layout.static_points, *(output.layout.moving_points(instant) for instant in instants))
-    static, *moving = (read_ply_header(file).num_points for file in files)
-    return static, moving
-
-
-def layer_limits(static: int, moving: int, limit: int) -> tuple[int, int]:
-    """Divide a limit (0: none) among numbers of static and moving points, in proportion; both get at least one."""
-    most = static + moving
-    if not 0 < limit < most:
-        return max(static, 1), max(moving, 1)
-    part = min(max(limit * static // most, 1), max(limit - 1, 1))
-    return part, max(limit - part, 1)
-
-
 class CloudReader:
     """The clouds of a run's instants (`indices`) after filters, in the run's world.
 
@@ -155,10 +140,11 @@ class CloudReader:
     ) -> None:
         self.indices = tuple(indices)
         self.seed = seed
+        self.limit, self._scope = 0, BudgetScope.INSTANT
         self._output = output
         self._selection = selection
         self._highest = 0.0
-        self._num_cut: dict[tuple[str, int], int] = {}
+        self._num_cut: dict[tuple[PointLayer, int], int] = {}
         self._cuts = cuts_outliers
         # What several views show has the view of one of them in the static layer: some views have holes there.
         self.has_layers = output.has_layers and set(selection.views) == set(range(len(output.view_names)))
@@ -189,52 +175,81 @@ class CloudReader:
         """Number of points outside the bounds."""
         return sum(self._num_cut.values())
 
-    def at(self, places: Sequence[int]) -> "CloudReader":
-        """Return a reader of some of the instants, with the same bounds and a count of its own."""
+    def limited(self, limit: int, scope: BudgetScope = BudgetScope.INSTANT) -> "CloudReader":
+        """Return a reader with a limit (0: none) of the points of all instants together, or of each."""
         reader = copy(self)
-        reader.indices = tuple(self.indices[place] for place in places)
-        reader._num_cut = {}
+        reader.limit, reader._scope = limit, scope
         return reader
 
-    def read(self, place: int) -> PointCloud:
-        """Return the filtered cloud of an instant, given by its place among the exported ones."""
-        return self._cut(self._filtered(self.indices[place]), ("merged", place))
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Number of points of every instant before the filters, from the headers of the files."""
+        return [read_ply_header(self._output.layout.points(index)).num_points for index in self.indices]
 
-    def _read_moving(self, place: int) -> PointCloud:
+    @cached_property
+    def layer_sizes(self) -> tuple[int, list[int]]:
+        """Number of static points of a run with layers, and of moving ones of every instant, as `sizes`."""
+        layout = self._output.layout
+        files = (layout.static_points, *(layout.moving_points(index) for index in self.indices))
+        static, *moving = (read_ply_header(file).num_points for file in files)
+        return static, moving
+
+    def limit_of(self, layer: PointLayer = PointLayer.ALL) -> int:
+        """Return the largest number of points of an instant, or of a layer of it (0: any)."""
+        number, is_shared = len(self.indices), self._scope is BudgetScope.CAPTURE
+        if layer is PointLayer.ALL:
+            return max(self.limit // number, 1) if self.limit and is_shared else self.limit
+        static, moving = self.layer_sizes
+        is_divided = is_shared and 0 < self.limit < static + sum(moving)
+        most_moving = sum(moving) if is_divided else max(moving)
+        of_static, of_moving = max(static, 1), max(most_moving, 1)
+        if 0 < self.limit < static + most_moving:  # in proportion, and both get at least one
+            of_static = min(max(self.limit * static // (static + most_moving), 1), max(self.limit - 1, 1))
+            of_moving = max(self.limit - of_static, 1)
+        if layer is PointLayer.STATIC:
+            return of_static
+        return max(of_moving // number, 1) if is_divided else of_moving
+
+    def most(self, layer: PointLayer = PointLayer.ALL) -> list[int]:
+        """Return the number of points within the limit of every instant, or once for the static layer, at most."""
+        if layer is PointLayer.ALL:
+            sizes = self.sizes
+        else:
+            static, moving = self.layer_sizes
+            sizes = [static] if layer is PointLayer.STATIC else moving
+        limit = self.limit_of(layer)
+        return [min(size, limit) if limit else size for size in sizes]
+
+    def read(self, place: int, layer: PointLayer = PointLayer.ALL) -> PointCloud:
+        """Return the filtered cloud of an instant, given by its place among the exported ones, or a layer of a run.
+
+        Points outside the bounds are dropped and counted where the format needs it.
+        """
         index = self.indices[place]
-        return self._cut(self._select(self._output.moving_points(index), f"instant {index}"), ("moving", place))
-
-    def _read_static(self) -> PointCloud:
-        return self._cut(self._select(self._output.static_points(), "the static layer"), ("static", 0))
-
-    def _cut(self, cloud: PointCloud, source: tuple[str, int]) -> PointCloud:
-        """Drop points outside the bounds where the format needs it, and count those of the source."""
+        if layer is PointLayer.STATIC:  # the same at all places
+            cloud, place = self._select(self._output.static_points(), "the static layer"), 0
+        elif layer is PointLayer.MOVING:
+            cloud = self._select(self._output.moving_points(index), f"instant {index}")
+        else:
+            cloud = self._filtered(index)
         if self._cuts and cloud.num_points:
             inside = self.bounds.contains(cloud.xyz)
-            self._num_cut[source] = int((~inside).sum())
+            self._num_cut[layer, place] = int((~inside).sum())
             cloud = cloud if inside.all() else cloud[inside]
         return cloud
 
-    def sampled(self, place: int, limit: int) -> PointCloud:
-        """Return at most `limit` points of an instant (0: all), drawn from every view in proportion."""
-        return self._drawn_from(self.read(place), place, limit)
-
-    def sampled_static(self, limit: int) -> PointCloud:
-        """Return at most `limit` points of the static layer (0: all), drawn from every view in proportion."""
-        return self._drawn_from(self._read_static(), 0, limit)
-
-    def sampled_moving(self, place: int, limit: int) -> PointCloud:
-        """Return at most `limit` moving points of an instant (0: all), drawn from every view in proportion."""
-        return self._drawn_from(self._read_moving(place), place, limit)
-
-    def _drawn_from(self, cloud: PointCloud, place: int, limit: int) -> PointCloud:
+    def sampled(self, place: int, layer: PointLayer = PointLayer.ALL) -> PointCloud:
+        """Return the points that `read` returns within the limit, drawn from every view in proportion."""
+        cloud, limit = self.read(place, layer), self.limit_of(layer)
         if not 0 < limit < cloud.num_points:
             return cloud
         return cloud[stratified_subset(cloud.view, limit, self._rng(place))]
 
-    def model(self, limit: int) -> ModelPoints:
-        """Return the points of all instants as one model of at most `limit` points (0: all)."""
-        layers = self._drawn(limit) if limit else ((one.place, one.cloud[one.is_new]) for one in self._layers())
+    def model(self) -> ModelPoints:
+        """Return the points of all instants as one model, within the limit of all together."""
+        layers = (
+            self._drawn(self.limit) if self.limit else ((one.place, one.cloud[one.is_new]) for one in self._layers())
+        )
         places, clouds = zip(*layers, strict=True)
         numbers = [cloud.num_points for cloud in clouds]
         return ModelPoints(cloud=join_clouds(clouds), place=np.repeat(np.array(places, dtype=np.int32), numbers))
@@ -274,9 +289,10 @@ class CloudReader:
 
     def _written_layers(self) -> "Iterator[_Layer]":
         """Yield the static points that the run wrote, as of the middle instant, and all moving ones."""
-        files: list[tuple[int, Callable[[], PointCloud]]] = [(len(self.indices) // 2, self._read_static)]
-        files += [(place, partial(self._read_moving, place)) for place in range(len(self.indices))]
-        for place, read in files:
+        files = [(len(self.indices) // 2, PointLayer.STATIC)]
+        files += [(place, PointLayer.MOVING) for place in range(len(self.indices))]
+        for place, layer in files:
+            read = partial(self.read, place, layer)
             cloud = read()
             yield _Layer(place, read, cloud, np.ones(cloud.num_points, dtype=bool))
 

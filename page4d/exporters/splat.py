@@ -16,7 +16,7 @@ from scipy.special import logit
 
 from page4d.errors import counted
 from page4d.exporters.job import ExportJob, Written
-from page4d.formats.ply import PointCloud, encode_header
+from page4d.formats.ply import PointCloud, encode_ply
 from page4d.io.atomic import real_path
 from page4d.io.folders import write_file
 from page4d.output.layout import frame_name
@@ -71,7 +71,7 @@ def encode_splats(cloud: PointCloud) -> bytes:
     values[:, 9] = logit(cloud.confidence.astype(np.float64).clip(*_OPACITY))
     values[:, 10:13] = np.log(splat_radii(cloud.xyz))[:, None]
     values[:, 13] = 1.0
-    return encode_header(cloud.num_points, ((name, "float") for name in _PROPERTIES)) + values.tobytes()
+    return encode_ply(dict(zip(_PROPERTIES, values.T, strict=True)))
 
 
 def splat_radii(xyz: NDArray[np.float32]) -> NDArray[np.float64]:

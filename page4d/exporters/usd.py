@@ -151,15 +151,8 @@ def define_cameras(stage: Any, job: ExportJob, codes: Sequence[float], ranges: C
         camera = UsdGeom.Camera.Define(stage, parent.AppendChild(name))
         height, width = job.sizes[view]
         _set(camera.AddTransformOp(), [Gf.Matrix4d(matrix) for matrix in matrices[:, view]], codes)
-        lens = lens_values(job.intrinsics[:, view], width, height)
-        for attribute, values in (
-            (camera.CreateFocalLengthAttr(), lens["focalLength"]),
-            (camera.CreateHorizontalApertureAttr(), lens["horizontalAperture"]),
-            (camera.CreateVerticalApertureAttr(), lens["verticalAperture"]),
-            (camera.CreateHorizontalApertureOffsetAttr(), lens["horizontalApertureOffset"]),
-            (camera.CreateVerticalApertureOffsetAttr(), lens["verticalApertureOffset"]),
-        ):
-            _set(attribute, values.tolist(), codes)
+        for name, values in lens_values(job.intrinsics[:, view], width, height).items():
+            _set(getattr(camera, f"Create{name}Attr")(), values.tolist(), codes)
         if planes := ranges.of(view):
             camera.CreateClippingRangeAttr().Set(Gf.Vec2f(*planes))
         fx, fy = job.intrinsics[0, view, 0, 0], job.intrinsics[0, view, 1, 1]
@@ -179,11 +172,11 @@ def lens_values(intrinsics: NDArray[np.float64], width: int, height: int) -> dic
     fx, fy, cx, cy = (intrinsics[:, row, column] for row, column in ((0, 0), (1, 1), (0, 2), (1, 2)))
     vertical = APERTURE * (height / width) * (fx / fy)
     return {
-        "focalLength": fx * APERTURE / width,
-        "horizontalAperture": np.full_like(fx, APERTURE),
-        "verticalAperture": vertical,
-        "horizontalApertureOffset": (width / 2 - cx) / width * APERTURE,
-        "verticalApertureOffset": (cy - height / 2) / height * vertical,
+        "FocalLength": fx * APERTURE / width,
+        "HorizontalAperture": np.full_like(fx, APERTURE),
+        "VerticalAperture": vertical,
+        "HorizontalApertureOffset": (width / 2 - cx) / width * APERTURE,
+        "VerticalApertureOffset": (cy - height / 2) / height * vertical,
     }
 
 
@@ -221,7 +214,7 @@ def distinct_clouds(job: ExportJob) -> Iterator[PointCloud]:
     """
     number = 0
     for place in range(job.num_times):
-        cloud = job.moving_points(place) if job.has_layers else job.instant_points(place)
+        cloud = job.changing_points(place)
         if cloud.num_points and cloud.num_points == number:
             cloud = cloud[np.minimum(np.arange(number + 1), number - 1)]
         number = cloud.num_points

@@ -13,8 +13,8 @@ from page4d.choices import PointLayer
 from page4d.errors import Page4DError, counted
 from page4d.exporters.job import ExportView, frame_rate
 from page4d.exporters.plan import exported_instants, exported_views
-from page4d.exporters.points import CloudReader, PointFilter, layer_limits, layer_sizes, point_spacing
-from page4d.formats.ply import PointCloud, read_ply_header
+from page4d.exporters.points import CloudReader, PointFilter, point_spacing
+from page4d.formats.ply import PointCloud
 from page4d.formats.tracks import Tracks
 from page4d.geometry.transforms import invert_rigid
 from page4d.options import ExportSettings
@@ -39,28 +39,19 @@ _FLOAT16_BITS = 10
 _FLOAT16_RANGE = 60_000.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class PointChoice:
-    """Which points of an instant are shown; `views` are indices of the run's views."""
-
-    views: tuple[int, ...]
-    layer: PointLayer = PointLayer.ALL
-    min_confidence: float = 0.0
-
-
 class SortedCloud:
     """A cloud in order of falling confidence: the points above a threshold are the first ones."""
 
     def __init__(self, cloud: PointCloud) -> None:
         self.cloud = cloud[np.argsort(-cloud.confidence, kind="stable")]
 
-    def select(self, choice: PointChoice) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
+    def select(self, choice: PointFilter) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
         """Return positions [M, 3] and colours [M, 3] of the chosen points."""
         cloud = self.cloud
         number = int(np.searchsorted(-cloud.confidence, -np.float32(choice.min_confidence), side="right"))
         keep = np.isin(cloud.view[:number], choice.views)
-        if choice.layer is not PointLayer.ALL:
-            keep &= (cloud.dynamic[:number] != 0) == (choice.layer is PointLayer.MOVING)
+        if choice.only is not PointLayer.ALL:
+            keep &= (cloud.dynamic[:number] != 0) == (choice.only is PointLayer.MOVING)
         if keep.all():
             return cloud.xyz[:number], cloud.rgb[:number]
         return cloud.xyz[:number][keep], cloud.rgb[:number][keep]
@@ -71,7 +62,7 @@ class ViewerContent:
     """T instants and V views of a run, in its world; a `place` counts the shown instants from 0.
 
     `camera_to_world` [T, V, 4, 4] and `intrinsics` [T, V, 3, 3] belong to the original pictures, `seconds` [T] is on
-    the common clock, `up` [3] a unit vector. `limit` is the largest number of points of an instant (0: all).
+    the common clock, `up` [3] a unit vector. `clouds` have a largest number of points of an instant.
     `scene` is the folder of the run's videos, if it is known.
     """
 
@@ -83,7 +74,6 @@ class ViewerContent:
     camera_to_world: NDArray[np.float64]
     intrinsics: NDArray[np.float64]
     clouds: CloudReader
-    limit: int
     scene: Path | None = None
 
     @property
@@ -102,9 +92,9 @@ class ViewerContent:
         return np.append(np.diff(self.seconds), 1.0 / self.frame_rate)
 
     @property
-    def choice(self) -> PointChoice:
+    def choice(self) -> PointFilter:
         """All points of the shown views."""
-        return PointChoice(views=tuple(view.index for view in self.views))
+        return PointFilter(views=tuple(view.index for view in self.views))
 
     def instant_text(self, place: int) -> str:
         """Return the time and the index of an instant."""
@@ -188,21 +178,12 @@ class ViewerContent:
     @cached_property
     def num_points(self) -> tuple[int, ...]:
         """Number of points of every instant, at most: by the files' headers, before views are chosen."""
-        numbers = [read_ply_header(self.output.layout.points(instant)).num_points for instant in self.instants]
-        return tuple(min(number, self.limit) if self.limit else number for number in numbers)
+        return tuple(self.clouds.most())
 
     @cached_property
     def num_layer_points(self) -> tuple[int, tuple[int, ...]]:
         """Number of static points, and of moving ones of every instant, of a run with layers."""
-        static, moving = layer_sizes(self.output, self.instants)
-        limits = self._layer_limits
-        return min(static, limits[0]), tuple(min(number, limits[1]) for number in moving)
-
-    @cached_property
-    def _layer_limits(self) -> tuple[int, int]:
-        """Largest number of static and of moving points: parts of the limit in proportion, if there are more."""
-        static, moving = layer_sizes(self.output, self.instants)
-        return layer_limits(static, max(moving), self.limit)
+        return self.clouds.most(PointLayer.STATIC)[0], tuple(self.clouds.most(PointLayer.MOVING))
 
     @property
     def num_sent(self) -> int:
@@ -212,31 +193,20 @@ class ViewerContent:
         static, moving = self.num_layer_points
         return static + sum(moving)
 
-    def points(self, place: int) -> PointCloud:
-        """Read the points of an instant, positions relative to the centre, in the order of the file.
+    def points(self, place: int, layer: PointLayer = PointLayer.ALL) -> PointCloud:
+        """Read the points of an instant, or a layer of a run with layers, in the order of the file.
 
-        If there are more than the limit, they are drawn at random from every view in proportion.
-
-        Raises:
-            InputError: if the file cannot be read.
-        """
-        return self._centred(self.clouds.sampled(place, self.limit))
-
-    def static_points(self) -> PointCloud:
-        """Read the points of a run with layers that never move, as `points`.
+        Positions are relative to the centre. If there are more points than the limit, they are drawn at random from
+        every view in proportion.
 
         Raises:
             InputError: if the file cannot be read.
         """
-        return self._centred(self.clouds.sampled_static(self._layer_limits[0]))
+        return self._centred(self.clouds.sampled(place, layer))
 
-    def moving_points(self, place: int) -> PointCloud:
-        """Read the points of a run with layers that move at an instant, as `points`.
-
-        Raises:
-            InputError: if the file cannot be read.
-        """
-        return self._centred(self.clouds.sampled_moving(place, self._layer_limits[1]))
+    def changing_points(self, place: int) -> PointCloud:
+        """Read the points of an instant that move, or all of a run without layers, as `points`."""
+        return self.points(place, PointLayer.MOVING if self.has_layers else PointLayer.ALL)
 
     def _centred(self, cloud: PointCloud) -> PointCloud:
         limit = np.finfo(np.float32).max
@@ -266,19 +236,18 @@ def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = 
         up=upward_of(output, settings.up).vector,
         camera_to_world=invert_rigid(output.cameras.world_to_camera).numpy()[chosen],
         intrinsics=output.cameras.intrinsics.numpy()[chosen],
-        clouds=clouds,
-        limit=_limit(settings.max_points, clouds, output, is_page=is_page),
+        clouds=clouds.limited(_limit(settings.max_points, clouds, is_page=is_page)),
         scene=settings.scene,
     )
 
 
-def _limit(max_points: int | None, clouds: CloudReader, output: Output, *, is_page: bool) -> int:
+def _limit(max_points: int | None, clouds: CloudReader, *, is_page: bool) -> int:
     if max_points is not None:
         return max_points
     if not is_page:
         return DEFAULT_MAX_POINTS
     if clouds.has_layers:
-        static, moving = layer_sizes(output, clouds.indices)
+        static, moving = clouds.layer_sizes
         if static + sum(moving) <= MAX_PAGE_POINTS:
             return DEFAULT_MAX_POINTS
     return min(DEFAULT_MAX_POINTS, max(MAX_PAGE_POINTS // len(clouds.indices), 1))

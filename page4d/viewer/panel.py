@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import PointLayer
-from page4d.viewer.content import SHOWN_AT_FIRST, PointChoice, ViewerContent
+from page4d.exporters.points import PointFilter
+from page4d.viewer.content import SHOWN_AT_FIRST, ViewerContent
 from page4d.viewer.scene import (
     MOST_STEPS,
     TRAIL,
@@ -43,7 +44,7 @@ class Wanted:
     """
 
     place: int
-    choice: PointChoice
+    choice: PointFilter
     point_size: float
     cameras: tuple[bool, ...]
     velocity_steps: float = 0.0
@@ -116,8 +117,8 @@ class Panel:
         shown = [view.index for view, is_on in zip(self._content.views, switches, strict=True) if is_on]
         return Wanted(
             place=self.place,
-            choice=PointChoice(
-                views=tuple(shown), layer=PointLayer(self.layer.value), min_confidence=self.min_confidence.value
+            choice=PointFilter(
+                views=tuple(shown), only=PointLayer(self.layer.value), min_confidence=self.min_confidence.value
             ),
             point_size=self.point_size.value * self._content.point_size,
             cameras=tuple(is_on and self.frusta.value for is_on in switches),

@@ -190,8 +190,8 @@ def _layers(content: ViewerContent, place: int) -> Iterator[tuple[PointLayer, Po
     """
     if content.has_layers:
         if place == 0:
-            yield PointLayer.STATIC, content.static_points()
-        yield PointLayer.MOVING, content.moving_points(place)
+            yield PointLayer.STATIC, content.points(place, PointLayer.STATIC)
+        yield PointLayer.MOVING, content.points(place, PointLayer.MOVING)
         return
     cloud = content.points(place)
     for layer in (PointLayer.STATIC, PointLayer.MOVING):

@@ -17,13 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from page4d.choices import PointLayer
+from page4d.exporters.points import PointFilter
 from page4d.formats.maps import encode_image
 from page4d.formats.ply import PointCloud
 from page4d.formats.tracks import Tracks
 from page4d.geometry.rotation import quaternion_from_matrix
 from page4d.output.pictures import Pictures
 from page4d.plotting.canvas import view_color
-from page4d.viewer.content import PointChoice, SortedCloud, ViewerContent
+from page4d.viewer.content import SortedCloud, ViewerContent
 
 if TYPE_CHECKING:
     from viser import (
@@ -181,7 +182,9 @@ class Thumbnails:
         """
         for number, view in enumerate(self._content.views):
             for place, pixels in enumerate(self._pictures.read(view.name, self._content.instants)):
-                self._encoded[place, number] = _encoded(shrunk(pixels))
+                self._encoded[place, number] = encode_image(
+                    shrunk(pixels), ".jpg", [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY]
+                )
                 yield len(self._encoded)
 
     def has(self, place: int, view: int) -> bool:
@@ -203,10 +206,6 @@ def shrunk(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
     scale = min(LONG_SIDE / max(height, width), 1.0)
     size = (max(round(width * scale), 1), max(round(height * scale), 1))
     return np.asarray(cv2.resize(pixels, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
-
-
-def _encoded(pixels: NDArray[np.uint8]) -> bytes:
-    return encode_image(pixels, ".jpg", [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
 
 
 def prepare_scene(server: "ViserServer", content: ViewerContent) -> None:
@@ -328,7 +327,7 @@ class Segments(NamedTuple):
 def default_steps(content: ViewerContent) -> float:
     """Return the steps, a multiple of 0.5, after which fast points of the middle instant have gone a visible way."""
     place = content.num_times // 2
-    cloud = content.moving_points(place) if content.has_layers else content.points(place)
+    cloud = content.changing_points(place)
     speed = np.zeros(0) if cloud.velocity is None else np.linalg.norm(cloud.velocity, axis=1)
     speed = speed[speed > 0]
     if not len(speed):
@@ -337,13 +336,13 @@ def default_steps(content: ViewerContent) -> float:
     return float(np.clip(round(2 * steps) / 2, 0.5, MOST_STEPS))
 
 
-def velocity_segments(cloud: PointCloud, choice: PointChoice, seconds: float, limit: int = MAX_SEGMENTS) -> Segments:
+def velocity_segments(cloud: PointCloud, choice: PointFilter, seconds: float, limit: int = MAX_SEGMENTS) -> Segments:
     """Return the path of moving points during some seconds at their velocity, of at most `limit` points."""
-    if cloud.velocity is None or choice.layer is PointLayer.STATIC:
+    if cloud.velocity is None or choice.only is PointLayer.STATIC:
         return Segments(np.zeros((0, 2, 3), np.float32), np.zeros((0, 2, 3), np.uint8))
     shown = (cloud.velocity != 0).any(axis=1) & np.isin(cloud.view, choice.views)
     shown &= cloud.confidence >= np.float32(choice.min_confidence)
-    if choice.layer is PointLayer.MOVING:
+    if choice.only is PointLayer.MOVING:
         shown &= cloud.dynamic != 0
     chosen = np.flatnonzero(shown)
     if len(chosen) > limit:
@@ -372,13 +371,11 @@ def track_segments(tracks: Tracks, place: int, limit: int = MAX_TRACKS, trail: i
     return Segments(ends[kept].astype(np.float32), np.rint(of_ends[kept]).astype(np.uint8))
 
 
-def add_segments(
-    scene: "SceneApi", name: str, content: ViewerContent, segments: Segments, *, visible: bool = True
-) -> "LineSegmentsHandle":
+def add_segments(scene: "SceneApi", name: str, content: ViewerContent, segments: Segments) -> "LineSegmentsHandle":
     """Add or replace line segments; a node without any is hidden."""
-    points, colors = segments
-    if len(points) == 0:
-        points, colors, visible = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 3), np.uint8), False
+    (points, colors), visible = segments, len(segments.points) > 0
+    if not visible:
+        points, colors = np.zeros((1, 2, 3), np.float32), np.zeros((1, 2, 3), np.uint8)
     thickness = _THICKNESS * content.point_size
     return scene.add_line_segments(
         name, points, colors, thickness=thickness, position=vector(content.center), visible=visible
@@ -393,7 +390,7 @@ class MotionNodes:
         self._content = content
         self._nodes: dict[str, tuple[object, LineSegmentsHandle, int]] = {}
 
-    def show(self, place: int, cloud: PointCloud, choice: PointChoice, steps: float, *, tracks: bool) -> None:
+    def show(self, place: int, cloud: PointCloud, choice: PointFilter, steps: float, *, tracks: bool) -> None:
         """Show the velocities of a cloud during some steps (0: none), and the tracks."""
         if self._content.output.has_velocity:
             seconds = steps / self._content.frame_rate
@@ -402,11 +399,6 @@ class MotionNodes:
             )
         if (followed := self._content.tracks) is not None:
             self._show("/tracks", tracks, place, lambda: track_segments(followed, place))
-
-    def num_shown(self, name: str) -> int:
-        """Return the number of visible segments of a node."""
-        _, handle, number = self._nodes.get(name, (None, None, 0))
-        return number if handle is not None and handle.visible else 0
 
     def _show(self, name: str, visible: bool, state: object, segments: Callable[[], Segments]) -> None:
         known = self._nodes.get(name)
@@ -424,6 +416,10 @@ _LEAST = 3
 """Instants that stay in the browser even if there is no room for them: the shown one and the next two."""
 
 
+_Node = tuple["PointCloudHandle", PointFilter, int]
+"""A cloud in the browser, with its choice and number of points."""
+
+
 class ResidentClouds:
     """The nodes of clouds, by place; each is sent when it is first needed, or when its choice of points changes.
 
@@ -436,9 +432,9 @@ class ResidentClouds:
         self._content = content
         self._max_points = max_points
         self._clouds: OrderedDict[int, SortedCloud] = OrderedDict()
-        self._nodes: dict[int, tuple[PointCloudHandle, PointChoice, int]] = {}
+        self._nodes: dict[int, _Node] = {}
         self._static_cloud: SortedCloud | None = None
-        self._static_node: tuple[PointCloudHandle, PointChoice, int] | None = None
+        self._static_node: _Node | None = None
         self._place = 0
         self._choice = content.choice
         self._size = content.point_size
@@ -457,18 +453,16 @@ class ResidentClouds:
             room, most = max(room - static, 0), max(*moving, 1)
         return min(max(room // most, _LEAST), self._content.num_times)
 
-    def show(self, place: int, choice: PointChoice, size: float) -> int:
+    def show(self, place: int, choice: PointFilter, size: float) -> int:
         """Show an instant instead of the one before, with points of a width; return the number of points."""
         if self._is_layered(choice) != self._is_layered(self._choice):
             self._clouds.clear()  # the others are sent again, as their choice is another one
         self._choice, self._size = choice, size
-        handle, number = self._sent(place)
-        if handle.point_size != size:
-            handle.point_size = size
+        node = self._sent(place)
         if place != self._place and self._place in self._nodes:
             set_visible(self._nodes[self._place][0], False)
-        set_visible(handle, True)
         self._place = place
+        number = self._shown(node)
         self._evict()
         return number + self._show_static()
 
@@ -486,7 +480,7 @@ class ResidentClouds:
                 return True
         return False
 
-    def _is_layered(self, choice: PointChoice) -> bool:
+    def _is_layered(self, choice: PointFilter) -> bool:
         return self._content.has_layers and set(choice.views) == set(self._content.choice.views)
 
     def _show_static(self) -> int:
@@ -496,32 +490,36 @@ class ResidentClouds:
                 set_visible(self._static_node[0], False)
             return 0
         if self._static_cloud is None:
-            self._static_cloud = SortedCloud(self._content.static_points())
-        if self._static_node is None or self._static_node[1] != self._choice:
-            points = self._static_cloud.select(self._choice)
-            handle = add_cloud(self._scene, "/points/static", self._content, points, size=self._size)
-            self._static_node = (handle, self._choice, len(points[0]))
-        handle, _, number = self._static_node
+            self._static_cloud = SortedCloud(self._content.points(0, PointLayer.STATIC))
+        self._static_node = self._fresh(self._static_node, self._static_cloud, "/points/static", visible=True)
+        return self._shown(self._static_node)
+
+    def _sent(self, place: int) -> "_Node":
+        """Return the node of an instant, sent if it is missing or out of date."""
+        if place not in self._clouds:
+            layer = PointLayer.MOVING if self._is_layered(self._choice) else PointLayer.ALL
+            self._clouds[place] = SortedCloud(self._content.points(place, layer))
+        self._clouds.move_to_end(place)
+        known, name = self._nodes.get(place), f"/points/{self._content.instants[place]:06d}"
+        is_visible = known is not None and place == self._place
+        node = self._nodes[place] = self._fresh(known, self._clouds[place], name, visible=is_visible)
+        return node
+
+    def _fresh(self, known: "_Node | None", cloud: SortedCloud, name: str, *, visible: bool) -> "_Node":
+        """Return the known node of a cloud, or if its choice of points is another one, a new node."""
+        if known is not None and known[1] == self._choice:
+            return known
+        points = cloud.select(self._choice)
+        handle = add_cloud(self._scene, name, self._content, points, size=self._size, visible=visible)
+        return handle, self._choice, len(points[0])
+
+    def _shown(self, node: "_Node") -> int:
+        """Show a node with points of the chosen width; return their number."""
+        handle, _, number = node
         if handle.point_size != self._size:
             handle.point_size = self._size
         set_visible(handle, True)
         return number
-
-    def _sent(self, place: int) -> "tuple[PointCloudHandle, int]":
-        """Return the node of an instant and its number of points, sent if it is missing or out of date."""
-        cloud = self._clouds.get(place)
-        if cloud is None:
-            read = self._content.moving_points if self._is_layered(self._choice) else self._content.points
-            cloud = self._clouds[place] = SortedCloud(read(place))
-        self._clouds.move_to_end(place)
-        if place not in self._nodes or self._nodes[place][1] != self._choice:
-            points = cloud.select(self._choice)
-            name = f"/points/{self._content.instants[place]:06d}"
-            is_visible = place == self._place and place in self._nodes
-            handle = add_cloud(self._scene, name, self._content, points, size=self._size, visible=is_visible)
-            self._nodes[place] = (handle, self._choice, len(points[0]))
-        handle, _, number = self._nodes[place]
-        return handle, number
 
     def _evict(self) -> None:
         """Remove the instants that were needed longest ago."""

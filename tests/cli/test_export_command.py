@@ -22,7 +22,7 @@ import pytest
 from page4d.exporters import splat
 from page4d.exporters.export import RECORD_NAME, plan_exports
 from page4d.exporters.formats import FORMATS, PictureUse
-from page4d.formats.ply import PointCloud, encode_header
+from page4d.formats.ply import PointCloud
 from page4d_cli.commands import doctor
 from tests.exporters.capture import Capture, make_capture
 from tests.forks import command, forked
@@ -508,8 +508,9 @@ class TestReports:
         ((job, _),) = plan_exports(capture.folder, name, tmp_path / "dir", overwrite=False, scene=scene)
         folder = tmp_path / "my scene"
         folder.mkdir()
-        (folder / "points3d.ply").write_bytes(encode_header(0, ()))  # fudan-4dgs counts its points
-        words = shlex.split(job.format.next_step(job, folder))
+        empty = b"ply\nformat binary_little_endian 1.0\nelement vertex 0\nend_header\n"
+        (folder / "points3d.ply").write_bytes(empty)  # fudan-4dgs counts its points
+        words = shlex.split(job.format.code.next_step(job, folder))
         assert any(str(folder) in word for word in words)
         assert not [word for word in words if "my scene" not in word and word.endswith("/my")]
 

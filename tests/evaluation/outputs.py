@@ -12,7 +12,7 @@ import torch
 
 from page4d.formats.cameras_json import write_cameras_json
 from page4d.formats.maps import quantize_velocity, write_png
-from page4d.formats.ply import read_ply, write_ply
+from page4d.formats.ply import encode_ply, read_ply
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.transforms import Sim3
 from page4d.output.reader import open_output
@@ -50,7 +50,7 @@ def move_world(out: Path, similarity: Sim3) -> None:
         path = output.layout.points(index)
         cloud = read_ply(path)
         xyz = similarity.apply(torch.from_numpy(cloud.xyz).double()).float().numpy()
-        write_ply(path, replace(cloud, xyz=xyz))
+        path.write_bytes(encode_ply(replace(cloud, xyz=xyz).columns))
     levels = output.run.depth_scale / float(similarity.scale)
     edit_json(out / "run.json", lambda document: document.update(depth_scale=levels))
 
@@ -66,10 +66,10 @@ def add_motion(
     for view, name in enumerate(output.view_names):
         for time in range(output.num_times):
             values = velocity(time, view)
-            levels = quantize_velocity(values, torch.full(values.shape[:2], sigma), step)
+            levels, sigma_levels, _ = quantize_velocity(values, torch.full(values.shape[:2], sigma), step)
             for path, image in (
-                (output.layout.motion(time, name), levels.velocity),
-                (output.layout.motion_sigma(time, name), levels.sigma),
+                (output.layout.motion(time, name), levels),
+                (output.layout.motion_sigma(time, name), sigma_levels),
             ):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_png(path, image)

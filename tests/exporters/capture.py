@@ -254,7 +254,7 @@ def _write_run(
         assert background.dynamic is not None
         background = replace(background, valid=background.valid & (background.dynamic < 0.5), dynamic=None)
         record = LayersRecord(static_points=write_static(layout, background, writing).num_points)
-    write_capture_cameras(layout, capture_cameras([predictions]))
+    write_capture_cameras(layout, capture_cameras(predictions))
     transforms = zip(opened.views, predictions.pixel_transforms, strict=True)
     run = RunRecord(
         status="complete",

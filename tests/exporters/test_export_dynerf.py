@@ -119,8 +119,8 @@ def test_record(exported: Exported):
 
 def test_a_dot_in_the_path_is_named(capture: Capture):
     job = planned(capture, NAME)
-    assert "dot" in job.format.next_step(job, Path("/data/room.v2"))
-    assert "dot" not in job.format.next_step(job, Path("/data/room"))
+    assert "dot" in job.format.code.next_step(job, Path("/data/room.v2"))
+    assert "dot" not in job.format.code.next_step(job, Path("/data/room"))
 
 
 def test_the_first_view_is_held_out_by_default(capture: Capture):

@@ -13,6 +13,7 @@ from scipy.spatial.transform import Rotation, Slerp
 from page4d.errors import OutputError, UsageError
 from page4d.exporters import glb
 from page4d.exporters.export import export, plan_exports
+from page4d.exporters.formats import BudgetScope
 from page4d.formats.ply import PointCloud
 from tests.exporters.capture import THRESHOLD, Capture, color_error
 
@@ -201,8 +202,8 @@ def test_an_instant_without_points(capture: Capture, tmp_path: Path, monkeypatch
     job, _ = plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False, animated=True)[0]
     sampled = job.clouds.sampled
 
-    def without_the_second(place: int, limit: int) -> PointCloud:
-        cloud = sampled(place, limit)
+    def without_the_second(place: int) -> PointCloud:
+        cloud = sampled(place)
         return cloud[np.arange(0)] if place == 1 else cloud
 
     monkeypatch.setattr(job.clouds, "sampled", without_the_second)
@@ -221,7 +222,7 @@ def test_budget(capture: Capture, tmp_path: Path) -> None:
         plan_exports(capture.folder, "glb", tmp_path / "x", overwrite=False, animated=animated)[0][0]
         for animated in (False, True)
     ]
-    assert [job.max_points for job in jobs] == [1_000_000, 2_000_000]
+    assert [job.clouds.limit for job in jobs] == [1_000_000, 2_000_000]
 
 
 def test_a_file_beyond_four_gibibytes_is_refused_first(
@@ -232,7 +233,7 @@ def test_a_file_beyond_four_gibibytes_is_refused_first(
     monkeypatch.setattr(glb, "_LARGEST", 20 * number)
     with pytest.raises(UsageError, match="4 GiB"):
         plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False, animated=True)
-    glb.check(replace(job, max_points=number // 2))
+    glb.check(replace(job, clouds=job.clouds.limited(number // 2, BudgetScope.CAPTURE)))
 
 
 @pytest.mark.parametrize("name", ["scene.glb", "scene.bin"])

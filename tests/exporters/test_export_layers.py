@@ -33,30 +33,30 @@ def same(cloud: PointCloud, other: PointCloud) -> bool:
 
 
 def test_a_model_holds_the_static_layer_and_the_moving_points_of_every_instant(layered: Capture) -> None:
-    points = reader(layered).model(0)
+    points = reader(layered).model()
     moving = points.cloud.dynamic != 0
     assert same(points.cloud[~moving], layered.output.static_points())
     for place in range(4):
         assert same(points.cloud[moving & (points.place == place)], layered.output.moving_points(place))
-    drawn = reader(layered).model(500)
+    drawn = reader(layered).limited(500).model()
     assert drawn.cloud.num_points == 500
     assert (drawn.cloud.dynamic == 0).mean() == pytest.approx((~moving).mean(), abs=0.02)
 
 
 def test_filters_apply_to_layers(layered: Capture) -> None:
     static = layered.output.static_points()
-    assert reader(layered, only=PointLayer.STATIC).model(0).cloud.num_points == static.num_points
-    assert reader(layered, only=PointLayer.MOVING).model(0).cloud.dynamic.all()
-    certain = reader(layered, min_confidence=0.5).model(0).cloud
+    assert reader(layered, only=PointLayer.STATIC).model().cloud.num_points == static.num_points
+    assert reader(layered, only=PointLayer.MOVING).model().cloud.dynamic.all()
+    certain = reader(layered, min_confidence=0.5).model().cloud
     assert certain.confidence.min() >= 0.5
     assert (certain.dynamic == 0).sum() == (static.confidence >= 0.5).sum()
-    assert reader(layered, voxel=0.2).model(0).cloud.num_points < static.num_points / 3
+    assert reader(layered, voxel=0.2).model().cloud.num_points < static.num_points / 3
 
 
 def test_some_views_have_no_holes_where_the_layer_holds_the_points_of_another_view(
     layered: Capture, capture: Capture
 ) -> None:
-    of_views, without_layers = (reader(one, views=(0, 1)).model(0) for one in (layered, capture))
+    of_views, without_layers = (reader(one, views=(0, 1)).model() for one in (layered, capture))
     assert set(of_views.cloud.view) == {0, 1}
     assert same(of_views.cloud, without_layers.cloud)
 

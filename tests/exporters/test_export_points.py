@@ -48,7 +48,7 @@ def reader(run: FakeRun, *, cuts: bool = False, seed: int = 0, **selection: obje
 
 def test_static_points_are_written_once_and_moving_ones_at_every_instant() -> None:
     run = FakeRun()
-    points = reader(run).model(0)
+    points = reader(run).model()
     moving = points.cloud.dynamic != 0
     assert np.bincount(points.place[moving]).tolist() == [MOVING] * run.num_times
     static = points.place[~moving]
@@ -63,7 +63,7 @@ def test_static_points_that_only_another_instant_shows_are_added() -> None:
             visible = cloud.xyz[:, 0] < (0.5 if index < 5 else 2.0)  # the last instant shows more of the wall
             return cloud[visible]
 
-    points = reader(Growing()).model(0)
+    points = reader(Growing()).model()
     static = points.cloud.dynamic == 0
     added = points.cloud.xyz[static & (points.place == 5)]
     assert len(added) > 400
@@ -80,7 +80,7 @@ def test_voxels_for_static_points_follow_the_distance_between_points() -> None:
             hidden = (radius < 0.3) & (cloud.dynamic == 0) & (index < 5)
             return cloud[~hidden]
 
-    points = reader(WithHole(far=30)).model(0)
+    points = reader(WithHole(far=30)).model()
     static = points.cloud.dynamic == 0
     filled = points.cloud.xyz[static & (points.place == 5)]
     filled = filled[filled[:, 2] < 3]
@@ -90,18 +90,18 @@ def test_voxels_for_static_points_follow_the_distance_between_points() -> None:
 
 def test_noise_of_depth_does_not_make_several_surfaces_of_one() -> None:
     """The noise is about four distances between points."""
-    points = reader(FakeRun(noise=0.15)).model(0)
+    points = reader(FakeRun(noise=0.15)).model()
     static = points.cloud.dynamic == 0
     assert static.sum() < 1.1 * STATIC
 
 
 def test_a_budget_draws_from_every_view_and_instant_in_proportion() -> None:
-    points = reader(FakeRun()).model(1000)
+    points = reader(FakeRun()).limited(1000).model()
     assert points.cloud.num_points == 1000
     assert reader(FakeRun()).model(997).cloud.num_points == 997
     assert (points.cloud.view == 1).mean() == pytest.approx(0.1, abs=0.01)
     assert (points.cloud.dynamic != 0).mean() == pytest.approx(6 * MOVING / (STATIC + 6 * MOVING), abs=0.02)
-    sample = reader(FakeRun()).sampled(2, 500)
+    sample = reader(FakeRun()).limited(500).sampled(2)
     assert sample.num_points == 500
     assert (sample.view == 1).sum() == 50
 
@@ -124,7 +124,7 @@ def test_clouds_are_not_read_more_often_than_needed() -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 50])
 def test_a_small_budget_is_used_in_full(limit: int) -> None:
-    points = reader(FakeRun()).model(limit)
+    points = reader(FakeRun()).limited(limit).model()
     assert points.cloud.num_points == limit
     assert limit < 50 or (points.cloud.dynamic != 0).any()
 
@@ -140,7 +140,7 @@ def test_a_small_view_does_not_vanish() -> None:
 
 
 def test_the_seed_decides_which_points_are_drawn() -> None:
-    first, again, other = (reader(FakeRun(), seed=seed).sampled(1, 100).xyz for seed in (1, 1, 2))
+    first, again, other = (reader(FakeRun(), seed=seed).limited(100).sampled(1).xyz for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
@@ -192,7 +192,7 @@ def test_points_at_a_single_instant_of_many_are_found() -> None:
             return cloud[np.full(cloud.num_points, index == 1)]
 
     found = reader(Once(num_times=100))
-    assert found.model(0).cloud.num_points == STATIC + MOVING
+    assert found.model().cloud.num_points == STATIC + MOVING
     assert found.bounds.diagonal < 10
 
 

@@ -123,5 +123,5 @@ def test_two_views_are_all_for_training(capture: Capture, tmp_path: Path):
 
 def test_a_folder_of_that_name_above_is_named(capture: Capture):
     job = planned(capture, NAME)
-    assert len(job.format.next_step(job, Path("/data/colmap_01/room")).splitlines()) == 3
-    assert len(job.format.next_step(job, Path("/data/room")).splitlines()) == 2
+    assert len(job.format.code.next_step(job, Path("/data/colmap_01/room")).splitlines()) == 3
+    assert len(job.format.code.next_step(job, Path("/data/room")).splitlines()) == 2

@@ -4,9 +4,7 @@ import io
 
 import numpy as np
 import plyfile
-import pytest
 
-from page4d.errors import ShapeError
 from page4d.formats.ply import encode_trainer_ply
 
 XYZ = np.array([[0.1, -2.5, 3.0], [1e-6, 7.0, -1e6]], dtype=np.float32)
@@ -40,11 +38,3 @@ def test_size_of_a_point():
 
 def test_no_points():
     assert len(vertices(encode_trainer_ply(XYZ[:0], RGB[:0]))) == 0
-
-
-@pytest.mark.parametrize(
-    ("rgb", "time"), [(RGB[:1], None), (RGB / 255.0, None), (RGB, np.zeros(3))], ids=["count", "floats", "times"]
-)
-def test_refuses_arrays_that_do_not_fit(rgb, time):
-    with pytest.raises(ShapeError):
-        encode_trainer_ply(XYZ, rgb, time)

@@ -307,6 +307,6 @@ def test_a_file_in_place_of_the_folder_is_an_error_of_the_output(capture: Captur
 def test_the_next_step_names_the_file_and_the_frame_rate(capture: Capture, tmp_path: Path) -> None:
     for split, name in ((False, "scene.usdc"), (True, "scene.usda")):
         job = job_of(capture, split=split)
-        text = job.format.next_step(job, tmp_path)
+        text = job.format.code.next_step(job, tmp_path)
         assert str(tmp_path / name) in text
         assert "12 fps" in text

@@ -129,7 +129,7 @@ def test_the_live_viewer(page, shown):
 
         page.get_by_role("combobox", name="show").click()
         page.get_by_role("option", name="moving").click()
-        wait_until(lambda: viewer.shown.choice.layer == "moving")
+        wait_until(lambda: viewer.shown.choice.only == "moving")
         page.wait_for_timeout(3000)
         moving = picture(page)
         assert 0 < share_of_scene(moving) < share_of_scene(second)

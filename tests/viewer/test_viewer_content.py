@@ -13,12 +13,12 @@ import torch
 import page4d.viewer
 from page4d.choices import PointLayer
 from page4d.errors import UsageError
-from page4d.exporters.points import Bounds
+from page4d.exporters.points import Bounds, PointFilter
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.output.reader import open_output
 from page4d.viewer import content as content_module
-from page4d.viewer.content import PointChoice, SortedCloud, viewer_content
+from page4d.viewer.content import SortedCloud, viewer_content
 from page4d.viewer.scene import LONG_SIDE, Thumbnails, first_viewpoint, frustum, frustum_depth, quaternion, shrunk
 
 
@@ -40,7 +40,7 @@ def test_the_chosen_points_are_those_of_a_search(content, threshold, layer, view
     keep = (confidence >= threshold) & np.isin(cloud.view, views)
     if layer is not PointLayer.ALL:
         keep &= (cloud.dynamic == 1) == (layer is PointLayer.MOVING)
-    xyz, rgb = SortedCloud(cloud).select(PointChoice(views=views, layer=layer, min_confidence=threshold))
+    xyz, rgb = SortedCloud(cloud).select(PointFilter(views=views, only=layer, min_confidence=threshold))
     expected = np.column_stack([cloud.xyz[keep], cloud.rgb[keep]])
     found = np.column_stack([xyz, rgb])
     assert np.array_equal(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)])
@@ -64,7 +64,7 @@ def test_a_budget_draws_from_every_view(capture):
 
 def test_default_budgets(capture, monkeypatch):
     def limit(is_page, **options):
-        return viewer_content(capture.output, ExportSettings(**options), is_page=is_page).limit
+        return viewer_content(capture.output, ExportSettings(**options), is_page=is_page).clouds.limit
 
     monkeypatch.setattr(content_module, "MAX_PAGE_POINTS", 4000)
     for is_page, expected in ((False, 200_000), (True, 1000)):

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from page4d.choices import PointLayer
+from page4d.exporters.points import PointFilter
 from page4d.options import ExportSettings
-from page4d.viewer.content import PointChoice, ViewerContent, viewer_content
+from page4d.viewer.content import ViewerContent, viewer_content
 from page4d.viewer.recording import estimated_bytes, record_page
 from page4d.viewer.scene import ResidentClouds
 from page4d.viewer.server import start_server, stop_server
@@ -28,8 +29,8 @@ def shown(layered: Capture) -> ViewerContent:
 def test_layers_are_those_of_the_run_relative_to_the_centre(layered: Capture, shown: ViewerContent) -> None:
     assert shown.has_layers
     for found, expected in (
-        (shown.static_points(), layered.output.static_points()),
-        (shown.moving_points(2), layered.output.moving_points(2)),
+        (shown.points(0, PointLayer.STATIC), layered.output.static_points()),
+        (shown.points(2, PointLayer.MOVING), layered.output.moving_points(2)),
     ):
         np.testing.assert_allclose(found.xyz + shown.center, expected.xyz, atol=1e-5)
         assert np.array_equal(found.rgb, expected.rgb)
@@ -45,7 +46,8 @@ def test_layers_are_those_of_the_run_relative_to_the_centre(layered: Capture, sh
 def test_a_budget_is_that_of_both_layers(limit: int, layered: Capture) -> None:
     content = viewer_content(layered.output, ExportSettings(max_points=limit))
     for place in range(4):
-        static, moving = content.static_points().num_points, content.moving_points(place).num_points
+        layers = (PointLayer.STATIC, PointLayer.MOVING)
+        static, moving = (content.points(place, layer).num_points for layer in layers)
         assert static + moving <= max(limit, 2)
         assert content.num_layer_points[0] == static
         assert content.num_layer_points[1][place] == moving
@@ -67,9 +69,9 @@ def test_static_points_are_sent_once_and_every_choice_shows_its_points(
         while clouds.prepare_next():
             pass
         assert clouds.places == (0, 1, 2, 3)
-        only = PointChoice(views=shown.choice.views, layer=PointLayer.MOVING)
+        only = PointFilter(views=shown.choice.views, only=PointLayer.MOVING)
         assert clouds.show(1, only, 1.0) == moved[1].num_points
-        some = PointChoice(views=(0, 2))
+        some = PointFilter(views=(0, 2))
         merged = layered.output.points(1)
         assert clouds.show(1, some, 1.0) == np.isin(merged.view, (0, 2)).sum()
         assert clouds._static_node is not None

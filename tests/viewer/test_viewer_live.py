@@ -318,13 +318,13 @@ def test_a_single_instant_has_nothing_to_play(capture):
 
 def test_a_failure_is_raised_where_the_viewer_is_awaited(content, monkeypatch):
     class Broken:
-        bounds = content.clouds.bounds
+        bounds, most = content.clouds.bounds, content.clouds.most
         has_layers = False
 
-        def sampled(self, place: int, limit: int):
+        def sampled(self, place: int, layer):
             if place == 2:
                 raise InputError("'frame_000002.ply' is missing", "run page4d again with existing='resume'")
-            return content.clouds.sampled(place, limit)
+            return content.clouds.sampled(place, layer)
 
     broken = replace(content, clouds=Broken(), instants=(0, 1, 2, 3))
     monkeypatch.setitem(broken.__dict__, "middle_points", content.middle_points)

@@ -11,7 +11,7 @@ from page4d.options import ExportSettings
 from page4d.viewer.content import ViewerContent, viewer_content
 from page4d.viewer.recording import check_size, estimated_bytes, record_page
 from page4d.viewer.scene import MAX_SEGMENTS, default_steps, track_segments, velocity_segments
-from page4d.viewer.server import live_viewer
+from page4d.viewer.server import LiveViewer, live_viewer
 from tests.exporters.capture import DRIFT, IMAGE_FPS, NUM_TRACKS, Capture, make_capture
 from tests.viewer.conftest import wait_until
 from tests.viewer.test_viewer_recording import Recording
@@ -46,8 +46,8 @@ def test_segments_are_the_paths_of_moving_points(fast: ViewerContent) -> None:
 def test_segments_follow_the_choice_of_points(fast: ViewerContent) -> None:
     cloud = fast.points(1)
     for choice, kept in (
-        (replace(fast.choice, layer=PointLayer.STATIC), cloud.view < 0),
-        (replace(fast.choice, layer=PointLayer.MOVING), cloud.view >= 0),
+        (replace(fast.choice, only=PointLayer.STATIC), cloud.view < 0),
+        (replace(fast.choice, only=PointLayer.MOVING), cloud.view >= 0),
         (replace(fast.choice, views=(2,)), cloud.view == 2),
         (replace(fast.choice, min_confidence=0.8), cloud.confidence >= 0.8),
     ):
@@ -77,24 +77,30 @@ def test_trails_are_the_steps_so_far(fast: ViewerContent) -> None:
     np.testing.assert_array_equal(few.points[:, 1], ends[np.isfinite(ends).all(axis=-1)])
 
 
+def num_shown(viewer: LiveViewer, name: str) -> int:
+    """Return the number of visible segments of a node."""
+    _, handle, number = viewer.motion._nodes.get(name, (None, None, 0))
+    return number if handle is not None and handle.visible else 0
+
+
 def test_the_panel_shows_and_hides_velocities_and_tracks(fast: ViewerContent) -> None:
     with live_viewer(fast, port=0) as viewer:
         wait_until(lambda: viewer.shown is not None)
-        assert not viewer.motion.num_shown("/velocities")
+        assert not num_shown(viewer, "/velocities")
         viewer.panel.velocities.value = True
-        wait_until(lambda: viewer.motion.num_shown("/velocities") > 50)
-        assert not viewer.motion.num_shown("/tracks")
+        wait_until(lambda: num_shown(viewer, "/velocities") > 50)
+        assert not num_shown(viewer, "/tracks")
         viewer.panel.tracks.value = True
         viewer.panel.instant.value = 3
-        wait_until(lambda: viewer.motion.num_shown("/tracks") == 3 * (NUM_TRACKS - 2) + 2)
+        wait_until(lambda: num_shown(viewer, "/tracks") == 3 * (NUM_TRACKS - 2) + 2)
         viewer.panel.views[1].value = viewer.panel.views[0].value = False
         _, handle, number = viewer.motion._nodes["/velocities"]
         wait_until(lambda: viewer.motion._nodes["/velocities"][1] is not handle)
-        assert 0 < viewer.motion.num_shown("/velocities") <= number
+        assert 0 < num_shown(viewer, "/velocities") <= number
         viewer.panel.layer.value = "static"
-        wait_until(lambda: viewer.motion.num_shown("/velocities") == 0)
+        wait_until(lambda: num_shown(viewer, "/velocities") == 0)
         viewer.panel.velocities.value = viewer.panel.tracks.value = False
-        wait_until(lambda: viewer.motion.num_shown("/tracks") == 0)
+        wait_until(lambda: num_shown(viewer, "/tracks") == 0)
 
 
 def test_runs_without_velocities_have_no_such_controls(content: ViewerContent) -> None:
@@ -124,5 +130,5 @@ def test_layers_have_the_velocities_of_their_moving_points(tmp_path: Path) -> No
     capture = make_capture(tmp_path, size=(60, 80), velocity=True, layers=True)
     layered = viewer_content(capture.output, ExportSettings())
     assert layered.has_layers
-    assert len(velocity_segments(layered.moving_points(1), layered.choice, 0.1).points) > 50
+    assert len(velocity_segments(layered.changing_points(1), layered.choice, 0.1).points) > 50
     assert default_steps(layered) > 0

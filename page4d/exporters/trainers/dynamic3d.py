@@ -33,7 +33,7 @@ def check(job: ExportJob) -> None:
     Raises:
         UsageError: naming the instant.
     """
-    if job.clouds is not None and not job.clouds.at([0]).read(0).num_points:
+    if job.clouds is not None and not job.clouds.read(0).num_points:
         raise UsageError(
             f"instant {job.instants[0]} has no points, and {job.format.name} begins with those of the first instant",
             "choose other instants or filters",

@@ -17,6 +17,7 @@ Source: thirdparty/gaussian_splatting/scene/dataset_readers.py, helper3dg.py and
 import shlex
 from pathlib import Path
 
+from page4d.exporters.formats import VIEW_HINTS
 from page4d.exporters.job import ExportJob, Written
 from page4d.exporters.trainers.views import DepthBounds, encode_poses_bounds, reading_order, sorted_names
 from page4d.formats.colmap import Points3D, model_of_views, write_model
@@ -50,7 +51,8 @@ def check(job: ExportJob) -> None:
         UsageError: if several views are held out.
         InputError: if there are too few views.
     """
-    job.format.require_views(len(job.views), _BATCH + any(view.held_out for view in job.views))
+    least = _BATCH + any(view.held_out for view in job.views)
+    job.format.check_number("view", len(job.views), least, None, VIEW_HINTS)
     reading_order(job)
 
 

@@ -90,7 +90,7 @@ def write_capture(
                     _write_png(truth / "dynamic" / name / f"{time:06d}.png", mask)
                 if truth_motion and time % truth_stride == 0:
                     velocity, known = frame_velocity(capture, rendered, time, view), rendered.depth > 0
-                    levels = quantize_velocity(velocity, known.to(velocity.dtype), TRUTH_MOTION_STEP).velocity
+                    levels, _, _ = quantize_velocity(velocity, known.to(velocity.dtype), TRUTH_MOTION_STEP)
                     _write_png(truth / "motion" / name / f"{time:06d}.png", levels)
                     numbers = np.where(known.numpy(), rendered.objects.numpy() + 1, 0).astype(np.uint16)
                     _write_png(truth / "objects" / name / f"{time:06d}.png", numbers)
