@@ -98,7 +98,7 @@ def test_noise_of_depth_does_not_make_several_surfaces_of_one() -> None:
 def test_a_budget_draws_from_every_view_and_instant_in_proportion() -> None:
     points = reader(FakeRun()).limited(1000).model()
     assert points.cloud.num_points == 1000
-    assert reader(FakeRun()).model(997).cloud.num_points == 997
+    assert reader(FakeRun()).limited(997).model().cloud.num_points == 997
     assert (points.cloud.view == 1).mean() == pytest.approx(0.1, abs=0.01)
     assert (points.cloud.dynamic != 0).mean() == pytest.approx(6 * MOVING / (STATIC + 6 * MOVING), abs=0.02)
     sample = reader(FakeRun()).limited(500).sampled(2)
@@ -115,10 +115,10 @@ def test_clouds_are_not_read_more_often_than_needed() -> None:
 
     once = 1 + run.num_times + 1 + run.num_times  # also for bounds, and first the static points of the middle
     run = FakeRun(noise=0)
-    assert reader(run).model(10_000).cloud.num_points < 10_000
+    assert reader(run).limited(10_000).model().cloud.num_points < 10_000
     assert run.reads == once
     run = FakeRun(noise=0)
-    assert reader(run, only=PointLayer.STATIC).model(100).cloud.num_points == 100
+    assert reader(run, only=PointLayer.STATIC).limited(100).model().cloud.num_points == 100
     assert run.reads == once + 1  # only the middle has new points
 
 
