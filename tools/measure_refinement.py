@@ -21,7 +21,7 @@ from page4d.options import ReconstructSettings
 from page4d.run.predictor import NetworkPredictor, build_predictor
 from page4d.scene.batches import FrameBatch, open_batches
 from page4d.scene.open import open_scene
-from page4d.stereo.refine import refine
+from page4d.stereo.refine import refinement_of
 
 
 def read(options: argparse.Namespace, predictor: NetworkPredictor) -> FrameBatch:
@@ -69,8 +69,9 @@ def main() -> None:
     output = predictor.run(batch)
     show("network", output, batch.cameras)
     begin = time.process_time()
-    refined = refine(predictor.network, output, predictor._images(batch), predictor._conditioning(batch, None))
-    show("refined", refined, batch.cameras)
+    images, conditioning = predictor._images(batch), predictor._conditioning(batch, None)
+    refined = refinement_of(predictor.network, output, images, conditioning)
+    show("refined", refined.output, batch.cameras)
     print(f"refinement: {time.process_time() - begin:.1f} s of CPU")
 
 

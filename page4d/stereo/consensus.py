@@ -367,7 +367,12 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
     confidence = torch.where(is_static, background.confidence, predictions.depth_confidence.nan_to_num())
     if dynamic is not None:
         is_moving = known & ~is_static & (dynamic > DYNAMIC_THRESHOLD)
-        depth = _with_moving_consensus(depth, confidence, is_moving, background, predictions.cameras)
+        instants = zip(depth[0], confidence[0], is_moving[0], strict=True)
+        moved = [
+            reach_moving_consensus(*maps, background, predictions.cameras[0, time])
+            for time, maps in enumerate(instants)
+        ]
+        depth = torch.stack(moved)[None]
     found = measure_agreement(depth, known | is_static, predictions.cameras, compared=~is_static)
     agreement = fused.agreement.where(is_static, found)
     return replace(
@@ -377,21 +382,6 @@ def clean(predictions: Predictions, fused: FusedBackground | None = None) -> Pre
         depth_confidence=recalibrated(confidence, agreement),
         agreement=agreement,
     )
-
-
-def _with_moving_consensus(
-    depth: Float[Tensor, "B T V H W"],
-    confidence: Float[Tensor, "B T V H W"],
-    is_moving: Bool[Tensor, "B T V H W"],
-    background: Background,
-    cameras: Cameras,
-) -> Float[Tensor, "B T V H W"]:
-    """Bring moving pixels of every instant to a consensus of the views."""
-    instants = [
-        reach_moving_consensus(depth[0, time], confidence[0, time], is_moving[0, time], background, cameras[0, time])
-        for time in range(depth.shape[1])
-    ]
-    return torch.stack(instants)[None]
 
 
 def static_instant(predictions: Predictions, fused: FusedBackground) -> Predictions:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import log
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -94,30 +94,6 @@ Images = Float[Tensor, "B T V 3 H W"] | Sequence[Float[Tensor, "B T 3 _ _"]]
 """Of views of one size, or one tensor per view."""
 
 
-@overload
-def refine(
-    network: ViewTimeNetwork, output: NetworkOutput, images: Images, conditioning: Conditioning = NO_CONDITIONING
-) -> NetworkOutput: ...
-
-
-@overload
-def refine(
-    network: ViewTimeNetwork, output: RigOutput, images: Images, conditioning: Conditioning = NO_CONDITIONING
-) -> RigOutput: ...
-
-
-def refine(
-    network: ViewTimeNetwork,
-    output: NetworkOutput | RigOutput,
-    images: Images,
-    conditioning: Conditioning = NO_CONDITIONING,
-) -> NetworkOutput | RigOutput:
-    """Refine the output of a network for these images; unchanged if the network has no matching."""
-    rig = RigOutput.of(output) if isinstance(output, NetworkOutput) else output
-    refined = refinement_of(network, rig, images, conditioning).output
-    return refined.outputs[0] if isinstance(output, NetworkOutput) else refined
-
-
 def refinement_of(
     network: ViewTimeNetwork,
     output: RigOutput,
@@ -158,29 +134,10 @@ def run_refinement(
     adjusted ones, so that both can be compared; but depth, in the unit of the adjusted cameras, is the one that fits
     known cameras.
     """
-    state = _initial_state(output, patch_size, finer, conditioning, images, priors, sigma_cells, descriptors, static)
-    if state is None:
-        return Refinement(output)
-    for step in STEPS:
-        state = step(state)
-    return Refinement(_apply(state, output), state.kept, state.scale[:, 0, 0] if state.rig_is_known else None)
-
-
-def _initial_state(
-    output: RigOutput,
-    patch_size: int,
-    finer: int,
-    conditioning: Conditioning,
-    images: Images | None,
-    priors: Priors,
-    sigma_cells: float,
-    descriptors: DenseDescriptors | None,
-    static: Sequence[StaticDepth] | None,
-) -> RefinementState | None:
     views = view_predictions(output, patch_size)
     pose, intrinsics = output.world_to_camera, output.intrinsics
     if not views or pose is None or intrinsics is None:
-        return None
+        return Refinement(output)
     priors = _priors_of(priors, views)
     if conditioning.intrinsics is not None:
         priors, intrinsics = replace(priors, log_focal=0.0), conditioning.intrinsics
@@ -196,7 +153,7 @@ def _initial_state(
         descriptors=descriptors,
         static=None if static is None else tuple(static),
     )
-    return RefinementState(
+    state = RefinementState(
         evidence=evidence,
         cameras=evidence.prior_cameras,
         patch_depth=evidence.prior_depth,
@@ -204,6 +161,9 @@ def _initial_state(
         rig=evidence.prior_cameras,
         scale=torch.ones_like(evidence.prior_depth[:, :1, :1]),
     )
+    for step in STEPS:
+        state = step(state)
+    return Refinement(_apply(state, output), state.kept, state.scale[:, 0, 0] if state.rig_is_known else None)
 
 
 def adjust_cameras(state: RefinementState) -> RefinementState:

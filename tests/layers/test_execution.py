@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -32,8 +33,8 @@ def test_one_thread_ends_with_the_body_and_with_its_errors(threads: int) -> None
 
 def test_refinement_computes_on_one_thread(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
-    monkeypatch.setattr(refine, "_initial_state", lambda *_: seen.append(torch.get_num_threads()))
-    refine.run_refinement(None, 8, 2)
+    monkeypatch.setattr(refine, "view_predictions", lambda *_: seen.append(torch.get_num_threads()))
+    refine.run_refinement(Mock(), 8, 2)
     assert seen == [1]
     assert torch.get_num_threads() == threads
 

@@ -37,7 +37,7 @@ from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.plotting.canvas import INK, view_color
 from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.records import GroundTruth
-from page4d.stereo.refine import refine
+from page4d.stereo.refine import refinement_of
 
 THRESHOLD_DEG = 15.0
 """Threshold of the accuracies RRA and RTA."""
@@ -430,7 +430,7 @@ def _predict(
     with autocast(truth.images.device, precision):
         output: NetworkOutput = network(truth.images, conditioning=conditioning)
     if refined:
-        output = refine(network, output, truth.images, conditioning)
+        output = refinement_of(network, RigOutput.of(output), truth.images, conditioning).output.outputs[0]
     return output if truth.images.shape[1] > 1 else replace(output, dynamic=None)
 
 
