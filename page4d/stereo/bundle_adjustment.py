@@ -311,8 +311,7 @@ class NormalEquations:
         most = numbers_at_once(_MAX_RESIDUALS, depth.device) * (_CAMERA_PARAMETERS if self._is_fixed else 1)
         at_once = max(1, most * num_pixels // max(1, self.precision.numel()))
         self.parts = [slice(start, start + at_once) for start in range(0, num_pixels, at_once)]
-        self._kept_weights = self._weights_of(self.parts[0]) if len(self.parts) == 1 else None
-        self._kept_derivatives = None if self._kept_weights is None else self._kept_weights.to(_DERIVATIVES)
+        self._kept_weights: dict[torch.dtype, Tensor] = {}
 
     def cameras_of(self, parameters: Parameters) -> Cameras:
         """Return the cameras, in the unit of the initial ones."""
@@ -399,16 +398,13 @@ class NormalEquations:
         log_depth: Tensor = parameters.log_depth[..., part] + errors + parameters.log_scale[..., None]
         return log_depth.exp()
 
-    def _error_weights(self, part: slice) -> Float[Tensor, "B N P M"]:
-        """Return the derivatives of log depths of some of the pixels by the correlated errors."""
-        return self._weights_of(part) if self._kept_weights is None else self._kept_weights
-
-    def _error_derivatives(self, part: slice) -> Float[Tensor, "B N P M"]:
-        """Return the same in the precision of derivatives."""
-        return self._weights_of(part).to(_DERIVATIVES) if self._kept_derivatives is None else self._kept_derivatives
-
-    def _weights_of(self, part: slice) -> Float[Tensor, "B N P M"]:
-        weights: Tensor = self.error_sigma[..., part, None] * self.errors.weights(part)
+    def _error_weights(self, part: slice, dtype: torch.dtype = torch.float64) -> Float[Tensor, "B N P M"]:
+        """Return the derivatives of log depths of some of the pixels by the correlated errors; kept if of all."""
+        if dtype in self._kept_weights:
+            return self._kept_weights[dtype]
+        weights = (self.error_sigma[..., part, None] * self.errors.weights(part)).to(dtype)
+        if len(self.parts) == 1:
+            self._kept_weights[dtype] = weights
         return weights
 
     def _camera_deviation(self, parameters: Parameters) -> Float[Tensor, "B N 8"]:
@@ -435,7 +431,7 @@ class NormalEquations:
         by_depth = weighted[..., 0, :] * depth[..., None, 0, :]
         by_depth.addcmul_(weighted[..., 1, :], depth[..., None, 1, :])  # B N G 17 P
         data, data_gradient = (by_depth[..., row, :].sum(dim=2, dtype=torch.float64) for row in (scale, -1))
-        coupling, weights = _in_columns(by_depth[..., :-1, :]), self._error_derivatives(part)
+        coupling, weights = _in_columns(by_depth[..., :-1, :]), self._error_weights(part, _DERIVATIVES)
         prior = self.depth_precision[..., part]
         hessian = data + prior
         gradient = data_gradient + prior * (parameters.log_depth - self.start.log_depth)[..., part]

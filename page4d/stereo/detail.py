@@ -249,6 +249,11 @@ def fine_background(
     colors = [
         _background_color(samples(view), background, view, *pair) for view, pair in zip(static, placed, strict=True)
     ]
+    between = compared and {
+        (static.index(first), static.index(second)): side
+        for (first, second), side in compared.items()
+        if first in static and second in static
+    }
     views = [
         CoarseView(
             log_depth=background.log_depth[view],
@@ -264,8 +269,8 @@ def fine_background(
         [color for color, _ in colors],
         [transform for _, transform in placed],
         cameras[static],
-        [[_whole(transform)] for _, transform in placed],
-        None if compared is None else _between(compared, static),
+        [[(slice(0, transform.canvas_size[0]), slice(0, transform.canvas_size[1]))] for _, transform in placed],
+        between,
     )
     near = [_nearest(background.known[view], *pair) for view, pair in zip(static, placed, strict=True)]
     spread = [_nearest(background.spread[view], *pair) for view, pair in zip(static, placed, strict=True)]
@@ -343,12 +348,6 @@ def fine_instant(
     )
 
 
-def _between(compared: Mapping[tuple[int, int], int], views: list[int]) -> Compared:
-    """Return the pairs between some views, numbered as these."""
-    kept = {pair: side for pair, side in compared.items() if set(pair) <= set(views)}
-    return {(views.index(first), views.index(second)): side for (first, second), side in kept.items()}
-
-
 def fine_cameras(coarse: Predictions, transforms: Sequence[PixelTransform]) -> Cameras:
     """Return the cameras of predictions at the pixels of larger pictures."""
     intrinsics = [
@@ -423,10 +422,6 @@ def _background_color(
     fused = weighted_median(pictures, weight[:, None].expand(pictures.shape))
     deviation = weighted_median((pictures - fused).abs().mean(dim=1), weight)
     return fused, MAD_TO_STD * deviation
-
-
-def _whole(transform: PixelTransform) -> Region:
-    return slice(0, transform.canvas_size[0]), slice(0, transform.canvas_size[1])
 
 
 def _network_axes(
