@@ -209,7 +209,7 @@ _KERNEL_BYTES = 120_000_000
 """Memory of Numba and of the machine code of the kernels, which are loaded when they are first needed."""
 
 _INSTANT_BYTES = 14_000
-"""Records of an instant, which stay in memory to the end of a run: measured with 18,000 instants of 4 views."""
+"""Records of an instant, from which the files of the whole capture are written at the end of a run."""
 
 _FLOW_BYTES = 420
 """Bytes per pixel whose flow is measured: pictures and flow of two instants, and displacements."""

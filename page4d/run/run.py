@@ -22,6 +22,7 @@ from page4d.errors import InterruptedRunError, Level, Notice, OutputError, Stopp
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.geometry.transforms import Sim3
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
+from page4d.io.machine import trim_heap
 from page4d.networks.conditioning import Memory
 from page4d.networks.layers.execution import on_threads
 from page4d.output.cameras import capture_cameras
@@ -419,6 +420,7 @@ class Run:
         self._update(stages=self._stage_states())
         self.states.write_chunk(index, finished, records)
         self.finished.append(finished)
+        trim_heap()  # the heap would grow by fragments from chunk to chunk
 
     def _write_instants(
         self, first: int, chunk: Predictions, following: Predictions | None

@@ -1,5 +1,6 @@
 """Forecast of memory, chunk lengths that fit, and the cost model of a network."""
 
+import ctypes
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import torch
 
 from page4d.choices import ExistingOutput
 from page4d.errors import InterruptedRunError, MemoryBudgetError, UsageError
+from page4d.io.machine import trim_heap, used_memory
 from page4d.networks.layers.execution import reproducible
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
@@ -149,6 +151,15 @@ def test_a_run_on_a_gpu_uses_deterministic_algorithms(monkeypatch: pytest.Monkey
 def test_usable_memory_exceeds_used_memory():
     assert 0 < used_bytes(CPU) < usable_bytes(CPU)
     assert total_bytes(CPU) > 10**8
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc")
+def test_freed_memory_between_blocks_in_use_is_returned() -> None:
+    kept = [np.ones(20_000, np.uint8) for _ in range(3000)][::50]
+    before = used_memory()
+    trim_heap()
+    assert used_memory() < before - 30e6
+    assert len(kept) == 60
 
 
 def test_a_checkpoint_fits_the_limit_of_a_container(tmp_path, monkeypatch) -> None:
