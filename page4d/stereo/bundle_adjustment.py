@@ -402,7 +402,7 @@ class NormalEquations:
         """Return the derivatives of log depths of some of the pixels by the correlated errors; kept if of all."""
         if dtype in self._kept_weights:
             return self._kept_weights[dtype]
-        weights = (self.error_sigma[..., part, None] * self.errors.weights(part)).to(dtype)
+        weights: Tensor = (self.error_sigma[..., part, None] * self.errors.weights(part)).to(dtype)
         if len(self.parts) == 1:
             self._kept_weights[dtype] = weights
         return weights
