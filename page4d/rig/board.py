@@ -174,54 +174,47 @@ class Board:
 
     def finder(self) -> Callable[[Picture], tuple[_Indices, Array]]:
         """Return a function that finds the numbers [n] and pixels [n, 2] of the corners in a grey picture."""
-        find = {Pattern.CHARUCO: self._squares, Pattern.ARUCO: self._markers, Pattern.CHESSBOARD: self._chessboard}
-        found_in = find[self.pattern]()
+        detector = self._detector()
 
         def run(picture: Picture) -> tuple[_Indices, Array]:
             shown = 255 - picture if self.is_inverted else picture
-            numbers, pixels = _arrays(*found_in(shown))
+            numbers, pixels = self._found(detector, shown)
             if len(numbers) < MIN_CORNERS and self.pattern is not Pattern.CHESSBOARD:
                 # The back of a board that is printed on both sides, or shines through, is its mirror image.
-                behind, mirrored = _arrays(*found_in(np.ascontiguousarray(shown[:, ::-1])))
+                behind, mirrored = self._found(detector, np.ascontiguousarray(shown[:, ::-1]))
                 if len(behind) >= MIN_CORNERS:
                     numbers, pixels = behind, np.array([shown.shape[1] - 1, 0]) + mirrored * [-1, 1]
             return numbers, pixels + PIXEL_CENTER  # OpenCV counts pixel centres from 0
 
         return run
 
-    def _squares(self) -> Callable[[Picture], tuple[Any, Any]]:
-        detector = cv2.aruco.CharucoDetector(self._layout())
-
-        def find(picture: Picture) -> tuple[Any, Any]:
-            corners, numbers, _, _ = detector.detectBoard(picture)
-            return ((), ()) if numbers is None else (numbers, corners)
-
-        return find
-
-    def _markers(self) -> Callable[[Picture], tuple[Any, Any]]:
+    def _detector(self) -> Any:
+        if self.pattern is Pattern.CHARUCO:
+            return cv2.aruco.CharucoDetector(self._layout())
+        if self.pattern is Pattern.CHESSBOARD:
+            return None
         settings = cv2.aruco.DetectorParameters()
         settings.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
-        detector = cv2.aruco.ArucoDetector(cv2.aruco.getPredefinedDictionary(_dictionary(self.dictionary)), settings)
+        return cv2.aruco.ArucoDetector(cv2.aruco.getPredefinedDictionary(_dictionary(self.dictionary)), settings)
+
+    def _found(self, detector: Any, picture: Picture) -> tuple[_Indices, Array]:
+        numbers: Any
         count = self.columns * self.rows
-
-        def find(picture: Picture) -> tuple[Any, Any]:
-            quads, found, _ = detector.detectMarkers(picture)
-            pairs = zip(() if found is None else np.ravel(found), quads, strict=True)
+        if self.pattern is Pattern.CHARUCO:
+            pixels, numbers, _, _ = detector.detectBoard(picture)
+        elif self.pattern is Pattern.ARUCO:
+            quads, markers, _ = detector.detectMarkers(picture)
+            pairs = zip(() if markers is None else np.ravel(markers), quads, strict=True)
             kept = [(4 * number + np.arange(4), np.reshape(quad, (4, 2))) for number, quad in pairs if number < count]
-            return [number for own, _ in kept for number in own], [corner for _, quad in kept for corner in quad]
-
-        return find
-
-    def _chessboard(self) -> Callable[[Picture], tuple[Any, Any]]:
-        flags = cv2.CALIB_CB_NORMALIZE_IMAGE | cv2.CALIB_CB_ACCURACY
-
-        def find(picture: Picture) -> tuple[Any, Any]:
-            found, corners = cv2.findChessboardCornersSB(picture, (self.columns, self.rows), None, flags)
-            if not found:
-                return (), ()
-            return np.arange(self.columns * self.rows), self._first_corner_first(picture, np.asarray(corners))
-
-        return find
+            numbers, pixels = zip(*kept, strict=True) if kept else (None, None)
+        else:
+            flags = cv2.CALIB_CB_NORMALIZE_IMAGE | cv2.CALIB_CB_ACCURACY
+            is_found, corners = cv2.findChessboardCornersSB(picture, (self.columns, self.rows), None, flags)
+            numbers = np.arange(count) if is_found else None
+            pixels = self._first_corner_first(picture, np.asarray(corners)) if is_found else None
+        if numbers is None:
+            return np.zeros(0, np.int64), np.zeros((0, 2))
+        return np.asarray(numbers, np.int64).ravel(), np.asarray(pixels, np.float64).reshape(-1, 2)
 
     def _first_corner_first(self, picture: Picture, corners: NDArray[np.float32]) -> Array:
         """Order the corners of a chessboard: not mirrored, and with a dark square after the first corner."""
@@ -236,10 +229,6 @@ class Board:
             # A half turn exchanges the colours where one side is even, a quarter turn where both are equal and odd.
             grid = np.rot90(grid) if self.columns == self.rows else grid[::-1, ::-1]
         return np.asarray(grid.reshape(-1, 2), np.float64)
-
-
-def _arrays(numbers: Any, pixels: Any) -> tuple[_Indices, Array]:
-    return np.asarray(numbers, np.int64).ravel(), np.asarray(pixels, np.float64).reshape(-1, 2)
 
 
 def _dictionary(name: str) -> int:

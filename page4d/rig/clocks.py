@@ -257,12 +257,6 @@ def _fitted(
     return found, deviations
 
 
-def joined(found: Sequence[Measured]) -> Measured:
-    """Return all measurements of some pairs together."""
-    columns = ([getattr(one, field.name) for one in found] for field in fields(Measured))
-    return Measured(*(np.concatenate(column) for column in columns))
-
-
 def fitted_clocks(what: str, names: Sequence[str], measured: Measured, step_s: float, common: float) -> WindowClocks:
     """Fit offsets, and the drifts that are significant.
 

@@ -29,7 +29,6 @@ from page4d.rig.clocks import (
     cut,
     fitted_clocks,
     groups,
-    joined,
     joint_offsets,
     paired_views,
 )
@@ -363,7 +362,7 @@ def estimate_motion_clocks(
         chance = [replace(one, other=cut(control, ahead, one.group, -1).other) for one in placed]
         check_cuts(_WHAT, names, chance, MAX_RATIO, lambda worst: f"{worst.ratio:.0%} of the evidence is chance")
 
-    found: list[Measured] = []
+    found = []
     halves: tuple[list[PairEvidence], ...] = ([], [])
     for done, pair in enumerate(pairs, start=1):
         offset = int(ahead[pair[1]] - ahead[pair[0]])
@@ -376,7 +375,7 @@ def estimate_motion_clocks(
             middles, offsets, weights = _window_offsets(signals, offset * factor, step_s)
             times = (middles - ahead[pair[0]] * factor) * step_s
             are_late = middles > (start + stop) / 2
-            found.append(Measured(np.tile(pair, (len(times), 1)), times, offsets * step_s, weights, are_late))
+            found.append((np.tile(pair, (len(times), 1)), times, offsets * step_s, weights, are_late))
         progress(len(pairs) + done, 2 * len(pairs))
     for half in halves:
         cuts = [cut(half, ahead, group, width) for group in groups(number)]
@@ -387,9 +386,10 @@ def estimate_motion_clocks(
             _MAX_HALF_RATIO,
             lambda worst: f"in half of the capture {_unclear(worst, step_s * factor)}",
         )
-    if not any(len(one.times) for one in found):
+    if not any(len(times) for _, times, *_ in found):
         raise InputError(f"{_WHAT} {listed(names[1:])}: fewer than {_MIN_COMMON} common instants", HINT)
-    return fitted_clocks(_WHAT, names, joined(found), step_s, _COMMON_ERROR)
+    measured = Measured(*map(np.concatenate, zip(*found, strict=True)))
+    return fitted_clocks(_WHAT, names, measured, step_s, _COMMON_ERROR)
 
 
 def _unclear(worst: Cut, step_s: float) -> str:

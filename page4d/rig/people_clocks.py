@@ -3,7 +3,7 @@
 The offset of a pair is the one at which people fit one relative pose best.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -121,8 +121,12 @@ class PairCurve:
         for offset in range(-last, last + 1, self.step):
             self.score(offset)
 
-    def beyond(self, best: int) -> Iterator[int]:
-        """Return coarse offsets beyond the search with enough common instants, or where the motion repeats itself."""
+    def beyond(self, best: int) -> dict[int, float]:
+        """Return coarse offsets beyond the search, and which scores, as shares of that of `best`, make it ambiguous.
+
+        They have enough common instants, or the motion repeats itself after the time between the two.
+        """
+        limits = {}
         last = max((int(one.instants[-1]) for people in self._people for one in people), default=0)
         for sign in (-1, 1):
             has_enough = True
@@ -131,15 +135,13 @@ class PairCurve:
                 repeats = self.repeats(offset - best)
                 if has_enough or repeats:
                     self.score(offset)
-                    has_enough = has_enough and self.common[offset] >= MIN_WEAK_COMMON // 2
-                if has_enough or repeats:
-                    yield offset
-
-    def limit(self, offset: int, best: int) -> float:
-        """Return the score of an offset beyond the search, as a share of that of `best`, which makes it ambiguous."""
-        if self.repeats(offset - best):
-            return MAX_SECOND
-        return MAX_BEYOND if self.common[offset] >= MIN_WEAK_COMMON else MAX_OF_FEW
+                    common = self.common[offset]
+                    has_enough = has_enough and common >= MIN_WEAK_COMMON // 2
+                if repeats:
+                    limits[offset] = MAX_SECOND
+                elif has_enough:
+                    limits[offset] = MAX_BEYOND if common >= MIN_WEAK_COMMON else MAX_OF_FEW
+        return limits
 
     def evidence(self) -> PairEvidence:
         """Return by how much scores exceed the median, which people reach at wrong offsets, at all offsets.
@@ -443,7 +445,7 @@ def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offs
             (curve, int(ahead[curve.views[1]] - ahead[curve.views[0]])) for curve in curves if view in curve.views
         ]
         curve, offset = max(found, key=lambda one: one[0].score(one[1]))
-        limits = {one: curve.limit(one, offset) for one in curve.beyond(offset)}
+        limits = curve.beyond(offset)
         if not limits:
             continue
         other = max(limits, key=lambda one: curve.score(one) / limits[one])
