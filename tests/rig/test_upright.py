@@ -8,10 +8,11 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from page4d.choices import Registration, UpAxis, WorldFrame
+from page4d.options import RegisterSettings
 from page4d.rig import upright
-from page4d.rig.floor import Vertical, upright_frame
+from page4d.rig.floor import FloorPoints, Vertical, upright_frame
 from page4d.rig.records import Array, FocalSource, RigCamera, Tracklet, ViewPeople, direction_angle_deg
-from page4d.rig.upright import find_vertical, placed_rig, upright_world
+from page4d.rig.upright import chosen_world, find_vertical, placed_rig, upright_world
 from tests.rig.people_rig import Filming, PeopleRig, evidence_of, film_people
 
 UP = np.array([0.0, -1.0, 0.0])
@@ -159,6 +160,16 @@ def test_the_world_of_a_rig_is_recorded_with_its_evidence(monkeypatch: pytest.Mo
         found.text == f"upright, z is up ({found.num_poses} poses of people, +-{found.vertical_std_deg:.1f} degrees)"
     )
     assert found.model_validate_json(found.model_dump_json()) == found
+    pixels.scene.up, marks = None, {}
+    for name, place in {"a": [-0.6, 0, 0], "b": [0.6, 0, 0]}.items():
+        local = [camera.rotation @ place + camera.world_to_camera[:3, 3] for camera in cameras_of(rig)]
+        pixel = [lens.intrinsics[:2] @ (one / one[2]) for lens, one in zip(rig.lenses, local, strict=True)]
+        marks[name] = {view: tuple(xy) for view, xy in zip(pixels.scene.view_names, pixel, strict=True)}
+    pixels.floor = FloorPoints(label="floor.csv", marks=marks, coordinates={"a": (0, 0, 0), "b": (2.4, 0, 0)})
+    surveyed = chosen_world(pixels, cameras, RegisterSettings(world=WorldFrame.UPRIGHT), is_metric=False)
+    assert surveyed.metres_per_unit == pytest.approx(2, rel=1e-3)
+    assert surveyed.num_poses >= found.num_poses
+    assert direction_angle_deg(np.array(surveyed.vertical), UP) < 2
     monkeypatch.setattr(upright, "is_fetched", lambda: False)
     without = upright_world(pixels, placed_rig(pixels, cameras), UpAxis.AUTO)
     assert without.transform is None
