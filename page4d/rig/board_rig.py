@@ -273,29 +273,24 @@ def board_poses(
 
 def calibrate_lens(
     board: Board, model: LensModel, sightings: Sequence[Sighting], size: tuple[int, int]
-) -> tuple[Float[Array, " L"], Float[Array, " L"], tuple[str, ...]] | None:
-    """Estimate the lens of one view: its parameters, their standard deviations, and the terms that are determined.
+) -> tuple[Float[Array, " L"], tuple[str, ...]] | None:
+    """Estimate the lens of one view: its parameters, and the terms that are determined.
 
     None without a sighting from which the pose of the board follows.
     """
     num_lens = 4 + len(TERMS[model])
     few = spread(board, sightings, _FEW, size)
-    best: tuple[float, Array] | None = None
+    found = []
     for start in _STARTS:
         lens = np.zeros(num_lens)
         lens[:4] = [start * max(size)] * 2 + [size[1] / 2, size[0] / 2]
-        terms = _STEPS[model][1]
-        solved = _lens_from(board, model, few, lens, terms, size, rounds=1)
-        if solved is None:
-            continue
-        state, problem = solved
-        cost = float(np.median(problem.errors(state)))
-        if best is None or cost < best[0]:
-            best = cost, state.lenses[0]
-    if best is None:
+        if solved := _lens_from(board, model, few, lens, _STEPS[model][1], size, rounds=1):
+            state, problem = solved
+            found.append((float(np.median(problem.errors(state))), state.lenses[0]))
+    if not found:
         return None
-    lens = best[1]
-    kept: tuple[Array, Array, tuple[int, ...]] | None = None
+    _, lens = min(found, key=lambda one: one[0])
+    kept: tuple[Array, tuple[int, ...]] | None = None
     last: tuple[int, ...] = ()
     for terms in _STEPS[model]:
         lens = lens.copy()
@@ -307,10 +302,10 @@ def calibrate_lens(
         lens, deviation = state.lenses[0], problem.deviations(state)[0]
         new = [4 + term for term in terms if term not in last]
         if kept is None or (np.abs(lens[new]) > _SIGNIFICANT * deviation[new]).any():
-            kept = lens, deviation, terms
+            kept = lens, terms
         last = terms
     assert kept is not None
-    return kept[0], kept[1], tuple(TERMS[model][term] for term in kept[2])
+    return kept[0], tuple(TERMS[model][term] for term in kept[1])
 
 
 def _lens_from(

@@ -202,9 +202,6 @@ class _Check:
     def mean_given(self, pairs: Sequence[Pair]) -> float:
         return float(np.mean([self.given[pair] for pair in pairs])) if pairs else 0.0
 
-    def mean(self, pairs: Sequence[Pair], cameras: Sequence[RigCamera], scale: float = 1.0) -> float:
-        return float(np.mean([self.score(pair, cameras, scale) for pair in pairs])) if pairs else 0.0
-
     def touched(self, views: Iterable[int]) -> list[Pair]:
         """Return the pairs that involve some of the views."""
         return [pair for pair in self.pairs if {*pair} & {*views}]
@@ -213,7 +210,8 @@ class _Check:
         """Score cameras that differ from those of the calibration in some views."""
         touched = self.touched(views)
         others = [pair for pair in self.pairs if pair not in touched]
-        better, rest = self.mean(touched, cameras, scale), self.mean_given(others)
+        better = float(np.mean([self.score(pair, cameras, scale) for pair in touched])) if touched else 0.0
+        rest = self.mean_given(others)
         total = better * len(touched) + rest * len(others)
         return _Fit(total, self.mean_given(touched), better, len(touched), rest if others else None)
 

@@ -348,7 +348,7 @@ def measure_motion(sample: ViewSample, times: NDArray[np.float64]) -> ViewMotion
             break
     if not judged:
         return replace(undetermined, reason="too few corners")
-    best = max(judged, key=_rank)
+    best = max(judged, key=lambda one: ((None, False, True).index(one.is_static), one.share or 0.0))
     if best.is_static is not None:
         return best
     if any(second in lost[first] and first in lost[second] for first in lost for second in lost):
@@ -356,10 +356,6 @@ def measure_motion(sample: ViewSample, times: NDArray[np.float64]) -> ViewMotion
     if all(one.share is not None and one.share < GONE_SHARE for one in judged):
         return replace(best, is_static=False, reason="")
     return best
-
-
-def _rank(motion: ViewMotion) -> tuple[int, float]:
-    return {None: 0, False: 1, True: 2}[motion.is_static], motion.share or 0.0
 
 
 def _judge(base: ViewMotion, found: Sequence[PictureMotion], at: float, times: NDArray[np.float64]) -> ViewMotion:

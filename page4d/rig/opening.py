@@ -56,8 +56,9 @@ def open_scene(
         return open_folder(folder, options)
 
     by_motion = options.sync == BY_MOTION
-    if not by_motion:
-        check_pose_model()
+    if not by_motion and not is_fetched():
+        hint = f"run '{POSE_MODEL.command}', or pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
+        raise WeightsError("⟨sync=people⟩: the model of body keypoints was not fetched", hint)
     plain = SceneOptions(
         views=options.views,
         sync="none",
@@ -165,17 +166,6 @@ MAX_RATE_HZ = 60.0
 
 _NUM_LOOKS, _LOOK = 8, 6
 """Runs of consecutive samples that show where in a longer capture people are; tracklets have 5 poses or more."""
-
-
-def check_pose_model() -> None:
-    """Refuse to search for people without the model of body keypoints.
-
-    Raises:
-        WeightsError: if it was not fetched.
-    """
-    if not is_fetched():
-        hint = f"run '{POSE_MODEL.command}', or pass ⟨sync=FILE⟩ or ⟨sync=none⟩"
-        raise WeightsError("⟨sync=people⟩: the model of body keypoints was not fetched", hint)
 
 
 def synchronise_by_people(scene: Scene, calibration: Path | None, progress: StageProgress) -> Synchronisation:

@@ -382,7 +382,7 @@ class _Calibrated:
             if found is None:
                 self.reasons[view] = f"the board is found in {len(own)} of its pictures, {MIN_PICTURES} are needed"
                 continue
-            self.lenses[view], _, self.terms[view] = found
+            self.lenses[view], self.terms[view] = found
 
     def result(self) -> BoardCalibration:
         """Place and adjust the cameras, without those that do not fit, and describe them."""
