@@ -123,6 +123,12 @@ class FloorPoints:
         }
         return {point: by_view for point, by_view in placed.items() if len(by_view) > 1}
 
+    def too_few(self, found: str, needed: int, cameras: Mapping[str, RigCamera], hint: str) -> InputError:
+        """Return the error of fewer points than are needed, naming views without a camera."""
+        without = sorted({view for by_view in self.marks.values() for view in by_view} - {*cameras})
+        lacks = f"; no camera: {listed(without)}" if without else ""
+        return InputError(f"{self.label}: {found} marked in two placed views, {needed} are needed{lacks}", hint)
+
 
 def read_floor_points(path: Path) -> FloorPoints:
     """Read a table of points on the floor, with a row for every mark of a point in a view.
@@ -192,16 +198,9 @@ def floor_of_points(points: FloorPoints, cameras: Mapping[str, RigCamera]) -> Ve
         InputError: if a mark is outside of its picture, fewer than three points have two cameras, marks or points
             contradict each other, or the points leave the vertical uncertain.
     """
-    names = list(cameras)
     placed = points.placed_in(cameras)
     if len(placed) < MIN_POINTS:
-        without = sorted({view for by_view in points.marks.values() for view in by_view} - {*names})
-        lacks = f"; {listed(without)} has no camera" if without else ""
-        raise InputError(
-            f"{points.label}: {counted(len(placed), 'point')} marked in two placed views, {MIN_POINTS} are needed"
-            f"{lacks}",
-            _HINT,
-        )
+        raise points.too_few(counted(len(placed), "point"), MIN_POINTS, cameras, _HINT)
     places, covariances = triangulated_marks(points.label, placed, cameras)
     extent = float(np.linalg.norm(places - places.mean(0), axis=1).max())
     normal = np.linalg.svd(places - places.mean(0))[2][2]

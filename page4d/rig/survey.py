@@ -65,11 +65,7 @@ def floor_world(
     marks = points.placed_in(cameras)
     names = [name for name in marks if name in points.coordinates]
     if len(names) < 2:
-        raise InputError(
-            f"{points.label}: {counted(len(names), 'point')} with coordinates, marked in two placed views, "
-            "2 are needed",
-            COORDINATES_HINT,
-        )
+        raise points.too_few(f"{counted(len(names), 'point')} with coordinates", 2, cameras, COORDINATES_HINT)
     places, covariances = triangulated_marks(points.label, {name: marks[name] for name in names}, cameras)
     base, targets = places.mean(0), np.array([points.coordinates[name] for name in names])
     origin = targets.mean(0)

@@ -141,7 +141,12 @@ def test_coordinates_of_points_give_the_world_and_metres(points: FloorPoints, is
 @pytest.mark.parametrize(
     ("points", "rig", "up", "words"),
     [
-        (surveyed(SQUARE, known=(2,)), cameras(), "auto", "1 point with coordinates.* 2 are needed"),
+        (
+            surveyed(SQUARE, known=(2,)),
+            cameras(),
+            "auto",
+            "1 point with coordinates marked in two placed views, 2 are",
+        ),
         (
             surveyed(SQUARE[:2]),
             cameras(),
@@ -197,11 +202,16 @@ def test_gravity_of_people_completes_coordinates_on_a_line(is_metric: bool) -> N
         floor_world(surveyed(places), rig, UpAxis.AUTO, is_metric=is_metric, other_vertical=lambda: "nobody stands")
 
 
-def test_views_without_a_camera_are_named() -> None:
-    with pytest.raises(
-        InputError, match="0 points marked in two placed views, 3 are needed; cam1, cam2 has no camera"
-    ):
-        floor_of_points(marked(SQUARE), {"cam0": cameras()["cam0"]})
+@pytest.mark.parametrize(
+    ("points", "found"),
+    [
+        (marked(SQUARE), "0 points marked in two placed views, 3 are needed"),
+        (surveyed(SQUARE), "0 points with coordinates marked in two placed views, 2 are needed"),
+    ],
+)
+def test_views_without_a_camera_are_named(points: FloorPoints, found: str) -> None:
+    with pytest.raises(InputError, match=f"{found}; no camera: cam1, cam2"):
+        floor_world(points, {"cam0": cameras()["cam0"]}, UpAxis.AUTO)
 
 
 @pytest.mark.parametrize(
