@@ -37,7 +37,7 @@ _SLOPE = 0.1
 """Slope of a level line at most."""
 
 _MAX_SLOPE = 3.0
-"""Slope of a level line by the vertical, in standard deviations, from which on they contradict each other."""
+"""Angle between gravity by coordinates and by people, in standard deviations, from which on it is a contradiction."""
 
 _ROUNDS = 10
 
@@ -100,7 +100,7 @@ def floor_world(
             )
         fit = _Similarity.fitted(places, covariances, targets, is_rigid=True)
     misfits = np.linalg.norm(fit.residuals[: len(names)], axis=1)
-    _check_fit(points.label, fit, names, extent, has_gravity=gravity is not None)
+    _check_fit(points.label, fit, names, extent, by_people=gravity is not None and gravity.num_poses > 0)
     above = np.array([(camera.center - fit.center) @ fit.rotation.T @ vertical for camera in cameras.values()])
     if is_level and 2 * (above < 0).sum() > len(above):
         raise InputError(
@@ -131,7 +131,7 @@ def floor_world(
     )
 
 
-def _check_fit(label: str, fit: "_Similarity", names: Sequence[str], extent: float, *, has_gravity: bool) -> None:
+def _check_fit(label: str, fit: "_Similarity", names: Sequence[str], extent: float, *, by_people: bool) -> None:
     """Refuse coordinates that do not fit the marks, or gravity, their last point, or leave the axes uncertain."""
     misfits = np.linalg.norm(fit.residuals, axis=1)
     worst = int(misfits[: len(names)].argmax())
@@ -141,10 +141,10 @@ def _check_fit(label: str, fit: "_Similarity", names: Sequence[str], extent: flo
             f"({misfits[worst] / extent:.0%} of the extent of the points)",
             f"correct its coordinates or pixels; {COORDINATES_HINT}",
         )
-    if has_gravity and fit.sigmas[-1] > _MAX_SLOPE:
+    if by_people and fit.sigmas[-1] > _MAX_SLOPE:
         slope = np.degrees(np.arctan(misfits[-1] / extent))
         raise InputError(
-            f"{label}: its points, on a level line by their coordinates, slope by {slope:.0f} degrees in pictures",
+            f"{label}: the line of its points slopes by {slope:.0f} degrees against its coordinates, by people",
             f"correct the heights or pixels; {COORDINATES_HINT}",
         )
     std_deg = float(np.degrees(np.sqrt(np.trace(fit.covariance[:3, :3]))))

@@ -176,6 +176,13 @@ def test_coordinates_that_give_no_world_are_refused(
         floor_world(points, rig, UpAxis(up), is_metric=rig is METRES)
 
 
+def test_points_of_an_uneven_floor_are_no_contradiction() -> None:
+    points = surveyed(SQUARE, known=(1, 3))
+    uneven = {name: (x, y, z + 0.04 * (name == "p1")) for name, (x, y, z) in points.coordinates.items()}
+    world = floor_world(replace(points, coordinates=uneven), cameras(), UpAxis.AUTO)
+    assert direction_angle_deg(np.array(world.vertical), TURN[:, 2]) < 2
+
+
 @pytest.mark.parametrize("is_metric", [False, True])
 def test_gravity_of_people_completes_coordinates_on_a_line(is_metric: bool) -> None:
     rig, scale, shift = (METRES, 1.0, SHIFT / SCALE) if is_metric else (cameras(), SCALE, SHIFT)
@@ -196,7 +203,7 @@ def test_gravity_of_people_completes_coordinates_on_a_line(is_metric: bool) -> N
     assert found == pytest.approx(np.array([camera.center - [0, 0, HEIGHT] + ORIGIN for camera in true]), abs=0.05)
     steep = surveyed(places + np.array([[0, 0, 0.3], [0, 0, 0]]))
     steep = replace(steep, coordinates={name: (*place[:2], 0.0) for name, place in steep.coordinates.items()})
-    with pytest.raises(InputError, match=r"slope by 1\d degrees in pictures"):
+    with pytest.raises(InputError, match=r"line of its points slopes by 1\d degrees against its coordinates"):
         floor_world(steep, rig, UpAxis.AUTO, is_metric=is_metric, other_vertical=lambda: people)
     with pytest.raises(InputError, match=r"which way is up, nor do people: nobody stands$"):
         floor_world(surveyed(places), rig, UpAxis.AUTO, is_metric=is_metric, other_vertical=lambda: "nobody stands")
