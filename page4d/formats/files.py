@@ -272,8 +272,9 @@ def key_paths(document: object, depth: int = 3) -> Iterator[str]:
         items = islice(document.items(), _MAX_KEYS)
     elif isinstance(document, list):
         items = (("#", item) for item in document[:1])
-    for key, value in items:
-        yield str(key)
+    for name, value in items:
+        key = str(name).replace("/", "|")
+        yield key
         if depth > 1:
             yield from (f"{key}/{below}" for below in key_paths(value, depth - 1))
 

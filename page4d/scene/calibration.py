@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
@@ -22,8 +23,11 @@ from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.transforms import interpolate_rigid, move_origin
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import ImageFolderSource
-from page4d.scene.layout import CAMERA_NAME
+from page4d.scene.layout import CAMERA_NAME, CAMERA_WORD
 from page4d.scene.records import Scene, View, ViewCamera
+
+_OTHER_SIZE = 0.15
+"""Deviation of all principal points from the centres that is one of the image size, in units of half the image."""
 
 _MAX_NAMES_IN_HINT = 32
 """Names up to which a hint writes an option that can be copied."""
@@ -110,6 +114,7 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
     elif set(names) & set(views):
         return calibration
     else:
+        names = [_FILE_NAME.sub(r"\1", name) for name in names]
         pairing = paired_names(names, views)
         if not pairing:
             return calibration
@@ -123,21 +128,29 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
 
 
 def paired_names(names: Sequence[str], longer: Sequence[str]) -> dict[str, str]:
-    """Return which of the `longer` names end with, or else contain each name as a word, or each number.
+    """Return which of the `longer` names end with, or else contain each name as a word, or are cameras of its number.
 
     Either all names or all longer ones are paired; none if that is not plain.
     """
-    words = {name: re.escape(name) for name in names}
-    forms = [(words, r"[^0-9a-zA-Z]{}$"), (words, r"(?<![0-9a-zA-Z]){}(?![0-9a-zA-Z])")]
-    if all(name.isdecimal() for name in names):
-        forms.append(({name: name.lstrip("0") or "0" for name in names}, "(?<![0-9])0*{}(?![0-9])"))
-    for parts, pattern in forms:
-        found = {name: [each for each in longer if re.search(pattern.format(parts[name]), each)] for name in names}
+    words = [re.escape(name) for name in names]
+    numbers = [re.fullmatch(rf"(?i)(?:{CAMERA_WORD})?0*(\d+)", name) for name in names]
+    for patterns in (
+        [rf"[^0-9a-zA-Z]{word}$" for word in words],
+        [rf"(?<![0-9a-zA-Z]){word}(?![0-9a-zA-Z])" for word in words],
+        [rf"(?i)^(?:{CAMERA_WORD})?0*{match[1]}$" if match else "(?!)" for match in numbers],
+    ):
+        found = {
+            name: [each for each in longer if re.search(pattern, each)]
+            for name, pattern in zip(names, patterns, strict=True)
+        }
         paired = {name: each[0] for name, each in found.items() if each}
         is_plain = all(len(each) < 2 for each in found.values()) and len({*paired.values()}) == len(paired)
         if paired and is_plain and len(paired) in (len(names), len(longer)):
             return paired
     return {}
+
+
+_FILE_NAME = re.compile(r"^(?:.*[/\\])?([^/\\]+)\.(?:mp4|mov|mkv|avi|png|jpe?g|tiff?|bmp)$", re.IGNORECASE)
 
 
 def as_moving_camera(calibration: Calibration, views: Sequence[View]) -> Calibration:
@@ -234,6 +247,17 @@ def _doubts(
             for doubt in check_lens(lens.intrinsics, view.source.size, lens.distortion):
                 doubts.setdefault(doubt, []).append(camera.name)
     texts = [f"camera {listed(names)}: {doubt}" for doubt, names in doubts.items()]
+    stated = [camera.image_size or camera.nominal_width for camera in cameras]
+    centers = [
+        2 * float(lens.intrinsics[axis, 2]) / view.source.size[1 - axis]
+        for lens, view, size in zip(placed, views, stated, strict=True)
+        for axis in (0, 1)
+        if size is None
+    ]
+    scale = median(centers) if len(centers) > 2 else 1.0
+    if abs(scale - 1) > _OTHER_SIZE and max(abs(center / scale - 1) for center in centers) < _OTHER_SIZE / 2:
+        text = f"the principal points are the centres of images of {scale:.3g} times the size of the views"
+        texts.append(f"{text}: scale the camera matrices, or add the size of the calibrated images")
     try:
         texts += check_rig([camera.name for camera in cameras], [lens.world_to_camera for lens in placed])
     except InputError as error:

@@ -91,13 +91,13 @@ _HOLDERS = re.compile(
 _INSTANT = re.compile(r"(frames?|time|timestep|step|instant|moment|tick)[ _.-]*[\d_.:-]*\d", re.IGNORECASE)
 _NUMBER = re.compile(r"[abd-jl-uw-z]?[\d_.:-]*\d", re.IGNORECASE)
 _SERIAL = re.compile(r"[1-9]\d{7,}")
-_CAMERA_WORD = r"(?:cam|camera|view|kinect|gopro|iphone|phone|device|sensor)[ _.-]*"
+CAMERA_WORD = r"(?:cam|camera|view|kinect|gopro|iphone|phone|device|sensor)[ _.-]*"
 CAMERA_NAME = re.compile(
-    rf"{_CAMERA_WORD}(\d{{1,3}}|[a-z])|({_CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",
+    rf"{CAMERA_WORD}(\d{{1,3}}|[a-z])|({CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",
     re.IGNORECASE,
 )
 _CAMERA_IN_NAME = re.compile(rf"(?<![^\W_])(?:{CAMERA_NAME.pattern})(?![^\W_])", re.IGNORECASE)
-_FRAME_NUMBER = re.compile(rf"({_CAMERA_WORD}\d+)|\d+(?:[.,]\d+)*", re.IGNORECASE)
+_FRAME_NUMBER = re.compile(rf"({CAMERA_WORD}\d+)|\d+(?:[.,]\d+)*", re.IGNORECASE)
 _WORD = re.compile(r"\d+[xpkK]?(?![A-Za-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*(?![a-z])|\d+")
 
 _CHAPTER = re.compile(

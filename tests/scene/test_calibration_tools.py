@@ -703,12 +703,33 @@ def test_rows_of_poses_bounds_are_the_images_of_one_moving_camera(tmp_path: Path
         ("cam1 cam2", "cam10 cam20", ""),
         ("2 1", "cam01 cam02", "cam02 cam01"),
         ("0 1", "Kinect0 Kinect10", ""),
+        ("Camera_2 Camera_1", "cam01 cam02", "cam02 cam01"),
+        ("depth_1 depth_2", "cam1 cam2", ""),
         ("1 2", "cam1_take1 cam2_take1", ""),
     ],
 )
 def test_names_are_paired_with_those_that_contain_them(names: str, longer: str, paired: str) -> None:
     found = paired_names(names.split(), longer.split())
     assert [found[name] for name in names.split() if name in found] == paired.split()
+
+
+@pytest.mark.parametrize("scale", [1.0, 1.5, 0.5])
+def test_matrices_of_images_of_another_size_are_reported(scale: float, tmp_path: Path) -> None:
+    folder = views(tmp_path / "rig", "cam1", "cam2")
+    lens = np.diag([scale, scale, 1.0]) @ K
+    camera = {"K": lens.tolist(), "dist": [0.0] * 5, "R": np.eye(3).tolist()}
+    cameras = {f"/rig/cam{n}.MP4": camera | {"T": [float(n), 0.0, 0.0]} for n in (1, 2)}
+    path = tmp_path / "rig.json"
+    path.write_text(json.dumps(cameras))
+    found = [
+        notice.text for notice in open_scene(folder, calibration=path).notices if "principal points" in notice.text
+    ]
+    assert [float(text.split("images of ")[1].split()[0]) for text in found] == pytest.approx(
+        [] if scale == 1.0 else [scale], rel=0.05
+    )
+    path.write_text(json.dumps({name: each | {"size": list(SIZE[::-1])} for name, each in cameras.items()}))
+    texts = [notice.text for notice in open_scene(folder, calibration=path).notices]
+    assert not any("principal points" in text for text in texts)
 
 
 def test_videos_for_lenses_may_have_longer_names_than_views(tmp_path: Path) -> None:
