@@ -228,6 +228,9 @@ def _may_be_numbered(ns: NDArray[np.int64]) -> bool:
 
 _TABLE_WORDS = r"time[ _-]?stamps?|frame[ _-]?times?"
 _TABLE_NAME = re.compile(rf"{_TABLE_WORDS}|^times$", re.IGNORECASE)
+_OWN_TABLE = re.compile(r"[ _.-]*(ts|times?|time[ _-]?sync|frames?|pts)", re.IGNORECASE)
+"""What follows the name of a view in that of a table which is used if it fits."""
+
 _PLAIN_TABLE_NAME = re.compile(
     rf"[ _.-]*(synchronized|recorded|camera|video|colou?r|rgb)?[ _.-]*({_TABLE_WORDS})([ _-]history)?", re.IGNORECASE
 )
@@ -293,8 +296,9 @@ def is_stamp_table(file: Path, views: Iterable[str]) -> bool:
     if file.suffix.lower() not in _TABLE_SUFFIXES or not file.is_file():
         return False
     if file.stem not in views or file.suffix.lower() in (".npy", ".json"):
-        is_other = _OTHER_SENSOR.search(file.stem) and not any(_find_name(view, file.stem) for view in views)
-        return _TABLE_NAME.search(file.stem) is not None and not is_other
+        ends = [file.stem[match.end() :] for view in views if (match := _find_name(view, file.stem))]
+        is_other = _OTHER_SENSOR.search(file.stem) and not ends
+        return any(map(_OWN_TABLE.fullmatch, ends)) or (_TABLE_NAME.search(file.stem) is not None and not is_other)
     try:
         with file.open("rb") as opened:
             return re.search(rb"time[ _-]?stamp", opened.readline(4096), re.IGNORECASE) is not None

@@ -380,6 +380,10 @@ def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path) -> None:
         ("a_imu_timestamps.csv", "timestamp_s,ax\n" + "".join(f"{n / 200},1\n" for n in range(60)), False),
         ("a_imu_timestamps.csv", "timestamp_s\n1\n1\n", False),
         ("gps.csv", "timestamp,lat\n1,2\n", False),
+        ("a_timesync.csv", "frame,global_time_s\n" + "".join(f"{n},{17e8 + n / 30}\n" for n in range(6)), True),
+        ("a.frames.txt", "".join(f"{n / 30:.3f}\n" for n in range(6)), True),
+        ("a_ts.txt", "".join(f"{n}\n" for n in range(9)), False),
+        ("a_frames.csv", "frame,x\n" + "".join(f"{n},1\n" for n in range(6)), False),
     ],
 )
 def test_tables_that_may_be_those_of_other_sensors_are_used_only_if_they_fit(
