@@ -163,7 +163,7 @@ _MIN_TICKS = 5
 """Fewest images of a view that show the period of a clock."""
 
 UNREAD_SUFFIXES = frozenset(
-    ".gif .heic .heif .avif .jxl .jp2 .jfif .jpe .exr .hdr .pfm .pgm .ppm .tga .dng .cr2 .cr3 .nef .arw".split()
+    ".gif .heic .heif .avif .jxl .jp2 .jfif .jpe .exr .hdr .pfm .pgm .ppm .tga .dpx .dng .cr2 .cr3 .nef .arw".split()
 )
 """Suffixes of image files that are not read."""
 
