@@ -469,15 +469,16 @@ def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
         shift = -rotation @ numbers_of(table["position"], "position", 1, 3)[0]
         table = {"pixel_aspect_ratio": 1.0, "skew": 0.0} | table
         focal, aspect, skew = numbers("focal_length pixel_aspect_ratio skew")
-        centre = numbers_of(table.get("principal_point"), "principal_point", 1, 2)[0].tolist()
-        lens = [focal, focal * aspect, *_centre(centre), skew]
+        centre = numbers_of(table.get("principal_point"), "principal_point", 1, 2)[0] - PIXEL_CENTER
+        lens = [focal, focal * aspect, *centre.tolist(), skew]
         return table | {"k": pinhole(*lens).tolist(), "r": rotation.tolist(), "t": shift.tolist()}
     if {"rx", "tx", "w", "px"} <= {*table}:
         width, height, *lens = numbers("w h fx fy px py")
-        focal_x, focal_y, *centre = (side * part for side, part in zip((width, height) * 2, lens, strict=True))
+        lens = [side * part for side, part in zip((width, height) * 2, lens, strict=True)]
+        lens[2:] = [part - PIXEL_CENTER for part in lens[2:]]
         pose = pose_matrix(rotation_of(numbers("rx ry rz")), numbers("tx ty tz"))
         size = {"width": width, "height": height}
-        return table | size | {"k": pinhole(focal_x, focal_y, *_centre(centre)).tolist(), "c2w": pose[:3].tolist()}
+        return table | size | {"k": lens, "c2w": pose[:3].tolist()}
     if {"tx_world_cam", "intrinsics_0"} <= {*table}:
         lens = numbers(" ".join(f"intrinsics_{n}" for n in range(8)))
         turn = torch.tensor(numbers(" ".join(f"q{axis}_world_cam" for axis in "wxyz")), dtype=torch.float64)
@@ -485,11 +486,6 @@ def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
         model = {"distortion_model": table.get("intrinsics_type"), "dist": lens[4:]}
         return table | model | {"k": lens[:4], "c2w": pose[:3].tolist()}
     return table
-
-
-def _centre(point: Sequence[float]) -> list[float]:
-    """Return a point of files whose top-left pixel has its centre at (0.5, 0.5) as OpenCV counts."""
-    return [value - PIXEL_CENTER for value in point]
 
 
 def _model(table: Mapping[str, object]) -> str | None:

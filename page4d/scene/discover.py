@@ -54,8 +54,8 @@ _UNFINISHED_SUFFIXES = frozenset(".part .partial .crdownload .download .filepart
 """Suffixes that browsers and copying programs append until a file is complete."""
 
 _UNREAD_SUFFIXES = frozenset(
-    ".3g2 .360 .asf .av1 .bag .braw .cine .crm .divx .dv .f4v .insv .m2v .mcap .mcraw .mjpeg .mjpg .mlv .qt .r3d .smc "
-    ".svo .svo2 .vob .vrs".split()
+    ".3g2 .360 .asf .av1 .bag .braw .cine .crm .divx .dv .f4v .insv .m2v .mcap .mcraw .mjpeg .mjpg .mlv .qt .r3d "
+    ".smc .svo .svo2 .vob .vrs".split()
 )
 """Suffixes of video files that are not read."""
 
