@@ -197,11 +197,9 @@ class Observer(Protocol):
 
     def notice(self, notice: Notice) -> None:
         """Receive a message to the user."""
-        ...
 
     def progress(self, done: int, total: int, stage: str = "") -> None:
         """Receive the instants written so far, or the work done of a stage: its steps, or bytes that are fetched."""
-        ...
 
 
 class SilentObserver:

@@ -60,7 +60,6 @@ class FrameReader(Protocol):
 
     def read(self, indices: Sequence[int]) -> Iterator[Image]:
         """Yield the frames with these indices."""
-        ...
 
 
 @runtime_checkable
@@ -70,26 +69,21 @@ class FrameSource(Protocol):
     @property
     def label(self) -> str:
         """File or folder name for messages."""
-        ...
 
     @property
     def codec(self) -> str:
         """Codec or image format, such as `h264` or `png`."""
-        ...
 
     @property
     def size(self) -> tuple[int, int]:
         """Height and width of every frame."""
-        ...
 
     @property
     def frame_times(self) -> NDArray[np.float64]:
         """Increasing times of all frames, in seconds from the first."""
-        ...
 
     def open(self, size: tuple[int, int] | None = None) -> AbstractContextManager[FrameReader]:
         """Start decoding at the first frame, resizing to `size` (height, width) if given."""
-        ...
 
 
 _LENS = TypeAdapter(tuple[LensModel, tuple[float, ...]] | None)

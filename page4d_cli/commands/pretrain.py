@@ -3,7 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import Field
@@ -80,7 +80,11 @@ def pretrain(
     chosen = None
     if not resume:
         chosen = _configuration(method, config, encoder, size)
-        chosen = _changed(chosen, scenes or [], batch, learning_rate, seed)
+        folders = tuple(str(scene.resolve()) for scene in scenes or ())
+        given: dict[str, Any] = {"scenes": folders or None, "batch": batch, "seed": seed}
+        if learning_rate is not None:
+            given["optimizer"] = replace(chosen.optimizer, learning_rate=learning_rate)
+        chosen = replace(chosen, **{name: value for name, value in given.items() if value is not None})
     if dry_run and chosen is not None:
         console.print_json(json.loads(chosen.to_json()))
         return
@@ -127,19 +131,6 @@ def _configuration(
     if encoder is not None:
         chosen = with_encoder(chosen, _encoder(encoder))
     return chosen if size is None else with_size(chosen, size)
-
-
-def _changed(
-    config: "PretrainConfig", scenes: list[Path], batch: int | None, learning_rate: float | None, seed: int | None
-) -> "PretrainConfig":
-    rate = config.optimizer.learning_rate if learning_rate is None else learning_rate
-    return replace(
-        config,
-        scenes=tuple(str(scene.resolve()) for scene in scenes) or config.scenes,
-        batch=batch or config.batch,
-        seed=config.seed if seed is None else seed,
-        optimizer=replace(config.optimizer, learning_rate=rate),
-    )
 
 
 def _encoder(name: str) -> "EncoderConfig":

@@ -16,7 +16,6 @@ from page4d_cli.progress import fetched_weights
 
 if TYPE_CHECKING:
     from page4d.lab.training.config import TrainConfig
-    from page4d.lab.training.schedule import Budget
     from page4d.networks.config import NetworkConfig
 
 
@@ -81,11 +80,12 @@ def train(
 
     For several devices: torchrun --nproc-per-node N -m page4d_cli train ...
     """
+    from page4d.lab.training.schedule import Budget
     from page4d.lab.training.train import TrainRequest
     from page4d.lab.training.train import train as run_training
 
     overrides = {"model": None if model is None else _network(model), "seed": seed, "decay_fraction": decay_fraction}
-    continues = resume or branch is not None
+    continues, has_end = resume or branch is not None, not (until_seconds is None and until_samples is None)
     chosen = _configuration(preset, config, overrides, learning_rate, data, continues=continues)
     if dry_run and chosen is not None:
         console.print_json(json.loads(chosen.to_json()))
@@ -102,7 +102,7 @@ def train(
         resume=resume,
         branch=branch,
         decay_only=decay_only,
-        budget=_budget(until_seconds, until_samples),
+        budget=Budget(seconds=until_seconds, samples=until_samples) if has_end else None,
         workers=workers,
         precision=precision,
         device=device,
@@ -166,9 +166,3 @@ def _read(path: Path) -> "TrainConfig":
     from page4d.lab.training.config import TrainConfig
 
     return TrainConfig.from_json(options.read_text(path, "give a configuration as --dry-run prints it"))
-
-
-def _budget(seconds: float | None, samples: int | None) -> "Budget | None":
-    from page4d.lab.training.schedule import Budget
-
-    return None if seconds is None and samples is None else Budget(seconds=seconds, samples=samples)
