@@ -319,7 +319,8 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
     Files are identified by content, not by path: a run may be resumed from another folder. Settings are included by
     their names, so that a difference can be reported by the option.
     """
-    scene, predictor = plan.scene, plan.predictor
+    scene, predictor, registration = plan.scene, plan.predictor, plan.evidence.registration
+    placed = [] if registration is None else registration.model_dump(mode="json")["cameras"]
     return {
         **input_fingerprint(scene, plan.settings),
         "network": predictor.record.name,
@@ -329,15 +330,9 @@ def fingerprint_of(plan: RunPlan) -> dict[str, JsonValue]:
         "device": predictor.device.type,
         "descriptors": plan.descriptors,
         "cameras": _cameras_fingerprint(scene),
-        "pose-model": None if plan.evidence.registration is None else plan.evidence.registration.record.pose_model,
-        "registered": _registered_fingerprint(plan),
+        "pose-model": None if registration is None else registration.record.pose_model,
+        "registered": _digest([placed]) if any(placed) else None,
     }
-
-
-def _registered_fingerprint(plan: RunPlan) -> str | None:
-    if plan.evidence.registration is None or not any(plan.evidence.registration.cameras):
-        return None
-    return _digest([plan.evidence.registration.model_dump(mode="json")["cameras"]])
 
 
 def input_fingerprint(scene: Scene, settings: ReconstructSettings) -> dict[str, JsonValue]:

@@ -6,7 +6,6 @@ cameras, and the one that disagrees with all others.
 
 from collections.abc import Iterable, Sequence
 from statistics import median
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -162,13 +161,6 @@ def calibration_notice(
             others = f"and the other cameras near theirs: either may be wrong; {command} compares it with pixels"
             return Notice(f"{scene.calibration}: {text}, {others}")
     return None
-
-
-def open3d_notice(module: ModuleType | None, reason: str, hint: str) -> Notice | None:
-    """Warn that clouds and trajectories were written without Open3D, and name the fix."""
-    if module is not None:
-        return None
-    return Notice(f"{reason}: page4d wrote clouds and trajectories itself, with the same content ({hint})")
 
 
 def fault_records(predictions: Predictions, start: int) -> list[FaultRecord]:
@@ -371,6 +363,7 @@ def finished_record(
 def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedChunk]) -> tuple[Notice, ...]:
     """Report on values that do not fit their maps, empty frames or clouds, seams, cameras, motion, and no Open3D."""
     agreement, side = record.calibration_residuals, plan.max_side
+    module, reason, hint = load_open3d()
     # Evidence was checked on its own; predicted cameras are the less certain ones.
     is_registered = plan.evidence.registration is not None and plan.evidence.registration.record.is_used
     notices = (
@@ -386,7 +379,9 @@ def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedC
         else calibration_notice(
             plan.scene, agreement, record.calibration_check, is_conditioned=is_conditioned(plan.predictor)
         ),
-        open3d_notice(*load_open3d()),
+        None
+        if module is not None
+        else Notice(f"{reason}: page4d wrote clouds and trajectories itself, with the same content ({hint})"),
     )
     of_motion: tuple[Notice, ...] = ()
     if record.motion is not None:

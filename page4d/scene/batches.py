@@ -25,7 +25,7 @@ from page4d.scene.images import ImageFolderSource, UndistortionMap, resample, re
 from page4d.scene.sidecar_values import depth_levels, marked_pixels
 
 if TYPE_CHECKING:
-    from page4d.scene.records import FrameReader, FrameSource, PairedFrames, Scene, View, ViewCamera
+    from page4d.scene.records import FrameReader, FrameSource, PairedFrames, Scene, View
 
 PADDING_RGB = IMAGE_MEAN
 """Colour of the padding, so that normalized padding is zero."""
@@ -177,14 +177,13 @@ class BatchReader:
         if stop > cached_stop:
             self._cached.append(self._decode(cached_stop, stop))
 
-    def _open_views(self) -> list["_OpenView"]:
-        self._stack.close()
-        pairs = zip(self._scene.views, self.transforms, strict=True)
-        return [_OpenView(self._stack, view, transform, self._scene, self._preprocess) for view, transform in pairs]
-
     def _decode(self, start: int, stop: int) -> FrameBatch:
         # A failure (out of memory) leaves forward decoders at different frames: they are opened again.
-        views, self._views = self._views or self._open_views(), []
+        views, self._views = self._views, []
+        if not views:
+            self._stack.close()
+            pairs = zip(self._scene.views, self.transforms, strict=True)
+            views = [_OpenView(self._stack, *pair, self._scene, self._preprocess) for pair in pairs]
         batch = self._decode_with(views, start, stop)
         self._views = views
         return batch
@@ -237,7 +236,10 @@ def scene_cameras(scene: "Scene", transforms: Sequence[PixelTransform], start: i
     cameras = [view.camera for view in scene.views if view.camera is not None]
     if len(cameras) < scene.num_views:
         return None
-    poses = [_poses(camera, start, stop) for camera in cameras]
+    poses = [
+        camera.world_to_camera.expand(stop - start, 4, 4) if camera.is_static else camera.world_to_camera[start:stop]
+        for camera in cameras
+    ]
     intrinsics = [
         transform.intrinsics_to_network(camera.intrinsics).expand(stop - start, 3, 3)
         for camera, transform in zip(cameras, transforms, strict=True)
@@ -253,12 +255,6 @@ def _pad_to(maps: Tensor, size: tuple[int, int]) -> Tensor:
     """Pad maps [..., h, w] with zeros at the bottom and the right to a shared canvas size."""
     below, right = size[0] - maps.shape[-2], size[1] - maps.shape[-1]
     return functional.pad(maps, (0, right, 0, below)) if below or right else maps
-
-
-def _poses(camera: "ViewCamera", start: int, stop: int) -> Tensor:
-    if camera.is_static:
-        return camera.world_to_camera.expand(stop - start, 4, 4)
-    return camera.world_to_camera[start:stop]
 
 
 @dataclass(frozen=True)
