@@ -1,4 +1,4 @@
-"""Errors and notices for the user, and who receives them; the form of counts and lists in messages.
+"""Errors and notices for the user, and who receives them; the form of numbers and lists in messages.
 
 A message names an option by its field: "⟨mesh_voxel=0.1⟩ without ⟨mesh⟩". Python shows "mesh_voxel=0.1 without mesh";
 the command line and the files of an output have the options of the command line (`page4d.options.in_options`).
@@ -129,6 +129,16 @@ def _keyword(option: re.Match[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """Format a count with its noun for a message: "1 frame", "2 frames"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def percent_text(share: float | None, digits: int = 0) -> str:
+    """Return a share in percent, "-" if it is unknown."""
+    return "-" if share is None else f"{100 * share:.{digits}f}"
+
+
+def number_text(value: float | None, form: str) -> str:
+    """Return a number in a format, "-" if it is unknown."""
+    return "-" if value is None else form.format(value)
 
 
 def size_of(num_bytes: int) -> str:

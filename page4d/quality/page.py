@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import counted
+from page4d.errors import counted, number_text, percent_text
 from page4d.formats.maps import encode_image
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.options import in_options
@@ -351,13 +351,3 @@ def _table(headings: Sequence[Markup], rows: Sequence[Sequence[Markup]], texts: 
         f"<tr>{''.join(f'<td{kind}>{cell}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>" for row in rows
     )
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def percent_text(share: float | None, digits: int = 0) -> str:
-    """Return a share in percent, "-" if it is unknown."""
-    return "-" if share is None else f"{100 * share:.{digits}f}"
-
-
-def number_text(value: float | None, form: str) -> str:
-    """Return a number in a format, "-" if it is unknown."""
-    return "-" if value is None else form.format(value)

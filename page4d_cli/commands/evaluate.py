@@ -1,11 +1,12 @@
 """`page4d evaluate`: compare an output folder with the ground truth of its capture."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from page4d.errors import counted
+from page4d.errors import counted, number_text, percent_text
 from page4d.options import OUTPUT, EvaluationSettings, Option
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     )
 
 _BASELINE = "nothing moves"
+
+_share, _degrees = partial(percent_text, digits=1), partial(number_text, form="{:.2f}")
 
 
 @options.command
@@ -307,11 +310,3 @@ def _number(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.1f}"
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
-
-
-def _degrees(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from page4d.errors import counted
+from page4d.errors import counted, number_text, percent_text
 from page4d.io.atomic import check_file
 from page4d.options import OUTPUT, SCENE, Option
 from page4d_cli import console, options
@@ -79,8 +79,6 @@ def _print(report: "QualityReport") -> None:
 
 def _print_pairs(report: "QualityReport") -> None:
     """Print the pairs of views, of many those that agree least."""
-    from page4d.quality.page import number_text, percent_text
-
     headings = ("overlap\n%", "con-\nfirmed\n%", "contra-\ndicted\n%", "resi-\ndual\npx", "photo\ngain")
     columns = [Column("pair"), *(Column(heading, right=True) for heading in headings)]
     worst = sorted(report.pairs, key=lambda pair: 1.0 if pair.confirmed is None else pair.confirmed)[:_MAX_PAIRS]
