@@ -236,7 +236,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     else:
         parts = ", ".join(f"{_STAGES[stage]} {span(spent)}" for stage, spent in time.seconds.items() if spent > 0)
         overlapping = f" ({parts}; stages overlap)" if parts else ""
-        fields.append(("time", f"about {span(time.total)}, as in the run of {time.measured.date[:10]}{overlapping}"))
+        fields.append(("time", f"about {span(time.total)}, as in the run of {time.date[:10]}{overlapping}"))
     print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
 
 

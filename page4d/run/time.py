@@ -5,7 +5,6 @@ Registration has a forecast of its own: upper bounds of the seconds and memory o
 
 import hashlib
 import math
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import NonNegativeFloat, PositiveFloat
+from pydantic import PositiveFloat
 
 from page4d.choices import Registration
 from page4d.errors import InputError, OutputError
@@ -152,24 +151,17 @@ class StageRates(FileModel):
     check: PositiveFloat = 4.0
 
 
-class Occasion(FileModel):
-    """When something was measured, and the load of the machine then: processes that ran in the last minute."""
-
-    date: str
-    load: NonNegativeFloat
-
-
 class MeasuredRates(FileModel):
-    """The rates of a network on a machine, kept in the cache; `at` is the run that measured them last."""
+    """The rates of a network on a machine, kept in the cache, with the date of the run that measured them last."""
 
     subject: dict[str, str]
-    at: Occasion
+    date: str
     rates: StageRates
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeForecast:
-    """Expected seconds of the stages of a run, without registration, and of the whole run.
+    """Expected seconds of the stages of a run, without registration, and of the whole run; `date` is of the rates.
 
     Stages overlap: while the network and refinement compute a chunk, the previous one is cleaned and written, and
     the frames of the next one are decoded.
@@ -177,7 +169,7 @@ class TimeForecast:
 
     seconds: Mapping[str, float]
     total: float
-    measured: Occasion
+    date: str
 
 
 def forecast_time(plan: RunPlan) -> TimeForecast | None:
@@ -198,7 +190,7 @@ def forecast_time(plan: RunPlan) -> TimeForecast | None:
     return TimeForecast(
         seconds={name: seconds[name] + background.get(name, 0.0) for name in STAGES},
         total=both + sum(background.values()) + seconds["preview"] + seconds["check"],
-        measured=found.at,
+        date=found.date,
     )
 
 
@@ -220,8 +212,7 @@ def record_rates(plan: RunPlan, seconds: Mapping[str, float]) -> None:
         measured["detail"] = math.sqrt(measured["detail"] * earlier.detail)
     rates = earlier.model_copy(update=measured)
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    at = Occasion(date=now, load=round(os.getloadavg()[0], 2))
-    kept = MeasuredRates(subject=_subject(plan.predictor), at=at, rates=rates)
+    kept = MeasuredRates(subject=_subject(plan.predictor), date=now, rates=rates)
     with suppress(OutputError):  # without write access the next run measures again
         write_bytes_atomic(_path(kept.subject), (format_json(kept.model_dump(mode="json")) + "\n").encode())
 
