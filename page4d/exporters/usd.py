@@ -342,7 +342,7 @@ TRACKS = "tracks.usdc"
 MANIFEST = f"{FOLDER}/manifest.usda"
 
 
-def write_clips(job: ExportJob, folder: Path, scene_name: str) -> Written:
+def write_clips(job: ExportJob, folder: Path) -> Written:
     """Write `points/frame_000000.usdc` and so on, numbered as in the run, their manifest and the main file.
 
     Every file of points is a stage of its own with the same prims, so that it can be opened alone.
@@ -353,7 +353,7 @@ def write_clips(job: ExportJob, folder: Path, scene_name: str) -> Written:
     codes = time_codes(job)
     files = [f"{FOLDER}/{frame_name(instant)}.usdc" for instant in job.instants]
     ranges = ClippingRanges(job)
-    stage = create_stage(folder / scene_name, job, codes)
+    stage = create_stage(folder / SPLIT_SCENE_NAME, job, codes)
     number, width = write_static_points(stage, job, ranges)
     for place, cloud in enumerate(distinct_clouds(job)):
         ranges.add(cloud, place)
@@ -375,7 +375,7 @@ def write_clips(job: ExportJob, folder: Path, scene_name: str) -> Written:
         define_tracks(tracks, job, codes, width)
         save_stage(tracks, folder / TRACKS)
         stage.GetRootLayer().subLayerPaths.append(f"./{TRACKS}")  # binary, as the main file is text
-    save_stage(stage, folder / scene_name)
+    save_stage(stage, folder / SPLIT_SCENE_NAME)
     return Written(num_points=number, times=codes)
 
 
@@ -410,7 +410,7 @@ def write(job: ExportJob, folder: Path) -> Written:
     Raises:
         OutputError: if a file cannot be written.
     """
-    written = write_clips(job, folder, SPLIT_SCENE_NAME) if job.settings.split else _write_single(job, folder)
+    written = write_clips(job, folder) if job.settings.split else _write_single(job, folder)
     if np.array_equal(job.world.upward, UpAxis.Y.vector):
         return written
     up = job.world.exported_up if np.array_equal(job.world.upward, job.world.exported_up.vector) else "the vertical"

@@ -80,7 +80,8 @@ class _Found(NamedTuple):
 
 
 def _read(path: Path, views: Collection[str] | None, *, poses: bool) -> Calibration:
-    return _content(_find(path, poses), views, poses)
+    check_exists(path)
+    return _content(_find_in_folder(path, poses) if path.is_dir() else _find_file(path), views, poses)
 
 
 def _content(found: _Found, views: Collection[str] | None, poses: bool) -> Calibration:
@@ -93,11 +94,6 @@ def _content(found: _Found, views: Collection[str] | None, poses: bool) -> Calib
     else:
         calibration = read(path, content) if row.needs_poses else read(path, content, poses=poses)
     return replace(calibration, format=row.name)
-
-
-def _find(path: Path, poses: bool) -> _Found:
-    check_exists(path)
-    return _find_in_folder(path, poses) if path.is_dir() else _find_file(path)
 
 
 def _find_file(path: Path) -> _Found:

@@ -86,13 +86,10 @@ class Sim3:
     translation: Float[Tensor, "*batch 3"]
 
     @staticmethod
-    def identity(dtype: torch.dtype = torch.float64, device: torch.device | str = "cpu") -> "Sim3":
-        """Return the identity transform."""
-        return Sim3(
-            scale=torch.ones((), dtype=dtype, device=device),
-            rotation=torch.eye(3, dtype=dtype, device=device),
-            translation=torch.zeros(3, dtype=dtype, device=device),
-        )
+    def identity() -> "Sim3":
+        """Return the identity transform in double precision."""
+        one, zero = torch.ones((), dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+        return Sim3(scale=one, rotation=torch.eye(3, dtype=torch.float64), translation=zero)
 
     def like(self, tensor: Tensor) -> "Sim3":
         """Convert to the dtype and device of `tensor`."""

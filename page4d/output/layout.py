@@ -154,8 +154,6 @@ class OutputLayout:
         if len(set(self.view_names)) != len(self.view_names):
             raise UsageError(f"two views have the same name: {listed(self.view_names)}", "rename one of them")
         names = self.file_names or safe_names(self.view_names)
-        if len(names) != len(self.view_names):
-            raise UsageError(f"{len(names)} file names for {len(self.view_names)} views", "name every view once")
         object.__setattr__(self, "folder", Path(self.folder))
         object.__setattr__(self, "file_names", tuple(names))
 

@@ -171,27 +171,10 @@ class ViewerContent:
         return "float16" if error <= self.point_size / 5 and largest < _FLOAT16_RANGE else "float32"
 
     @property
-    def has_layers(self) -> bool:
-        """Whether static points are in a file of their own, and all views are shown, as they have holes alone."""
-        return self.clouds.has_layers
-
-    @cached_property
-    def num_points(self) -> tuple[int, ...]:
-        """Number of points of every instant, at most: by the files' headers, before views are chosen."""
-        return tuple(self.clouds.most())
-
-    @cached_property
-    def num_layer_points(self) -> tuple[int, tuple[int, ...]]:
-        """Number of static points, and of moving ones of every instant, of a run with layers."""
-        return self.clouds.most(PointLayer.STATIC)[0], tuple(self.clouds.most(PointLayer.MOVING))
-
-    @property
     def num_sent(self) -> int:
-        """Number of points of all instants, static ones once in a run with layers."""
-        if not self.has_layers:
-            return sum(self.num_points)
-        static, moving = self.num_layer_points
-        return static + sum(moving)
+        """Number of points of all instants, static ones once in a run with layers, at most."""
+        layers = (PointLayer.STATIC, PointLayer.MOVING) if self.clouds.has_layers else (PointLayer.ALL,)
+        return sum(sum(self.clouds.most(layer)) for layer in layers)
 
     def points(self, place: int, layer: PointLayer = PointLayer.ALL) -> PointCloud:
         """Read the points of an instant, or a layer of a run with layers, in the order of the file.
@@ -206,7 +189,7 @@ class ViewerContent:
 
     def changing_points(self, place: int) -> PointCloud:
         """Read the points of an instant that move, or all of a run without layers, as `points`."""
-        return self.points(place, PointLayer.MOVING if self.has_layers else PointLayer.ALL)
+        return self.points(place, PointLayer.MOVING if self.clouds.has_layers else PointLayer.ALL)
 
     def _centred(self, cloud: PointCloud) -> PointCloud:
         limit = np.finfo(np.float32).max

@@ -188,7 +188,7 @@ def _layers(content: ViewerContent, place: int) -> Iterator[tuple[PointLayer, Po
 
     They are in the order of the file: neighbours in a picture compress better than points sorted by confidence.
     """
-    if content.has_layers:
+    if content.clouds.has_layers:
         if place == 0:
             yield PointLayer.STATIC, content.points(place, PointLayer.STATIC)
         yield PointLayer.MOVING, content.points(place, PointLayer.MOVING)

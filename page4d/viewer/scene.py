@@ -447,10 +447,10 @@ class ResidentClouds:
     @property
     def capacity(self) -> int:
         """Number of instants for which there is room."""
-        room, most = self._max_points, max(*self._content.num_points, 1)
-        if self._is_layered(self._choice):
-            static, moving = self._content.num_layer_points
-            room, most = max(room - static, 0), max(*moving, 1)
+        is_layered, clouds = self._is_layered(self._choice), self._content.clouds
+        room, most = self._max_points, max(*clouds.most(PointLayer.MOVING if is_layered else PointLayer.ALL), 1)
+        if is_layered:
+            room = max(room - sum(clouds.most(PointLayer.STATIC)), 0)
         return min(max(room // most, _LEAST), self._content.num_times)
 
     def show(self, place: int, choice: PointFilter, size: float) -> int:
@@ -481,7 +481,7 @@ class ResidentClouds:
         return False
 
     def _is_layered(self, choice: PointFilter) -> bool:
-        return self._content.has_layers and set(choice.views) == set(self._content.choice.views)
+        return self._content.clouds.has_layers and set(choice.views) == set(self._content.choice.views)
 
     def _show_static(self) -> int:
         """Show or hide the points that never move; return their number."""

@@ -74,7 +74,7 @@ def test_similarities_satisfy_the_group_axioms(batch: tuple[int, ...], dtype: to
     close(((first @ second) @ third).matrix(), (first @ (second @ third)).matrix(), factor=64)
     close((first @ first.inverse()).matrix(), EYE4.to(dtype).expand(*batch, 4, 4), factor=16)
     close((first.inverse() @ first).matrix(), EYE4.to(dtype).expand(*batch, 4, 4), factor=16)
-    close((Sim3.identity(dtype) @ first).matrix(), first.matrix())
+    close((Sim3.identity().like(first.scale) @ first).matrix(), first.matrix())
 
 
 def test_similarities_transform_points_like_their_matrix() -> None:

@@ -27,19 +27,19 @@ def shown(layered: Capture) -> ViewerContent:
 
 
 def test_layers_are_those_of_the_run_relative_to_the_centre(layered: Capture, shown: ViewerContent) -> None:
-    assert shown.has_layers
+    assert shown.clouds.has_layers
     for found, expected in (
         (shown.points(0, PointLayer.STATIC), layered.output.static_points()),
         (shown.points(2, PointLayer.MOVING), layered.output.moving_points(2)),
     ):
         np.testing.assert_allclose(found.xyz + shown.center, expected.xyz, atol=1e-5)
         assert np.array_equal(found.rgb, expected.rgb)
-    static, moving = shown.num_layer_points
-    assert (static, sum(moving)) == (
+    static, moving = (shown.clouds.most(layer) for layer in (PointLayer.STATIC, PointLayer.MOVING))
+    assert (sum(static), sum(moving)) == (
         layered.output.static_points().num_points,
         sum(layered.output.moving_points(index).num_points for index in range(4)),
     )
-    assert not viewer_content(layered.output, ExportSettings(views=("cam01", "cam03"))).has_layers
+    assert not viewer_content(layered.output, ExportSettings(views=("cam01", "cam03"))).clouds.has_layers
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50, 700])
@@ -49,8 +49,8 @@ def test_a_budget_is_that_of_both_layers(limit: int, layered: Capture) -> None:
         layers = (PointLayer.STATIC, PointLayer.MOVING)
         static, moving = (content.points(place, layer).num_points for layer in layers)
         assert static + moving <= max(limit, 2)
-        assert content.num_layer_points[0] == static
-        assert content.num_layer_points[1][place] == moving
+        assert content.clouds.most(PointLayer.STATIC) == [static]
+        assert content.clouds.most(PointLayer.MOVING)[place] == moving
 
 
 def test_static_points_are_sent_once_and_every_choice_shows_its_points(
@@ -88,7 +88,7 @@ def test_static_points_are_sent_once_and_every_choice_shows_its_points(
 def test_more_instants_stay_in_the_browser_than_of_merged_clouds(capture: Capture, shown: ViewerContent) -> None:
     server = start_server(0, "test")
     try:
-        room = 2 * max(shown.num_points)
+        room = 2 * max(shown.clouds.most())
         plain = viewer_content(capture.output, ExportSettings())
         assert ResidentClouds(server.scene, plain, room).capacity == 3
         assert ResidentClouds(server.scene, shown, room).capacity == 4

@@ -129,6 +129,6 @@ def test_a_page_has_velocities_and_tracks_of_every_instant(fast: ViewerContent, 
 def test_layers_have_the_velocities_of_their_moving_points(tmp_path: Path) -> None:
     capture = make_capture(tmp_path, size=(60, 80), velocity=True, layers=True)
     layered = viewer_content(capture.output, ExportSettings())
-    assert layered.has_layers
+    assert layered.clouds.has_layers
     assert len(velocity_segments(layered.changing_points(1), layered.choice, 0.1).points) > 50
     assert default_steps(layered) > 0
