@@ -11,7 +11,8 @@ have; a similarity, from the cameras and then from nearest points, maps each run
     python tools/measure_rig.py --apart office/cam_0 office/cam_1 stadium/cam18
 
 count false placements, with known lenses, unknown ones and one unknown focal length: of rendered rigs, and of two of
-them mixed; and of views of several captures, of which those of different folders show nothing in common.
+them mixed, both of people or of tables; and of views of several captures, of which those of different folders show
+nothing in common. Pictures are rendered, and evidence is found, once for all lenses and mixtures.
 
     python tools/measure_rig.py --costs 4 16 64
 
@@ -181,15 +182,15 @@ LENSES = ("known", "unknown", "one focal length")
 
 
 def synthetic_scene(seed: int) -> Scene:
-    """Return a rig of two to six views, of people or of a table, of which each frame is rendered once."""
+    """Return a rig of two to six views, of people or of a table."""
     subject = Subject.PEOPLE if seed % 2 else Subject.TABLE
     capture = SyntheticCapture(
         seed=seed,
         family=FAMILIES[seed % len(FAMILIES)],
         subject=subject,
         num_views=2 + seed % 5,
-        num_times=40 if subject is Subject.PEOPLE else 8,
-        image_size=(480, 640),
+        num_times=28 if subject is Subject.PEOPLE else 8,
+        image_size=(360, 480),
         photometric=True,
     )
     return replace(rendered_once(capture), name=f"{seed} {capture.family} {subject}")
@@ -205,6 +206,11 @@ def rendered_once(capture: SyntheticCapture) -> Scene:
     return replace(scene, views=tuple(views))
 
 
+def evidence_of(scene: Scene) -> PixelEvidence:
+    """Return the evidence of a scene without its cameras."""
+    return PixelEvidence(replace(scene, views=tuple(replace(view, camera=None) for view in scene.views)))
+
+
 def mixed_scene(scenes: Sequence[Scene]) -> Scene:
     """Return the views of several captures as one scene of the shortest of them."""
     count = min(scene.num_times for scene in scenes)
@@ -217,14 +223,28 @@ def mixed_scene(scenes: Sequence[Scene]) -> Scene:
     return replace(scenes[0], name=name, views=tuple(views), times=scenes[0].times[:count])
 
 
-def count_false(scene: Scene, parts: Sequence[int], lens: str) -> Counter[str]:
+def mixed_evidence(scene: Scene, parts: Sequence[PixelEvidence]) -> PixelEvidence:
+    """Return the evidence of the views of several captures with the same instants, which was found in them."""
+    mixed = evidence_of(scene)
+    mixed.samples = tuple(sample for part in parts for sample in part.samples)
+    mixed.people = tuple(people for part in parts for people in part.people)
+    for place, source in enumerate(mixed.textures):
+        vars(source)["views"] = tuple(view for part in parts for view in part.textures[place].views)
+        before = 0
+        for part in parts:
+            found = part.textures[place].matched.items()
+            source.matched.update({(one + before, other + before): matches for (one, other), matches in found})
+            before += part.scene.num_views
+    return mixed
+
+
+def count_false(scene: Scene, evidence: PixelEvidence, parts: Sequence[int], lens: str) -> Counter[str]:
     """Register a scene, print its placed cameras, and count those that are wrong.
 
     Cameras of different `parts` show nothing in common; those of one are compared with the scene's cameras.
     """
-    bare = replace(scene, views=tuple(replace(view, camera=None) for view in scene.views))
     register = Registration.TEXTURE if lens == LENSES[2] else Registration.AUTO
-    evidence = PixelEvidence(bare, RegisterSettings(register=register))
+    evidence.settings, evidence.lenses = RegisterSettings(register=register), lenses_of(evidence.scene)
     if lens == LENSES[0]:  # of captures without a calibration, the start values
         evidence.lenses = tuple(
             one if one.is_known else replace(one, focal_source=FocalSource.OPTION) for one in lenses_of(scene)
@@ -246,32 +266,41 @@ def count_false(scene: Scene, parts: Sequence[int], lens: str) -> Counter[str]:
         worst = max(worst, error)
         wrong |= {first, second} if error > WRONG_DEG else set()
     seconds = time.process_time() - begin
-    print(f"{scene.name}, {lens}: {len(placed)} of {scene.num_views} placed, {worst:.2f} degrees ({seconds:.1f} s)")
+    counts = f"{len(placed)} of {scene.num_views} placed, {len(found.pairs)} pairs, {len(found.accepted())} accepted"
+    print(f"{scene.name}, {lens}: {counts}, {worst:.2f} degrees ({seconds:.1f} s)", flush=True)
     for pair in found.accepted() if wrong else []:
         print(
             f"  {found.names[pair.first]} {found.names[pair.second]} {pair.evidence} {pair.score:.3g} {pair.control}"
         )
-    return Counter(views=scene.num_views, placed=len(placed), wrong=len(wrong))
+    pairs = {"pairs": len(found.pairs), "accepted": len(found.accepted())}
+    return Counter(views=scene.num_views, placed=len(placed), wrong=len(wrong), **pairs)
 
 
-def print_false(scenes: Iterator[tuple[Scene, Sequence[int]]]) -> None:
+def print_false(scenes: Iterator[tuple[Scene, PixelEvidence, Sequence[int]]]) -> None:
     """Print the cameras of scenes that are placed, and the sums for each kind of lenses."""
     sums: dict[str, Counter[str]] = {lens: Counter() for lens in LENSES}
-    for (scene, parts), lens in product(scenes, LENSES):
-        sums[lens] += count_false(scene, parts, lens)
+    for scene, evidence, parts in scenes:  # each when those before are counted: mixtures reuse what these found
+        for lens in LENSES:
+            sums[lens] += count_false(scene, evidence, parts, lens)
     for lens, counts in sums.items():
-        print(f"{lens}: {counts['placed']} of {counts['views']} placed, {counts['wrong']} wrong")
+        print(
+            f"{lens}: {counts['placed']} of {counts['views']} placed, {counts['wrong']} wrong,"
+            f" {counts['accepted']} of {counts['pairs']} pairs accepted"
+        )
 
 
-def rendered(count: int) -> Iterator[tuple[Scene, Sequence[int]]]:
-    """Yield rendered rigs, and each mixed with the one before."""
-    before: Scene | None = None
+def rendered(count: int) -> Iterator[tuple[Scene, PixelEvidence, Sequence[int]]]:
+    """Yield rendered rigs with their evidence, and each mixed with the one before of the same subject."""
+    before: dict[int, tuple[Scene, PixelEvidence]] = {}
     for seed in range(count):
         scene = synthetic_scene(seed)
-        yield scene, [0] * scene.num_views
-        if before is not None:
-            yield mixed_scene((before, scene)), [0] * before.num_views + [1] * scene.num_views
-        before = scene
+        evidence = evidence_of(scene)
+        yield scene, evidence, [0] * scene.num_views
+        if (other := before.get(seed % 2)) is not None:
+            mixed = mixed_scene((other[0], scene))
+            parts = [0] * other[0].num_views + [1] * scene.num_views
+            yield mixed, mixed_evidence(mixed, (other[1], evidence)), parts
+        before[seed % 2] = scene, evidence
 
 
 def texture_ring(count: int) -> tuple[Assembly, list[np.ndarray], float]:
@@ -322,14 +351,15 @@ def print_costs(counts: Sequence[int]) -> None:
         )
 
 
-def mixed_views(paths: Sequence[Path]) -> tuple[Scene, Sequence[int]]:
-    """Return the named views of several captures as one scene, and the number of the capture of each."""
+def mixed_views(paths: Sequence[Path]) -> tuple[Scene, PixelEvidence, Sequence[int]]:
+    """Return the named views of several captures as one scene, its evidence, and the capture of each."""
     folders = list(dict.fromkeys(path.parent for path in paths))
     scenes = []
     for folder in folders:
         scene, names = open_scene(folder), {path.stem for path in paths if path.parent == folder}
         scenes.append(replace(scene, views=tuple(view for view in scene.views if view.name in names)))
-    return mixed_scene(scenes), [number for number, scene in enumerate(scenes) for _ in scene.views]
+    mixed = mixed_scene(scenes)
+    return mixed, evidence_of(mixed), [number for number, scene in enumerate(scenes) for _ in scene.views]
 
 
 def main() -> None:

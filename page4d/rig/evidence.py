@@ -16,7 +16,7 @@ from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.floor import read_floor_points
 from page4d.rig.graph import Pair
-from page4d.rig.learned import QUICK_FEATURES, TEXTURE_MODEL, learned_method
+from page4d.rig.learned import QUICK_FEATURES, TEXTURE_MODEL, learned_method, texture_kinds
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.records import Array, Evidence, Lens, PairPose, StageProgress, ViewPeople, no_progress, of_stage
@@ -170,6 +170,11 @@ class PixelEvidence:
         found = detect_people(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: people"))
         unseen = {place for place, sample in enumerate(self.samples) if sample.obstacle or sample.is_frozen}
         return tuple(() if place in unseen else people for place, people in enumerate(found))
+
+    @cached_property
+    def textures(self) -> tuple["TextureSource", ...]:
+        """Texture by every method whose model is present, in the order in which they are tried."""
+        return tuple(TextureSource(self, kind) for kind in texture_kinds())
 
 
 MIN_ALIKE = 10

@@ -29,7 +29,6 @@ from page4d.rig.graph import (
     main_parts,
     place,
 )
-from page4d.rig.learned import texture_kinds
 from page4d.rig.length import person_height
 from page4d.rig.people.keypoints import ideal_people
 from page4d.rig.people.model import POSE_MODEL, is_fetched
@@ -664,16 +663,14 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         people = evidence.people
     seconds["keypoints"] = time.perf_counter() - start
 
-    is_used = settings.register in (Registration.AUTO, Registration.TEXTURE)
-    sources = [TextureSource(evidence, kind, seconds=seconds) for kind in (texture_kinds() if is_used else ())]
-
+    textures = evidence.textures if settings.register in (Registration.AUTO, Registration.TEXTURE) else ()
     start = time.perf_counter()
     assembly = Assembly(
         names=evidence.scene.view_names,
         known={place: view.camera for place, view in enumerate(evidence.scene.views) if view.camera is not None},
         lenses=list(evidence.lenses),
         people=people,
-        texture=sources,
+        texture=textures,
         texture_alone=settings.register is Registration.TEXTURE,
         num_instants=len(evidence.instants),
         seed=settings.seed,
@@ -681,7 +678,7 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         seconds=seconds,
     )
     assembly.run()
-    seconds["pairs and adjustment"] = (
-        time.perf_counter() - start - sum(seconds.get(source.kind, 0.0) for source in sources)
-    )
+    extraction = {kind: seconds for source in textures for kind, seconds in source.seconds.items()}
+    duration = time.perf_counter() - start - sum(extraction.values())
+    seconds |= extraction | {"pairs and adjustment": duration}
     return assembly
