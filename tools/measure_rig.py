@@ -75,12 +75,12 @@ def print_pairs(found: Assembly, truth: list[np.ndarray]) -> None:
     for pair in found.pairs.values():
         error = ""
         if pair.rotation is not None and pair.direction is not None:
-            true = relative(truth, pair.first, pair.second)
+            true = relative(truth, *pair.views)
             turn = float(rotation_angle_deg(pair.rotation, true[:3, :3]))
             bend = float(direction_angle_deg(pair.direction, true[:3, 3]))
             error = f"rotation {turn:6.2f} direction {bend:6.2f}"
         control = "" if pair.control is None else f" control {pair.control:.3g}"
-        names = f"{found.names[pair.first]}-{found.names[pair.second]}"
+        names = "-".join(found.names[view] for view in pair.views)
         verdict = pair.reason or "accepted"
         print(f"pair {names} {pair.evidence:8} {error} score {pair.score:.3g}{control}: {verdict}")
 
@@ -269,9 +269,7 @@ def count_false(scene: Scene, evidence: PixelEvidence, parts: Sequence[int], len
     counts = f"{len(placed)} of {scene.num_views} placed, {len(found.pairs)} pairs, {len(found.accepted())} accepted"
     print(f"{scene.name}, {lens}: {counts}, {worst:.2f} degrees ({seconds:.1f} s)", flush=True)
     for pair in found.accepted() if wrong else []:
-        print(
-            f"  {found.names[pair.first]} {found.names[pair.second]} {pair.evidence} {pair.score:.3g} {pair.control}"
-        )
+        print(" ", *(found.names[view] for view in pair.views), f"{pair.evidence} {pair.score:.3g} {pair.control}")
     pairs = {"pairs": len(found.pairs), "accepted": len(found.accepted())}
     return Counter(views=scene.num_views, placed=len(placed), wrong=len(wrong), **pairs)
 

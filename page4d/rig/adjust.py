@@ -70,7 +70,7 @@ def merge_tracks(pairs: Sequence[PairPose], num_instants: int) -> Observations:
     scores; a match that would join two persons or features of one view is ignored.
     """
     kinds = list(Evidence)
-    ranked = sorted(pairs, key=lambda pair: (kinds.index(pair.evidence), -pair.score, pair.first, pair.second))
+    ranked = sorted(pairs, key=lambda pair: (kinds.index(pair.evidence), -pair.score, pair.views))
     groups = _Groups()
     sides: list[tuple[Array, Array, Array]] = []
     for pair in ranked:
@@ -80,11 +80,9 @@ def merge_tracks(pairs: Sequence[PairPose], num_instants: int) -> Observations:
         both = np.stack([match.first_ids // joints, match.second_ids // joints])
         linked, count = np.unique(both, axis=1, return_counts=True)
         for first, second in linked[:, np.argsort(-count, kind="stable")].T.tolist():
-            groups.join((pair.first, kind, first), (pair.second, kind, second))
-        for view, ids, pixels in (
-            (pair.first, match.first_ids, match.first),
-            (pair.second, match.second_ids, match.second),
-        ):
+            groups.join((pair.views[0], kind, first), (pair.views[1], kind, second))
+        ends = ((match.first_ids, match.first), (match.second_ids, match.second))
+        for view, (ids, pixels) in zip(pair.views, ends, strict=True):
             keys = np.stack([np.full_like(ids, kind), np.full_like(ids, view), ids // joints, ids % joints])
             sides.append((keys, pixels.T, match.weights))
     none = (np.zeros((4, 0), np.int64), np.zeros((2, 0)), np.zeros(0))

@@ -22,7 +22,7 @@ from page4d.rig import texture_pairs
 from page4d.rig.camera_refit import SharedPoints, mean_score, refit_pose, refit_rotation
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents
 from page4d.rig.evidence import PixelEvidence, TextureSource
-from page4d.rig.graph import Pair, choose_pairs
+from page4d.rig.graph import choose_pairs
 from page4d.rig.learned import TEXTURE_MODEL, texture_kinds, tolerance
 from page4d.rig.mistakes import Hypothesis, common_mistakes, exchanges, other_lenses
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched, model_sha256
@@ -32,6 +32,7 @@ from page4d.rig.people_clocks import check_clocks
 from page4d.rig.records import (
     Evidence,
     Lens,
+    Pair,
     PairPose,
     Progress,
     RigCamera,
@@ -297,7 +298,7 @@ def _of_texture(found: PairPose, lenses: Iterable[Lens], views: Pair) -> SharedP
     """Return the matches of a pair in an order of its views."""
     matches, both = found.matches, tuple(lenses)
     assert matches is not None
-    pixels = (matches.first, matches.second) if views[0] == found.first else (matches.second, matches.first)
+    pixels = (matches.first, matches.second) if views == found.views else (matches.second, matches.first)
     first, second = (normalized_points(points, lens)[None] for points, lens in zip(pixels, both, strict=True))
     one = np.zeros(1, dtype=np.int64)
     people = PersonPairs(

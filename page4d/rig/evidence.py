@@ -15,11 +15,10 @@ from page4d.options import MAX_REGISTRATION_INSTANTS, RegisterSettings
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.floor import read_floor_points
-from page4d.rig.graph import Pair
 from page4d.rig.learned import QUICK_FEATURES, TEXTURE_MODEL, learned_method, texture_kinds
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
-from page4d.rig.records import Array, Evidence, Lens, PairPose, StageProgress, ViewPeople, no_progress, of_stage
+from page4d.rig.records import Array, Evidence, Lens, Pair, PairPose, StageProgress, ViewPeople, no_progress, of_stage
 from page4d.rig.samples import ViewSample, sample_views, with_content
 from page4d.rig.texture import (
     QUICK_INSTANTS,

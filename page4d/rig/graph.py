@@ -20,6 +20,7 @@ from page4d.rig.epipolar import normalized_points, unit_rays
 from page4d.rig.records import (
     Array,
     Lens,
+    Pair,
     PairPose,
     direction_angle_deg,
     exp_rotation,
@@ -66,10 +67,11 @@ def locate(
     Source: Ozyesil & Singer, "Robust camera location estimation by convex programming", CVPR 2015 (LUD).
     """
     index = {view: row for row, view in enumerate(views)}
-    ends = np.array([(index[pair.first], index[pair.second]) for pair in pairs])
+    ends = np.array([[index[view] for view in pair.views] for pair in pairs])
+    # From the centre of the first to that of the second.
     direction = np.stack(
-        [-rotations[index[pair.second]].T @ np.asarray(pair.direction) for pair in pairs]
-    )  # from the centre of the first to that of the second
+        [-rotations[row].T @ np.asarray(pair.direction) for pair, row in zip(pairs, ends[:, 1], strict=True)]
+    )
     lengths, groups = _baselines(pairs, lenses)
     num_views, num_groups = len(views), int(groups.max()) + 1
     reference = int(np.bincount(groups).argmax())
@@ -129,7 +131,7 @@ def _baselines(pairs: Sequence[PairPose], lenses: Sequence[Lens]) -> tuple[Array
     for one, other in combinations(range(len(pairs)), 2):
         logs = []
         if pairs[one].evidence is pairs[other].evidence:
-            for view in {pairs[one].first, pairs[one].second} & {pairs[other].first, pairs[other].second}:
+            for view in {*pairs[one].views} & {*pairs[other].views}:
                 (ids, depth), (other_ids, other_depth) = depths[one][view], depths[other][view]
                 _, at, other_at = np.intersect1d(ids, other_ids, return_indices=True)
                 logs.append(np.log(other_depth[other_at] / depth[at]))
@@ -158,10 +160,10 @@ def _depths(pair: PairPose, lenses: Sequence[Lens]) -> dict[int, tuple[Array, Ar
     matches = pair.matches
     assert pair.rotation is not None
     if matches is None:
-        return {view: (np.zeros(0), np.zeros(0)) for view in (pair.first, pair.second)}
+        return {view: (np.zeros(0), np.zeros(0)) for view in pair.views}
     first, second = (
         unit_rays(normalized_points(pixels, lenses[view]))
-        for pixels, view in ((matches.first, pair.first), (matches.second, pair.second))
+        for pixels, view in zip((matches.first, matches.second), pair.views, strict=True)
     )
     turned = first @ pair.rotation.T
     normal = np.cross(turned, second)
@@ -171,13 +173,9 @@ def _depths(pair: PairPose, lenses: Sequence[Lens]) -> dict[int, tuple[Array, Ar
     near = (np.cross(second, step) * normal).sum(-1) / squared
     far = (np.cross(turned, step) * normal).sum(-1) / squared
     usable = (near > 0) & (far > 0)
-    return {
-        pair.first: (matches.first_ids[usable], near[usable]),
-        pair.second: (matches.second_ids[usable], far[usable]),
-    }
+    sides = ((matches.first_ids[usable], near[usable]), (matches.second_ids[usable], far[usable]))
+    return dict(zip(pair.views, sides, strict=True))
 
-
-Pair = tuple[int, int]
 
 _ALL_PAIRS = 5
 """Up to this number of views (10 pairs) all pairs are tried."""
@@ -216,14 +214,14 @@ _MIN_ROTATION_RESIDUAL = 1e-3
 class Placement:
     """Initial cameras of one connected part: views in order, `world_to_camera` [n, 4, 4], pairs in use.
 
-    Without known cameras the first view is the world, and the median baseline is 1. `dropped` are wrong pairs with
-    reasons, `undetermined` the views whose distance follows from no pair.
+    Without known cameras the first view is the world, and the median baseline is 1. `dropped` are wrong pairs, with
+    the reason, `undetermined` the views whose distance follows from no pair.
     """
 
     views: tuple[int, ...]
     world_to_camera: Float[Array, "n 4 4"]
     pairs: tuple[PairPose, ...]
-    dropped: tuple[tuple[PairPose, str], ...] = ()
+    dropped: tuple[PairPose, ...] = ()
     undetermined: tuple[int, ...] = ()
 
 
@@ -290,13 +288,13 @@ def _are_connected(num_views: int, links: set[Pair], first: int, second: int) ->
 
 def drop_loops(
     pairs: Sequence[PairPose], tolerance: float = 1.0
-) -> tuple[tuple[PairPose, ...], tuple[tuple[PairPose, str], ...]]:
+) -> tuple[tuple[PairPose, ...], tuple[PairPose, ...]]:
     """Drop pairs that contradict loops of three views, until no loop contradicts; return the rest and the dropped.
 
     The pair with the most contradicting and fewest consistent loops is dropped first; of equal ones the weakest.
     """
     kept = list(pairs)
-    dropped: list[tuple[PairPose, str]] = []
+    dropped: list[PairPose] = []
     while True:
         votes = np.zeros((len(kept), 2), int)
         worst = np.zeros(len(kept))
@@ -308,7 +306,7 @@ def drop_loops(
         if not guilty:
             return tuple(kept), tuple(dropped)
         index = min(guilty, key=lambda i: (votes[i, 0] - votes[i, 1], kept[i].evidence, kept[i].score, i))
-        dropped.append((kept.pop(index), f"contradicts other pairs by {worst[index]:.0f} degrees"))
+        dropped.append(replace(kept.pop(index), reason=f"contradicts other pairs by {worst[index]:.0f} degrees"))
 
 
 def confirmed(pairs: Sequence[PairPose]) -> tuple[PairPose, ...]:
@@ -326,8 +324,8 @@ def _loops(pairs: Sequence[PairPose]) -> list[tuple[tuple[int, int, int], float]
     between: defaultdict[Pair, list[tuple[int, Array]]] = defaultdict(list)
     for index, pair in enumerate(pairs):
         assert pair.rotation is not None
-        between[pair.first, pair.second].append((index, pair.rotation))
-        between[pair.second, pair.first].append((index, pair.rotation.T))
+        between[pair.views].append((index, pair.rotation))
+        between[pair.views[::-1]].append((index, pair.rotation.T))
     views = sorted({view for link in between for view in link})
     return [
         ((one, two, three), float(rotation_angle_deg(b_to_c @ a_to_b, a_to_c)))
@@ -350,7 +348,7 @@ def average_rotations(
     kept = {view: known[view][:3, :3] for view in views if view in known} or {views[0]: np.eye(3)}
     free = np.array([row for row, view in enumerate(views) if view not in kept], int)
     rotations = _spanning_tree(views, pairs, kept)
-    ends = np.array([(index[pair.first], index[pair.second]) for pair in pairs]).reshape(-1, 2)
+    ends = np.array([[index[view] for view in pair.views] for pair in pairs]).reshape(-1, 2)
     relative = np.stack([pair.rotation for pair in pairs if pair.rotation is not None])
     incidence = np.zeros((len(pairs), len(views)))
     incidence[np.arange(len(pairs)), ends[:, 0]] = -1
@@ -372,13 +370,14 @@ def _spanning_tree(
 ) -> Float[Array, "n 3 3"]:
     found = dict(kept)
     while len(found) < len(views):
-        for pair in sorted(pairs, key=lambda pair: (-pair.score, pair.first, pair.second)):
+        for pair in sorted(pairs, key=lambda pair: (-pair.score, pair.views)):
             assert pair.rotation is not None
-            if pair.first in found and pair.second not in found:
-                found[pair.second] = pair.rotation @ found[pair.first]
+            first, second = pair.views
+            if first in found and second not in found:
+                found[second] = pair.rotation @ found[first]
                 break
-            if pair.second in found and pair.first not in found:
-                found[pair.first] = pair.rotation.T @ found[pair.second]
+            if second in found and first not in found:
+                found[first] = pair.rotation.T @ found[second]
                 break
     return np.stack([found[view] for view in views])
 
@@ -395,29 +394,23 @@ def place(
     `tolerance` multiplies the limits of contradictions. Where dropped pairs disconnect the part, its main rest is
     placed. `known` cameras, which connect each other, keep their poses.
     """
-    inside, dropped = drop_loops([pair for pair in pairs if pair.first in part and pair.second in part], tolerance)
+    inside, dropped = drop_loops([pair for pair in pairs if {*pair.views} <= {*part}], tolerance)
     while True:
-        views = main_parts(len(lenses), [(pair.first, pair.second) for pair in inside], [*known])[0]
-        inside = tuple(pair for pair in inside if pair.first in views)
+        views = main_parts(len(lenses), [pair.views for pair in inside], [*known])[0]
+        inside = tuple(pair for pair in inside if pair.views[0] in views)
         if not inside:
             return Placement(views=views[:1], world_to_camera=np.eye(4)[None], pairs=(), dropped=dropped)
         rotations = average_rotations(views, inside, known)
         centers, undetermined, bend = locate(views, inside, rotations, lenses, known)
-        index = {view: row for row, view in enumerate(views)}
-        turn = np.array(
-            [
-                rotation_angle_deg(
-                    rotations[index[pair.second]] @ rotations[index[pair.first]].T, np.asarray(pair.rotation)
-                )
-                for pair in inside
-            ]
-        )
+        of_views = dict(zip(views, rotations, strict=True))
+        between = [of_views[second] @ of_views[first].T for first, second in (pair.views for pair in inside)]
+        turn = rotation_angle_deg(np.stack(between), np.stack([np.asarray(pair.rotation) for pair in inside]))
         excess = np.maximum(turn / ROTATION_LIMIT_DEG, bend / DIRECTION_LIMIT_DEG)
         worst = int(excess.argmax())
         if excess[worst] <= tolerance:
             break
         text = f"{turn[worst]:.0f} degrees in rotation and {bend[worst]:.0f} in direction from the other pairs"
-        dropped = (*dropped, (inside[worst], text))
+        dropped = (*dropped, replace(inside[worst], reason=text))
         inside = inside[:worst] + inside[worst + 1 :]
     cameras = np.tile(np.eye(4), (len(views), 1, 1))
     cameras[:, :3, :3] = rotations
@@ -426,7 +419,7 @@ def place(
         cameras[row] = known.get(view, cameras[row])
     kept = [row for row, view in enumerate(views) if view not in undetermined]
     placed = tuple(views[row] for row in kept)
-    used = tuple(pair for pair in inside if pair.first in placed and pair.second in placed)
+    used = tuple(pair for pair in inside if {*pair.views} <= {*placed})
     return Placement(
         views=placed, world_to_camera=cameras[kept], pairs=used, dropped=dropped, undetermined=undetermined
     )

@@ -169,16 +169,19 @@ class PointMatches:
     second_ids: Int[NDArray[np.int64], " K"]
 
 
+Pair = tuple[int, int]
+"""Two views."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PairPose:
-    """The pose of view `second` relative to view `first`, x2 = rotation @ x1 + s * direction, with its evidence.
+    """The relative pose of two `views`, x2 = rotation @ x1 + s * direction, with its evidence.
 
     The other fields are those of `PairRecord` in `run.json`; `residual_px` is a Sampson error. `reason` is empty for
     accepted pairs; a pair that `needs_loop` is refused only as long as no loop of three views confirms it.
     """
 
-    first: int
-    second: int
+    views: Pair
     evidence: Evidence
     rotation: Float[Array, "3 3"] | None = None
     direction: Float[Array, " 3"] | None = None
@@ -195,6 +198,11 @@ class PairPose:
     def is_accepted(self) -> bool:
         """Whether the pair passed the gate."""
         return self.rotation is not None and not self.reason
+
+    @property
+    def key(self) -> tuple[Pair, Evidence]:
+        """What distinguishes it from other pairs of a rig."""
+        return self.views, self.evidence
 
 
 class RigRegistration(FileModel):

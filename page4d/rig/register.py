@@ -21,7 +21,6 @@ from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import (
     DIRECTION_LIMIT_DEG,
     ROTATION_LIMIT_DEG,
-    Pair,
     Placement,
     choose_links,
     choose_pairs,
@@ -37,6 +36,7 @@ from page4d.rig.records import (
     Array,
     Evidence,
     Lens,
+    Pair,
     PairPose,
     RigRegistration,
     StageProgress,
@@ -234,11 +234,11 @@ class Assembly:
                 )
                 self.pairs[(first, second), Evidence.PEOPLE] = self._with_known_pose(found)
             tried = {pair for pair, evidence in self.pairs if evidence is Evidence.PEOPLE}
-            wanted = choose_links(affinity, tried, [(pair.first, pair.second) for pair in self.accepted()])
+            wanted = choose_links(affinity, tried, [pair.views for pair in self.accepted()])
 
     def _with_known_pose(self, pair: PairPose) -> PairPose:
         """Give a pair of known cameras their relative pose, unless its evidence shows another."""
-        both = [self.known_poses.get(view) for view in (pair.first, pair.second)]
+        both = [self.known_poses.get(view) for view in pair.views]
         if not (pair.is_accepted or pair.needs_loop) or both[0] is None or both[1] is None:
             return pair
         pose = relative_pose_of(both[0], both[1])
@@ -260,7 +260,7 @@ class Assembly:
         """Return whether people place all views, each in loops of pairs of which none contradicts the others."""
         if self.people is None or self.adjustment is None or not self._is_whole():
             return False
-        linked = [view for pair in self.placement.pairs for view in (pair.first, pair.second)]
+        linked = [view for pair in self.placement.pairs for view in pair.views]
         links = np.bincount(linked, minlength=len(self.names))
         return int(links.min()) >= _SUFFICIENT_LINKS and float(self.adjustment.focal_std.max()) <= _FOCAL_LIMIT
 
@@ -281,9 +281,9 @@ class Assembly:
                 self.progress(done, len(wanted), "registering: pairs from texture")
                 found = source.registered((first, second), (self.lenses[first], self.lenses[second]))
                 found = _agreeing(self._with_known_pose(found), from_people)
-                self.pairs[(first, second), found.evidence] = found
+                self.pairs[found.key] = found
             for found in confirmed(list(self.pairs.values())):
-                self.pairs[(found.first, found.second), found.evidence] = found
+                self.pairs[found.key] = found
             self._solve(tolerance)
             if self._is_whole():
                 return
@@ -313,13 +313,11 @@ class Assembly:
                 for pair, method, matches in sought
                 if (pose := self._relative_pose(pair)) is not None
             ]
-            guided = {((one.first, one.second), one.evidence): one for one in found if one.is_accepted}
-            kept = [one for one in first.pairs if ((one.first, one.second), one.evidence) not in guided]
-            dropped = [one for one in first.dropped if ((one[0].first, one[0].second), one[0].evidence) not in guided]
+            guided = {one.key: one for one in found if one.is_accepted}
             self.placement = replace(
                 first,
-                pairs=(*kept, *guided.values()),
-                dropped=tuple(dropped),
+                pairs=(*(one for one in first.pairs if one.key not in guided), *guided.values()),
+                dropped=tuple(one for one in first.dropped if one.key not in guided),
                 world_to_camera=self.adjustment.world_to_camera if self.adjustment else first.world_to_camera,
             )
             self.adjustment = self._adjusted(self._tracks(), max(limit / 4, TEXTURE_SIGMA))
@@ -358,7 +356,7 @@ class Assembly:
 
     def _parts(self) -> tuple[tuple[int, ...], ...]:
         """Return the parts of the rig that accepted pairs connect, the main one first."""
-        return main_parts(len(self.names), [(pair.first, pair.second) for pair in self.accepted()], [*self.known])
+        return main_parts(len(self.names), [pair.views for pair in self.accepted()], [*self.known])
 
     def _solve(self, tolerance: float) -> None:
         self.placement, self.adjustment = _NOWHERE, None
@@ -407,8 +405,8 @@ class Assembly:
     def _note_contradictions(self) -> None:
         """Report pairs of known cameras whose evidence shows another relative pose."""
         for pair in self.pairs.values():
-            if {pair.first, pair.second} <= self.known.keys() and pair.reason.endswith(_FROM_CALIBRATION):
-                names = f"{self.names[pair.first]} and {self.names[pair.second]}"
+            if self.known.keys() >= {*pair.views} and pair.reason.endswith(_FROM_CALIBRATION):
+                names = " and ".join(self.names[view] for view in pair.views)
                 self.notes.append(f"the calibration does not fit {names}: {pair.evidence} shows them {pair.reason}")
 
     def _check_residuals(self, found: Adjustment) -> None:
@@ -436,8 +434,9 @@ class Assembly:
         least: dict[int, float] = {}
         for pair in self.placement.pairs:
             assert pair.rotation is not None
-            turn = float(rotation_angle_deg(pair.rotation, turns[pair.second] @ turns[pair.first].T))
-            least |= {view: min(turn, least.get(view, turn)) for view in (pair.first, pair.second)}
+            first, second = (turns[view] for view in pair.views)
+            turn = float(rotation_angle_deg(pair.rotation, second @ first.T))
+            least |= {view: min(turn, least.get(view, turn)) for view in pair.views}
         for view in least.keys() - self.known.keys():
             if least[view] > _PAIR_LIMIT_DEG:
                 self.reasons[view] = f"{least[view]:.0f} degrees from the nearest of its pairs"
@@ -478,8 +477,7 @@ class Assembly:
         if self.adjustment is not None:
             for view in self.placement.views:
                 self.lenses[view] = self._lens(view, self.adjustment)
-        for pair, reason in self.placement.dropped:
-            self.pairs[(pair.first, pair.second), pair.evidence] = replace(pair, reason=reason)
+        self.pairs |= {pair.key: pair for pair in self.placement.dropped}
         cameras = self.cameras()
         if len(cameras) < 2 and not self.known:
             cameras = {}
@@ -506,7 +504,7 @@ class Assembly:
         """Record all pairs that were tried."""
         return [
             PairRecord(
-                views=(self.names[pair.first], self.names[pair.second]),
+                views=(self.names[pair.views[0]], self.names[pair.views[1]]),
                 evidence=pair.evidence.value,
                 score=pair.score,
                 control=pair.control,
@@ -521,9 +519,9 @@ class Assembly:
         ]
 
     def _distance_std(self, pair: PairPose) -> float | None:
-        if self.adjustment is None or not {pair.first, pair.second} <= set(self.cameras()):
+        if self.adjustment is None or not self.cameras().keys() >= {*pair.views}:
             return None
-        return self.adjustment.distance_std(*map(self.placement.views.index, (pair.first, pair.second)))
+        return self.adjustment.distance_std(*map(self.placement.views.index, pair.views))
 
     @property
     def person_height(self) -> tuple[float, float] | None:
@@ -568,9 +566,7 @@ class Assembly:
             return "no other camera is placed"
         if len(part) > 1:
             return "its pairs contradict the others"
-        own = [
-            pair for pair in self.pairs.values() if view in (pair.first, pair.second) and pair.rotation is not None
-        ]
+        own = [pair for pair in self.pairs.values() if view in pair.views and pair.rotation is not None]
         people = max((pair.score for pair in own if pair.evidence is Evidence.PEOPLE), default=None)
         texture = max((pair.score for pair in own if pair.evidence is not Evidence.PEOPLE), default=None)
         scores = [] if people is None else [f"best score {people:.2f}"]
@@ -597,9 +593,10 @@ def _in_world(pose: Float[Array, "4 4"], origin: Float[Array, " 3"], factor: flo
 def _agreeing(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> PairPose:
     """Refuse a texture pair that contradicts cameras from people."""
     may_hold = pair.is_accepted or pair.needs_loop
-    if not may_hold or pair.first not in cameras or pair.second not in cameras:
+    if not may_hold or not cameras.keys() >= {*pair.views}:
         return pair
-    relative = cameras[pair.second] @ np.linalg.inv(cameras[pair.first])
+    first, second = (cameras[view] for view in pair.views)
+    relative = second @ np.linalg.inv(first)
     difference = float(rotation_angle_deg(relative[:3, :3], np.asarray(pair.rotation)))
     if difference <= _TEXTURE_LIMIT_DEG:
         return pair

@@ -17,7 +17,7 @@ from page4d.rig.epipolar import (
     unit_rays,
 )
 from page4d.rig.learned import tolerance
-from page4d.rig.records import Array, Evidence, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
+from page4d.rig.records import Array, Evidence, Pair, PairPose, PointMatches, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod
 
 MIN_SHARE = 0.45
@@ -76,10 +76,7 @@ _SHARP, _REFINED = 0.25, 0.5
 
 
 def register_texture_pair(
-    matches: TextureMatches,
-    indices: tuple[int, int],
-    seed: int = 0,
-    method: TextureMethod = ROOT_SIFT,
+    matches: TextureMatches, views: Pair, seed: int = 0, method: TextureMethod = ROOT_SIFT
 ) -> PairPose:
     """Estimate the pose of the second view relative to the first from texture at common instants.
 
@@ -89,9 +86,9 @@ def register_texture_pair(
     pose = _fitted(matches, seed)
     if pose is None:
         reason = "too few matches of texture"
-        return PairPose(first=indices[0], second=indices[1], evidence=method.evidence, reason=reason)
+        return PairPose(views=views, evidence=method.evidence, reason=reason)
     inliers = matches.inliers(pose)
-    found = _pair_of(pose, matches, indices, method.evidence, inliers, method.weight)
+    found = _pair_of(pose, matches, views, method.evidence, inliers, method.weight)
     score = int(found.score)
     if score < method.min_distinct:
         return replace(found, reason=f"{score} distinct inliers of texture, {method.min_distinct} are needed")
@@ -124,11 +121,7 @@ would accuse good calibrations."""
 
 
 def determined_pair(
-    matches: TextureMatches,
-    indices: tuple[int, int],
-    evidence: Evidence,
-    seed: int = 0,
-    pose: RelativePose | None = None,
+    matches: TextureMatches, views: Pair, evidence: Evidence, seed: int = 0, pose: RelativePose | None = None
 ) -> PairPose | None:
     """Return the best pose of a pair, or a given one, with the matches that agree with it; None unless they suffice.
 
@@ -144,7 +137,7 @@ def determined_pair(
     if matches.num_distinct(inliers) < max(least, MIN_DETERMINED_SHARE * total):
         return None
     doubt = _doubt(pose, matches, inliers)
-    return None if doubt else _pair_of(pose, matches, indices, evidence, inliers)
+    return None if doubt else _pair_of(pose, matches, views, evidence, inliers)
 
 
 def may_be_determined(matches: TextureMatches, seed: int) -> bool:
@@ -162,11 +155,7 @@ def least_determined(rotation: Float[Array, "3 3"]) -> int:
 
 
 def guided_pair(
-    matches: TextureMatches,
-    pose: RelativePose,
-    indices: tuple[int, int],
-    method: TextureMethod,
-    limit: float,
+    matches: TextureMatches, pose: RelativePose, views: Pair, method: TextureMethod, limit: float
 ) -> PairPose:
     """Return a pair with the matches near the epipolar lines of its pose in the rig.
 
@@ -178,7 +167,7 @@ def guided_pair(
     front = in_front(pose, *matches.normalized)
     outer = front & (errors > GUIDE_BAND / 2) & (errors < GUIDE_BAND)
     tight = front & (errors < matches.tolerance)
-    found = _pair_of(pose, matches, indices, method.evidence, tight)
+    found = _pair_of(pose, matches, views, method.evidence, tight)
     chance = matches.num_distinct(outer) * matches.tolerance / (GUIDE_BAND / 2)
     reason = ""
     if found.score < max(MIN_GUIDED, MIN_DENSITY * chance):
@@ -190,7 +179,7 @@ def guided_pair(
 def _pair_of(
     pose: RelativePose,
     matches: TextureMatches,
-    indices: tuple[int, int],
+    views: Pair,
     evidence: Evidence,
     inliers: NDArray[np.bool_],
     weight: float = 1.0,
@@ -199,8 +188,7 @@ def _pair_of(
     errors = np.abs(sampson_errors(pose.essential, *matches.normalized))[inliers]
     focal = np.sqrt(np.prod([lens.focal for lens in matches.lenses]))
     return PairPose(
-        first=indices[0],
-        second=indices[1],
+        views=views,
         evidence=evidence,
         rotation=pose.rotation,
         direction=pose.direction,

@@ -150,8 +150,7 @@ def _placed_joints(
         chosen, score = both.assign(pose)
         pairs.append(
             PairPose(
-                first=first,
-                second=second,
+                views=(first, second),
                 evidence=Evidence.PEOPLE,
                 rotation=pose.rotation,
                 direction=pose.direction,

@@ -50,7 +50,7 @@ def of_texture(views: tuple[int, int], turn_deg: float = 0.0, **changes: Any) ->
     wrong = exp_rotation(np.radians([0.0, turn_deg, 0.0]))
     rotation, direction = (wrong @ part for part in WORLD.relative_pose(*views))
     found = {"evidence": Evidence.TEXTURE, "rotation": rotation, "direction": direction, "score": 90} | changes
-    return PairPose(first=views[0], second=views[1], **found)
+    return PairPose(views=views, **found)
 
 
 def source(**changes: Any) -> Any:
@@ -180,7 +180,7 @@ def test_texture_that_contradicts_the_people_is_refused(
     assembly = assembled(texture=(sift, source(registered=learned)))
     assert all(view.placed for view in assembly.placed()[0])
     found = [pair for pair in assembly.pairs.values() if pair.evidence is Evidence.TEXTURE]
-    assert [(pair.first, pair.second) for pair in found] == [(0, 1), (1, 2)]
+    assert [pair.views for pair in found] == [(0, 1), (1, 2)]
     assert all(pair.is_accepted == is_kept for pair in found)
     assert not further, "the next method is for rigs that are not whole"
 
@@ -318,7 +318,7 @@ def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_textu
     def texture(evidence: Evidence) -> Any:
         def register(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
             tried.append((evidence, views))
-            return PairPose(first=views[0], second=views[1], evidence=evidence, reason="few")
+            return PairPose(views=views, evidence=evidence, reason="few")
 
         return source(registered=register, affinity=lambda: np.where(distance < 3, 100.0 - distance, 1.0))
 

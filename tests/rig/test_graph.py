@@ -50,8 +50,7 @@ def pair(world: PeopleRig, first: int, second: int, turn_deg: float = 0.0, score
     rotation, direction = world.relative_pose(first, second)
     wrong = exp_rotation(np.radians([0.0, turn_deg, 0.0]))
     return PairPose(
-        first=first,
-        second=second,
+        views=(first, second),
         evidence=Evidence.PEOPLE,
         rotation=wrong @ rotation,
         direction=wrong @ direction,
@@ -135,7 +134,7 @@ def test_a_wrong_pair_is_dropped(wrong: tuple[int, int]) -> None:
     world = rig()
     pairs = [pair(world, *views, turn_deg=40.0 if views == wrong else 0.0) for views in combinations(range(4), 2)]
     placement = place(range(4), pairs, world.lenses)
-    assert [(dropped.first, dropped.second) for dropped, _ in placement.dropped] == [wrong]
+    assert [dropped.views for dropped in placement.dropped] == [wrong]
     assert max(errors_deg(world, placement.views, placement.world_to_camera)) < 1e-3
 
 
@@ -143,7 +142,7 @@ def test_the_weakest_pair_of_a_contradicting_triangle_is_dropped() -> None:
     world = rig()
     pairs = [pair(world, 0, 1), pair(world, 1, 2), pair(world, 0, 2, turn_deg=40.0, score=0.45)]
     placement = place((0, 1, 2), pairs, world.lenses)
-    assert [(dropped.first, dropped.second) for dropped, _ in placement.dropped] == [(0, 2)]
+    assert [dropped.views for dropped in placement.dropped] == [(0, 2)]
     assert placement.views == (0, 1, 2)
 
 
@@ -362,6 +361,6 @@ def test_pairs_that_need_a_loop_are_confirmed_by_one_with_an_accepted_pair(
         replace(pair(world, *views, turn), reason=reason, needs_loop=bool(reason))
         for views, turn, reason in zip(((0, 1), (1, 2), (0, 2)), turns_deg, reasons, strict=True)
     ]
-    found = confirmed([*pairs, replace(pairs[1], first=3, reason="few", needs_loop=False)])
-    assert [(one.first, one.second) for one in found] == ([(1, 2), (0, 2)] if are_confirmed else [])
+    found = confirmed([*pairs, replace(pairs[1], views=(3, 2), reason="few", needs_loop=False)])
+    assert [one.views for one in found] == ([(1, 2), (0, 2)] if are_confirmed else [])
     assert all(one.is_accepted for one in found)

@@ -41,7 +41,7 @@ def errors_deg(rig: PeopleRig, pair: PairPose) -> tuple[float, float]:
     """Return the errors of rotation and direction."""
     assert pair.rotation is not None
     assert pair.direction is not None
-    rotation, direction = rig.relative_pose(pair.first, pair.second)
+    rotation, direction = rig.relative_pose(*pair.views)
     return rotation_angle_deg(pair.rotation, rotation), direction_angle_deg(pair.direction, direction)
 
 

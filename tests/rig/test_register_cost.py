@@ -26,7 +26,7 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(evidence, "with_content", lambda scene, _: scene)
 
     def nothing(_matches: object, pair: tuple[int, int], _seed: int, _: object) -> PairPose:
-        return PairPose(first=pair[0], second=pair[1], evidence=Evidence.TEXTURE, reason="none")
+        return PairPose(views=pair, evidence=Evidence.TEXTURE, reason="none")
 
     monkeypatch.setattr(evidence, "register_texture_pair", nothing)
     pixels = evidence_of(rig, Registration.AUTO)
@@ -61,8 +61,7 @@ def test_a_rig_of_16_views_tries_few_pairs_in_every_round(is_known: bool, monkey
         tried.append(indices)
         rotation, direction = rig.relative_pose(*indices)
         return PairPose(
-            first=indices[0],
-            second=indices[1],
+            views=indices,
             evidence=Evidence.PEOPLE,
             rotation=rotation,
             direction=direction,

@@ -91,7 +91,7 @@ def test_a_pair_with_enough_right_matches_is_accepted(angle_deg: float) -> None:
     pair = make_pair(angle_deg=angle_deg)
     found = registered(*pair.views, indices=(2, 5))
     assert found.is_accepted, found.reason
-    assert (found.first, found.second) == (2, 5)
+    assert found.views == (2, 5)
     assert found.rotation is not None
     assert found.direction is not None
     assert rotation_angle_deg(found.rotation, pair.rotation) < 0.5

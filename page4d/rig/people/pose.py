@@ -15,7 +15,7 @@ from page4d.rig.people.pairs import (
     resolve_sides,
     rows_of_tracklets,
 )
-from page4d.rig.records import Evidence, Lens, PairPose, ViewPeople, rotation_angle_deg
+from page4d.rig.records import Evidence, Lens, Pair, PairPose, ViewPeople, rotation_angle_deg
 
 MIN_SCORE = 0.43
 """Score of accepted pairs: wrong poses of rigs in the laboratory reach 0.4, true ones 0.5 to 0.8."""
@@ -63,7 +63,7 @@ def register_people_pair(
     first: ViewPeople,
     second: ViewPeople,
     lenses: tuple[Lens, Lens],
-    indices: tuple[int, int],
+    views: Pair,
     num_instants: int,
     seed: int = 0,
     initial: PairPose | None = None,
@@ -82,15 +82,14 @@ def register_people_pair(
     if found is None:
         reason = f"{common} common instants with people, needs {MIN_INSTANTS}" if common < MIN_INSTANTS else "no pose"
         kind = Evidence.PEOPLE
-        return PairPose(first=indices[0], second=indices[1], evidence=kind, num_instants=common, reason=reason)
+        return PairPose(views=views, evidence=kind, num_instants=common, reason=reason)
     control = _control(first, second, lenses, num_instants, seed) if known is None else known.control
     exchanged = pair_people(first, exchange_sides(second), lenses)
     final = _refined(resolve_sides(people, exchanged, found.pose), found.pose)
     jackknife = _jackknife_deg(final, seed)
     matches, residual = matches_of(final.matched, final.pose, num_instants)
     return PairPose(
-        first=indices[0],
-        second=indices[1],
+        views=views,
         evidence=Evidence.PEOPLE,
         rotation=final.pose.rotation,
         direction=final.pose.direction,
