@@ -41,10 +41,6 @@ class RelativePose:
         """The essential matrix [direction]_x rotation, for which x2^T E x1 = 0."""
         return _skew(self.direction) @ self.rotation
 
-    def inverse(self) -> "RelativePose":
-        """Return the pose of the first view relative to the second."""
-        return RelativePose(rotation=self.rotation.T, direction=-self.rotation.T @ self.direction)
-
 
 def relative_pose_of(first: Float[Array, "4 4"], second: Float[Array, "4 4"]) -> RelativePose | None:
     """Return the relative pose of two cameras (`world_to_camera`); None if their centres coincide."""

@@ -15,7 +15,15 @@ from page4d.options import MAX_REGISTRATION_INSTANTS, RegisterSettings
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.floor import read_floor_points
-from page4d.rig.learned import QUICK_FEATURES, TEXTURE_MODEL, learned_method, texture_kinds
+from page4d.rig.learned import (
+    FEW_NEAR,
+    MAX_DENSE_VIEWS,
+    MORE_INSTANTS,
+    QUICK_FEATURES,
+    TEXTURE_MODEL,
+    learned_method,
+    texture_kinds,
+)
 from page4d.rig.lens import lenses_of
 from page4d.rig.people.keypoints import detect_people
 from page4d.rig.records import Array, Evidence, Lens, Pair, PairPose, StageProgress, ViewPeople, no_progress, of_stage
@@ -33,7 +41,13 @@ from page4d.rig.texture import (
     match_near,
     match_textures,
 )
-from page4d.rig.texture_pairs import GUIDE_BAND, determined_pair, may_be_determined, register_texture_pair
+from page4d.rig.texture_pairs import (
+    FIT_TOLERANCE,
+    GUIDE_BAND,
+    determined_pair,
+    may_be_determined,
+    register_texture_pair,
+)
 from page4d.scene.records import Scene
 from page4d.scene.timeline import build_timeline
 
@@ -193,6 +207,7 @@ class TextureSource:
     is_quick: bool = False
     seconds: dict[str, float] = field(default_factory=dict)
     matched: dict[Pair, TextureMatches] = field(default_factory=dict)
+    dense: dict[int, ViewTexture] = field(default_factory=dict)
 
     @cached_property
     def method(self) -> TextureMethod:
@@ -211,11 +226,16 @@ class TextureSource:
         Raises:
             InputError: if a frame cannot be decoded.
         """
-        begin, pixels = time.perf_counter(), self.pixels
+        return self._extracted(self.pixels, self.method)
+
+    def _extracted(
+        self, pixels: PixelEvidence, method: TextureMethod, *known: ViewTexture
+    ) -> tuple[ViewTexture, ...]:
+        begin = time.perf_counter()
         step = of_stage(pixels.progress, f"detecting: {self.kind}")
         scene = with_content(pixels.scene, pixels.samples)
-        found = extract_texture(scene, pixels.instants, pixels.lenses, self.method, step)
-        self.seconds[self.kind.value] = time.perf_counter() - begin
+        found = extract_texture(scene, self.pixels.instants, pixels.lenses, method, step, known)
+        self.seconds[self.kind.value] = self.seconds.get(self.kind.value, 0.0) + time.perf_counter() - begin
         return found
 
     @property
@@ -238,12 +258,25 @@ class TextureSource:
             self.matched[views] = match_textures(first, second, lenses, self.method)
         return self.matched[views].through(lenses, self.method.tolerance(lenses))
 
-    def near(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose) -> TextureMatches:
-        """Return the matches near the epipolar lines of a pose; learned features are matched without it."""
-        if self.kind is Evidence.LEARNED:
-            return self.matches(views, lenses)
-        first, second = (self.views[view] for view in views)
-        return match_near(first, second, lenses, pose, GUIDE_BAND)
+    def near(
+        self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose, *, are_alone: bool = False
+    ) -> TextureMatches:
+        """Return the matches near the epipolar lines of a pose.
+
+        Learned features are matched without it. In small rigs they are those of more instants, for views that
+        `are_alone` and pairs of which few matches fit.
+        """
+        if self.kind is not Evidence.LEARNED:
+            first, second = (self.views[view] for view in views)
+            return match_near(first, second, lenses, pose, GUIDE_BAND)
+        found = self.matches(views, lenses)
+        count = found.num_distinct(found.inliers(pose, FIT_TOLERANCE))
+        if len(self.pixels.lenses) > MAX_DENSE_VIEWS or not (are_alone or FEW_NEAR[0] <= count < FEW_NEAR[1]):
+            return found
+        more = replace(self.method, max_instants=MORE_INSTANTS)
+        for view in {*views} - self.dense.keys():
+            (self.dense[view],) = self._extracted(self.pixels.of_views([view]), more, self.views[view])
+        return match_textures(self.dense[views[0]], self.dense[views[1]], lenses, self.method)
 
     def registered(self, views: Pair, lenses: tuple[Lens, Lens]) -> PairPose:
         """Return the pose of a pair of views, with the reason if it is refused."""

@@ -235,7 +235,7 @@ def choose_pairs(affinity: Float[Array, "V V"]) -> tuple[Pair, ...]:
     for view in range(num_views):
         chosen |= set([pair for pair in order if view in pair][:_PARTNERS])
     for first, second in order:  # a spanning tree of what can be connected
-        if not _are_connected(num_views, chosen, first, second):
+        if not any({first, second} <= {*part} for part in connected_parts(num_views, sorted(chosen))):
             chosen.add((first, second))
     return tuple(pair for pair in order if pair in chosen)
 
@@ -280,10 +280,6 @@ def main_parts(num_views: int, links: Sequence[Pair], known: Sequence[int] = ())
     """Return the connected parts: first that of `known` views, which are one, if there are any, else the largest."""
     parts = connected_parts(num_views, [*links, *pairwise(known)])
     return tuple(sorted(parts, key=lambda part: not set(known) <= set(part)))
-
-
-def _are_connected(num_views: int, links: set[Pair], first: int, second: int) -> bool:
-    return any(first in part and second in part for part in connected_parts(num_views, sorted(links)))
 
 
 def drop_loops(

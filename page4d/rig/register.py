@@ -64,7 +64,7 @@ turns right pairs by 10 to 20 degrees."""
 _TEXTURE_LIMIT_DEG = 15.0
 """Difference in rotation between a texture pair and the rig from people beyond which the texture pair is refused."""
 
-_GUIDE_LIMITS = (GUIDE_BAND, 0.01, 0.004)
+_GUIDE_LIMITS: tuple[float, ...] = (GUIDE_BAND, 0.01, 0.004)
 """Sampson errors in focal lengths up to which matches near epipolar lines are used, round by round."""
 
 _GUIDE_TURN_DEG = 5.0
@@ -291,23 +291,30 @@ class Assembly:
     def _guide(self) -> None:
         """Match the texture of placed views near the epipolar lines of the rig, and adjust people and texture again.
 
-        Not for two views, where no other view confirms a match, nor for unknown lenses: their focal lengths follow
-        the errors of matches that few pairs of views share, on `sports3` by 3 %.
+        Of two views only matches of learned texture, at more instants, within their tolerance of a pose that it gave:
+        no other view confirms them. Not for unknown lenses: their focal lengths follow the errors of matches that few
+        pairs of views share, on `sports3` by 3 %.
         """
         before, first = self.adjustment, self.placement
-        if before is None or len(first.views) < 3 or not all(lens.is_known for lens in self.lenses):
+        if before is None or not all(lens.is_known for lens in self.lenses):
             return
+        # By every method whose features were extracted, else by the last one.
+        sources = [source for source in self.texture if source.is_extracted] or self.texture[-1:]
+        are_alone, limits = len(first.views) == 2, _GUIDE_LIMITS
+        if are_alone:
+            kinds, limits = {pair.evidence for pair in first.pairs} & {Evidence.LEARNED}, (0.0, 0.0)
+            sources = [source for source in sources if source.kind in kinds]
         sought: list[tuple[Pair, TextureMethod, TextureMatches]] = []
         near = self._near_pairs()
         for done, pair in enumerate(near):
             self.progress(done, len(near), "registering: matches near epipolar lines")
-            both, pose = (self.lenses[pair[0]], self.lenses[pair[1]]), self._relative_pose(pair)
-            # By every method whose features were extracted, else by the last one.
-            used = [source for source in self.texture if source.is_extracted] or self.texture[-1:]
-            sought += [(pair, source.method, source.near(pair, both, pose)) for source in used if pose is not None]
+            if (pose := self._relative_pose(pair)) is None:
+                continue
+            both = self.lenses[pair[0]], self.lenses[pair[1]]
+            sought += [(pair, one.method, one.near(pair, both, pose, are_alone=are_alone)) for one in sources]
         if not sought:
             return
-        for limit in _GUIDE_LIMITS:
+        for limit in limits:
             found = [
                 guided_pair(matches, pose, pair, method, limit)
                 for pair, method, matches in sought

@@ -99,8 +99,9 @@ def extract_texture(
     lenses: Sequence[Lens],
     method: TextureMethod,
     progress: Callable[[int, int], None] | None = None,
+    known: Sequence[ViewTexture] = (),
 ) -> tuple[ViewTexture, ...]:
-    """Extract the features of all views at some of the given instants, spread over them.
+    """Extract the features of all views at some of the given instants, spread over them, unless they are `known`.
 
     Pixels that masks exclude, or without content, have no features. One frame is in memory at a time. `progress` is
     called with the number of processed frames and their total.
@@ -114,7 +115,8 @@ def extract_texture(
     for number, (view, lens) in enumerate(zip(scene.views, lenses, strict=True)):
         done = number * len(chosen)
         step = None if progress is None else lambda count, done=done: progress(done + count, total)
-        textures.append(_view_texture(scene, view, lens, chosen, method, step))
+        features = dict(known[number].features) if known else {}
+        textures.append(_view_texture(scene, view, lens, chosen, method, features, step))
     return tuple(textures)
 
 
@@ -132,6 +134,7 @@ def _view_texture(
     lens: Lens,
     instants: list[int],
     method: TextureMethod,
+    features: dict[int, InstantTexture],
     step: Callable[[int], None] | None,
 ) -> ViewTexture:
     size = view.source.size
@@ -140,11 +143,12 @@ def _view_texture(
     excludes = view.mask is not None and scene.mask_meaning is not MaskMeaning.DYNAMIC
     area = None if view.content is None else view.content.area
     inside = None if area is None else scaled_area(area, small)
-    features: dict[int, InstantTexture] = {}
     with ExitStack() as stack:
         reader = stack.enter_context(view.source.open(small))
         masks = stack.enter_context(view.mask.frames.open()) if excludes and view.mask is not None else None
         for count, instant in enumerate(instants):
+            if instant in features:
+                continue
             (pixels,) = reader.read([view.indices[instant]])
             allowed = inside
             if masks is not None and view.mask is not None:

@@ -159,9 +159,9 @@ def guided_pair(
 ) -> PairPose:
     """Return a pair with the matches near the epipolar lines of its pose in the rig.
 
-    `limit` is the largest Sampson error of the matches that are kept, in focal lengths. The pair is accepted if there
-    are enough within the tolerance, and `MIN_DENSITY` times those that chance puts there: wrong matches are spread
-    evenly over `GUIDE_BAND`, and a wrong pose has no more matches near its lines than farther off.
+    `limit` is the largest Sampson error of the matches that are kept, in focal lengths, at least that of an inlier.
+    The pair is accepted if there are enough inliers, and `MIN_DENSITY` times those that chance puts there: wrong
+    matches are spread evenly over `GUIDE_BAND`, and a wrong pose has no more matches near its lines than farther off.
     """
     errors = np.abs(sampson_errors(pose.essential, *matches.normalized))
     front = in_front(pose, *matches.normalized)
@@ -172,7 +172,7 @@ def guided_pair(
     reason = ""
     if found.score < max(MIN_GUIDED, MIN_DENSITY * chance):
         reason = f"{found.score:.0f} distinct matches of texture near the epipolar lines, {chance:.0f} by chance"
-    kept = _distinct(matches, front & (errors < limit), method.weight)
+    kept = _distinct(matches, front & (errors < max(limit, matches.tolerance)), method.weight)
     return replace(found, control=float(chance), matches=kept, reason=reason)
 
 

@@ -25,8 +25,8 @@ from page4d.io.json_records import FileModel, format_json, read_model
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.rig.graph import choose_pairs
+from page4d.rig.learned import MAX_DENSE_VIEWS, MORE_INSTANTS, TEXTURE_MODEL
 from page4d.rig.learned import MAX_INSTANTS as LEARNED_INSTANTS
-from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.rig.trajectory import METHOD
@@ -125,7 +125,8 @@ def registration_stages(scene: Scene, settings: ReconstructSettings) -> tuple[Re
         seconds = float(sum(sizes)) * instants * _TEXTURE_S + _TEXTURE_PAIR_S * num_pairs
         stages.append(RegistrationStage("texture", seconds, float(max(sizes)) * _TEXTURE_BYTES))
         if TEXTURE_MODEL.are_present:
-            seconds = _LEARNED_S * min(LEARNED_INSTANTS, scene.num_times) * (views + num_pairs)
+            instants = min(MORE_INSTANTS if views <= MAX_DENSE_VIEWS else LEARNED_INSTANTS, scene.num_times)
+            seconds = _LEARNED_S * instants * (views + num_pairs)
             stages.append(RegistrationStage("learned texture", seconds, _LEARNED_BYTES))
     return tuple(stages)
 

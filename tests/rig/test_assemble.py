@@ -1,6 +1,6 @@
 """A rig from keypoints of people: known and unknown focal length, views without evidence."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
 from string import ascii_lowercase
@@ -56,7 +56,7 @@ def of_texture(views: tuple[int, int], turn_deg: float = 0.0, **changes: Any) ->
 def source(**changes: Any) -> Any:
     """Return a source of texture, without matches near epipolar lines by default."""
 
-    def near(_pair: object, lenses: tuple[Lens, Lens], _pose: object) -> TextureMatches:
+    def near(_pair: object, lenses: tuple[Lens, Lens], _pose: object, **_: object) -> TextureMatches:
         return match_textures(ViewTexture(features={}), ViewTexture(features={}), lenses, ROOT_SIFT)
 
     return SimpleNamespace(**{"method": ROOT_SIFT, "is_extracted": False, "near": near} | changes)
@@ -185,21 +185,48 @@ def test_texture_that_contradicts_the_people_is_refused(
     assert not further, "the next method is for rigs that are not whole"
 
 
-@pytest.mark.parametrize("noise_px", [0.3, 300.0])
-def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used(noise_px: float) -> None:
+def seen(count: int, noise_px: float) -> Callable[..., TextureMatches]:
+    """Return the matches of points in the room that all views see."""
     rng = np.random.default_rng(0)
-    points = rng.uniform([-2, -2.5, -2], [2, 0, 2], (400, 3))
+    points = rng.uniform([-2, -2.5, -2], [2, 0, 2], (count, 3))
     local = np.einsum("vij,nj->vni", WORLD.world_to_camera[:, :3, :3], points) + WORLD.world_to_camera[:, None, :3, 3]
     pixels = np.einsum("vij,vnj->vni", np.stack([lens.intrinsics for lens in WORLD.lenses]), local)
-    pixels = pixels[..., :2] / pixels[..., 2:] + rng.normal(scale=noise_px, size=(3, 400, 2))
+    pixels = pixels[..., :2] / pixels[..., 2:] + rng.normal(scale=noise_px, size=(3, count, 2))
 
-    def near(pair: tuple[int, int], lenses: tuple[Lens, Lens], _pose: object) -> TextureMatches:
-        ids = np.arange(400)
+    def near(
+        pair: tuple[int, int], lenses: tuple[Lens, Lens], _pose: object, *, are_alone: bool = False
+    ) -> TextureMatches:
+        assert not are_alone or pair == (0, 1)
+        ids = np.arange(count)
         first, second = pixels[list(pair)]
         sides = {"first": first, "second": second, "first_ids": ids, "second_ids": ids, "keys": ids}
         return TextureMatches(**sides, lenses=lenses, instants=0 * ids, tolerance=0.002)
 
-    assemblies = [assembled(texture=sources) for sources in ((), (source(near=near),))]
+    return near
+
+
+@pytest.mark.parametrize("kind", [Evidence.LEARNED, Evidence.TEXTURE])
+def test_two_views_are_adjusted_to_more_matches_of_the_learned_texture_that_placed_them(kind: Evidence) -> None:
+    few = seen(60, 2.0)((0, 1), (WORLD.lenses[0], WORLD.lenses[1]), None)
+    matches = PointMatches(
+        first=few.first, second=few.second, weights=np.ones(60), first_ids=few.keys, second_ids=few.keys
+    )
+
+    def registered(views: tuple[int, int], _lenses: object) -> PairPose:
+        return of_texture(views, 0.5, evidence=kind, matches=matches)
+
+    method = replace(ROOT_SIFT, evidence=kind)
+    texture = source(registered=registered, near=seen(400, 0.2), kind=kind, method=method, is_extracted=True)
+    assembly = assembled(None, WORLD.lenses[:2], texture=(texture,))
+    turn = assembly.cameras()[1][:3, :3]
+    error = float(rotation_angle_deg(turn, WORLD.relative_pose(0, 1)[0]))
+    assert (error < 0.02) == (kind is Evidence.LEARNED), error
+    assert assembly.accepted()[0].score == (400 if kind is Evidence.LEARNED else 90)
+
+
+@pytest.mark.parametrize("noise_px", [0.3, 300.0])
+def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used(noise_px: float) -> None:
+    assemblies = [assembled(texture=sources) for sources in ((), (source(near=seen(400, noise_px)),))]
     errors = []
     for assembly in assemblies:
         cameras = assembly.cameras()

@@ -65,6 +65,16 @@ def test_few_instants_are_used_however_long_the_capture_is(tmp_path: Path) -> No
     assert (instants[0], instants[-1]) == (0, 19)
 
 
+def test_known_features_are_kept_and_those_of_other_instants_added(tmp_path: Path) -> None:
+    scene = write_scene(tmp_path, frames=3)
+    known = extract_texture(scene, [0, 2], lenses_of(scene), ROOT_SIFT)
+    found = extract_texture(scene, range(3), lenses_of(scene), ROOT_SIFT, known=known)
+    for before, after in zip(known, found, strict=True):
+        assert sorted(after.features) == [0, 1, 2]
+        assert all(after.features[instant] is before.features[instant] for instant in (0, 2))
+        assert after.features[1].ids.tolist() == before.features[0].ids.tolist()
+
+
 def test_excluded_pixels_have_no_features(tmp_path: Path) -> None:
     scene = write_scene(tmp_path / "rig")
     (tmp_path / "mask" / "a").mkdir(parents=True)

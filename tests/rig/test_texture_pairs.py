@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,8 +11,8 @@ from scipy.spatial.transform import Rotation
 
 from page4d.options import RegisterSettings
 from page4d.rig.epipolar import RelativePose
-from page4d.rig.evidence import PixelEvidence, TextureSource
-from page4d.rig.learned import MAX_AXES_DEG, MIN_DISTINCT, WEIGHT, tolerance
+from page4d.rig.evidence import TextureSource
+from page4d.rig.learned import MAX_AXES_DEG, MAX_DENSE_VIEWS, MIN_DISTINCT, MORE_INSTANTS, WEIGHT, tolerance
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import (
     DESCRIPTOR_SCALE,
@@ -230,7 +230,7 @@ def test_common_texture_counts_what_neighbours_share() -> None:
 
 def source_of(*views: ViewTexture) -> TextureSource:
     source = TextureSource(
-        cast(PixelEvidence, SimpleNamespace(lenses=(LENS,) * len(views), settings=RegisterSettings())),
+        cast(Any, SimpleNamespace(lenses=(LENS,) * len(views), settings=RegisterSettings(), of_views=tuple)),
         Evidence.LEARNED,
         is_quick=True,
     )
@@ -243,6 +243,35 @@ def test_only_views_with_similar_learned_features_are_matched() -> None:
     counts = source_of(*one.views, *other.views).affinity()
     assert counts[0, 1] == counts[2, 3] == 81
     assert counts[:2, 2:].max() == 0
+
+
+@pytest.mark.parametrize(
+    ("right", "are_alone", "others", "num_instants"),
+    [
+        (200, True, 0, MORE_INSTANTS),
+        (200, False, 1, 2),
+        (50, False, 1, MORE_INSTANTS),
+        (5, False, 1, 2),
+        (50, False, MAX_DENSE_VIEWS, 2),
+    ],
+)
+def test_learned_features_of_more_instants_are_matched_near_lines_where_they_help(
+    right: int, are_alone: bool, others: int, num_instants: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extracted: list[object] = []
+
+    def extract(_: object, views: Any, method: TextureMethod, *known: ViewTexture) -> tuple[ViewTexture]:
+        extracted.append((*views, [len(view.features) for view in known]))
+        return (make_pair(instants=method.max_instants).views[views[0]],)
+
+    monkeypatch.setattr(TextureSource, "_extracted", extract)
+    pair = make_pair(instants=2, right=right, wrong=0)
+    source = source_of(*pair.views, *pair.views[:1] * others)
+    for _ in range(2):
+        pose = RelativePose(rotation=pair.rotation, direction=pair.direction)
+        found = source.near((0, 1), LENSES, pose, are_alone=are_alone)
+        assert len(np.unique(found.instants)) == num_instants
+    assert extracted == ([] if num_instants == 2 else [(0, [2]), (1, [2])])
 
 
 def test_a_best_pose_is_sought_in_more_matches_where_few_do_not_rule_it_out() -> None:
