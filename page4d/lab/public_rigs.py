@@ -255,9 +255,9 @@ def board_errors(folder: Path, found: RigRegistration, scene: Scene) -> tuple[fl
             own = (pixels["cam_id"] == float(names[view])) & (point >= 0)
             # OpenCV's pixels have the centre of the first one at 0.
             seen = np.stack([pixels["img_loc_x"][own], pixels["img_loc_y"][own]], axis=-1) + 0.5
-            tracks.append(
-                (np.full(own.sum(), view), point[own], undistorted_pixels(seen, _lens(camera, scene, view)))
-            )
+            size, intrinsics = scene.views[view].source.size, camera.intrinsics.numpy()
+            lens = Lens(intrinsics=intrinsics, image_size=size, distortion=camera.distortion)
+            tracks.append((np.full(own.sum(), view), point[own], undistorted_pixels(seen, lens)))
     views, points, positions = (np.concatenate(column) for column in zip(*tracks, strict=True))
     order = np.lexsort((views, points))
     numbers = np.arange(len(corners))  # of the instants, by which the points are found again after the selection
@@ -280,11 +280,6 @@ def board_errors(folder: Path, found: RigRegistration, scene: Scene) -> tuple[fl
     moved = align_points_robust(mine, true)[0].apply(mine)
     distance = float(np.median((moved - true).norm(dim=-1)))
     return 1000 * distance, 1000 * _flatness(moved.numpy(), reference["sync_index"])
-
-
-def _lens(camera: ViewCamera, scene: Scene, view: int) -> Lens:
-    size = scene.views[view].source.size
-    return Lens(intrinsics=camera.intrinsics.numpy(), image_size=size, distortion=camera.distortion)
 
 
 def _flatness(points: Float[Array, "P 3"], instants: Array) -> float:

@@ -152,7 +152,6 @@ SKY_THRESHOLD = 0.3
 """Pixels whose sky is at least this are in the sky."""
 
 _MIN_PIXELS = 10
-_FARTHEST = 0.99
 _MAX_PIXELS = 2**24
 """Maximum number of values of `torch.quantile`."""
 
@@ -163,7 +162,7 @@ def is_sky(sky: Float[Tensor, "*batch H W"]) -> Bool[Tensor, "*batch H W"]:
 
 
 def farthest_depth(
-    depth: Float[Tensor, "*batch H W"], in_sky: Bool[Tensor, "*batch H W"], share: float = _FARTHEST
+    depth: Float[Tensor, "*batch H W"], in_sky: Bool[Tensor, "*batch H W"]
 ) -> Float[Tensor, ""] | None:
     """Return the 0.99 quantile of the depth outside the sky.
 
@@ -171,7 +170,7 @@ def farthest_depth(
 
     Source: the public Depth Anything 3 code (reference facts).
     """
-    return quantile(depth[~in_sky], share) if has_both(in_sky) else None
+    return quantile(depth[~in_sky], 0.99) if has_both(in_sky) else None
 
 
 def has_both(in_sky: Bool[Tensor, "*pixels"]) -> bool:

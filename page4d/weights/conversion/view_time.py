@@ -16,11 +16,9 @@ from page4d.choices import FullAttention, Recipe, Target, TimeEncoding, TimeWeig
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import FRAME_CROSS, TIME_VIEW, NetworkConfig
 from page4d.networks.config_parts import (
-    BiasRows,
     EpipolarConfig,
     MaskConfig,
     MaskHeadKind,
-    MaskRule,
     PatchPositions,
     SparseConfig,
     SparseStrategy,
@@ -29,6 +27,7 @@ from page4d.networks.config_parts import (
 from page4d.networks.encoders.build import EncoderConfig
 from page4d.networks.heads.motion import DynamicMask
 from page4d.networks.layers.block import INIT_STD
+from page4d.networks.presets import PRESETS
 from page4d.options import in_options
 from page4d.weights.conversion.accounting import Copy, Exemption, SourceStage
 from page4d.weights.families.family import Family
@@ -433,10 +432,6 @@ def _release_mask(found: PublishedNetwork) -> MaskConfig:
             f"and acts from layer {settings.layers_masked[0]}",
             "page4d predicts it one layer before the first masked layer",
         )
-    return MaskConfig(
-        layers=settings.layers_masked,
-        head=MaskHeadKind.RELEASE,
-        rule=MaskRule.PAGE4D,
-        streams=Streams.SINGLE,
-        bias_rows=BiasRows.SPECIAL,
-    )
+    published = PRESETS["page4d-mask"].mask
+    assert published is not None
+    return replace(published, layers=settings.layers_masked)
