@@ -161,7 +161,9 @@ def pair_errors(predicted: Float[Tensor, "*batch K 4 4"], true: Float[Tensor, "*
 
     estimate, reference = relative(predicted), relative(true)
     rotation = rotation_angle(estimate[..., :3, :3], reference[..., :3, :3]).rad2deg()
-    signed = _angle_between(estimate[..., :3, 3], reference[..., :3, 3]).rad2deg()
+    ours, theirs = estimate[..., :3, 3], reference[..., :3, 3]
+    # Accurate near 0 and pi.
+    signed = torch.atan2(torch.linalg.cross(ours, theirs).norm(dim=-1), (ours * theirs).sum(-1)).rad2deg()
     distinct = _has_baseline(predicted, first, second)
     return PairErrors(
         rotation_deg=rotation,
@@ -208,11 +210,6 @@ def _align_without_scale(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, 
     factor = torch.tensor(scale, dtype=true.dtype)
     translation = (camera_centers(true) - factor * camera_centers(predicted) @ rotation.T).mean(0)
     return Sim3(scale=factor, rotation=rotation, translation=translation)
-
-
-def _angle_between(first: Float[Tensor, "*batch 3"], second: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch"]:
-    """Return the angle in radians, accurate near 0 and pi."""
-    return torch.atan2(torch.linalg.cross(first, second).norm(dim=-1), (first * second).sum(-1))
 
 
 def _has_baseline(cameras: Float[Tensor, "*batch K 4 4"], first: Tensor, second: Tensor) -> Bool[Tensor, "*batch P"]:

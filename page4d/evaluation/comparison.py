@@ -300,6 +300,12 @@ def pixels_in_image(
     return (row.clamp(0, height - 1).numpy(), column.clamp(0, width - 1).numpy(), inside.numpy(), depth.numpy())
 
 
+def random_subset(chosen: NDArray[np.bool_], limit: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """Return the flat indices of the selected entries, or of a random subset of `limit`."""
+    indices = np.flatnonzero(chosen)
+    return indices if len(indices) <= limit else np.sort(random.choice(indices, size=limit, replace=False))
+
+
 def true_camera(view: ComparedView, time_index: int) -> Float[Tensor, "4 4"] | None:
     """Return a view's true camera at an instant of the output; None if it is unknown."""
     poses, number = view.truth.world_to_camera, view.frames[time_index]

@@ -15,7 +15,15 @@ from torch import Tensor
 
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError
-from page4d.evaluation.comparison import ComparedView, Comparison, Step, joined, pixels_in_image, true_camera
+from page4d.evaluation.comparison import (
+    ComparedView,
+    Comparison,
+    Step,
+    joined,
+    pixels_in_image,
+    random_subset,
+    true_camera,
+)
 from page4d.evaluation.motion_scores import (
     DYNAMIC_PATH,
     MOVING_LIMIT,
@@ -58,7 +66,7 @@ def report_motion(comparison: Comparison, transform: Sim3, seed: int, step: Step
     """
     if not has_velocities(comparison):
         return None
-    interval = 1 / comparison.fps
+    interval, times = 1 / comparison.fps, comparison.output.run.times
     frames = [(index, view) for index in comparison.instants for view in velocity_views(comparison, index)]
     limit, random = MAX_MOTION_PIXELS // len(frames), np.random.default_rng(seed)
     parts: dict[str, list[_Pixels]] = {kind: [] for kind in KINDS}
@@ -74,7 +82,7 @@ def report_motion(comparison: Comparison, transform: Sim3, seed: int, step: Step
     return MotionReport(
         sampling=SAMPLING,
         interval=interval,
-        output_interval=_interval(comparison),
+        output_interval=float(np.median(np.diff(times))) if len(times) > 1 else None,
         moving_limit=MOVING_LIMIT,
         frames=len(frames),
         sampled_pixels=sum(len(own.sample) for own in pooled.values()),
@@ -118,7 +126,7 @@ def _frame_pixels(
         known = counted & (sigma > 0)
         counts = np.zeros((len(comparison.output.view_names), 3))
         counts[view.index] = counted.sum(), known.sum(), (known & (velocity == 0).all(-1)).sum()
-        chosen = _subset(known, limit, random)
+        chosen = np.unravel_index(random_subset(known, limit, random), known.shape)
         vectors = transform.apply_to_vectors(torch.from_numpy(velocity[chosen]).double())
         sample = PixelMotion(
             predicted=vectors.numpy().astype(np.float32),
@@ -135,14 +143,6 @@ def _at_pixels_of(values: NDArray[np.float32], size: tuple[int, int]) -> NDArray
         ((np.arange(new) + 0.5) * old / new).astype(int) for new, old in zip(size, values.shape[:2], strict=True)
     )
     return values[rows[:, None], columns]
-
-
-def _subset(chosen: Bool[np.ndarray, "H W"], limit: int, random: np.random.Generator) -> tuple[NDArray[np.intp], ...]:
-    """Return rows and columns of the selected pixels, or of a random subset of `limit`."""
-    index = np.flatnonzero(chosen)
-    if len(index) > limit:
-        index = np.sort(random.choice(index, size=limit, replace=False))
-    return np.unravel_index(index, chosen.shape)
 
 
 def _of_view(pixels: _Pixels, view: int) -> _Pixels:
@@ -172,12 +172,6 @@ def _result(pixels: _Pixels, interval: float) -> FlowResult:
         nothing_moves=score_flow(np.zeros_like(true), true, interval),
         sigma=score_sigma(motion, interval),
     )
-
-
-def _interval(comparison: Comparison) -> float | None:
-    """Return the median time between instants of the output."""
-    times = comparison.output.run.times
-    return float(np.median(np.diff(times))) if len(times) > 1 else None
 
 
 VISIBILITY_GAP = 0.02

@@ -10,7 +10,15 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.evaluation.comparison import Comparison, FramePair, Step, joined, pixels_in_image, true_camera
+from page4d.evaluation.comparison import (
+    Comparison,
+    FramePair,
+    Step,
+    joined,
+    pixels_in_image,
+    random_subset,
+    true_camera,
+)
 from page4d.evaluation.record import PointReport
 from page4d.evaluation.scores import Neighbours, PointScores, Surface, score_points
 from page4d.geometry.camera import Cameras, world_points
@@ -155,14 +163,9 @@ def _kinds(frame: FramePair) -> Int[Tensor, "H W"]:
 def _compare(predicted: LabelledCloud, true: LabelledCloud, queries: int, random: np.random.Generator) -> _Sides:
     """Match random counted points of each cloud to the nearest points of the other."""
     surfaces = Surface(predicted.xyz), Surface(true.xyz)
-    chosen = [_sample(cloud.counted, queries, random) for cloud in (predicted, true)]
+    chosen = [random_subset(cloud.counted, queries, random) for cloud in (predicted, true)]
     accuracy = _matches(surfaces[0], surfaces[1], predicted, chosen[0])
     return accuracy, _matches(surfaces[1], surfaces[0], true, chosen[1])
-
-
-def _sample(counted: NDArray[np.bool_], limit: int, random: np.random.Generator) -> NDArray[np.int64]:
-    indices = np.flatnonzero(counted)
-    return indices if len(indices) <= limit else np.sort(random.choice(indices, size=limit, replace=False))
 
 
 def _matches(source: Surface, target: Surface, cloud: LabelledCloud, chosen: NDArray[Any]) -> _Matches:

@@ -200,14 +200,3 @@ def parts_for_one_size(config: NetworkConfig) -> list[str]:
         "attention along rows and columns of images": Step.CROSS in config.schedule,
     }
     return [name for name, is_there in found.items() if is_there]
-
-
-def check_mixed(config: NetworkConfig, conditioning: Conditioning) -> None:
-    """Refuse views of different sizes where a part of the network, or a conditioning input, needs one size.
-
-    Raises:
-        UsageError: naming the part.
-    """
-    parts = parts_for_one_size(config) or (["keypoints"] if conditioning.keypoints is not None else [])
-    if parts:
-        raise UsageError(f"views of different sizes with {' and '.join(parts)}", "give images of one size")

@@ -22,7 +22,7 @@ from page4d.networks.conditioning import (
     as_one_instant,
     check_conditioning,
     check_known,
-    check_mixed,
+    parts_for_one_size,
 )
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.base import Encoder, PatchTokens
@@ -30,14 +30,7 @@ from page4d.networks.encoders.build import build_encoder
 from page4d.networks.heads.dense import DenseActivation
 from page4d.networks.heads.frame import FrameHead, run_frame_head
 from page4d.networks.heads.motion import MotionHead, external_log_odds
-from page4d.networks.heads.run import (
-    build_camera_head,
-    build_dense_head,
-    dtype_of,
-    run_camera_head,
-    run_dense_head,
-    upsampled_probability,
-)
+from page4d.networks.heads.run import build_camera_head, build_dense_head, dtype_of, run_dense_head
 from page4d.networks.inputs.known_cameras import CameraEncoder, RayEmbedding, relative_cameras
 from page4d.networks.inputs.known_geometry import KnownGeometry, KnownPoses, length_unit
 from page4d.networks.inputs.matching import Matches, PatchMatching, Triangulation
@@ -90,8 +83,9 @@ def check_views(
     for view, mask in zip(images, masks, strict=False):
         _check_mask(config, mask, view, (*view.shape[:2], *view.shape[3:]))
     sizes = SizeGroups.of([patch_grid(view.shape[-2], view.shape[-1], config.patch_size) for view in images])
-    if not sizes.are_one:
-        check_mixed(config, conditioning)
+    parts = parts_for_one_size(config) or (["keypoints"] if conditioning.keypoints is not None else [])
+    if parts and not sizes.are_one:
+        raise UsageError(f"views of different sizes with {' and '.join(parts)}", "give images of one size")
     leading = (images[0].shape[0], images[0].shape[1], len(images))
     check_conditioning(conditioning, leading, sizes.grids[0] if sizes.are_one else None)
     check_known(conditioning, images, accepted=config.known_geometry is not None)
@@ -361,7 +355,9 @@ class ViewTimeNetwork(nn.Module):
         coarse = trunk.dynamic_logit
         if finer is not None or coarse is None:
             return None if finer is None else finer.sigmoid()
-        return upsampled_probability(coarse, self.config.patch_size)
+        factor, probability = float(self.config.patch_size), coarse.sigmoid().flatten(0, 2)[:, None]
+        pixels = functional.interpolate(probability, scale_factor=factor, mode="bilinear", align_corners=False)
+        return torch.unflatten(pixels[:, 0], 0, coarse.shape[:3])
 
     def _add_inputs(
         self, patches: list[Tensor], fine: Sequence[Tensor | None], sizes: SizeGroups, conditioning: Conditioning
@@ -398,8 +394,11 @@ class ViewTimeNetwork(nn.Module):
     ) -> list[NetworkOutput]:
         """Run the camera head on all images together and the dense heads group by group."""
         special_tokens = sizes.stacked([trunk.special_tokens for trunk in trunks])
-        iterations = () if self.camera_head is None else run_camera_head(self.camera_head, special_tokens)
-        of_groups = [sizes.chosen(pose) for pose in iterations]
+        of_groups = []
+        if self.camera_head is not None:
+            iterations = self.camera_head(special_tokens.flatten(1, 2).to(dtype_of(self.camera_head)))
+            leading = special_tokens.shape[1:3]
+            of_groups = [sizes.chosen(torch.unflatten(pose, 1, leading)) for pose in iterations]
         return [
             self._group_output(trunk, own, tuple(pose[place] for pose in of_groups), limits)
             for place, (trunk, own) in enumerate(zip(trunks, encoded, strict=True))

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from page4d.networks.conditioning import Conditioning, Memory
+from page4d.networks.conditioning import Conditioning
 from page4d.networks.config_parts import SparseConfig, SparseStrategy
 from page4d.networks.layers.attention import Context, LogitsBias, Neighbours, RotaryTables
 from page4d.networks.layers.block import INIT_STD, Block
@@ -168,7 +168,9 @@ class SparseLayers(nn.Module):
         biased = stream is not Stream.POSE and self._has_keypoint_bias(conditioning)
         limit = self.config.lambda_limit
         weight = self.lambda_kpt.clamp(-limit, limit) if biased else None
-        memory = None if conditioning.memory is None else _of_stream(conditioning.memory, layer, stream)
+        # A stream that had not been split has the memory of the shared one.
+        stored = conditioning.memory or {}
+        memory = stored.get(f"{layer}.{stream}", stored.get(f"{layer}.{Stream.SHARED}"))
         state, memory = self.layers[str(layer)](state, inputs, weight, memory)
         return state, {} if memory is None else {f"{layer}.{stream}": memory}
 
@@ -223,12 +225,6 @@ def landmark_places(chosen: Int[Tensor, "B T V K"], num_special: int, num_tokens
     of_image = torch.cat([special, num_special + chosen], dim=-1)
     starts = num_tokens * torch.arange(times * views, device=chosen.device).reshape(times, views, 1)
     return (of_image + starts).flatten(1)
-
-
-def _of_stream(memory: Memory, layer: int, stream: Stream) -> Tensor | None:
-    """Return the memory of a stream, or that of the shared stream if it had not been split."""
-    own = memory.get(f"{layer}.{stream}")
-    return memory.get(f"{layer}.{Stream.SHARED}") if own is None else own
 
 
 def _identity_rope(rope: RotaryTables, count: int) -> RotaryTables:

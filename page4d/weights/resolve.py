@@ -86,11 +86,6 @@ def converted_files(key: str = "*") -> Iterator[tuple[Path, ConvertedFile]]:
             yield path, known
 
 
-def made_from(digests: Mapping[str, str]) -> Path | None:
-    """Return a converted file of these sources, if the cache has one."""
-    return next((path for path, known in converted_files() if known.sources == digests), None)
-
-
 def find_converted(digests: Mapping[str, str], settings: ConvertSettings) -> tuple[Path, ConvertedFile] | None:
     """Return the converted file of sources with these digests, if the cache has it and it is complete."""
     return next(converted_files(_key(digests, settings)), None)
@@ -375,9 +370,10 @@ class Presence(StrEnum):
 def presence(reference: HubReference) -> tuple[Presence, Path | None]:
     """Return what the caches hold of a checkpoint, and the converted file."""
     pin = read_pin(reference)
-    path = None if pin is None else made_from({file.name: file.sha256 for file in pin.files})
-    if path is not None:
-        return Presence.READY, path
+    digests = {} if pin is None else _digests(pin)
+    for path, known in () if pin is None else converted_files():
+        if known.sources == digests:
+            return Presence.READY, path
     return (Presence.FETCHED if is_fetched(reference) else Presence.ABSENT), None
 
 

@@ -89,20 +89,6 @@ def moved_points(
     return torch.where(capture.world.moving[0][objects][..., None], moved, points)
 
 
-def point_velocity(
-    capture: SyntheticCapture, points: Float[Tensor, "*grid 3"], objects: Int[Tensor, "*grid"], time: int
-) -> Float[Tensor, "*grid 3"]:
-    """Return the velocity in m/s of points at a frame: the central difference, one-sided at the first and last frame.
-
-    It is exactly 0 on static objects.
-    """
-    check_motion(capture)
-    before, after = max(time - 1, 0), min(time + 1, capture.num_times - 1)
-    times = capture.times
-    ends = [moved_points(capture, points, objects, times[time], times[end]) for end in (before, after)]
-    return (ends[1] - ends[0]) / float(times[after] - times[before])
-
-
 def true_velocity(
     capture: SyntheticCapture, time: int, view: int, pixels: PixelTransform | None = None
 ) -> Float[Tensor, "H W 3"]:
@@ -120,9 +106,15 @@ def true_velocity(
 def frame_velocity(
     capture: SyntheticCapture, frame: RenderedFrame, time: int, view: int, pixels: PixelTransform | None = None
 ) -> Float[Tensor, "H W 3"]:
-    """Return `true_velocity` of a frame that is already rendered."""
-    points = _world_points(capture, frame, time, view, pixels)
-    return torch.where((frame.depth > 0)[..., None], point_velocity(capture, points, frame.objects, time), 0.0)
+    """Return `true_velocity` of a frame that is already rendered.
+
+    It is the central difference, one-sided at the first and last frame, and exactly 0 on static objects.
+    """
+    points, times = _world_points(capture, frame, time, view, pixels), capture.times
+    before, after = max(time - 1, 0), min(time + 1, capture.num_times - 1)
+    ends = [moved_points(capture, points, frame.objects, times[time], times[end]) for end in (before, after)]
+    velocity = (ends[1] - ends[0]) / float(times[after] - times[before])
+    return torch.where((frame.depth > 0)[..., None], velocity, 0.0)
 
 
 def true_displacement(

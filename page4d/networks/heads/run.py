@@ -1,9 +1,7 @@
 """Prediction heads, built from their configurations and run on the output of the trunk."""
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn import functional
 
 from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import (
@@ -40,14 +38,6 @@ def build_dense_head(
     return None if head is None else DPTHead(head, config.head_width, config.patch_size, value_dim, activation)
 
 
-def run_camera_head(
-    head: AnyCameraHead, special_tokens: Float[Tensor, "B T V N C"]
-) -> tuple[Float[Tensor, "B T V 9"], ...]:
-    """Return the pose encodings of every iteration, from all images together."""
-    tokens = special_tokens.flatten(1, 2).to(dtype_of(head))
-    return tuple(torch.unflatten(pose, 1, special_tokens.shape[1:3]) for pose in head(tokens))
-
-
 def run_dense_head(
     head: DPTHead | None,
     trunk: TrunkOutput,
@@ -75,15 +65,6 @@ def run_dense_head(
         for name, first in vars(parts[0]).items()
         if first is not None
     }
-
-
-def upsampled_probability(logit: Float[Tensor, "B T V rows columns"], patch_size: int) -> Float[Tensor, "B T V H W"]:
-    """Return the probability of log-odds per patch, interpolated to pixels."""
-    probability = logit.sigmoid().flatten(0, 2)[:, None]
-    upsampled = functional.interpolate(
-        probability, scale_factor=float(patch_size), mode="bilinear", align_corners=False
-    )
-    return torch.unflatten(upsampled[:, 0], 0, logit.shape[:3])
 
 
 def dtype_of(module: nn.Module) -> torch.dtype:

@@ -89,7 +89,8 @@ class _MetaDispatch(_StorageTracker):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = result_of(function, args, kwargs or {})
-        self.flops[self._running[-1]] += repetitions.get() * flops_of(function, args, result)
+        if formula := _FLOPS.get(function.overloadpacket):
+            self.flops[self._running[-1]] += repetitions.get() * formula(result, *args)
         if self.record((args, kwargs), result):
             self.peak_in = self._running[-1]
         return result
@@ -171,12 +172,6 @@ def result_of(function: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any
     if torch.Tag.pointwise in function.tags:
         return _pointwise(function.overloadpacket, args)
     return function(*args, **kwargs)
-
-
-def flops_of(function: Any, args: Sequence[Any], result: Any) -> int:
-    """Return the FLOPs of a matrix product, a convolution or attention; other operations count as 0."""
-    formula = _FLOPS.get(function.overloadpacket)
-    return 0 if formula is None else formula(result, *args)
 
 
 def _pointwise(packet: Any, args: Sequence[Any]) -> Tensor:
@@ -319,7 +314,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.clone: _clone,
     _aten.floor_divide: lambda *args: _pointwise(_aten.floor_divide, args),  # not tagged as pointwise
 }
-_FLOPS: dict[Any, Callable[..., int]] = {
+_FLOPS: dict[Any, Callable[..., int]] = {  # of operations by their result and arguments; of all others 0
     _aten._scaled_dot_product_flash_attention_for_cpu: lambda _, query, key, value, *__: (
         2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
     ),

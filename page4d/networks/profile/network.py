@@ -72,7 +72,11 @@ def profile_network(
     if num_images > MAX_IMAGES:
         raise UsageError(f"{num_images:,} images", f"profile at most {MAX_IMAGES:,} at once")
     grid = patch_grid(*size, config.patch_size)
-    _check_comparisons(config, num_images, grid)
+    patches = grid[0] * grid[1]
+    if config.matches is not None and num_images * (patches * config.matches.finer) ** 2 > _MAX_COMPARISONS:
+        raise UsageError(
+            f"matching of {patches:,} patches in each of {num_images:,} images", "profile fewer or smaller images"
+        )
     network = _network_on_meta(config)
     with meta_run(network) as run:
         images = torch.empty(batch, times, views, 3, *size)
@@ -125,15 +129,6 @@ def profile_with_limits(
     limits = limits_within(config, [size], MAX_CPU_BYTES)
     limited = profile_network(config, times=times, views=views, size=size, batch=batch, limits=limits)
     return replace(profile, limited_bytes=limited.computed_bytes)
-
-
-def _check_comparisons(config: NetworkConfig, num_images: int, grid: tuple[int, int]) -> None:
-    """Refuse images whose patches would be matched in too many chunks."""
-    patches = grid[0] * grid[1]
-    if config.matches is not None and num_images * (patches * config.matches.finer) ** 2 > _MAX_COMPARISONS:
-        raise UsageError(
-            f"matching of {patches:,} patches in each of {num_images:,} images", "profile fewer or smaller images"
-        )
 
 
 def network_stages(builder: _NetworkProfile) -> tuple[ProfileStage, ...]:

@@ -322,7 +322,10 @@ def write_conversion(
     rows = conversion.account.targets()
     by_title = {FAMILIES[family].title: source for family, source in conversion.sources.items()}
     _check_constants(conversion.account, by_title)
-    new = _new_tensors(conversion)
+    blueprint, new = conversion.blueprint, {}
+    if isinstance(blueprint.config, NetworkConfig):
+        shapes = {name: row.shape for name, row in rows.items() if row.tag is Tag.NEW}
+        new = blueprint.new.tensors(blueprint.config, shapes)
 
     def read(name: str) -> Tensor:
         row = rows[name]
@@ -337,17 +340,8 @@ def write_conversion(
         return _cast(tensor, conversion.specs[name].dtype, row.source or name)
 
     metadata = _metadata(conversion)
-    save_tensors(out, conversion.blueprint.config, metadata, conversion.specs, read, on_written)
+    save_tensors(out, blueprint.config, metadata, conversion.specs, read, on_written)
     return metadata
-
-
-def _new_tensors(conversion: PlannedConversion) -> dict[str, Tensor]:
-    """Return the initial values of the tensors without a source."""
-    blueprint = conversion.blueprint
-    if not isinstance(blueprint.config, NetworkConfig):
-        return {}
-    rows = conversion.account.targets().items()
-    return blueprint.new.tensors(blueprint.config, {name: row.shape for name, row in rows if row.tag is Tag.NEW})
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
