@@ -59,18 +59,8 @@ METRICS = {
 """Definitions by the names in files."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SceneErrors:
-    """Errors of one scene; NaN or an empty tensor where they are undefined."""
-
-    abs_rel: float = math.nan
-    delta: float = math.nan
-    rotation_deg: Float[Tensor, " pairs"]
-    direction_deg: Float[Tensor, " pairs"]
-    focal: float = math.nan
-    mask_iou: float = math.nan
-    ordering: float = math.nan
-
+SceneErrors = dict[str, Any]
+"""Errors of one scene by name, of cameras one per pair; what has no prediction or ground truth is left out."""
 
 ScenePredictor = Callable[[GroundTruth], NetworkOutput]
 """Predicts from the images of scenes; the ground truth also serves known cameras and oracles."""
@@ -86,19 +76,25 @@ def evaluate(predictor: ScenePredictor, truths: Iterable[GroundTruth]) -> Metric
 
 def measure(prediction: NetworkOutput, truth: GroundTruth) -> list[SceneErrors]:
     """Return the errors of every scene of a batch."""
-    return [_measure_scene(prediction, truth, index) for index in range(len(truth.images))]
+    return [
+        _camera_errors(prediction, truth, index)
+        | _depth_errors(prediction, truth, index)
+        | _mask_errors(prediction, truth, index)
+        for index in range(len(truth.images))
+    ]
 
 
 def summarize(scenes: Sequence[SceneErrors]) -> Metrics:
     """Reduce errors: means over scenes; medians and accuracies over all pairs of cameras."""
-    rotation, direction = (
-        torch.cat([getattr(scene, name) for scene in scenes]) for name in ("rotation_deg", "direction_deg")
-    )
 
     def mean(name: str) -> float | None:
-        values = [value for scene in scenes if not math.isnan(value := getattr(scene, name))]
+        values = [scene[name] for scene in scenes if not math.isnan(scene.get(name, math.nan))]
         return math.fsum(values) / len(values) if values else None
 
+    def pairs(name: str) -> Float[Tensor, " pairs"]:
+        return torch.cat([torch.zeros(0, dtype=torch.float64), *(scene[name] for scene in scenes if name in scene)])
+
+    rotation, direction = pairs("rotation_deg"), pairs("direction_deg")
     return {
         "abs_rel": mean("abs_rel"),
         "delta": mean("delta"),
@@ -121,64 +117,45 @@ def counted_pairs(num_times: int, num_views: int) -> Bool[Tensor, " pairs"]:
     return (first % num_views != second % num_views) if num_views > 1 else torch.ones_like(first, dtype=torch.bool)
 
 
-def _measure_scene(prediction: NetworkOutput, truth: GroundTruth, index: int) -> SceneErrors:
-    rotation, direction = _camera_errors(prediction, truth, index)
-    abs_rel, delta, ordering = _depth_errors(prediction, truth, index)
-    focal = math.nan
+def _camera_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> SceneErrors:
+    found: SceneErrors = {}
     if prediction.intrinsics is not None:
-        focal = float(
-            focal_errors(prediction.intrinsics[index].double(), truth.cameras.intrinsics[index].double()).mean()
-        )
-    return SceneErrors(
-        abs_rel=abs_rel,
-        delta=delta,
-        ordering=ordering,
-        rotation_deg=rotation,
-        direction_deg=direction,
-        focal=focal,
-        mask_iou=_mask_iou(prediction, truth, index),
-    )
+        lenses = (cameras[index].double() for cameras in (prediction.intrinsics, truth.cameras.intrinsics))
+        found["focal"] = float(focal_errors(*lenses).mean())
+    if prediction.world_to_camera is not None:
+        poses = (prediction.world_to_camera, truth.cameras.world_to_camera)
+        errors = pair_errors(*(cameras[index].flatten(0, 1).cpu() for cameras in poses))
+        counted = counted_pairs(*truth.images.shape[1:3]) & errors.has_baseline
+        found["rotation_deg"] = errors.rotation_deg[counted]
+        found["direction_deg"] = errors.signed_direction_deg[counted]
+    return found
 
 
-def _camera_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> tuple[Tensor, Tensor]:
-    nothing = torch.zeros(0, dtype=torch.float64)
-    if prediction.world_to_camera is None:
-        return nothing, nothing
-    errors = pair_errors(
-        prediction.world_to_camera[index].flatten(0, 1).cpu(),
-        truth.cameras.world_to_camera[index].flatten(0, 1).cpu(),
-    )
-    counted = counted_pairs(*truth.images.shape[1:3]) & errors.has_baseline
-    return errors.rotation_deg[counted], errors.signed_direction_deg[counted]
-
-
-def _depth_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> tuple[float, float, float]:
+def _depth_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> SceneErrors:
     """Return AbsRel, the fraction of inlier pixels, and the ordering of errors by confidence."""
-    if prediction.depth is None:
-        return math.nan, math.nan, math.nan
+    known = (truth.depth[index] > 0) & truth.valid[index]
+    if prediction.depth is None or not known.any():
+        return {}
     true, depth = truth.depth[index], prediction.depth[index]
-    known = (true > 0) & truth.valid[index]
-    if not known.any():
-        return math.nan, math.nan, math.nan
     fit = align_depth(depth.flatten()[None], true.flatten()[None], known.flatten()[None], DepthAlignment.SCALE)
     aligned = fit.scale[0] * depth
     sums = sum_depth_errors(aligned, true, known).total()
-    ordering = None
+    found = {"abs_rel": float(sums.relative / sums.pixels), "delta": float(sums.close[0] / sums.pixels)}
     if prediction.depth_confidence is not None:
         relative = (aligned[known] - true[known]).abs() / true[known]
         ordering = sparsify(relative.cpu(), prediction.depth_confidence[index][known].cpu()).ordering
-    abs_rel, delta = float(sums.relative / sums.pixels), float(sums.close[0] / sums.pixels)
-    return abs_rel, delta, math.nan if ordering is None else ordering
+        found |= {} if ordering is None else {"ordering": ordering}
+    return found
 
 
-def _mask_iou(prediction: NetworkOutput, truth: GroundTruth, index: int) -> float:
+def _mask_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> SceneErrors:
     if prediction.dynamic is None or truth.dynamic is None:
-        return math.nan
+        return {}
     moving = truth.dynamic[index] & truth.valid[index]
     if not moving.any():
-        return math.nan
+        return {}
     intersection, union = mask_overlap((prediction.dynamic[index] > 0.5) & truth.valid[index], moving)
-    return float(intersection.sum() / union.sum())
+    return {"mask_iou": float(intersection.sum() / union.sum())}
 
 
 def _median(values: Float[Tensor, " N"]) -> float | None:
