@@ -20,7 +20,6 @@ from page4d.lab.pretraining.pretrain import (
     PretrainOutcome,
     PretrainRequest,
     pretrain,
-    read_checkpoint,
 )
 from page4d.lab.training import engine as first_step
 from page4d.lab.training.checkpoint import RunFolder
@@ -92,7 +91,7 @@ def stop_after(calls: int) -> Callable[[], int | None]:
 
 
 def checkpoint_of(out: Path) -> PretrainCheckpoint:
-    return read_checkpoint(RunFolder(out).checkpoint)
+    return PretrainCheckpoint.read(RunFolder(out).checkpoint)
 
 
 def assert_equal_runs(first: Path, second: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_checkpoint_that_does_not_fit_its_configuration_is_refused(
     path = tmp_path / "checkpoint.pt"
     torch.save(held, path)
     with pytest.raises(InputError, match="does not fit its own configuration") as caught:
-        states.resume(states.read_checkpoint(path), CPU)
+        states.resume(states.TrainCheckpoint.read(path), CPU)
     assert len(caught.value.message) < 300
 
 
@@ -56,7 +56,7 @@ def test_a_file_that_is_no_checkpoint_is_refused(file: bytes, tmp_path) -> None:
     path = tmp_path / "checkpoint.pt"
     path.write_bytes(file)
     with pytest.raises(InputError, match="is damaged or no checkpoint"):
-        states.read_checkpoint(path)
+        states.TrainCheckpoint.read(path)
 
 
 @pytest.mark.parametrize("change", [{"history": 3}, {"format": "x" * 5000}])
@@ -64,7 +64,7 @@ def test_entries_of_another_type_are_refused(change: dict[str, Any], content: di
     path = tmp_path / "checkpoint.pt"
     torch.save({**content, **change}, path)
     with pytest.raises(InputError) as caught:
-        states.read_checkpoint(path)
+        states.TrainCheckpoint.read(path)
     assert len(caught.value.message) < 300
 
 
@@ -85,7 +85,7 @@ def test_a_position_that_no_run_reaches_is_refused(change: dict[str, Any], conte
     path = tmp_path / "checkpoint.pt"
     torch.save({**content, "position": {**content["position"], **change}}, path)
     with pytest.raises(InputError, match="is damaged or no checkpoint: a position"):
-        states.read_checkpoint(path)
+        states.TrainCheckpoint.read(path)
 
 
 @pytest.mark.parametrize(

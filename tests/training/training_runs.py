@@ -15,7 +15,7 @@ from page4d.lab.training.config import CurriculumStage, EvaluationConfig, Family
 from page4d.lab.training.logs import SilentTrainingObserver, StepReport
 from page4d.lab.training.optimizers import OptimizerConfig
 from page4d.lab.training.schedule import Budget
-from page4d.lab.training.state import TrainCheckpoint, read_checkpoint
+from page4d.lab.training.state import TrainCheckpoint
 from page4d.lab.training.train import TrainOutcome, TrainRequest, train
 from page4d.networks.presets import PRESETS
 
@@ -63,7 +63,7 @@ def train_tiny(
 
 
 def checkpoint_of(out: Path) -> TrainCheckpoint:
-    return read_checkpoint(RunFolder(out).checkpoint)
+    return TrainCheckpoint.read(RunFolder(out).checkpoint)
 
 
 def stop_after(calls: int) -> Callable[[], int | None]:

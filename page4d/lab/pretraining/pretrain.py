@@ -19,7 +19,7 @@ from page4d.lab.pretraining.data import Crops, CropSource, Footage, open_footage
 from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
 from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
 from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task, draw_pictures
-from page4d.lab.training.checkpoint import Checkpoint, RunState, read_checkpoint_file, restored_state
+from page4d.lab.training.checkpoint import Checkpoint, RunState, restored_state
 from page4d.lab.training.engine import (
     Loop,
     LoopContext,
@@ -140,6 +140,17 @@ PRETRAINING_PROFILES: dict[str, Callable[..., Profile]] = {
 """Profiles of the papers' networks by method, as functions of batch size and image size."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class PretrainCheckpoint(Checkpoint):
+    """A pretraining run at one position."""
+
+    config: PretrainConfig
+    modules: Mapping[str, Mapping[str, Tensor]]
+
+    FILE_FORMAT, COMMAND = "pretraining 1", PretrainConfig.COMMAND
+    READERS = {"config": PretrainConfig.from_json}  # noqa: RUF012
+
+
 @dataclass(kw_only=True)
 class PretrainState(RunState):
     """State of pretraining; the optimized network is that of the task."""
@@ -147,20 +158,12 @@ class PretrainState(RunState):
     config: PretrainConfig
     task: PretrainTask
 
-    file_format = "pretraining 1"
+    checkpoint = PretrainCheckpoint
 
     def content(self) -> dict[str, Any]:
         """Return what a checkpoint holds besides position, budget and optimizers."""
         modules = {name: module.state_dict() for name, module in self.task.modules().items()}
         return {"config": self.config.to_json(), "modules": modules}
-
-
-@dataclass(frozen=True, kw_only=True)
-class PretrainCheckpoint(Checkpoint):
-    """A pretraining run at one position."""
-
-    config: PretrainConfig
-    modules: Mapping[str, Mapping[str, Tensor]]
 
 
 def begin(config: PretrainConfig, device: torch.device) -> PretrainState:
@@ -201,16 +204,6 @@ def resume(checkpoint: PretrainCheckpoint, device: torch.device) -> PretrainStat
         restore_optimizers(state.optimizers, checkpoint.optimizers)
     state.position = checkpoint.position
     return state
-
-
-def read_checkpoint(path: Path) -> PretrainCheckpoint:
-    """Read what `write_checkpoint` wrote, into memory of the CPU.
-
-    Raises:
-        InputError: if the file is missing, damaged or of another kind.
-    """
-    readers = {"config": PretrainConfig.from_json}
-    return read_checkpoint_file(path, PretrainCheckpoint, PretrainState.file_format, readers, PretrainConfig.COMMAND)
 
 
 _BUDGET_OPTIONS = "⟨steps⟩ or ⟨until_seconds⟩"
@@ -385,7 +378,7 @@ def _start(request: PretrainRequest, session: Session) -> tuple[PretrainState, B
     budget: Budget | None
     if request.resume:
         stored, budget = find_resumed(
-            session.folder, read_checkpoint, lambda stored: requested(stored.config), _BUDGET_OPTIONS
+            session.folder, PretrainCheckpoint, lambda stored: requested(stored.config), _BUDGET_OPTIONS
         )
         state = resume(stored, session.device)
     else:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from pickle import UnpicklingError
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
 from pydantic import TypeAdapter, ValidationError
@@ -58,6 +58,42 @@ class Checkpoint:
     optimizers: list[dict[str, Any]]
     budget: Budget | None
 
+    FILE_FORMAT: ClassVar[int | str]
+    COMMAND: ClassVar[str]
+    """Command that writes it."""
+
+    READERS: ClassVar[Mapping[str, Callable[[str], Any]]]
+    """Parsers of its configurations by name."""
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what `write_checkpoint` wrote, into memory of the CPU.
+
+        Raises:
+            InputError: if the file is missing, damaged or of another kind.
+        """
+        hint = f"give the folder of a run of page4d {cls.COMMAND}"
+        if not path.is_file():
+            raise InputError(f"there is no checkpoint '{path}'", hint)
+        try:
+            content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        except (OSError, UnpicklingError, *_DAMAGED) as error:
+            if is_exhausted(error) or is_memory_error(error):
+                raise
+            raise InputError(f"'{path}' is damaged or no checkpoint", hint) from error
+        try:
+            if content["format"] != cls.FILE_FORMAT:
+                found = shortened(str(content["format"]))
+                raise InputError(f"'{path}' has format {found}, this command reads {cls.FILE_FORMAT}", hint)
+            position, budget = _POSITION.validate_python(content["position"]), content.get("budget")
+            _check_position(position)
+            parts = {"history": dict(content.get("history", {})), "position": position}
+            parts |= {"budget": None if budget is None else Budget(**budget)}
+            parts |= {name: read(content[name]) for name, read in cls.READERS.items()}
+            return cls(**{part.name: (content | parts)[part.name] for part in fields(cls)})
+        except (KeyError, TypeError, ValidationError, ValueError) as error:
+            raise InputError(f"'{path}' is damaged or no checkpoint: {error}", hint) from error
+
 
 AnyCheckpoint = TypeVar("AnyCheckpoint", bound=Checkpoint)
 
@@ -71,8 +107,8 @@ class RunState(ABC):
     optimizers: list[Optimizer]
     position: Position = field(default_factory=Position)
 
-    file_format: ClassVar[int | str]
-    """Format of its checkpoints."""
+    checkpoint: ClassVar[type[Checkpoint]]
+    """What its checkpoints are read as."""
 
     @abstractmethod
     def content(self) -> Mapping[str, Any]:
@@ -85,7 +121,7 @@ def write_checkpoint(path: Path, state: RunState, position: Position, budget: Bu
     Raises:
         OutputError: if it cannot be written; the older one is then unchanged.
     """
-    head = {"format": state.file_format, "position": asdict(position), "budget": asdict(budget)}
+    head = {"format": state.checkpoint.FILE_FORMAT, "position": asdict(position), "budget": asdict(budget)}
     optimizers = [optimizer.state_dict() for optimizer in state.optimizers]
     try:
         with open_atomic(path) as file:
@@ -127,42 +163,6 @@ def restored_state() -> Iterator[None]:
         raise InputError(
             f"the checkpoint does not fit its own configuration: {reason}", "it was changed: start a new run"
         ) from error
-
-
-def read_checkpoint_file(
-    path: Path,
-    kind: type[AnyCheckpoint],
-    file_format: int | str,
-    readers: Mapping[str, Callable[[str], Any]],
-    command: str,
-) -> AnyCheckpoint:
-    """Read what `write_checkpoint` wrote, into memory of the CPU; `readers` parse its configurations by name.
-
-    Raises:
-        InputError: if the file is missing, damaged or of another format.
-    """
-    hint = f"give the folder of a run of page4d {command}"
-    if not path.is_file():
-        raise InputError(f"there is no checkpoint '{path}'", hint)
-    try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, UnpicklingError, *_DAMAGED) as error:
-        if is_exhausted(error) or is_memory_error(error):
-            raise
-        raise InputError(f"'{path}' is damaged or no checkpoint", hint) from error
-    try:
-        if content["format"] != file_format:
-            raise InputError(
-                f"'{path}' has format {shortened(str(content['format']))}, this command reads {file_format}", hint
-            )
-        position, budget = _POSITION.validate_python(content["position"]), content.get("budget")
-        _check_position(position)
-        parts = {"history": dict(content.get("history", {})), "position": position}
-        parts |= {"budget": None if budget is None else Budget(**budget)}
-        parts |= {name: read(content[name]) for name, read in readers.items()}
-        return kind(**{part.name: (content | parts)[part.name] for part in fields(kind)})
-    except (KeyError, TypeError, ValidationError, ValueError) as error:
-        raise InputError(f"'{path}' is damaged or no checkpoint: {error}", hint) from error
 
 
 Network = TypeVar("Network", bound=nn.Module)

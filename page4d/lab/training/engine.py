@@ -469,7 +469,7 @@ def open_session(request: RunRequest, observer: TrainObserver, stop: Callable[[]
 
 def find_resumed(
     folder: RunFolder,
-    read: Callable[[Path], AnyCheckpoint],
+    kind: type[AnyCheckpoint],
     requested: Callable[[AnyCheckpoint], Budget | None],
     options: str,
 ) -> tuple[AnyCheckpoint, Budget]:
@@ -481,12 +481,12 @@ def find_resumed(
         UsageError: if there is no budget, or if the run has reached its end.
         InputError: if there is no checkpoint.
     """
-    stored = read(folder.checkpoint)
+    stored = kind.read(folder.checkpoint)
     budget = requested(stored) or stored.budget
     if budget is None:
         raise UsageError(f"'{folder.checkpoint}' has no budget", f"pass {options}")
     if stored.position.decay_start is not None and budget != stored.budget:
-        stored = read(folder.stable)
+        stored = kind.read(folder.stable)
     if is_finished(stored.position, budget):
         raise UsageError(
             f"the run in '{folder.path}' is finished: {counted(stored.position.samples, 'sample')}",

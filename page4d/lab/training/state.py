@@ -12,7 +12,7 @@ from torch import Tensor
 from page4d.choices import Precision
 from page4d.errors import UsageError
 from page4d.io.atomic import parse_pin
-from page4d.lab.training.checkpoint import EMA, Checkpoint, RunState, read_checkpoint_file, restored_state
+from page4d.lab.training.checkpoint import EMA, Checkpoint, RunState, restored_state
 from page4d.lab.training.config import TrainConfig, TrainedPart
 from page4d.lab.training.losses import SceneUnit
 from page4d.lab.training.optimizers import FLOAT_BYTES, build_optimizers, check_training_memory, restore_optimizers
@@ -40,15 +40,8 @@ class TrainCheckpoint(Checkpoint):
     history: Mapping[str, str]
     """Origin of the run: initial weights, or the run that it continues."""
 
-
-def read_checkpoint(path: Path) -> TrainCheckpoint:
-    """Read what `write_checkpoint` wrote, into memory of the CPU.
-
-    Raises:
-        InputError: if the file is missing, damaged or of another kind.
-    """
-    readers = {"config": TrainConfig.from_json, "network_config": NetworkConfig.from_json}
-    return read_checkpoint_file(path, TrainCheckpoint, TrainingState.file_format, readers, TrainConfig.COMMAND)
+    FILE_FORMAT, COMMAND = 1, TrainConfig.COMMAND
+    READERS = {"config": TrainConfig.from_json, "network_config": NetworkConfig.from_json}  # noqa: RUF012
 
 
 @dataclass(kw_only=True)
@@ -60,7 +53,7 @@ class TrainingState(RunState):
     average: EMA[ViewTimeNetwork]
     history: Mapping[str, str]
 
-    file_format = 1
+    checkpoint = TrainCheckpoint
 
     def content(self) -> dict[str, Any]:
         """Return what a checkpoint holds besides position, budget and optimizers."""

@@ -37,7 +37,7 @@ from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metr
 from page4d.lab.training.losses import losses, motion_losses
 from page4d.lab.training.optimizers import SINGLE_PROCESS, ProcessGroup
 from page4d.lab.training.schedule import Budget, Position
-from page4d.lab.training.state import TrainingState, read_checkpoint
+from page4d.lab.training.state import TrainCheckpoint, TrainingState
 from page4d.lab.training.validation import Validator, draw_curve, find_ood_limits
 from page4d.networks.conditioning import Conditioning
 from page4d.networks.layers.block import Block
@@ -292,10 +292,10 @@ def _start(request: TrainRequest, session: Session) -> tuple[TrainingState, Budg
     """Build or restore the state, with the settings of the request."""
     device, budget = session.device, request.budget
     if request.resume:
-        stored, budget = find_resumed(session.folder, read_checkpoint, lambda _: request.budget, _BUDGET_OPTIONS)
+        stored, budget = find_resumed(session.folder, TrainCheckpoint, lambda _: request.budget, _BUDGET_OPTIONS)
         state = states.resume(stored, device, request.config)
     elif request.branch is not None:
-        origin = read_checkpoint(RunFolder(request.branch).checkpoint)
+        origin = TrainCheckpoint.read(RunFolder(request.branch).checkpoint)
         state = states.branch(origin, device, request.config, decay_only=request.decay_only)
     else:
         assert request.config is not None
