@@ -77,6 +77,20 @@ class RunPlan:
         return self.scene.num_times > 1 or (masks and self.scene.mask_meaning is MaskMeaning.DYNAMIC)
 
     @property
+    def background_length(self) -> int:
+        """Instants from which the background is predicted before the first chunk; 0 if that of chunks is their own.
+
+        Known cameras allow shorter chunks, but not fewer instants: of a synthetic room of 24 instants the background
+        has an error of 2.5, 2.6 and 2.8 % if 8, 7 and 6 are fused.
+        """
+        if len(self.chunks) == 1 or not self.settings.fuse or not isinstance(self.predictor, NetworkPredictor):
+            return 0
+        longest = max(chunk.length for chunk in self.chunks)
+        wanted = min(self.settings.chunk or MAX_DEFAULT_LENGTH, self.scene.num_times)
+        fits = self.forecast.peak_bytes(wanted) <= self.memory_limit.num_bytes
+        return max(wanted, longest) if self.world.is_fixed and fits else longest
+
+    @property
     def descriptors(self) -> str | None:
         """SHA-256 of the model whose descriptors the refinement under known cameras compares; None without one."""
         return _descriptors(self.scene, self.predictor)

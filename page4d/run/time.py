@@ -180,7 +180,7 @@ def forecast_time(plan: RunPlan) -> TimeForecast | None:
         return None
     rates = found.rates
     lengths = [chunk.length for chunk in plan.chunks]
-    once = [max(lengths)] if len(lengths) > 1 and plan.settings.fuse else []  # the background
+    once = [plan.background_length] if plan.background_length else []
     work, before = _work(plan, lengths), _work(plan, once)
     seconds = {name: _seconds(rates, name, work) for name in STAGES}
     background = {name: _seconds(rates, name, before) for name in ("decode", "network", "refine")}

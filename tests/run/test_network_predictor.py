@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -182,12 +183,31 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
         reconstruct(scene, found, out=out, settings=settings, existing=ExistingOutput.RESUME)
 
 
+@pytest.mark.parametrize(
+    ("num_times", "poses", "changes", "length"),
+    [
+        (9, Poses.INPUT, {}, 8),  # chunks of 5 instants
+        (9, Poses.PREDICTED, {}, 6),  # chunks of 5 and 6 instants
+        (80, Poses.INPUT, {}, 8),
+        (7, Poses.INPUT, {"chunk": 3}, 3),
+        (80, Poses.INPUT, {"fuse": False}, 0),
+        (7, Poses.INPUT, {}, 0),
+    ],
+)
+def test_the_background_of_known_cameras_is_predicted_from_as_many_instants_as_fit(
+    num_times: int, poses: Poses, changes: dict[str, Any], length: int
+) -> None:
+    settings = ReconstructSettings(poses=poses, **changes)
+    predictor = NetworkPredictor(network=without_zeros(TINY), device=CPU, settings=settings)
+    assert plan_run(replace(CAPTURE, num_times=num_times).scene(), predictor).background_length == length
+
+
 def test_pixels_that_show_the_background_are_not_refined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a background is known, in all chunks after it; masks leave a corner open, the right edge has none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    predictor = NetworkPredictor(
-        network=without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8))), device=CPU
-    )
+    network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))
+    torch.nn.init.constant_(network.get_parameter("aggregator.dynamic.head.mask_head.4.bias"), -9.0)  # all is static
+    predictor = NetworkPredictor(network=network, device=CPU)
     size = (CAPTURE.num_views, *CAPTURE.image_size)
     plain = torch.full(size, 0.5)
     known = torch.ones(size, dtype=torch.bool)

@@ -188,11 +188,6 @@ class Cleaner(Stage[CleaningState]):
     def _so_far(self) -> CleaningState:
         return self.decided or CleaningState(has_background=False)
 
-    @property
-    def _needs_background(self) -> bool:
-        """Whether a background is predicted before the first chunk; that of a single chunk is its own."""
-        return self._fuses and len(self._plan.chunks) > 1
-
     def restore(self, history: History) -> None:
         """Restore the background, and the decisions of the first chunk if it was written."""
         if self.name not in history.states:
@@ -205,7 +200,7 @@ class Cleaner(Stage[CleaningState]):
 
     def prepare(self) -> Mapping[str, Mapping[str, Tensor]]:
         """Predict the background of a run of several chunks, unless an interrupted run did; return its tensors."""
-        if self.decided is not None or not self._needs_background:
+        if self.decided is not None or not self._plan.background_length:
             return {}
         self._predict_background()
         self.decided = CleaningState(has_background=self._background is not None)
@@ -225,12 +220,12 @@ class Cleaner(Stage[CleaningState]):
     def _predict_background(self) -> None:
         """Predict instants that are spread over the whole scene, and fuse them.
 
-        They are fewer than those of a chunk if those do not fit in memory; there is no background if not enough do.
+        They are fewer if these do not fit in memory; there is no background if not enough do.
         """
         views = self._static_views()
         if not views:
             return
-        number = max(chunk.length for chunk in self._plan.chunks)
+        number = self._plan.background_length
         while number >= _MIN_SAMPLES:
             instants = np.unique(np.linspace(0, self._plan.scene.num_times - 1, number).round().astype(int))
             plan = replace(
@@ -280,7 +275,7 @@ class Cleaner(Stage[CleaningState]):
     def _begin(self, first: Predictions) -> None:
         """Complete the background with the unit and the cameras of the first cleaned instants."""
         self._is_begun = True
-        if not self._needs_background and first.num_times >= min(_MIN_SAMPLES, self._plan.scene.num_times):
+        if not self._plan.background_length and first.num_times >= min(_MIN_SAMPLES, self._plan.scene.num_times):
             self._background = estimate_background(first, self._static_views())
         if self._background is None:
             return
