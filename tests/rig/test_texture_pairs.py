@@ -249,8 +249,8 @@ def test_only_views_with_similar_learned_features_are_matched() -> None:
     ("right", "are_alone", "others", "num_instants"),
     [
         (200, True, 0, MORE_INSTANTS),
-        (200, False, 1, 2),
-        (50, False, 1, MORE_INSTANTS),
+        (300, False, 1, 2),
+        (200, False, 1, MORE_INSTANTS),
         (5, False, 1, 2),
         (50, False, MAX_DENSE_VIEWS, 2),
     ],
