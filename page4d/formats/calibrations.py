@@ -151,6 +151,7 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
     usable = [each for each in found.values() if not each.row.advice and not (each.row.is_single and poses)]
     usable = usable or list(found.values())
     if len(usable) > 1 and all(each.row.is_single for each in usable):
+        usable.sort(key=lambda each: natural_key(lens_file(each.path).name))
         return usable[0]._replace(path=folder, content=[(each.path, each.content) for each in usable])
     if usable:
         chosen = usable[0] if len(usable) == 1 else _same(usable, poses)

@@ -111,9 +111,10 @@ def read_document(path: Path) -> Any:
             raise DocumentError("it is empty")
         if kind:
             return _PARSERS[kind](text)
-        for parse in (_PARSERS[name] for name in ("json", "toml", "yaml")):
+        for parse in (_PARSERS[name] for name in ("json", "toml", "yaml", "labels")):
             with suppress(DocumentError):
-                return parse(text)
+                if content := parse(text):
+                    return content
     raise unreadable(path, "neither its name nor its content matches a supported format")
 
 
@@ -126,11 +127,20 @@ def _rows(text: str) -> list[dict[str, str]]:
         raise DocumentError("its rows have different numbers of columns") from None
 
 
+def _labelled(text: str) -> dict[str, str]:
+    """Return the numbers below the first line with each label; later ones are of other transforms.
+
+    Source: files of TemugeB/handpose3d and bodypose3d (`c0.dat`, `rot_trans_c0.dat`), python_stereo_camera_calibrate.
+    """
+    return dict(reversed(re.findall(r"^\s*([A-Za-z]+):([^:A-Za-df-z#]*)", text, re.MULTILINE)))
+
+
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "json": documents.parse_json,
     "toml": documents.parse_toml,
     "yaml": documents.parse_yaml,
     "csv": _rows,
+    "labels": _labelled,
 }
 
 _KINDS = {

@@ -148,6 +148,8 @@ def read_single_cameras(
     check_count(path, len(files))
     files = [(file, table if _is_whole(table, poses) else _with_partner(file, table)) for file, table in files]
     first = files[0][1]
+    if _sides(first, _STEREO_LENS):  # `extrinsics.yml`
+        return read_stereo(path, first, poses)
     if "Intrinsics" in first and all(table.get("CameraMatrix") == first.get("CameraMatrix") for _, table in files):
         files = [(file, {**table, "CameraMatrix": None}) for file, table in files]  # poses that were not calibrated
     given = [str(table.get("camera_name") or "") for _, table in files]
@@ -170,7 +172,9 @@ def _with_partner(path: Path, table: dict[str, Any]) -> dict[str, Any]:
     return other | table if isinstance(other, dict) else table
 
 
-_HALF = re.compile(r"(?i)^(in|ex)tri?(nsics?)?[ _.-]+|[ _.-]+(in|ex)tri?(nsics?)?(?=\.\w+$)")
+_HALF = re.compile(
+    r"(?i)^(in|ex)tri?(nsics?)?[ _.-]+|[ _.-]+(in|ex)tri?(nsics?)?(?=\.\w+$)|^rot_trans_|_rot_trans(?=\.)"
+)
 """The part of a file name that is not common to lenses and poses."""
 
 
@@ -313,7 +317,7 @@ def table_camera(
         if given is None:
             raise InputError("camera_matrix is missing", CORRECTION_HINT)
         numbers = _flat(given, "camera_matrix")
-        matrix = pinhole(*numbers) if len(numbers) == 4 else numbers_of(given, "camera_matrix", 3, 3)
+        matrix = pinhole(*numbers) if len(numbers) == 4 else numbers_of(numbers, "camera_matrix", 3, 3)
         # JARVIS multiplies rows, as MATLAB does: x_camera = x R + T, and its matrices are transposed.
         is_transposed = bool(matrix[2, :2].any()) and not matrix[:2, 2].any()
         pose = _pose(table, is_transposed) if poses else None
@@ -536,6 +540,7 @@ def _flat(value: object, key: str) -> list[float]:
     """Return the numbers of a matrix of OpenCV, which may be empty, or of nested lists."""
     if isinstance(value, dict):
         value = value.get("data", [])
+    value = value.split() if isinstance(value, str) else value
     if not isinstance(value, list):
         raise InputError(f"{key} is not a list of numbers", CORRECTION_HINT)
     rows = [row if isinstance(row, list) else [row] for row in value[:_MOST_NUMBERS]]

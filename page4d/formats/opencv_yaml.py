@@ -73,7 +73,10 @@ class _File:
 
 
 def lens_file(path: Path) -> Path:
-    """Return the file of the lenses that belongs to one of poses (`intri.yml` to `extri.yml`), else `path`."""
+    """Return the file of lenses that belongs to one of poses (`extri.yml`, `rot_trans_c0.dat`), else `path`."""
+    if match := re.fullmatch(r"rot_trans_(.+)\.dat|(.+)_rot_trans\.dat", path.name):
+        files = [path.with_name(f"{match[1] or match[2]}{end}.dat") for end in ("", "_intrinsics")]
+        return next((file for file in files if file.is_file()), files[0])
     return _renamed(path, "extr", "intr")
 
 

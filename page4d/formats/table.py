@@ -54,7 +54,6 @@ FORMATS = (
         ("cameras.bin", "cameras.txt", "images.bin", "images.txt"),
         written=CalibrationFormat.COLMAP,
     ),
-    RigFormat("DAT files", "dat_files", ("rot_trans_*.dat", "*_rot_trans.dat")),
     RigFormat(
         "MATLAB objects",
         "",
@@ -96,12 +95,11 @@ FORMATS = (
     RigFormat(
         "ROS camera_info",
         "opencv_rigs",
-        ("*calib*.npz", "*camera*.npz", "*intrinsic*.npz", "*stereo*.npz"),
-        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]s?|rvec|principal_point",
+        ("*calib*.npz", "*camera*.npz", "*intrinsic*.npz", "*stereo*.npz", "rot_trans_*.dat", "*_rot_trans.dat"),
+        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]s?|rvec|principal_point|R",
         reader="read_single_cameras",
         is_single=True,
     ),
-    RigFormat("OpenCV stereo", "opencv_rigs", keys="R", reader="read_stereo"),
     RigFormat(
         "OpenCV YAML",
         "opencv_yaml",
