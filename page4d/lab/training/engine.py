@@ -468,10 +468,7 @@ def open_session(request: RunRequest, observer: TrainObserver, stop: Callable[[]
 
 
 def find_resumed(
-    folder: RunFolder,
-    kind: type[AnyCheckpoint],
-    requested: Callable[[AnyCheckpoint], Budget | None],
-    options: str,
+    folder: RunFolder, kind: type[AnyCheckpoint], requested: Callable[[AnyCheckpoint], Budget | None], options: str
 ) -> tuple[AnyCheckpoint, Budget]:
     """Return the checkpoint to resume and its budget; with another budget, the one before the learning rate decay.
 
