@@ -1,6 +1,6 @@
 """The relative pose of two static views from people who move in both, with a gate that refuses chance agreement."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,25 +79,23 @@ def register_people_pair(
     known = initial if initial is not None and initial.is_accepted else None
     found = estimate_people_pose(people, seed) if known is None else _estimated_again(people, known, seed)
     common = people.common_instants
+    pair = PairPose(views=views, evidence=Evidence.PEOPLE, num_instants=common)
     if found is None:
         reason = f"{common} common instants with people, needs {MIN_INSTANTS}" if common < MIN_INSTANTS else "no pose"
-        kind = Evidence.PEOPLE
-        return PairPose(views=views, evidence=kind, num_instants=common, reason=reason)
+        return replace(pair, reason=reason)
     control = _control(first, second, lenses, num_instants, seed) if known is None else known.control
     exchanged = pair_people(first, exchange_sides(second), lenses)
     final = _refined(resolve_sides(people, exchanged, found.pose), found.pose)
     jackknife = _jackknife_deg(final, seed)
     matches, residual = matches_of(final.matched, final.pose, num_instants)
-    return PairPose(
-        views=views,
-        evidence=Evidence.PEOPLE,
+    return replace(
+        pair,
         rotation=final.pose.rotation,
         direction=final.pose.direction,
         score=found.score,
         control=control,
         jackknife_deg=jackknife,
         residual_px=residual,
-        num_instants=common,
         matches=matches,
         reason=_refusal(found.score, control, jackknife, common),
     )
