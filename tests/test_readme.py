@@ -98,6 +98,7 @@ def workspace(request: pytest.FixtureRequest, rig: Path, tmp_path: Path, monkeyp
     (tmp_path / "samples").symlink_to(ROOT / "samples")
     (tmp_path / "examples").mkdir()
     monkeypatch.chdir(tmp_path / "examples" if document.suffix == ".ipynb" else tmp_path)
+    monkeypatch.setattr("page4d.rig.evidence.QUICK_SIDE_PX", 320)  # features of the check of a calibration
     shutil.copytree(rig, "rig")
     Path("capture").symlink_to("rig")
     Path("truth").symlink_to("rig/truth")
