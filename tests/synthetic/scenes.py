@@ -8,7 +8,9 @@ from torch import Tensor
 from page4d.choices import SceneFamily, Subject
 from page4d.geometry.camera import Cameras
 from page4d.geometry.transforms import invert_rigid, transform_points
+from page4d.lab.synthetic.capture import RenderedFrame, SyntheticCapture
 from page4d.lab.synthetic.furnish import sample_world
+from page4d.lab.synthetic.materials import develop
 from page4d.lab.synthetic.render import Rendered, render
 from page4d.lab.synthetic.rigs import RigSpec, build_rig, sample_rig
 from page4d.lab.synthetic.world import Shape, Worlds, build_world
@@ -52,6 +54,21 @@ def filmed(setting: Setting, times: Tensor = TIMES, **options: object) -> tuple[
     """Render a setting in double precision."""
     world, cameras = setting.world, setting.cameras(times)
     return world, cameras, render(world, cameras, times, **({"dtype": torch.float64} | options))
+
+
+def frames_together(capture: SyntheticCapture) -> dict[tuple[int, int], RenderedFrame]:
+    """Render all frames of a capture at once, by time and view."""
+    times = torch.from_numpy(capture.times)[None]
+    maps = render(capture.world, capture.cameras[None], times, supersample=capture.supersample)
+    images = develop(maps.light, capture._appearance, [capture.seed])
+    return {
+        (time, view): RenderedFrame(
+            image=images[0, time, view],
+            **{name: getattr(maps, name)[0, time, view] for name in ("depth", "dynamic", "objects")},
+        )
+        for time in range(capture.num_times)
+        for view in range(capture.num_views)
+    }
 
 
 def distance_to_surface(world: Worlds, points: Tensor, objects: Tensor, time: Tensor) -> Tensor:

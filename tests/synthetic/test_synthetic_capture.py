@@ -15,7 +15,7 @@ from page4d.geometry.pixels import fit_views
 from page4d.geometry.time_axis import join_times
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.scene.records import FrameSource, Scene
-from tests.synthetic.scenes import distance_to_surface
+from tests.synthetic.scenes import distance_to_surface, frames_together
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +201,13 @@ def test_more_frames_continue_the_same_capture(capture):
 def test_parameters_out_of_range_are_refused(wrong):
     with pytest.raises(UsageError, match="synthetic capture"):
         SyntheticCapture(**wrong)
+
+
+def test_frames_rendered_together_are_those_rendered_alone():
+    capture = SyntheticCapture(seed=5, num_views=2, num_times=3, image_size=(24, 32), subject=Subject.PEOPLE)
+    for (time, view), frame in frames_together(capture).items():
+        for name, value in vars(capture.rendered(time, view)).items():
+            assert torch.equal(getattr(frame, name), value)
 
 
 def test_a_single_camera_rig_has_one_view():
