@@ -34,7 +34,7 @@ class Fork(NamedTuple):
         if signal is not None:
             assert self.process.pid is not None
             os.kill(self.process.pid, signal)
-        self.process.join(timeout=120)
+        self.process.join(timeout=280)
         return self.process.exitcode, self.out.read_text(), self.err.read_text()
 
 
