@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -17,7 +19,6 @@ from page4d.networks.conditioning import Memory
 from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.rig import trajectory
-from page4d.rig.trajectory import Trajectory
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch
@@ -45,8 +46,10 @@ class Mover(TruthPredictor):
 
 @pytest.fixture(autouse=True)
 def known_motion(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Trajectory(world_to_rig=PATH.numpy(), error=1e-3)
-    monkeypatch.setattr(trajectory, "follow_rig", lambda *_: found)
+    none = np.zeros(4)
+    found = SimpleNamespace(poses=PATH.numpy(), errors=[1e-3], add=lambda *_: None, known=none, fits=none)
+    monkeypatch.setattr(trajectory, "extract_texture", lambda *_: ())
+    monkeypatch.setattr(trajectory, "_Path", lambda *_: found)
 
 
 def test_a_run_has_the_cameras_of_the_rig_at_every_instant(tmp_path: Path) -> None:
