@@ -37,7 +37,8 @@ def with_metres(factor: float) -> Callable[[int, Predictions], Predictions]:
 
     def disturb(start: int, predictions: Predictions) -> Predictions:
         scale = torch.tensor(factor * (1 + 0.02 * start), dtype=torch.float64)
-        return predictions.transformed(replace(Sim3.identity(), scale=scale), Scale.METRIC)
+        moved = predictions.transformed(replace(Sim3.identity(), scale=scale))
+        return replace(moved, scale=Scale.METRIC)
 
     return disturb
 
