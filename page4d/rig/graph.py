@@ -46,11 +46,6 @@ KnownPoses = Mapping[int, Float[Array, "4 4"]]
 """
 
 
-def known_scale(known: KnownPoses) -> bool:
-    """Return whether known cameras are apart, so that they determine the unit of length."""
-    return any(np.linalg.norm(pose[:3, 3]) > 0.1 for pose in known.values())
-
-
 def locate(
     views: Sequence[int],
     pairs: Sequence[PairPose],
@@ -89,7 +84,8 @@ def locate(
         fixed[center] = True
         if view in known:
             values[center] = -known[view][:3, :3].T @ known[view][:3, 3]
-    has_scale = known_scale(known)
+    # Known cameras that are apart determine the unit of length.
+    has_scale = any(np.linalg.norm(pose[:3, 3]) > 0.1 for pose in known.values())
     if not has_scale:
         fixed[3 * num_views + reference], values[3 * num_views + reference] = True, 1.0
     free = np.flatnonzero(~fixed).astype(np.int64)

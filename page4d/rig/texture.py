@@ -86,11 +86,8 @@ class TextureMethod:
     weight: float = 1.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ViewTexture:
-    """Features of one view by instant: keys are instants of the scene, the same for all views of a rig."""
-
-    features: dict[int, InstantTexture]
+ViewTexture = dict[int, InstantTexture]
+"""Features of one view by instant: keys are instants of the scene, the same for all views of a rig."""
 
 
 def extract_texture(
@@ -115,7 +112,7 @@ def extract_texture(
     for number, (view, lens) in enumerate(zip(scene.views, lenses, strict=True)):
         done = number * len(chosen)
         step = None if progress is None else lambda count, done=done: progress(done + count, total)
-        features = dict(known[number].features) if known else {}
+        features = dict(known[number]) if known else {}
         textures.append(_view_texture(scene, view, lens, chosen, method, features, step))
     return tuple(textures)
 
@@ -159,7 +156,7 @@ def _view_texture(
             features[instant] = _with_ids(found, features, _SAME_PX / scale)
             if step is not None:
                 step(count + 1)
-    return ViewTexture(features=features)
+    return features
 
 
 def _kept(mask: Image, size: tuple[int, int], meaning: MaskMeaning) -> Area:
@@ -237,7 +234,7 @@ def common_texture(
     """Return one more than the matches of some features of the first instant, per pair of views."""
     few = []
     for view in views:
-        texture = next(iter(view.features.values()))
+        texture = next(iter(view.values()))
         few.append(replace(texture, points=texture.points[:features], descriptors=texture.descriptors[:features]))
     counts = np.ones((len(views),) * 2)
     for one, other in combinations(range(len(views)), 2):
@@ -312,8 +309,8 @@ def match_textures(
     """Return the matches at each instant that both views have."""
     none = np.zeros(0, dtype=np.int64)
     parts = [(np.zeros((0, 2)), np.zeros((0, 2)), none, none, none)]
-    for instant in sorted(first.features.keys() & second.features.keys()):
-        one, two = first.features[instant], second.features[instant]
+    for instant in sorted(first.keys() & second.keys()):
+        one, two = first[instant], second[instant]
         left, right = method.match(one, two, lenses).T
         here = np.full(len(left), instant, dtype=np.int64)
         parts.append((one.points[left], two.points[right], one.ids[left], two.ids[right], here))

@@ -23,7 +23,7 @@ from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.least_squares import LeastSquares, by_motion, in_camera, motions
 from page4d.rig.records import Array, Lens, RigRegistration, direction_angle_deg, of_stage, placed_record
-from page4d.rig.texture import ROOT_SIFT, TOLERANCE, InstantTexture, ViewTexture, extract_texture, match_near
+from page4d.rig.texture import ROOT_SIFT, TOLERANCE, InstantTexture, extract_texture, match_near
 
 _BLOCK = 8
 """Instants whose features are in memory at once."""
@@ -64,7 +64,7 @@ def moving_rig(pixels: PixelEvidence, notify: Notify) -> RigRegistration:
         block = range(start, min(start + _BLOCK, scene.num_times))
         views = extract_texture(scene, block, lenses, METHOD)
         for instant in block:
-            path.add([_strongest(view.features[instant]) for view in views], f"{scene.times[instant]:.3f} s")
+            path.add([_strongest(view[instant]) for view in views], f"{scene.times[instant]:.3f} s")
             step(instant + 1, scene.num_times)
     for view, share in enumerate(path.fits / np.maximum(path.known, 1)):
         if path.known[view] >= _MIN_POINTS and share < _MIN_SHARE:
@@ -156,7 +156,7 @@ class _Path:
             tracks.append(own)
         self.points = np.concatenate([self.points, np.full((first - new, 3), np.nan)])
         for (one, other), pose in self._pairs:
-            first_view, second_view = (ViewTexture(features={0: features[view]}) for view in (one, other))
+            first_view, second_view = ({0: features[view]} for view in (one, other))
             found = match_near(first_view, second_view, (self.lenses[one], self.lenses[other]), pose, TOLERANCE)
             for target, source, here, there in (
                 (other, one, found.second_ids, found.first_ids),

@@ -23,7 +23,7 @@ from page4d.rig.records import (
     rotation_angle_deg,
 )
 from page4d.rig.register import Assembly
-from page4d.rig.texture import ROOT_SIFT, TextureMatches, ViewTexture, match_textures
+from page4d.rig.texture import ROOT_SIFT, TextureMatches, match_textures
 from tests.rig.people_rig import FOCAL_PX, Filming, film_people
 from tests.rig.people_rig import lens as people_lens
 
@@ -57,7 +57,7 @@ def source(**changes: Any) -> Any:
     """Return a source of texture, without matches near epipolar lines by default."""
 
     def near(_pair: object, lenses: tuple[Lens, Lens], _pose: object, **_: object) -> TextureMatches:
-        return match_textures(ViewTexture(features={}), ViewTexture(features={}), lenses, ROOT_SIFT)
+        return match_textures({}, {}, lenses, ROOT_SIFT)
 
     return SimpleNamespace(**{"method": ROOT_SIFT, "is_extracted": False, "near": near} | changes)
 

@@ -20,7 +20,7 @@ RIG = film_people(Filming(angles_deg=(0.0, 50.0, 100.0), num_instants=30, noise_
 def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
     """Register from people and from texture without features; return the result and the calls of extraction."""
     calls: list[int] = []
-    nowhere = ViewTexture(features={})
+    nowhere: ViewTexture = {}
     monkeypatch.setattr(register, "is_fetched", lambda: True)
     monkeypatch.setattr(evidence, "extract_texture", lambda *_: calls.append(1) or (nowhere,) * len(rig.lenses))
     monkeypatch.setattr(evidence, "with_content", lambda scene, _: scene)

@@ -45,7 +45,7 @@ def nearest_distance(points: np.ndarray) -> float:
 def test_features_lie_on_pixel_centres_of_one_half(tmp_path: Path) -> None:
     scene = write_scene(tmp_path)
     for view in extract_texture(scene, [0], lenses_of(scene), ROOT_SIFT):
-        assert nearest_distance(view.features[0].points) < 0.2
+        assert nearest_distance(view[0].points) < 0.2
 
 
 def test_features_that_repeat_over_instants_have_the_same_ids(tmp_path: Path) -> None:
@@ -54,13 +54,13 @@ def test_features_that_repeat_over_instants_have_the_same_ids(tmp_path: Path) ->
     view = extract_texture(
         scene, [0, 1], lenses_of(scene), ROOT_SIFT, lambda done, total: seen.append((done, total))
     )[0]
-    assert view.features[0].ids.tolist() == view.features[1].ids.tolist()
+    assert view[0].ids.tolist() == view[1].ids.tolist()
     assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_few_instants_are_used_however_long_the_capture_is(tmp_path: Path) -> None:
     scene = write_scene(tmp_path, frames=20)
-    instants = sorted(extract_texture(scene, range(20), lenses_of(scene), ROOT_SIFT)[0].features)
+    instants = sorted(extract_texture(scene, range(20), lenses_of(scene), ROOT_SIFT)[0])
     assert len(instants) == MAX_INSTANTS
     assert (instants[0], instants[-1]) == (0, 19)
 
@@ -70,9 +70,9 @@ def test_known_features_are_kept_and_those_of_other_instants_added(tmp_path: Pat
     known = extract_texture(scene, [0, 2], lenses_of(scene), ROOT_SIFT)
     found = extract_texture(scene, range(3), lenses_of(scene), ROOT_SIFT, known=known)
     for before, after in zip(known, found, strict=True):
-        assert sorted(after.features) == [0, 1, 2]
-        assert all(after.features[instant] is before.features[instant] for instant in (0, 2))
-        assert after.features[1].ids.tolist() == before.features[0].ids.tolist()
+        assert sorted(after) == [0, 1, 2]
+        assert all(after[instant] is before[instant] for instant in (0, 2))
+        assert after[1].ids.tolist() == before[0].ids.tolist()
 
 
 def test_excluded_pixels_have_no_features(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_excluded_pixels_have_no_features(tmp_path: Path) -> None:
     views = tuple(replace(view, mask=PairedFrames(frames=source, indices=(0, 1))) for view in scene.views)
     for meaning, left, right in ((MaskMeaning.IGNORE, False, True), (MaskMeaning.KEEP, True, False)):
         masked = replace(scene, views=views, mask_meaning=meaning)
-        points = extract_texture(masked, [0], lenses_of(scene), ROOT_SIFT)[0].features[0].points
+        points = extract_texture(masked, [0], lenses_of(scene), ROOT_SIFT)[0][0].points
         assert bool((points[:, 0] < 90).any()) is left
         assert bool((points[:, 0] > 100).any()) is right
 
@@ -97,8 +97,8 @@ def test_black_frames_have_no_features(tmp_path: Path) -> None:
         Image.new("RGB", (64, 48)).save(tmp_path / view / "0.png")
     scene = open_scene(tmp_path)
     for texture in extract_texture(scene, [0], lenses_of(scene), ROOT_SIFT):
-        assert texture.features[0].points.shape == (0, 2)
-    assert extract_texture(scene, [], lenses_of(scene), ROOT_SIFT)[0].features == {}
+        assert texture[0].points.shape == (0, 2)
+    assert extract_texture(scene, [], lenses_of(scene), ROOT_SIFT)[0] == {}
 
 
 def test_undistortion_inverts_the_lens(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def make_pair(
             )
             for instant in range(instants)
         }
-        views.append(ViewTexture(features=features))
+        views.append(features)
     translation = -rotation @ centre
     length = np.linalg.norm(translation)
     return Pair((views[0], views[1]), rotation, translation / length if length else np.array([1.0, 0, 0]))
@@ -105,7 +105,7 @@ def test_a_pair_with_enough_right_matches_is_accepted(angle_deg: float) -> None:
 def test_repeated_patterns_match_near_the_epipolar_lines_of_a_right_pose(turn_deg: float, is_accepted: bool) -> None:
     """Every feature has a copy elsewhere in the second view: without a pose the ratio test refuses both."""
     pair, generator = make_pair(angle_deg=20), np.random.default_rng(1)
-    second = pair.views[1].features[0]
+    second = pair.views[1][0]
     copies = generator.uniform(0, 1, second.points.shape) * SIZE[::-1]
     noisy = np.tile(second.descriptors, (2, 1)) + generator.normal(scale=6, size=(2 * len(copies), 128))
     noisy *= DESCRIPTOR_SCALE / np.linalg.norm(noisy, axis=1, keepdims=True)
@@ -114,7 +114,7 @@ def test_repeated_patterns_match_near_the_epipolar_lines_of_a_right_pose(turn_de
         descriptors=np.clip(np.rint(noisy), 0, 255).astype(np.uint8),
         ids=np.arange(2 * len(copies)),
     )
-    views = pair.views[0], ViewTexture(features={0: doubled})
+    views = pair.views[0], {0: doubled}
     assert len(match_textures(*views, LENSES, ROOT_SIFT).first) < 20
     turn = Rotation.from_rotvec([np.radians(turn_deg), 0, 0]).as_matrix()
     pose = RelativePose(rotation=turn @ pair.rotation, direction=turn @ pair.direction)
@@ -163,8 +163,7 @@ def test_the_same_arguments_give_the_same_result() -> None:
 
 def test_views_without_texture_are_refused() -> None:
     empty = InstantTexture(points=np.zeros((0, 2)), descriptors=np.zeros((0, 128), np.uint8), ids=np.zeros(0, int))
-    for features in ({}, {0: empty}):
-        view = ViewTexture(features=features)
+    for view in ({}, {0: empty}):
         assert len(match_textures(view, view, LENSES, ROOT_SIFT).keys) == 0
         assert registered(view, view).rotation is None
 
@@ -261,7 +260,7 @@ def test_learned_features_of_more_instants_are_matched_near_lines_where_they_hel
     extracted: list[object] = []
 
     def extract(_: object, views: Any, method: TextureMethod, *known: ViewTexture) -> tuple[ViewTexture]:
-        extracted.append((*views, [len(view.features) for view in known]))
+        extracted.append((*views, [len(view) for view in known]))
         return (make_pair(instants=method.max_instants).views[views[0]],)
 
     monkeypatch.setattr(TextureSource, "_extracted", extract)
@@ -281,6 +280,6 @@ def test_a_best_pose_is_sought_in_more_matches_where_few_do_not_rule_it_out() ->
         vars(source)["finer"] = source_of(*many.views)
         given = source.pair((0, 1), LENSES, RelativePose(rotation=pair.rotation, direction=pair.direction))
         assert given is not None
-        assert given.score == pytest.approx(len(pair.views[0].features[0].points), abs=4)
+        assert given.score == pytest.approx(len(pair.views[0][0].points), abs=4)
         found = source.pair((0, 1), LENSES)
         assert (found and found.score) == (best and pytest.approx(best, abs=10))

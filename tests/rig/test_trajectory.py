@@ -68,7 +68,7 @@ def film(
                 features[t] = InstantTexture(
                     points=pixels[order], descriptors=descriptors[order].astype(np.uint8), ids=order
                 )
-            views.append(ViewTexture(features=features))
+            views.append(features)
         return tuple(views)
 
     monkeypatch.setattr(trajectory, "extract_texture", extract)
