@@ -282,17 +282,13 @@ def _amplitude(rng: Rng, reach: float) -> Vector:
     return (reach * rng.uniform(-1, 1), 0.5 * reach * rng.uniform(-1, 1), reach * rng.uniform(-1, 1))
 
 
-MAX_VIEWS = 64
-MAX_TIMES = 100_000
-MAX_SIDE = 8192
-
-NumViews = Annotated[int, Field(ge=1, le=MAX_VIEWS)]
+NumViews = Annotated[int, Field(ge=1, le=64)]
 """Number of cameras of a rig."""
 
-NumTimes = Annotated[int, Field(ge=1, le=MAX_TIMES)]
+NumTimes = Annotated[int, Field(ge=1, le=100_000)]
 """Number of instants."""
 
-ImageSide = Annotated[int, Field(ge=1, le=MAX_SIDE)]
+ImageSide = Annotated[int, Field(ge=1, le=8192)]
 """Side of an image in pixels."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
