@@ -3,6 +3,7 @@
 Memory is exact: the bytes of all live storages, independent of the allocator.
 """
 
+import operator
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -234,19 +235,10 @@ def _pool(maps: Tensor, kernel: Sequence[int], *_: Any) -> Tensor:
     return _empty(maps, *maps.shape[:2], *(side // width for side, width in zip(maps.shape[2:], kernel, strict=True)))
 
 
-def _pixel_shuffle(maps: Tensor, factor: int) -> Tensor:
-    frames, channels, rows, columns = maps.shape
-    return _empty(maps, frames, channels // factor**2, factor * rows, factor * columns)
-
-
 def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     shape = list(tensors[0].shape)
     shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
     return tensors[0].new_empty(shape, dtype=reduce(torch.promote_types, (tensor.dtype for tensor in tensors)))
-
-
-def _repeat(values: Tensor, counts: Sequence[int]) -> Tensor:
-    return _empty(values, *(side * count for side, count in zip(values.shape, counts, strict=True)))
 
 
 def _reduce(values: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
@@ -297,10 +289,12 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.upsample_bilinear2d: _resample,
     **dict.fromkeys((_aten.upsample_bicubic2d, _aten._upsample_bicubic2d_aa), _resample),
     _aten.avg_pool2d: _pool,
-    _aten.pixel_shuffle: _pixel_shuffle,
+    _aten.pixel_shuffle: lambda maps, factor: _empty(
+        maps, maps.shape[0], maps.shape[1] // factor**2, *(factor * side for side in maps.shape[2:])
+    ),
     _aten.cat: _cat,
     _aten.stack: lambda tensors, dim=0: _cat([tensor.unsqueeze(dim) for tensor in tensors], dim),
-    _aten.repeat: _repeat,
+    _aten.repeat: lambda values, counts: _empty(values, *map(operator.mul, values.shape, counts)),
     _aten.index: _index,
     _aten.arange: _small_table(torch.arange),
     _aten.linspace: _small_table(torch.linspace),
