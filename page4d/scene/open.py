@@ -192,6 +192,9 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
     lacking = [view.name for view, camera in zip(scene.views, cameras, strict=True) if camera is None]
     if lacking:
         notices = (*notices, Notice(f"{calibration.path.name} has no camera for {listed(lacking)}", Level.INFO))
+    if not by_name:
+        pairs = [f"{camera.name} is {view.name}" for camera, view in known]
+        notices = (*notices, Notice(f"cameras of {calibration.path.name} in its order: {listed(pairs)}", Level.INFO))
     calibrated = replace(
         scene,
         views=tuple(replace(view, camera=of_name.get(view.name)) for view in scene.views),

@@ -88,6 +88,7 @@ def test_cameras_are_matched_in_file_order_on_request(folder: Path, tmp_path: Pa
     for count, view in enumerate(scene.views):
         assert view.camera is not None
         np.testing.assert_allclose(view.camera.world_to_camera, pose(0.1 * count))
+    assert "cameras of cameras.json in its order: z is a, y is b, x is c" in [one.text for one in scene.notices]
     with pytest.raises(InputError, match="has 3 cameras, 2 views are used"):
         open_scene(folder, calibration=calibration, calibration_match="order", views=2)
 
