@@ -12,7 +12,7 @@ from page4d.options import ReconstructSettings
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import SourceRecord, source_record
 from page4d.rig.people.model import is_fetched
-from page4d.run.chunks import MAX_DEFAULT_LENGTH, Chunk, choose_chunks
+from page4d.run.chunks import MAX_DEFAULT_LENGTH, Chunk, choose_chunks, plan_chunks
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, MeasuredDepth, NetworkPredictor, Predictor, network_transforms
 from page4d.run.scene_evidence import SceneEvidence, evidence_of
@@ -81,14 +81,16 @@ class RunPlan:
         """Instants from which the background is predicted before the first chunk; 0 if that of chunks is their own.
 
         Known cameras allow shorter chunks, but not fewer instants: of a synthetic room of 24 instants the background
-        has an error of 2.5, 2.6 and 2.8 % if 8, 7 and 6 are fused.
+        has an error of 2.5, 2.6 and 2.8 % if 8, 7 and 6 are fused. They are as many as in chunks of other cameras.
         """
         if len(self.chunks) == 1 or not self.settings.fuse or not isinstance(self.predictor, NetworkPredictor):
             return 0
         longest = max(chunk.length for chunk in self.chunks)
-        wanted = min(self.settings.chunk or MAX_DEFAULT_LENGTH, self.scene.num_times)
-        fits = self.forecast.peak_bytes(wanted) <= self.memory_limit.num_bytes
-        return max(wanted, longest) if self.world.is_fixed and fits else longest
+        if not self.world.is_fixed:
+            return longest
+        length = self.settings.chunk or MAX_DEFAULT_LENGTH
+        wanted = max(chunk.length for chunk in plan_chunks(self.scene.num_times, length, min(_OVERLAP, length // 2)))
+        return wanted if self.forecast.peak_bytes(wanted) <= self.memory_limit.num_bytes else longest
 
     @property
     def descriptors(self) -> str | None:

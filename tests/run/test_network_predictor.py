@@ -186,7 +186,7 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
 @pytest.mark.parametrize(
     ("num_times", "poses", "changes", "length"),
     [
-        (9, Poses.INPUT, {}, 8),  # chunks of 5 instants
+        (9, Poses.INPUT, {}, 6),  # chunks of 5 instants
         (9, Poses.PREDICTED, {}, 6),  # chunks of 5 and 6 instants
         (80, Poses.INPUT, {}, 8),
         (7, Poses.INPUT, {"chunk": 3}, 3),
@@ -194,7 +194,7 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
         (7, Poses.INPUT, {}, 0),
     ],
 )
-def test_the_background_of_known_cameras_is_predicted_from_as_many_instants_as_fit(
+def test_the_background_of_known_cameras_is_predicted_from_as_many_instants_as_of_others(
     num_times: int, poses: Poses, changes: dict[str, Any], length: int
 ) -> None:
     settings = ReconstructSettings(poses=poses, **changes)
