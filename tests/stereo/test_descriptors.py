@@ -123,7 +123,7 @@ def test_what_all_descriptors_share_is_subtracted() -> None:
         return DenseDescriptors(network, "0" * 64).of(images)
 
     alone, shifted = described_by(0.0), described_by(2.0)
-    assert [tuple(maps.shape) for maps in alone] == [(1, 2, 2, 12, 16), (1, 2, 2, 20, 16)]
+    assert [tuple(maps.shape) for maps in alone] == [(1, 2, 2, 16, 20), (1, 2, 2, 24, 20)]
     for one, other in zip(alone, shifted, strict=True):
         torch.testing.assert_close(other, one, atol=1e-3, rtol=0)
         torch.testing.assert_close(one.norm(dim=2), torch.ones_like(one[:, :, 0]))
@@ -138,7 +138,7 @@ def test_the_network_is_that_of_the_fetched_file(tmp_path: Path, monkeypatch: py
     found = dense_descriptors(CPU)
     assert {found.sha256} == set(DESCRIPTOR_MODEL.sha256.values())
     image = torch.rand(1, 1, 3, 32, 64)
-    large = functional.interpolate(image[0], (128, 256), mode="bilinear")
+    large = functional.interpolate(image[0], (160, 320), mode="bilinear")
     with torch.no_grad():
         expected = functional.normalize(network.eval()(large)[0], dim=1)
         expected = functional.normalize(expected - expected.mean(dim=(0, 2, 3))[:, None, None], dim=1)
