@@ -3,18 +3,26 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
 
 from page4d.errors import InterruptedRunError, UsageError
+from page4d.lab.training import engine
 from page4d.lab.training import train as training
 from page4d.lab.training.config import TRAINING_PRESETS
 from page4d.lab.training.engine import FirstStep
 from page4d.lab.training.logs import SilentTrainingObserver
 from page4d.lab.training.schedule import Budget
 from page4d.lab.training.train import TrainRequest, train
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imported() -> None:
+    """Import what torch imports with the first optimizer: a stop meanwhile leaves it incomplete for later tests."""
+    torch.optim.AdamW([torch.zeros(1, requires_grad=True)]).zero_grad()
 
 
 def waiting(_: object) -> list[object]:
@@ -31,6 +39,18 @@ def test_a_stop_request_ends_a_run_before_its_first_step(tmp_path: Path, monkeyp
         train(request, SilentTrainingObserver(), lambda: signal.SIGTERM if time.monotonic() > started + 0.5 else None)
     assert caught.value.exit_code == 143
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_a_stop_request_that_a_callback_swallows_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "_AGAIN_S", 0.05)
+
+    def swallowing() -> None:
+        with suppress(BaseException):
+            time.sleep(20)
+        time.sleep(20)
+
+    with pytest.raises(InterruptedRunError, match="before the first step"), FirstStep(lambda: 15).watched():
+        swallowing()
 
 
 def test_the_time_budget_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

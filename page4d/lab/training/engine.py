@@ -87,7 +87,8 @@ def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:
     return torch.autocast(device.type, dtype=precision, enabled=precision is not torch.float32)
 
 
-_INTERVAL_S = 0.2
+_INTERVAL_S, _AGAIN_S = 0.2, 5.0
+"""Seconds between polls before the first step, and from an exception to the next one, if a callback swallowed it."""
 
 
 class _End(BaseException):
@@ -144,16 +145,15 @@ class FirstStep:
     def _poll(self, _: int, __: FrameType | None) -> None:
         number = self._stop()
         if number is not None:
-            self.end()
-            raise _End(
-                InterruptedRunError(
-                    "interrupted before the first step was complete", "nothing was saved: repeat the command", number
-                )
-            )
-        if time.monotonic() > self._deadline:
-            self.end()
+            found, hint = "interrupted before the first step was complete", "nothing was saved: repeat the command"
+            error: Page4DError = InterruptedRunError(found, hint, number)
+        elif time.monotonic() > self._deadline:
             found = f"no step was complete after {self._seconds:g} s"
-            raise _End(UsageError(found, "give more time, smaller batches or fewer scenes"))
+            error = UsageError(found, "give more time, smaller batches or fewer scenes")
+        else:
+            return
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+        raise _End(error)
 
 
 _SPEED_WINDOW = 100
