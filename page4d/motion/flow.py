@@ -208,11 +208,12 @@ class FlowView:
         )
 
 
-class Displacement(NamedTuple):
-    """Motion of the points of a depth map to another instant, its standard deviation, and the views that measured it.
+class PointMotion(NamedTuple):
+    """Motion of the points of a depth map, its standard deviation, and the number of views that measured it.
 
-    `motion` and `sigma` are in units of the scene; `views` is 0 where the motion is unknown, and `STILL` where points
-    stand still, which have a motion of exactly 0. With one view, sigma is at least the length of the motion.
+    The motion is a displacement to another instant, in units of the scene, or a velocity, in these per second.
+    `views` is 0 where it is unknown, with a sigma of 0, and `STILL` where points stand still, with a motion of
+    exactly 0. Of a displacement that one view measured, sigma is at least the length.
     """
 
     motion: Float[Tensor, "h w 3"]
@@ -237,7 +238,7 @@ class Seen(NamedTuple):
     depth: Float[Tensor, " N"]
 
 
-def rig_flow(views: Sequence[FlowView], tolerance: float = DEPTH_TOLERANCE) -> list[Displacement]:
+def rig_flow(views: Sequence[FlowView], tolerance: float = DEPTH_TOLERANCE) -> list[PointMotion]:
     """Return the displacement of the points of every view to the other instant.
 
     `tolerance` is the relative difference of depth up to which two views see the same point.
@@ -269,7 +270,7 @@ def _displacement(
     moving: Bool[Tensor, "h w"],
     compared: Sequence[tuple[FlowView, Bool[Tensor, "h w"]]],
     tolerance: float,
-) -> Displacement:
+) -> PointMotion:
     """Return the displacement of the points of a view; views come with the pixels at which they show motion."""
     others = [other for other, _ in compared]
     sigma = SIGMA_FACTOR * FLOW_NOISE_PX * view.depth.double() / focal_length(view.camera)
@@ -304,7 +305,7 @@ def _displacement(
     )
     motion[place], count[place] = ends.world - start, ends.views
     sigma[place] = ends.sigma + torch.where(ends.views == 1, motion[place].norm(dim=-1), 0.0)
-    return Displacement(motion, torch.where(count > 0, sigma, 0.0), count)
+    return PointMotion(motion, torch.where(count > 0, sigma, 0.0), count)
 
 
 def _shown(view: FlowView, other: FlowView, moving: Bool[Tensor, "h w"]) -> Bool[Tensor, "h w"]:
@@ -453,22 +454,10 @@ ONE_SIDED_ERROR = 0.25
 """Standard deviation of a one-sided difference relative to the displacement: half a step of acceleration."""
 
 
-class Velocity(NamedTuple):
-    """Velocity of the points of a depth map in units of the scene per second, its standard deviation, and the views.
-
-    `views` is the number of views that measured it, 0 where it is unknown: velocity and sigma are 0 there. The
-    velocity is exactly 0 where a point stands still, and `views` then is `STILL`.
-    """
-
-    velocity: Float[Tensor, "h w 3"]
-    sigma: Float[Tensor, "h w"]
-    views: UInt8[Tensor, "h w"]
-
-
 def combine(
-    before: Displacement | None, after: Displacement | None, seconds_before: float, seconds_after: float
-) -> Velocity:
-    """Return the central difference of the displacements to the instants before and after.
+    before: PointMotion | None, after: PointMotion | None, seconds_before: float, seconds_after: float
+) -> PointMotion:
+    """Return the velocities from the displacements to the instants before and after, by central differences.
 
     `seconds_before` and `seconds_after` are the positive distances in time. Where one of the displacements is
     unknown, or only one of them was measured by several views, the difference is one-sided.
@@ -487,16 +476,17 @@ def combine(
         one = torch.where(take_after.reshape(*both.shape, *spare), of_after, of_before)
         return torch.where(both.reshape(*both.shape, *spare), central, one)
 
-    return Velocity(
-        chosen((after.motion - before.motion) / span, sides[0].velocity, sides[1].velocity),
-        chosen((after.sigma.square() + before.sigma.square()).sqrt() / span, sides[0].sigma, sides[1].sigma),
-        chosen(torch.minimum(after.views, before.views), sides[0].views, sides[1].views),
+    central = PointMotion(
+        (after.motion - before.motion) / span,
+        (after.sigma.square() + before.sigma.square()).sqrt() / span,
+        torch.minimum(after.views, before.views),
     )
+    return PointMotion(*(chosen(*parts) for parts in zip(central, *sides, strict=True)))
 
 
-def _one_sided(side: Displacement, seconds: float) -> Velocity:
+def _one_sided(side: PointMotion, seconds: float) -> PointMotion:
     change = ONE_SIDED_ERROR * side.motion.norm(dim=-1)
     sigma = (side.sigma.square() + change.square()).sqrt() / abs(seconds)
     # A component of exactly 0 keeps its sign: no -0.0 in files.
     velocity = side.motion / seconds + 0.0
-    return Velocity(velocity, torch.where(side.views > 0, sigma, 0.0), side.views)
+    return PointMotion(velocity, torch.where(side.views > 0, sigma, 0.0), side.views)

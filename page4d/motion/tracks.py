@@ -116,10 +116,6 @@ class TrackFollower:
         self._tolerance = tolerance
         self._pull = pull
 
-    def continue_from(self, active: ActiveTracks, num_started: int) -> None:
-        """Restore the state of an interrupted run."""
-        self.active, self.num_started = active, num_started
-
     def observe(
         self,
         views: Sequence[FlowView],

@@ -8,7 +8,7 @@ import torch
 from page4d.motion.flow import (
     ONE_SIDED_ERROR,
     STILL,
-    Displacement,
+    PointMotion,
     changed_pixels,
     combine,
     difference_noise,
@@ -18,8 +18,8 @@ from page4d.motion.flow import (
 )
 
 
-def displacement(motion: list[float], sigma: float, views: int) -> Displacement:
-    return Displacement(
+def displacement(motion: list[float], sigma: float, views: int) -> PointMotion:
+    return PointMotion(
         torch.tensor([[motion]], dtype=torch.float64),
         torch.tensor([[sigma]], dtype=torch.float64),
         torch.tensor([[views]], dtype=torch.uint8),
@@ -29,7 +29,7 @@ def displacement(motion: list[float], sigma: float, views: int) -> Displacement:
 def test_steps_of_unequal_length_give_the_mean_velocity_over_both() -> None:
     before, after = displacement([-0.1, 0.0, 0.0], 0.01, 3), displacement([0.3, 0.0, 0.0], 0.02, 2)
     found = combine(before, after, 0.1, 0.3)
-    assert found.velocity[0, 0].tolist() == pytest.approx([1.0, 0.0, 0.0])
+    assert found.motion[0, 0].tolist() == pytest.approx([1.0, 0.0, 0.0])
     assert float(found.sigma) == pytest.approx(np.hypot(0.01, 0.02) / 0.4)
     assert int(found.views) == 2
 
@@ -38,32 +38,32 @@ def test_one_side_alone_gives_a_one_sided_difference_with_a_larger_sigma() -> No
     before, unknown = displacement([-0.1, 0.2, 0.0], 0.01, 2), displacement([0.0, 0.0, 0.0], 0.0, 0)
     for after in (None, unknown):
         found = combine(before, after, 0.1, 0.1)
-        assert found.velocity[0, 0].tolist() == pytest.approx([1.0, -2.0, 0.0])
+        assert found.motion[0, 0].tolist() == pytest.approx([1.0, -2.0, 0.0])
         assert float(found.sigma) > ONE_SIDED_ERROR * 2.2
     forward = combine(None, displacement([0.1, 0.0, 0.0], 0.01, 2), 0.0, 0.5)
-    assert forward.velocity[0, 0].tolist() == pytest.approx([0.2, 0.0, 0.0])
+    assert forward.motion[0, 0].tolist() == pytest.approx([0.2, 0.0, 0.0])
 
 
 def test_a_motion_that_several_views_measured_is_preferred_to_one_of_a_single_view() -> None:
     several, single = displacement([-0.1, 0.0, 0.0], 0.01, 2), displacement([0.5, 0.0, 0.0], 0.5, 1)
-    assert combine(several, single, 0.1, 0.1).velocity[0, 0].tolist() == pytest.approx([1.0, 0.0, 0.0])
+    assert combine(several, single, 0.1, 0.1).motion[0, 0].tolist() == pytest.approx([1.0, 0.0, 0.0])
 
 
 def test_a_point_that_begins_to_move_has_a_central_difference() -> None:
     still, moves = displacement([0.0, 0.0, 0.0], 0.01, STILL), displacement([0.3, 0.0, 0.0], 0.01, 2)
     found = combine(still, moves, 0.1, 0.1)
-    assert found.velocity[0, 0].tolist() == pytest.approx([1.5, 0.0, 0.0])
+    assert found.motion[0, 0].tolist() == pytest.approx([1.5, 0.0, 0.0])
     assert int(found.views) == 2
 
 
 def test_still_points_have_a_velocity_of_exactly_0_and_unknown_ones_no_sigma() -> None:
     still = displacement([0.0, 0.0, 0.0], 0.01, STILL)
     found = combine(still, still, 0.1, 0.1)
-    assert not found.velocity.any()
+    assert not found.motion.any()
     assert float(found.sigma) > 0
     unknown = displacement([0.0, 0.0, 0.0], 0.0, 0)
     assert not combine(unknown, unknown, 0.1, 0.1).sigma.any()
-    assert not np.signbit(combine(still, None, 0.1, 0.1).velocity.numpy()).any()
+    assert not np.signbit(combine(still, None, 0.1, 0.1).motion.numpy()).any()
 
 
 @pytest.mark.parametrize("sigma", [1.0, 3.0, 8.0])

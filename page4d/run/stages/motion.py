@@ -3,10 +3,11 @@
 Tracks of the whole capture are made from records of every chunk.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -29,9 +30,8 @@ from page4d.motion.flow import (
     SIGMA_FACTOR,
     STILL,
     STILL_LIMIT_PX,
-    Displacement,
     FlowView,
-    Velocity,
+    PointMotion,
     ViewFlow,
     combine,
     difference_noise,
@@ -63,9 +63,9 @@ class ChunkedTracks:
     """Follows tracks through a run, and hands over what each chunk adds."""
 
     def __init__(
-        self, follower: TrackFollower, max_alive: int, num_times: int, placed: "PlacedTracks | None" = None
+        self, follower: TrackFollower, max_alive: int, num_times: int, guides: Callable[[int], Sequence[Guide | None]]
     ) -> None:
-        self._placed = placed
+        self._guides = guides
         self._follower = follower
         self._max_alive = max_alive
         self._num_times = num_times
@@ -74,13 +74,13 @@ class ChunkedTracks:
     def continue_from(self, chunk: Mapping[str, Tensor]) -> None:
         """Restore the state after a finished chunk."""
         active = ActiveTracks(**{name: chunk[f"active.{name}"] for name in vars(ActiveTracks.none())})
-        self._follower.continue_from(active, int(chunk["num_started"]))
+        self._follower.active, self._follower.num_started = active, int(chunk["num_started"])
 
     def follow(
         self,
         index: int,
         views: Sequence[FlowView],
-        found: Mapping[Difference, Sequence[Displacement]],
+        found: Mapping[Difference, Sequence[PointMotion]],
         *,
         forward: bool,
     ) -> None:
@@ -97,7 +97,7 @@ class ChunkedTracks:
         total = max(MAX_ENTRIES // self._num_times, 1)
         budget = max(min(self._max_alive, total), total * (index + 1) // self._num_times)
         room = budget - self._follower.num_started if forward else 0
-        guides = () if self._placed is None else self._placed.guides(index)
+        guides = self._guides(index)
         self._rows.append((index, self._follower.observe(views, moving, self._max_alive, max(room, 0), guides)))
         self._follower.step(views if forward else None, guides)
 
@@ -122,27 +122,24 @@ class ChunkedTracks:
         }
 
 
-class PlacedTracks:
-    """Two-dimensional tracks of the views at the pixels of the pictures whose flow is measured."""
+def guides_at(
+    index: int, tracks: Sequence[PointTracks | None], transforms: Sequence[PixelTransform]
+) -> list[Guide | None]:
+    """Return two-dimensional tracks at an instant and at the next one, at the pixels of the pictures of the flow.
 
-    def __init__(self, tracks: Sequence[PointTracks | None], transforms: Sequence[PixelTransform]) -> None:
-        self._views: list[tuple[Tensor, Tensor] | None] = []
-        for own, transform in zip(tracks, transforms, strict=True):
-            pixels = None if own is None else transform.to_network(torch.from_numpy(own.pixels))
-            self._views.append(None if own is None or pixels is None else (pixels, torch.from_numpy(own.visible)))
-
-    def guides(self, index: int) -> list[Guide | None]:
-        """Return the tracks at an instant and at the next one, view by view; at the last instant none goes on."""
-        found: list[Guide | None] = []
-        for view in self._views:
-            if view is None:
-                found.append(None)
-                continue
-            pixels, visible = view
-            after = min(index + 1, visible.shape[1] - 1)
-            goes_on = visible[:, after] & (after > index)
-            found.append(Guide(pixels[:, index], visible[:, index], pixels[:, after], goes_on))
-        return found
+    At the last instant none goes on.
+    """
+    found: list[Guide | None] = []
+    for own, transform in zip(tracks, transforms, strict=True):
+        if own is None:
+            found.append(None)
+            continue
+        visible, after = torch.from_numpy(own.visible), min(index + 1, own.visible.shape[1] - 1)
+        pixels, next_pixels = (
+            transform.to_network(torch.from_numpy(own.pixels[:, place])) for place in (index, after)
+        )
+        found.append(Guide(pixels, visible[:, index], next_pixels, visible[:, after] & (after > index)))
+    return found
 
 
 def join_tracks(chunks: Iterable[Mapping[str, Tensor]], times: NDArray[np.float64], num_views: int) -> Tracks:
@@ -287,7 +284,7 @@ class MotionEstimator(Stage[MotionState]):
         self._follower: ChunkedTracks | None = None
         if transforms is not None and (predictor.settings.tracks or point_tracks):
             tracks = TrackFollower(self._tolerance, pull=isinstance(predictor, MeasuredDepth))
-            guides = PlacedTracks(point_tracks, transforms) if point_tracks else None
+            guides = partial(guides_at, tracks=point_tracks, transforms=transforms if point_tracks else ())
             self._follower = ChunkedTracks(tracks, predictor.settings.tracks, scene.num_times, guides)
         self._steps: dict[int, _Step] = {}
 
@@ -322,7 +319,7 @@ class MotionEstimator(Stage[MotionState]):
             assert instant.options is not None
             self.decided = MotionState(motion=motion_record((), instant.options.motion_step))
         own = original_cameras(predictions)
-        found: dict[Difference, list[Displacement]] = {}
+        found: dict[Difference, list[PointMotion]] = {}
         noise: tuple[float, ...] = ()
         views: list[FlowView] = []
         neighbors: tuple[tuple[Difference, int, Cameras | None], ...] = (
@@ -346,18 +343,18 @@ class MotionEstimator(Stage[MotionState]):
         difference: Difference = "central" if len(found) > 1 else one_sided
         moving = replace(
             predictions,
-            velocity=torch.stack([one.velocity for one in velocities])[None, None].float(),
+            velocity=torch.stack([one.motion for one in velocities])[None, None].float(),
             velocity_sigma=torch.stack([one.sigma for one in velocities])[None, None].float(),
         )
-        measured = _record(_known(predictions), velocities, difference, noise)
+        measured = _record(predictions.known[0, 0].cpu(), velocities, difference, noise)
         return replace(instant, predictions=moving, motion=measured)
 
     def _velocity(
-        self, index: int, instant: Predictions, found: Mapping[Difference, Sequence[Displacement]], view: int
-    ) -> Velocity:
+        self, index: int, instant: Predictions, found: Mapping[Difference, Sequence[PointMotion]], view: int
+    ) -> PointMotion:
         if not found:
             still = instant.depth.new_zeros(instant.depth.shape[-2:])
-            return Velocity(still[..., None].expand(-1, -1, 3), still, still.to(torch.uint8))
+            return PointMotion(still[..., None].expand(-1, -1, 3), still, still.to(torch.uint8))
         times = self._scene.times
         before, after = (found[side][view] if side in found else None for side in ("backward", "forward"))
         return combine(
@@ -378,7 +375,7 @@ class MotionEstimator(Stage[MotionState]):
     ) -> list[FlowView]:
         """Return what `rig_flow` needs to know of every view."""
         assert self._transforms is not None
-        pictures, known, views = self._picture(index), _known(instant), []
+        pictures, known, views = self._picture(index), instant.known[0, 0].cpu(), []
         for view, transform in enumerate(self._transforms):
             cameras = [
                 replace(
@@ -408,10 +405,7 @@ class MotionEstimator(Stage[MotionState]):
             first, second = self._picture(step), self._picture(step + 1)
             with ThreadPoolExecutor(max(1, torch.get_num_threads()), "flow") as threads:
                 found = list(threads.map(_flow_of_view, first.gray, second.gray, first.valid, second.valid))
-            forward, backward, noise = zip(*found, strict=True)
-            both = zip(first.valid, second.valid, strict=True)
-            shows = tuple(bool(one.any() and other.any()) for one, other in both)
-            self._steps[step] = _Step(forward, backward, noise, shows)
+            self._steps[step] = _Step(*zip(*found, strict=True))
         return self._steps[step]
 
     def _picture(self, index: int) -> _Pictures:
@@ -461,18 +455,16 @@ def original_cameras(instant: Predictions) -> Cameras:
 
 def _flow_of_view(
     first: NDArray[np.uint8], second: NDArray[np.uint8], first_valid: Tensor, second_valid: Tensor
-) -> tuple[ViewFlow, ViewFlow, float]:
+) -> tuple[ViewFlow, ViewFlow, float, bool]:
+    """Return the flow to the second picture and back, the noise, and whether both pictures have content."""
     forward, backward = optical_flow(first, second)
     there, back = view_flow(first, second, forward, backward), view_flow(second, first, backward, forward)
     return (
         there._replace(consistent=there.consistent & first_valid),
         back._replace(consistent=back.consistent & second_valid),
         difference_noise(first, second) / 2**0.5,
+        bool(first_valid.any() and second_valid.any()),
     )
-
-
-def _known(instant: Predictions) -> Bool[Tensor, "V h w"]:
-    return instant.known[0, 0].cpu()
 
 
 def _moving(instant: Predictions, view: int) -> Bool[Tensor, "h w"] | None:
@@ -484,7 +476,7 @@ def _moving(instant: Predictions, view: int) -> Bool[Tensor, "h w"] | None:
 
 
 def _record(
-    known: Bool[Tensor, "V h w"], velocities: Sequence[Velocity], difference: Difference, noise: Sequence[float]
+    known: Bool[Tensor, "V h w"], velocities: Sequence[PointMotion], difference: Difference, noise: Sequence[float]
 ) -> InstantMotion:
     views = torch.stack([one.views for one in velocities])
     return InstantMotion(
