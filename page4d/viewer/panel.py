@@ -6,7 +6,7 @@ A click on a frustum moves the browser's camera into it; the frustum is hidden u
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from page4d.viewer.scene import (
 )
 
 if TYPE_CHECKING:
-    from viser import CameraFrustumHandle, CameraHandle, ClientHandle, GuiEvent, SceneNodePointerEvent, ViserServer
+    from viser import CameraFrustumHandle, CameraHandle, ClientHandle, SceneNodePointerEvent, ViserServer
 
 _MIN_FPS, _MAX_FPS = 0.1, 120.0
 _MANY_VIEWS = 8
@@ -156,24 +156,15 @@ class Panel:
             *(one for one in (self.velocities, self.velocity_steps, self.tracks) if one is not None),
         )
 
-        def changed(_: "GuiEvent[Any]") -> None:
-            self._on_change()
-
         for widget in widgets:
-            widget.on_update(changed)
+            widget.on_update(lambda _: self._on_change())
         if self._content.num_times > 1:
             server.gui.add_command("Play or pause", hotkey="space").on_trigger(self._toggle)
-            server.gui.add_command("Next instant", hotkey="pagedown").on_trigger(self._go_ahead)
-            server.gui.add_command("Previous instant", hotkey="pageup").on_trigger(self._go_back)
+            server.gui.add_command("Next instant", hotkey="pagedown").on_trigger(lambda _: self.step(1))
+            server.gui.add_command("Previous instant", hotkey="pageup").on_trigger(lambda _: self.step(-1))
 
     def _toggle(self, _: object) -> None:
         self.play.value = not self.play.value
-
-    def _go_ahead(self, _: object) -> None:
-        self.step(1)
-
-    def _go_back(self, _: object) -> None:
-        self.step(-1)
 
 
 def _framed(description: str) -> str:
@@ -216,8 +207,8 @@ class LookThrough:
     def enter(self, client: "ClientHandle", view: int) -> None:
         """Move the camera of a browser into that of a view, with the whole picture in sight."""
         pose = self._content.camera_to_world[self._place(), view]
-        shape = frustum(self._content.intrinsics[self._place(), view], self._content.views[view].size)
-        tangent = math.tan(shape.fov / 2)
+        fov, aspect = frustum(self._content.intrinsics[self._place(), view], self._content.views[view].size)
+        tangent = math.tan(fov / 2)
         position = pose[:3, 3]
         ahead = max(float((np.array(self._viewpoint.look_at) - position) @ pose[:3, 2]), self._content.diagonal / 10)
         self.view, self._client, self._position, self._has_arrived = view, client.client_id, position, False
@@ -226,7 +217,7 @@ class LookThrough:
             client.camera.position = vector(position)
             client.camera.wxyz = quaternion(pose)
             client.camera.look_at = vector(position + ahead * pose[:3, 2])
-            client.camera.fov = 2 * math.atan(tangent * max(1.0, shape.aspect / client.camera.aspect))
+            client.camera.fov = 2 * math.atan(tangent * max(1.0, aspect / client.camera.aspect))
 
     def overview(self, client: "ClientHandle") -> None:
         """Move the camera of a browser to the first viewpoint."""

@@ -24,7 +24,7 @@ from page4d.viewer.scene import (
     track_segments,
     velocity_segments,
 )
-from page4d.viewer.server import start_server, stop_server
+from page4d.viewer.server import running_server
 
 Progress = Callable[[int, int], None]
 
@@ -89,8 +89,7 @@ def record_page(
         CapabilityError: if viser is not installed.
     """
     check_size(content, with_pictures=thumbnails is not None)
-    server = start_server(0, content.output.run.scene.name)
-    try:
+    with running_server(0, content.output.run.scene.name) as server:
         serializer = server.get_scene_serializer()
         prepare_scene(server, content)
         cameras = CameraNodes(server.scene, content, thumbnails)
@@ -113,8 +112,6 @@ def record_page(
             if progress is not None:
                 progress(place + 1, content.num_times)
         page = str(serializer.as_html(dark_mode=True))
-    finally:
-        stop_server(server)
     name = html.escape(content.output.run.scene.name)
     page = page.replace("<title>Viser</title>", f"<title>{name} - page4d</title>", 1)
     start, end = page.rsplit("</body>", 1)

@@ -55,17 +55,6 @@ _LEAST_TILT = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frustum:
-    """The field of view of a camera: `fov` is vertical in radians, `aspect` the tangents' ratio of width to height.
-
-    The principal point is not represented: a frustum is symmetric.
-    """
-
-    fov: float
-    aspect: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class ViewerCamera:
     """A camera of the viewer in the run's world, the point that it orbits, and its clipping planes."""
 
@@ -75,11 +64,15 @@ class ViewerCamera:
     far: float
 
 
-def frustum(intrinsics: NDArray[np.float64], size: tuple[int, int]) -> Frustum:
-    """Return the frustum of a camera with intrinsics [3, 3] and pictures of (height, width)."""
+def frustum(intrinsics: NDArray[np.float64], size: tuple[int, int]) -> tuple[float, float]:
+    """Return the vertical field of view in radians, and the tangents' ratio of width to height, of a camera.
+
+    It has intrinsics [3, 3] and pictures of (height, width). The principal point is not represented: a frustum is
+    symmetric.
+    """
     height, width = size
     tangent_x, tangent_y = width / (2 * intrinsics[0, 0]), height / (2 * intrinsics[1, 1])
-    return Frustum(fov=2 * math.atan(tangent_y), aspect=float(tangent_x / tangent_y))
+    return 2 * math.atan(tangent_y), float(tangent_x / tangent_y)
 
 
 def quaternion(pose: NDArray[np.float64]) -> tuple[float, float, float, float]:
@@ -258,12 +251,10 @@ class CameraNodes:
         depth = frustum_depth(content)
         self.handles: list[CameraFrustumHandle] = []
         for number, view in enumerate(content.views):
-            shape = frustum(content.intrinsics[0, number], view.size)
             pose = content.camera_to_world[0, number]
             handle = scene.add_camera_frustum(
                 f"/cameras/{view.label}",
-                shape.fov,
-                shape.aspect,
+                *frustum(content.intrinsics[0, number], view.size),
                 thickness=0.02 * depth,
                 color=view_color(view.index),
                 format="jpeg",
@@ -283,8 +274,7 @@ class CameraNodes:
             if not np.array_equal(pose, before):
                 handle.wxyz, handle.position = quaternion(pose), vector(pose[:3, 3])
             if not np.array_equal(matrix, matrix_before):
-                shape = frustum(matrix, view.size)
-                handle.fov, handle.aspect = shape.fov, shape.aspect
+                handle.fov, handle.aspect = frustum(matrix, view.size)
             if self._thumbnails is not None:
                 handle.image = self._thumbnails.get(place, number)
         self._place = place

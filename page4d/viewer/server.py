@@ -58,8 +58,9 @@ _OLDEST, _TOO_NEW = (1, 1), (2,)
 """Releases of viser whose interface is used here."""
 
 
-def start_server(port: int, label: str) -> "ViserServer":
-    """Start a server on a port, or the next free one; `label` is the title of its panel.
+@contextmanager
+def running_server(port: int, label: str) -> Iterator["ViserServer"]:
+    """Run a server on a port, or the next free one, while the body runs; `label` is the title of its panel.
 
     Raises:
         CapabilityError: if viser is not installed or of another release, or no port is free.
@@ -75,13 +76,11 @@ def start_server(port: int, label: str) -> "ViserServer":
     with _silent(), _own_pages_only():
         server = viser.ViserServer(host=HOST, port=free_port(port), label=label, verbose=False)
     server.gui.configure_theme(show_logo=False, show_share_button=False, dark_mode=True)
-    return server
-
-
-def stop_server(server: "ViserServer") -> None:
-    """End a server and its threads."""
-    with _silent():
-        server.stop()
+    try:
+        yield server
+    finally:
+        with _silent():
+            server.stop()
 
 
 @contextmanager
@@ -252,13 +251,10 @@ def live_viewer(
     Raises:
         CapabilityError: if viser is not installed, or no port is free.
     """
-    server = start_server(port, content.output.run.scene.name)
-    try:
+    with running_server(port, content.output.run.scene.name) as server:
         viewer = LiveViewer(server, content, thumbnails)
         try:
             viewer.start()
             yield viewer
         finally:
             viewer.stop()
-    finally:
-        stop_server(server)

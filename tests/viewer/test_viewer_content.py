@@ -123,9 +123,9 @@ def test_half_precision_is_used_where_its_error_is_invisible(content):
 
 def test_frusta_show_the_field_of_view():
     intrinsics = np.array([[300.0, 0, 160], [0, 200, 120], [0, 0, 1]])
-    shape = frustum(intrinsics, (240, 320))
-    assert np.tan(shape.fov / 2) == pytest.approx(120 / 200)
-    assert np.tan(shape.fov / 2) * shape.aspect == pytest.approx(160 / 300)
+    fov, aspect = frustum(intrinsics, (240, 320))
+    assert np.tan(fov / 2) == pytest.approx(120 / 200)
+    assert np.tan(fov / 2) * aspect == pytest.approx(160 / 300)
 
 
 def test_quaternions_are_those_of_the_poses(content):

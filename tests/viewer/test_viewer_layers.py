@@ -9,7 +9,7 @@ from page4d.options import ExportSettings
 from page4d.viewer.content import ViewerContent, viewer_content
 from page4d.viewer.recording import estimated_bytes, record_page
 from page4d.viewer.scene import ResidentClouds
-from page4d.viewer.server import start_server, stop_server
+from page4d.viewer.server import running_server
 from tests.exporters.capture import UNEVEN, Capture, make_capture
 
 pytest.importorskip("viser")
@@ -56,8 +56,7 @@ def test_a_budget_is_that_of_both_layers(limit: int, layered: Capture) -> None:
 def test_static_points_are_sent_once_and_every_choice_shows_its_points(
     layered: Capture, shown: ViewerContent
 ) -> None:
-    server = start_server(0, "test")
-    try:
+    with running_server(0, "test") as server:
         clouds = ResidentClouds(server.scene, shown)
         static, moved = layered.output.static_points(), [layered.output.moving_points(i) for i in range(4)]
         assert clouds.show(0, shown.choice, 1.0) == static.num_points + moved[0].num_points
@@ -81,19 +80,14 @@ def test_static_points_are_sent_once_and_every_choice_shows_its_points(
         assert clouds.show(2, shown.choice, 1.0) == static.num_points + moved[2].num_points
         assert clouds._static_node[0].visible
         assert [place for place, (handle, *_) in clouds._nodes.items() if handle.visible] == [2]
-    finally:
-        stop_server(server)
 
 
 def test_more_instants_stay_in_the_browser_than_of_merged_clouds(capture: Capture, shown: ViewerContent) -> None:
-    server = start_server(0, "test")
-    try:
+    with running_server(0, "test") as server:
         room = 2 * max(shown.clouds.most())
         plain = viewer_content(capture.output, ExportSettings())
         assert ResidentClouds(server.scene, plain, room).capacity == 3
         assert ResidentClouds(server.scene, shown, room).capacity == 4
-    finally:
-        stop_server(server)
 
 
 def test_a_page_holds_static_points_once_and_is_smaller(layered: Capture, capture: Capture) -> None:

@@ -16,7 +16,7 @@ from page4d.output.pictures import open_pictures
 from page4d.viewer.content import viewer_content
 from page4d.viewer.panel import LookThrough
 from page4d.viewer.scene import ResidentClouds, Thumbnails, frustum
-from page4d.viewer.server import HOST, LAST_PORT, LiveViewer, free_port, live_viewer, start_server, stop_server
+from page4d.viewer.server import HOST, LAST_PORT, LiveViewer, free_port, live_viewer, running_server
 from tests.viewer.conftest import wait_until
 
 viser = pytest.importorskip("viser")
@@ -225,13 +225,12 @@ def test_frusta_of_moving_cameras_follow_the_instant(moving_capture):
         wait_until(lambda: viewer.shown is not None and viewer.shown.place == 3)
         for view, handle in enumerate(viewer.cameras.handles):
             assert np.allclose(handle.position, content.camera_to_world[3, view, :3, 3])
-            shape = frustum(content.intrinsics[3, view], content.views[view].size)
-            assert handle.fov == pytest.approx(shape.fov)
+            fov, _ = frustum(content.intrinsics[3, view], content.views[view].size)
+            assert handle.fov == pytest.approx(fov)
 
 
 def test_few_instants_stay_in_the_browser_if_there_is_no_room(content):
-    server = start_server(0, "test")
-    try:
+    with running_server(0, "test") as server:
         clouds = ResidentClouds(server.scene, content, max_points=10)
         assert clouds.capacity == 3
         clouds.show(0, content.choice, 1.0)
@@ -248,8 +247,6 @@ def test_few_instants_stay_in_the_browser_if_there_is_no_room(content):
         assert clouds.prepare_next()
         assert 3 in clouds.places
         assert len(clouds.places) == 3
-    finally:
-        stop_server(server)
 
 
 class FakeCamera:
@@ -282,13 +279,13 @@ def test_a_click_on_a_frustum_moves_the_camera_into_it(viewer, content):
     assert np.allclose(client.camera.position, pose[:3, 3])
     direction = np.array(client.camera.look_at) - client.camera.position
     assert np.allclose(direction / np.linalg.norm(direction), pose[:3, 2])
-    shape = frustum(content.intrinsics[0, 1], content.views[1].size)
-    assert client.camera.fov == pytest.approx(shape.fov)
+    fov, aspect = frustum(content.intrinsics[0, 1], content.views[1].size)
+    assert client.camera.fov == pytest.approx(fov)
     wait_until(lambda: not viewer.cameras.handles[1].visible)
     narrow = FakeClient()
     narrow.camera.aspect = 0.5
     look_through.enter(narrow, 1)
-    assert np.tan(narrow.camera.fov / 2) * 0.5 == pytest.approx(np.tan(shape.fov / 2) * shape.aspect)
+    assert np.tan(narrow.camera.fov / 2) * 0.5 == pytest.approx(np.tan(fov / 2) * aspect)
 
 
 def test_the_frustum_is_back_when_the_camera_leaves_it(viewer):
