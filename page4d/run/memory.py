@@ -118,27 +118,6 @@ def _forward_cost(
     return forward_cost(config, times=times, sizes=sizes, limits=limits)
 
 
-def process_bytes(
-    extent: Extent, network: int, source_pixels: int, *, preview: bool, mesh: bool = False, is_only: bool = False
-) -> int:
-    """Return the growth of a process whose network takes `network` bytes for chunks of this extent.
-
-    Besides the network these are the decoders of videos with `source_pixels` in all (twice those of undistorted
-    views), the frames and predictions of a chunk, and the chunk that is written meanwhile, with its mesh. The only
-    chunk of a run is written after the network. Previews are drawn at the end, from frames that are decoded again.
-    """
-    decoders = source_pixels * DECODER_BYTES
-    pixels = extent.num_canvas_pixels
-    used = network + pixels * (_PIPELINE_BYTES if network else _DEPTH_BYTES)
-    if is_only:
-        used = max(network + pixels * _FRAME_BYTES, pixels * _ONLY_CHUNK_BYTES)
-    chunks = used + _FRAGMENTATION * min(used, _MAX_FRAGMENTED_BYTES) + decoders
-    if mesh:
-        chunks += extent.num_canvas_pixels // extent.times * _FUSION_BYTES
-    drawing = _RETAINED_SHARE * chunks + _PREVIEW_BYTES + decoders if preview else 0.0
-    return _LIBRARY_BYTES + int(max(chunks, drawing))
-
-
 class Cost(NamedTuple):
     """Measured memory and time of a call."""
 
@@ -274,10 +253,11 @@ class Forecast:
     """Predicted memory and work of chunks, in addition to `used_bytes` in use before.
 
     `size` is (height, width) in network pixels, `own_sizes` are those of views that differ; `source_pixels` is the
-    sum over one frame of every video. Without `cost` no network runs. A `mesh` is fused for every instant; `preview`
-    pictures are drawn at the end. The scene has `num_times` instants. `fine_size` is (height, width) of depth and
-    clouds, None for that of the network, `flow_size` that of pictures whose flow is measured, None without motion.
-    `people` is whether the pose model runs, `descriptors` whether refinement compares those of XFeat.
+    sum over one frame of every video, twice that of undistorted views. Without `cost` no network runs. A `mesh` is
+    fused for every instant; `preview` pictures are drawn at the end. The scene has `num_times` instants. `fine_size`
+    is (height, width) of depth and clouds, None for that of the network, `flow_size` that of pictures whose flow is
+    measured, None without motion. `people` is whether the pose model runs, `descriptors` whether refinement compares
+    those of XFeat.
     """
 
     views: int
@@ -314,36 +294,39 @@ class Forecast:
         return pixels + instants * self.views * _FINE_VIEW_S
 
     def peak_bytes(self, length: int) -> int:
-        """Return the peak memory with chunks of `length` instants: of a GPU, or of the process."""
+        """Return the peak memory with chunks of `length` instants: of a GPU, or of the process.
+
+        Besides the network, a process has the decoders of videos, the frames and predictions of a chunk, and the
+        chunk that is written meanwhile, with its mesh. The only chunk of a run is written after the network. Previews
+        are drawn at the end, from frames that are decoded again. Finer depth has arrays, compiled kernels, and a
+        second set of decoders.
+        """
         extent = self._extent(length)
         network = 0 if self.cost is None else self.cost.num_bytes(extent)
         if self.descriptors:
             refined = _DESCRIPTOR_BYTES + length * self.views * _DESCRIPTOR_IMAGE_BYTES
             network = max(network, refined)  # one after the other
+        raising = int(self.fine_pixels * _FINE_BYTES) + _DETAIL_BYTES if self.fine_pixels else 0
         if self.device.type == "cuda":
-            return self.used_bytes + network + self._raising_bytes
-        is_only = self.num_times is not None and length >= self.num_times
+            return self.used_bytes + network + raising
+        decoders, pixels = self.source_pixels * DECODER_BYTES, extent.num_canvas_pixels
+        used = network + pixels * (_PIPELINE_BYTES if network else _DEPTH_BYTES)
+        if self.num_times is not None and length >= self.num_times:
+            used = max(network + pixels * _FRAME_BYTES, pixels * _ONLY_CHUNK_BYTES)
+        chunks = used + _FRAGMENTATION * min(used, _MAX_FRAGMENTED_BYTES) + decoders
+        if self.mesh:
+            chunks += pixels // length * _FUSION_BYTES
+        drawing = _RETAINED_SHARE * chunks + _PREVIEW_BYTES + decoders if self.preview else 0.0
         return (
             self.used_bytes
-            + process_bytes(
-                extent, network, self.source_pixels, preview=self.preview, mesh=self.mesh, is_only=is_only
-            )
-            + self._detail_bytes()
+            + _LIBRARY_BYTES
+            + int(max(chunks, drawing))
+            + (raising + _COMPILING_BYTES + decoders if self.fine_pixels else 0)
             + self.flow_pixels * _FLOW_BYTES
             + _PEOPLE_BYTES * self.people
             + _KERNEL_BYTES * (self.cost is not None)
             + _INSTANT_BYTES * (self.num_times or 0)
         )
-
-    @property
-    def _raising_bytes(self) -> int:
-        """The memory of the arrays for raising the resolution."""
-        return int(self.fine_pixels * _FINE_BYTES) + _DETAIL_BYTES if self.fine_pixels else 0
-
-    def _detail_bytes(self) -> int:
-        """Return the memory of raising the resolution: arrays, compiled kernels, and a second set of decoders."""
-        decoders = self.source_pixels * DECODER_BYTES
-        return self._raising_bytes + _COMPILING_BYTES + decoders if self.fine_pixels else 0
 
     def network_tflop(self, lengths: Sequence[int]) -> float:
         """Return the operations of the network for chunks of these lengths, in 1e12."""

@@ -25,7 +25,6 @@ from page4d.run.memory import (
     MemoryLimit,
     NetworkCost,
     fitting_checkpoint,
-    process_bytes,
     total_bytes,
     unless_out_of_memory,
     usable_bytes,
@@ -175,8 +174,9 @@ def test_a_checkpoint_fits_the_limit_of_a_container(tmp_path, monkeypatch) -> No
 @pytest.mark.parametrize(("preview", "peak"), [(False, 915e6), (True, 1119e6)])
 def test_the_memory_of_64_views_with_measured_depth_is_predicted(preview: bool, peak: float) -> None:
     """Peaks of processes that had 645 MB in use at first, for 3 instants of image folders in one chunk."""
-    extent = Extent(times=3, views=64, size=(120, 160))
-    assert 645e6 + process_bytes(extent, 0, 0, preview=preview, is_only=True) == pytest.approx(peak, rel=0.15)
+    size, used = (120, 160), 645_000_000
+    forecast = Forecast(views=64, size=size, device=CPU, used_bytes=used, cost=None, preview=preview, num_times=3)
+    assert forecast.peak_bytes(3) == pytest.approx(peak, rel=0.15)
 
 
 @pytest.mark.parametrize(
