@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras, normalize_pixels
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_vector_from_matrix
 from page4d.geometry.transforms import rigid
@@ -555,11 +554,7 @@ def adjust_bundle(
 
     Source: Triggs et al. (1999), "Bundle Adjustment", sections 3.3 and 6.1 (robust costs, the reduced camera system);
     the kernel is of Geman & McClure (1987), narrowed as in Black & Rangarajan (1996).
-
-    Raises:
-        ShapeError: if cameras, depths and correspondences are not of the same images.
     """
-    _check(cameras, depth, correspondences)
     problem = NormalEquations(cameras, depth, correspondences, priors or Priors())
     sigma_px = correspondences.sigma_px
     if initial is None:
@@ -573,7 +568,7 @@ def adjust_bundle(
             parameters = problem.step(parameters, kernel)
     before, after = (problem.cost(one, kernels[-1]) for one in (problem.start, parameters))
     better = after < before - _MIN_GAIN
-    kept = Parameters(*(_choose(better, new, old) for new, old in zip(parameters, problem.start, strict=True)))
+    kept = Parameters(*(choose_scenes(better, new, old) for new, old in zip(parameters, problem.start, strict=True)))
     gain = torch.where(better, 1 - after / before, 0.0)
     return BundleAdjustment(
         cameras=problem.cameras_of(kept), depth=problem.depth_of(kept), gain=gain, parameters=kept
@@ -587,19 +582,6 @@ def _kernels(widest: float, narrowest: float, number: int) -> list[float]:
     return widths
 
 
-def _choose(which: Bool[Tensor, " B"], first: Tensor, second: Tensor) -> Tensor:
+def choose_scenes(which: Bool[Tensor, " B"], first: Tensor, second: Tensor) -> Tensor:
+    """Return values [B, ...] of the first for some scenes, and of the second for the rest."""
     return torch.where(which.reshape(-1, *(1,) * (first.ndim - 1)), first, second)
-
-
-def _check(cameras: Cameras, depth: Tensor, correspondences: Correspondences) -> None:
-    batch, num_images, num_pixels = depth.shape
-    num_targets = correspondences.targets.shape[1]
-    expected = {
-        "cameras": (tuple(cameras.world_to_camera.shape[:-2]), (batch, num_images)),
-        "pixels": (tuple(correspondences.pixels.shape), (batch, num_images, num_pixels, 2)),
-        "positions": (tuple(correspondences.positions.shape), (batch, num_images, num_targets, num_pixels, 2)),
-        "weights": (tuple(correspondences.weight.shape), (batch, num_images, num_targets, num_pixels)),
-    }
-    for name, (found, wanted) in expected.items():
-        if found != wanted:
-            raise ShapeError(f"{name} of shape {found} with depths of {tuple(depth.shape)}", f"give {wanted}")

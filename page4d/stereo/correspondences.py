@@ -345,7 +345,11 @@ def guided_correspondences(
                 positions=pad_patches(reduction * found.positions.double(), num_patches, dim=-2),
                 weight=_GUIDED_WEIGHT * pad_patches(found.score.double(), num_patches, dim=-1),
             )
-            guided.append(_with_fallback(slot, same_instant.get(other)))
+            if (before := same_instant.get(other)) is not None:
+                matched = slot.weight > 0
+                positions = torch.where(matched[..., None], slot.positions, before.positions)
+                slot = _Slot(slot.targets, positions, torch.where(matched, slot.weight, before.weight))
+            guided.append(slot)
         slots.append(guided + other_instants)
     return replace(
         correspondences,
@@ -385,14 +389,3 @@ def _slots_of_view(
         elif other != place:
             same_instant.setdefault(other, slot)
     return same_instant, other_instants
-
-
-def _with_fallback(guided: _Slot, before: _Slot | None) -> _Slot:
-    """Return guided matches, and the earlier correspondences where there are none."""
-    if before is None:
-        return guided
-    found = guided.weight > 0
-    return guided._replace(
-        positions=torch.where(found[..., None], guided.positions, before.positions),
-        weight=torch.where(found, guided.weight, before.weight),
-    )

@@ -92,8 +92,7 @@ def raise_resolution(
             if not needed or (previous is not None and previous.known.shape == size):
                 found.append(previous)
                 continue
-            positions = _positions(coarse[view], transforms[view], previous, size)
-            maps, weight = _source(coarse[view], previous)
+            maps, weight, positions = _source(coarse[view], transforms[view], previous, size)
             raised = _empty(size, like=weight)
             for region in needed:
                 part = resized_region(region, sizes[view], size)
@@ -143,8 +142,8 @@ def choose_compared(coarse: Predictions, batch: FrameBatch) -> dict[tuple[int, i
         reach, still = _FIRST_REACH if level == 0 else _REACH, []
         for first, pairs in groupby(matching, key=lambda pair: pair[0]):
             view = views[first]
-            positions = _positions(view, transforms[first], None, level_sizes[first])
-            (log_depth, _), known = upsample(*_source(view, None), view.image, pictures[first], positions)
+            maps, weight, positions = _source(view, transforms[first], None, level_sizes[first])
+            (log_depth, _), known = upsample(maps, weight, view.image, pictures[first], positions)
             for pair in pairs:
                 match = match_on_lines(log_depth, known, pictures, rig, pair, reach)
                 if match is None:
@@ -193,23 +192,21 @@ def _at_sizes(cameras: Cameras, full: Sequence[tuple[int, int]], sizes: Sequence
     )
 
 
-def _positions(
+def _source(
     coarse: CoarseView, transform: PixelTransform, previous: FineView | None, size: tuple[int, int]
-) -> Float[Tensor, "H W 2"]:
-    """Return the positions of the pixels of a level in the maps of the previous one, or of the network."""
+) -> tuple[Float[Tensor, "2 h w"], Float[Tensor, "h w"], Float[Tensor, "H W 2"]]:
+    """Return the maps to upsample to a level, the weight of their pixels, and the positions of its pixels in them.
+
+    They are those of the previous level, or of the network.
+    """
     grid = pixel_grid(*size, dtype=torch.float64, device=coarse.log_depth.device)
-    if previous is not None:
-        height, width = previous.log_depth.shape
-        return (grid * grid.new_tensor([width / size[1], height / size[0]])).float()
-    height, width = transform.original_size
-    return coarse.transform.to_network(grid * grid.new_tensor([width / size[1], height / size[0]])).float()
-
-
-def _source(coarse: CoarseView, previous: FineView | None) -> tuple[Float[Tensor, "2 h w"], Float[Tensor, "h w"]]:
-    """Return the maps to upsample, with the weight of their pixels."""
+    height, width = transform.original_size if previous is None else previous.log_depth.shape
+    positions = grid * grid.new_tensor([width / size[1], height / size[0]])
     if previous is None:
-        return torch.stack([coarse.log_depth, coarse.confidence]), coarse.weight
-    return torch.stack([previous.log_depth, previous.confidence]), previous.known.to(previous.log_depth)
+        maps = torch.stack([coarse.log_depth, coarse.confidence])
+        return maps, coarse.weight, coarse.transform.to_network(positions).float()
+    maps = torch.stack([previous.log_depth, previous.confidence])
+    return maps, previous.known.to(maps), positions.float()
 
 
 def _empty(size: tuple[int, int], like: Tensor | None = None) -> FineView:

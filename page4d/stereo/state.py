@@ -5,6 +5,7 @@ A part of the patches is held out from the adjustment, to compare its result wit
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import pi
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.geometry.camera import Cameras
-from page4d.stereo.bundle_adjustment import BundleAdjustment, Correspondences, NormalEquations, Priors
+from page4d.stereo.bundle_adjustment import BundleAdjustment, Correspondences, NormalEquations, Priors, choose_scenes
 from page4d.stereo.correspondences import RADIUS, first_chosen, match_guided
 from page4d.stereo.descriptors import DenseDescriptors
 from page4d.stereo.regions import Region, covering_regions, resized_region
@@ -154,16 +155,14 @@ class RefinementState:
 
     def chosen(self, which: Bool[Tensor, " B"], other: "RefinementState") -> "RefinementState":
         """Return this state for some scenes, and another one for the rest."""
-
-        def choose(own: Tensor, others: Tensor) -> Tensor:
-            return torch.where(which.reshape(-1, *(1,) * (own.ndim - 1)), own, others)
+        if bool(which.all()):
+            return self
+        choose = partial(choose_scenes, which)
 
         def choose_cameras(own: Cameras, others: Cameras) -> Cameras:
             pose = choose(own.world_to_camera, others.world_to_camera)
             return replace(own, world_to_camera=pose, intrinsics=choose(own.intrinsics, others.intrinsics))
 
-        if bool(which.all()):
-            return self
         pairs = zip(self.log_correction, other.log_correction, strict=True)
         return replace(
             self,
@@ -244,7 +243,7 @@ def held_out_patches(views: Sequence[ViewPrediction], num_times: int) -> Bool[Te
     for view in views:
         rows, columns = (torch.arange(number) for number in view.grid)
         held = (rows[:, None] + _STEP * columns) % _PERIOD == 0
-        masks.append(torch.nn.functional.pad(held.flatten(), (0, most - held.numel())))
+        masks.append(functional.pad(held.flatten(), (0, most - held.numel())))
     return torch.stack(masks).repeat(num_times, 1)
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.errors import ShapeError
 from page4d.geometry.camera import Cameras, normalize_pixels, project
 from page4d.geometry.rotation import matrix_from_rotation_vector, rotation_angle
 from page4d.geometry.transforms import camera_centers, invert_rigid, rigid, transform_points
@@ -331,11 +330,3 @@ def test_derivatives_in_float32_change_results_by_less_than_a_tenth_of_a_pixel(m
     double = adjust_bundle(start, predicted, correspondences, priors)
     torch.testing.assert_close(single.depth, double.depth, rtol=1e-3, atol=0)
     assert rotation_errors(single.cameras, double.cameras).max() < 1e-3 * 180 / torch.pi
-
-
-def test_mismatched_shapes_are_refused():
-    true, depth, correspondences = capture(0)
-    with pytest.raises(ShapeError, match="positions"):
-        adjust_bundle(true, depth, replace(correspondences, positions=correspondences.positions[:, :, :2]))
-    with pytest.raises(ShapeError, match="cameras"):
-        adjust_bundle(true[:, :3], depth, correspondences)
