@@ -1,4 +1,4 @@
-"""Writers per instant and per capture, one row of a table per kind of file, and of what does not move."""
+"""Writers per instant, one row of a table per kind of file, per capture, and of what does not move."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -78,7 +78,6 @@ class InstantFiles:
 
 
 InstantWriter = Callable[[OutputLayout, int, Predictions, InstantOptions], InstantFiles]
-CaptureWriter = Callable[[OutputLayout, CaptureCameras], list[WrittenFile]]
 
 
 def write_instant(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
@@ -122,7 +121,8 @@ def write_capture_cameras(layout: OutputLayout, cameras: CaptureCameras) -> list
     Raises:
         OutputError: if a file cannot be written.
     """
-    return [file for write in CAPTURE_WRITERS.values() for file in write(layout, cameras)]
+    of_views = [*write_tum(layout, cameras), *write_open3d_cameras(layout, cameras)]
+    return [write_cameras_json(layout.cameras, cameras), *of_views]
 
 
 def _write_depth(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
@@ -175,10 +175,16 @@ def _write_motion(layout: OutputLayout, index: int, instant: Predictions, option
     return written
 
 
-def _write_points(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
+def _write_points(
+    layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions, *, layers: bool = False
+) -> InstantFiles:
+    """Write the merged cloud and, with `layers`, its moving points in a file of their own."""
     cloud = merged_cloud(instant, options.points, options.seed)
-    file = _write_cloud(layout.points(index), cloud, layout, instant, options)
-    return InstantFiles((file,), num_points=cloud.num_points)
+    files = [_write_cloud(layout.points(index), cloud, layout, instant, options)]
+    if layers:
+        moving = cloud[cloud.dynamic != 0]
+        files.append(_write_cloud(layout.moving_points(index), moving, layout, instant, options))
+    return InstantFiles(tuple(files), num_points=cloud.num_points)
 
 
 def _write_cloud(
@@ -190,17 +196,6 @@ def _write_cloud(
 
 def _mesh_comments(options: InstantOptions) -> list[str]:
     return [] if options.world_offset is None else [offset_comment(options.world_offset)]
-
-
-def _write_layers(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
-    """Write the merged cloud, and its moving points in a file of their own."""
-    cloud = merged_cloud(instant, options.points, options.seed)
-    moving = cloud[cloud.dynamic != 0]
-    files = (
-        _write_cloud(layout.points(index), cloud, layout, instant, options),
-        _write_cloud(layout.moving_points(index), moving, layout, instant, options),
-    )
-    return InstantFiles(files, num_points=cloud.num_points)
 
 
 def _write_mesh(
@@ -222,15 +217,8 @@ INSTANT_WRITERS: dict[str, InstantWriter] = {
     "dynamic": _write_dynamic,
     "motion": _write_motion,
     "points": _write_points,
-    "layers": _write_layers,
+    "layers": partial(_write_points, layers=True),
     "mesh": _write_mesh,
     "moving_mesh": partial(_write_mesh, moving_only=True),
 }
 """Writers of one instant; a new format is one more row."""
-
-CAPTURE_WRITERS: dict[str, CaptureWriter] = {
-    "cameras.json": lambda layout, cameras: [write_cameras_json(layout.cameras, cameras)],
-    "tum": write_tum,
-    "open3d": write_open3d_cameras,
-}
-"""Writers of a whole capture."""

@@ -397,7 +397,11 @@ def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) 
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"'{folder}' is not a folder", "give the output folder of a page4d run")
-    run = _read_finished_run(folder, allow_incomplete)
+    if not (folder / "run.json").exists():
+        raise InputError(f"'{folder}' holds no result: run.json is missing", "give the output folder of a page4d run")
+    run = read_run(OutputLayout(folder, ()))
+    if run.status == "incomplete" and not allow_incomplete:
+        raise InputError(f"the run in '{folder}' is incomplete", "finish it with ⟨existing=resume⟩")
     names = tuple(view.name for view in run.views)
     layout = OutputLayout(folder, names, tuple(view.safe_name for view in run.views))
     cameras = read_cameras_json(layout.cameras)
@@ -414,13 +418,3 @@ def open_output(folder: Output | Path | str, *, allow_incomplete: bool = False) 
         offset = torch.tensor(run.world_offset, dtype=torch.float64)
         cameras = replace(cameras, world_to_camera=move_origin(cameras.world_to_camera, offset))
     return Output(layout=layout, run=run, cameras=cameras)
-
-
-def _read_finished_run(folder: Path, allow_incomplete: bool) -> RunRecord:
-    layout = OutputLayout(folder, ())
-    if not layout.run.exists():
-        raise InputError(f"'{folder}' holds no result: run.json is missing", "give the output folder of a page4d run")
-    run = read_run(layout)
-    if run.status == "incomplete" and not allow_incomplete:
-        raise InputError(f"the run in '{folder}' is incomplete", "finish it with ⟨existing=resume⟩")
-    return run

@@ -70,7 +70,7 @@ def test_a_single_static_camera_determines_no_scale():
     alone = exact_predictions(capture)
     world = World(capture.scene(), Poses.INPUT, predictor_uses_rig=False)
     world.register(alone.transformed(random_similarity(4)), alone.cameras)
-    assert world.lacks_baseline
+    assert not world.scale_is_known
     assert world.scale is Scale.ARBITRARY
 
 

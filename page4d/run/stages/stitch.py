@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool
@@ -182,19 +182,9 @@ def blend(first: Predictions, second: Predictions) -> Predictions:
         intrinsics=mixed(first.cameras.intrinsics, second.cameras.intrinsics),
         image_size=first.cameras.image_size,
     )
-    depth = mixed_maps(first.depth, second.depth)
-    confidence = mixed_maps(first.depth_confidence, second.depth_confidence)
-    assert depth is not None
-    assert confidence is not None
-    return replace(
-        first,
-        cameras=cameras,
-        depth=depth,
-        depth_confidence=confidence,
-        points=mixed_maps(first.points, second.points),
-        points_confidence=mixed_maps(first.points_confidence, second.points_confidence),
-        dynamic=mixed_maps(first.dynamic, second.dynamic),
-    )
+    names = ("depth", "depth_confidence", "points", "points_confidence", "dynamic")
+    maps: dict[str, Any] = {name: mixed_maps(getattr(first, name), getattr(second, name)) for name in names}
+    return replace(first, cameras=cameras, **maps)
 
 
 def measure_seam(earlier: Predictions, later: Predictions, transform: Sim3, num_points: int) -> SeamRecord:

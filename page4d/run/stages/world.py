@@ -61,11 +61,6 @@ def measure_distance(predictions: Predictions, known: KnownDistance) -> Distance
     )
 
 
-def metres_per_unit(measured: DistanceRecord) -> Tensor:
-    """Return the metres per unit of length of the prediction."""
-    return torch.tensor(measured.metres / measured.predicted, dtype=torch.float64)
-
-
 class WorldState(FileModel):
     """The unit of length, the origin of the metre, and the known distance that was measured."""
 
@@ -131,11 +126,6 @@ class World(Stage[WorldState]):
         """Unit of length of the result; known after the first chunk."""
         return Scale.ARBITRARY if self.scale_source is None else Scale.METRIC
 
-    @property
-    def lacks_baseline(self) -> bool:
-        """True if the rig's cameras coincide, so that they do not determine the scale."""
-        return self._has_rig and not self.scale_is_known
-
     def restore(self, history: History) -> None:
         """Restore the origin of the metre, and the transform of the last chunk."""
         super().restore(history)
@@ -157,7 +147,7 @@ class World(Stage[WorldState]):
         if self.scale_source is ScaleSource.NETWORK:
             text = "lengths are in metres as the network estimates them; verify a known length"
             notices.append(Notice(text, Level.INFO))
-        elif self.lacks_baseline:
+        elif self._has_rig and not self.scale_is_known:
             text = "the calibrated cameras coincide, there is no baseline: the scale of the result is arbitrary"
             notices.append(Notice(text))
         elif self.scale is Scale.ARBITRARY:
@@ -203,7 +193,7 @@ class World(Stage[WorldState]):
         scale = torch.ones((), dtype=torch.float64)
         if self._distance is not None:
             self.measured = measure_distance(predictions, self._distance)
-            scale = metres_per_unit(self.measured)
+            scale = torch.tensor(self.measured.metres / self.measured.predicted, dtype=torch.float64)
         first = predictions.cameras.world_to_camera[0, 0, 0].to(torch.float64)
         return Sim3(scale=scale, rotation=first[:3, :3], translation=scale * first[:3, 3])
 
