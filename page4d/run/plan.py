@@ -1,13 +1,18 @@
 """The plan of a run, made before a frame is decoded: image sizes, chunks, world, expected memory and disk space."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from page4d.choices import MaskMeaning, PointSource, Poses, Preprocess
+import numpy as np
+from numpy.typing import NDArray
+
+from page4d.choices import DepthSize, MaskMeaning, PointSource, Poses, Preprocess
 from page4d.conventions import Scale
 from page4d.errors import Notice, UsageError
-from page4d.geometry.pixels import PixelTransform, shared_canvas
+from page4d.geometry.pixels import PixelTransform, fit_each_view, shared_canvas
 from page4d.installation import load_open3d, require_open3d
+from page4d.motion.flow import MIN_SIDE
 from page4d.options import ReconstructSettings
 from page4d.output.points import MAX_VIEWS
 from page4d.output.record import SourceRecord, source_record
@@ -16,8 +21,6 @@ from page4d.run.chunks import MAX_DEFAULT_LENGTH, Chunk, choose_chunks, plan_chu
 from page4d.run.memory import Forecast, MemoryLimit, NetworkCost, usable_bytes, used_bytes
 from page4d.run.predictor import CAMERAS_HINT, MeasuredDepth, NetworkPredictor, Predictor, network_transforms
 from page4d.run.scene_evidence import SceneEvidence, evidence_of
-from page4d.run.stages.detail import detail_transforms
-from page4d.run.stages.motion import motion_transforms
 from page4d.run.stages.world import World
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.point_tracks import PointTracks, read_point_tracks
@@ -170,6 +173,95 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
             *warnings,
         ),
     )
+
+
+AUTO_SIDE = 512
+"""Long side in pixels of the depth of rigs with known cameras, unless the user sets one."""
+
+_MIN_GAIN = 1.2
+"""Smallest ratio to the network's size that is worth a refinement by default."""
+
+
+def detail_transforms(
+    scene: Scene, predictor: Predictor, network: Sequence[PixelTransform], *, has_cameras: bool
+) -> tuple[PixelTransform, ...] | None:
+    """Return the placement of images at the pixels of depth; None for those of the network.
+
+    `has_cameras` is whether the cameras of the result are those of a calibration or of evidence: then fine depth is
+    the default, unless another resolution is chosen.
+
+    Raises:
+        UsageError: if the requested size does not fit the settings or the predictor.
+    """
+    settings, size = predictor.settings, predictor.settings.depth_size
+    is_measured, has_points = isinstance(predictor, MeasuredDepth), settings.points.source is PointSource.POINTS
+    if size is DepthSize.NETWORK:
+        return None
+    if size is DepthSize.AUTO:
+        if settings.long_side is not None or has_points or not settings.fuse or not has_cameras or is_measured:
+            return None
+        found = _placed(scene, AUTO_SIDE)
+        pairs = zip(found, network, strict=True)
+        gain = max(max(fine.content_size) / max(coarse.map_size) for fine, coarse in pairs)
+        return found if gain >= _MIN_GAIN else None
+    if is_measured:
+        raise UsageError(
+            "⟨depth_size⟩ with measured depth, which keeps its pixels", "pass ⟨long_side⟩ for another one"
+        )
+    if has_points:
+        raise UsageError("⟨depth_size⟩ with ⟨source=points⟩, which have the network's pixels", "use ⟨source=depth⟩")
+    side, widest = None if size is DepthSize.VIDEO else size, max(max(transform.map_size) for transform in network)
+    if side is not None and side < widest:
+        raise UsageError(
+            f"⟨depth_size={side}⟩ is below the network's {widest} px",
+            f"pass ⟨long_side={side}⟩, or a larger ⟨depth_size⟩",
+        )
+    return _placed(scene, side)
+
+
+def _placed(scene: Scene, long_side: int | None) -> tuple[PixelTransform, ...]:
+    """Resize every view to a long side, at most that of its video."""
+    placed: list[PixelTransform] = []
+    for view in scene.views:
+        side = max(view.source.size)
+        placed += fit_each_view([view.source.size], side if long_side is None else min(side, long_side), 1)
+    return tuple(placed)
+
+
+MAX_GAP = 2.5
+"""Longest step between instants, in median steps, over which motion is measured."""
+
+
+def near_steps(times: NDArray[np.float64]) -> list[bool]:
+    """Return, per step between consecutive instants, whether it is short enough to measure motion over it."""
+    steps = np.diff(times)
+    return [bool(step <= MAX_GAP * np.median(steps)) for step in steps]
+
+
+def motion_transforms(scene: Scene, settings: ReconstructSettings) -> tuple[PixelTransform, ...] | None:
+    """Return the placement of the pictures whose flow is computed; None without motion.
+
+    Raises:
+        UsageError: if the scene has no motion to measure.
+    """
+    if not settings.motion:
+        return None
+    if scene.num_times < 2:
+        raise UsageError("⟨motion⟩ with 1 instant, which has no motion", "give at least two instants")
+    if not any(near_steps(scene.times)):
+        raise UsageError(
+            f"⟨motion⟩: every step between instants exceeds {MAX_GAP:g} times the median step",
+            "select denser instants",
+        )
+    placed = _placed(scene, settings.motion_size)
+    for view, transform in zip(scene.views, placed, strict=True):
+        height, width = transform.content_size
+        if min(height, width) < MIN_SIDE:
+            raise UsageError(
+                f"⟨motion⟩ with images of {width}x{height} px in view {view.name}",
+                f"give videos, or a ⟨motion_size⟩, of at least {MIN_SIDE} px along both sides",
+            )
+    return placed
 
 
 def _descriptors(scene: Scene, predictor: Predictor) -> str | None:

@@ -159,19 +159,10 @@ class Run:
             lambda: plan.evidence.motions,
             registered_rig(plan.scene, plan.transforms),
         )
-        self.motion = MotionEstimator(
-            plan.scene, plan.predictor, plan.motion_transforms, plan.point_tracks, self.layout, self.readers
-        )
+        self.motion = MotionEstimator(plan, self.layout, self.readers)
         self.stages: tuple[Stage[Any], ...] = (
             self.cleaner,
-            Detailer(
-                plan.scene,
-                plan.fine_transforms,
-                self.readers,
-                plan.predictor.device,
-                None if plan.evidence.registration is None else plan.evidence.registration.record,
-                has_cameras=plan.world.is_fixed,
-            ),
+            Detailer(plan, self.readers),
             FileOptions(plan),
             self.world,
             self.rig,

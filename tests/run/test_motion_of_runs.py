@@ -18,10 +18,10 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.options import PointOptions, ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.output.record import InstantMotion, RunRecord
-from page4d.run.plan import plan_run
+from page4d.run.plan import near_steps, plan_run
 from page4d.run.reconstruct import reconstruct
 from page4d.run.stage import Instant
-from page4d.run.stages.motion import motion_notices, motion_record, near_steps
+from page4d.run.stages.motion import motion_notices, motion_record
 from page4d.run.stages.write import FileOptions
 from tests.run.test_reconstruct import StopAt, bytes_of
 from tests.run.truth import TruthPredictor, exact_predictions

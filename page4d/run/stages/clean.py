@@ -244,7 +244,7 @@ class Cleaner(Stage[CleaningState]):
     def _predict_only(self, plan: RunPlan) -> PredictedChunk:
         """Predict the only chunk of a plan."""
         with self._open_chunks(plan, Journal(SilentObserver())) as source:
-            return source.predict(plan.chunks[0], (), None)
+            return source(plan.chunks[0], (), None)
 
     def clean(self, predictions: Predictions) -> Predictions:
         """Clean consecutive instants [1, T, V, H, W] in the final world."""

@@ -1,95 +1,28 @@
-"""The resolution of depth and clouds beyond the network's: its choice in the plan, and the fine instants of a run."""
+"""The fine instants of a run: depth and clouds at a higher resolution than the network's."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from page4d.choices import DepthSize, PointSource
-from page4d.errors import Level, Notice, UsageError, counted
-from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.errors import Level, Notice, counted
 from page4d.geometry.time_axis import to_device
 from page4d.io.json_records import FileModel
-from page4d.options import ReconstructSettings
 from page4d.output.record import ComparedRecord, FineDepthRecord
 from page4d.output.rig_record import RegistrationRecord
 from page4d.records import Predictions
-from page4d.run.predictor import MeasuredDepth, Predictor
+from page4d.run.plan import RunPlan
 from page4d.run.stage import Instant, Stage
 from page4d.scene.batches import BatchReader, FrameBatch, open_placed_batches
-from page4d.scene.records import Scene, with_instants
+from page4d.scene.records import with_instants
 from page4d.stereo.consensus import FusedBackground
 from page4d.stereo.detail import Compared, choose_compared, fine_background, fine_instant
 
-AUTO_SIDE = 512
-"""Long side in pixels of the depth of rigs with known cameras, unless the user sets one."""
-
-_MIN_GAIN = 1.2
-"""Smallest ratio to the network's size that is worth a refinement by default."""
-
 _SAMPLES = 8
 """Instants whose pictures give the color of the background."""
-
-
-def detail_transforms(
-    scene: Scene, predictor: Predictor, network: Sequence[PixelTransform], *, has_cameras: bool
-) -> tuple[PixelTransform, ...] | None:
-    """Return the placement of images at the pixels of depth; None for those of the network.
-
-    `has_cameras` is whether the cameras of the result are those of a calibration or of evidence.
-
-    Raises:
-        UsageError: if the requested size does not fit the settings or the predictor.
-    """
-    settings = predictor.settings
-    size = settings.depth_size
-    if size is DepthSize.NETWORK:
-        return None
-    if size is DepthSize.AUTO:
-        if not _is_useful(settings, predictor, has_cameras=has_cameras):
-            return None
-        found = _placed(scene, AUTO_SIDE)
-        pairs = zip(found, network, strict=True)
-        gain = max(max(fine.content_size) / max(coarse.map_size) for fine, coarse in pairs)
-        return found if gain >= _MIN_GAIN else None
-    _check(settings, predictor)
-    side = None if size is DepthSize.VIDEO else size
-    found = _placed(scene, side)
-    if side is not None and side < max(max(transform.map_size) for transform in network):
-        wide = max(max(transform.map_size) for transform in network)
-        raise UsageError(
-            f"⟨depth_size={side}⟩ is below the network's {wide} px",
-            f"pass ⟨long_side={side}⟩, or a larger ⟨depth_size⟩",
-        )
-    return found
-
-
-def _is_useful(settings: ReconstructSettings, predictor: Predictor, *, has_cameras: bool) -> bool:
-    """Return whether fine depth is the default: with known cameras and no other choice of the resolution."""
-    chosen = settings.long_side is not None or settings.points.source is PointSource.POINTS or not settings.fuse
-    return has_cameras and not chosen and not isinstance(predictor, MeasuredDepth)
-
-
-def _check(settings: ReconstructSettings, predictor: Predictor) -> None:
-    if isinstance(predictor, MeasuredDepth):
-        raise UsageError(
-            "⟨depth_size⟩ with measured depth, which keeps its pixels", "pass ⟨long_side⟩ for another one"
-        )
-    if settings.points.source is PointSource.POINTS:
-        raise UsageError("⟨depth_size⟩ with ⟨source=points⟩, which have the network's pixels", "use ⟨source=depth⟩")
-
-
-def _placed(scene: Scene, long_side: int | None) -> tuple[PixelTransform, ...]:
-    """Resize every view to a long side, at most that of its video."""
-    placed: list[PixelTransform] = []
-    for view in scene.views:
-        side = max(view.source.size)
-        placed += fit_each_view([view.source.size], side if long_side is None else min(side, long_side), 1)
-    return tuple(placed)
 
 
 class DetailState(FileModel):
@@ -107,19 +40,11 @@ class Detailer(Stage[DetailState]):
 
     name, seconds, decision = "detail", "detail", DetailState
 
-    def __init__(
-        self,
-        scene: Scene,
-        transforms: Sequence[PixelTransform] | None,
-        readers: ExitStack,
-        device: torch.device,
-        registration: RegistrationRecord | None,
-        *,
-        has_cameras: bool,
-    ) -> None:
-        self._scene, self._readers, self._device = scene, readers, device
-        self._transforms = None if transforms is None else tuple(transforms)
-        self._registration, self._has_cameras = registration, has_cameras
+    def __init__(self, plan: RunPlan, readers: ExitStack) -> None:
+        self._scene, self._transforms, self._readers = plan.scene, plan.fine_transforms, readers
+        self._device, self._has_cameras = plan.predictor.device, plan.world.is_fixed
+        registration = plan.evidence.registration
+        self._registration = None if registration is None else registration.record
         self._reader: BatchReader | None = None
         self._fused: FusedBackground | None = None
         """On the device."""

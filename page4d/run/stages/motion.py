@@ -16,17 +16,16 @@ from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
 from torch import Tensor
 
-from page4d.errors import Notice, UsageError, counted
+from page4d.errors import Notice, counted
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.formats.tracks import Tracks, write_tracks
 from page4d.geometry.camera import Cameras
-from page4d.geometry.pixels import PixelTransform, fit_each_view
+from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile
 from page4d.io.json_records import FileModel
 from page4d.motion.flow import (
     DEPTH_TOLERANCE,
     EXACT_DEPTH_TOLERANCE,
-    MIN_SIDE,
     SIGMA_FACTOR,
     STILL,
     STILL_LIMIT_PX,
@@ -41,16 +40,15 @@ from page4d.motion.flow import (
     view_flow,
 )
 from page4d.motion.tracks import ActiveTracks, Guide, TrackedInstant, TrackFollower
-from page4d.options import ReconstructSettings
 from page4d.output.layout import OutputLayout
 from page4d.output.record import Difference, InstantMotion, MotionRecord
 from page4d.records import Predictions
-from page4d.run.predictor import MeasuredDepth, Predictor
+from page4d.run.plan import RunPlan, near_steps
+from page4d.run.predictor import MeasuredDepth
 from page4d.run.stage import History, Instant, Stage, chunk_name
 from page4d.run.state_records import FinishedChunk
 from page4d.scene.batches import UNKNOWN_MOTION, BatchReader, open_placed_batches
 from page4d.scene.point_tracks import PointTracks
-from page4d.scene.records import Scene
 
 MAX_ENTRIES = 10_000_000
 """Largest number of tracks times instants: the file holds a position per track and instant, 200 MB at most."""
@@ -176,9 +174,6 @@ def join_tracks(chunks: Iterable[Mapping[str, Tensor]], times: NDArray[np.float6
     )
 
 
-MAX_GAP = 2.5
-"""Longest step between instants, in median steps, over which motion is measured."""
-
 METHOD = (
     "optical flow (DIS) of every view, triangulated along the rays of two or more views; central differences; "
     "0 where the views show no motion; sigma at least the speed where one view alone shows it"
@@ -189,40 +184,6 @@ MAX_ONE_VIEW = 0.6
 
 _TRACKS = "tracks"
 """Name of the tracks of a chunk in the state folder."""
-
-
-def motion_transforms(scene: Scene, settings: ReconstructSettings) -> tuple[PixelTransform, ...] | None:
-    """Return the placement of the pictures whose flow is computed; None without motion.
-
-    Raises:
-        UsageError: if the scene has no motion to measure.
-    """
-    if not settings.motion:
-        return None
-    if scene.num_times < 2:
-        raise UsageError("⟨motion⟩ with 1 instant, which has no motion", "give at least two instants")
-    if not any(near_steps(scene.times)):
-        raise UsageError(
-            f"⟨motion⟩: every step between instants exceeds {MAX_GAP:g} times the median step",
-            "select denser instants",
-        )
-    placed: list[PixelTransform] = []
-    for view in scene.views:
-        side = min(settings.motion_size, max(view.source.size))
-        placed += fit_each_view([view.source.size], side, 1)
-        height, width = placed[-1].content_size
-        if min(height, width) < MIN_SIDE:
-            raise UsageError(
-                f"⟨motion⟩ with images of {width}x{height} px in view {view.name}",
-                f"give videos, or a ⟨motion_size⟩, of at least {MIN_SIDE} px along both sides",
-            )
-    return tuple(placed)
-
-
-def near_steps(times: NDArray[np.float64]) -> list[bool]:
-    """Return, per step between consecutive instants, whether it is short enough to measure motion over it."""
-    steps = np.diff(times)
-    return [bool(step <= MAX_GAP * np.median(steps)) for step in steps]
 
 
 class _Pictures(NamedTuple):
@@ -264,28 +225,21 @@ class MotionEstimator(Stage[MotionState]):
     name = seconds = "motion"
     decision = MotionState
 
-    def __init__(
-        self,
-        scene: Scene,
-        predictor: Predictor,
-        transforms: Sequence[PixelTransform] | None,
-        point_tracks: Sequence[PointTracks | None],
-        layout: OutputLayout,
-        readers: ExitStack,
-    ) -> None:
+    def __init__(self, plan: RunPlan, layout: OutputLayout, readers: ExitStack) -> None:
         # Pictures alone: masks and depth maps are those of the predictions.
-        views = tuple(replace(view, mask=None, depth=None) for view in scene.views)
-        self._scene, self._layout, self._readers = replace(scene, views=views), layout, readers
-        self._transforms = None if transforms is None else tuple(transforms)
-        self._tolerance = EXACT_DEPTH_TOLERANCE if isinstance(predictor, MeasuredDepth) else DEPTH_TOLERANCE
-        self._near = near_steps(scene.times)
+        views = tuple(replace(view, mask=None, depth=None) for view in plan.scene.views)
+        self._scene, self._layout, self._readers = replace(plan.scene, views=views), layout, readers
+        self._transforms, is_measured = plan.motion_transforms, isinstance(plan.predictor, MeasuredDepth)
+        self._tolerance = EXACT_DEPTH_TOLERANCE if is_measured else DEPTH_TOLERANCE
+        self._near = near_steps(plan.scene.times)
         self._reader: BatchReader | None = None
         self._pictures: dict[int, _Pictures] = {}
         self._follower: ChunkedTracks | None = None
-        if transforms is not None and (predictor.settings.tracks or point_tracks):
-            tracks = TrackFollower(self._tolerance, pull=isinstance(predictor, MeasuredDepth))
-            guides = partial(guides_at, tracks=point_tracks, transforms=transforms if point_tracks else ())
-            self._follower = ChunkedTracks(tracks, predictor.settings.tracks, scene.num_times, guides)
+        tracks2d, transforms = plan.point_tracks, plan.motion_transforms
+        if transforms is not None and (plan.settings.tracks or tracks2d):
+            follower = TrackFollower(self._tolerance, pull=is_measured)
+            guides = partial(guides_at, tracks=tracks2d, transforms=transforms if tracks2d else ())
+            self._follower = ChunkedTracks(follower, plan.settings.tracks, plan.scene.num_times, guides)
         self._steps: dict[int, _Step] = {}
 
     def restore(self, history: History) -> None:
