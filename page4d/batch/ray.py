@@ -139,7 +139,7 @@ def cluster_chunks(ray: Any, make_predictor: MakePredictor, plan: RunPlan, journ
     arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, worker, background)
     workers = [actor.remote(*arguments) for _ in range(count)]
     try:
-        yield _ClusterChunks(ray, workers, journal)
+        yield _ClusterChunks(ray, workers, journal).predict
     finally:
         for each in workers:
             ray.kill(each)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from page4d.choices import Preprocess
 from page4d.errors import MemoryBudgetError, Notice, WeightsError, counted
@@ -16,27 +16,20 @@ from page4d.run.chunks import Chunk, plan_chunks
 from page4d.run.domain import Domain, domain_of
 from page4d.run.memory import fitting_checkpoint, unless_out_of_memory
 from page4d.run.plan import RunPlan
-from page4d.run.predictor import PredictedChunk, Predictor
+from page4d.run.predictor import PredictedChunk
 from page4d.run.progress import Journal
 from page4d.run.summary import compare_rigs
-from page4d.scene.batches import BatchReader, open_placed_batches
+from page4d.scene.batches import open_placed_batches
 
 MAX_HALVINGS = 3
 """Number of times that a chunk that does not fit in memory is halved."""
 
 
-class ChunkSource(Protocol):
-    """Predicts chunks on request, in order."""
+ChunkSource = Callable[[Chunk, Sequence[Chunk], Memory | None], PredictedChunk]
+"""Predicts chunks on request, in order: a chunk, the next ones, on which work may begin, and the network's memory.
 
-    def predict(self, chunk: Chunk, coming: Sequence[Chunk], memory: Memory | None) -> PredictedChunk:
-        """Predict a chunk; `coming` are the next ones, on which work may begin.
-
-        Raises:
-            RuntimeError or MemoryError: if it does not fit in memory.
-            InputError: if a frame cannot be decoded.
-        """
-        ...
-
+Raises RuntimeError or MemoryError if it does not fit in memory, InputError if a frame cannot be decoded.
+"""
 
 OpenChunks = Callable[[RunPlan, Journal], AbstractContextManager[ChunkSource]]
 """Opens the source of a run's chunks."""
@@ -46,25 +39,19 @@ OpenChunks = Callable[[RunPlan, Journal], AbstractContextManager[ChunkSource]]
 def local_chunks(plan: RunPlan, journal: Journal) -> Iterator[ChunkSource]:
     """Decode and predict in this process; the next frames are decoded meanwhile."""
     with open_placed_batches(plan.scene, plan.transforms, plan.settings.preprocess) as reader:
-        yield _LocalChunks(reader, plan.predictor, journal)
 
+        def predict(chunk: Chunk, coming: Sequence[Chunk], memory: Memory | None) -> PredictedChunk:
+            begin = time.perf_counter()
+            batch = reader.read(chunk.start, chunk.stop)
+            decoded = time.perf_counter()
+            if coming:
+                reader.read_ahead(coming[0].stop)
+            predicted = plan.predictor.predict(batch, memory)
+            spent, refine = time.perf_counter() - decoded, predicted.refine_seconds
+            journal.add({"decode": decoded - begin, "predict": spent - refine, "refine": refine})
+            return predicted
 
-class _LocalChunks:
-    def __init__(self, reader: BatchReader, predictor: Predictor, journal: Journal) -> None:
-        self._reader = reader
-        self._predictor = predictor
-        self._journal = journal
-
-    def predict(self, chunk: Chunk, coming: Sequence[Chunk], memory: Memory | None) -> PredictedChunk:
-        begin = time.perf_counter()
-        batch = self._reader.read(chunk.start, chunk.stop)
-        decoded = time.perf_counter()
-        if coming:
-            self._reader.read_ahead(coming[0].stop)
-        predicted = self._predictor.predict(batch, memory)
-        spent, refine = time.perf_counter() - decoded, predicted.refine_seconds
-        self._journal.add({"decode": decoded - begin, "predict": spent - refine, "refine": refine})
-        return predicted
+        yield predict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +127,7 @@ class ChunkPredictions:
 
     def _predict(self, index: int, memory: Memory | None) -> ArrivedChunk:
         begin, chunk = time.perf_counter(), self._chunks[index]
-        predicted = self._source.predict(chunk, self._chunks[index + 1 :], memory)
+        predicted = self._source(chunk, self._chunks[index + 1 :], memory)
         predictions, rig = predicted.predictions, predicted.rig
         if not self._plan.has_motion:
             predictions = replace(predictions, dynamic=None)
