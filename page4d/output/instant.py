@@ -69,12 +69,8 @@ class InstantFiles:
 
     def __add__(self, other: "InstantFiles") -> "InstantFiles":
         """Concatenate the files and add the counts."""
-        return InstantFiles(
-            self.files + other.files,
-            self.clipped_depths + other.clipped_depths,
-            self.clipped_velocities + other.clipped_velocities,
-            self.num_points + other.num_points,
-        )
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return InstantFiles(*(own + more for own, more in pairs))
 
 
 InstantWriter = Callable[[OutputLayout, int, Predictions, InstantOptions], InstantFiles]

@@ -124,21 +124,17 @@ def view_surface(instant: Predictions, view: int, options: PointOptions) -> View
         confidence = instant.points_confidence[0, 0, view]
     confidence = torch.nan_to_num(confidence.detach().cpu().float(), nan=0.0).clamp(0.0, 1.0)
     valid = valid & (in_camera[..., 2] > 0) & in_camera.isfinite().all(-1) & in_world.isfinite().all(-1)
-    keep = valid & (confidence >= options.min_confidence) & _is_supported(instant, view, options)
+    keep = valid & (confidence >= options.min_confidence)
+    if instant.agreement is not None and options.min_views:
+        # Enough views see the pixel, and no more views see through it than confirm it.
+        confirmed = instant.agreement.confirmed[0, 0, view].cpu()
+        keep &= (confirmed >= options.min_views - 1) & instant.agreement.is_kept[0, 0, view].cpu()
     if options.edges is EdgeFilter.PI3:
         steps = depth_edges(in_camera[..., 2], PI3_DEPTH_STEP, valid)
         keep = keep & ~(steps & normal_edges(in_camera, PI3_NORMAL_ANGLE_DEG, valid))
     elif options.edge_angle_deg < 90:
         keep = keep & surface_mask(in_camera, valid, options.edge_angle_deg)
     return ViewSurface(in_camera, in_world, confidence, keep)
-
-
-def _is_supported(instant: Predictions, view: int, options: PointOptions) -> Bool[Tensor, "H W"]:
-    """Return the pixels that enough views see, and that no more views see through than confirm."""
-    if instant.agreement is None or not options.min_views:
-        return torch.ones_like(instant.valid[0, 0, view].cpu())
-    confirmed = instant.agreement.confirmed[0, 0, view].cpu()
-    return (confirmed >= options.min_views - 1) & instant.agreement.is_kept[0, 0, view].cpu()
 
 
 def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> tuple[PointCloud, Bool[Tensor, "H W"]]:

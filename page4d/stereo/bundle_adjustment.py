@@ -257,10 +257,6 @@ class ReducedSystem(NamedTuple):
     camera_gradient: Float[Tensor, "B N L"]
     error_gradient: Float[Tensor, "B N M"]
 
-    def plus(self, other: "ReducedSystem") -> "ReducedSystem":
-        """Add the normal equations of other pixels."""
-        return ReducedSystem(*(one + more for one, more in zip(self, other, strict=True)))
-
 
 class NormalEquations:
     """The constants of an adjustment and its Gauss-Newton steps. Lengths are in units of each scene's median depth.
@@ -363,7 +359,7 @@ class NormalEquations:
         eliminations = [elimination]
         for part in self.parts[1:]:
             more, elimination = self._reduce(parameters, kernel, part)
-            system = system.plus(more)
+            system = ReducedSystem(*(one + other for one, other in zip(system, more, strict=True)))
             eliminations.append(elimination)
         precision = self.errors.precision
         pull = system.error_gradient + parameters.errors @ precision

@@ -103,11 +103,8 @@ def center_pixels(side: int) -> slice:
 
 def target_indices(targets: Sequence[MatchTarget], num_times: int, num_views: int) -> Int[Tensor, "T V G"]:
     """Return the index, among all T * V images, of every target image of each; on the CPU, as sizes are."""
-    indices = []
-    for target in targets:
-        times, views = target_images(target, num_times, num_views)
-        indices.append(times * num_views + views)
-    return torch.stack(indices, dim=-1)
+    images = (target_images(target, num_times, num_views) for target in targets)
+    return torch.stack([times * num_views + views for times, views in images], dim=-1)
 
 
 def matched_views(views: Sequence[ViewPrediction], place: int) -> list[int]:

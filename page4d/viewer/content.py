@@ -185,16 +185,13 @@ class ViewerContent:
         Raises:
             InputError: if the file cannot be read.
         """
-        return self._centred(self.clouds.sampled(place, layer))
+        cloud, limit = self.clouds.sampled(place, layer), np.finfo(np.float32).max
+        xyz = (cloud.xyz.astype(np.float64) - self.center).clip(-limit, limit)
+        return replace(cloud, xyz=xyz.astype(np.float32))
 
     def changing_points(self, place: int) -> PointCloud:
         """Read the points of an instant that move, or all of a run without layers, as `points`."""
         return self.points(place, PointLayer.MOVING if self.clouds.has_layers else PointLayer.ALL)
-
-    def _centred(self, cloud: PointCloud) -> PointCloud:
-        limit = np.finfo(np.float32).max
-        xyz = (cloud.xyz.astype(np.float64) - self.center).clip(-limit, limit)
-        return replace(cloud, xyz=xyz.astype(np.float32))
 
 
 def viewer_content(output: Output, settings: ExportSettings, *, is_page: bool = False) -> ViewerContent:
