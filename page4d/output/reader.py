@@ -293,23 +293,22 @@ class Output:
         names, instants = choose_views(self, views), choose_times(self, times)
         height, width = _common_size(self, names)
         shape = (len(instants), len(names), height, width)
-        depth, confidence = np.empty(shape, np.float32), np.empty(shape, np.float32)
-        dynamic = np.empty(shape, np.bool_) if self.has_motion else None
-        motion = (np.empty((*shape, 3), np.float32), np.empty(shape, np.float32)) if self.has_velocity else None
+        arrays: dict[str, NDArray[Any]] = {name: np.empty(shape, np.float32) for name in ("depth", "conf")}
+        if self.has_motion:
+            arrays["dynamic"] = np.empty(shape, np.bool_)
+        if self.has_velocity:
+            arrays |= {"velocity": np.empty((*shape, 3), np.float32), "velocity_sigma": np.empty(shape, np.float32)}
         for place in np.ndindex(shape[:2]):
             frame = (instants[place[0]], names[place[1]])
-            depth[place], confidence[place] = self.depth(*frame), self.confidence(*frame)
-            if dynamic is not None:
-                dynamic[place] = self.dynamic(*frame)
-            if motion is not None:
-                motion[0][place], motion[1][place] = self.velocity(*frame)
+            arrays["depth"][place], arrays["conf"][place] = self.depth(*frame), self.confidence(*frame)
+            if self.has_motion:
+                arrays["dynamic"][place] = self.dynamic(*frame)
+            if self.has_velocity:
+                arrays["velocity"][place], arrays["velocity_sigma"][place] = self.velocity(*frame)
         indices = [self.view_names.index(name) for name in names]
         intrinsics = torch.stack([self.intrinsics_at_maps(name) for name in names], dim=1)[list(instants)]
         return {
-            "depth": depth,
-            "conf": confidence,
-            **({} if dynamic is None else {"dynamic": dynamic}),
-            **({} if motion is None else {"velocity": motion[0], "velocity_sigma": motion[1]}),
+            **arrays,
             "intrinsics": intrinsics.numpy(),
             "world_to_camera": self.cameras.world_to_camera[list(instants)][:, indices].numpy(),
             "times": np.array(self.run.times)[list(instants)],

@@ -171,10 +171,6 @@ class Projection(NamedTuple):
         """Whether the point is in front of the target camera."""
         return self.target[..., 2, :] > _MIN_DEPTH
 
-    def to(self, dtype: torch.dtype) -> "Projection":
-        """Return the projection in another precision."""
-        return Projection(*(part.to(dtype) for part in self))
-
     def jacobians(self) -> Float[Tensor, "B N G 17 2 P"]:
         """Return the derivatives of the residuals by source and target camera (8 rows each), and the residuals.
 
@@ -417,7 +413,7 @@ class NormalEquations:
         squared = projected.residual.square().sum(dim=-2)
         weight = self.precision[..., part] * projected.in_front / (1 + squared / kernel**2).square()  # B N G P
         # Every residual depends on the source and one target. Columns are those of the source, then of all targets.
-        projected = projected.to(_DERIVATIVES)
+        projected = Projection(*(values.to(_DERIVATIVES) for values in projected))
         jacobians = projected.depth_jacobians() if self._is_fixed else projected.jacobians()  # B N G 17 2 P, or 2 2 P
         weighted = jacobians * weight.to(_DERIVATIVES)[..., None, None, :]
         square = weighted.flatten(-2) @ jacobians.flatten(-2).transpose(-1, -2)  # B N G 17 17

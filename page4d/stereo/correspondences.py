@@ -330,26 +330,25 @@ def guided_correspondences(
         intrinsics=resize_intrinsics(cameras.intrinsics, 1 / reduction, 1 / reduction),
         image_size=(cameras.image_size[0] // reduction, cameras.image_size[1] // reduction),
     )
-    slots = []
+    instants, slots = torch.arange(num_times) * num_views, []
     for place, view in enumerate(views):
         side = view.patch_size // reduction
         margin = (view.patch_size - side) // 2
         chosen = None if patches is None else patches[place][patches[place] < view.grid[0] * view.grid[1]]
-        same_instant, other_instants = _slots_of_view(correspondences, place, num_times, num_views)
-        guided = []
+        before, guided = _slots_of_view(correspondences, place, num_times, num_views), []
         for other in neighbour_views(views, place):
             pair = cameras[:, :, place], cameras[:, :, other]
             found = match_guided(images[place], images[other], *pair, depth[place], side, margin, chosen)
-            slot = _Slot(
-                targets=torch.arange(num_times) * num_views + other,
-                positions=pad_patches(reduction * found.positions.double(), num_patches, dim=-2),
-                weight=_GUIDED_WEIGHT * pad_patches(found.score.double(), num_patches, dim=-1),
-            )
-            if (before := same_instant.get(other)) is not None:
-                matched = slot.weight > 0
-                positions = torch.where(matched[..., None], slot.positions, before.positions)
-                slot = _Slot(slot.targets, positions, torch.where(matched, slot.weight, before.weight))
-            guided.append(slot)
+            targets = instants + other
+            positions = pad_patches(reduction * found.positions.double(), num_patches, dim=-2)
+            weight = _GUIDED_WEIGHT * pad_patches(found.score.double(), num_patches, dim=-1)
+            earlier = next((slot for slot in before if torch.equal(slot.targets, targets)), None)
+            if earlier is not None:
+                matched = weight > 0
+                positions = torch.where(matched[..., None], positions, earlier.positions)
+                weight = torch.where(matched, weight, earlier.weight)
+            guided.append(_Slot(targets, positions, weight))
+        other_instants = [slot for slot in before if not torch.equal(slot.targets, instants + slot.targets[0])]
         slots.append(guided + other_instants)
     return replace(
         correspondences,
@@ -370,22 +369,12 @@ def _stacked(parts: Sequence[Sequence[Tensor]], dim: int) -> Tensor:
     return torch.stack(of_views, dim=dim).flatten(dim - 1, dim)
 
 
-def _slots_of_view(
-    correspondences: Correspondences, place: int, num_times: int, num_views: int
-) -> tuple[dict[int, _Slot], list[_Slot]]:
-    """Return a view's slot for each other view at the same instant, and its slots for other instants."""
+def _slots_of_view(correspondences: Correspondences, place: int, num_times: int, num_views: int) -> list[_Slot]:
+    """Return the correspondences of a view's patches by target."""
     size = (num_times, num_views)
-    indices = torch.unflatten(correspondences.targets, 0, size)[:, place]
+    targets = torch.unflatten(correspondences.targets, 0, size)[:, place].unbind(-1)
     positions, weight = (
-        torch.unflatten(part, 1, size)[:, :, place] for part in (correspondences.positions, correspondences.weight)
+        torch.unflatten(part, 1, size)[:, :, place].unbind(2)
+        for part in (correspondences.positions, correspondences.weight)
     )
-    same_instant: dict[int, _Slot] = {}
-    other_instants: list[_Slot] = []
-    for index in range(indices.shape[-1]):
-        slot = _Slot(targets=indices[:, index], positions=positions[:, :, index], weight=weight[:, :, index])
-        other = int(slot.targets[0])
-        if not torch.equal(slot.targets, torch.arange(num_times) * num_views + other):
-            other_instants.append(slot)
-        elif other != place:
-            same_instant.setdefault(other, slot)
-    return same_instant, other_instants
+    return [_Slot(*slot) for slot in zip(targets, positions, weight, strict=True)]

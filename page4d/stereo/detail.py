@@ -110,8 +110,7 @@ def raise_resolution(
 def _compares(compared: Compared, view: int, other: int, sizes: Sequence[tuple[int, int]]) -> bool:
     if view == other or compared is None:
         return view != other
-    largest = compared.get((min(view, other), max(view, other)), 0)
-    return max(*sizes[view], *sizes[other]) <= largest
+    return max(*sizes[view], *sizes[other]) <= compared.get((min(view, other), max(view, other)), 0)
 
 
 _MIN_MATCH = 0.2

@@ -293,7 +293,10 @@ _MAX_ORBIT_POINTS = 150_000
 _SWING_DEG = 32.0
 _ELEVATION_DEG = 16.0
 _ELEVATION_SWING_DEG = 6.0
-_FIELD_OF_VIEW_DEG = 40.0
+_SLOPE = math.tan(math.radians(40.0 / 2))
+"""Tangent of half the vertical field of view."""
+
+_FOCAL_PX = SIZE[1] / 2 / _SLOPE
 _SHOWN = (0.04, 0.96)
 """Quantiles of the points in each direction that are in the picture; farther ones may leave it."""
 
@@ -310,11 +313,6 @@ class Viewpoint:
     axes: NDArray[np.float64]
 
     @property
-    def focal(self) -> float:
-        """Focal length in pixels."""
-        return SIZE[1] / 2 / math.tan(math.radians(_FIELD_OF_VIEW_DEG / 2))
-
-    @property
     def distance(self) -> float:
         """Distance of the target."""
         return float(np.linalg.norm(self.target - self.position))
@@ -323,7 +321,7 @@ class Viewpoint:
         """Return x and y in pixels and the depth, [N, 3]; depth is infinite for points that are too near."""
         local = (points - self.position.astype(np.float32)) @ self.axes.T.astype(np.float32)
         depth = np.where(local[:, 2] > _NEAR_SHARE * self.distance, local[:, 2], np.inf)
-        x, y = (local[:, axis] / depth * self.focal + SIZE[axis] / 2 for axis in (0, 1))
+        x, y = (local[:, axis] / depth * _FOCAL_PX + SIZE[axis] / 2 for axis in (0, 1))
         return np.stack([x, y, depth], axis=1)
 
 
@@ -391,9 +389,9 @@ def _viewpoints(output: Output, instants: list[int]) -> list[Viewpoint]:
         low, high = np.minimum(low, ends[0]), np.maximum(high, ends[1])
     target = target + (low + high) / 2 @ directions
     width, height, depth = (high - low) / 2
-    swing, slope = math.radians(_SWING_DEG), math.tan(math.radians(_FIELD_OF_VIEW_DEG / 2))
+    swing = math.radians(_SWING_DEG)
     width = max(width, width * math.cos(swing) + depth * math.sin(swing))
-    distance = (depth + max(width * SIZE[1] / SIZE[0], height) / slope) or 1.0
+    distance = (depth + max(width * SIZE[1] / SIZE[0], height) / _SLOPE) or 1.0
     found = []
     for phase in np.linspace(0, 2 * math.pi, len(instants), endpoint=False):
         azimuth = math.radians(_SWING_DEG) * math.sin(phase)
@@ -426,5 +424,5 @@ def draw(viewpoint: Viewpoint, cloud: PointCloud) -> NDArray[np.uint8]:
     # Points are sorted from far to near: of several in one pixel the last assignment, the nearest, remains.
     front = np.full(height * width, -1, dtype=np.int32)
     front[pixels.ravel()] = np.repeat(points, _POINT_PX**2)
-    extent = viewpoint.distance / viewpoint.focal * height
+    extent = viewpoint.distance / _FOCAL_PX * height
     return _in_bytes(_painted(front.reshape(height, width), cloud.rgb, projected[:, 2], extent))

@@ -247,9 +247,12 @@ class Cleaner(Stage[CleaningState]):
             return source(plan.chunks[0], (), None)
 
     def clean(self, predictions: Predictions) -> Predictions:
-        """Clean consecutive instants [1, T, V, H, W] in the final world."""
+        """Clean consecutive instants [1, T, V, H, W] in the final world; unfused, compare views if asked for."""
         if not self._fuses:
-            return self._compared(predictions)
+            if not self._plan.settings.points.min_views:
+                return predictions
+            agreement = measure_agreement(predictions.depth, predictions.known, predictions.cameras)
+            return replace(predictions, agreement=agreement)
         if not self._is_begun:
             self._begin(predictions)
         device = self._plan.predictor.device
@@ -264,13 +267,6 @@ class Cleaner(Stage[CleaningState]):
         requested = self._plan.settings.points.min_views
         min_views = (self._so_far.min_views or 0) if requested is None else requested
         return replace(instant, background=self._fused, min_views=min_views)
-
-    def _compared(self, predictions: Predictions) -> Predictions:
-        """Compare views only, where the user asks for points that several views see."""
-        if not self._plan.settings.points.min_views:
-            return predictions
-        agreement = measure_agreement(predictions.depth, predictions.known, predictions.cameras)
-        return replace(predictions, agreement=agreement)
 
     def _begin(self, first: Predictions) -> None:
         """Complete the background with the unit and the cameras of the first cleaned instants."""
