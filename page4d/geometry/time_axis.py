@@ -5,14 +5,11 @@ the counts of its agreement [B, T, V, H, W].
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
-
-from page4d.geometry.camera import Cameras
-from page4d.geometry.warp import Agreement
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -47,6 +44,6 @@ def _map_tensors(parts: Sequence[Record], function: Callable[[list[Tensor], int]
         values = [getattr(part, field.name) for part in parts]
         if isinstance(values[0], Tensor):
             changes[field.name] = function(values, 0 if field.name == "times" else 1)
-        elif isinstance(values[0], Cameras | Agreement):
+        elif is_dataclass(values[0]):
             changes[field.name] = _map_tensors(values, function)
     return replace(parts[0], **changes)

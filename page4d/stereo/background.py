@@ -40,10 +40,6 @@ class Background:
     color_std: Float[Tensor, "V H W"]
     known: Bool[Tensor, "V H W"]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors by name."""
-        return {name: value.contiguous() for name, value in vars(self).items()}
-
     def scaled(self, scale: float) -> "Background":
         """Return the background with its depth multiplied by a number."""
         return replace(self, log_depth=self.log_depth + math.log(scale))

@@ -16,7 +16,6 @@ from torch.nn import functional
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.statistics import MAD_TO_STD
-from page4d.geometry.time_axis import to_device
 from page4d.geometry.warp import Agreement, compared_views, measure_agreement, pixel_indices, ray_warp, sample
 from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
@@ -326,11 +325,6 @@ class FusedBackground:
 
     background: Background
     agreement: Agreement
-
-    def to(self, device: torch.device | str) -> "FusedBackground":
-        """Return the background on a device."""
-        agreement = self.agreement.map(lambda counts: counts.to(device))
-        return FusedBackground(background=to_device(self.background, device), agreement=agreement)
 
 
 def fuse_background(background: Background, cameras: Cameras) -> FusedBackground:

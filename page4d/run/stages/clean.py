@@ -204,7 +204,7 @@ class Cleaner(Stage[CleaningState]):
             return {}
         self._predict_background()
         self.decided = CleaningState(has_background=self._background is not None)
-        return {} if self._background is None else {_BACKGROUND: self._background.tensors()}
+        return {} if self._background is None else {_BACKGROUND: vars(self._background)}
 
     @property
     def plan(self) -> RunPlan:
@@ -256,7 +256,7 @@ class Cleaner(Stage[CleaningState]):
         if not self._is_begun:
             self._begin(predictions)
         device = self._plan.predictor.device
-        fused = None if self._fused is None else self._fused.to(device)
+        fused = None if self._fused is None else to_device(self._fused, device)
         cleaned = to_device(clean(to_device(predictions, device), fused), "cpu")
         if self._so_far.min_views is None:
             self.decided = self._so_far.model_copy(update={"min_views": self._choose_views(cleaned)})
@@ -280,7 +280,8 @@ class Cleaner(Stage[CleaningState]):
             scale = 1.0 if self._plan.world.is_fixed else scale_between(self._background, first)
             self.decided = self._so_far.model_copy(update={"background_scale": scale})
         device, background = self._plan.predictor.device, self._background.scaled(scale)
-        self._fused = fuse_background(to_device(background, device), first.cameras[0, 0].to(device)).to("cpu")
+        fused = fuse_background(to_device(background, device), first.cameras[0, 0].to(device))
+        self._fused = to_device(fused, "cpu")
 
     def _choose_views(self, cleaned: Predictions) -> int:
         """Choose how many views must see a point, from the agreement of the first chunk."""

@@ -68,9 +68,9 @@ class Detailer(Stage[DetailState]):
             instant = instant.with_notices(Notice(reason, Level.INFO)) if reason else instant
         compared = self._compared
         if is_first and instant.background is not None:
-            network = instant.background.to(self._device)
+            network = to_device(instant.background, self._device)
             self._fused = fine_background(network, coarse, self._samples(), self._transforms, compared)
-            self._background = self._fused.to("cpu")
+            self._background = to_device(self._fused, "cpu")
         fine = fine_instant(coarse, batch, self._fused, compared)
         return replace(instant, predictions=to_device(fine, "cpu"), background=self._background)
 

@@ -116,7 +116,7 @@ class ChunkedTracks:
             "seen": joined([row.seen for _, row in rows], none.new_zeros(0, 0).bool()),
             "new_colors": joined([row.new_colors for _, row in rows], none.new_zeros(0, 3).to(torch.uint8)),
             "num_started": torch.tensor(self._follower.num_started),
-            **{f"active.{name}": values.contiguous() for name, values in vars(active).items()},
+            **{f"active.{name}": values for name, values in vars(active).items()},
         }
 
 
