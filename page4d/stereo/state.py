@@ -257,19 +257,12 @@ def measure_held_out(
 ) -> HeldOutFit:
     """Return the agreement of held-out patches under cameras [B, N] and depth.
 
-    It is that of the images of a rig; without images, and for a single view, that of the network's matches.
+    Of the images of a rig, peaks of correlation at the predicted places count, among all peaks of the search around
+    them. Without images, and for a single view, it is the agreement of the network's matches.
     """
-    if evidence.comparable_images is None:
-        return _agreement_of_matches(evidence, held, cameras, patch_depth)
-    return _agreement_of_images(evidence, held, cameras, patch_depth)
-
-
-def _agreement_of_images(
-    evidence: EvidenceLevel, held: Bool[Tensor, "N P"], cameras: Cameras, patch_depth: Float[Tensor, "B N P"]
-) -> HeldOutFit:
-    """Count peaks of correlation at the predicted places, among all peaks of the search around them."""
-    assert evidence.comparable_images is not None
     images, num_times = evidence.comparable_images, evidence.num_times
+    if images is None:
+        return _agreement_of_matches(evidence, held, cameras, patch_depth)
     by_time, depth = cameras.by_time(num_times), predicted_depth(evidence, patch_depth)
     near = patch_depth.new_zeros(len(patch_depth), dtype=torch.float64)
     found = torch.zeros_like(near)
