@@ -10,7 +10,7 @@ from scipy.optimize import least_squares
 from scipy.spatial.transform import Rotation
 
 from page4d.rig.epipolar import relative_pose_of, sampson_errors, unit_rays
-from page4d.rig.people.pairs import PersonPairs, camera_score
+from page4d.rig.people.pairs import PersonPairs
 from page4d.rig.people.pose import PeoplePose, quick_people_pose
 from page4d.rig.records import Array, Evidence, RigCamera
 
@@ -41,7 +41,8 @@ class SharedPoints:
 
     def score(self, first: RigCamera, second: RigCamera, scale: float = 1.0) -> float:
         """Return the score of two cameras at some tolerances, in [0, 1]."""
-        return camera_score(self.people, first, second, scale * self.tolerance)
+        pose = relative_pose_of(first.world_to_camera, second.world_to_camera)
+        return self.people.through((first.lens, second.lens)).assign(pose, scale * self.tolerance)[1]
 
     @cached_property
     def thinned(self) -> "SharedPoints":

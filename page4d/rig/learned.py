@@ -37,16 +37,6 @@ MAX_SIDE_PX = 640
 MAX_INSTANTS = 2
 """Instants of which learned features are extracted: each costs as much as all of SIFT."""
 
-MORE_INSTANTS, MAX_DENSE_VIEWS = 8, 5
-"""Instants of which placed views that are alone, or have few common matches, are matched, and the number of views up
-to which they are: over the choice of instants, rotations of `tabletop` from two have errors of 1.4 degrees (mean;
-largest 2.5), from eight 0.8 (1.4). Larger rigs take longest, and each of their views is in several pairs."""
-
-FEW_NEAR = (10, 250)
-"""Fewest matches of two instants near epipolar lines from which eight may have the 40 that are needed, and number
-from which two suffice: of a rendered rig, a pair with fewer is 4 degrees wrong from two, 1.6 from six; on `treadmill`
-one of 310 gains nothing."""
-
 MAX_FEATURES = 2048
 """Features of one instant of a view, the strongest."""
 

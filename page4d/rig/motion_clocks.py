@@ -267,11 +267,7 @@ def _common(signals: Sequence[Signal], offset: int) -> tuple[int, int]:
 
 
 def _correlation(
-    views: tuple[int, int],
-    first: Signal,
-    second: Signal,
-    max_offset: int,
-    part: tuple[int, int] | None = None,
+    views: tuple[int, int], first: Signal, second: Signal, max_offset: int, part: tuple[int, int] | None = None
 ) -> PairEvidence:
     """Return the normalised correlation of a part of a signal with another signal, 0 or more, at all offsets.
 

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Float16, Int, UInt8
@@ -19,7 +20,7 @@ from page4d.rig.epipolar import (
     sampson_errors,
     undistorted_pixels,
 )
-from page4d.rig.records import Array, Evidence, Lens
+from page4d.rig.records import Array, Evidence, Lens, Progress, no_progress
 from page4d.scene.content import Area, gray_of, scaled_area
 from page4d.scene.image_file import Image
 from page4d.scene.images import resize
@@ -95,7 +96,7 @@ def extract_texture(
     instants: Sequence[int],
     lenses: Sequence[Lens],
     method: TextureMethod,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress = no_progress,
     known: Sequence[ViewTexture] = (),
 ) -> tuple[ViewTexture, ...]:
     """Extract the features of all views at some of the given instants, spread over them, unless they are `known`.
@@ -110,8 +111,7 @@ def extract_texture(
     total = len(chosen) * scene.num_views
     textures = []
     for number, (view, lens) in enumerate(zip(scene.views, lenses, strict=True)):
-        done = number * len(chosen)
-        step = None if progress is None else lambda count, done=done: progress(done + count, total)
+        step = partial(lambda done, count: progress(done + count, total), number * len(chosen))
         features = dict(known[number]) if known else {}
         textures.append(_view_texture(scene, view, lens, chosen, method, features, step))
     return tuple(textures)
@@ -132,7 +132,7 @@ def _view_texture(
     instants: list[int],
     method: TextureMethod,
     features: dict[int, InstantTexture],
-    step: Callable[[int], None] | None,
+    step: Callable[[int], None],
 ) -> ViewTexture:
     size = view.source.size
     scale = min(1.0, method.max_side_px / max(size))
@@ -154,8 +154,7 @@ def _view_texture(
                 allowed = kept if inside is None else inside & kept
             found = _original(*method.detect(pixels, allowed), pixels.shape, lens)
             features[instant] = _with_ids(found, features, _SAME_PX / scale)
-            if step is not None:
-                step(count + 1)
+            step(count + 1)
     return features
 
 
@@ -281,8 +280,7 @@ class TextureMatches:
 
     def select(self, kept: Bool[NDArray[np.bool_], " K"] | Ids) -> "TextureMatches":
         """Keep some matches."""
-        columns = ("first", "second", "first_ids", "second_ids", "instants", "keys")
-        return replace(self, **{column: getattr(self, column)[kept] for column in columns})
+        return replace(self, **{column: getattr(self, column)[kept] for column in (*_COLUMNS, "keys")})
 
     def once(self, kept: Bool[NDArray[np.bool_], " K"]) -> Ids:
         """Return the places of some matches, each distinct one once."""
@@ -303,6 +301,9 @@ class TextureMatches:
         return replace(self, lenses=lenses, tolerance=tolerance, first=sides[0], second=sides[1])
 
 
+_COLUMNS = ("first", "second", "first_ids", "second_ids", "instants")
+
+
 def match_textures(
     first: ViewTexture, second: ViewTexture, lenses: tuple[Lens, Lens], method: TextureMethod
 ) -> TextureMatches:
@@ -314,20 +315,10 @@ def match_textures(
         left, right = method.match(one, two, lenses).T
         here = np.full(len(left), instant, dtype=np.int64)
         parts.append((one.points[left], two.points[right], one.ids[left], two.ids[right], here))
-    points_first, points_second, first_ids, second_ids, instants = (
-        np.concatenate(column) for column in zip(*parts, strict=True)
-    )
-    _, keys = np.unique(np.stack([first_ids, second_ids], axis=1), axis=0, return_inverse=True)
-    return TextureMatches(
-        lenses=lenses,
-        tolerance=method.tolerance(lenses),
-        first=points_first,
-        second=points_second,
-        first_ids=first_ids,
-        second_ids=second_ids,
-        instants=instants,
-        keys=keys.reshape(-1).astype(np.int64),
-    )
+    columns: dict[str, Any] = dict(zip(_COLUMNS, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+    ids = np.stack([columns["first_ids"], columns["second_ids"]], axis=1)
+    keys = np.unique(ids, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return TextureMatches(lenses=lenses, tolerance=method.tolerance(lenses), keys=keys, **columns)
 
 
 def match_near(

@@ -472,9 +472,7 @@ class _Calibrated:
         lens = self.state.lenses[view]
         found = Distortion(model=self.models[view], coefficients=tuple(float(value) for value in lens[4:]))
         return Lens(
-            intrinsics=lens_matrix(lens),
-            image_size=self.sizes[view],
-            distortion=None if found.is_identity else found,
+            intrinsics=lens_matrix(lens), image_size=self.sizes[view], distortion=None if found.is_identity else found
         )
 
     def _described(self, part: Sequence[int]) -> BoardCalibration:

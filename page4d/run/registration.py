@@ -104,12 +104,7 @@ def _moving(motions: Sequence[ViewMotion]) -> set[str]:
 
 
 def register_scene(
-    pixels: PixelEvidence,
-    length: KnownLength | None,
-    notify: Notify,
-    *,
-    is_static: bool = False,
-    in_run: bool = True,
+    pixels: PixelEvidence, length: KnownLength | None, notify: Notify, *, is_static: bool = False, in_run: bool = True
 ) -> RigRegistration:
     """Register the views of a scene that do not move, all if it `is_static`; a known length gives the unit.
 
@@ -331,8 +326,7 @@ def placed_cameras(found: RigRegistration, scene: Scene) -> Calibration:
     """
     if not found.record.is_used:
         raise InputError(
-            f"evidence places no camera: {reasons(found.record)}",
-            _advice(found.record, scene, in_run=False),
+            f"evidence places no camera: {reasons(found.record)}", _advice(found.record, scene, in_run=False)
         )
     is_moved = found.world is not None and found.world.transform is not None
     factor = torch.ones(4, 4, dtype=torch.float64)

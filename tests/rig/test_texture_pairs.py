@@ -11,8 +11,8 @@ from scipy.spatial.transform import Rotation
 
 from page4d.options import RegisterSettings
 from page4d.rig.epipolar import RelativePose
-from page4d.rig.evidence import TextureSource
-from page4d.rig.learned import MAX_AXES_DEG, MAX_DENSE_VIEWS, MIN_DISTINCT, MORE_INSTANTS, WEIGHT, tolerance
+from page4d.rig.evidence import MAX_DENSE_VIEWS, MORE_INSTANTS, TextureSource
+from page4d.rig.learned import MAX_AXES_DEG, MIN_DISTINCT, WEIGHT, tolerance
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, direction_angle_deg, rotation_angle_deg
 from page4d.rig.texture import (
     DESCRIPTOR_SCALE,

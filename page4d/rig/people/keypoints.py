@@ -416,10 +416,7 @@ _BREAK = 3.0
 
 
 def detect_people(
-    scene: Scene,
-    instants: Sequence[int],
-    lenses: Sequence[Lens],
-    progress: Progress = no_progress,
+    scene: Scene, instants: Sequence[int], lenses: Sequence[Lens], progress: Progress = no_progress
 ) -> tuple[ViewPeople, ...]:
     """Return the people of each view at some increasing instants of a scene, in undistorted pixels.
 

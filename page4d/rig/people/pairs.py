@@ -1,21 +1,15 @@
 """People of two views at common instants: which of them are the same person under a relative pose, and how well."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
-from page4d.rig.epipolar import (
-    RelativePose,
-    in_front,
-    normalized_points,
-    pixels_of,
-    relative_pose_of,
-    sampson_errors,
-)
-from page4d.rig.records import EXCHANGED_JOINTS, Lens, PointMatches, RigCamera, Tracklet, ViewPeople
+from page4d.rig.epipolar import RelativePose, in_front, normalized_points, pixels_of, sampson_errors
+from page4d.rig.records import EXCHANGED_JOINTS, Lens, PointMatches, Tracklet, ViewPeople
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -159,37 +153,19 @@ def pair_people(
     if order is not None:
         both[1] = [_reordered(tracklet, order) for tracklet in both[1]]
     num_joints = next((tracklet.joints.shape[1] for tracklets in both for tracklet in tracklets), 0)
-    parts = []
+    none, points = np.zeros(0, dtype=np.int64), np.zeros((0, num_joints, 2))
+    parts = [(none, none, none, points, points, points[..., 0], none > 0)]
     for index, one in enumerate(both[0]):
         for other_index, other in enumerate(both[1]):
             instants, here, there = np.intersect1d(one.instants, other.instants - shift, return_indices=True)
             weights = np.sqrt(one.visibility[here] * other.visibility[there])
             weights = np.where(weights >= MIN_JOINT_WEIGHT, weights, 0.0)
             indices = (np.full(len(instants), index), np.full(len(instants), other_index))
-            parts.append((instants, *indices, one.joints[here], other.joints[there], weights))
-    if not parts:
-        empty = np.zeros(0, dtype=np.int64)
-        points = np.zeros((0, num_joints, 2))
-        parts = [(empty, empty, empty, points, points, np.zeros((0, num_joints)))]
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    return PersonPairs(
-        lenses=lenses,
-        instants=columns[0],
-        first_tracklets=columns[1],
-        second_tracklets=columns[2],
-        first=columns[3],
-        second=columns[4],
-        weights=columns[5],
-        exchanged=np.zeros(len(columns[0]), dtype=bool),
-        possible=_possible(*columns[:3]),
-        front_by_person=front_by_person,
-    )
-
-
-def camera_score(people: PersonPairs, first: RigCamera, second: RigCamera, tolerance: float = TOLERANCE) -> float:
-    """Return the score of the relative pose of two calibrated cameras."""
-    pose = relative_pose_of(first.world_to_camera, second.world_to_camera)
-    return people.through((first.lens, second.lens)).assign(pose, tolerance)[1]
+            exchanged = np.zeros(len(instants), dtype=bool)
+            parts.append((instants, *indices, one.joints[here], other.joints[there], weights, exchanged))
+    columns: dict[str, Any] = dict(zip(_COLUMNS, map(np.concatenate, zip(*parts, strict=True)), strict=True))
+    possible = _possible(*(columns[name] for name in _COLUMNS[:3]))
+    return PersonPairs(lenses=lenses, possible=possible, front_by_person=front_by_person, **columns)
 
 
 def resolve_sides(people: PersonPairs, exchanged: PersonPairs, pose: RelativePose) -> PersonPairs:
@@ -212,15 +188,10 @@ def resolve_sides(people: PersonPairs, exchanged: PersonPairs, pose: RelativePos
 
 def exchange_sides(people: ViewPeople) -> ViewPeople:
     """Exchange left and right joints of all people."""
-    tracklets = (
-        replace(
-            tracklet,
-            joints=tracklet.joints[:, EXCHANGED_JOINTS],
-            visibility=tracklet.visibility[:, EXCHANGED_JOINTS],
-        )
-        for tracklet in people
+    return tuple(
+        replace(one, joints=one.joints[:, EXCHANGED_JOINTS], visibility=one.visibility[:, EXCHANGED_JOINTS])
+        for one in people
     )
-    return tuple(tracklets)
 
 
 def rows_of_tracklets(people: PersonPairs) -> list[NDArray[np.intp]]:
