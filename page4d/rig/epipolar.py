@@ -93,17 +93,6 @@ def sampson_errors(
     return errors
 
 
-def near_lines(
-    essential: Float[Array, "3 3"], first: Float[Array, "N 2"], second: Float[Array, "M 2"], limit: float
-) -> Bool[NDArray[np.bool_], "N M"]:
-    """Return which points of two views have a Sampson error below a limit."""
-    ones, others = _homogeneous(first).astype(np.float32), _homogeneous(second).astype(np.float32)
-    matrix = essential.astype(np.float32)
-    line_second, line_first = ones @ matrix.T, others @ matrix
-    squared = np.square(line_second[:, :2]).sum(-1)[:, None] + np.square(line_first[:, :2]).sum(-1)
-    return np.asarray(np.square(line_second @ others.T) < limit**2 * squared)
-
-
 def in_front(
     pose: RelativePose, first: Float[Array, "K 2"], second: Float[Array, "K 2"]
 ) -> Bool[NDArray[np.bool_], " K"]:

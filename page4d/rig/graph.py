@@ -15,18 +15,10 @@ from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
+from scipy.spatial.transform import Rotation
 
 from page4d.rig.epipolar import normalized_points, unit_rays
-from page4d.rig.records import (
-    Array,
-    Lens,
-    Pair,
-    PairPose,
-    direction_angle_deg,
-    exp_rotation,
-    log_rotation,
-    rotation_angle_deg,
-)
+from page4d.rig.records import Array, Lens, Pair, PairPose, direction_angle_deg, exp_rotation, rotation_angle_deg
 
 _MIN_SHARED = 8
 """Points of a view that two pairs need in common for the ratio of their baselines."""
@@ -347,7 +339,7 @@ def average_rotations(
     incidence[np.arange(len(pairs)), ends[:, 1]] = 1
     for _ in range(_ROTATION_ITERATIONS):
         first, second = rotations[ends[:, 0]], rotations[ends[:, 1]]
-        error = log_rotation(np.swapaxes(second, 1, 2) @ relative @ first)
+        error = Rotation.from_matrix(np.swapaxes(second, 1, 2) @ relative @ first).as_rotvec()
         weight = np.maximum(np.linalg.norm(error, axis=-1), _MIN_ROTATION_RESIDUAL) ** -0.5
         rows = incidence[:, free] * weight[:, None]
         turn = np.linalg.lstsq(rows, error * weight[:, None], rcond=None)[0]

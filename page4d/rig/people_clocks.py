@@ -108,6 +108,10 @@ class PairCurve:
         self._people = people[first], people[second]
         self._lenses = lenses[first], lenses[second]
 
+    def offset(self, ahead: Offsets) -> int:
+        """Return the offset of the pair if views are ahead by some instants."""
+        return int(ahead[self.views[1]] - ahead[self.views[0]])
+
     def score(self, offset: int) -> float:
         """Return the score of an offset, 0 with fewer than `MIN_COMMON` common instants."""
         if offset not in self.scores:
@@ -286,10 +290,9 @@ def check_clocks(
         found = pair_offset(curve)
         if found is None or not found.is_clear or given > MAX_GIVEN * found.score:
             continue
-        least = _STAMPED if are_stamped else _FREE
-        uncertain = least + _disagreement(
-            people, lenses, view, found.instants, np.quantile(numbers, (0, 1 / 3, 2 / 3, 1))
-        )
+        thirds = np.quantile(numbers, (0, 1 / 3, 2 / 3, 1))
+        uncertain = _STAMPED if are_stamped else _FREE
+        uncertain += _disagreement(people, lenses, view, found.instants, thirds)
         if abs(found.instants) <= CERTAIN_RATIO * uncertain:
             continue
         texts.append(
@@ -365,8 +368,7 @@ def estimate_clocks(
     for done, curve in enumerate(curves, start=1):
         curve.search()
         progress(done, len(pairs))
-    ahead = joint_offsets(number, [curve.evidence() for curve in curves])
-    ahead = _ascended(curves, ahead)
+    ahead = _ascended(curves, joint_offsets(number, [curve.evidence() for curve in curves]))
     refined = _refined(curves, ahead)
     evidence = [curve.evidence() for curve in curves]
     check_cuts(_WHAT, names, [cut(evidence, ahead, group) for group in groups(number)], MAX_OTHER, _unclear)
@@ -385,8 +387,7 @@ def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
             for step in range(-FINE, FINE + 1):
                 moved = ahead.copy()
                 moved[view] += step
-                own = (curve for curve in curves if view in curve.views)
-                sums.append(sum(one.fine_score(int(moved[one.views[1]] - moved[one.views[0]])) for one in own))
+                sums.append(sum(one.fine_score(one.offset(moved)) for one in curves if view in one.views))
             ahead[view] += int(np.argmax(sums)) - FINE
         if np.array_equal(ahead, before):
             break
@@ -397,11 +398,10 @@ def _refined(curves: Sequence[PairCurve], ahead: Offsets) -> Float[Array, " V"]:
     """Return offsets in parts of an instant: the maximum of the sum of the parabolas of all pairs."""
     rows, targets = [], []
     for curve in curves:
-        first, second = curve.views
-        offset = int(ahead[second] - ahead[first])
+        offset = curve.offset(ahead)
         vertex, curvature = curve.vertex(offset)
         row = np.zeros(len(ahead))
-        row[first], row[second] = -1.0, 1.0
+        row[list(curve.views)] = -1.0, 1.0
         rows.append(np.sqrt(curvature) * row)
         targets.append(np.sqrt(curvature) * (vertex - offset))
     # The first view has offset 0, and a view without a peak stays.
@@ -424,7 +424,7 @@ def _check_scores(
     for view, name in enumerate(names):
         best = (0.0, 0.0, 0, 0)
         for curve, pair in zip(curves, evidence, strict=True):
-            offset = int(ahead[curve.views[1]] - ahead[curve.views[0]])
+            offset = curve.offset(ahead)
             if view in curve.views and abs(offset) <= curve.max_offset:
                 evident = float(pair.at(np.array([offset]))[0])
                 best = max(best, (evident, curve.score(offset), abs(offset), curve.common[offset]))
@@ -441,9 +441,7 @@ def _check_scores(
 def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offsets) -> None:
     """Refuse a view that fits as well beyond the search: its motion repeats, by more than the largest offset."""
     for view, name in enumerate(names[1:], start=1):
-        found = [
-            (curve, int(ahead[curve.views[1]] - ahead[curve.views[0]])) for curve in curves if view in curve.views
-        ]
+        found = [(curve, curve.offset(ahead)) for curve in curves if view in curve.views]
         curve, offset = max(found, key=lambda one: one[0].score(one[1]))
         limits = curve.beyond(offset)
         if not limits:
@@ -480,7 +478,7 @@ def refine_clocks(
     for first, second in paired_views(len(names)):
         # The pose is that of all windows: in a few instants it is not always found.
         whole = PairCurve(people, lenses, (first, second), limit)
-        offset = int(ahead[second] - ahead[first])
+        offset = whole.offset(ahead)
         poses = [pose for step in (-1, 0, 1) if (pose := whole.pose(offset + step)) is not None]
         start = max(poses, key=lambda pose: pose.score).pose if poses else None
         for low, high in windows:
@@ -491,7 +489,7 @@ def refine_clocks(
     ahead = _ascended(curves, ahead)
     measured = []
     for curve, middle in zip(curves, middles, strict=True):
-        offset = int(ahead[curve.views[1]] - ahead[curve.views[0]])
+        offset = curve.offset(ahead)
         near = [curve.fine_score(one) for one in range(offset - FINE, offset + FINE + 1)]
         best = offset - FINE + int(np.argmax(near))
         vertex, curvature = curve.vertex(best)

@@ -249,11 +249,6 @@ def exp_rotation(vector: Float[Array, "*batch 3"]) -> Float[Array, "*batch 3 3"]
     return np.asarray(Rotation.from_rotvec(vector.reshape(-1, 3)).as_matrix().reshape(*vector.shape, 3))
 
 
-def log_rotation(matrix: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3"]:
-    """Convert matrices to rotation vectors with angles in [0, pi]."""
-    return np.asarray(Rotation.from_matrix(matrix.reshape(-1, 3, 3)).as_rotvec().reshape(matrix.shape[:-1]))
-
-
 def rotation_angle_deg(
     first: Float[Array, "*batch 3 3"], second: Float[Array, "*batch 3 3"]
 ) -> Float[Array, "*batch"]:

@@ -108,6 +108,9 @@ _MIN_HALF = 8
 """Instants per half below which stability is not measured."""
 
 
+_RECORDED = ("score", "control", "jackknife_deg", "residual_px", "num_instants", "reason")
+"""Fields of a pair that its record has too."""
+
 _NOWHERE = Placement(views=(), world_to_camera=np.zeros((0, 4, 4)), pairs=())
 
 
@@ -513,14 +516,9 @@ class Assembly:
             PairRecord(
                 views=(self.names[pair.views[0]], self.names[pair.views[1]]),
                 evidence=pair.evidence.value,
-                score=pair.score,
-                control=pair.control,
-                jackknife_deg=pair.jackknife_deg,
-                residual_px=pair.residual_px,
-                num_instants=pair.num_instants,
                 distance_std=self._distance_std(pair),
                 accepted=pair.is_accepted,
-                reason=pair.reason,
+                **{name: getattr(pair, name) for name in _RECORDED},
             )
             for pair in self.pairs.values()
         ]

@@ -12,14 +12,7 @@ from jaxtyping import Bool, Float, Float16, Int, UInt8
 from numpy.typing import NDArray
 
 from page4d.choices import MaskMeaning
-from page4d.rig.epipolar import (
-    RelativePose,
-    in_front,
-    near_lines,
-    normalized_points,
-    sampson_errors,
-    undistorted_pixels,
-)
+from page4d.rig.epipolar import RelativePose, in_front, normalized_points, sampson_errors, undistorted_pixels
 from page4d.rig.records import Array, Evidence, Lens, Progress, no_progress
 from page4d.scene.content import Area, gray_of, scaled_area
 from page4d.scene.image_file import Image
@@ -331,10 +324,15 @@ def match_near(
     """
 
     def match(one: InstantTexture, two: InstantTexture, lenses: tuple[Lens, Lens]) -> Ids:
-        points, others = normalized_points(one.points, lenses[0]), normalized_points(two.points, lenses[1])
+        plane = (normalized_points(side.points, lens) for side, lens in zip((one, two), lenses, strict=True))
+        points, others = (np.insert(side, 2, 1, axis=1).astype(np.float32) for side in plane)
+        essential = pose.essential.astype(np.float32)
 
         def near(rows: slice) -> Bool[NDArray[np.bool_], "n M"]:
-            return near_lines(pose.essential, points[rows], others, band)
+            """Return where Sampson errors are below the band."""
+            lines, other_lines = points[rows] @ essential.T, others @ essential
+            squared = np.square(lines[:, :2]).sum(-1)[:, None] + np.square(other_lines[:, :2]).sum(-1)
+            return np.asarray(np.square(lines @ others.T) < band**2 * squared)
 
         return _mutual(one, two, lenses, near, WIDE_RATIO)
 

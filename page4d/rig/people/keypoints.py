@@ -27,19 +27,14 @@ from page4d.io.atomic import write_bytes_atomic
 from page4d.io.documents import DocumentError
 from page4d.io.folders import cache_folder
 from page4d.rig.epipolar import undistorted_pixels
-from page4d.rig.people.model import (
-    DETECTOR_SIDE,
-    LANDMARK_SIDE,
-    POSE_MODEL,
-    PoseModel,
-    RawLandmarks,
-    is_fetched,
-    pose_model,
-)
+from page4d.rig.people.model import POSE_MODEL, PoseModel, RawLandmarks, is_fetched, pose_model
 from page4d.rig.records import EXCHANGED_JOINTS, NUM_JOINTS, Array, Lens, Progress, Tracklet, ViewPeople, no_progress
 from page4d.scene.identity import identify
 from page4d.scene.image_file import in_8_bits
 from page4d.scene.records import FrameSource, Scene, View
+
+DETECTOR_SIDE, LANDMARK_SIDE = 224, 256
+"""Sides of the images that the networks take."""
 
 REGION_SCALE = 2.5
 """Side of a region per distance between the hip centre and the scale point; the networks were trained with it."""
@@ -116,9 +111,6 @@ MAX_OVERLAP = 0.3
 MAX_PEOPLE = 6
 """Largest number of people per image."""
 
-_HIP_CENTRE, _SCALE_POINT = 4, 6
-"""Columns of the two keypoints of a detection that define its region."""
-
 
 @cache
 def anchors() -> Float[Array, "2254 2"]:
@@ -131,15 +123,9 @@ def anchors() -> Float[Array, "2254 2"]:
     return np.concatenate(centres)
 
 
-def letterbox(size: tuple[int, int]) -> Region:
-    """Return the smallest square around the centre that contains an image of a size (height, width)."""
-    height, width = size
-    return Region((width / 2, height / 2), float(max(size)), 0.0)
-
-
 def detect_regions(model: PoseModel, image: Pyramid, size: tuple[int, int]) -> list[Region]:
-    """Return the regions of people, the best first."""
-    box = letterbox(size)
+    """Return the regions of people in an image of a size (height, width), the best first."""
+    box = Region((size[1] / 2, size[0] / 2), float(max(size)), 0.0)  # the smallest square around it
     raw, logits = model.detect(2 * image.crop(box, DETECTOR_SIDE) - 1)
     return [
         region_of(*box.to_image(keypoints[:2]))

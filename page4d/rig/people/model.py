@@ -35,9 +35,6 @@ POSE_MODEL = CachedFiles(
 )
 """The files in the wheel of MediaPipe 0.10.21."""
 
-DETECTOR_SIDE = 224
-LANDMARK_SIDE = 256
-
 _BOX_VALUES = 12
 _POINTS = (39, 5)
 _HEATMAPS = (64, 64, 39)
