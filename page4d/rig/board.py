@@ -346,19 +346,10 @@ def read_board(path: Path) -> Board:
             found["side"] = _caliscope_side(keys)
             found["marker"] = found["side"] * float(keys["arucoscale"])
             found = {name: value if name not in ("side", "marker") else 1000 * value for name, value in found.items()}
-        kind = re.sub(
-            r"[^a-z]", "", str(found.get("pattern", "charuco" if "dictionary" in found else "chessboard")).lower()
-        )
-        pattern = next(
-            pattern
-            for word, pattern in {
-                "charuco": Pattern.CHARUCO,
-                "chess": Pattern.CHESSBOARD,
-                "check": Pattern.CHESSBOARD,
-                "aruco": Pattern.ARUCO,
-            }.items()
-            if kind.startswith(word)
-        )
+        stated = found.get("pattern", "charuco" if "dictionary" in found else "chessboard")
+        kind = re.sub(r"[^a-z]", "", str(stated).lower())
+        words = {"charuco": "charuco", "chess": "chessboard", "check": "chessboard", "aruco": "aruco"}
+        pattern = Pattern(next(words[word] for word in words if kind.startswith(word)))
         lengths = {name: float(found[name]) for name in ("side", "marker", "gap") if name in found}
         unit = METRES["mm"] if max(lengths.values()) >= 1 else METRES["m"]
         lengths = {name: length * unit for name, length in lengths.items()}

@@ -177,21 +177,16 @@ def metric_rig(found: RigRegistration, view_names: Sequence[str], known: KnownLe
 def metric_around(found: RigRegistration) -> RigRegistration:
     """Scale registered cameras about the calibrated ones, all at one point, by the metres per unit of the record."""
     record, factor = found.record, found.record.metres_per_unit or 1.0
-    source = [camera.source for camera in record.cameras]
-    center = camera_centers(
-        next(
-            c.world_to_camera
-            for c, one in zip(found.cameras, source, strict=True)
-            if c is not None and one == "calibration"
-        )
-    )
+    both = list(zip(found.cameras, (camera.source for camera in record.cameras), strict=True))
+    known = next(camera for camera, source in both if camera is not None and source == "calibration")
+    center = camera_centers(known.world_to_camera)
     origin, back = torch.eye(4, dtype=torch.float64), torch.eye(4, dtype=torch.float64)
     origin[:3, 3], back[:3, 3] = -center, center
     cameras = [
         _scaled(camera.in_world(origin), factor).in_world(back)
-        if camera is not None and one == "evidence"
+        if camera is not None and source == "evidence"
         else camera
-        for camera, one in zip(found.cameras, source, strict=True)
+        for camera, source in both
     ]
     height = record.person_height and record.person_height * factor
     return found.model_copy(update={"cameras": cameras}).with_record(metres_per_unit=1.0, person_height=height)
@@ -203,16 +198,10 @@ def _scaled(camera: ViewCamera, factor: float) -> ViewCamera:
     return replace(camera, world_to_camera=poses)
 
 
+_SIDES = ((23, 25, 0.245), (25, 27, 0.246), (11, 13, 0.186), (13, 15, 0.146))
 BONES = (
     ((11, 12), (23, 24), 0.288),
-    ((23,), (25,), 0.245),
-    ((24,), (26,), 0.245),
-    ((25,), (27,), 0.246),
-    ((26,), (28,), 0.246),
-    ((11,), (13,), 0.186),
-    ((12,), (14,), 0.186),
-    ((13,), (15,), 0.146),
-    ((14,), (16,), 0.146),
+    *(((first + side,), (last + side,), ratio) for first, last, ratio in _SIDES for side in (0, 1)),
 )
 """Trunk, thighs, shanks, upper arms and forearms: landmarks of BlazePose at both ends (their mean), and the length in
 standing heights.

@@ -115,12 +115,11 @@ class _Path:
         self.points: Array = np.zeros((0, 3))
         self._seen: list[_Seen] = []
         self._last: tuple[Sequence[InstantTexture], list[NDArray[np.int64]]] | None = None
-        both = ((pair, relative_pose_of(rig[pair[0]], rig[pair[1]])) for pair in combinations(range(len(rig)), 2))
-        near = [(pair, pose) for pair, pose in both if pose is not None]
         self._pairs = [
-            (pair, pose)
-            for pair, pose in near
-            if float(direction_angle_deg(rig[pair[0], 2, :3], rig[pair[1], 2, :3])) < _RANGE_DEG
+            ((one, other), pose)
+            for one, other in combinations(range(len(rig)), 2)
+            if direction_angle_deg(rig[one, 2, :3], rig[other, 2, :3]) < _RANGE_DEG
+            and (pose := relative_pose_of(rig[one], rig[other])) is not None
         ]
 
     def add(self, features: Sequence[InstantTexture], time: str) -> None:
@@ -267,13 +266,8 @@ class _Problem(LeastSquares[_State]):
         num_fixed: int,
     ) -> None:
         self.view, self.block, self.weights, self.pixels = tracks.view, tracks.point, tracks.weights, tracks.pixels
-        instant, view = np.divmod(tracks.view, len(rig))
-        self.instant, self.turn, self.shift, self.matrix = (
-            instant,
-            rig[view, :3, :3],
-            rig[view, :3, 3],
-            intrinsics[view, :2],
-        )
+        self.instant, view = np.divmod(tracks.view, len(rig))
+        self.turn, self.shift, self.matrix = rig[view, :3, :3], rig[view, :3, 3], intrinsics[view, :2]
         self.sigma_px = TEXTURE_SIGMA * np.sqrt(intrinsics[view, 0, 0] * intrinsics[view, 1, 1])[:, None]
         self.columns = np.arange(6 * num).reshape(-1, 1, 6).repeat(len(rig), axis=1).reshape(-1, 6)
         self.free = np.arange(6 * num) >= 6 * num_fixed

@@ -321,30 +321,29 @@ def calibrate_views(
     return _Calibrated(names, sizes, evidence, model, given, up).result()
 
 
+@dataclass
 class _Calibrated:
     """The steps from sightings to cameras."""
 
-    def __init__(
-        self,
-        names: Sequence[str],
-        sizes: Sequence[tuple[int, int]],
-        evidence: BoardEvidence,
-        model: LensModel,
-        given: Sequence[Lens] | None,
-        up: UpAxis,
-    ) -> None:
-        self.names, self.sizes, self.up = names, sizes, up
-        self.evidence, self.board, self.models, self.given = evidence, evidence.board, [model] * len(names), given
-        self.reasons: dict[int, str] = {}
+    names: Sequence[str]
+    sizes: Sequence[tuple[int, int]]
+    evidence: BoardEvidence
+    model: LensModel
+    given: Sequence[Lens] | None
+    up: UpAxis
+
+    def __post_init__(self) -> None:
+        views = range(len(self.names))
+        self.board, self.models = self.evidence.board, [self.model for _ in views]
+        self.lenses = np.zeros((len(views), 4 + len(TERMS[self.model])))
         self.terms: dict[int, tuple[str, ...]] = {}
-        self.lenses = np.zeros((len(names), 4 + len(TERMS[model])))
-        self.shared, self.alone = self._chosen(evidence.shared), self._chosen(evidence.alone)
-        unseen = set(range(len(names))) - {one.view for one in self.shared}
-        self.reasons |= dict.fromkeys(unseen, "the board is not found in its pictures")
-        if given is None:
+        self.shared, self.alone = self._chosen(self.evidence.shared), self._chosen(self.evidence.alone)
+        unseen = {*views} - {one.view for one in self.shared}
+        self.reasons = dict.fromkeys(unseen, "the board is not found in its pictures")
+        if self.given is None:
             self._estimate_lenses()
         else:
-            self._take_lenses(given)
+            self._take_lenses(self.given)
 
     def _chosen(self, sightings: Sequence[Sighting]) -> list[Sighting]:
         """Choose poses of the board that differ in the pictures of some view, preferably those that several show."""

@@ -24,10 +24,10 @@ from page4d.io.folders import cache_folder
 from page4d.io.json_records import FileModel, format_json, read_model
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
-from page4d.rig.graph import choose_pairs
 from page4d.rig.evidence import MAX_DENSE_VIEWS, MORE_INSTANTS
-from page4d.rig.learned import TEXTURE_MODEL
+from page4d.rig.graph import choose_pairs
 from page4d.rig.learned import MAX_INSTANTS as LEARNED_INSTANTS
+from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.people.model import is_fetched
 from page4d.rig.texture import MAX_INSTANTS, MAX_SIDE_PX
 from page4d.rig.trajectory import METHOD

@@ -107,7 +107,8 @@ def estimate_people_pose(people: PersonPairs, seed: int = 0) -> PeoplePose | Non
     Hypotheses come from pairs of tracklets, each assumed to be one person, and from two such pairs together.
     """
     singles = []
-    for rows in _tracklet_pairs(people)[:_MAX_SINGLES]:
+    groups = [rows for rows in rows_of_tracklets(people) if len(rows) >= MIN_COMMON_INSTANTS]
+    for rows in sorted(groups, key=lambda rows: -float(people.weights[rows].sum()))[:_MAX_SINGLES]:
         pose = _hypothesis(people.subset(rows), seed)
         if pose is not None:
             singles.append((float(people.support(pose)[rows].sum()), rows, pose))
@@ -166,12 +167,6 @@ def _refined(people: PersonPairs, pose: RelativePose, rounds: int = _ROUNDS) -> 
 def _hypothesis(people: PersonPairs, seed: int) -> RelativePose | None:
     first, second, _ = people.points()
     return estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, seed)
-
-
-def _tracklet_pairs(people: PersonPairs) -> list[NDArray[np.intp]]:
-    """Return the rows of every two tracklets with enough common instants, those with most visible joints first."""
-    groups = [rows for rows in rows_of_tracklets(people) if len(rows) >= MIN_COMMON_INSTANTS]
-    return sorted(groups, key=lambda rows: -float(people.weights[rows].sum()))
 
 
 def _compatible(people: PersonPairs, rows: NDArray[np.intp], other: NDArray[np.intp]) -> bool:
