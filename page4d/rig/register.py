@@ -657,16 +657,11 @@ def assembled(evidence: PixelEvidence) -> Assembly:
     focal lengths, to be matched near epipolar lines. Elsewhere it is extracted with unknown focal lengths only where
     people place some views, or the settings request texture.
     """
-    seconds: dict[str, float] = {}
-    settings = evidence.settings
-    start = time.perf_counter()
-    people: tuple[ViewPeople, ...] | None = None
-    if settings.register in (Registration.AUTO, Registration.PEOPLE) and is_fetched():
-        people = evidence.people
-    seconds["keypoints"] = time.perf_counter() - start
-
+    settings, start = evidence.settings, time.perf_counter()
+    uses_people = settings.register in (Registration.AUTO, Registration.PEOPLE) and is_fetched()
+    people = evidence.people if uses_people else None
+    detected = time.perf_counter()
     textures = evidence.textures if settings.register in (Registration.AUTO, Registration.TEXTURE) else ()
-    start = time.perf_counter()
     assembly = Assembly(
         names=evidence.scene.view_names,
         known={place: view.camera for place, view in enumerate(evidence.scene.views) if view.camera is not None},
@@ -677,10 +672,9 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         num_instants=len(evidence.instants),
         seed=settings.seed,
         progress=evidence.progress,
-        seconds=seconds,
     )
     assembly.run()
     extraction = {kind: seconds for source in textures for kind, seconds in source.seconds.items()}
-    duration = time.perf_counter() - start - sum(extraction.values())
-    seconds |= extraction | {"pairs and adjustment": duration}
+    duration = time.perf_counter() - detected - sum(extraction.values())
+    assembly.seconds |= {"keypoints": detected - start} | extraction | {"pairs and adjustment": duration}
     return assembly

@@ -180,7 +180,7 @@ def calibrate(
     evidence = BoardEvidence.of(scene, board, settings, observer)
     sizes = [view.source.size for view in scene.views]
     try:
-        return calibrate_views(scene.view_names, sizes, evidence, settings.lens_model, given, settings.up)
+        return BoardViews(scene.view_names, sizes, evidence, settings.lens_model, given, settings.up).result()
     except InputError as error:
         if error.marked_hint is not _FILM_HINT or not any(
             "⟨calibration=" in one.marked_text for one in scene.notices
@@ -303,34 +303,19 @@ def _sightings(view: int, found: Sequence[Corners | None], times: Float[Array, "
     return sightings
 
 
-def calibrate_views(
-    names: Sequence[str],
-    sizes: Sequence[tuple[int, int]],
-    evidence: BoardEvidence,
-    model: LensModel = LensModel.BROWN_CONRADY,
-    given: Sequence[Lens] | None = None,
-    up: UpAxis = UpAxis.AUTO,
-) -> BoardCalibration:
-    """Determine the cameras of views of some sizes (height, width) from sightings of a board; `given` lenses stay.
-
-    `up` is the axis that points up in a world that stands on the board, z by default.
-
-    Raises:
-        InputError: if fewer than two cameras are determined, or the lens of a single view is not.
-    """
-    return _Calibrated(names, sizes, evidence, model, given, up).result()
-
-
 @dataclass
-class _Calibrated:
-    """The steps from sightings to cameras."""
+class BoardViews:
+    """Views of some sizes (height, width) with sightings of a board, which determine their cameras.
+
+    `given` lenses stay. `up` is the axis that points up in a world that stands on the board, z by default.
+    """
 
     names: Sequence[str]
     sizes: Sequence[tuple[int, int]]
     evidence: BoardEvidence
-    model: LensModel
-    given: Sequence[Lens] | None
-    up: UpAxis
+    model: LensModel = LensModel.BROWN_CONRADY
+    given: Sequence[Lens] | None = None
+    up: UpAxis = UpAxis.AUTO
 
     def __post_init__(self) -> None:
         views = range(len(self.names))
@@ -384,7 +369,11 @@ class _Calibrated:
             self.lenses[view], self.terms[view] = found
 
     def result(self) -> BoardCalibration:
-        """Place and adjust the cameras, without those that do not fit, and describe them."""
+        """Place and adjust the cameras, without those that do not fit, and describe them.
+
+        Raises:
+            InputError: if fewer than two cameras are determined, or the lens of a single view is not.
+        """
         if not self.shared:
             where = " of the scene, only in those for lenses" if self.alone else ""
             raise InputError(

@@ -21,7 +21,7 @@ from page4d.rig.board_rig import TERMS, Sighting, project
 from page4d.rig.floor import FloorPoints
 from page4d.rig.records import FocalSource, Lens, exp_rotation
 from page4d.run import calibration
-from page4d.run.calibration import BoardEvidence, calibrate_views
+from page4d.run.calibration import BoardEvidence, BoardViews
 from page4d_cli.app import run
 from tests.scene.clip_writers import write_images
 
@@ -317,7 +317,7 @@ def center_errors(found, cameras) -> np.ndarray:
 )
 def test_lenses_and_cameras_are_those_of_the_truth(board, lens, model) -> None:
     cameras, evidence = rig(board, lens, model)
-    found = calibrate_views("abc", [SIZE] * 3, evidence, model)
+    found = BoardViews("abc", [SIZE] * 3, evidence, model).result()
     assert found.record.num_placed == 3
     assert not found.record.notices
     for camera, own in zip(found.record.cameras, found.calibration.cameras, strict=True):
@@ -369,7 +369,7 @@ RATIONAL = known_lens(620.0, 0.0, (0.1, 0.05, 0.001, -0.001, 0.01, 0.3, 0.02, 0.
 )
 def test_given_lenses_stay_as_they_are(given, model) -> None:
     cameras, evidence = rig(given=given)
-    found = calibrate_views("abc", [SIZE] * 3, evidence, given=given)
+    found = BoardViews("abc", [SIZE] * 3, evidence, given=given).result()
     assert found.record.lens_model is model
     for own, lens, camera in zip(found.calibration.cameras, given, found.record.cameras, strict=True):
         assert own.distortion == lens.distortion
@@ -394,10 +394,10 @@ def test_the_world_stands_on_a_board_on_the_floor(up, axis, turn) -> None:
     numbers = np.arange(len(CHARUCO.points))
     own = [Sighting(view=v, pose=24, numbers=numbers, pixels=seen(KNOWN[v], corners[v])) for v in range(2)]
     evidence = replace(evidence, shared=[*evidence.shared, *own], floor=24)
-    found = calibrate_views("abc", [SIZE] * 3, evidence, given=KNOWN, up=up)
+    found = BoardViews("abc", [SIZE] * 3, evidence, given=KNOWN, up=up).result()
     marks = {f"{n}": {"abc"[v]: tuple(own[v].pixels[n]) for v in range(2)} for n in numbers[::3]}
     points = FloorPoints(label="floor.csv", marks=marks)
-    by_points = calibrate_views("abc", [SIZE] * 3, replace(evidence, floor=points), given=KNOWN, up=up)
+    by_points = BoardViews("abc", [SIZE] * 3, replace(evidence, floor=points), given=KNOWN, up=up).result()
     for one, other in zip(found.calibration.cameras, by_points.calibration.cameras, strict=True):
         assert torch.allclose(one.world_to_camera, other.world_to_camera, atol=0.01)
     assert f"({len(marks)} points on the floor, +-" in by_points.record.world.text
@@ -411,7 +411,7 @@ def test_the_world_stands_on_a_board_on_the_floor(up, axis, turn) -> None:
     shift = np.array([10.0, 20.0, 30.0])
     places = (corners[0] - world[0, :3, 3]) @ world[0, :3, :3] + shift
     surveyed = replace(points, coordinates={name: tuple(places[int(name)]) for name in marks})
-    moved = calibrate_views("abc", [SIZE] * 3, replace(evidence, floor=surveyed), given=KNOWN, up=up).calibration
+    moved = BoardViews("abc", [SIZE] * 3, replace(evidence, floor=surveyed), given=KNOWN, up=up).result().calibration
     for camera, center in zip(moved.cameras, centers, strict=True):
         pose = camera.world_to_camera.numpy()
         assert -pose[:3, :3].T @ pose[:3, 3] == pytest.approx(center + shift, abs=0.01)
@@ -423,12 +423,12 @@ def test_the_world_stands_on_a_board_on_the_floor(up, axis, turn) -> None:
 def test_a_floor_that_no_camera_shows_is_an_error() -> None:
     _, evidence = rig(given=KNOWN)
     with pytest.raises(InputError, match="no placed camera shows the board at the instant"):
-        calibrate_views("abc", [SIZE] * 3, replace(evidence, floor=24), given=KNOWN)
+        BoardViews("abc", [SIZE] * 3, replace(evidence, floor=24), given=KNOWN).result()
 
 
 def test_a_late_camera_is_tolerated_and_reported() -> None:
     cameras, evidence = rig(late_s=0.01, count=40)
-    found = calibrate_views("abc", [SIZE] * 3, evidence, given=KNOWN)
+    found = BoardViews("abc", [SIZE] * 3, evidence, given=KNOWN).result()
     assert center_errors(found, cameras).max() < 0.02
     (notice,) = found.record.notices
     assert re.search(r"not of one time: (.*, )?b is \d+ ms late \(\+-", notice.text)
@@ -467,7 +467,7 @@ def without_view(evidence: BoardEvidence, view: int, kept) -> BoardEvidence:
 )
 def test_a_view_that_is_not_determined_is_left_out_with_the_reason(change, reason) -> None:
     _, evidence = rig()
-    found = calibrate_views("abc", [SIZE] * 3, change(evidence), given=KNOWN)
+    found = BoardViews("abc", [SIZE] * 3, change(evidence), given=KNOWN).result()
     assert found.calibration.names == ("a", "b")
     (notice,) = found.record.notices
     assert re.search(rf"1 of 3 views are not placed \(c: .*({reason})", notice.text)
@@ -487,13 +487,13 @@ def test_too_few_cameras_are_refused_with_a_reason_for_each(change, given) -> No
     _, evidence = rig(views=(0, 1))
     evidence = replace(evidence, shared=[one for one in evidence.shared if change(one)])
     with pytest.raises(InputError, match=r"too few cameras: a: .*(board|focal).*; b: .*(board|focal)"):
-        calibrate_views("ab", [SIZE] * 2, evidence, given=given)
+        BoardViews("ab", [SIZE] * 2, evidence, given=given).result()
 
 
 @pytest.mark.parametrize("kept", [0, 3], ids=["unseen", "seen in too few pictures"])
 def test_a_view_without_a_lens_does_not_disturb_the_others(kept) -> None:
     cameras, evidence = rig()
-    found = calibrate_views("abc", [SIZE] * 3, without_view(evidence, 0, lambda pose: pose < kept))
+    found = BoardViews("abc", [SIZE] * 3, without_view(evidence, 0, lambda pose: pose < kept)).result()
     assert found.calibration.names == ("b", "c")
     pose = found.calibration.cameras[1].world_to_camera.numpy()
     np.testing.assert_allclose(pose, cameras[2] @ np.linalg.inv(cameras[1]), atol=0.03)
@@ -504,13 +504,13 @@ def test_boards_without_tilt_do_not_determine_a_focal_length() -> None:
     _, evidence = rig(tilt=0.0, views=(1,))
     alone = replace(evidence, shared=[replace(one, view=0) for one in evidence.shared])
     with pytest.raises(InputError, match=r"focal length not determined: \d+ px .* tilts"):
-        calibrate_views("a", [SIZE], alone)
+        BoardViews("a", [SIZE], alone).result()
 
 
 def test_a_board_that_is_nowhere_is_an_error_with_its_numbers() -> None:
     evidence = BoardEvidence(board=CHARUCO, shared=[], alone=[], num_instants=5)
     with pytest.raises(InputError, match="board charuco:7x5,120mm,90mm,4x4_50 is found in no picture") as refused:
-        calibrate_views("ab", [SIZE] * 2, evidence)
+        BoardViews("ab", [SIZE] * 2, evidence).result()
     assert "inner corners" in refused.value.hint
 
 
