@@ -115,7 +115,7 @@ def decompose_essential(
     essential: Float[Array, "3 3"],
     first: Float[Array, "K 2"],
     second: Float[Array, "K 2"],
-    weights: Float[Array, " K"] | None = None,
+    weights: Float[Array, " K"],
 ) -> RelativePose:
     """Return the pose, of the four that share an essential matrix, with the most support in front of both cameras.
 
@@ -133,8 +133,7 @@ def decompose_essential(
         for direction in (u[:, 2], -u[:, 2]):
             pose = RelativePose(rotation=rotation, direction=direction)
             depth_first, depth_second, squared_sine = _relative_depths(pose, first, second)
-            support = squared_sine * (1.0 if weights is None else weights)
-            votes = float(support[(depth_first > 0) & (depth_second > 0)].sum())
+            votes = float((squared_sine * weights)[(depth_first > 0) & (depth_second > 0)].sum())
             if votes > most:
                 best, most = pose, votes
     assert best is not None

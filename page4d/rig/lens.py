@@ -12,7 +12,7 @@ from PIL import ExifTags
 from PIL import Image as PillowImage
 from torch import Tensor
 
-from page4d.choices import CalibrationMatch, CalibrationResize
+from page4d.choices import CalibrationMatch
 from page4d.errors import InputError, UsageError, listed, unknown_name
 from page4d.formats.calibrations import read_lenses
 from page4d.formats.camera_model import CalibratedCamera, check_lens
@@ -35,12 +35,7 @@ _VALUE = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>mm|px)?", re.IGNO
 
 
 def lenses_of(
-    scene: Scene,
-    focal: str | None = None,
-    intrinsics: Path | None = None,
-    resize: CalibrationResize | None = None,
-    *,
-    for_all: bool = True,
+    scene: Scene, focal: str | None = None, intrinsics: Path | None = None, *, for_all: bool = True
 ) -> tuple[Lens, ...]:
     """Return the lens of every view.
 
@@ -48,7 +43,7 @@ def lenses_of(
     are not used, and which has all views or not `for_all`; `focal` ("1450" px or "26mm" for all views,
     "cam01=1450,cam02=26mm" for some); the scene's calibration, for a view that is registered again; EXIF or the
     metadata of a video; the start value `START_FOCAL`. Without a calibration the principal point is the centre of the
-    image. `resize` fits a calibration file for another image size.
+    image.
 
     Raises:
         UsageError: if `focal` cannot be read, names a view that does not exist or has a camera, or no lens has this
@@ -59,13 +54,13 @@ def lenses_of(
     known = {view.name: _given(view.camera, view.source.size) for view in scene.views if view.camera is not None}
     of_file: dict[str, Lens] = {}
     if intrinsics is not None:
-        of_file = _calibrated(scene, intrinsics, resize or options.calibration_resize)
+        of_file = _calibrated(scene, intrinsics)
         missing = [name for name in scene.view_names if name not in of_file.keys() | known.keys()]
         if missing and for_all:
             hint = "rename the videos, or select those with a camera by ⟨views⟩"
             raise InputError(f"{intrinsics.name} has no camera for {listed(missing)}", hint)
     elif options.again and options.calibration is not None:
-        calibrated = _calibrated(scene, options.calibration, options.calibration_resize)
+        calibrated = _calibrated(scene, options.calibration)
         of_file = {name: lens for name, lens in calibrated.items() if name not in named}
     if focal is not None and "=" in focal and (both := sorted(named.keys() & known.keys())):
         raise UsageError(f"⟨focal={focal}⟩: {both[0]} has its lens from {scene.calibration}", "leave it out")
@@ -100,9 +95,9 @@ def _given(camera: ViewCamera | CalibratedCamera, size: tuple[int, int], matrix:
     )
 
 
-def _calibrated(scene: Scene, file: Path, resize: CalibrationResize | None) -> dict[str, Lens]:
+def _calibrated(scene: Scene, file: Path) -> dict[str, Lens]:
     """Return the lenses of a calibration file by view, fitted to the views by the rules of `calibration_resize`."""
-    names = scene.view_names
+    names, resize = scene.view_names, scene.options.calibration_resize
     by_name = scene.options.calibration_match is CalibrationMatch.NAME
     calibration = read_lenses(file, names if by_name else None)
     calibration = named_as_views(calibration, names) if by_name else calibration

@@ -85,8 +85,7 @@ def register_texture_pair(
     """
     pose = _fitted(matches, seed)
     if pose is None:
-        reason = "too few matches of texture"
-        return PairPose(views=views, evidence=method.evidence, reason=reason)
+        return PairPose(views=views, evidence=method.evidence, reason="too few matches of texture")
     inliers = matches.inliers(pose)
     found = _pair_of(pose, matches, views, method.evidence, inliers, method.weight)
     score = int(found.score)

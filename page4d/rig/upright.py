@@ -194,7 +194,7 @@ def _fit(joints: Float[Array, "N J 3"], load: float) -> Vertical | int:
         up, lean = up + change[:2] @ level, change[2:]
         up /= np.linalg.norm(up)
     std = np.degrees(np.sqrt(np.trace(np.linalg.inv(precision)[:2, :2])))
-    lowest, sole = np.nanmin(joints[stands][:, 29:] @ up, axis=1), _SOLE * _leg_length(joints)
+    lowest, sole = np.nanmin(joints[stands][:, 29:] @ up, axis=1), _SOLE * float(np.median(_leg_lengths(joints)))
     spread = float(np.diff(np.quantile(lowest, [0.16, 0.84]))[0]) / 2
     return Vertical(
         up=up,
@@ -203,10 +203,6 @@ def _fit(joints: Float[Array, "N J 3"], load: float) -> Vertical | int:
         floor_std=float(np.hypot(spread * np.sqrt(CORRELATED_POSES / max(count, CORRELATED_POSES)), sole)),
         num_poses=count,
     )
-
-
-def _leg_length(joints: Float[Array, "N J 3"]) -> float:
-    return float(np.median(_leg_lengths(joints)))
 
 
 def _leg_lengths(joints: Float[Array, "N J 3"]) -> Float[Array, "N 2"]:
@@ -221,7 +217,7 @@ def _supported(
     """Return unit axes from the supporting feet to the centre of mass, and whether people stand or walk on them."""
     hips, ankles, trunk = joints[:, [23, 24]], joints[:, [27, 28]], joints[:, [11, 12]].mean(1)
     height = ankles @ up
-    share = np.exp((height.min(axis=1, keepdims=True) - height) / (load * _leg_length(joints)))
+    share = np.exp((height.min(axis=1, keepdims=True) - height) / (load * np.median(_leg_lengths(joints))))
     share /= share.sum(axis=1, keepdims=True)
     feet = (joints[:, [29, 30]] + joints[:, [31, 32]]) / 2
     support = np.where((share > 0.05)[..., None], share[..., None] * feet, 0.0).sum(1)

@@ -55,8 +55,9 @@ def test_true_poses_have_no_error_and_are_recovered_from_the_essential_matrix(an
     pose, first, second = two_views(angle_deg)
     np.testing.assert_allclose(sampson_errors(pose.essential, first, second), 0, atol=1e-14)
     assert in_front(pose, first, second).all()
-    assert angle_between(decompose_essential(-3 * pose.essential, first, second), pose) < 1e-6
-    assert angle_between(decompose_essential(pose.essential.T, second, first), inverse(pose)) < 1e-6
+    ones = np.ones(len(first))
+    assert angle_between(decompose_essential(-3 * pose.essential, first, second, ones), pose) < 1e-6
+    assert angle_between(decompose_essential(pose.essential.T, second, first, ones), inverse(pose)) < 1e-6
 
 
 def test_the_error_is_the_distance_to_the_constraint() -> None:

@@ -1,6 +1,7 @@
 """Lenses of views come from a calibration without its poses, from focal, from EXIF, or from a start value."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -152,10 +153,11 @@ def test_the_sizes_of_a_calibration_must_be_those_of_the_views(tmp_path: Path) -
     with pytest.raises(InputError, match="calibration is for 128x96") as error:
         lenses_of(scene, intrinsics=file)
     assert "calibration_resize" in error.value.hint
-    assert lenses_of(scene, intrinsics=file, resize=CalibrationResize.SCALE)[0].intrinsics[0, 0] == 35.0
+    scene = replace(scene, options=replace(scene.options, calibration_resize=CalibrationResize.SCALE))
+    assert lenses_of(scene, intrinsics=file)[0].intrinsics[0, 0] == 35.0
     turned = write_rig(tmp_path / "turned.json", scene.view_names, (WIDTH, HEIGHT))
     with pytest.raises(InputError, match="calibration is for 48x64"):
-        lenses_of(scene, intrinsics=turned, resize=CalibrationResize.SCALE)
+        lenses_of(scene, intrinsics=turned)
 
 
 def test_opencv_intrinsics_need_no_extrinsics(tmp_path: Path) -> None:
