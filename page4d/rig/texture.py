@@ -100,7 +100,9 @@ def extract_texture(
     Raises:
         InputError: if a frame cannot be decoded.
     """
-    chosen = _spread(sorted(set(instants)), method.max_instants)
+    chosen = sorted(set(instants))
+    places = np.linspace(0, len(chosen) - 1, min(len(chosen), method.max_instants)).round().astype(int)
+    chosen = [chosen[place] for place in places]
     total = len(chosen) * scene.num_views
     textures = []
     for number, (view, lens) in enumerate(zip(scene.views, lenses, strict=True)):
@@ -108,14 +110,6 @@ def extract_texture(
         features = dict(known[number]) if known else {}
         textures.append(_view_texture(scene, view, lens, chosen, method, features, step))
     return tuple(textures)
-
-
-def _spread(instants: list[int], count: int) -> list[int]:
-    """Return up to `count` instants, evenly spread, with the first and the last."""
-    if len(instants) <= count:
-        return instants
-    places = np.linspace(0, len(instants) - 1, count).round().astype(int)
-    return [instants[place] for place in places]
 
 
 def _view_texture(

@@ -204,23 +204,22 @@ def _with_controls(found: PairPose, pose: RelativePose, matches: TextureMatches,
     halves = _half_poses(matches, seed)
     turns = [180.0 if one is None else float(rotation_angle_deg(pose.rotation, one.rotation)) for one in halves]
     shifts = [180.0 if one is None else float(direction_angle_deg(pose.direction, one.direction)) for one in halves]
-    found = replace(found, control=float(control), jackknife_deg=float(np.median(turns)))
+    turn, shift = float(np.median(turns)), float(np.median(shifts))
+    least = MIN_RIVAL_SHARE * _sharp_score(pose, matches)
+    rivals = (
+        f"a pose that differs by {angle:.1f} degrees, in direction by {bend:.1f}, explains the texture too"
+        for half, angle, bend in zip(halves, turns, shifts, strict=True)
+        if half is not None
+        and (angle > MAX_RIVAL_DEG[0] or bend > MAX_RIVAL_DEG[1])
+        and _sharp_score(half, matches) >= least
+    )
     if found.score < MIN_CONTROL_RATIO * control:
         reason = f"{found.score:.0f} distinct inliers of texture, shuffled matches have {control}"
-        return replace(found, reason=reason)
-    turn, shift = float(np.median(turns)), float(np.median(shifts))
-    if turn > MAX_JACKKNIFE_DEG or shift > MAX_DIRECTION_DEG:
+    elif turn > MAX_JACKKNIFE_DEG or shift > MAX_DIRECTION_DEG:
         reason = f"halves of the texture differ by {turn:.1f} degrees, in direction by {shift:.1f}"
-        return replace(found, reason=reason)
-    least = MIN_RIVAL_SHARE * _sharp_score(pose, matches)
-    for half, turn, shift in zip(halves, turns, shifts, strict=True):
-        is_other = turn > MAX_RIVAL_DEG[0] or shift > MAX_RIVAL_DEG[1]
-        if half is not None and is_other and _sharp_score(half, matches) >= least:
-            reason = (
-                f"a pose that differs by {turn:.1f} degrees, in direction by {shift:.1f}, explains the texture too"
-            )
-            return replace(found, reason=reason)
-    return found
+    else:
+        reason = next(rivals, "")
+    return replace(found, control=float(control), jackknife_deg=turn, reason=reason)
 
 
 def _fitted(matches: TextureMatches, seed: int) -> RelativePose | None:

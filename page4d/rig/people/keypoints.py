@@ -7,11 +7,12 @@ network takes. Poses of a view are kept on disk, so that several commands on one
 import hashlib
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from threading import Lock
 
@@ -415,9 +416,14 @@ def detect_people(
     """
     if not is_fetched():
         raise CapabilityError("people cannot be detected: the pose model was not fetched", POSE_MODEL.command)
-    counter = _Counter(len(instants) * scene.num_views, progress)
+    total, done, lock = len(instants) * scene.num_views, count(1), Lock()
+
+    def step() -> None:
+        with lock:
+            progress(next(done), total)
+
     with ThreadPoolExecutor(min(_MAX_THREADS, max(scene.num_views, 1)), thread_name_prefix="people") as threads:
-        found = list(threads.map(lambda view: _poses_of(view, instants, counter), scene.views))
+        found = list(threads.map(lambda view: _poses_of(view, instants, step), scene.views))
     steps = np.diff(scene.times[list(instants)])
     breaks = (np.flatnonzero(steps > _BREAK * np.median(steps)) + 1).tolist() if len(steps) else []
     return tuple(
@@ -426,33 +432,22 @@ def detect_people(
     )
 
 
-class _Counter:
-    """Counts the frames of all threads."""
-
-    def __init__(self, total: int, progress: Progress) -> None:
-        self._total, self._progress, self._done, self._lock = total, progress, 0, Lock()
-
-    def add(self, number: int) -> None:
-        with self._lock:
-            self._done += number
-            self._progress(self._done, self._total)
-
-
-def _poses_of(view: View, instants: Sequence[int], counter: _Counter) -> list[list[BodyPose]]:
+def _poses_of(view: View, instants: Sequence[int], step: Callable[[], None]) -> list[list[BodyPose]]:
     frames = [view.indices[instant] for instant in instants]
     poses = load_poses(view.source, frames)
     if poses is not None:
-        counter.add(len(frames))
+        for _ in frames:
+            step()
         return poses
-    model = pose_model()
-    assert model is not None
-    poses = _detect(model, view, frames, counter)
+    poses = _detect(view, frames, step)
     save_poses(view.source, frames, poses)
     return poses
 
 
-def _detect(model: PoseModel, view: View, frames: Sequence[int], counter: _Counter) -> list[list[BodyPose]]:
+def _detect(view: View, frames: Sequence[int], step: Callable[[], None]) -> list[list[BodyPose]]:
     """Return the poses of each frame in pixels of the source."""
+    model = pose_model()
+    assert model is not None
     height, width = view.source.size
     factor = min(1.0, LONG_SIDE / max(height, width))
     size = (max(round(height * factor), 1), max(round(width * factor), 1))
@@ -465,7 +460,7 @@ def _detect(model: PoseModel, view: View, frames: Sequence[int], counter: _Count
             followed = [pose.next_region for pose in last]
             last = find_poses(model, pyramid, followed, detect_regions(model, pyramid, size))
             poses.append([replace(pose, joints=pose.joints * scale) for pose in last])
-            counter.add(1)
+            step()
     # Tracklets compare joints by the scale of the body, which is still that of the decoded image.
     longest = float(scale.max())
     return [[replace(p, next_region=p.next_region.scaled(longest)) for p in found] for found in poses]
