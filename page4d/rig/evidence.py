@@ -21,8 +21,6 @@ from page4d.rig.people.keypoints import detect_people
 from page4d.rig.records import Array, Evidence, Lens, Pair, PairPose, StageProgress, ViewPeople, no_progress, of_stage
 from page4d.rig.samples import ViewSample, sample_views, with_content
 from page4d.rig.texture import (
-    QUICK_INSTANTS,
-    QUICK_SIDE_PX,
     ROOT_SIFT,
     WIDE_RATIO,
     TextureMatches,
@@ -195,6 +193,10 @@ FEW_NEAR = (10, 250)
 """Fewest matches of two instants near epipolar lines from which eight may have the 40 that are needed, and number
 from which two suffice: of a rendered rig, a pair with fewer is 4 degrees wrong from two, 1.6 from six; on `treadmill`
 one of 310 gains nothing."""
+
+
+QUICK_INSTANTS, QUICK_SIDE_PX = 2, 1024
+"""Instants and size for a comparison with given cameras, which needs fewer matches than registration."""
 
 
 @dataclass(frozen=True)

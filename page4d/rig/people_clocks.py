@@ -29,7 +29,7 @@ from page4d.rig.clocks import (
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.people.pairs import pair_people
 from page4d.rig.people.pose import PeoplePose, quick_people_pose
-from page4d.rig.records import Array, Lens, Progress, Tracklet, ViewPeople, no_progress
+from page4d.rig.records import Array, Lens, Progress, ViewPeople, no_progress
 
 MAX_OFFSET = 44
 """Largest offset that is searched, in sampled instants."""
@@ -329,11 +329,7 @@ def _disagreement(
 
 def _within(people: ViewPeople, low: float, high: float) -> ViewPeople:
     """Return people from one instant to another one."""
-    tracklets = []
-    for one in people:
-        at = (one.instants >= low) & (one.instants <= high)
-        tracklets.append(Tracklet(instants=one.instants[at], joints=one.joints[at], visibility=one.visibility[at]))
-    return tuple(tracklets)
+    return tuple(one.at((one.instants >= low) & (one.instants <= high)) for one in people)
 
 
 def renumbered(people: Sequence[ViewPeople], numbers: NDArray[np.int64]) -> tuple[ViewPeople, ...]:

@@ -140,6 +140,10 @@ class Tracklet:
     joints: Float[Array, "n J 2"]
     visibility: Float[Array, "n J"]
 
+    def at(self, rows: NDArray[np.intp] | NDArray[np.bool_]) -> "Tracklet":
+        """Return it at some of its instants."""
+        return Tracklet(instants=self.instants[rows], joints=self.joints[rows], visibility=self.visibility[rows])
+
 
 ViewPeople = tuple[Tracklet, ...]
 """People of one view."""

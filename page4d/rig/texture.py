@@ -56,6 +56,11 @@ class InstantTexture:
     descriptors: Descriptors
     ids: Int[NDArray[np.int64], " N"]
 
+    def first(self, count: int) -> "InstantTexture":
+        """Return the first features, which are the strongest, numbered."""
+        points = self.points[:count]
+        return InstantTexture(points=points, descriptors=self.descriptors[:count], ids=np.arange(len(points)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class TextureMethod:
@@ -218,10 +223,7 @@ def common_texture(
     views: Sequence[ViewTexture], lenses: Sequence[Lens], features: int = _FEW, ratio: float = MAX_RATIO
 ) -> Float[Array, "V V"]:
     """Return one more than the matches of some features of the first instant, per pair of views."""
-    few = []
-    for view in views:
-        texture = next(iter(view.values()))
-        few.append(replace(texture, points=texture.points[:features], descriptors=texture.descriptors[:features]))
+    few = [next(iter(view.values())).first(features) for view in views]
     counts = np.ones((len(views),) * 2)
     for one, other in combinations(range(len(views)), 2):
         matches = _mutual(few[one], few[other], (lenses[one], lenses[other]), ratio=ratio)
@@ -377,9 +379,6 @@ MIN_DISTINCT = 60
 
 A wrong pose with 58 was the same for all halves: its matches lie on one plane, which two poses explain.
 """
-
-QUICK_INSTANTS, QUICK_SIDE_PX = 2, 1024
-"""Instants and size for a comparison with given cameras, which needs fewer matches than registration."""
 
 ROOT_SIFT = TextureMethod(
     evidence=Evidence.TEXTURE,

@@ -64,7 +64,7 @@ def moving_rig(pixels: PixelEvidence, notify: Notify) -> RigRegistration:
         block = range(start, min(start + _BLOCK, scene.num_times))
         views = extract_texture(scene, block, lenses, METHOD)
         for instant in block:
-            path.add([_strongest(view[instant]) for view in views], f"{scene.times[instant]:.3f} s")
+            path.add([view[instant].first(_MAX_FEATURES) for view in views], f"{scene.times[instant]:.3f} s")
             step(instant + 1, scene.num_times)
     for view, share in enumerate(path.fits / np.maximum(path.known, 1)):
         if path.known[view] >= _MIN_POINTS and share < _MIN_SHARE:
@@ -81,13 +81,6 @@ def moving_rig(pixels: PixelEvidence, notify: Notify) -> RigRegistration:
     notify(Notice(f"the rig moves as one, from texture of {counted(scene.num_times, 'instant')}", Level.INFO))
     record = RegistrationRecord(asked=pixels.settings.register, cameras=records, num_instants=scene.num_times)
     return RigRegistration(record=record, cameras=[*cameras])
-
-
-def _strongest(texture: InstantTexture) -> InstantTexture:
-    """Keep the largest features, numbered."""
-    kept = slice(_MAX_FEATURES)
-    points = texture.points[kept]
-    return InstantTexture(points=points, descriptors=texture.descriptors[kept], ids=np.arange(len(points)))
 
 
 @dataclass(frozen=True)

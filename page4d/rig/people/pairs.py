@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from page4d.rig.epipolar import RelativePose, in_front, normalized_points, pixels_of, sampson_errors
-from page4d.rig.records import EXCHANGED_JOINTS, Lens, PointMatches, Tracklet, ViewPeople
+from page4d.rig.records import EXCHANGED_JOINTS, Lens, PointMatches, ViewPeople
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -151,7 +151,8 @@ def pair_people(
         for people, lens in zip((first, second), lenses, strict=True)
     ]
     if order is not None:
-        both[1] = [_reordered(tracklet, order) for tracklet in both[1]]
+        moved = [replace(tracklet, instants=order[tracklet.instants]) for tracklet in both[1]]
+        both[1] = [tracklet.at(np.argsort(tracklet.instants)) for tracklet in moved]
     num_joints = next((tracklet.joints.shape[1] for tracklets in both for tracklet in tracklets), 0)
     none, points = np.zeros(0, dtype=np.int64), np.zeros((0, num_joints, 2))
     parts = [(none, none, none, points, points, points[..., 0], none > 0)]
@@ -255,9 +256,3 @@ def _possible(instants: Integers, first: Integers, second: Integers) -> int:
         people = np.unique(np.stack([instants, tracklets]), axis=1)[0]
         counts.append(np.unique(people, return_counts=True)[1])
     return int(np.minimum(*counts).sum())
-
-
-def _reordered(tracklet: Tracklet, order: Integers) -> Tracklet:
-    instants = order[tracklet.instants]
-    rows = np.argsort(instants)
-    return Tracklet(instants=instants[rows], joints=tracklet.joints[rows], visibility=tracklet.visibility[rows])
