@@ -65,7 +65,7 @@ def of_visible(output: Output, capture: SyntheticCapture) -> str:
     for index in range(1, output.num_times - 1, 4):
         for view, name in enumerate(output.view_names):
             velocity, sigma = output.velocity(index, name)
-            truth = true_velocity(capture, index, view).numpy()
+            truth = true_velocity(capture, capture.rendered(index, view), index, view).numpy()
             stays = [capture.flow((index, view), (index + step, view)).visible[0].numpy() for step in (-1, 1)]
             place = tuple(
                 ((np.arange(new) + 0.5) * old / new).astype(int)

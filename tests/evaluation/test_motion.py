@@ -45,7 +45,7 @@ STEP = 1 / CAPTURE.fps
 
 @cache
 def velocity_of(time: int, view: int) -> torch.Tensor:
-    return true_velocity(CAPTURE, time, view)
+    return true_velocity(CAPTURE, CAPTURE.rendered(time, view), time, view)
 
 
 @pytest.fixture(scope="module")

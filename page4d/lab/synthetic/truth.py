@@ -90,51 +90,18 @@ def moved_points(
 
 
 def true_velocity(
-    capture: SyntheticCapture, time: int, view: int, pixels: PixelTransform | None = None
+    capture: SyntheticCapture, frame: RenderedFrame, time: int, view: int, pixels: PixelTransform | None = None
 ) -> Float[Tensor, "H W 3"]:
     """Return the velocity in m/s of every pixel's point in the world, 0 in the sky.
 
-    Pixels are those of the video, or of the network canvas of `pixels`.
-
-    Raises:
-        UsageError: with a rolling shutter, or in a capture of one frame.
-    """
-    check_motion(capture)
-    return frame_velocity(capture, capture.rendered(time, view, pixels), time, view, pixels)
-
-
-def frame_velocity(
-    capture: SyntheticCapture, frame: RenderedFrame, time: int, view: int, pixels: PixelTransform | None = None
-) -> Float[Tensor, "H W 3"]:
-    """Return `true_velocity` of a frame that is already rendered.
-
-    It is the central difference, one-sided at the first and last frame, and exactly 0 on static objects.
+    It is the central difference, one-sided at the first and last frame, and exactly 0 on static objects. The frame is
+    rendered at the pixels of its video, or on the network canvas of `pixels`.
     """
     points, times = _world_points(capture, frame, time, view, pixels), capture.times
     before, after = max(time - 1, 0), min(time + 1, capture.num_times - 1)
     ends = [moved_points(capture, points, frame.objects, times[time], times[end]) for end in (before, after)]
     velocity = (ends[1] - ends[0]) / float(times[after] - times[before])
     return torch.where((frame.depth > 0)[..., None], velocity, 0.0)
-
-
-def true_displacement(
-    capture: SyntheticCapture, time: int, view: int, pixels: PixelTransform | None = None, steps: int = 1
-) -> Float[Tensor, "H W 3"]:
-    """Return the displacement in metres of every pixel's point to `steps` frames later, 0 in the sky.
-
-    Negative `steps` go back. Pixels are those of the video, or of the network canvas of `pixels`.
-
-    Raises:
-        UsageError: with a rolling shutter, or if there is no such frame.
-    """
-    check_motion(capture)
-    if not 0 <= time + steps < capture.num_times:
-        raise UsageError(f"displacement to frame {time + steps} of {capture.num_times}", "choose another frame")
-    frame = capture.rendered(time, view, pixels)
-    points = _world_points(capture, frame, time, view, pixels)
-    times = capture.times
-    moved = moved_points(capture, points, frame.objects, times[time], times[time + steps])
-    return torch.where((frame.depth > 0)[..., None], moved - points, 0.0)
 
 
 def object_poses(capture: SyntheticCapture) -> Float[np.ndarray, "T K 4 4"]:

@@ -27,10 +27,10 @@ from page4d.lab.synthetic.truth import (
     SurfacePoints,
     check_motion,
     followed_tracks,
-    frame_velocity,
     object_poses,
     start_times,
     track_starts,
+    true_velocity,
 )
 
 QUALITY_CRF = 18
@@ -89,7 +89,7 @@ def write_capture(
                     mask = rendered.dynamic.numpy().astype(np.uint8) * np.uint8(255)
                     _write_png(truth / "dynamic" / name / f"{time:06d}.png", mask)
                 if truth_motion and time % truth_stride == 0:
-                    velocity, known = frame_velocity(capture, rendered, time, view), rendered.depth > 0
+                    velocity, known = true_velocity(capture, rendered, time, view), rendered.depth > 0
                     levels, _, _ = quantize_velocity(velocity, known.to(velocity.dtype), TRUTH_MOTION_STEP)
                     _write_png(truth / "motion" / name / f"{time:06d}.png", levels)
                     numbers = np.where(known.numpy(), rendered.objects.numpy() + 1, 0).astype(np.uint16)
