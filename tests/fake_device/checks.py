@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from page4d.choices import Poses
+from page4d.choices import Poses, SceneFamily
 from page4d.geometry.rotation import matrix_from_rotation_vector
-from page4d.lab.synthetic.capture import SceneFamily, SceneRequest, SyntheticCapture, sample_truth
+from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture, sample_truth
 from page4d.lab.training.config import CurriculumStage, SampleShape, TrainConfig, TrainedPart
 from page4d.lab.training.data import plan_step
 from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import page4d
+from page4d.choices import SceneFamily
 from page4d.errors import WeightsError
-from page4d.lab.synthetic.capture import SceneFamily
 from page4d.lab.training.validation import (
     MEAN,
     NETWORK,

@@ -29,7 +29,7 @@ from page4d.lab.synthetic.board import MovingBoard
 from page4d.lab.synthetic.furnish import sample_world
 from page4d.lab.synthetic.materials import Appearance, develop, plain_appearance, sample_appearance
 from page4d.lab.synthetic.rays import RayPackets, cull, occluded
-from page4d.lab.synthetic.render import MAX_DEPTH, SHADOW_GAP, Rendered, render, render_rolling
+from page4d.lab.synthetic.render import MAX_DEPTH, SHADOW_GAP, render, render_rolling
 from page4d.lab.synthetic.rigs import (
     CameraRigs,
     ImageSide,
@@ -400,9 +400,6 @@ def on_canvas(cameras: Cameras, pixels: PixelTransform) -> Cameras:
     )
 
 
-__all__ = ["Sample", "SceneFamily", "SceneRequest", "sample_scenes", "sample_truth"]
-
-
 Probability = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -433,42 +430,11 @@ class SceneRequest:
             raise UsageError(f"scene request: step_s is from {low:g} to {high:g} s", "order the two steps")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
-    """B scenes: worlds, cameras, and the images of V views at T instants with exact ground truth."""
-
-    world: Worlds
-    cameras: Cameras
-    times: Float[Tensor, "B T"]
-    rendered: Rendered
-    images: Float[Tensor, "B T V 3 H W"]
-
-    @property
-    def truth(self) -> GroundTruth:
-        """Images with exact depth, motion masks and cameras in single precision."""
-        return GroundTruth(
-            images=self.images,
-            valid=torch.ones_like(self.rendered.dynamic),
-            depth=self.rendered.depth,
-            dynamic=self.rendered.dynamic,
-            cameras=self.cameras.to(torch.float32),
-            times=self.times.float(),
-        )
-
-    def flow(self, source: tuple[int, int], target: tuple[int, int]) -> Flow:
-        """Return the flow from the image `source` (instant, view) to the image `target` of every scene."""
-        depth, objects = self.rendered.depth[:, *source], self.rendered.objects[:, *source]
-        cameras = (self.cameras[:, *source], self.cameras[:, *target])
-        return exact_flow(self.world, depth, objects, cameras, self.times[:, [source[0], target[0]]])
-
-
 def sample_truth(seeds: Sequence[int], request: SceneRequest, device: torch.device | str = "cpu") -> GroundTruth:
-    """Render one scene per seed; a scene does not depend on the other seeds of the batch."""
-    return sample_scenes(seeds, request, device).truth
+    """Render one scene per seed, with exact depth, motion masks and cameras in single precision.
 
-
-def sample_scenes(seeds: Sequence[int], request: SceneRequest, device: torch.device | str = "cpu") -> Sample:
-    """Render one scene per seed, together with its world."""
+    A scene does not depend on the other seeds of the batch.
+    """
     rigs = [
         sample_rig(seed, request.family, request.num_views, request.spacing_deg, request.moving_probability)
         for seed in seeds
@@ -481,12 +447,13 @@ def sample_scenes(seeds: Sequence[int], request: SceneRequest, device: torch.dev
     rendered = render(world, cameras, times.to(device), supersample=request.supersample)
     count = len(seeds), request.num_views
     look = sample_appearance(seeds, request.num_views) if request.photometric else plain_appearance(*count)
-    return Sample(
-        world=world,
-        cameras=cameras,
-        times=times.to(device),
-        rendered=rendered,
+    return GroundTruth(
         images=develop(rendered.light, look, seeds),
+        valid=torch.ones_like(rendered.dynamic),
+        depth=rendered.depth,
+        dynamic=rendered.dynamic,
+        cameras=cameras.to(torch.float32),
+        times=times.to(device).float(),
     )
 
 
