@@ -25,11 +25,9 @@ from page4d.evaluation.scores import (
     STEPS,
     DepthAlignment,
     DepthFit,
-    DepthSums,
     align_depth,
     finite,
     sparsify,
-    stack_sums,
     sum_depth_errors,
 )
 
@@ -86,7 +84,7 @@ def report_depth(comparison: Comparison, sample: PixelSample, fits: Fits, step: 
     for index in comparison.instants:
         rows.append(_instant_sums(comparison, index, fits))
         step()
-    sums = stack_sums(rows)
+    sums = torch.stack(rows, dim=1)
     names = [view.name for view in comparison.views]
     labelled = any(view.truth.dynamic_files for view in comparison.views)
     return DepthReport(
@@ -96,23 +94,23 @@ def report_depth(comparison: Comparison, sample: PixelSample, fits: Fits, step: 
         fitted_pixels=len(sample.truth),
         times=tuple(comparison.output.run.times[index] for index in comparison.instants),
         results=tuple(
-            _result(sums[:, :, :, row], names, kind, None if scope == FRAME else fits[kind], labelled=labelled)
+            _result(sums[..., row], names, kind, None if scope == FRAME else fits[kind], labelled=labelled)
             for row, (kind, scope) in enumerate(scopes)
         ),
     )
 
 
-def _instant_sums(comparison: Comparison, index: int, fits: Fits) -> DepthSums:
-    """Return the sums [views, kinds, fits] of an instant; kinds are static, moving and unlabelled pixels."""
+def _instant_sums(comparison: Comparison, index: int, fits: Fits) -> Float[Tensor, "8 V 3 fits"]:
+    """Return the sums of an instant by view, kind (static, moving and unlabelled pixels) and fit."""
     frames = {frame.view.name: _frame_sums(frame, fits) for frame in comparison.depth_frames(index)}
     number = len(fits) + (DepthAlignment.MEDIAN in fits)
     nothing = torch.ones(3, number, 1, 0)
     without_truth = sum_depth_errors(nothing, nothing, nothing > 0)
-    return stack_sums([frames.get(view.name, without_truth) for view in comparison.views])
+    return torch.stack([frames.get(view.name, without_truth) for view in comparison.views], dim=1)
 
 
-def _frame_sums(frame: FramePair, fits: Fits) -> DepthSums:
-    """Return the sums [kinds, fits] of a frame."""
+def _frame_sums(frame: FramePair, fits: Fits) -> Float[Tensor, "8 3 fits"]:
+    """Return the sums of a frame by kind of pixels and fit."""
     used = list(fits.values())
     if DepthAlignment.MEDIAN in fits:
         prediction, truth, counted = (values.flatten() for values in (frame.prediction, frame.truth, frame.counted))
@@ -121,11 +119,11 @@ def _frame_sums(frame: FramePair, fits: Fits) -> DepthSums:
     if frame.dynamic is not None:
         moving, still = frame.dynamic, ~frame.dynamic
     kinds = (still, moving, ~still & ~moving)
-    return stack_sums([_pixel_sums(frame, frame.counted & kind, used) for kind in kinds])
+    return torch.stack([_pixel_sums(frame, frame.counted & kind, used) for kind in kinds], dim=1)
 
 
-def _pixel_sums(frame: FramePair, chosen: Bool[Tensor, "H W"], fits: Sequence[DepthFit]) -> DepthSums:
-    """Return the sums [fits] of selected pixels, treated as an image of one row."""
+def _pixel_sums(frame: FramePair, chosen: Bool[Tensor, "H W"], fits: Sequence[DepthFit]) -> Float[Tensor, "8 fits"]:
+    """Return the sums of selected pixels by fit, treated as an image of one row."""
     prediction = frame.prediction[chosen].double()
     aligned = torch.stack([fit.scale * prediction + fit.shift for fit in fits])[:, None]
     truth = frame.truth[chosen].double().expand_as(aligned)
@@ -133,22 +131,28 @@ def _pixel_sums(frame: FramePair, chosen: Bool[Tensor, "H W"], fits: Sequence[De
 
 
 def _result(
-    sums: DepthSums, names: Sequence[str], alignment: DepthAlignment, fit: DepthFit | None, *, labelled: bool
+    sums: Float[Tensor, "8 T V 3"],
+    names: Sequence[str],
+    alignment: DepthAlignment,
+    fit: DepthFit | None,
+    *,
+    labelled: bool,
 ) -> DepthResult:
-    """Aggregate sums [times, views, kinds] over all, by motion, by view, by instant and by frame."""
+    """Aggregate sums of instants, views and kinds over all, by motion, by view, by instant and by frame."""
+    times = range(sums.shape[1])
     return DepthResult(
         alignment=alignment.value,
         scope=FRAME if fit is None else CAPTURE,
         definition=DEFINITIONS[alignment],
         scale=None if fit is None else finite(float(fit.scale)),
         shift=None if fit is None else finite(float(fit.shift)),
-        overall=depth_errors(sums.total()),
-        static=depth_errors(sums[:, :, 0].total()) if labelled else None,
-        dynamic=depth_errors(sums[:, :, 1].total()) if labelled else None,
-        per_view={name: depth_errors(sums[:, view].total()) for view, name in enumerate(names)},
-        per_time=tuple(depth_errors(sums[time].total()) for time in range(len(sums.pixels))),
+        overall=depth_errors(sums),
+        static=depth_errors(sums[..., 0]) if labelled else None,
+        dynamic=depth_errors(sums[..., 1]) if labelled else None,
+        per_view={name: depth_errors(sums[:, :, view]) for view, name in enumerate(names)},
+        per_time=tuple(depth_errors(sums[:, time]) for time in times),
         abs_rel_per_frame={
-            name: tuple(depth_errors(sums[time, view].total()).abs_rel for time in range(len(sums.pixels)))
+            name: tuple(depth_errors(sums[:, time, view]).abs_rel for time in times)
             for view, name in enumerate(names)
         },
     )

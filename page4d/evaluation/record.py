@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
+from jaxtyping import Float
 from pydantic import TypeAdapter
+from torch import Tensor
 
 from page4d.errors import counted
 from page4d.evaluation.motion_scores import FlowScores, SigmaScores, TAPVid3DScores, TrackScores
-from page4d.evaluation.scores import DepthSums, PointScores, finite
+from page4d.evaluation.scores import PointScores, finite
 from page4d.output.record import TransformRecord
 
 RESIZING = "bicubic to the truth's pixels (cv2.INTER_CUBIC)"
@@ -286,16 +288,11 @@ class Evaluation:
         return TypeAdapter(Evaluation).dump_python(self)
 
 
-def depth_errors(sums: DepthSums) -> DepthErrors:
-    """Compute the depth metrics of one set of pixels from its sums."""
-    delta1, delta2, delta3 = (finite(value) for value in (sums.close / sums.pixels).tolist())
-    return DepthErrors(
-        pixels=int(sums.pixels),
-        abs_rel=finite(float(sums.relative / sums.pixels)),
-        sq_rel=finite(float(sums.squared_relative / sums.pixels)),
-        rmse=finite(float((sums.squared / sums.pixels).sqrt())),
-        log_rmse=finite(float((sums.squared_log / sums.pixels).sqrt())),
-        delta1=delta1,
-        delta2=delta2,
-        delta3=delta3,
-    )
+def depth_errors(sums: Float[Tensor, "8 ..."]) -> DepthErrors:
+    """Compute the depth metrics of one set of pixels from their `sum_depth_errors`, summed over all other axes."""
+    pixels, *totals = (part.sum() for part in sums)
+    abs_rel, sq_rel, square, log_square, *deltas = (total / pixels for total in totals)
+    means = (abs_rel, sq_rel, square.sqrt(), log_square.sqrt(), *deltas)
+    names = ("abs_rel", "sq_rel", "rmse", "log_rmse", "delta1", "delta2", "delta3")
+    found = {name: finite(float(mean)) for name, mean in zip(names, means, strict=True)}
+    return DepthErrors(pixels=int(pixels), **found)

@@ -4,7 +4,7 @@ Predicted depth is aligned with the truth in scale and shift, one protocol per f
 completeness, F-score and normal consistency of nearest neighbours.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,60 +28,25 @@ STEPS = 100
 """Number of shares of removed pixels: 0, 1 % ... 99 %."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DepthSums:
-    """Sums over the counted pixels of maps; every field has the maps' leading axes.
+def sum_depth_errors(
+    prediction: Float[Tensor, "*batch H W"], truth: Float[Tensor, "*batch H W"], counted: Bool[Tensor, "*batch H W"]
+) -> Float[Tensor, "8 ..."]:
+    """Compare depth maps of equal unit and size at the counted pixels, where the truth must be positive.
 
-    Depths are in the unit of the truth.
+    Returns the number of pixels, the sums of |p - g| / g, (p - g)^2 / g, (p - g)^2 and (log p - log g)^2, and the
+    numbers of pixels with max(p / g, g / p) below 1.25, 1.25^2 and 1.25^3.
 
     Source: PAGE-4D `eval/eval/video_depth/tools.py` and evaluation.md. Unlike in the public code, negative
     predictions (after a shift) never count as close, although max(p / g, g / p) is below 1.25.
     """
-
-    pixels: Float[Tensor, "*batch"]
-    relative: Float[Tensor, "*batch"]
-    squared_relative: Float[Tensor, "*batch"]
-    squared: Float[Tensor, "*batch"]
-    squared_log: Float[Tensor, "*batch"]
-    close: Float[Tensor, "*batch 3"]
-
-    def total(self) -> "DepthSums":
-        """Sum over all leading axes."""
-        axes = tuple(range(self.pixels.ndim))
-        return self._each(lambda sums: sums.sum(axes)) if axes else self
-
-    def __getitem__(self, index: object) -> "DepthSums":
-        """Index the leading axes as in a tensor."""
-        return self._each(lambda sums: sums[index])  # type: ignore[index]
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> "DepthSums":
-        return DepthSums(**{name: change(value) for name, value in vars(self).items()})
-
-
-def stack_sums(parts: Sequence[DepthSums]) -> DepthSums:
-    """Stack sums along a new first axis."""
-    return DepthSums(**{name: torch.stack([vars(part)[name] for part in parts]) for name in vars(parts[0])})
-
-
-def sum_depth_errors(
-    prediction: Float[Tensor, "*batch H W"], truth: Float[Tensor, "*batch H W"], counted: Bool[Tensor, "*batch H W"]
-) -> DepthSums:
-    """Compare depth maps of equal unit and size at the counted pixels, where the truth must be positive."""
     predicted, true = prediction.double(), torch.where(counted, truth, 1.0).double()
     difference = torch.where(counted, predicted - true, 0.0)
     positive = predicted > 0
     ratio = torch.where(positive, torch.maximum(predicted / true, true / predicted), torch.inf)
     log_ratio = torch.where(counted, predicted.clamp_min(MIN_DEPTH).log() - true.log(), 0.0)
-    limits = DELTA ** torch.arange(1, 4, dtype=torch.float64, device=truth.device)
-    close = counted[..., None] & (ratio[..., None] < limits)
-    return DepthSums(
-        pixels=counted.sum((-2, -1)).double(),
-        relative=(difference.abs() / true).sum((-2, -1)),
-        squared_relative=(difference.square() / true).sum((-2, -1)),
-        squared=difference.square().sum((-2, -1)),
-        squared_log=log_ratio.square().sum((-2, -1)),
-        close=close.sum((-3, -2)).double(),
-    )
+    values = [counted, difference.abs() / true, difference.square() / true, difference.square(), log_ratio.square()]
+    values += [counted & (ratio < DELTA**power) for power in (1, 2, 3)]
+    return torch.stack([value.sum((-2, -1)).double() for value in values])
 
 
 def counted_pixels(truth: Float[Tensor, "*batch H W"], max_depth: float | None = None) -> Bool[Tensor, "*batch H W"]:

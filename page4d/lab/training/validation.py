@@ -139,8 +139,8 @@ def _depth_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> 
     true, depth = truth.depth[index], prediction.depth[index]
     fit = align_depth(depth.flatten()[None], true.flatten()[None], known.flatten()[None], DepthAlignment.SCALE)
     aligned = fit.scale[0] * depth
-    sums = sum_depth_errors(aligned, true, known).total()
-    found = {"abs_rel": float(sums.relative / sums.pixels), "delta": float(sums.close[0] / sums.pixels)}
+    pixels, relative, *_, close, _, _ = (part.sum() for part in sum_depth_errors(aligned, true, known))
+    found = {"abs_rel": float(relative / pixels), "delta": float(close / pixels)}
     if prediction.depth_confidence is not None:
         relative = (aligned[known] - true[known]).abs() / true[known]
         ordering = sparsify(relative.cpu(), prediction.depth_confidence[index][known].cpu()).ordering
