@@ -189,11 +189,6 @@ def iou(intersection: Float[Tensor, "*batch"], union: Float[Tensor, "*batch"]) -
     return torch.where(union > 0, intersection / union.clamp_min(1), 1.0)
 
 
-def recall(ious: Float[Tensor, " frames"]) -> Float[Tensor, ""]:
-    """Return the fraction of frames with an intersection over union of at least 0.5 (JR)."""
-    return (ious >= GOOD_IOU).double().mean()
-
-
 def report_masks(comparison: Comparison, step: Step) -> MaskReport | None:
     """Compare the masks of all frames that have a true and a predicted one; None without such frames."""
     places, overlaps = [], []
@@ -227,6 +222,6 @@ def _scores(overlaps: Float[Tensor, "n 2"]) -> MaskScores:
         frames=len(frames),
         empty=int((union == 0).sum()),
         jm=float(frames.mean()),
-        jr=float(recall(frames)),
+        jr=float((frames >= GOOD_IOU).double().mean()),
         pooled=float(iou(intersection.sum(), union.sum())),
     )

@@ -28,7 +28,6 @@ from page4d.evaluation.motion_scores import (
     DYNAMIC_PATH,
     MOVING_LIMIT,
     STATIC_PATH,
-    CameraTracks,
     PixelMotion,
     TrackPairs,
     score_flow,
@@ -224,22 +223,14 @@ def report_tracks(comparison: Comparison, transform: Sim3) -> TrackReport | None
     true, visible = _true_tracks(comparison, starts, chosen, predicted.start[chosen].astype(int))
     coords = transform.apply(torch.from_numpy(predicted.coords[:, chosen]).double()).numpy()
     pairs, start_error = paired_tracks(predicted, starts, coords, true, visible)
-    in_cameras = _in_cameras(comparison, starts.views[chosen], coords, true)
+    *in_cameras, pixel = _in_cameras(comparison, starts.views[chosen], coords, true)
     paths = pairs.paths
     return TrackReport(
         definition=_DEFINITION,
         tracks=predicted.num_tracks,
         matched=len(pairs.start),
         start_error=start_error,
-        tapvid3d=score_tapvid3d(
-            CameraTracks(
-                predicted=in_cameras[0],
-                true=in_cameras[1],
-                predicted_visible=predicted.visibs[:, chosen],
-                true_visible=visible,
-                pixel=in_cameras[2],
-            )
-        ),
+        tapvid3d=score_tapvid3d(*in_cameras, predicted.visibs[:, chosen], visible, pixel),
         overall=_compared(pairs),
         dynamic=_compared(pairs.select(paths > DYNAMIC_PATH)),
         static=_compared(pairs.select(paths < STATIC_PATH)),

@@ -229,21 +229,6 @@ def score_tracks(pairs: TrackPairs) -> TrackScores:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CameraTracks:
-    """N predicted tracks and their true ones at T instants, from the start on, in the camera in which each starts.
-
-    `true` is NaN where it is unknown, `predicted` where a track has ended. `pixel` is the width of a pixel of the
-    camera at the true point.
-    """
-
-    predicted: Float[np.ndarray, "T N 3"]
-    true: Float[np.ndarray, "T N 3"]
-    predicted_visible: Bool[np.ndarray, "T N"]
-    true_visible: Bool[np.ndarray, "T N"]
-    pixel: Float[np.ndarray, "T N"]
-
-
-@dataclass(frozen=True, kw_only=True)
 class TAPVid3DScores:
     """Metrics of TAPVid-3D, means over thresholds and all points of the capture; the start counts.
 
@@ -262,24 +247,33 @@ TAPVID3D_PIXELS = (1, 2, 4, 8, 16)
 """Thresholds in pixels at the depth of the true point."""
 
 
-def score_tapvid3d(tracks: CameraTracks) -> TAPVid3DScores | None:
-    """Compute the metrics of TAPVid-3D; None without visible points.
+def score_tapvid3d(
+    predicted: Float[np.ndarray, "T N 3"],
+    true: Float[np.ndarray, "T N 3"],
+    predicted_visible: Bool[np.ndarray, "T N"],
+    true_visible: Bool[np.ndarray, "T N"],
+    pixel: Float[np.ndarray, "T N"],
+) -> TAPVid3DScores | None:
+    """Compute the metrics of TAPVid-3D of N tracks at T instants; None without visible points.
+
+    Positions are those from the start on in the camera in which a track starts: `true` is NaN where it is unknown,
+    `predicted` where a track has ended. `pixel` is the width of a pixel of the camera at the true point.
 
     Source: Koppula et al. (2024), TAPVid-3D, tapvid3d/evaluation/metrics.py: `compute_tapvid3d_metrics`, with
     median scaling.
     """
-    counted = np.isfinite(tracks.true[..., 0])
-    visible = counted & tracks.true_visible
-    known = np.isfinite(tracks.predicted[..., 0])
+    counted = np.isfinite(true[..., 0])
+    visible = counted & true_visible
+    known = np.isfinite(predicted[..., 0])
     if not (visible & known).any():
         return None
-    norms = [np.linalg.norm(one[visible & known], axis=-1) for one in (tracks.true, tracks.predicted)]
+    norms = [np.linalg.norm(one[visible & known], axis=-1) for one in (true, predicted)]
     scale = float(np.median(norms[0]) / np.median(norms[1]))
-    error = np.where(known, np.linalg.norm(scale * tracks.predicted - tracks.true, axis=-1), np.inf)
-    shown = counted & tracks.predicted_visible & known
+    error = np.where(known, np.linalg.norm(scale * predicted - true, axis=-1), np.inf)
+    shown = counted & predicted_visible & known
     apd, aj = [], []
     for pixels in TAPVID3D_PIXELS:
-        inside = counted & (error < pixels * tracks.pixel)
+        inside = counted & (error < pixels * pixel)
         hits = (visible & shown & inside).sum()
         false = (shown & ~(visible & inside)).sum()
         apd.append((visible & inside).sum() / visible.sum())

@@ -144,28 +144,17 @@ CONTROL_FACTOR = 1.2
 """Factor of the wrong depths, in both directions, that the photo-consistency is compared with."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhotoConsistency:
-    """NCC of textured windows of one view with those of another, warped by depth: at the depth, and at wrong ones.
-
-    `control` is the larger one of the NCC at both wrong depths. Both are 0 where `counted` is False.
-    """
-
-    counted: Bool[Tensor, "H W"]
-    correlation: Float[Tensor, "H W"]
-    control: Float[Tensor, "H W"]
-
-
 def photo_consistency(
     view: DepthMap,
     other: DepthMap,
     pictures: tuple[Float[Tensor, "3 H W"], Float[Tensor, "3 h w"]],
     comparison: PairComparison,
-) -> PhotoConsistency:
-    """Correlate the picture of `view` with that of `other`; intensities are in [0, 1].
+) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+    """Return the NCC of windows of `view` with those of `other`, warped by depth, and its excess over wrong depths.
 
-    Pixels count where the window has texture, the point is visible and not behind the other view's surface, and the
-    rays of both views meet there at no more than `MAX_ANGLE_DEG`.
+    The excess is over the larger one of the NCC at two depths that are `CONTROL_FACTOR` off; intensities are in
+    [0, 1]. Windows are those with texture, around points that are visible, not behind the other view's surface, and
+    seen by both views from directions at most `MAX_ANGLE_DEG` apart.
 
     Source: Szeliski (2010), "Computer Vision: Algorithms and Applications", eq. 8.11 (NCC).
     """
@@ -182,8 +171,8 @@ def photo_consistency(
         image_mean = window_means(image, _WINDOW)
         image_variance = window_means(image.square(), _WINDOW).sum(dim=0) - image_mean.square().sum(dim=0)
         covariance = window_means(own * image, _WINDOW).sum(dim=0) - (mean * image_mean).sum(dim=0)
-        found.append(ncc(covariance, variance, image_variance, _MIN_VARIANCE) * (inside & counted))
-    return PhotoConsistency(counted=counted, correlation=found[0], control=found[1].maximum(found[2]))
+        found.append((ncc(covariance, variance, image_variance, _MIN_VARIANCE) * inside)[counted])
+    return found[0], found[0] - found[1].maximum(found[2])
 
 
 MAX_INSTANTS = 24
@@ -403,9 +392,9 @@ def _add_pair(sums: _PairSums, own: ComparedFrame, other: ComparedFrame, compari
     sums.differences.append(_thinned(comparison.difference[visible].abs()))
     sums.residuals.append(_thinned(comparison.residual_px[visible]))
     if own.picture is not None and other.picture is not None:
-        photo = photo_consistency(own.view, other.view, (own.picture, other.picture), comparison)
-        sums.correlations.append(_thinned(photo.correlation[photo.counted]))
-        sums.gains.append(_thinned((photo.correlation - photo.control)[photo.counted]))
+        correlations, gains = photo_consistency(own.view, other.view, (own.picture, other.picture), comparison)
+        sums.correlations.append(_thinned(correlations))
+        sums.gains.append(_thinned(gains))
 
 
 def _thinned(values: Float[Tensor, " N"]) -> Float[Tensor, " n"]:

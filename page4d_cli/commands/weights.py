@@ -46,32 +46,25 @@ def list_weights(as_json: options.Json = False) -> None:
         Column("status"),
         Column("good for", wraps=True),
     )
+    listed: list[tuple[str, str, FileSummary | CatalogueEntry, Cell, str]] = [
+        (BUNDLED, "page4d", bundled, Cell("ready", "green"), _GOOD_FOR)
+    ]
+    for entry, state, _ in rows:
+        status = Cell("gated" if entry.gated else "") if state == "absent" else Cell(state, "green")
+        listed.append((entry.name, entry.family, entry, status, entry.good_for))
     cells: list[Row] = [
         (
-            entry.name,
-            Cell(entry.family, informs=False),
-            Cell(f"{entry.num_values / _MILLION:,.0f} M", informs=False),
-            console.human_size(entry.num_bytes),
-            entry.licence,
-            Cell("yes", "green") if entry.commercial else Cell("no", "yellow"),
-            Cell(state, "green") if state != "absent" else "gated" if entry.gated else "",
-            entry.good_for,
+            name,
+            Cell(family, informs=False),
+            Cell(f"{about.num_values / _MILLION:,.0f} M", informs=False),
+            console.human_size(about.num_bytes),
+            about.licence,
+            Cell("yes", "green") if about.commercial else Cell("no", "yellow"),
+            status,
+            good_for,
         )
-        for entry, state, _ in rows
+        for name, family, about, status, good_for in listed
     ]
-    cells.insert(
-        0,
-        (
-            BUNDLED,
-            Cell("page4d", informs=False),
-            Cell(f"{bundled.num_values / _MILLION:,.0f} M", informs=False),
-            console.human_size(bundled.num_bytes),
-            bundled.licence,
-            Cell("yes", "green"),
-            Cell("ready", "green"),
-            _GOOD_FOR,
-        ),
-    )
     print_table(columns, cells)
     print_fields(
         [

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from page4d.evaluation.depth import iou, mask_overlap, recall
+from page4d.evaluation.depth import _scores, mask_overlap
 from page4d.evaluation.scores import STEPS, sparsify
 
 
@@ -13,9 +13,9 @@ def test_overlaps_equal_hand_computed_values() -> None:
     predicted = torch.zeros_like(true)
     predicted[0, 0, 1:], predicted[1, 0, 2:] = True, True
     predicted[2] = True
-    frames = iou(*mask_overlap(predicted, true))
-    assert frames.tolist() == pytest.approx([3 / 4, 0.0, 1 / 2, 1.0])
-    assert float(recall(frames)) == pytest.approx(3 / 4)
+    scores = [_scores(frame[None]) for frame in torch.stack(mask_overlap(predicted, true), dim=-1)]
+    assert [frame.jm for frame in scores] == pytest.approx([3 / 4, 0.0, 1 / 2, 1.0])
+    assert [frame.jr for frame in scores] == [1.0, 0.0, 1.0, 1.0]
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from page4d.errors import UsageError
 from page4d.lab.pretraining import data as crops
 from page4d.lab.pretraining.data import (
     CropConfig,
-    CropSource,
     denormalised,
     draw_colours,
+    read_crops,
     recolour,
 )
 from page4d.networks.layers.block import normalize_images
@@ -30,16 +30,15 @@ class Pool:
 
 
 def test_crops_have_their_sizes_and_follow_from_the_sample_number() -> None:
-    source = CropSource(Pool(), CONFIG, seed=3, patches=9)
-    together = source.read(range(4), CPU)
+    together = read_crops(Pool(), CONFIG, 3, 9, range(4), CPU)
     assert [crop.shape for crop in together.large] == [(4, 3, 24, 24)] * 2
     assert [crop.shape for crop in together.small] == [(4, 3, 8, 8)] * 3
     assert together.noise.shape == (4, 9)
-    alone = source.read([2], CPU)
+    alone = read_crops(Pool(), CONFIG, 3, 9, [2], CPU)
     for whole, part in zip((*together.large, *together.small), (*alone.large, *alone.small), strict=True):
         torch.testing.assert_close(whole[2:3], part, rtol=0, atol=1e-6)
     assert torch.equal(together.noise[2:3], alone.noise)
-    assert not torch.equal(CropSource(Pool(), CONFIG, seed=4, patches=9).read([2], CPU).noise, alone.noise)
+    assert not torch.equal(read_crops(Pool(), CONFIG, 4, 9, [2], CPU).noise, alone.noise)
     assert not torch.equal(together.large[0], together.large[1])
 
 
@@ -54,7 +53,7 @@ def test_crops_have_the_configured_areas_and_half_of_them_are_flipped() -> None:
     assert 0.35 < max(areas) < 0.41
     assert 0.7 < min(shapes) < max(shapes) < 1.45
     plain = replace(CONFIG, num_large=1, num_small=0, recoloured=False)
-    (cut,) = CropSource(Pool(), plain, seed=0, patches=0).read(range(200), CPU).large
+    (cut,) = read_crops(Pool(), plain, 0, 0, range(200), CPU).large
     green = denormalised(cut)[:, 1]
     flipped = (green[:, :, 0].mean(1) > green[:, :, -1].mean(1)).float().mean()
     assert 0.4 < flipped < 0.6

@@ -310,46 +310,38 @@ class Crops:
     noise: Float[Tensor, "F P"]
 
 
-class CropSource:
-    """Crops of samples; they follow from the seed and the sample number."""
+def read_crops(
+    pool: FramePool, config: CropConfig, seed: int, patches: int, samples: Sequence[int], device: torch.device
+) -> Crops:
+    """Return the crops of some samples; they follow from the seed and the sample numbers.
 
-    def __init__(self, pool: FramePool, config: CropConfig, seed: int, patches: int) -> None:
-        self._pool = pool
-        self._config = config
-        self._seed = seed
-        self._patches = patches
-
-    def read(self, samples: Sequence[int], device: torch.device) -> Crops:
-        """Return the crops of some samples.
-
-        Raises:
-            InputError: if a frame cannot be decoded.
-        """
-        config = self._config
-        count = config.num_large + config.num_small
-        pixels: list[list[Image]] = [[] for _ in range(count)]
-        colours: list[list[np.ndarray]] = [[] for _ in range(count)]
-        noise = []
-        for sample in samples:
-            random = np.random.default_rng((self._seed, sample))
-            frame = self._pool.frame(sample)
-            noise.append(random.random(self._patches, dtype=np.float32))
-            for number in range(count):
-                large = number < config.num_large
-                area, side = (config.area, config.size) if large else (config.small_area, config.small_size)
-                pixels[number].append(_crop(frame, area, side, random))
-                colours[number].append(draw_colours(random, *_PROBABILITIES[min(number, 2) if large else 2]))
-        views = []
-        for cut, drawn in zip(pixels, colours, strict=True):
-            images = torch.from_numpy(np.stack(cut)).to(device).permute(0, 3, 1, 2).float() / 255
-            if config.recoloured:
-                images = recolour(images, torch.from_numpy(np.stack(drawn)).to(device))
-            views.append(normalize_images(images))
-        return Crops(
-            large=tuple(views[: config.num_large]),
-            small=tuple(views[config.num_large :]),
-            noise=torch.from_numpy(np.stack(noise)).to(device),
-        )
+    Raises:
+        InputError: if a frame cannot be decoded.
+    """
+    count = config.num_large + config.num_small
+    pixels: list[list[Image]] = [[] for _ in range(count)]
+    colours: list[list[np.ndarray]] = [[] for _ in range(count)]
+    noise = []
+    for sample in samples:
+        random = np.random.default_rng((seed, sample))
+        frame = pool.frame(sample)
+        noise.append(random.random(patches, dtype=np.float32))
+        for number in range(count):
+            large = number < config.num_large
+            area, side = (config.area, config.size) if large else (config.small_area, config.small_size)
+            pixels[number].append(_crop(frame, area, side, random))
+            colours[number].append(draw_colours(random, *_PROBABILITIES[min(number, 2) if large else 2]))
+    views = []
+    for cut, drawn in zip(pixels, colours, strict=True):
+        images = torch.from_numpy(np.stack(cut)).to(device).permute(0, 3, 1, 2).float() / 255
+        if config.recoloured:
+            images = recolour(images, torch.from_numpy(np.stack(drawn)).to(device))
+        views.append(normalize_images(images))
+    return Crops(
+        large=tuple(views[: config.num_large]),
+        small=tuple(views[config.num_large :]),
+        noise=torch.from_numpy(np.stack(noise)).to(device),
+    )
 
 
 _PROBABILITIES = ((1.0, 0.0), (0.1, 0.2), (0.5, 0.0))

@@ -15,7 +15,7 @@ import page4d
 from page4d.errors import UsageError
 from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS
 from page4d.lab.pretraining.config import PretrainConfig
-from page4d.lab.pretraining.data import Crops, CropSource, Footage, open_footage, open_pool
+from page4d.lab.pretraining.data import Crops, Footage, open_footage, open_pool, read_crops
 from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
 from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
 from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task, draw_pictures
@@ -316,9 +316,9 @@ class Pretraining(Loop[PretrainState, PretrainStep, Crops]):
         rows, columns = (config.crops.size // side for side in config.encoder.patch)
         patches = rows * columns if isinstance(config.method, MAEConfig) else 0
         with open_pool(self._footage, config.seed, frames=config.pool_frames, repeats=config.repeats) as pool:
-            source = CropSource(pool, config.crops, config.seed, patches)
+            read = partial(read_crops, pool, config.crops, config.seed, patches, device=self._context.device)
             for step in steps:
-                yield step, [source.read(step.samples(batch), self._context.device) for batch in batches]
+                yield step, [read(step.samples(batch)) for batch in batches]
 
     def _take(self, step: PretrainStep, batches: list[Crops]) -> StepResult:
         result = optimize(self.state, step, batches, self._losses, self._context.group)

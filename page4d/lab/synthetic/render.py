@@ -44,55 +44,41 @@ class ShadingContext:
         return ShadingContext(snapshots=snapshots, texture=cast.texture, lights=cast.lights, number=number)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shading:
-    """Linear radiance along rays, face of the object that was hit, and True where it is in shadow."""
-
-    light: Float[Tensor, "3 K P"]
-    face: Int[Tensor, "K P"]
-    dark: Bool[Tensor, "K P"]
-
-    def part(self, objects: Int[Tensor, "K P"]) -> Int[Tensor, "K P"]:
-        """Return a label per combination of object, face and shadow."""
-        return (objects * 8 + self.face) * 2 + self.dark
-
-
 def shade(
     context: ShadingContext,
     packets: RayPackets,
     distance: Float[Tensor, "K P"],
     objects: Int[Tensor, "K P"],
     pixel: Float[Tensor, "K 1"],
-) -> Shading:
-    """Return the radiance along rays that hit `objects` at `distance`, which is 0 for the sky.
+) -> tuple[Float[Tensor, "3 K P"], Int[Tensor, "K P"]]:
+    """Return the linear radiance along rays that hit `objects` at `distance`, and labels of what they hit.
 
-    `pixel` is the width of a pixel at distance 1.
+    A label stands for a combination of object, face and shadow. The distance is 0 for the sky. `pixel` is the width
+    of a pixel at distance 1.
     """
     sky = distance == 0
     # Rays into the sky get the largest distance of their packet, which keeps the shadow rays coherent.
     filled = torch.where(sky, distance.amax(-1, keepdim=True).clamp(min=1.0), distance)
     shape = distance.shape
     point = torch.addcmul(packets.origin[..., None], packets.direction, filled)
-    hit = _surface(context.snapshots, packets.instant, objects, point)
+    normal, local, face = _surface(context.snapshots, packets.instant, objects, point)
     number = context.number[packets.instant]
     textures = context.texture.pattern.shape[1]
-    which = number[:, None] * textures + torch.where(objects == 0, hit.face, objects + (ROOM_FACES - 1))
+    which = number[:, None] * textures + torch.where(objects == 0, face, objects + (ROOM_FACES - 1))
     squared_length = packets.direction.square().sum(0)
-    slant = (hit.normal * packets.direction).sum(0).abs() * squared_length.rsqrt()
+    slant = (normal * packets.direction).sum(0).abs() * squared_length.rsqrt()
     footprint = filled * pixel / slant.clamp(min=0.3)
-    albedo = context.texture.colors(which.flatten(), hit.local.flatten(1), footprint.flatten()).reshape(3, *shape)
+    albedo = context.texture.colors(which.flatten(), local.flatten(1), footprint.flatten()).reshape(3, *shape)
     lights = {name: value[number] for name, value in vars(context.lights).items()}
-    direct, dark = _direct_light(context.snapshots, packets.instant, lights, point, hit.normal, sky)
-    ambient = (0.75 - 0.25 * hit.normal[1]) * _ambient_visibility(
-        context.snapshots, packets.instant, point, hit.normal
-    )
-    fill = -(hit.normal * lights["fill_direction"].T[..., None]).sum(0).clamp(max=0)
+    direct, dark = _direct_light(context.snapshots, packets.instant, lights, point, normal, sky)
+    ambient = (0.75 - 0.25 * normal[1]) * _ambient_visibility(context.snapshots, packets.instant, point, normal)
+    fill = -(normal * lights["fill_direction"].T[..., None]).sum(0).clamp(max=0)
     total = direct * lights["color"].T[..., None] + ambient * lights["ambient"].T[..., None]
     light = albedo * (total + fill * lights["fill"].T[..., None])
     if bool(sky.any()):
         ray = packets.direction * squared_length.rsqrt()
         light = torch.where(sky, _sky(lights["sky"].permute(1, 2, 0)[..., None], ray), light)
-    return Shading(light=light, face=hit.face, dark=dark)
+    return light, (objects * 8 + face) * 2 + dark
 
 
 def _direct_light(
@@ -115,17 +101,11 @@ def _direct_light(
     return faded * (lit & ~dark), dark
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Hit:
-    """Normals in the world frame, positions in the objects' unit frames, and face indices of boxes."""
+def _surface(snapshots: Snapshots, instant: Tensor, objects: Tensor, point: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return points on objects as normals [3, K, P] in the world, positions [3, K, P] in unit frames, and box faces.
 
-    normal: Float[Tensor, "3 K P"]
-    local: Float[Tensor, "3 K P"]
-    face: Int[Tensor, "K P"]
-
-
-def _surface(snapshots: Snapshots, instant: Tensor, objects: Tensor, point: Tensor) -> _Hit:
-    """Return surface normals, positions and faces of points on objects; normals of a room point inwards."""
+    Normals of a room point inwards.
+    """
     instance = (instant[:, None] * snapshots.shape.shape[1] + objects).flatten()
     values = snapshots.surface_table.index_select(1, instance).reshape(-1, *objects.shape)
     matrix, offset, (across, along, side) = values[:9].reshape(3, 3, *objects.shape), values[9:12], values[12:]
@@ -144,7 +124,7 @@ def _surface(snapshots: Snapshots, instant: Tensor, objects: Tensor, point: Tens
     )
     normal *= side * normal.square().sum(0).rsqrt()
     face = torch.where(v != 0, 2 + (v > 0), torch.where(u != 0, u > 0, 4 + (w > 0)))
-    return _Hit(normal=normal, local=torch.stack([a, b, c]), face=face)
+    return normal, torch.stack([a, b, c]), face
 
 
 def _ambient_visibility(snapshots: Snapshots, instant: Tensor, point: Tensor, normal: Tensor) -> Float[Tensor, "K P"]:
@@ -225,10 +205,9 @@ def render(
     distance, objects = closest_hit(snapshots, packets, candidates)
     distance = torch.where(distance > MAX_DEPTH, 0.0, distance)
     context = ShadingContext.of(world, snapshots, dtype)
-    shading = shade(context, packets, distance, objects, rays.pixel)
-    light = shading.light
+    light, label = shade(context, packets, distance, objects, rays.pixel)
     if supersample > 1:
-        part = rays.cut(_at_edges(rays.join(shading.part(objects), (-1,)))).flatten(0, 1)
+        part = rays.cut(_at_edges(rays.join(label, (-1,)))).flatten(0, 1)
         light = _supersampled(light, context, rays, packets, candidates, part.nonzero(), supersample)
     number = objects + packets.instant[:, None] * snapshots.shape.shape[1]
     moving = world.moving.repeat_interleave(instants, 0).flatten()[number]
@@ -380,7 +359,7 @@ def _supersampled(
     fine = RayPackets(instant=own, origin=origin, direction=direction)
     distance, objects = closest_hit(context.snapshots, fine, candidates.for_packets(packet, len(packets.instant)))
     distance = torch.where(distance > MAX_DEPTH, 0.0, distance)
-    better = shade(context, fine, distance, objects, rays.pixel[packet]).light.mean(-1)
+    better = shade(context, fine, distance, objects, rays.pixel[packet])[0].mean(-1)
     real = (place < sizes[:, None]).flatten()
     light = light.clone()
     light[:, packet[real], pixel[real]] = better[:, real]
