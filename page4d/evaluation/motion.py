@@ -223,14 +223,14 @@ def report_tracks(comparison: Comparison, transform: Sim3) -> TrackReport | None
     true, visible = _true_tracks(comparison, starts, chosen, predicted.start[chosen].astype(int))
     coords = transform.apply(torch.from_numpy(predicted.coords[:, chosen]).double()).numpy()
     pairs, start_error = paired_tracks(predicted, starts, coords, true, visible)
-    *in_cameras, pixel = _in_cameras(comparison, starts.views[chosen], coords, true)
+    mine, theirs, pixel = _in_cameras(comparison, starts.views[chosen], coords, true)
     paths = pairs.paths
     return TrackReport(
         definition=_DEFINITION,
         tracks=predicted.num_tracks,
         matched=len(pairs.start),
         start_error=start_error,
-        tapvid3d=score_tapvid3d(*in_cameras, predicted.visibs[:, chosen], visible, pixel),
+        tapvid3d=score_tapvid3d(mine, theirs, predicted.visibs[:, chosen], visible, pixel),
         overall=_compared(pairs),
         dynamic=_compared(pairs.select(paths > DYNAMIC_PATH)),
         static=_compared(pairs.select(paths < STATIC_PATH)),
