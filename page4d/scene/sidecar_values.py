@@ -1,8 +1,8 @@
 """Values of masks and measured depth, and the check that they leave something to reconstruct."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeGuard
 
 import cv2
@@ -36,6 +36,8 @@ _LOSSY = ("jpg", "jpeg", "webp")
 _MAX_LABELS, _MIN_SOLID = 100, 0.4
 """Maximum number of dark values of label maps, and minimum share of the pixels of a label within areas of it. Values
 of soft edges are in no areas, and those of wide ones are more."""
+
+_AROUND = np.ones((3, 3), dtype=np.uint8)
 
 _IF_ALL_ARE_MARKED = {
     MaskMeaning.DYNAMIC: "everything moves",
@@ -88,7 +90,7 @@ def check_masks(scene: "Scene") -> "Scene":
     """
     meaning = scene.mask_meaning
     samples = {view.name: _MaskSample.of(view.mask) for view in scene.views if view.mask is not None}
-    label_notices = sum((sample.labels for sample in samples.values()), _LabelEvidence()).notices()
+    label_notices = _label_notices(samples.values())
     if label_notices:
         scene = replace(scene, views=tuple(_with_labels(view) for view in scene.views))
         samples = {view.name: _MaskSample.of(view.mask) for view in scene.views if view.mask is not None}
@@ -107,48 +109,17 @@ def check_masks(scene: "Scene") -> "Scene":
     return replace(scene, notices=(*scene.notices, *label_notices, *found))
 
 
-@dataclass(frozen=True)
-class _LabelEvidence:
-    """Evidence for label maps in lossless images, by brightness from 1 to half of the maximum.
-
-    `areas` counts the pixels whose neighbours have the same value. `has_colors` is true for a palette with colours.
-    """
-
-    pixels: Counter[int] = field(default_factory=Counter)
-    areas: Counter[int] = field(default_factory=Counter)
-    has_colors: bool = False
-
-    @staticmethod
-    def of(source: "FrameSource", masks: Sequence[Image]) -> "_LabelEvidence":
-        """Collect it from some masks of a view."""
-        if not _is_exact(source):
-            return _LabelEvidence()
-        pixels, areas = Counter[int](), Counter[int]()
-        for mask in masks:
-            values = _brightness(mask)
-            dark = (values > 0) & ~marked_pixels(mask)
-            if dark.any():
-                around = np.ones((3, 3), dtype=np.uint8)
-                is_area = cv2.erode(values, around) == cv2.dilate(values, around)
-                for counter, chosen in ((pixels, dark), (areas, dark & is_area)):
-                    counter.update(dict(enumerate(np.bincount(values[chosen]).tolist())))
-        has_colors = any(mask.ndim == 3 and (mask != mask[..., :1]).any() for mask in masks)
-        return _LabelEvidence(+pixels, +areas, has_colors and read_header(source.files[0]).has_palette)
-
-    def __add__(self, other: "_LabelEvidence") -> "_LabelEvidence":
-        return _LabelEvidence(
-            self.pixels + other.pixels, self.areas + other.areas, self.has_colors or other.has_colors
-        )
-
-    def notices(self) -> list[Notice]:
-        """Report label maps: few dark values fill areas, or a palette has colours."""
-        solid = sorted(value for value, count in self.pixels.items() if self.areas[value] >= _MIN_SOLID * count)
-        if len(self.pixels) <= _MAX_LABELS and 2 * len(solid) > len(self.pixels):
-            text = f"masks: label maps (values such as {listed(solid[:4])}): all pixels other than 0 are marked"
-            return [Notice(text, Level.INFO if solid == [1] else Level.WARNING)]
-        if self.has_colors:
-            return [Notice("masks: label maps with a palette: all pixels other than black are marked", Level.INFO)]
-        return []
+def _label_notices(samples: "Iterable[_MaskSample]") -> list[Notice]:
+    """Report label maps: few dark values fill areas, or a palette has colours."""
+    dark = sum((sample.dark for sample in samples), Counter[int]())
+    areas = sum((sample.areas for sample in samples), Counter[int]())
+    solid = sorted(value for value, count in dark.items() if areas[value] >= _MIN_SOLID * count)
+    if len(dark) <= _MAX_LABELS and 2 * len(solid) > len(dark):
+        text = f"masks: label maps (values such as {listed(solid[:4])}): all pixels other than 0 are marked"
+        return [Notice(text, Level.INFO if solid == [1] else Level.WARNING)]
+    if any(sample.has_palette_colors for sample in samples):
+        return [Notice("masks: label maps with a palette: all pixels other than black are marked", Level.INFO)]
+    return []
 
 
 def _is_exact(source: "FrameSource") -> TypeGuard[ImageFolderSource]:
@@ -167,7 +138,8 @@ class _MaskSample:
     """Some masks of a view: their number, how many have a marked pixel or only marked ones, and their brightness.
 
     `gray_share` is the share of pixels that are neither nearly black nor nearly white, `limit` the brightest value
-    that is not marked.
+    that is not marked. `dark` counts the pixels of lossless masks by brightness from 1 to the limit, `areas` those
+    whose neighbours have the same value: evidence for label maps.
     """
 
     num_masks: int
@@ -176,7 +148,9 @@ class _MaskSample:
     brightest: int
     gray_share: float
     limit: int
-    labels: "_LabelEvidence"
+    dark: Counter[int]
+    areas: Counter[int]
+    has_palette_colors: bool
 
     @staticmethod
     def of(paired: "PairedFrames") -> "_MaskSample":
@@ -186,6 +160,14 @@ class _MaskSample:
         white = int(np.iinfo(masks[0].dtype).max)
         gray = [((mask > white * _NEARLY) & (mask < white * (1 - _NEARLY))).mean() for mask in masks]
         marked = [marked_pixels(mask) for mask in masks]
+        source, dark, areas = paired.frames, Counter[int](), Counter[int]()
+        for mask, bright in zip(masks, marked, strict=True) if _is_exact(source) else ():
+            is_dark = (mask > 0) & ~bright
+            if is_dark.any():
+                is_area = cv2.erode(mask, _AROUND) == cv2.dilate(mask, _AROUND)
+                for counter, chosen in ((dark, is_dark), (areas, is_dark & is_area)):
+                    counter.update(dict(enumerate(np.bincount(mask[chosen]).tolist())))
+        has_colors = any(mask.ndim == 3 and (mask != mask[..., :1]).any() for mask in decoded)
         return _MaskSample(
             num_masks=len(masks),
             num_marked=sum(bool(one.any()) for one in marked),
@@ -193,7 +175,9 @@ class _MaskSample:
             brightest=max(int(mask.max()) for mask in masks),
             gray_share=float(np.mean(gray)),
             limit=white // 2,
-            labels=_LabelEvidence.of(paired.frames, decoded),
+            dark=dark,
+            areas=areas,
+            has_palette_colors=_is_exact(source) and has_colors and read_header(source.files[0]).has_palette,
         )
 
     def notices(self, view: str, meaning: MaskMeaning, has_effect: bool) -> Iterator[Notice]:
