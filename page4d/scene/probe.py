@@ -1,9 +1,10 @@
 """Probing of video files: time stamps, upright size, colour and damage, and notices about what was found."""
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from av.video.reformatter import Interpolation
@@ -71,26 +72,30 @@ def square_pixels(name: str, frame: Any, pixel_aspect: float) -> tuple[tuple[int
     return (height, width), [Notice(text)]
 
 
-def content_notices(name: str, frame: Any, field_order: int, *, has_alpha: bool) -> list[Notice]:
+def _content_notices(name: str, frame: Any, stream: Any) -> list[Notice]:
     """Return notices about interlacing, colour and alpha."""
     notices = []
-    if frame.interlaced_frame or field_order in _FIELD_ORDERS:
+    # PyAV 17 does not have the order of fields.
+    if frame.interlaced_frame or int(getattr(stream.codec_context, "field_order", 0)) in _FIELD_ORDERS:
         hint = "deinterlace it first, for example: ffmpeg -i IN -vf bwdif OUT.mp4"
         notices.append(Notice(f"{name}: interlaced, moving edges are comb-shaped; {hint}"))
     transfer = _HDR_TRANSFERS.get(int(frame.color_trc))
     if transfer:
         notices.append(Notice(f"{name}: HDR ({transfer}); converted to SDR without tone mapping"))
-    if has_alpha or frame.format.name.startswith(_ALPHA_FORMATS):
+    # FFmpeg's native VP8 and VP9 decoders discard alpha silently.
+    if stream.metadata.get("alpha_mode") == "1" or frame.format.name.startswith(_ALPHA_FORMATS):
         notices.append(Notice(f"{name}: alpha ignored"))
     return notices
 
 
-def stream_notice(path: Path, streams: list[tuple[str, int, int]]) -> list[Notice]:
-    """Return a notice if a file has more than one video stream; `streams` are their codecs, widths and heights."""
-    if len(streams) < 2:
+def _stream_notice(path: Path, container: Any) -> list[Notice]:
+    """Return a notice if a file has more than one video stream."""
+    contexts = [stream.codec_context for stream in video_streams(container)]
+    if len(contexts) < 2:
         return []
-    texts = listed([f"{codec} {width}x{height}" for codec, width, height in streams])
-    return [Notice(f"{path.name} has {len(streams)} video streams ({texts}); the first is used")]
+    # PyAV has no context for unknown codecs.
+    texts = listed([f"{each.name} {each.width}x{each.height}" if each else "unknown 0x0" for each in contexts])
+    return [Notice(f"{path.name} has {len(contexts)} video streams ({texts}); the first is used")]
 
 
 _MIN_RATE, _MAX_RATE = 1e-4, 1e5
@@ -118,135 +123,110 @@ def probe_video(
         InputError: if the file is not a complete, decodable video of one pinhole camera.
     """
     check_regular_file(path)
-    name = name or path.stem
-    header = _read_header(path, max_megapixels)
-    first, is_clean = first_frame(path)
-    if (header.ends_early and not allow_damaged) or not header.shown_pts:
-        raise damage_error(path)
-    check_side_data(path.name, first)
-    orientation, turn_notices = upright(name, first)
-    # FFmpeg derives the pixel aspect of the stream from the matrix, whether or not that is applied.
-    aspect = header.pixel_aspect if orientation else header.coded_pixel_aspect
-    square, aspect_notices = square_pixels(name, first, aspect)
-    check_pixels(path.name, square[1], square[0], max_megapixels)
-    size = (orientation or Orientation()).size(square)
-    if is_footage and (small := comparison_size(size)):
-        height, width = (orientation or Orientation()).size(small)
-        stored = first.reformat(width=width, height=height, format="gray", interpolation=Interpolation.AREA)
-        check_halves(label or path.name, (orientation or Orientation()).apply(stored.to_ndarray()))
-    notices = [*aspect_notices, *turn_notices, *stream_notice(path, header.streams)]
-    notices += content_notices(name, first, header.field_order, has_alpha=header.has_alpha)
-    if first.format.name.startswith("gray") and is_mosaic(first.reformat(format="gray16le").to_ndarray()):
-        notices.append(Notice(f"{name}: {MOSAIC}"))
-    pts, times, is_timed = _frame_times(header)
-    if times[-1] > _MAX_SPAN_S:
-        raise InputError(
-            f"{path.name} has implausible time stamps: its frames span {times[-1]:.3g} s",
-            "convert or record it again",
+    name, label = name or path.stem, label or path.name
+    with open_container(path) as container:
+        stream = video_stream(container, path)
+        context, is_avi = stream.codec_context, container.format.name == "avi"
+        check_pixels(path.name, context.width, context.height, max_megapixels)
+        shown, ends_early = _shown_packets(path, container, stream)
+        first, is_clean = first_frame(path)
+        if (ends_early and not allow_damaged) or not shown:
+            raise damage_error(path)
+        check_side_data(path.name, first)
+        turn, turn_notices = upright(name, first)
+        orientation = turn or Orientation()
+        # FFmpeg derives the pixel aspect of the stream from the matrix, whether or not that is applied.
+        aspect = float((stream if turn else context).sample_aspect_ratio or 1.0)
+        square, aspect_notices = square_pixels(name, first, aspect)
+        check_pixels(path.name, square[1], square[0], max_megapixels)
+        size = orientation.size(square)
+        if is_footage and (small := comparison_size(size)):
+            height, width = orientation.size(small)
+            stored = first.reformat(width=width, height=height, format="gray", interpolation=Interpolation.AREA)
+            check_halves(label, orientation.apply(stored.to_ndarray()))
+        notices = [*aspect_notices, *turn_notices, *_stream_notice(path, container)]
+        notices += _content_notices(name, first, stream)
+        if first.format.name.startswith("gray") and is_mosaic(first.reformat(format="gray16le").to_ndarray()):
+            notices.append(Notice(f"{name}: {MOSAIC}"))
+        rate = float(stream.guessed_rate or stream.average_rate or 25)
+        time_base = float(stream.time_base)
+        pts, times, is_timed = _frame_times(shown, rate, time_base, is_avi=is_avi)
+        if times[-1] > _MAX_SPAN_S:
+            raise InputError(
+                f"{path.name} has implausible time stamps: its frames span {times[-1]:.3g} s",
+                "convert or record it again",
+            )
+        notices += _timing_notices(name, times, len(shown) - len(times), None if is_timed else rate)
+        key_pts = [packet.pts for packet in shown if packet.is_key and packet.pts is not None]
+        num_early = next((place for place, packet in enumerate(shown) if packet.is_key), 0)
+        num_early = 0 if is_avi else num_early  # not all recorders mark key frames
+        if pts is not None:
+            first_key = key_pts[0] if key_pts and not is_clean else first.pts
+            begin = None if first.pts is None else min(first.pts, first_key)
+            if context.name == "mpeg4" and key_pts:  # its decoder paints gray, without an error, what it lacks
+                begin = key_pts[0]
+            num_early = 0 if begin is None else int(np.searchsorted(pts, begin))
+            pts = pts[num_early:]
+        if num_early == len(times):
+            raise damage_error(path)
+        if num_early:
+            text = f"{name}: {counted(num_early, 'frame')} left out: the recording begins between two key frames"
+            notices.append(Notice(text))
+        source = VideoSource(
+            path=path,
+            label=label,
+            codec=context.name,
+            size=size,
+            frame_times=times[num_early:],
+            pts=pts,
+            positions=np.arange(len(times) - num_early, dtype=np.int64),
+            key_pts=np.array(key_pts, dtype=np.int64),
+            is_timed=is_timed,
+            starts_late=num_early > 0,
+            orientation=orientation,
+            bit_depth=first.format.components[0].bits,
+            has_audio=bool(container.streams.audio),
+            timecode=_timecode(path, container, stream),
+            start_s=0.0 if pts is None else int(pts[0]) * time_base - float(times[num_early]),
+            tolerates_damage=allow_damaged,
+            notices=tuple(notices),
         )
-    notices += _timing_notices(name, header, times, is_timed=is_timed)
-    first_key = header.key_pts[0] if header.key_pts and not is_clean else first.pts
-    num_early = 0 if header.container == "avi" else header.num_before_key  # not all recorders mark key frames
-    if pts is not None:
-        begin = None if first.pts is None else min(first.pts, first_key)
-        if header.codec == "mpeg4" and header.key_pts:  # its decoder paints gray, without an error, what it lacks
-            begin = header.key_pts[0]
-        num_early = 0 if begin is None else int(np.searchsorted(pts, begin))
-        pts = pts[num_early:]
-    if num_early == len(times):
-        raise damage_error(path)
-    if num_early:
-        text = f"{name}: {counted(num_early, 'frame')} left out: the recording begins between two key frames"
-        notices.append(Notice(text))
-    source = VideoSource(
-        path=path,
-        label=label or path.name,
-        codec=header.codec,
-        size=size,
-        frame_times=times[num_early:],
-        pts=pts,
-        positions=np.arange(len(times) - num_early, dtype=np.int64),
-        key_pts=np.array(header.key_pts, dtype=np.int64),
-        is_timed=is_timed,
-        starts_late=num_early > 0,
-        orientation=orientation or Orientation(),
-        bit_depth=first.format.components[0].bits,
-        has_audio=header.has_audio,
-        timecode=header.timecode,
-        start_s=0.0 if pts is None else int(pts[0]) * header.time_base - float(times[num_early]),
-        tolerates_damage=allow_damaged,
-        notices=tuple(notices),
-    )
     return _without_damage(source) if allow_damaged else source
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Header:
-    """Properties from demultiplexing alone; the lists contain the time stamps of each displayed packet."""
-
-    container: str
-    codec: str
-    streams: list[tuple[str, int, int]]
-    pixel_aspect: float
-    coded_pixel_aspect: float
-    field_order: int
-    rate: float
-    time_base: float
-    shown_pts: list[int | None]
-    shown_dts: list[int | None]
-    num_before_key: int
-    key_pts: list[int]
-    ends_early: bool
-    has_audio: bool
-    has_alpha: bool
-    timecode: TimeCode | None
+class _Packet(NamedTuple):
+    pts: int | None
+    dts: int | None
+    is_key: bool
 
 
-def _read_header(path: Path, max_megapixels: float) -> _Header:
-    with open_container(path) as container:
-        stream = video_stream(container, path)
-        context = stream.codec_context
-        check_pixels(path.name, context.width, context.height, max_megapixels)
-        # Only these fields are kept: the packets of a long recording would not fit into memory.
-        extent = PacketExtent(path, container, stream)
-        packets = [(p.pts, p.dts, p.is_keyframe, p.is_discard, p.is_corrupt) for p in extent.packets() if p.size]
-        declared = declared_length(container, stream) - empty_frames(container, [packet[1] for packet in packets])
-        shown = [(pts, dts, key) for pts, dts, key, discarded, _ in packets if not discarded]
-        return _Header(
-            container=container.format.name,
-            codec=context.name,
-            streams=[_description(stream) for stream in video_streams(container)],
-            pixel_aspect=float(stream.sample_aspect_ratio or 1.0),
-            coded_pixel_aspect=float(context.sample_aspect_ratio or 1.0),
-            field_order=int(getattr(context, "field_order", 0)),  # PyAV 17 does not have it
-            rate=float(stream.guessed_rate or stream.average_rate or 25),
-            time_base=float(stream.time_base),
-            shown_pts=[pts for pts, _, _ in shown],
-            shown_dts=[dts for _, dts, _ in shown],
-            num_before_key=next((place for place, (*_, key) in enumerate(shown) if key), 0),
-            key_pts=[pts for pts, _, key in shown if key and pts is not None],
-            ends_early=any(corrupt for *_, corrupt in packets) or 0 < len(packets) < declared or extent.is_cut(),
-            has_audio=bool(container.streams.audio),
-            # FFmpeg's native VP8 and VP9 decoders discard alpha silently.
-            has_alpha=stream.metadata.get("alpha_mode") == "1",
-            timecode=_timecode(path, container, stream),
-        )
+def _shown_packets(path: Path, container: Any, stream: Any) -> tuple[list[_Packet], bool]:
+    """Return the packets that are displayed, and whether the file ends early."""
+    extent = PacketExtent(path, container, stream)
+    # Only these fields are kept: the packets of a long recording would not fit into memory.
+    packets = [(p.pts, p.dts, p.is_keyframe, p.is_discard, p.is_corrupt) for p in extent.packets() if p.size]
+    declared = declared_length(container, stream) - empty_frames(container, [packet[1] for packet in packets])
+    ends_early = any(corrupt for *_, corrupt in packets) or 0 < len(packets) < declared or extent.is_cut()
+    return [_Packet(*fields) for *fields, discarded, _ in packets if not discarded], ends_early
 
 
-def _frame_times(header: _Header) -> tuple[NDArray[np.int64] | None, NDArray[np.float64], bool]:
+def _frame_times(
+    shown: Sequence[_Packet], rate: float, time_base: float, *, is_avi: bool
+) -> tuple[NDArray[np.int64] | None, NDArray[np.float64], bool]:
     """Return the time stamps, the time of each frame in seconds from the first, and whether the file contains them.
 
     AVI has decoding times only: frames are displayed at these times, in display order.
     """
-    pts, dts = ([stamp for stamp in given if stamp is not None] for given in (header.shown_pts, header.shown_dts))
-    if header.container != "avi" and len(pts) == len(header.shown_pts):
+    pts = [packet.pts for packet in shown if packet.pts is not None]
+    dts = [packet.dts for packet in shown if packet.dts is not None]
+    if not is_avi and len(pts) == len(shown):
         stamps = np.unique(np.array(pts, dtype=np.int64))
         # The difference of two 64-bit stamps needs an unsigned integer.
-        return stamps, (stamps - stamps[0]).view(np.uint64) * header.time_base, True
-    if header.container == "avi" and len(set(dts)) == len(header.shown_dts):
+        return stamps, (stamps - stamps[0]).view(np.uint64) * time_base, True
+    if is_avi and len(set(dts)) == len(shown):
         ticks = np.sort(np.array(dts, dtype=np.int64))
-        return None, (ticks - ticks[0]) * header.time_base, True
-    return None, np.arange(len(header.shown_pts)) / header.rate, header.container == "avi"
+        return None, (ticks - ticks[0]) * time_base, True
+    return None, np.arange(len(shown)) / rate, is_avi
 
 
 def _without_damage(source: VideoSource) -> VideoSource:
@@ -290,11 +270,10 @@ def first_picture(path: Path) -> NDArray[np.uint8]:
     return (orientation or Orientation()).apply(frame.to_ndarray(format="rgb24"))
 
 
-def _timing_notices(name: str, header: _Header, times: NDArray[np.float64], *, is_timed: bool) -> list[Notice]:
-    if not is_timed:
-        return [Notice(f"{name}: no time stamps; assuming {header.rate:g} fps")]
+def _timing_notices(name: str, times: NDArray[np.float64], repeated: int, assumed_rate: float | None) -> list[Notice]:
+    if assumed_rate is not None:
+        return [Notice(f"{name}: no time stamps; assuming {assumed_rate:g} fps")]
     notices = []
-    repeated = len(header.shown_pts) - len(times)
     if repeated:
         text = f"{name}: {counted(repeated, 'frame')} left out, with the time stamp of another frame"
         notices.append(Notice(text))
@@ -302,12 +281,6 @@ def _timing_notices(name: str, header: _Header, times: NDArray[np.float64], *, i
     if rate and not _MIN_RATE <= rate <= _MAX_RATE:
         notices.append(Notice(f"{name}: time stamps give {rate:.3g} frames per second, which is implausible"))
     return notices
-
-
-def _description(stream: Any) -> tuple[str, int, int]:
-    """Return the codec, width and height of a stream; PyAV has no context for unknown codecs."""
-    context = stream.codec_context
-    return ("unknown", 0, 0) if context is None else (context.name, context.width, context.height)
 
 
 def _timecode(path: Path, container: Any, stream: Any) -> TimeCode | None:
