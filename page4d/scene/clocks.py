@@ -6,7 +6,7 @@ Audio tracks of two recordings are correlated.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -105,9 +105,14 @@ def _faded(audio: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
     """Decode the first audio track at `SAMPLE_RATE_HZ`; return it with its start time relative to the first frame."""
+    parts: list[NDArray[np.float32]] = []
     with open_container(path) as container:
+        stream, video = container.streams.audio[0], video_stream(container, path)
+        start, of_video = (float((one.start_time or 0) * (one.time_base or 0)) for one in (stream, video))
+        resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
         try:
-            parts, start = _decoded(container, path)
+            for frame in chain(container.decode(stream), [None]):
+                parts.extend(block.to_ndarray()[0] for block in resampler.resample(frame))
         except FFmpegError as error:
             if is_resource_error(error):
                 raise
@@ -116,18 +121,7 @@ def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
             ) from error
     # Damaged floating-point audio has values that are not finite: they count as silence.
     samples = np.nan_to_num(np.concatenate(parts).astype(np.float64) if parts else np.zeros(0), posinf=0, neginf=0)
-    return samples - (samples.mean() if len(samples) else 0.0), start
-
-
-def _decoded(container: Any, path: Path) -> tuple[list[NDArray[np.float32]], float]:
-    parts: list[NDArray[np.float32]] = []
-    stream, video = container.streams.audio[0], video_stream(container, path)
-    resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
-    starts = [float((s.start_time or 0) * (s.time_base or 0)) for s in (stream, video)]
-    for frame in container.decode(stream):
-        parts.extend(block.to_ndarray()[0] for block in resampler.resample(frame))
-    parts.extend(block.to_ndarray()[0] for block in resampler.resample(None))
-    return parts, starts[0] - starts[1]
+    return samples - (samples.mean() if len(samples) else 0.0), start - of_video
 
 
 BY_PEOPLE = "people"
@@ -456,19 +450,21 @@ def _frame_numbers(sources: Sequence[FrameSource], starts: Sequence[float | None
     Images that are as many with other numbers are reported: numbered from 0 and from 1, rather than recorded at
     other times.
     """
-    clocks = tuple(None if start is None else Clock(offset_s=start) for start in starts or [None] * len(sources))
+    starts = starts or [None] * len(sources)
+    clocks = tuple(None if start is None else Clock(offset_s=start) for start in starts)
     numbered = [
-        (source, clock.offset_s)
-        for source, clock in zip(sources, clocks, strict=True)
-        if clock is not None and isinstance(source, ImageFolderSource)
+        (source, start)
+        for source, start in zip(sources, starts, strict=True)
+        if start is not None and isinstance(source, ImageFolderSource)
     ]
-    first, offset = numbered[0] if numbered else (None, 0.0)
+    notices: list[Notice] = []
     for folder, start in numbered[1:]:
-        if first is not None and start != offset and len(folder.files) == len(first.files):
+        first, offset = numbered[0]
+        if start != offset and len(folder.files) == len(first.files) and not notices:
             found = ", ".join(f"{source.label} begins with {source.files[0].name}" for source in (first, folder))
             text = f"{found}: equal numbers are paired; pass ⟨sync=none⟩ to pair the first images"
-            return _Evidence("frame numbers in the file names", clocks, (Notice(text),))
-    return _Evidence("frame numbers in the file names", clocks)
+            notices.append(Notice(text))
+    return _Evidence("frame numbers in the file names", clocks, tuple(notices))
 
 
 def _file_notices(file: Path, names: Sequence[str], clocks: dict[str, Clock]) -> tuple[Notice, ...]:

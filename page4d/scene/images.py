@@ -205,12 +205,12 @@ class ImageFolderSource:
         yield ImageFolderReader(self, size or self.size)
 
 
+@dataclass(frozen=True)
 class ImageFolderReader:
-    """Random-access reader of the images."""
+    """Random-access reader of the images, resized to `size` (height, width)."""
 
-    def __init__(self, source: ImageFolderSource, size: tuple[int, int]) -> None:
-        self._source = source
-        self._size = size
+    source: ImageFolderSource
+    size: tuple[int, int]
 
     def read(self, indices: Sequence[int]) -> Iterator[Image]:
         """Yield the images with these indices.
@@ -218,14 +218,14 @@ class ImageFolderReader:
         Raises:
             InputError: if an image is damaged, or was removed or replaced.
         """
-        source = self._source
+        source = self.source
         for index in indices:
             pixels = read_pixels(
                 source.files[index], source.size, grayscale=source.grayscale, background=source.background
             )
             if source.labels:
                 pixels = (pixels != 0).any(axis=-1).astype(np.uint8) * 255
-            yield resize(pixels, self._size, nearest=source.grayscale or source.labels)
+            yield resize(pixels, self.size, nearest=source.grayscale or source.labels)
 
 
 def probe_image_folder(

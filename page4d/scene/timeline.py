@@ -38,9 +38,9 @@ class Timing:
     fps: float
     duration_s: float
     num_frames: int
-    dropped: int
-    duplicated: int
-    is_variable: bool
+    dropped: int = 0
+    duplicated: int = 0
+    is_variable: bool = False
 
 
 def timing(frame_times: NDArray[np.float64]) -> Timing:
@@ -52,9 +52,7 @@ def timing(frame_times: NDArray[np.float64]) -> Timing:
     """
     periods = np.diff(frame_times)
     if len(periods) == 0:
-        return Timing(
-            fps=0.0, duration_s=0.0, num_frames=len(frame_times), dropped=0, duplicated=0, is_variable=False
-        )
+        return Timing(fps=0.0, duration_s=0.0, num_frames=len(frame_times))
     period = _period(frame_times)
     irregular = np.abs(periods - period * np.maximum(np.round(periods / period), 1)) > _IRREGULAR * period
     variable = bool(irregular.mean() > _IRREGULAR or (periods > DROPPED * period).mean() > _MOST_DROPPED)
