@@ -289,13 +289,23 @@ def _poses_at(camera: CalibratedCamera, view: View, file: Path) -> Tensor:
     if camera.times is not None:
         times = view.clock.to_common(view.source.frame_times)[list(view.indices)]
         return _interpolate(camera, np.asarray(camera.times), times, file)
-    if isinstance(view.source, ImageFolderSource) and camera.frames is not None:
-        return _poses_by_name(camera, camera.frames, view.source, view.indices, file)
-    order = _order_in_video(camera)
-    num_frames = len(view.source.frame_times)
-    if order is None or len(order) != num_frames:
-        counts = f"{counted(len(poses), 'pose')}, {view.source.label} has {counted(num_frames, 'frame')}"
-        gap = "numbered without a gap, " if order is None else ""
+    source, frames = view.source, camera.frames
+    if isinstance(source, ImageFolderSource) and frames is not None:
+        names = source.frame_names
+        pose_of = {name: pose for pose, name in enumerate(frames)}
+        missing = [names[index] for index in view.indices if names[index] not in pose_of]
+        if missing:
+            count = f"{len(missing)} of {len(view.indices)} frames, first {missing[0]}"
+            raise InputError(
+                f"{file.name}: camera {camera.name} has no pose for {count}",
+                "select frames with poses by ⟨frames⟩ and ⟨stride⟩",
+            )
+        return poses[[pose_of[names[index]] for index in view.indices]]
+    order = range(len(poses)) if frames is None else _numbered_order(frames)
+    num_frames = len(source.frame_times)
+    if len(order) != num_frames:
+        counts = f"{counted(len(poses), 'pose')}, {source.label} has {counted(num_frames, 'frame')}"
+        gap = "" if order else "numbered without a gap, "
         raise InputError(
             f"{file.name}: camera {camera.name} has {counts}: poses and frames cannot be paired",
             f"give one pose per frame, {gap}or poses by time in a cameras.json",
@@ -303,30 +313,12 @@ def _poses_at(camera: CalibratedCamera, view: View, file: Path) -> Tensor:
     return poses[[order[index] for index in view.indices]]
 
 
-def _poses_by_name(
-    camera: CalibratedCamera, frames: tuple[str, ...], source: ImageFolderSource, indices: tuple[int, ...], file: Path
-) -> Tensor:
-    pose_of = {name: pose for pose, name in enumerate(frames)}
-    names = source.frame_names
-    stems = [names[index] for index in indices]
-    missing = [stem for stem in stems if stem not in pose_of]
-    if missing:
-        count = f"{len(missing)} of {len(stems)} frames, first {missing[0]}"
-        raise InputError(
-            f"{file.name}: camera {camera.name} has no pose for {count}",
-            "select frames with poses by ⟨frames⟩ and ⟨stride⟩",
-        )
-    return camera.world_to_camera[[pose_of[stem] for stem in stems]]
-
-
-def _order_in_video(camera: CalibratedCamera) -> list[int] | None:
-    """Return the pose of each frame in order; None if the frame names are not consecutive numbers."""
-    if camera.frames is None:
-        return list(range(len(camera.world_to_camera)))
-    numbers = [re.search(r"(\d+)$", name) for name in camera.frames]
-    numbered = sorted((int(number[1]), pose) for pose, number in enumerate(numbers) if number is not None)
+def _numbered_order(names: Sequence[str]) -> list[int]:
+    """Return the places of names in the order of their numbers; none if these are not consecutive."""
+    numbers = [re.search(r"(\d+)$", name) for name in names]
+    numbered = sorted((int(number[1]), place) for place, number in enumerate(numbers) if number is not None)
     steps = {after - before for (before, _), (after, _) in pairwise(numbered)}
-    return [pose for _, pose in numbered] if len(numbered) == len(numbers) and steps <= {1} else None
+    return [place for _, place in numbered] if len(numbered) == len(numbers) and steps <= {1} else []
 
 
 def _interpolate(
