@@ -215,9 +215,9 @@ def synchronise(
     mode: str,
     found_file: Path | None,
     *,
-    folder: Path | None = None,
-    all_names: Sequence[str] | None = None,
-    number_offsets: Sequence[float | None] = (),
+    folder: Path,
+    all_names: Sequence[str],
+    number_offsets: Sequence[float | None],
 ) -> Synchronisation:
     """Determine the clock of every view.
 
@@ -232,7 +232,7 @@ def synchronise(
     """
     file = Path(mode) if mode not in MODES else found_file if mode == "auto" else None
     if file is not None:
-        return _by_file(file, names, sources, read_sync_file(file, all_names or names))
+        return _by_file(file, names, sources, read_sync_file(file, all_names))
     if mode in (BY_PEOPLE, BY_MOTION):
         raise UsageError(f"⟨sync={mode}⟩ does not apply here", "pass ⟨sync=FILE⟩, or another mode")
     if mode == "audio":
@@ -242,7 +242,7 @@ def synchronise(
     if mode == "timecode":
         codes = _time_codes(sources, is_required=True)
         return _chosen(codes, codes.notices)
-    tables = _Evidence("", (None,) * len(names)) if folder is None else _tables(folder, names, sources)
+    tables = _tables(folder, names, sources)
     if None not in tables.clocks:
         return _chosen(tables, tables.notices)
     found = [
@@ -450,7 +450,6 @@ def _frame_numbers(sources: Sequence[FrameSource], starts: Sequence[float | None
     Images that are as many with other numbers are reported: numbered from 0 and from 1, rather than recorded at
     other times.
     """
-    starts = starts or [None] * len(sources)
     clocks = tuple(None if start is None else Clock(offset_s=start) for start in starts)
     numbered = [
         (source, start)
