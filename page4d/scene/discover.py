@@ -112,7 +112,7 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
                     ignored[notice].append(entry.name)
             elif not entry.is_dir():
                 candidates.append(Candidate(name=composed(entry.stem), path=entry, label=entry.name))
-            elif view := image_view(entry, entry.name, entry.name):
+            elif view := image_view(entry, entry.name):
                 candidates.append(view)
             else:
                 folders.append(entry)
@@ -124,7 +124,7 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
                 candidates += kept
                 left += more
             candidates.sort(key=lambda candidate: natural_key(candidate.name))
-        elif not candidates and (loose := image_view(folder, folder.name, ".")) and cameras_in_names(loose)[0]:
+        elif not candidates and (loose := image_view(folder, ".")) and cameras_in_names(loose)[0]:
             candidates.append(replace(loose, label=""))
             for names in ignored.values():
                 names[:] = [name for name in names if folder / name not in loose.files]
@@ -170,7 +170,7 @@ def _ignored(reasons: dict[Notice, list[str]]) -> list[Notice]:
 def _below(folders: list[Path]) -> dict[Path, tuple[list[Candidate], list[LeftOut]]]:
     """Return the recordings below folders that may be those of single cameras."""
     may_be = [entry for entry in folders if not (entry / _RESULT).is_file() and not is_no_camera(entry.name)]
-    found = {entry: recordings_below(entry, entry.name) for entry in may_be}
+    found = {entry: recordings_below(entry) for entry in may_be}
     return {entry: views for entry, views in found.items() if views[0]}
 
 

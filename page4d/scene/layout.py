@@ -187,16 +187,16 @@ def is_no_camera(name: str) -> bool:
     return bool(_words(name) & (_MAPS | _BOARDS))
 
 
-def image_view(folder: Path, name: str, label: str, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> Candidate | None:
+def image_view(folder: Path, label: str, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> Candidate | None:
     """Return the images of a folder; None if it has none, or few that are no maps next to a video."""
-    images = _images(folder, name, label, suffixes)
+    images = _images(folder, label, suffixes)
     frames = [file for file in images.files if not _words(file.stem) & _MAPS] if images else []
     return None if len(frames) < _FEWEST_FRAMES and _files(folder, VIDEO_SUFFIXES) else images
 
 
-def _images(folder: Path, name: str, label: str, suffixes: frozenset[str]) -> Candidate | None:
+def _images(folder: Path, label: str, suffixes: frozenset[str]) -> Candidate | None:
     files = tuple(image_files(folder, suffixes))
-    return Candidate(name=composed(name), path=folder, label=f"{label}/", files=files) if files else None
+    return Candidate(name=composed(folder.name), path=folder, label=f"{label}/", files=files) if files else None
 
 
 def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:
@@ -222,20 +222,20 @@ def left_beside(candidate: Candidate, scene: Path) -> list[LeftOut]:
     ]
 
 
-def recordings_below(folder: Path, name: str) -> tuple[list[Candidate], list[LeftOut]]:
+def recordings_below(folder: Path) -> tuple[list[Candidate], list[LeftOut]]:
     """Return the videos and image folders below a folder without images; if it is one, it has the folder's name."""
-    kept, left = cameras_alone(list(_below(folder, name)))
-    colored = [candidate for candidate in kept if _words(candidate.label.removeprefix(name)) & _COLORS]
+    kept, left = cameras_alone(list(_below(folder, folder.name)))
+    colored = [candidate for candidate in kept if _words(candidate.label.removeprefix(folder.name)) & _COLORS]
     if len(kept) > 1 and len(colored) == 1:
         others = [candidate for candidate in kept if candidate not in colored]
         left += [LeftOut(candidate=other, kind=_COLORED, view=colored[0].label) for other in others]
         kept = colored
-    return ([replace(kept[0], name=composed(name))] if len(kept) == 1 else kept), left
+    return ([replace(kept[0], name=composed(folder.name))] if len(kept) == 1 else kept), left
 
 
 def maps_below(folder: Path, name: str, words: frozenset[str], suffixes: frozenset[str]) -> list[Candidate]:
     """Return the series with one of `words` in their names in the folder of a camera, or below it."""
-    if (images := _images(folder, name, name, suffixes)) is None:
+    if (images := _images(folder, name, suffixes)) is None:
         return [each for each in _below(folder, name, suffixes) if _words(each.label.removeprefix(name)) & words]
     files = {key: of for key, of in _series(images).items() if _words(key) & words}
     return [replace(images, label=f"{images.label}{key}", files=tuple(of)) for key, of in files.items()]
@@ -252,7 +252,7 @@ def _below(
         if not entry.is_dir():
             if entry.suffix.lower() in VIDEO_SUFFIXES:
                 yield Candidate(name=composed(entry.stem), path=entry, label=place)
-        elif images := image_view(entry, entry.name, place, suffixes):
+        elif images := image_view(entry, place, suffixes):
             yield images
         elif depth:
             yield from _below(entry, place, suffixes, depth - 1)

@@ -140,7 +140,7 @@ def _sidecar(kind: str, folder: Path, view: View) -> Candidate | None:
     with reading_again(f"'{folder}'"):
         entries = sorted(folder.iterdir())
         folders = [entry for entry in entries if composed(entry.name) == view.name and entry.is_dir()]
-        found += [image_view(entry, entry.name, entry.name, _SUFFIXES[kind]) for entry in folders]
+        found += [image_view(entry, entry.name, _SUFFIXES[kind]) for entry in folders]
         found += [
             Candidate(name=view.name, path=entry, label=entry.name)
             for entry in entries
