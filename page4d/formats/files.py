@@ -309,13 +309,13 @@ def validated(schema: type[Schema], content: object, label: str, camera: str | N
 
 
 @contextmanager
-def error_context(label: str, camera: str) -> Iterator[None]:
-    """Prefix file and camera to the messages of InputErrors raised in the body."""
+def error_context(label: str, camera: str | None = None) -> Iterator[None]:
+    """Prefix the file, and the camera if given, to the messages of InputErrors raised in the body."""
     try:
         yield
     except InputError as error:
         if error.marked_message.startswith(f"{label}: "):
             raise
-        name = f"camera {shortened(camera)}: "
+        name = "" if camera is None else f"camera {shortened(camera)}: "
         prefix = "" if error.marked_message.startswith(name) else name
         raise InputError(f"{label}: {prefix}{error.marked_message}", error.marked_hint) from None

@@ -258,10 +258,8 @@ def _doubts(
     if abs(scale - 1) > _OTHER_SIZE and max(abs(center / scale - 1) for center in centers) < _OTHER_SIZE / 2:
         text = f"the principal points are the centres of images of {scale:.3g} times the size of the views"
         texts.append(f"{text}: scale the camera matrices, or add the size of the calibrated images")
-    try:
+    with error_context(file.name):
         texts += check_rig([camera.name for camera in cameras], [lens.world_to_camera for lens in placed])
-    except InputError as error:
-        raise InputError(f"{file.name}: {error.marked_message}", error.marked_hint) from None
     return tuple(Notice(f"{file.name}: {text}") for text in texts)
 
 

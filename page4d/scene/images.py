@@ -43,13 +43,6 @@ from page4d.scene.stamps import NS, Stamps, are_periodic, stamps_of_names
 if TYPE_CHECKING:
     from page4d.scene.records import ViewCamera
 
-_PILLOW_FILTERS = {
-    Preprocess.VGGT_CROP: PillowImage.Resampling.BICUBIC,
-    Preprocess.VGGT_PAD: PillowImage.Resampling.BICUBIC,
-    Preprocess.VGGT_OMEGA: PillowImage.Resampling.BICUBIC,
-    Preprocess.PI3: PillowImage.Resampling.LANCZOS,
-}
-
 _STRIP_ROWS = 64
 """Rows computed at once: the intermediate values take about 20 times the memory of the result."""
 
@@ -75,7 +68,9 @@ def resample(pixels: Image, size: tuple[int, int], preprocess: Preprocess) -> Im
     shallow = in_8_bits(pixels)
     if preprocess is Preprocess.DA3:
         return resize_twice(shallow, size)
-    return np.asarray(PillowImage.fromarray(shallow).resize(size[::-1], _PILLOW_FILTERS[preprocess]))
+    filters = PillowImage.Resampling
+    chosen = filters.LANCZOS if preprocess is Preprocess.PI3 else filters.BICUBIC
+    return np.asarray(PillowImage.fromarray(shallow).resize(size[::-1], chosen))
 
 
 def resize_twice(pixels: Image, size: tuple[int, int]) -> Image:
