@@ -215,15 +215,13 @@ def check_sizes(
     Raises:
         InputError: if image sizes differ and `resize` is None, or a calibrated image is turned.
     """
-    differing = [
-        f"{view.name}: calibration is for {_size(camera.image_size)}, video is {_size(view.source.size)}"
+    sizes = [
+        (view.name, camera.image_size, view.source.size)
         for camera, view in zip(cameras, views, strict=True)
         if camera.image_size is not None and camera.image_size != view.source.size
     ]
-    if any(
-        camera.image_size == view.source.size[::-1] != view.source.size
-        for camera, view in zip(cameras, views, strict=True)
-    ):
+    differing = [f"{name}: calibration is for {_size(own)}, video is {_size(shown)}" for name, own, shown in sizes]
+    if any(own == shown[::-1] for _, own, shown in sizes):
         raise InputError(
             listed(differing, separator="; "),
             "turn the videos as the calibrated images, or calibrate images that are turned as the videos",
