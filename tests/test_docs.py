@@ -113,7 +113,6 @@ def test_the_readme_is_short() -> None:
 def test_the_changelog_begins_with_the_version_and_the_citation_names_the_newest_release() -> None:
     changes = (ROOT / "CHANGELOG.md").read_text()
     newest = re.search(r"^## (\S+)", changes, re.MULTILINE)
-    assert newest is not None
     assert newest[1] == page4d.__version__
     version, date = re.findall(r"^## (\d+\.\d+\.\d+) - (\d{4}-\d\d-\d\d)$", changes, re.MULTILINE)[0]
     citation = (ROOT / "CITATION.cff").read_text()

@@ -147,7 +147,6 @@ class TestRuns:
         assert "commercial" not in ended.err
         network = open_output(tmp_path / "out").run.network
         assert (network.name, network.commercial) == ("VGGT-1B (vggt)", False)
-        assert network.source is not None
         assert (network.source.repository, network.source.revision) == (VGGT.repository, COMMIT)
         assert network.source.sha256 == network.sha256
         assert len(served.ranges()) == 1

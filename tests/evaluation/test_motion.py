@@ -413,20 +413,16 @@ def test_metrics_of_tapvid3d() -> None:
     visible = random.random((6, 20)) > 0.3
     pixel = true[..., 2] / 500
     exact = score_tapvid3d(true, true, visible, visible, pixel)
-    assert exact is not None
     assert (exact.apd, exact.aj, exact.occlusion_accuracy) == (1, 1, 1)
     # The scale of the prediction does not count.
     assert score_tapvid3d(true * 3, true, visible, visible, pixel) == replace(exact, scale=exact.scale / 3)
     # 6 px at the depth of the point are within 8 and 16 px of the five thresholds.
     off = score_tapvid3d(true + 6 * pixel[..., None] * [1, 0, 0], true, visible, visible, pixel)
-    assert off is not None
     assert off.apd == pytest.approx(0.4, abs=0.02)
     assert off.aj == pytest.approx((0 + 0 + 0 + 1 + 1) / 5, abs=0.03)
     hidden = score_tapvid3d(true, true, np.zeros_like(visible), visible, pixel)
-    assert hidden is not None
     assert hidden.aj == 0
     lost = np.where(np.arange(20)[:, None] < 10, np.nan, true)
     half = score_tapvid3d(lost, true, visible, visible, pixel)
-    assert half is not None
     assert half.apd == pytest.approx(visible[:, 10:].sum() / visible.sum())
     assert score_tapvid3d(true, true, visible, np.zeros_like(visible), pixel) is None

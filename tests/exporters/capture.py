@@ -251,7 +251,6 @@ def _write_run(
     if layers:
         middle = len(predictions.times) // 2
         background = predictions.at_times(middle, middle + 1)
-        assert background.dynamic is not None
         background = replace(background, valid=background.valid & (background.dynamic < 0.5), dynamic=None)
         record = LayersRecord(static_points=write_static(layout, background, writing).num_points)
     write_capture_cameras(layout, capture_cameras(predictions))

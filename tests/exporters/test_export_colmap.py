@@ -218,7 +218,6 @@ def test_page4d_reads_its_own_model_as_a_calibration(exported: Path, capture: Ca
     scene = open_scene(capture.scene, image_fps=12.0, calibration=exported / "sparse" / "0")
     for view in range(NUM_VIEWS):
         camera = scene.views[view].camera
-        assert camera is not None
         pose = camera.world_to_camera.numpy()
         np.testing.assert_allclose(pose.reshape(-1, 4, 4)[0], capture.world_to_camera[0, view], atol=1e-12)
         np.testing.assert_allclose(camera.intrinsics.numpy(), capture.intrinsics[0, view], rtol=1e-12)

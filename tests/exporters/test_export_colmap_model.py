@@ -69,7 +69,6 @@ def test_pycolmap_reads_every_record_exactly(tmp_path: Path, text: bool) -> None
         np.testing.assert_allclose(found.cam_from_world().matrix(), pose[:3], atol=1e-14)
         np.testing.assert_array_equal([point.xy for point in found.points2D], image.points2d)
         np.testing.assert_array_equal([point.point3D_id for point in found.points2D], image.point_ids)
-    assert model.points is not None
     ids = sorted(read.points3D)
     assert ids == list(range(1, NUM_POINTS + 1))
     np.testing.assert_array_equal([read.points3D[number].xyz for number in ids], model.points.xyz.astype(np.float64))
@@ -92,7 +91,6 @@ def test_the_bytes_are_those_of_pycolmap(tmp_path: Path) -> None:
 def test_a_model_without_rig_and_tracks_has_three_files(tmp_path: Path) -> None:
     pycolmap = pytest.importorskip("pycolmap")
     model, _ = small_model()
-    assert model.points is not None
     bare = [Image(id=image.id, pose=image.pose, camera_id=image.camera_id, name=image.name) for image in model.images]
     points = Points3D(xyz=model.points.xyz, rgb=model.points.rgb)
     write_model(tmp_path, Model(cameras=model.cameras, images=bare, points=points))

@@ -49,7 +49,6 @@ def load_shots(folder: Path, name: str) -> list[Shot]:
 def load_segmentation(folder: Path, shot: Shot) -> NDArray[np.uint8]:
     path = folder / "seg" / f"{shot.view}/{shot.instant:06d}.png"
     mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-    assert mask is not None
     assert mask.dtype == np.uint8
     return mask
 

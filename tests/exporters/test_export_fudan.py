@@ -40,7 +40,6 @@ def load_shots(folder: Path, name: str, extension: str = ".png") -> list[Shot]:
 
 def points_at(folder: Path, times: np.ndarray, instant: int) -> Points:
     (xyz, rgb), time = read_cloud(folder / "points3d.ply")
-    assert time is not None
     chosen = np.abs(time - times[instant]) < 1e-5
     return xyz[chosen], rgb[chosen]
 
@@ -62,7 +61,6 @@ def test_colors(moves: bool, request: pytest.FixtureRequest, tmp_path: Path):
 
 def test_times_of_points(exported: Exported, capture: Capture):
     (xyz, _), time = read_cloud(exported.folder / "points3d.ply")
-    assert time is not None
     assert set(np.unique(time)) == set(np.float32(capture.times))
     assert len(xyz) == len(time) == exported.record.points
 

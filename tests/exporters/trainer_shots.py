@@ -130,7 +130,6 @@ def assert_colors(
 def on_moving(capture: Capture, xyz: NDArray[Any], instant: int, view: int) -> NDArray[np.bool_]:
     """Return which points [N, 3] of the run's world project to moving pixels."""
     mask = capture.output.dynamic(instant, capture.predictions.view_names[view])
-    assert mask is not None
     pixels, _ = project(xyz, capture.intrinsics[instant, view], capture.world_to_camera[instant, view])
     columns, rows = np.nan_to_num(pixels).clip(0, [mask.shape[1] - 1, mask.shape[0] - 1]).astype(int).T
     return mask[rows, columns]

@@ -175,7 +175,6 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path) -> Non
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         expected = rf"'{tmp_path}' is in use by another page4d \(pid {process.pid}\)"
         with pytest.raises(OutputError, match=expected) as caught, claim_output(tmp_path):

@@ -122,7 +122,6 @@ def made_capture(
 
 def with_velocity(capture: Predictions, of_moving: tuple[float, float, float]) -> Predictions:
     """Add velocities: `of_moving` where something moves, 0 elsewhere, unknown in the left eighth of every view."""
-    assert capture.dynamic is not None
     is_known = torch.arange(capture.depth.shape[-1]) >= capture.depth.shape[-1] // 8
     velocity = (capture.dynamic * is_known)[..., None] * torch.tensor(of_moving)
     sigma = torch.where(is_known, 0.01 + 0.02 * capture.dynamic, 0.0)

@@ -31,7 +31,6 @@ ALL = PointOptions(edge_angle_deg=90)
 
 def background_of(instant: Predictions) -> Predictions:
     """Return an instant with holes where something moves, and without motion masks."""
-    assert instant.dynamic is not None
     return replace(instant, valid=instant.valid & (instant.dynamic < 0.5), dynamic=None)
 
 
@@ -174,7 +173,6 @@ def written_run(folder: Path, *, layers: bool) -> Output:
 def test_layers_are_read_back(tmp_path: Path) -> None:
     output = written_run(tmp_path, layers=True)
     assert output.has_layers
-    assert output.run.layers is not None
     assert output.static_points().num_points == output.run.layers.static_points > 0
     for index in range(2):
         assert rows(output.moving_points(index)) == rows(read_ply(output.layout.moving_points(index)))

@@ -88,7 +88,6 @@ def test_the_filters_of_points_apply_to_the_mesh(capture: Predictions, mesh: Mes
 def test_the_mesh_of_moving_parts_is_the_ball_and_that_of_the_background_is_the_rest(
     capture: Predictions, mesh: Mesh
 ) -> None:
-    assert capture.dynamic is not None
     background = replace(capture, valid=capture.valid & (capture.dynamic < 0.5), dynamic=None)
     moving, still = fused_mesh(capture, ALL, VOXEL, moving_only=True), fused_mesh(background, ALL, VOXEL)
     off_ball = [np.abs(np.linalg.norm(part.vertices - BALL, axis=1) - 0.6) for part in (moving, still, mesh)]

@@ -279,7 +279,6 @@ def test_normals_face_the_camera_that_saw_the_point() -> None:
     plane = cloud[np.arange(number, cloud.num_points)]
     centers = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 5.0]])
     normals = estimate_normals(plane, centers).normals
-    assert normals is not None
     expected = np.where(plane.view[:, None] == 0, [[0, 0, -1]], [[0, 0, 1]])
     assert np.abs(normals - expected).max() < 1e-6
     pair = estimate_normals(plane[np.arange(2)], centers)
@@ -294,7 +293,6 @@ def test_filters_apply_before_the_cloud_is_thinned_at_random() -> None:
     options = PointOptions(edge_angle_deg=90, outliers=True, normals=True, max_points=500)
     cloud = merged_cloud(capture, options)
     assert cloud.num_points == 500
-    assert cloud.normals is not None
     filtered = {tuple(point) for point in remove_outliers(plain).xyz.tolist()}
     assert {tuple(point) for point in cloud.xyz.tolist()} <= filtered
     on_wall = np.abs(cloud.xyz[:, 2] - 5) < 1e-3

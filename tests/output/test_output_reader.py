@@ -78,7 +78,6 @@ def test_every_point_projects_onto_its_pixel_and_depth(output: Output) -> None:
             confidence = output.confidence(index, name)[cell[:, 1], cell[:, 0]]
             assert np.abs(confidence - points.confidence).max() <= 0.51 / 255
             moving = output.dynamic(index, name)
-            assert moving is not None
             assert np.array_equal(moving[cell[:, 1], cell[:, 0]], points.dynamic == 1)
 
 

@@ -51,9 +51,7 @@ def test_true_depth_agrees(exact: tuple[Path, Path]) -> None:
     scene, out = exact
     report = page4d.report(out, scene)
     assert isinstance(report, QualityReport)
-    assert report.overall.contradicted is not None
     assert report.overall.contradicted < 0.03
-    assert report.overall.photo_gain is not None
     assert report.overall.photo_gain > 0.3
     assert report.grade.letter in "AB"
     for view in report.views:

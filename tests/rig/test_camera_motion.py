@@ -85,9 +85,7 @@ def test_a_static_camera_is_static_under_noise_flicker_people_and_wind() -> None
     for pictures in (crossed(still(), 0.5), spoiled(crossed(still(), 0.4)), filmed(wind)):
         motion = judged(pictures)
         assert motion.is_static, motion
-        assert motion.share is not None
         assert motion.share > 0.15
-        assert motion.displacement_px is not None
         assert motion.displacement_px < 0.3
 
 
@@ -103,7 +101,6 @@ def test_the_displacement_of_a_moving_camera_is_measured() -> None:
     pan = np.linspace(0, 6, 12)[:, None] * np.array([1.0, 0.0])
     motion = judged(filmed(pan))
     assert motion.displacement_px == pytest.approx(3, abs=1.5)
-    assert motion.share is not None
     assert motion.share < 0.1
 
 

@@ -121,8 +121,6 @@ def test_the_result_is_repeated_exactly() -> None:
 def test_exchanged_views_give_the_inverse_pose() -> None:
     forward, backward = pair_of(REAL, 1), registered(filmed(REAL), 1, 0)
     assert forward.rotation is not None
-    assert backward.rotation is not None
-    assert backward.direction is not None
     assert forward.direction is not None
     assert rotation_angle_deg(forward.rotation, backward.rotation.T) < 0.1
     assert direction_angle_deg(forward.direction, -forward.rotation @ backward.direction) < 0.1
@@ -134,7 +132,6 @@ def test_matches_identify_joints_of_people_and_agree_with_the_pose() -> None:
     rig = filmed(replace(EXACT, num_people=2, breaks=1))
     pair = registered(rig, 0, 1)
     matches = pair.matches
-    assert matches is not None
     assert len(matches.weights) > 0.9 * 2 * 40 * 33
     assert ((matches.weights > 0) & (matches.weights <= 1)).all()
     for ids, points, people in (
@@ -166,7 +163,6 @@ def test_an_accepted_pair_is_estimated_again_for_another_focal_length() -> None:
 def test_errors_beyond_the_tolerance_do_not_support_a_pose() -> None:
     rig = filmed(replace(EXACT, noise_px=1.0))
     pair = registered(rig, 0, 1)
-    assert pair.residual_px is not None
     assert 0.3 < pair.residual_px < 1.0, "the median of one normal coordinate of 1 px"
     assert pair.residual_px < TOLERANCE * rig.lenses[0].focal
 
@@ -180,7 +176,6 @@ def test_tracklets_with_confused_sides_are_used_with_exchanged_joints() -> None:
     assert pair.is_accepted, pair.reason
     assert errors_deg(rig, pair)[0] < 4
     matches = pair.matches
-    assert matches is not None
     joints = matches.first_ids % 33, matches.second_ids % 33
     of_confused = matches.second_ids // 33 // rig.num_instants == 0
     np.testing.assert_array_equal(joints[1], np.where(of_confused, SWAPPED_SIDES[joints[0]], joints[0]))

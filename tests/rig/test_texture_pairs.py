@@ -97,7 +97,6 @@ def test_a_pair_with_enough_right_matches_is_accepted(angle_deg: float) -> None:
     assert rotation_angle_deg(found.rotation, pair.rotation) < 0.5
     assert direction_angle_deg(found.direction, pair.direction) < 3
     assert 190 <= found.score <= 230
-    assert found.control is not None
     assert found.control < found.score / 2
 
 
@@ -207,7 +206,6 @@ def test_few_inliers_a_small_share_of_the_matches_and_wide_angles_are_refused(
     assert found.evidence is method.evidence
     assert found.is_accepted == (not reason)
     assert re.search(reason, found.reason), found.reason
-    assert found.matches is not None
     assert set(found.matches.weights) == {method.weight}
     assert found.needs_loop == found.reason.endswith("without a loop")
     if found.is_accepted:
@@ -279,7 +277,6 @@ def test_a_best_pose_is_sought_in_more_matches_where_few_do_not_rule_it_out() ->
         source = source_of(*pair.views)
         vars(source)["finer"] = source_of(*many.views)
         given = source.pair((0, 1), LENSES, RelativePose(rotation=pair.rotation, direction=pair.direction))
-        assert given is not None
         assert given.score == pytest.approx(len(pair.views[0][0].points), abs=4)
         found = source.pair((0, 1), LENSES)
         assert (found and found.score) == (best and pytest.approx(best, abs=10))

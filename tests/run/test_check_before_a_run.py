@@ -83,7 +83,6 @@ def test_of_two_cameras_neither_is_at_fault():
 def miscalibrated(scene: Scene, view: int) -> Scene:
     views = list(scene.views)
     camera = views[view].camera
-    assert camera is not None
     turn = matrix_from_rotation_vector(torch.tensor([0.0, 0.15, 0.0], dtype=torch.float64))
     pose = rigid(turn, torch.zeros(3, dtype=torch.float64)) @ camera.world_to_camera.double()
     views[view] = replace(views[view], camera=replace(camera, world_to_camera=pose))
@@ -96,7 +95,6 @@ def test_a_run_warns_of_the_camera_at_fault_with_its_residuals(tmp_path: Path, p
     scene = miscalibrated(CAPTURE.scene(), 2)
     record = reconstruct(scene, TruthPredictor(CAPTURE, in_random_world), out=tmp_path, settings=settings)
     agreement = record.calibration_residuals
-    assert agreement is not None
     assert agreement.at_fault == "cam03"
     assert agreement.cameras[2].rotation_deg == pytest.approx(8.6, abs=0.1)
     (warning,) = [text for text in record.warnings if "either may be wrong" in text]
@@ -113,8 +111,6 @@ def test_predicted_cameras_that_agree_with_the_rig_are_metric_and_static(tmp_pat
     settings = replace(SETTINGS, poses=Poses.PREDICTED)
     record = reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, disturb), out=tmp_path, settings=settings)
     assert record.scale == "metric"
-    assert record.rig is not None
     assert record.rig.cameras == "static"
-    assert record.calibration_residuals is not None
     assert record.calibration_residuals.at_fault is None
     assert all(camera.share is not None and camera.share < 0.02 for camera in record.calibration_residuals.cameras)

@@ -162,7 +162,6 @@ def test_pictures_of_wrongly_registered_cameras_are_not_compared(
     with pytest.raises(InterruptedRunError):
         reconstruct(scene, predictor(), out=tmp_path, observer=StopAt(2), register="auto")
     record = reconstruct(scene, predictor(), out=tmp_path, existing="resume", register="auto")
-    assert record.fine_depth is not None
     found = {pair.views: pair.side for pair in record.fine_depth.pairs}
     assert found == {("cam01", "cam02"): 80, ("cam01", "cam03"): 0, ("cam02", "cam03"): 0}
     assert record.fine_depth.reason.startswith(

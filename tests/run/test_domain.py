@@ -129,7 +129,6 @@ def test_the_record_survives_json_and_holds_all_indicators() -> None:
     chunk = ChunkRecord(start=0, stop=1, overlap=0, seconds=0, domain=domain.record, refined=domain.refined)
     read = ChunkRecord.model_validate_json(chunk.model_dump_json())
     assert read == chunk
-    assert read.domain is not None
     assert read.domain.indicators == {"doubt": 0.5, "depth_gap": None}
     assert read.domain.camera_disagreement_deg == 12.5
     assert read.refined == ["poses", "focal"]
@@ -199,7 +198,6 @@ def test_a_run_warns_once_and_records_every_chunk(
     assert len(record.chunks) > 1
     for chunk in record.chunks:
         assert chunk.refined == []
-        assert chunk.domain is not None
         assert chunk.domain.indicators == {"doubt": 1.5, "match_doubt": 0.25}
         assert chunk.domain.camera_disagreement_deg == (None if poses is None else pytest.approx(90, abs=0.1))
     assert read_run(OutputLayout(tmp_path / "out", scene.view_names)) == record

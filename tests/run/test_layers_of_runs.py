@@ -68,7 +68,6 @@ def test_layers_together_are_the_merged_clouds_up_to_thinning(finished: Path) ->
     output = open_output(finished)
     assert output.has_layers
     static = output.static_points()
-    assert output.run.layers is not None
     assert output.run.layers.static_points == static.num_points
     assert not static.dynamic.any()
     assert output.run.counts.points == sum(output.points(index).num_points for index in range(5))
@@ -189,7 +188,6 @@ def test_the_plan_counts_layers() -> None:
 
 def test_the_background_is_the_static_depth_of_the_static_views() -> None:
     truth = moving(0, exact_predictions(CAPTURE))
-    assert truth.dynamic is not None
     still = truth.depth[:, :1].expand_as(truth.depth)
     depth = still.clone()
     depth[truth.dynamic > 0.5] = 0.1  # something passes in front

@@ -91,7 +91,6 @@ def test_clouds_have_the_velocities_of_the_maps(finished: Path) -> None:
 def test_the_record_counts_what_the_maps_show(finished: Path) -> None:
     output = open_output(finished)
     record = output.run.motion
-    assert record is not None
     assert record.differences == ["forward", *["central"] * 5, "backward"]
     assert len(record.noise) == 3
     maps = [output.velocity(index, name) for index in range(7) for name in output.view_names]
@@ -201,7 +200,6 @@ def test_motion_that_one_view_measured_is_reported(finished: Path, tmp_path: Pat
     assert not [text for text in open_output(finished).run.warnings if text.startswith("--motion")]
     alone = replace(CAPTURE, num_views=1, family=SceneFamily.SINGLE, subject=None, spacing_deg=None)
     record = run(tmp_path / "out", capture=alone, tracks=0)
-    assert record.motion is not None
     assert record.motion.one_view > 0
     assert any("100% of the moving pixels were measured by one view alone" in text for text in record.warnings)
 

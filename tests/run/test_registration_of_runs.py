@@ -106,7 +106,6 @@ def test_placed_cameras_are_those_of_the_result(tmp_path: Path) -> None:
     record = run(tmp_path / "out")
     assert record.scene.calibration == "registered from people (2 of 2 views)"
     assert (record.scale, record.scale_source) == (Scale.ARBITRARY, None)
-    assert record.registration is not None
     assert [camera.source for camera in record.registration.cameras] == ["evidence"] * 2
     assert record.registration.pairs[0].accepted
     assert record.registration.pose_model is not None
@@ -125,7 +124,6 @@ def test_placed_cameras_are_those_of_the_result(tmp_path: Path) -> None:
 def test_a_known_length_makes_a_registered_rig_metric(tmp_path: Path, length: str, source: str) -> None:
     record = run(tmp_path / "out", scale_from=length)
     assert (record.scale, record.scale_source) == (Scale.METRIC, ScaleSource(source))
-    assert record.registration is not None
     assert record.registration.metres_per_unit == pytest.approx(1 / UNIT)
     poses = open_output(tmp_path / "out").cameras.world_to_camera
     apart = (camera_centers(poses[:, 0]) - camera_centers(poses[:, 1])).norm(dim=-1)
@@ -152,7 +150,6 @@ def test_a_rig_that_is_not_placed_is_the_networks_without_a_warning(fake: FakeRe
     record = run(tmp_path / "out")
     run(tmp_path / "off", register=Registration.OFF)
     assert not record.warnings
-    assert record.registration is not None
     assert [camera.source for camera in record.registration.cameras] == ["network"] * 2
     assert record.registration.cameras[1].reason == "best score 0.21"
     assert (tmp_path / "out/cameras.json").read_bytes() == (tmp_path / "off/cameras.json").read_bytes()
@@ -302,7 +299,6 @@ def test_a_rig_stands_on_points_that_are_marked(tmp_path: Path) -> None:
     poses = CAPTURE.cameras.world_to_camera[0].double()
     (tmp_path / "floor.csv").write_text("\n".join(["point,view,x,y", *(",".join(row[:4]) for row in rows)]))
     record = run_calibrated(tmp_path / "out", world="upright", floor_at=tmp_path / "floor.csv")
-    assert record.world is not None
     assert record.world.num_points == 3
     found = poses_of(tmp_path / "out")[0].double()
     centers = -(found[:, :3, :3].mT @ found[:, :3, 3:])[..., 0]
@@ -325,7 +321,6 @@ def test_coordinates_of_points_give_a_run_its_world_and_metres(scale: Scale, fac
     (tmp_path / "floor.csv").write_text("\n".join(lines))
     scene = replace(CAPTURE.scene(), scale=scale)
     record = run_calibrated(tmp_path / "out", scene=scene, world="upright", floor_at=tmp_path / "floor.csv")
-    assert record.world is not None
     assert record.world.metres_per_unit == pytest.approx(factor, rel=1e-3)
     assert (record.unit, record.scale_source) == ("metre", "calibration" if scale is Scale.METRIC else "points")
     assert record.world_offset is not None
@@ -379,7 +374,6 @@ def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypat
     monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: (moving,))
     record = run(tmp_path / "out", focal="cam01=50,cam02=60")
     assert fake.calls == 0  # one static view is no rig
-    assert record.registration is not None
     assert [camera.reason for camera in record.registration.cameras] == ["the other cameras move", "the camera moves"]
 
 

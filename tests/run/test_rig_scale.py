@@ -31,7 +31,6 @@ def scale_of(truth: GroundTruth, depth: torch.Tensor) -> torch.Tensor | None:
 
 def test_exact_depth_has_the_scale_of_the_rig(ring: GroundTruth) -> None:
     found = scale_of(ring, ring.depth / UNIT)
-    assert found is not None
     assert float(found) / UNIT == pytest.approx(1, rel=TOLERANCE)
 
 

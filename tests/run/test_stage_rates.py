@@ -35,7 +35,6 @@ def test_the_rates_of_a_run_are_those_of_the_next_forecast(tmp_path: Path) -> No
     assert forecast_time(plan) is None
     record_rates(plan, {"clean": 7.0, "write": 12.0, "predict": 0.1, "preview": 3.0})
     again = forecast_time(plan)
-    assert again is not None
     assert set(again.seconds) == set(STAGES)
     assert again.seconds["clean"] == pytest.approx(7.0)
     assert again.seconds["write"] == pytest.approx(12.0)

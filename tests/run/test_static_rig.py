@@ -92,7 +92,6 @@ def noisy_run() -> tuple[list[StitchedChunk], StaticRigAligner]:
 
 def test_noisy_chunks_in_random_worlds_are_stitched_with_one_camera_per_view():
     parts, aligner = noisy_run()
-    assert aligner.record is not None
     assert aligner.record.cameras == "static"
     whole, truth = join_times([part.predictions for part in parts]), exact_predictions(CAPTURE)
     poses, lenses = whole.cameras.world_to_camera, whole.cameras.intrinsics
@@ -125,7 +124,6 @@ def test_averaged_cameras_reduce_the_reprojection_error_in_other_views():
 def test_exact_static_cameras_are_recovered():
     truth, move = exact_predictions(CAPTURE).at_times(0, 8), random_similarity(1)
     placed = new_aligner().anchor(truth.transformed(move), None)
-    assert placed is not None
     expected = truth.cameras.world_to_camera @ torch.linalg.inv(truth.cameras.world_to_camera[0, 0, 0])
     found = placed.predictions.cameras.world_to_camera
     torch.testing.assert_close(found[..., :3, :3], expected[..., :3, :3], rtol=0, atol=1e-9)
@@ -138,7 +136,6 @@ def test_predicted_points_keep_their_positions_in_the_camera_frame():
     placed = new_aligner().anchor(
         replace(shaking, points=shaking.world_points(), points_confidence=shaking.depth), None
     )
-    assert placed is not None
     held = placed.predictions
     assert held.points is not None
     seen, depth = project(transform_points(held.cameras.world_to_camera, held.points), shaking.cameras.intrinsics)
@@ -167,19 +164,15 @@ def test_jitter_is_static_and_slow_drift_is_motion(num_views: int, seed: int):
     ):
         aligner = new_aligner()
         aligner.anchor(part, None)
-        assert aligner.record is not None
         assert aligner.record.cameras == expected
 
 
 def test_moving_cameras_are_kept_unless_static_ones_are_requested():
     truth, aligner = exact_predictions(MOVING), new_aligner(capture=MOVING)
     assert aligner.anchor(truth, None) is None
-    assert aligner.record is not None
     assert not any(view.still for view in aligner.record.views)
     assert aligner.anchor(truth, None) is None
     placed = new_aligner(CameraMotion.STATIC, MOVING).anchor(truth, None)
-    assert placed is not None
-    assert placed.fit is not None
     assert max(placed.fit.motion_px) > 2 * STATIC_SHARE * 32
 
 
@@ -212,7 +205,6 @@ def test_a_resumed_run_of_static_cameras_writes_the_same_bytes(tmp_path: Path):
         return shaken(part, start).transformed(random_similarity(start))
 
     record = reconstruct(scene, TruthPredictor(capture, disturb), out=tmp_path / "whole", settings=settings)
-    assert record.rig is not None
     assert (record.rig.asked, record.rig.cameras) == ("auto", "static")
     assert all(view.still and view.jitter_px > 0 for view in record.rig.views)
     poses = open_output(tmp_path / "whole").cameras.world_to_camera
@@ -233,7 +225,6 @@ def test_requesting_static_cameras_for_moving_ones_is_a_warning(tmp_path: Path):
     record = reconstruct(scene, TruthPredictor(MOVING), out=tmp_path / "static", settings=settings)
     assert any("--cameras static, but " in text and " px (jitter " in text for text in record.warnings)
     record = reconstruct(scene, TruthPredictor(MOVING), out=tmp_path / "auto", settings=SETTINGS)
-    assert record.rig is not None
     assert record.rig.cameras == "moving"
     assert not [text for text in record.warnings if "are not placed" not in text]
     found = open_output(tmp_path / "auto").cameras.world_to_camera
@@ -253,6 +244,5 @@ def test_moving_cameras_are_suggested_unless_pixels_stand_still(evidence: str, a
         rig=RigRecord(asked="auto", cameras="static", num_times=2, limit_px=1, views=[decided]),
     )
     notice = rig_fit_notice(record, 100)
-    assert notice is not None
     assert notice.text.endswith(f"cam1 is off by 9.0 px; {advice}")
     assert rig_fit_notice(record, 1000) is None

@@ -211,7 +211,6 @@ def test_undistortion_at_a_smaller_size_is_that_of_the_original_frame(tmp_path: 
     scene = with_camera(open_scene(tmp_path), WIDE)
     size, small = (HEIGHT, WIDTH), (HEIGHT // 4, WIDTH // 4)
     whole, source = undistortion_map(scene.views[0].camera, size), scene.views[0].source
-    assert whole is not None
     assert isinstance(source, ImageFolderSource)
     (original,) = ImageFolderReader(source, size).read([0])
     expected = cv2.resize(whole.remap(original), small[::-1], interpolation=cv2.INTER_AREA)
@@ -284,7 +283,6 @@ def test_masks_and_depth_are_undistorted_like_the_image(tmp_path: Path) -> None:
         depth=measured,
     )
     batch = read(Scene(name="x", views=(full,), times=scene.times), WIDTH, multiple=1)
-    assert batch.dynamic is not None
     assert batch.depth is not None
     for number, (x, y) in enumerate(ideal):
         assert batch.dynamic[0, 0, 0, int(y), int(x)] == 1

@@ -139,7 +139,6 @@ def with_depth(rig: Path, maps: dict[str, Pixels], suffix: str = "npy", **option
 def depth_of(scene: Scene) -> NDArray[np.float32]:
     with open_batches(scene, long_side=64, multiple=1) as reader:
         depth = reader.read(0, 1).depth
-    assert depth is not None
     return depth[0, 0].numpy()
 
 

@@ -370,7 +370,6 @@ def test_depth_next_to_the_images_is_read(names: str, tmp_path: Path) -> None:
     calibration.write_text(json.dumps({"pixel_center": 0.5, "times": [0], "scale": "metric", "views": views}))
     scene = open_scene(tmp_path, calibration=calibration, depth=tmp_path)
     for view, name in zip(scene.views, maps, strict=True):
-        assert view.depth is not None
         assert isinstance(view.depth.frames, ImageFolderSource)
         found = [str(file.relative_to(tmp_path)) for file in view.depth.frames.files]
         assert found == [name.format(t=time) for time in (TIMES if "{t" in name else [0])]
@@ -460,7 +459,6 @@ def test_depth_in_the_folders_of_cameras_is_read_on_request(files: Tree, tmp_pat
         files |= {name: DEPTH + time for name in files if "depth" in name and f"{time}." in name}
     write_tree(tmp_path, files)
     for view in open_scene(tmp_path, depth=tmp_path).views:
-        assert view.depth is not None
         assert isinstance(view.depth.frames, ImageFolderSource)
         with view.depth.frames.open() as reader:
             shown = [int(image.max()) for image in reader.read(view.depth.indices)]
@@ -471,5 +469,4 @@ def test_masks_in_the_folder_of_a_camera_are_read_on_request(tmp_path: Path) -> 
     masks = {f"cam1/mask_{time}.png": counter_image(0, (48, 64)) for time in TIMES}
     write_tree(tmp_path, tree("cam1/frame_{t}.png") | masks)
     (view,) = open_scene(tmp_path, masks=tmp_path).views
-    assert view.mask is not None
     assert view.mask.indices == (0, 1, 2)

@@ -38,7 +38,6 @@ def test_files_of_tapir_and_of_cotracker_give_the_same_tracks(scene: Scene, tmp_
         np.savez(tmp_path / "cam02.npz", **form)
         first, second = read_point_tracks(tmp_path, scene)
         assert first is None
-        assert second is not None
         assert np.array_equal(second.visible, visible)
         assert np.abs(second.pixels - pixels)[visible].max() < 1e-5
 
@@ -48,7 +47,6 @@ def test_frames_of_the_video_are_selected(scene: Scene, tmp_path: Path) -> None:
     np.savez(tmp_path / "cam01.npz", tracks=pixels, visibles=visible)
     views = tuple(replace(view, indices=(1, 3)) for view in scene.views)
     found = read_point_tracks(tmp_path, replace(scene, views=views, times=scene.times[[1, 3]]))[0]
-    assert found is not None
     assert np.array_equal(found.visible, visible[:, [1, 3]])
 
 
@@ -56,11 +54,9 @@ def test_lens_distortion_is_removed(scene: Scene, tmp_path: Path) -> None:
     pixels, visible = tracks()
     np.savez(tmp_path / "cam01.npz", tracks=pixels, visibles=np.ones_like(visible))
     camera = scene.views[0].camera
-    assert camera is not None
     lens = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(0.1, 0.0, 0.0, 0.0))
     views = (replace(scene.views[0], camera=replace(camera, distortion=lens)), scene.views[1])
     found = read_point_tracks(tmp_path, replace(scene, views=views))[0]
-    assert found is not None
     center = camera.intrinsics[:2, 2].numpy()
     # Positive coefficients move points outward: removing them moves points toward the center.
     radius, before = (np.linalg.norm(one - center, axis=-1) for one in (found.pixels, pixels))

@@ -63,7 +63,6 @@ def write_masks(folder: Path, kind: str, scale: float = 1.0) -> Path:
 def test_masks_are_paired_with_the_frames_of_their_view(kind: str, scale: float, rig: Path, tmp_path: Path) -> None:
     masks = write_masks(tmp_path / "m", kind, scale)
     batch = read(open_scene(rig, masks=masks))
-    assert batch.dynamic is not None
     assert mask_numbers(batch.dynamic[0, :, 0]) == list(range(3, 12))
     assert mask_numbers(batch.dynamic[0, :, 1]) == list(range(9))
     assert 0 <= float(batch.dynamic.min()) <= float(batch.dynamic.max()) <= 1
@@ -96,7 +95,6 @@ def test_a_view_without_masks_is_reported_and_has_unknown_motion(rig: Path, tmp_
     scene = open_scene(rig, masks=tmp_path / "m")
     assert "no masks for a" in [notice.text for notice in scene.notices]
     batch = read(scene)
-    assert batch.dynamic is not None
     assert (batch.dynamic[:, :, 0] == 0.5).all()
     assert (batch.dynamic[:, :, 1] == 1).all()
     ignoring = read(open_scene(rig, masks=tmp_path / "m", mask_meaning=MaskMeaning.IGNORE)).valid
@@ -110,10 +108,8 @@ def test_measured_depth_is_exact(rig: Path, tmp_path: Path) -> None:
     for name in "ab":
         write_images(tmp_path / "d" / name, {f"{n:04}.png": one for n, one in enumerate(depth)})
     batch = read(open_scene(rig, depth=tmp_path / "d", depth_levels=4000))
-    assert batch.depth is not None
     np.testing.assert_array_equal(batch.depth[0, :, 0].numpy(), (depth[3:] / 4000).astype(np.float32))
     small = read(open_scene(rig, depth=tmp_path / "d", depth_levels=4000), long_side=22).depth
-    assert small is not None
     height, width = small.shape[-2:]
     fits = np.zeros((height, width), dtype=bool)
     for side in (-1e-6, 1e-6):  # a centre between two measurements may take either
@@ -128,7 +124,6 @@ def test_depth_of_another_resolution_is_aligned_with_the_image(rig: Path, tmp_pa
     for name in "ab":
         write_images(tmp_path / "d" / name, {f"{n:04}.png": depth[::2, ::2] for n in range(12)})
     batch = read(open_scene(rig, depth=tmp_path / "d", depth_levels=1))
-    assert batch.depth is not None
     np.testing.assert_array_equal(batch.depth[0, 0, 0].numpy(), depth.astype(np.float32))
 
 
@@ -138,7 +133,6 @@ def test_masks_of_image_folders_are_paired_by_name(tmp_path: Path) -> None:
         masks = {f"{n:03}.png": counter_image(n)[..., 0] for n in range(40)}
         write_images(tmp_path / "m" / name, masks)
     batch = read(open_scene(tmp_path / "rig", masks=tmp_path / "m", image_fps=30, frames=(2, 9)))
-    assert batch.dynamic is not None
     assert mask_numbers(batch.dynamic[0, :, 1]) == list(range(22, 29))
     (tmp_path / "m" / "b" / "025.png").unlink()
     with pytest.raises(InputError, match="masks of b: missing for 1 of 12 frames, first 025"):
@@ -221,7 +215,6 @@ def test_lossless_video_of_depth_is_exact(codec: str, name: str, rig: Path, tmp_
         path = tmp_path / "d" / name.format(view)
         write_video(path, LEVELS, codec=codec, pixel_format=layout, given_as="gray16le")
     batch = read(open_scene(rig, depth=tmp_path / "d", depth_levels=1))
-    assert batch.depth is not None
     np.testing.assert_array_equal(batch.depth[0, :, 0].numpy(), LEVELS[3:].astype(np.float32))
 
 
@@ -361,7 +354,6 @@ def test_label_maps_are_told_from_masks_of_brightness(kind: str, rig: Path, tmp_
         assert text in notice.text
         assert notice.level is (Level.INFO if kind == "0 and 1" else Level.WARNING)
     marked = read(scene).dynamic
-    assert marked is not None
     np.testing.assert_array_equal(marked[0, 0, 1].numpy() > 0, expected)
 
 
@@ -369,7 +361,6 @@ def test_masks_of_all_views_are_label_maps_if_those_of_one_are(rig: Path, tmp_pa
     scene = with_masks(rig, tmp_path / "m", labelled(200), labelled(7), MaskMeaning.DYNAMIC)
     assert sum("label maps" in notice.text for notice in scene.notices) == 1
     marked = read(scene).dynamic
-    assert marked is not None
     assert (marked[0, :, 0] == marked[0, :, 1]).all()
 
 
@@ -383,7 +374,6 @@ def test_the_palette_of_a_label_map_counts_where_no_sampled_mask_is_dark(rig: Pa
     scene = open_scene(rig, masks=tmp_path / "m")
     assert [n.level for n in scene.notices if "palette" in n.text] == [Level.INFO]
     marked = read(scene).dynamic
-    assert marked is not None
     assert (marked[0, :, 1] == torch.from_numpy(labelled(1))).all()
 
 
@@ -392,7 +382,6 @@ def test_masks_are_named_like_their_images_or_with_png_after_the_whole_name(tmp_
         write_images(tmp_path / "rig" / view, {f"{n:03}.jpg": counter_image(n) for n in range(6)})
         write_images(tmp_path / "m" / view, {f"{n:03}.jpg.png": counter_image(n)[..., 0] for n in range(6)})
     marked = read(open_scene(tmp_path / "rig", masks=tmp_path / "m")).dynamic
-    assert marked is not None
     assert mask_numbers(marked[0, :, 1]) == list(range(6))
 
 

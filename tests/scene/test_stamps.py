@@ -68,7 +68,6 @@ def dates(pattern: str, step_ms: int = 40, count: int = 30, first_ms: int = 0) -
 )
 def test_times_of_every_notation_are_read_exactly(names: list[str], origin: str, first_ns: int, step_ns: int) -> None:
     (found,) = stamps_of_names([names])
-    assert found is not None
     assert found[0] == origin
     assert found[1].tolist() == [first_ns + step_ns * index for index in range(len(names))]
 
@@ -178,7 +177,6 @@ def test_depth_with_times_of_its_own_is_paired_by_time(late_ns: int, is_paired: 
             open_scene(tmp_path / "scene", depth=tmp_path / "depth")
         return
     (view,) = open_scene(tmp_path / "scene", depth=tmp_path / "depth").views
-    assert view.depth is not None
     assert view.depth.indices == (1, 2, 3, 4, 5, 6)
 
 

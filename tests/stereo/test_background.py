@@ -62,7 +62,6 @@ def test_a_weighted_median_of_equal_weights_is_the_lower_middle_value() -> None:
 
 def test_the_background_is_free_of_what_moves_and_steadier_than_one_instant(capture: Predictions) -> None:
     background = estimate_background(capture, range(VIEWS))
-    assert background is not None
     assert background.known.all()
     error = (background.log_depth.exp() / 4).log()
     assert error.abs().max() < 0.06
@@ -72,7 +71,6 @@ def test_the_background_is_free_of_what_moves_and_steadier_than_one_instant(capt
 
 def test_views_that_move_have_no_background(capture: Predictions) -> None:
     background = estimate_background(capture, [1])
-    assert background is not None
     assert not background.known[0].any()
     assert background.known[1].all()
     assert estimate_background(capture, []) is None
@@ -82,7 +80,6 @@ def test_pixels_that_always_move_have_no_background(capture: Predictions) -> Non
     assert capture.dynamic is not None
     capture.dynamic[:, :, 0, :4] = 0.9
     background = estimate_background(capture, range(VIEWS))
-    assert background is not None
     assert not background.known[0, :4].any()
     assert background.known[0, 4:].all()
 
@@ -90,7 +87,6 @@ def test_pixels_that_always_move_have_no_background(capture: Predictions) -> Non
 def test_of_a_single_instant_everything_is_background(capture: Predictions) -> None:
     one = capture.at_times(0, 1)
     background = estimate_background(one, range(VIEWS))
-    assert background is not None
     assert torch.equal(background.log_depth, one.depth[0, 0].log())
 
 
@@ -108,7 +104,6 @@ def test_subtraction_finds_a_box_that_the_mask_misses_and_drops_one_that_is_back
 
 def test_a_change_of_exposure_is_not_motion(capture: Predictions) -> None:
     background = estimate_background(capture, range(VIEWS))
-    assert background is not None
     still = torch.full((TIMES, VIEWS, HEIGHT, WIDTH), 0.4)
     darker = background.color.expand(TIMES, -1, -1, -1, -1) * torch.tensor([0.7, 0.8, 0.75])[:, None, None]
     assert (sharpen_motion(still, darker, background) < 0.5).all()
@@ -117,6 +112,5 @@ def test_a_change_of_exposure_is_not_motion(capture: Predictions) -> None:
 def test_without_a_known_background_the_probability_is_unchanged(capture: Predictions) -> None:
     background = estimate_background(capture, [1])
     assert background is not None
-    assert capture.dynamic is not None
     found = sharpen_motion(capture.dynamic[0], capture.images[0], background)
     assert torch.equal(found[:, 0], capture.dynamic[0, :, 0])

@@ -79,7 +79,6 @@ def test_static_parts_do_not_change_over_time() -> None:
     cleaned = clean(noisy, fused)
     assert noisy.depth.std(dim=1).mean() > 0.05
     assert cleaned.depth.std(dim=1).max() == 0
-    assert cleaned.agreement is not None
     assert (cleaned.agreement.confirmed == cleaned.agreement.confirmed[:, :1]).all()
 
 
@@ -110,7 +109,6 @@ def test_instants_are_cleaned_alike_alone_and_together() -> None:
 def test_a_background_in_another_unit_is_scaled_to_the_predictions() -> None:
     noisy = wall(noise=0.03)
     background = estimate_background(noisy, range(3))
-    assert background is not None
     larger = replace(noisy, depth=2.5 * noisy.depth)
     assert scale_between(background, larger) == pytest.approx(2.5, rel=0.02)
     assert torch.allclose(background.scaled(2.5).log_depth.exp(), 2.5 * background.log_depth.exp())

@@ -83,7 +83,6 @@ def test_weak_evidence_supports_poses_but_not_focal_lengths(
 
 def test_what_is_kept_is_reported(truth: GroundTruth, output: NetworkOutput) -> None:
     kept = run_refinement(RigOutput.of(output), PATCH, FINER, images=truth.images).kept
-    assert kept is not None
     assert kept.poses.tolist() == [True, True]
     assert kept.focal.tolist() == [True, True]
 

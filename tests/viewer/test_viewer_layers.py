@@ -61,7 +61,6 @@ def test_static_points_are_sent_once_and_every_choice_shows_its_points(
         static, moved = layered.output.static_points(), [layered.output.moving_points(i) for i in range(4)]
         assert clouds.show(0, shown.choice, 1.0) == static.num_points + moved[0].num_points
         node = clouds._static_node
-        assert node is not None
         assert clouds.show(3, shown.choice, 2.0) == static.num_points + moved[3].num_points
         assert clouds._static_node is node
         assert node[0].point_size == 2.0
@@ -73,7 +72,6 @@ def test_static_points_are_sent_once_and_every_choice_shows_its_points(
         some = PointFilter(views=(0, 2))
         merged = layered.output.points(1)
         assert clouds.show(1, some, 1.0) == np.isin(merged.view, (0, 2)).sum()
-        assert clouds._static_node is not None
         assert not clouds._static_node[0].visible
         while clouds.prepare_next():
             pass

@@ -64,7 +64,6 @@ def test_fast_points_go_a_visible_part_of_the_scene(fast: ViewerContent, content
 
 
 def test_trails_are_the_steps_so_far(fast: ViewerContent) -> None:
-    assert fast.tracks is not None
     assert track_segments(fast.tracks, 0).points.shape == (0, 2, 3)
     points, colors = track_segments(fast.tracks, 2)
     # Track 0 begins at instant 1 and track 1 ends there.

@@ -57,7 +57,6 @@ def pi3(monkeypatch) -> Checkpoint:
     """A small Pi3 in the place of the published one."""
     small = checkpoint("pi3_c")
     data = FAMILIES[Family.PI3]
-    assert data.network is not None
     reader = replace(data.network, published=(small.settings,))
     monkeypatch.setitem(FAMILIES, Family.PI3, replace(data, network=reader))
     return small
@@ -154,7 +153,6 @@ class TestFetch:
         assert all(torch.equal(tensors[name], direct[name]) for name in direct)
         assert (found.commercial, found.title) == (False, "Pi3 (pi3)")
         source = found.source
-        assert source is not None
         assert (source.repository, source.revision, source.file) == (PI3.repository, COMMIT, PI3.file)
         assert watcher.notices[0] == Notice("pi3: licence CC-BY-NC-4.0; commercial use not permitted", Level.WARNING)
         size = len(served.repositories[PI3.repository].files[PI3.file])
@@ -197,7 +195,6 @@ class TestFetch:
     @pytest.mark.usefixtures("served")
     def test_the_given_digest_is_that_of_the_published_file(self) -> None:
         found = find_weights("pi3")
-        assert found.source is not None
         assert find_weights("pi3", found.source.sha256) == found
         with pytest.raises(WeightsError, match="has sha256"):
             find_weights("pi3", "0" * 64)
@@ -508,7 +505,6 @@ class TestConversions:
 def test_depth_anything_3_from_the_hub(hub, monkeypatch) -> None:
     small, entry = checkpoint("da3_b"), CATALOGUE["da3-base"]
     data = FAMILIES[Family.DA3]
-    assert data.network is not None
     reader = replace(data.network, published=(small.settings,), names=())
     monkeypatch.setitem(FAMILIES, Family.DA3, replace(data, network=reader))
     hub.repositories[entry.repository] = Repository({entry.file: save(small.weights)})

@@ -77,7 +77,6 @@ def test_a_sparse_block_keeps_the_norm_epsilon_of_pi3(tmp_path: Path) -> None:
     upper, lower = page4d_and_pi3()
     options = ViewTimeOptions(sparse=SparseStrategy.LANDMARK, sparse_layers=(3,))
     three, pi3 = network_of(tmp_path, upper, lower, view_time=options), network_of(tmp_path, lower)
-    assert three.aggregator.sparse is not None
     found, expected = three.aggregator.sparse.layers["3"].block, block(pi3, "global", NUM_PI3 - 1)
     tokens = faint_tokens(1)[0]
     assert torch.equal(found(tokens, tables(three)), expected(tokens, tables(three)))
