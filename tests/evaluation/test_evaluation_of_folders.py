@@ -36,7 +36,7 @@ def of_perfect(perfect: Path, capture: Path) -> Evaluation:
     return evaluate(perfect, capture, SETTINGS)
 
 
-def test_a_perfect_result_has_no_error_anywhere(of_perfect: Evaluation) -> None:
+def test_a_perfect_result_has_no_error_anywhere(of_perfect: Evaluation):
     numbers = flat(of_perfect.document())
     zero = (
         "abs_rel",
@@ -65,7 +65,7 @@ def test_a_perfect_result_has_no_error_anywhere(of_perfect: Evaluation) -> None:
     assert "all depth errors are equal: the normalized AUSE is undefined" in of_perfect.notes
 
 
-def test_every_part_is_reported_by_view_by_time_and_by_motion(of_perfect: Evaluation) -> None:
+def test_every_part_is_reported_by_view_by_time_and_by_motion(of_perfect: Evaluation):
     views, times = ("cam01", "cam02", "cam03"), 4
     pixels = times * 3 * 48 * 64
     for result in of_perfect.depth.results:
@@ -90,9 +90,7 @@ def test_every_part_is_reported_by_view_by_time_and_by_motion(of_perfect: Evalua
     assert [result.scope for result in of_perfect.depth.results][-2:] == ["capture", "frame"]
 
 
-def test_lengths_in_metres_are_compared_as_they_are_and_others_after_a_scale(
-    out: Path, perfect: Path, capture: Path
-) -> None:
+def test_lengths_in_metres_are_compared_as_they_are_and_others_after_a_scale(out: Path, perfect: Path, capture: Path):
     for name in ("run.json", "cameras.json"):
         edit_json(out / name, lambda document: document.update(scale="arbitrary", unit="arbitrary"))
     of_metres, of_units = (evaluate(folder, capture, SETTINGS) for folder in (perfect, out))
@@ -100,7 +98,7 @@ def test_lengths_in_metres_are_compared_as_they_are_and_others_after_a_scale(
     assert of_units.confidence.alignment == of_units.depth.results[0].alignment == "scale"
 
 
-def test_notes_explain_the_limits_of_the_metrics(of_perfect: Evaluation) -> None:
+def test_notes_explain_the_limits_of_the_metrics(of_perfect: Evaluation):
     notes = " | ".join(of_perfect.notes)
     assert "the run used given cameras" in notes
     assert "the run used given depth maps" in notes
@@ -121,7 +119,7 @@ def wrong(perfect: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_known_errors_are_measured(wrong: Path, capture: Path) -> None:
+def test_known_errors_are_measured(wrong: Path, capture: Path):
     found = evaluate(wrong, capture, EvaluationSettings(alignments=(DepthAlignment.METRIC,), points_per_instant=300))
     (result,) = found.depth.results
     assert result.overall.abs_rel == pytest.approx(np.abs(np.linspace(-0.19, 0.19, 64)).mean(), abs=2e-4)
@@ -132,7 +130,7 @@ def test_known_errors_are_measured(wrong: Path, capture: Path) -> None:
     assert found.cameras.pairs.rotation_median_deg > 0.5
 
 
-def test_aligned_metrics_are_invariant_to_similarities(wrong: Path, capture: Path, tmp_path: Path) -> None:
+def test_aligned_metrics_are_invariant_to_similarities(wrong: Path, capture: Path, tmp_path: Path):
     moved = copy_of(wrong, tmp_path / "moved")
     move_world(moved, random_similarity(1, scale=0.3))
     settings = replace(SETTINGS, alignments=DEFAULT_ALIGNMENTS)
@@ -154,7 +152,7 @@ def test_aligned_metrics_are_invariant_to_similarities(wrong: Path, capture: Pat
     assert after["/cameras/baseline_ratio"] == pytest.approx(0.3 * before["/cameras/baseline_ratio"])
 
 
-def test_a_smaller_prediction_is_resized_to_the_truth(out: Path, capture: Path) -> None:
+def test_a_smaller_prediction_is_resized_to_the_truth(out: Path, capture: Path):
     import cv2
 
     def halve(document: dict) -> None:
@@ -174,7 +172,7 @@ def test_a_smaller_prediction_is_resized_to_the_truth(out: Path, capture: Path) 
     assert found.depth.coverage == 1
 
 
-def test_pixels_without_a_prediction_do_not_count_and_are_noted(out: Path, capture: Path) -> None:
+def test_pixels_without_a_prediction_do_not_count_and_are_noted(out: Path, capture: Path):
     change_maps(out, "depth", lambda levels: np.where(np.arange(64) < 16, 0, levels))
     found = evaluate(out, capture, SETTINGS)
     assert found.depth.coverage == pytest.approx(0.75)
@@ -182,7 +180,7 @@ def test_pixels_without_a_prediction_do_not_count_and_are_noted(out: Path, captu
     assert "25 % of the true pixels have no prediction and do not count" in found.notes
 
 
-def test_a_depth_limit_excludes_far_pixels(perfect: Path, capture: Path) -> None:
+def test_a_depth_limit_excludes_far_pixels(perfect: Path, capture: Path):
     whole, near = (
         evaluate(perfect, capture, EvaluationSettings(max_depth=limit, points_per_instant=50))
         for limit in (None, 3.0)
@@ -193,7 +191,7 @@ def test_a_depth_limit_excludes_far_pixels(perfect: Path, capture: Path) -> None
 
 
 class TestCameras:
-    def test_one_camera_takes_its_scale_from_the_depth(self, truth: Path, out: Path) -> None:
+    def test_one_camera_takes_its_scale_from_the_depth(self, truth: Path, out: Path):
         edit_json(truth / "cameras.json", lambda document: [document["cameras"].pop(n) for n in ("cam02", "cam03")])
         move_world(out, random_similarity(2, scale=0.5))
         found = evaluate(out, truth, SETTINGS)
@@ -208,7 +206,7 @@ class TestCameras:
         assert "views without ground truth, not compared: cam02, cam03" in notes
         assert "all true camera centres coincide and determine no Sim(3)" in notes
 
-    def test_two_cameras_are_aligned_by_their_orientations(self, truth: Path, out: Path) -> None:
+    def test_two_cameras_are_aligned_by_their_orientations(self, truth: Path, out: Path):
         edit_json(truth / "cameras.json", lambda document: document["cameras"].pop("cam03"))
         move_world(out, random_similarity(3))
         found = evaluate(out, truth, SETTINGS)
@@ -218,7 +216,7 @@ class TestCameras:
         )
         assert found.cameras.overall.ate == pytest.approx(0, abs=1e-9)
 
-    def test_moving_cameras_are_compared_frame_by_frame(self, truth: Path, out: Path) -> None:
+    def test_moving_cameras_are_compared_frame_by_frame(self, truth: Path, out: Path):
 
         def move(document: dict) -> None:
             for camera in document["cameras"].values():
@@ -242,7 +240,7 @@ class TestCameras:
 
 
 class TestMatching:
-    def test_instants_are_matched_by_time(self, truth: Path, perfect: Path) -> None:
+    def test_instants_are_matched_by_time(self, truth: Path, perfect: Path):
         for path in truth.rglob("00000[13].png"):
             path.unlink()
         found = evaluate(perfect, truth, SETTINGS)
@@ -252,7 +250,7 @@ class TestMatching:
         assert found.depth.results[0].overall.abs_rel == pytest.approx(0)
         assert found.cameras.overall.cameras == 12, "static cameras are known at all times"
 
-    def test_each_view_keeps_its_own_clock(self, out: Path, capture: Path) -> None:
+    def test_each_view_keeps_its_own_clock(self, out: Path, capture: Path):
 
         # The second view's frame 0 is recorded one period late: instant 1 is its frame 0.
         def delay(run: Any) -> None:
@@ -267,12 +265,12 @@ class TestMatching:
         assert per_frame["cam01"][0] == pytest.approx(0, abs=1e-3)
         assert max(per_frame["cam02"][1:]) > 10 * max(per_frame["cam01"])
 
-    def test_frames_are_those_that_were_used_whatever_the_clock(self, out: Path, capture: Path) -> None:
+    def test_frames_are_those_that_were_used_whatever_the_clock(self, out: Path, capture: Path):
         """With a table of time stamps a clock is not linear where frames were lost."""
         edit_json(out / "run.json", lambda run: run["views"][1]["clock"].update(rate=1.5))
         assert evaluate(out, capture, SETTINGS).depth.results[0].overall.abs_rel == pytest.approx(0)
 
-    def test_a_truth_without_a_frame_rate_takes_that_of_the_run_with_a_note(self, truth: Path, perfect: Path) -> None:
+    def test_a_truth_without_a_frame_rate_takes_that_of_the_run_with_a_note(self, truth: Path, perfect: Path):
         (truth / "capture.json").unlink()
         found = evaluate(perfect, truth, SETTINGS)
         assert found.match.truth_fps == pytest.approx(12)
@@ -280,7 +278,7 @@ class TestMatching:
         given = evaluate(perfect, truth, EvaluationSettings(fps=24, points_per_instant=50))
         assert (given.match.truth_fps, given.match.times) == (24, pytest.approx((0.0, 1 / 12)))
 
-    def test_no_common_view_is_an_error(self, truth: Path, perfect: Path) -> None:
+    def test_no_common_view_is_an_error(self, truth: Path, perfect: Path):
         edit_json(
             truth / "cameras.json",
             lambda document: document.update(cameras={f"x{name}": own for name, own in document["cameras"].items()}),
@@ -288,19 +286,19 @@ class TestMatching:
         with pytest.raises(InputError, match=r"no view of .* is in"):
             evaluate(perfect, truth)
 
-    def test_no_common_instant_is_an_error(self, truth: Path, perfect: Path) -> None:
+    def test_no_common_instant_is_an_error(self, truth: Path, perfect: Path):
         for path in list(truth.rglob("00000?.png")):
             path.rename(path.with_name(f"0009{path.stem[-2:]}.png"))
         with pytest.raises(InputError, match=r"the output has 0.000-0.250 s, the truth 75.000-75.250 s at 12 fps"):
             evaluate(perfect, truth)
 
-    def test_another_aspect_ratio_is_an_error(self, truth: Path, perfect: Path) -> None:
+    def test_another_aspect_ratio_is_an_error(self, truth: Path, perfect: Path):
         edit_json(truth / "cameras.json", lambda document: document["cameras"]["cam02"].update(width=48))
         with pytest.raises(InputError, match="view 'cam02' is 64x48 in the output, 48x48 in the truth"):
             evaluate(perfect, truth)
 
     @pytest.mark.parametrize("option", ["fps", "max_depth"])
-    def test_limits_must_be_positive(self, option: str) -> None:
+    def test_limits_must_be_positive(self, option: str):
         for value in (-1.0, 0.0, float("inf"), float("nan")):
             with pytest.raises(UsageError, match=f"evaluation: {option} is "):
                 EvaluationSettings(**{option: value})
@@ -308,7 +306,7 @@ class TestMatching:
 
 def test_alignments_of_large_captures_use_a_seeded_random_subset(
     perfect: Path, capture: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     from page4d.evaluation import depth as depth_report
 
     monkeypatch.setattr(depth_report.sample_pixels, "__defaults__", (1200,))

@@ -23,7 +23,7 @@ def exported(moving_capture: Capture, tmp_path_factory: pytest.TempPathFactory) 
     return export(moving_capture.folder, "npz", tmp_path_factory.mktemp("exported") / "npz")[0].folder
 
 
-def test_arrays_are_those_of_the_run(moving_capture: Capture, exported: Path) -> None:
+def test_arrays_are_those_of_the_run(moving_capture: Capture, exported: Path):
     output = moving_capture.output
     for view, name in enumerate(output.view_names):
         data = archive(exported, name)
@@ -44,7 +44,7 @@ def test_arrays_are_those_of_the_run(moving_capture: Capture, exported: Path) ->
 
 
 @pytest.mark.parametrize("view", range(4))
-def test_depth_and_cameras_fit_the_pictures(moving_capture: Capture, exported: Path, view: int) -> None:
+def test_depth_and_cameras_fit_the_pictures(moving_capture: Capture, exported: Path, view: int):
     data = archive(exported, f"cam0{view + 1}")
     other = archive(exported, f"cam0{(view + 1) % 4 + 1}")
     depth, place = data["depth"][1], 1
@@ -62,9 +62,7 @@ def test_depth_and_cameras_fit_the_pictures(moving_capture: Capture, exported: P
     assert right < THRESHOLD < min(wrong, late)
 
 
-def test_scale_selection_and_runs_without_motion(
-    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scale_selection_and_runs_without_motion(capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(Output, "has_motion", False)
     export(capture.folder, "npz", tmp_path / "npz", scale=2.0, instants=(None, None, 3), views=("cam03",))
     assert [path.name for path in sorted((tmp_path / "npz").iterdir())] == ["cam03.npz", "export.json"]
@@ -76,7 +74,7 @@ def test_scale_selection_and_runs_without_motion(
     np.testing.assert_allclose(data["world_to_camera"][:, :3, 3], 2 * capture.world_to_camera[[0, 3], 2, :3, 3])
 
 
-def test_archives_have_no_dates_and_progress_ends_with_the_last_view(capture: Capture, tmp_path: Path) -> None:
+def test_archives_have_no_dates_and_progress_ends_with_the_last_view(capture: Capture, tmp_path: Path):
     steps: list[tuple[int, int]] = []
     export(capture.folder, "npz", tmp_path / "npz", progress=lambda *step: steps.append(step))
     assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]

@@ -48,9 +48,7 @@ class TestUsd:
         pytest.importorskip("pxr")
 
     @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
-    def test_velocities_have_the_samples_of_the_points(
-        self, fast_capture: Capture, tmp_path: Path, split: bool
-    ) -> None:
+    def test_velocities_have_the_samples_of_the_points(self, fast_capture: Capture, tmp_path: Path, split: bool):
         export(fast_capture.folder, "usd", tmp_path / "usd", split=split, scale=2.0)
         stage = opened(tmp_path / "usd")
         prim = stage.GetPrimAtPath("/World/points")
@@ -68,7 +66,7 @@ class TestUsd:
             assert not found[~moving].any()
             assert (moving & known).sum() > 100
 
-    def test_usd_moves_the_points_by_their_velocity_per_second(self, fast_capture: Capture, tmp_path: Path) -> None:
+    def test_usd_moves_the_points_by_their_velocity_per_second(self, fast_capture: Capture, tmp_path: Path):
         from pxr import Usd, UsdGeom
 
         export(fast_capture.folder, "usd", tmp_path / "usd")
@@ -86,7 +84,7 @@ class TestUsd:
         np.testing.assert_allclose(matrix[:3, :3], np.diag([1, -1, -1]), atol=1e-12)  # y up, with the points
 
     @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
-    def test_tracks_keep_their_identity(self, fast_capture: Capture, tmp_path: Path, split: bool) -> None:
+    def test_tracks_keep_their_identity(self, fast_capture: Capture, tmp_path: Path, split: bool):
         export(fast_capture.folder, "usd", tmp_path / "usd", split=split)
         stage = opened(tmp_path / "usd")
         tracks = ball_tracks((0, 1, 2, 3), 4)
@@ -101,14 +99,14 @@ class TestUsd:
         between = values(stage, "/World/tracks", "points", 1.5)
         np.testing.assert_allclose(between[2:], (tracks.coords[1:3, 2:].sum(axis=0)) / 2, atol=1e-6)
 
-    def test_runs_without_velocities_have_none(self, capture: Capture, tmp_path: Path) -> None:
+    def test_runs_without_velocities_have_none(self, capture: Capture, tmp_path: Path):
         export(capture.folder, "usd", tmp_path / "usd")
         stage = opened(tmp_path / "usd")
         assert not stage.GetPrimAtPath("/World/points").GetAttribute("velocities").IsAuthored()
         assert not stage.GetPrimAtPath("/World/tracks")
 
 
-def test_static_layers_have_no_velocities_and_moving_ones_have(tmp_path: Path) -> None:
+def test_static_layers_have_no_velocities_and_moving_ones_have(tmp_path: Path):
     pytest.importorskip("pxr")
     capture = make_capture(tmp_path, velocity=True, layers=True, size=(60, 80))
     assert capture.output.static_points().velocity is None
@@ -124,7 +122,7 @@ def test_static_layers_have_no_velocities_and_moving_ones_have(tmp_path: Path) -
     assert cloud.velocity[cloud.dynamic != 0].any()
 
 
-def test_points_with_a_velocity_move_in_runs_without_motion_masks(fast_capture: Capture, tmp_path: Path) -> None:
+def test_points_with_a_velocity_move_in_runs_without_motion_masks(fast_capture: Capture, tmp_path: Path):
     shutil.copytree(fast_capture.folder, tmp_path / "out")
     shutil.rmtree(tmp_path / "out" / "dynamic")
     for path in (tmp_path / "out" / "points").glob("*.ply"):
@@ -140,7 +138,7 @@ def test_points_with_a_velocity_move_in_runs_without_motion_masks(fast_capture: 
 
 
 @pytest.mark.parametrize("up", [axis for axis in UpAxis if axis is not UpAxis.AUTO])
-def test_velocities_turn_and_scale_with_the_points(fast_capture: Capture, up: UpAxis) -> None:
+def test_velocities_turn_and_scale_with_the_points(fast_capture: Capture, up: UpAxis):
     job = plan_job(fast_capture.output, FORMATS["splat"], ExportSettings(up=up, scale=3.0), None)
     clouds = [job.instant_points(place) for place in (0, 1)]
     ours = fast_capture.output.points(0)
@@ -159,7 +157,7 @@ def test_velocities_turn_and_scale_with_the_points(fast_capture: Capture, up: Up
 
 
 class TestNpz:
-    def test_velocities_are_those_of_the_maps(self, fast_capture: Capture, tmp_path: Path) -> None:
+    def test_velocities_are_those_of_the_maps(self, fast_capture: Capture, tmp_path: Path):
         export(fast_capture.folder, "npz", tmp_path / "npz", scale=2.0, instants=(1, None, 1))
         for view, name in enumerate(fast_capture.output.view_names):
             data = archive(tmp_path / "npz" / f"{name}.npz")
@@ -175,7 +173,7 @@ class TestNpz:
             assert np.abs(data["velocity"][data["dynamic"] & known] - 2 * VELOCITY).max() <= step, view
             assert all(word in str(data["conventions"]) for word in ("velocity [T, h, w, 3]", "velocity_sigma"))
 
-    def test_tracks_project_onto_the_ball(self, fast_capture: Capture, tmp_path: Path) -> None:
+    def test_tracks_project_onto_the_ball(self, fast_capture: Capture, tmp_path: Path):
         export(fast_capture.folder, "npz", tmp_path / "npz")
         for view, name in enumerate(fast_capture.output.view_names):
             data = archive(tmp_path / "npz" / f"tracks_{name}.npz")
@@ -202,9 +200,7 @@ class TestNpz:
             names = data.keys() - {"view", "unit", "conventions"}
             assert all(array in str(data["conventions"]) for array in names)
 
-    def test_views_and_instants_are_selected_and_empty_tracks_left_out(
-        self, fast_capture: Capture, tmp_path: Path
-    ) -> None:
+    def test_views_and_instants_are_selected_and_empty_tracks_left_out(self, fast_capture: Capture, tmp_path: Path):
         export(fast_capture.folder, "npz", tmp_path / "npz", instants=(2, 4, 1), views=("cam03",))
         files = sorted(path.name for path in (tmp_path / "npz").glob("*.npz"))
         assert files == ["cam03.npz", "tracks_cam03.npz"]
@@ -212,12 +208,12 @@ class TestNpz:
         assert data["ids"].tolist() == [100, *range(102, 100 + NUM_TRACKS)]
         assert data["exists"].all()
 
-    def test_runs_without_velocities_have_none(self, capture: Capture, tmp_path: Path) -> None:
+    def test_runs_without_velocities_have_none(self, capture: Capture, tmp_path: Path):
         export(capture.folder, "npz", tmp_path / "npz")
         assert "velocity" not in archive(tmp_path / "npz" / "cam01.npz")
         assert not list((tmp_path / "npz").glob("tracks_*"))
 
-    def test_files_of_two_views_are_different(self, tmp_path: Path) -> None:
+    def test_files_of_two_views_are_different(self, tmp_path: Path):
         names = ("cam", "tracks_cam")
         capture = make_capture(tmp_path, velocity=True, tracks=True, size=(30, 40), names=names)
         with pytest.raises(UsageError, match="the tracks of 'cam' would have the file of another view"):
@@ -226,7 +222,7 @@ class TestNpz:
 
 
 class TestFreeTimeGs:
-    def test_points_move_to_where_the_ball_is_at_other_times(self, fast_capture: Capture, tmp_path: Path) -> None:
+    def test_points_move_to_where_the_ball_is_at_other_times(self, fast_capture: Capture, tmp_path: Path):
         export(fast_capture.folder, "freetimegs", tmp_path / "points", max_points=0)
         data = archive(tmp_path / "points" / "points.npz")
         number = len(data["positions"])
@@ -249,12 +245,12 @@ class TestFreeTimeGs:
         distance = np.linalg.norm(xyz - ([-0.6, 0.35, 3.2] + 3 * np.array(DRIFT)), axis=1)
         assert np.abs(distance - 0.6).max() < 0.01
 
-    def test_unknown_velocities_are_0(self, fast_capture: Capture, tmp_path: Path) -> None:
+    def test_unknown_velocities_are_0(self, fast_capture: Capture, tmp_path: Path):
         export(fast_capture.folder, "freetimegs", tmp_path / "points", views=("cam01",), max_points=0)
         data = archive(tmp_path / "points" / "points.npz")
         assert not data["velocities"][~data["has_velocity"]].any()
 
-    def test_velocities_are_per_step_of_an_uneven_capture(self, tmp_path: Path) -> None:
+    def test_velocities_are_per_step_of_an_uneven_capture(self, tmp_path: Path):
         capture = make_capture(tmp_path, numbers=UNEVEN, velocity=True, size=(60, 80))
         export(capture.folder, "freetimegs", tmp_path / "points", max_points=0)
         data = archive(tmp_path / "points" / "points.npz")
@@ -267,7 +263,7 @@ class TestFreeTimeGs:
         remarks = json.loads((tmp_path / "points" / "export.json").read_text())["remarks"]
         assert any("per frame of the steps around each instant" in remark for remark in remarks)
 
-    def test_the_world_is_that_of_the_run_at_the_scale(self, fast_capture: Capture, tmp_path: Path) -> None:
+    def test_the_world_is_that_of_the_run_at_the_scale(self, fast_capture: Capture, tmp_path: Path):
         for name, scale in (("one", 1.0), ("two", 2.0)):
             export(fast_capture.folder, "freetimegs", tmp_path / name, scale=scale, max_points=500)
         one, two = (archive(tmp_path / name / "points.npz") for name in ("one", "two"))
@@ -280,7 +276,7 @@ class TestFreeTimeGs:
         distance = np.linalg.norm(one["positions"] - invert_rigid(pose)[:3, 3].numpy(), axis=1)
         assert 1 < np.median(distance) < 6
 
-    def test_a_run_without_velocities_is_refused(self, capture: Capture, tmp_path: Path) -> None:
+    def test_a_run_without_velocities_is_refused(self, capture: Capture, tmp_path: Path):
         with pytest.raises(InputError, match="freetimegs needs velocities, and this run has none") as raised:
             export(capture.folder, "freetimegs", tmp_path / "points")
         assert "motion" in raised.value.hint

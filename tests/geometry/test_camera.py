@@ -36,7 +36,7 @@ def depths(*batch: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("center", [0.5, 0.0])
-def test_projection_inverts_unprojection(batch: tuple[int, ...], dtype: torch.dtype, center: float) -> None:
+def test_projection_inverts_unprojection(batch: tuple[int, ...], dtype: torch.dtype, center: float):
     lens, depth = intrinsics(*batch, seed=1, dtype=dtype), depths(*batch, seed=2, dtype=dtype)
     points = unproject(depth, lens, center)
     pixels, again = project(points, lens)
@@ -46,7 +46,7 @@ def test_projection_inverts_unprojection(batch: tuple[int, ...], dtype: torch.dt
     close(again, depth)
 
 
-def test_projection_is_the_matrix_product() -> None:
+def test_projection_is_the_matrix_product():
     lens = intrinsics(seed=3)
     points = normal(50, 3, seed=4)
     points = torch.cat([points[:, :2], points[:, 2:].abs() + 1], dim=-1)
@@ -56,7 +56,7 @@ def test_projection_is_the_matrix_product() -> None:
     close(depth, expected[:, 2])
 
 
-def test_projection_agrees_with_opencv() -> None:
+def test_projection_agrees_with_opencv():
     lens = intrinsics(seed=5, skew=0.0)
     points = normal(50, 3, seed=6)
     points = torch.cat([points[:, :2], points[:, 2:].abs() + 1], dim=-1)
@@ -65,7 +65,7 @@ def test_projection_agrees_with_opencv() -> None:
     close(project(points, lens)[0], torch.from_numpy(shown) + 0.5, factor=50)
 
 
-def test_skew_is_applied_and_inverted() -> None:
+def test_skew_is_applied_and_inverted():
     lens = torch.tensor([[10.0, 2.0, 5.0], [0.0, 20.0, 6.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
     plane = torch.tensor([[0.1, 0.3]], dtype=torch.float64)
     close(
@@ -74,7 +74,7 @@ def test_skew_is_applied_and_inverted() -> None:
     close(normalize_pixels(denormalize_pixels(plane, lens), lens), plane)
 
 
-def test_batched_rays_equal_single_camera_rays() -> None:
+def test_batched_rays_equal_single_camera_rays():
     lens = intrinsics(2, 3, seed=7)
     rays = camera_rays(lens, SIZE)
     for i in range(2):
@@ -83,7 +83,7 @@ def test_batched_rays_equal_single_camera_rays() -> None:
     close(rays[..., 2], torch.ones_like(rays[..., 2]))
 
 
-def test_the_ray_of_the_image_centre_is_the_optical_axis() -> None:
+def test_the_ray_of_the_image_centre_is_the_optical_axis():
     lens = torch.tensor([[10.0, 0.0, 20.0], [0.0, 10.0, 15.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
     rays = camera_rays(lens, SIZE)
     close(rays.mean(dim=(0, 1)), torch.tensor([0.0, 0.0, 1.0], dtype=torch.float64))
@@ -92,7 +92,7 @@ def test_the_ray_of_the_image_centre_is_the_optical_axis() -> None:
     assert rays[-1, 0, 1] > 0 > rays[0, 0, 1]
 
 
-def test_world_points_project_to_their_pixels() -> None:
+def test_world_points_project_to_their_pixels():
     cameras = Cameras(world_to_camera=transforms(2, 3, seed=8), intrinsics=intrinsics(2, 3, seed=9), image_size=SIZE)
     depth = depths(2, 3, seed=10)
     points = world_points(depth, cameras)
@@ -109,7 +109,7 @@ def test_world_points_project_to_their_pixels() -> None:
     )
 
 
-def test_incompatible_shapes_are_refused() -> None:
+def test_incompatible_shapes_are_refused():
     with pytest.raises(ShapeError, match=r"\(3, 4\) and \(3, 3\)"):
         Cameras(world_to_camera=torch.zeros(3, 4), intrinsics=torch.zeros(3, 3), image_size=SIZE)
     with pytest.raises(ShapeError, match=r"batch axes \(2,\) and \(\) differ"):
@@ -118,7 +118,7 @@ def test_incompatible_shapes_are_refused() -> None:
         unproject(torch.zeros(2, 4, 4), torch.zeros(3, 3, 3))
 
 
-def test_resizing_and_cropping_commute_with_projection() -> None:
+def test_resizing_and_cropping_commute_with_projection():
     lens, points = intrinsics(seed=11), normal(30, 3, seed=12)
     points = torch.cat([points[:, :2], points[:, 2:].abs() + 1], dim=-1)
     pixels = project(points, lens)[0]
@@ -129,7 +129,7 @@ def test_resizing_and_cropping_commute_with_projection() -> None:
     close(crop_intrinsics(crop_intrinsics(lens, 3, 4), -3, -4), lens)
 
 
-def test_pixel_center_conversion_shifts_by_half_a_pixel_and_inverts() -> None:
+def test_pixel_center_conversion_shifts_by_half_a_pixel_and_inverts():
     lens = intrinsics(4, seed=13)
     integer = move_pixel_center(lens, 0.5, INTEGER_PIXEL_CENTER)
     close(lens - integer, torch.tensor([[0, 0, 0.5], [0, 0, 0.5], [0, 0, 0]], dtype=torch.float64).expand(4, 3, 3))
@@ -144,9 +144,7 @@ RIGS = st.lists(st.tuples(SIDES, SIDES), min_size=1, max_size=5)
 
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(sizes=RIGS, long_side=st.integers(14, 800), multiple=st.sampled_from([1, 14, 16]))
-def test_views_fit_a_shared_canvas_without_cropping(
-    sizes: list[tuple[int, int]], long_side: int, multiple: int
-) -> None:
+def test_views_fit_a_shared_canvas_without_cropping(sizes: list[tuple[int, int]], long_side: int, multiple: int):
     vanishes = any(round(min(size) * long_side / max(size)) < 1 for size in sizes)
     if vanishes:
         with pytest.raises(UsageError, match="has no pixels left at long_side"):
@@ -175,7 +173,7 @@ def test_views_fit_a_shared_canvas_without_cropping(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_intrinsics_are_converted_consistently_with_pixels(dtype: torch.dtype) -> None:
+def test_intrinsics_are_converted_consistently_with_pixels(dtype: torch.dtype):
     for view in fit_views([(1920, 1080), (720, 1280), (480, 641)], 518, 14):
         lens = intrinsics(2, seed=14, dtype=dtype) * 30
         lens[..., 2, 2] = 1
@@ -187,7 +185,7 @@ def test_intrinsics_are_converted_consistently_with_pixels(dtype: torch.dtype) -
         assert shown.dtype == dtype
 
 
-def test_views_of_different_width_share_a_portrait_canvas() -> None:
+def test_views_of_different_width_share_a_portrait_canvas():
     first, second = fit_views([(1920, 1080), (1920, 1088)], 518, 14)
     assert first.content_size == (518, 291)
     assert second.content_size == (518, 294)
@@ -195,7 +193,7 @@ def test_views_of_different_width_share_a_portrait_canvas() -> None:
     assert (first.left, first.top) == (1, 0)
 
 
-def test_portrait_and_landscape_share_a_square_canvas() -> None:
+def test_portrait_and_landscape_share_a_square_canvas():
     portrait, landscape = fit_views([(1920, 1080), (1080, 1920)], 518, 14)
     assert portrait.canvas_size == landscape.canvas_size == (518, 518)
     assert portrait.rows == slice(0, 518)
@@ -203,7 +201,7 @@ def test_portrait_and_landscape_share_a_square_canvas() -> None:
     assert not bool(portrait.content_mask()[:, 0].any())
 
 
-def test_content_that_overlaps_the_canvas_edge_is_refused() -> None:
+def test_content_that_overlaps_the_canvas_edge_is_refused():
     with pytest.raises(UsageError, match="does not fit a canvas of 10x10"):
         PixelTransform(original_size=(5, 5), content_size=(5, 5), canvas_size=(10, 10), left=6)
     with pytest.raises(UsageError, match="does not fit"):

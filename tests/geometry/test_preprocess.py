@@ -24,7 +24,7 @@ MAX_PIXELS = dict(zip(PUBLISHED, (VGGT_SIDE**2, VGGT_SIDE**2, 255_000), strict=T
 
 
 @pytest.mark.parametrize("row", SIZES, ids=lambda row: "x".join(map(str, row["input_wh"])))
-def test_sizes_equal_the_reference(row: dict) -> None:
+def test_sizes_equal_the_reference(row: dict):
     original = tuple(reversed(row["input_wh"]))
     for preprocess, column in COLUMNS.items():
         (placed,) = place_views(preprocess, [original], 0, 14)
@@ -33,7 +33,7 @@ def test_sizes_equal_the_reference(row: dict) -> None:
 
 
 @pytest.mark.parametrize("row", DA3_OMEGA["da3"], ids=lambda row: "x".join(map(str, row["input_wh"])))
-def test_sizes_and_intrinsics_of_da3_equal_the_reference(row: dict) -> None:
+def test_sizes_and_intrinsics_of_da3_equal_the_reference(row: dict):
     width, height = row["input_wh"]
     (placed,) = place_views(Preprocess.DA3, [(height, width)], 0, 14)
     assert list(placed.canvas_size) == row["hw"]
@@ -44,14 +44,14 @@ def test_sizes_and_intrinsics_of_da3_equal_the_reference(row: dict) -> None:
 
 
 @pytest.mark.parametrize("row", DA3_OMEGA["vggt-omega"], ids=lambda row: "x".join(map(str, row["input_wh"])))
-def test_sizes_of_vggt_omega_equal_the_reference(row: dict) -> None:
+def test_sizes_of_vggt_omega_equal_the_reference(row: dict):
     original = tuple(reversed(row["input_wh"]))
     (placed,) = place_views(Preprocess.VGGT_OMEGA, [original], 0, 16)
     assert list(placed.canvas_size) == row["hw"]
     assert list(omega_size(original, 256)[1]) == row["hw_256"]
 
 
-def test_da3_crops_mixed_views_and_vggt_omega_pads_them() -> None:
+def test_da3_crops_mixed_views_and_vggt_omega_pads_them():
     rig = [(150, 200), (200, 120)]
     wide, tall = place_views(Preprocess.DA3, rig, 0, 14)
     assert (wide.content_size, tall.content_size) == ((378, 504), (504, 308))
@@ -62,7 +62,7 @@ def test_da3_crops_mixed_views_and_vggt_omega_pads_them() -> None:
     assert (wide.left, wide.top, tall.left, tall.top) == (0, 72, 72, 0)
 
 
-def test_vggt_omega_crops_long_images_before_it_resizes_them() -> None:
+def test_vggt_omega_crops_long_images_before_it_resizes_them():
     (view,) = place_views(Preprocess.VGGT_OMEGA, [(90, 301)], 0, 16)
     assert view.window == Window(top=0, left=60, height=90, width=180)
     assert view.content_size == view.canvas_size == (368, 720)
@@ -72,7 +72,7 @@ def test_vggt_omega_crops_long_images_before_it_resizes_them() -> None:
     close(view.to_network(corners), torch.tensor([[0.0, 0.0], [720.0, 368.0]], dtype=torch.float64))
 
 
-def test_native_preprocessing_uses_the_requested_size() -> None:
+def test_native_preprocessing_uses_the_requested_size():
     rig = [(1080, 1920), (1920, 1080)]
     assert place_views(Preprocess.NATIVE, rig, 300, 14) == fit_views(rig, 300, 14)
 
@@ -82,9 +82,7 @@ RIGS = st.lists(st.tuples(st.integers(60, 4000), st.integers(60, 4000)), min_siz
 
 @settings(max_examples=25, deadline=None, derandomize=True, database=None)
 @given(sizes=RIGS, preprocess=st.sampled_from(PUBLISHED))
-def test_views_share_a_canvas_and_pixel_transforms_invert(
-    sizes: list[tuple[int, int]], preprocess: Preprocess
-) -> None:
+def test_views_share_a_canvas_and_pixel_transforms_invert(sizes: list[tuple[int, int]], preprocess: Preprocess):
     try:
         placed = place_views(preprocess, sizes, 0, 14)
     except UsageError:
@@ -110,7 +108,7 @@ def test_views_share_a_canvas_and_pixel_transforms_invert(
         close(view.to_original(view.to_network(corners)), corners, factor=4000)
 
 
-def test_tall_images_are_cropped_to_their_middle() -> None:
+def test_tall_images_are_cropped_to_their_middle():
     (view,) = place_views(Preprocess.VGGT_CROP, [(1920, 1080)], 0, 14)
     assert view.content_size == (924, 518)
     assert (view.left, view.top) == (0, -203)
@@ -120,7 +118,7 @@ def test_tall_images_are_cropped_to_their_middle() -> None:
     assert bool(view.content_mask().all())
 
 
-def test_views_of_different_size_are_padded_to_the_largest_cropped_size() -> None:
+def test_views_of_different_size_are_padded_to_the_largest_cropped_size():
     tall, wide, square = place_views(Preprocess.VGGT_CROP, [(1600, 1000), (500, 1000), (777, 800)], 0, 14)
     assert tall.canvas_size == (518, 518)
     assert (tall.top, wide.top, square.top) == (-154, 133, 7)
@@ -129,14 +127,14 @@ def test_views_of_different_size_are_padded_to_the_largest_cropped_size() -> Non
     assert [(view.content_size[0], view.top) for view in odd] == [(392, 0), (364, 14)]
 
 
-def test_the_first_view_determines_the_pi3_size() -> None:
+def test_the_first_view_determines_the_pi3_size():
     first, second = place_views(Preprocess.PI3, [(480, 640), (640, 480)], 0, 14)
     assert first.canvas_size == second.canvas_size == second.content_size == (434, 574)
     assert second.scale == (574 / 480, 434 / 640)
 
 
 @pytest.mark.parametrize("preprocess", [*PUBLISHED, Preprocess.DA3, Preprocess.VGGT_OMEGA])
-def test_intrinsics_are_converted_consistently_with_pixels(preprocess: Preprocess) -> None:
+def test_intrinsics_are_converted_consistently_with_pixels(preprocess: Preprocess):
     patch = 16 if preprocess is Preprocess.VGGT_OMEGA else 14
     for view in place_views(preprocess, [(1920, 1080), (720, 1280), (480, 641), (500, 1301)], 0, patch):
         lens = intrinsics(2, seed=1) * 30
@@ -149,24 +147,24 @@ def test_intrinsics_are_converted_consistently_with_pixels(preprocess: Preproces
 
 
 @pytest.mark.parametrize("preprocess", [Preprocess.VGGT_CROP, Preprocess.VGGT_PAD])
-def test_images_without_remaining_pixels_are_refused(preprocess: Preprocess) -> None:
+def test_images_without_remaining_pixels_are_refused(preprocess: Preprocess):
     with pytest.raises(UsageError, match="5000x50 px has no pixels left at 518 px"):
         place_views(preprocess, [(50, 5000)], 0, 14)
 
 
-def test_da3_refuses_images_without_a_whole_patch() -> None:
+def test_da3_refuses_images_without_a_whole_patch():
     assert da3_input_sizes((7, 504)) == ((7, 504), (14, 504))
     for size in ((6, 504), (20, 2000), (1, 5000)):
         with pytest.raises(UsageError, match=f"{size[1]}x{size[0]} px has no patch left at 504 px"):
             place_views(Preprocess.DA3, [size], 0, 14)
 
 
-def test_sizes_that_are_not_whole_patches_are_refused() -> None:
+def test_sizes_that_are_not_whole_patches_are_refused():
     with pytest.raises(UsageError, match="518x392 px, but patches are 16 px"):
         place_views(Preprocess.VGGT_CROP, [(480, 640)], 0, 16)
 
 
-def test_content_that_is_neither_padded_nor_cropped_is_refused() -> None:
+def test_content_that_is_neither_padded_nor_cropped_is_refused():
     for place in ({"left": 1}, {"top": -3}):
         with pytest.raises(UsageError, match="does not fit a canvas"):
             PixelTransform(original_size=(10, 10), content_size=(10, 10), canvas_size=(8, 8), **place)

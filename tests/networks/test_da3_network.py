@@ -55,7 +55,7 @@ def reordered(out: NetworkOutput, order: Tensor) -> dict[str, Tensor]:
     return maps | ({"reference": order.argsort()[found["reference"]]} if "reference" in found else {})
 
 
-def test_images_in_any_order_have_the_same_predictions(network: ViewTimeNetwork, images: Tensor) -> None:
+def test_images_in_any_order_have_the_same_predictions(network: ViewTimeNetwork, images: Tensor):
     """By the default selection of the reference view; with the first one as reference they differ."""
     order = torch.tensor([2, 0, 3, 1])
     mixed = images.flatten(1, 2)[:, order].unsqueeze(1)
@@ -64,9 +64,7 @@ def test_images_in_any_order_have_the_same_predictions(network: ViewTimeNetwork,
     assert not torch.allclose(first(mixed).depth, reordered(first(images), order)["depth"], rtol=1e-4)
 
 
-def test_the_world_of_known_cameras_does_not_matter(
-    network: ViewTimeNetwork, images: Tensor, cameras: Conditioning
-) -> None:
+def test_the_world_of_known_cameras_does_not_matter(network: ViewTimeNetwork, images: Tensor, cameras: Conditioning):
     out = network(images, conditioning=cameras)
     moved = replace(cameras, world_to_camera=cameras.world_to_camera @ poses(BATCH, 1, 1))
     assert_same(network(images, conditioning=moved), numbers(out), 1e-9)
@@ -76,7 +74,7 @@ def test_the_world_of_known_cameras_does_not_matter(
     assert not torch.allclose(network(images).depth, out.depth, rtol=1e-4)
 
 
-def test_intrinsics_alone_are_not_used(network: ViewTimeNetwork, images: Tensor, cameras: Conditioning) -> None:
+def test_intrinsics_alone_are_not_used(network: ViewTimeNetwork, images: Tensor, cameras: Conditioning):
     out = network(images, conditioning=replace(cameras, world_to_camera=None))
     assert_same(out, numbers(network(images)), 0)
 
@@ -84,7 +82,7 @@ def test_intrinsics_alone_are_not_used(network: ViewTimeNetwork, images: Tensor,
 @pytest.mark.parametrize("known", [False, True])
 def test_scenes_of_a_batch_are_independent_and_limits_change_nothing(
     network: ViewTimeNetwork, images: Tensor, cameras: Conditioning, known: bool
-) -> None:
+):
     shared = replace(cameras, world_to_camera=cameras.world_to_camera[:1].expand(BATCH, -1, -1, -1, -1))
     given = shared if known else NO_CONDITIONING  # the unit of length of known cameras is that of the batch
     together = network(images, conditioning=given)
@@ -95,13 +93,13 @@ def test_scenes_of_a_batch_are_independent_and_limits_change_nothing(
     assert_same(alone, {name: value[1:] for name, value in numbers(together).items()}, 1e-9)
 
 
-def test_the_reference_view_is_selected_in_every_scene(network: ViewTimeNetwork, images: Tensor) -> None:
+def test_the_reference_view_is_selected_in_every_scene(network: ViewTimeNetwork, images: Tensor):
     found = network(images).reference.tolist()
     assert network(images.flip(1, 2)).reference.tolist() == [3 - image for image in found]
     assert len(set(found)) == BATCH
 
 
-def test_the_ray_map_can_be_left_out(network: ViewTimeNetwork, images: Tensor) -> None:
+def test_the_ray_map_can_be_left_out(network: ViewTimeNetwork, images: Tensor):
     whole = network(images)
     assert whole.ray_map.shape == (BATCH, TIMES, VIEWS, 16, 24, 6)
     assert whole.ray_confidence.shape == (BATCH, TIMES, VIEWS, 16, 24)
@@ -113,12 +111,12 @@ def test_the_ray_map_can_be_left_out(network: ViewTimeNetwork, images: Tensor) -
     assert torch.equal(out.depth, whole.depth)
 
 
-def test_half_precision_with_known_cameras_is_close(images: Tensor, cameras: Conditioning) -> None:
+def test_half_precision_with_known_cameras_is_close(images: Tensor, cameras: Conditioning):
     parts = {name: value for name, value in vars(cameras).items() if value is not None}
     assert_half_precision_is_close(randomized_network(SMALL_DA3).float(), {"images": images.float(), **parts})
 
 
-def test_cameras_and_the_reference_view_are_in_full_precision(images: Tensor, cameras: Conditioning) -> None:
+def test_cameras_and_the_reference_view_are_in_full_precision(images: Tensor, cameras: Conditioning):
     network = randomized_network(SMALL_DA3).float().requires_grad_(False)
     sizes = SizeGroups.of([(2, 3)] * VIEWS)
     given = (cameras.world_to_camera.float(), cameras.intrinsics.float(), sizes, 8)
@@ -131,7 +129,7 @@ def test_cameras_and_the_reference_view_are_in_full_precision(images: Tensor, ca
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_every_parameter_gets_a_gradient(images: Tensor, cameras: Conditioning, known: bool) -> None:
+def test_every_parameter_gets_a_gradient(images: Tensor, cameras: Conditioning, known: bool):
     network = randomized_network(SMALL_DA3)
     with torch.no_grad():
         network.camera_head.field_of_view.bias.fill_(3)  # not clipped at 0
@@ -143,7 +141,7 @@ def test_every_parameter_gets_a_gradient(images: Tensor, cameras: Conditioning, 
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_cameras_at_one_place_are_encoded(network: ViewTimeNetwork, images: Tensor, count: int) -> None:
+def test_cameras_at_one_place_are_encoded(network: ViewTimeNetwork, images: Tensor, count: int):
     """Also a single one; the unit of length is then at least 0.1."""
     world_to_camera = poses(1, 1, 1).expand(1, 1, count, 4, 4)
     assert scale_cameras(world_to_camera).isfinite().all()
@@ -153,7 +151,7 @@ def test_cameras_at_one_place_are_encoded(network: ViewTimeNetwork, images: Tens
     assert all(value.isfinite().all() for value in numbers(out).values())
 
 
-def test_cameras_are_scaled_by_the_lower_median_distance() -> None:
+def test_cameras_are_scaled_by_the_lower_median_distance():
     """All images count, the first included: of 0, 1, 2, 9 the median is 1, of 0 and 9 it is 0, and 0.1 is used."""
     moves = torch.tensor([0.0, 2, 9, 1], dtype=torch.float64)
     centers = torch.stack([moves, torch.zeros(4), torch.zeros(4)], dim=-1).double()
@@ -166,14 +164,14 @@ def test_cameras_are_scaled_by_the_lower_median_distance() -> None:
 
 
 @pytest.mark.parametrize("cameras", ["extrinsics", "extrinsics_still"])
-def test_known_cameras_of_a_batch_are_scaled_together(golden: Callable, agrees: Callable, cameras: str) -> None:
+def test_known_cameras_of_a_batch_are_scaled_together(golden: Callable, agrees: Callable, cameras: str):
     """Also cameras that hardly move; all scenes of a batch have one unit of length."""
     recorded = golden("da3_ops").tensors
     scaled = scale_cameras(recorded[f"input/{cameras}"].double().unsqueeze(1))
     agrees(scaled[:, 0].float(), recorded[f"output/{cameras}_normalised"])
 
 
-def test_the_camera_head_returns_the_inverse_of_what_its_layers_predict() -> None:
+def test_the_camera_head_returns_the_inverse_of_what_its_layers_predict():
     torch.manual_seed(0)
     head, tokens = CameraMLP(16).double(), torch.randn(2, 3, 1, 16, dtype=torch.float64)
     with torch.no_grad():
@@ -185,7 +183,7 @@ def test_the_camera_head_returns_the_inverse_of_what_its_layers_predict() -> Non
     torch.testing.assert_close(found.intrinsics, raw.intrinsics)
 
 
-def test_focal_lengths_are_finite_at_a_field_of_view_of_0() -> None:
+def test_focal_lengths_are_finite_at_a_field_of_view_of_0():
     encoding = torch.tensor([0, 0, 0, 0, 0, 0, 1, 0, 0], dtype=torch.float64)
     focal = decode_pose(encoding, SIZE, CameraMLP.min_tangent).intrinsics.diagonal()[:2]
     torch.testing.assert_close(focal, torch.tensor([12e6, 8e6], dtype=torch.float64))
@@ -199,6 +197,6 @@ def test_focal_lengths_are_finite_at_a_field_of_view_of_0() -> None:
         ({"camera_encoder": replace(SMALL_DA3.camera_encoder, num_heads=3)}, "camera encoder of width 16 with 3"),
     ],
 )
-def test_contradicting_options_are_refused(changes: dict, message: str) -> None:
+def test_contradicting_options_are_refused(changes: dict, message: str):
     with pytest.raises(UsageError, match=message):
         replace(SMALL_DA3, **changes)

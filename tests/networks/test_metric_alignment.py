@@ -23,11 +23,11 @@ def inputs(recorded: dict[str, Tensor]) -> list[Tensor]:
     return [value[:, None] for value in named.values()]
 
 
-def test_metric_depth_equals_the_reference(recorded: dict[str, Tensor], agrees: Callable) -> None:
+def test_metric_depth_equals_the_reference(recorded: dict[str, Tensor], agrees: Callable):
     agrees(inputs(recorded)[2][:, 0], recorded["output/nested_metric_depth"])
 
 
-def test_alignment_equals_the_reference(recorded: dict[str, Tensor], agrees: Callable) -> None:
+def test_alignment_equals_the_reference(recorded: dict[str, Tensor], agrees: Callable):
     depth, confidence, metric, sky = inputs(recorded)
     aligned = align_to_metric(depth, confidence, metric, sky)
     agrees(aligned.depth[:, 0], recorded["output/nested_depth"])
@@ -36,7 +36,7 @@ def test_alignment_equals_the_reference(recorded: dict[str, Tensor], agrees: Cal
     agrees(depth[:, 0] * aligned.scale, recorded["output/nested_aligned_depth"])
 
 
-def test_depth_cameras_and_rays_are_scaled_together(recorded: dict[str, Tensor], agrees: Callable) -> None:
+def test_depth_cameras_and_rays_are_scaled_together(recorded: dict[str, Tensor], agrees: Callable):
     depth, confidence, _, sky = inputs(recorded)
     poses = torch.eye(4).repeat(1, 1, 3, 1, 1)
     poses[..., :3, :] = recorded["input/nested_extrinsics"][:, None]
@@ -62,16 +62,14 @@ def test_depth_cameras_and_rays_are_scaled_together(recorded: dict[str, Tensor],
         scale_to_metric([output], [output], 300)
 
 
-def test_scenes_are_aligned_separately(recorded: dict[str, Tensor], agrees: Callable) -> None:
+def test_scenes_are_aligned_separately(recorded: dict[str, Tensor], agrees: Callable):
     one = inputs(recorded)
     two = [torch.cat([value, value]) for value in one]
     two[2][1] *= 3
     agrees(align_to_metric(*two).scale, recorded["output/nested_scale"] * torch.tensor([1.0, 3.0]))
 
 
-def test_sky_is_at_most_200_m_away_and_small_values_do_not_count(
-    recorded: dict[str, Tensor], agrees: Callable
-) -> None:
+def test_sky_is_at_most_200_m_away_and_small_values_do_not_count(recorded: dict[str, Tensor], agrees: Callable):
     depth, confidence, metric, sky = inputs(recorded)
     far = align_to_metric(depth, confidence, 1e4 * metric, sky)
     assert far.depth[sky >= 0.3].unique().tolist() == [200.0]
@@ -85,7 +83,7 @@ def test_sky_is_at_most_200_m_away_and_small_values_do_not_count(
         agrees(align_to_metric(*parts).scale, expected[None])
 
 
-def test_a_scene_of_sky_keeps_its_unit(recorded: dict[str, Tensor]) -> None:
+def test_a_scene_of_sky_keeps_its_unit(recorded: dict[str, Tensor]):
     depth, confidence, metric, sky = inputs(recorded)
     aligned = align_to_metric(depth, confidence, metric, torch.ones_like(sky))
     assert torch.equal(aligned.depth, depth)

@@ -113,7 +113,7 @@ def assert_close(one: NetworkOutput, other: NetworkOutput, atol: float = 1e-9) -
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_one_group_per_view_equals_one_group(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_group_per_view_equals_one_group(name: str, monkeypatch: pytest.MonkeyPatch):
     """A tensor, one group of views, and one group per view give the same predictions."""
     network, sizes = randomized(CONFIGS[name]), [(16, 24)] * 3
     images = torch.stack(frames(sizes), dim=2)
@@ -135,7 +135,7 @@ def test_one_group_per_view_equals_one_group(name: str, monkeypatch: pytest.Monk
             torch.testing.assert_close(found.confidence, expected.confidence)
 
 
-def test_views_without_attention_across_views_are_predicted_as_single_views() -> None:
+def test_views_without_attention_across_views_are_predicted_as_single_views():
     """Attention across views is disabled by zero projections."""
     network = randomized(replace(PLAIN, time_encoding=TimeEncoding.ROPE))
     with torch.no_grad():
@@ -154,7 +154,7 @@ def test_views_without_attention_across_views_are_predicted_as_single_views() ->
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_view_is_predicted_at_its_own_size(name: str) -> None:
+def test_every_view_is_predicted_at_its_own_size(name: str):
     out = run(randomized(CONFIGS[name]), RIG)
     for view, (height, width) in enumerate(RIG):
         own = out.views[view]
@@ -168,14 +168,14 @@ def test_every_view_is_predicted_at_its_own_size(name: str) -> None:
     torch.testing.assert_close(out.intrinsics[:, :, 2:3], out.views[2].intrinsics)
 
 
-def test_fields_of_view_are_decoded_with_the_size_of_each_view() -> None:
+def test_fields_of_view_are_decoded_with_the_size_of_each_view():
     out = run(randomized(CONFIG), RIG)
     half = torch.tensor([(width / 2, height / 2) for height, width in RIG], dtype=torch.float64)
     focal = torch.stack([out.intrinsics[..., 0, 0], out.intrinsics[..., 1, 1]], dim=-1)
     torch.testing.assert_close(2 * torch.atan(half / focal), out.pose_encoding[..., [8, 7]])
 
 
-def test_the_trunk_has_no_padding_tokens() -> None:
+def test_the_trunk_has_no_padding_tokens():
     network = randomized(CONFIG)
     num_tokens: dict[str, int] = {}
     for name in ("view", "time"):
@@ -188,7 +188,7 @@ def test_the_trunk_has_no_padding_tokens() -> None:
     assert num_tokens == {"view": TIMES * tokens, "time": TIMES * tokens}
 
 
-def test_the_order_of_views_and_other_scenes_of_the_batch_do_not_matter() -> None:
+def test_the_order_of_views_and_other_scenes_of_the_batch_do_not_matter():
     network = randomized(PLAIN)
     images, masks = frames(RIG), frames(RIG, ())
     out = network(images, masks)
@@ -201,7 +201,7 @@ def test_the_order_of_views_and_other_scenes_of_the_batch_do_not_matter() -> Non
         torch.testing.assert_close(wider.views[view].depth[:1], out.views[view].depth)
 
 
-def test_images_are_encoded_equally_alone_in_batches_and_packed() -> None:
+def test_images_are_encoded_equally_alone_in_batches_and_packed():
     encoder = NaViTConfig(image_size=32, patch_size=8, embed_dim=16, depth=2, num_heads=2, head_dim=8)
     dense = replace(CONFIG.depth_head, fine_dim=0)
     network = randomized(replace(PLAIN, encoder=encoder, depth_head=dense, point_head=dense))
@@ -218,7 +218,7 @@ def test_images_are_encoded_equally_alone_in_batches_and_packed() -> None:
         torch.testing.assert_close(own, together.tokens[0])
 
 
-def test_every_parameter_gets_a_gradient_from_a_mixed_rig() -> None:
+def test_every_parameter_gets_a_gradient_from_a_mixed_rig():
     network = randomized(CONFIG).train()
     out = run(network, RIG)
     loss = sum(view.matches.expected.square().mean() for view in out.views)
@@ -239,16 +239,14 @@ def test_every_parameter_gets_a_gradient_from_a_mixed_rig() -> None:
         ({}, Conditioning(keypoints=torch.zeros(1, TIMES, 4, 2, 3)), "keypoints"),
     ],
 )
-def test_parts_that_need_one_size_are_refused_before_encoding(
-    change: dict, conditioning: Conditioning, named: str
-) -> None:
+def test_parts_that_need_one_size_are_refused_before_encoding(change: dict, conditioning: Conditioning, named: str):
     network = build_network(replace(PRESETS["mv-tiny"], **change))
     network.encoder.register_forward_pre_hook(lambda *_: pytest.fail("images were encoded"))
     with pytest.raises(UsageError, match=named):
         network([torch.rand(1, TIMES, 3, 28, 14 * side) for side in (1, 2, 3, 3)], conditioning=conditioning)
 
 
-def test_mismatched_views_and_masks_are_refused() -> None:
+def test_mismatched_views_and_masks_are_refused():
     network = randomized(PLAIN)
     images = frames(RIG)
     for wrong in ([], [*images, images[0][:, :1]], [*images, images[0][..., :-1]], [images[0][0]]):

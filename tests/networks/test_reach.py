@@ -57,7 +57,7 @@ def with_lambdas(network: ViewTimeNetwork) -> ViewTimeNetwork:
 
 
 @pytest.mark.parametrize("mode", [FullAttention.ALWAYS, FullAttention.ONE_VIEW])
-def test_full_attention_of_one_view_equals_frame_and_global(randomized: Callable, mode: FullAttention) -> None:
+def test_full_attention_of_one_view_equals_frame_and_global(randomized: Callable, mode: FullAttention):
     images, external = capture(3, 1)
     network = with_lambdas(randomized(full_attention=mode, mask=MASK))
     other = with_lambdas(rescheduled(network, FRAME_GLOBAL, randomized, mask=MASK))
@@ -68,7 +68,7 @@ def test_full_attention_of_one_view_equals_frame_and_global(randomized: Callable
     assert [pose.shape for pose in ours.pose_encoding_iterations] == [(2, 3, 1, 9)] * 2
 
 
-def test_full_attention_of_several_views_by_mode(randomized: Callable) -> None:
+def test_full_attention_of_several_views_by_mode(randomized: Callable):
     images, external = capture(2, 3)
     always, once = (randomized(full_attention=mode) for mode in (FullAttention.ALWAYS, FullAttention.ONE_VIEW))
     other = rescheduled(always, FRAME_GLOBAL, randomized)
@@ -78,7 +78,7 @@ def test_full_attention_of_several_views_by_mode(randomized: Callable) -> None:
     assert torch.equal(predict(once, images, external).depth, predict(randomized(), images, external).depth)
 
 
-def test_full_attention_supports_memory_and_keypoints(randomized: Callable) -> None:
+def test_full_attention_supports_memory_and_keypoints(randomized: Callable):
     images, _ = capture(3, 1)
     network = randomized(full_attention="one-view", sparse=SparseConfig(layers=(3,), strategy="memory"))
     conditioning = Conditioning(keypoints=torch.rand(2, 3, 1, 2, 3, dtype=torch.float64), times=torch.rand(2, 3))
@@ -88,7 +88,7 @@ def test_full_attention_supports_memory_and_keypoints(randomized: Callable) -> N
     assert first.memory.keys() == second.memory.keys()
 
 
-def test_cross_neighbours_share_an_instant_or_a_view() -> None:
+def test_cross_neighbours_share_an_instant_or_a_view():
     assert neighbours(Step.CROSS, 2, 3) == [
         [0, 1, 2, 3],
         [0, 1, 2, 4],
@@ -102,7 +102,7 @@ def test_cross_neighbours_share_an_instant_or_a_view() -> None:
 
 
 @pytest.mark.parametrize(("times", "views"), [(1, 4), (3, 1)])
-def test_cross_attention_of_one_row_equals_global_attention(randomized: Callable, times: int, views: int) -> None:
+def test_cross_attention_of_one_row_equals_global_attention(randomized: Callable, times: int, views: int):
     images, external = capture(times, views)
     network = with_lambdas(randomized(schedule=FRAME_CROSS, mask=MASK))
     other = with_lambdas(rescheduled(network, FRAME_GLOBAL, randomized, mask=MASK))
@@ -112,9 +112,7 @@ def test_cross_attention_of_one_row_equals_global_attention(randomized: Callable
 
 
 @pytest.mark.parametrize("learned", [False, True])
-def test_cross_attention_equals_global_attention_with_pairs_rerescheduled(
-    randomized: Callable, learned: bool
-) -> None:
+def test_cross_attention_equals_global_attention_with_pairs_rerescheduled(randomized: Callable, learned: bool):
     trunk = randomized(schedule=FRAME_CROSS, mask=None).aggregator
     state = torch.randn(1, 2, 3, 11, 32, dtype=torch.float64)
     key = torch.randn(1, 66, dtype=torch.float64)
@@ -136,9 +134,7 @@ def test_cross_attention_equals_global_attention_with_pairs_rerescheduled(
 
 
 @pytest.mark.parametrize("streams", list(Streams))
-def test_cross_attention_is_unchanged_by_limits_and_the_order_of_views(
-    randomized: Callable, streams: Streams
-) -> None:
+def test_cross_attention_is_unchanged_by_limits_and_the_order_of_views(randomized: Callable, streams: Streams):
     images, external = capture(2, 4)
     network = with_lambdas(randomized(schedule=FRAME_CROSS, mask=replace(MASK, streams=streams)))
     whole = predict(network, images, external)

@@ -50,7 +50,7 @@ def block_of(weights: dict[str, Tensor], name: str) -> Block:
 
 @pytest.mark.parametrize("variant", list(BIASES))
 @pytest.mark.parametrize("learning", [False, True], ids=["additive", "folded"])
-def test_biased_block(golden: Callable, agrees: Callable, variant: str, learning: bool) -> None:
+def test_biased_block(golden: Callable, agrees: Callable, variant: str, learning: bool):
     """With both implementations of a key bias: a broadcast mask, and extra channels if lambda has a gradient."""
     loaded = golden("mv_block_bias")
     step = Step(variant.split(".")[0])
@@ -85,7 +85,7 @@ def trunk_of(weights: dict[str, Tensor], schedule: Schedule, names: dict[Step, s
 @pytest.mark.parametrize(
     ("name", "schedule"), [("time_view", (Step.TIME, Step.VIEW)), ("view_time", (Step.VIEW, Step.TIME))]
 )
-def test_trunk(golden: Callable, agrees: Callable, name: str, schedule: Schedule) -> None:
+def test_trunk(golden: Callable, agrees: Callable, name: str, schedule: Schedule):
     loaded = golden("mv_trunk")
     trunk = trunk_of(loaded.part("weights/"), schedule, {Step.TIME: "time", Step.VIEW: "view"})
     out = trunk.transform(loaded.tensors["input/tokens"], GRID)
@@ -94,9 +94,7 @@ def test_trunk(golden: Callable, agrees: Callable, name: str, schedule: Schedule
 
 
 @pytest.mark.parametrize("schedule", [FRAME_GLOBAL, TIME_VIEW], ids=["frame-global", "time-view"])
-def test_one_instant_equals_frame_and_global_attention(
-    golden: Callable, agrees: Callable, schedule: Schedule
-) -> None:
+def test_one_instant_equals_frame_and_global_attention(golden: Callable, agrees: Callable, schedule: Schedule):
     loaded = golden("mv_trunk")
     names = {Step.FRAME: "time", Step.GLOBAL: "view", Step.TIME: "time", Step.VIEW: "view"}
     trunk = trunk_of(loaded.part("weights/"), schedule, names)
@@ -104,7 +102,7 @@ def test_one_instant_equals_frame_and_global_attention(
     agrees(out.levels[3][:, 0], loaded.tensors["output/vggt_path_T1.layer3"])
 
 
-def test_the_unmodified_reference(golden: Callable, agrees: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_unmodified_reference(golden: Callable, agrees: Callable, monkeypatch: pytest.MonkeyPatch):
     """From images to trunk tokens; the reference has special tokens at (1, 1) instead of (0, 0)."""
     loaded, blocks = golden("mv_aggregator_asis"), golden("mv_trunk").part("weights/")
     weights, images = loaded.part("weights/"), loaded.tensors["input/images"]
@@ -135,7 +133,7 @@ def head_output(loaded, prefix: str, kind: MaskHeadKind, features: Tensor) -> Te
         return head(features).flatten(1)
 
 
-def test_tempered_mask_head(golden: Callable, agrees: Callable, features: Tensor) -> None:
+def test_tempered_mask_head(golden: Callable, agrees: Callable, features: Tensor):
     loaded = golden("mv_mask_heads")
     ours = head_output(loaded, "ckpt150", MaskHeadKind.CKPT150, features)
     temperature = softplus(loaded.tensors["weights/ckpt150.tau_logit"]) + 1e-6
@@ -145,7 +143,7 @@ def test_tempered_mask_head(golden: Callable, agrees: Callable, features: Tensor
     agrees(key_bias, loaded.tensors["output/ckpt150.key_bias"][..., 5:])
 
 
-def test_conv_mask_head(golden: Callable, agrees: Callable, features: Tensor) -> None:
+def test_conv_mask_head(golden: Callable, agrees: Callable, features: Tensor):
     loaded = golden("mv_mask_heads")
     ours = head_output(loaded, "dynamic", MaskHeadKind.CONV, features)
     agrees(ours.reshape(1, 2, 3, 12), loaded.tensors["output/dynamic.M_tilde"])
@@ -154,13 +152,13 @@ def test_conv_mask_head(golden: Callable, agrees: Callable, features: Tensor) ->
     agrees(standard.sigmoid().reshape(1, 2, 3, 12), loaded.tensors["output/dynamic.M_reference_no_ext"])
 
 
-def test_release_mask_head(golden: Callable, agrees: Callable, features: Tensor) -> None:
+def test_release_mask_head(golden: Callable, agrees: Callable, features: Tensor):
     loaded = golden("mv_mask_heads")
     ours = head_output(loaded, "official", MaskHeadKind.RELEASE, features)
     agrees((-ours[None]).sigmoid() - 0.5, loaded.tensors["output/official.key_value"][..., 5:])
 
 
-def test_the_tolerance_detects_a_deliberate_bug(golden: Callable, agrees: Callable) -> None:
+def test_the_tolerance_detects_a_deliberate_bug(golden: Callable, agrees: Callable):
     """Another order of steps exceeds the tolerance."""
     loaded = golden("mv_trunk")
     trunk = trunk_of(loaded.part("weights/"), TIME_VIEW, {Step.TIME: "time", Step.VIEW: "view"})

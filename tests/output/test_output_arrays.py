@@ -48,7 +48,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Output:
     return open_output(folder)
 
 
-def test_world_points_project_onto_their_own_pixels(output: Output) -> None:
+def test_world_points_project_onto_their_own_pixels(output: Output):
     for view, name in enumerate(NAMES):
         for instant in (0, TIMES - 1):
             points, mask = output.world_points(instant, name)
@@ -65,7 +65,7 @@ def test_world_points_project_onto_their_own_pixels(output: Output) -> None:
             assert np.abs(z.numpy() - depth[mask]).max() < 1e-5
 
 
-def test_points_of_the_cloud_are_among_the_world_points(output: Output) -> None:
+def test_points_of_the_cloud_are_among_the_world_points(output: Output):
     cloud = output.points(3)
     for view, name in enumerate(NAMES):
         points, mask = output.world_points(3, name)
@@ -76,7 +76,7 @@ def test_points_of_the_cloud_are_among_the_world_points(output: Output) -> None:
         assert np.abs(points[rows, columns] - ours).max() < 2 / output.run.depth_scale
 
 
-def test_images_are_those_of_the_videos(output: Output, scene: Path, tmp_path: Path) -> None:
+def test_images_are_those_of_the_videos(output: Output, scene: Path, tmp_path: Path):
     for view, name in enumerate(NAMES):
         picture = output.image(5, name, scene)
         assert picture.shape == (*SIZES[view], 3)
@@ -93,7 +93,7 @@ def test_images_are_those_of_the_videos(output: Output, scene: Path, tmp_path: P
         output.image(5, NAMES[0], tmp_path)
 
 
-def test_open3d_clouds_equal_the_points(output: Output, open3d: ModuleType) -> None:
+def test_open3d_clouds_equal_the_points(output: Output, open3d: ModuleType):
     cloud, converted = output.points(1), output.to_open3d(1)
     assert isinstance(converted, open3d.t.geometry.PointCloud)
     assert np.array_equal(converted.point.positions.numpy(), cloud.xyz)
@@ -102,7 +102,7 @@ def test_open3d_clouds_equal_the_points(output: Output, open3d: ModuleType) -> N
         assert np.array_equal(converted.point[name].numpy()[:, 0], getattr(cloud, name))
 
 
-def test_arrays_equal_the_single_readers(output: Output) -> None:
+def test_arrays_equal_the_single_readers(output: Output):
     times, views = (7, 0, 3), ("cam 2", "cam 1")
     arrays = output.arrays(views=views, times=times)
     assert list(arrays) == ["depth", "conf", "dynamic", "intrinsics", "world_to_camera", "times", "views"]
@@ -124,14 +124,14 @@ def test_arrays_equal_the_single_readers(output: Output) -> None:
     assert every["depth"].shape == (TIMES, 2, *output.depth(0, "cam 1").shape)
 
 
-def test_an_instant_is_any_whole_number(output: Output) -> None:
+def test_an_instant_is_any_whole_number(output: Output):
     expected = output.arrays(PAIR, [1])["times"]
     for times in ([1.0], np.array([1]), [True], np.ones(1)):
         assert np.array_equal(output.arrays(PAIR, times)["times"], expected)  # type: ignore[arg-type]
         assert output.dataset(times=times).times == (1,)  # type: ignore[arg-type]
 
 
-def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path) -> None:
+def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path):
     arrays = output.arrays(views=["cam 1"], times=[0, 1])
     np.savez(tmp_path / "a.npz", **arrays)
     loaded = np.load(tmp_path / "a.npz")  # without pickle
@@ -150,18 +150,18 @@ def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path) -> None:
         ({"times": [1.5]}, r"no instant 1\.5"),
     ],
 )
-def test_a_choice_that_does_not_fit_is_refused(output: Output, chosen: dict[str, list], words: str) -> None:
+def test_a_choice_that_does_not_fit_is_refused(output: Output, chosen: dict[str, list], words: str):
     with pytest.raises(UsageError, match=words):
         output.arrays(**chosen)
 
 
-def test_the_refusal_of_two_sizes_names_the_views_of_one(output: Output) -> None:
+def test_the_refusal_of_two_sizes_names_the_views_of_one(output: Output):
     with pytest.raises(UsageError) as raised:
         output.arrays()
     assert raised.value.hint == "give views of one size, such as views=['cam 1', 'cam 2']"
 
 
-def test_a_run_without_motion_has_arrays_and_items_without_it(tmp_path: Path) -> None:
+def test_a_run_without_motion_has_arrays_and_items_without_it(tmp_path: Path):
     export(tmp_path, replace(made_capture(2, 28, SIZES, names=NAMES), dynamic=None))
     still = open_output(tmp_path)
     assert "dynamic" not in still.arrays(views=PAIR)
@@ -169,7 +169,7 @@ def test_a_run_without_motion_has_arrays_and_items_without_it(tmp_path: Path) ->
     assert "image" not in still.dataset()[0]
 
 
-def test_a_run_with_velocities_has_them_in_clouds_arrays_and_items(tmp_path: Path) -> None:
+def test_a_run_with_velocities_has_them_in_clouds_arrays_and_items(tmp_path: Path):
     export(tmp_path, with_velocity(made_capture(3, 56, SIZES, names=NAMES), (10.5, -1.0, 0.25)))
     output = open_output(tmp_path)
     arrays = output.arrays(views=PAIR)
@@ -201,7 +201,7 @@ def test_a_run_with_velocities_has_them_in_clouds_arrays_and_items(tmp_path: Pat
         assert float(read.velocity.sel(axis="y").min()) == pytest.approx(-1.0, abs=1e-3)
 
 
-def test_a_run_without_velocities_has_arrays_and_items_without_them(output: Output) -> None:
+def test_a_run_without_velocities_has_arrays_and_items_without_them(output: Output):
     assert "velocity" not in output.arrays(views=PAIR, times=[0])
     assert "velocity" not in output.dataset(times=[0])[0]
     with pytest.raises(UsageError, match="no velocities"):
@@ -209,7 +209,7 @@ def test_a_run_without_velocities_has_arrays_and_items_without_them(output: Outp
 
 
 @pytest.mark.parametrize("size", ["maps", "original"])
-def test_items_of_a_dataset_equal_the_single_readers(output: Output, scene: Path, size: str) -> None:
+def test_items_of_a_dataset_equal_the_single_readers(output: Output, scene: Path, size: str):
     dataset = output.dataset(scene, times=[0, 1, 4], size=size)  # type: ignore[arg-type]
     assert len(dataset) == 9
     order = list(range(9))
@@ -231,7 +231,7 @@ def test_items_of_a_dataset_equal_the_single_readers(output: Output, scene: Path
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_loader_reads_the_dataset_in_other_processes(output: Output, scene: Path, workers: int) -> None:
+def test_a_loader_reads_the_dataset_in_other_processes(output: Output, scene: Path, workers: int):
     dataset = output.dataset(scene, views=PAIR)
     dataset[3]  # opens a decoder before the workers start
     loader = DataLoader(dataset, batch_size=4, num_workers=workers)
@@ -248,7 +248,7 @@ def test_a_loader_reads_the_dataset_in_other_processes(output: Output, scene: Pa
     assert read == 2 * TIMES
 
 
-def test_output_and_dataset_can_be_pickled(output: Output, scene: Path) -> None:
+def test_output_and_dataset_can_be_pickled(output: Output, scene: Path):
     dataset = output.dataset(scene, views=PAIR)
     item = dataset[5]
     copy = pickle.loads(pickle.dumps(dataset))
@@ -256,7 +256,7 @@ def test_output_and_dataset_can_be_pickled(output: Output, scene: Path) -> None:
     assert np.array_equal(pickle.loads(pickle.dumps(output)).depth(0, "cam 1"), output.depth(0, "cam 1"))
 
 
-def test_xarray_equals_the_arrays_also_when_saved(output: Output, tmp_path: Path) -> None:
+def test_xarray_equals_the_arrays_also_when_saved(output: Output, tmp_path: Path):
     xarray = pytest.importorskip("xarray")
     made = output.to_xarray(views=PAIR, times=range(3))
     made.to_netcdf(tmp_path / "a.nc", engine="scipy")
@@ -277,9 +277,7 @@ def test_xarray_equals_the_arrays_also_when_saved(output: Output, tmp_path: Path
     assert np.array_equal(second, output.depth(1, "cam 2"))
 
 
-def test_without_xarray_the_command_that_installs_it_is_named(
-    output: Output, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_xarray_the_command_that_installs_it_is_named(output: Output, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "xarray", None)
     with pytest.raises(CapabilityError, match="to_xarray needs xarray") as raised:
         output.to_xarray()

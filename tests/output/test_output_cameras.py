@@ -34,7 +34,7 @@ def cameras() -> CaptureCameras:
     return replace(made, intrinsics=made.intrinsics * (1 + 1e-9 * noise), times=made.times + 1 / 3e8)
 
 
-def test_intrinsics_are_those_of_the_original_images() -> None:
+def test_intrinsics_are_those_of_the_original_images():
     made = capture_cameras(made_capture(1))
     for view, (height, width) in enumerate(SIZES):
         focal = 0.9 * max(height, width)
@@ -43,7 +43,7 @@ def test_intrinsics_are_those_of_the_original_images() -> None:
     assert made.image_sizes == SIZES
 
 
-def test_cameras_json_is_read_back_exactly(tmp_path: Path, cameras: CaptureCameras) -> None:
+def test_cameras_json_is_read_back_exactly(tmp_path: Path, cameras: CaptureCameras):
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, cameras)
     found = read_cameras_json(layout.cameras)
@@ -52,7 +52,7 @@ def test_cameras_json_is_read_back_exactly(tmp_path: Path, cameras: CaptureCamer
     assert (found.view_names, found.image_sizes, found.scale) == (NAMES, SIZES, Scale.METRIC)
 
 
-def test_the_axis_that_points_up_is_kept_and_others_are_ignored(tmp_path: Path) -> None:
+def test_the_axis_that_points_up_is_kept_and_others_are_ignored(tmp_path: Path):
     layout, cameras = OutputLayout(tmp_path, NAMES), capture_cameras(made_capture(3))
     write_capture_cameras(layout, cameras)
     assert b'"up"' not in layout.cameras.read_bytes()
@@ -69,7 +69,7 @@ def test_the_axis_that_points_up_is_kept_and_others_are_ignored(tmp_path: Path) 
         assert read_calibration(tmp_path / "rig.json").up is None
 
 
-def test_cameras_json_records_conventions_units_and_sizes(tmp_path: Path) -> None:
+def test_cameras_json_records_conventions_units_and_sizes(tmp_path: Path):
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, capture_cameras(made_capture(3)))
     content = json.loads(layout.cameras.read_text())
@@ -83,7 +83,7 @@ def test_cameras_json_records_conventions_units_and_sizes(tmp_path: Path) -> Non
     assert np.shape(moving["intrinsics"]) == (3, 3)
 
 
-def test_evo_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras) -> None:
+def test_evo_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras):
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, cameras)
     camera_to_world = invert_rigid(cameras.world_to_camera).numpy()
@@ -95,7 +95,7 @@ def test_evo_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras) -> 
         assert np.allclose(poses[:, :3, :3], camera_to_world[:, view, :3, :3], atol=1e-6)
 
 
-def test_cameras_of_the_maps_are_written_beside_them(tmp_path: Path, open3d: Any) -> None:
+def test_cameras_of_the_maps_are_written_beside_them(tmp_path: Path, open3d: Any):
     made = capture_cameras(made_capture(3))
     static = replace(made, intrinsics=made.intrinsics[:1].expand(3, -1, -1, -1))
     layout = OutputLayout(tmp_path, NAMES)
@@ -116,16 +116,14 @@ def test_cameras_of_the_maps_are_written_beside_them(tmp_path: Path, open3d: Any
     assert read_cameras_json(layout.cameras).map_sizes == made.map_sizes
 
 
-def test_intrinsics_that_vary_have_no_file_of_one_matrix(tmp_path: Path, cameras: CaptureCameras) -> None:
+def test_intrinsics_that_vary_have_no_file_of_one_matrix(tmp_path: Path, cameras: CaptureCameras):
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, cameras)
     assert not layout.map_intrinsics(NAMES[0]).exists()
     assert np.shape(json.loads(layout.cameras.read_text())["views"][NAMES[0]]["map_intrinsics"]) == (5, 3, 3)
 
 
-def test_trajectories_have_the_time_stamps_of_the_frames_to_the_nanosecond(
-    tmp_path: Path, cameras: CaptureCameras
-) -> None:
+def test_trajectories_have_the_time_stamps_of_the_frames_to_the_nanosecond(tmp_path: Path, cameras: CaptureCameras):
     times = torch.tensor([0.0, 0.049999872, 0.1, 1.0, 3600.1], dtype=torch.float64)
     given = replace(cameras, times=times, start_ns=1_403_636_579_763_555_584)
     layout = OutputLayout(tmp_path, NAMES)
@@ -137,7 +135,7 @@ def test_trajectories_have_the_time_stamps_of_the_frames_to_the_nanosecond(
     assert found.timestamps[[0, 1, 4]].tolist() == [float(text) for text in expected]
 
 
-def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras, open3d: Any) -> None:
+def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras, open3d: Any):
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, cameras)
     for view, name in enumerate(NAMES):
@@ -151,14 +149,14 @@ def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras, 
             assert (parameters.intrinsic.height, parameters.intrinsic.width) == SIZES[view]
 
 
-def test_a_name_that_is_not_utf8_is_escaped(tmp_path: Path) -> None:
+def test_a_name_that_is_not_utf8_is_escaped(tmp_path: Path):
     capture = made_capture(1, 28, sizes=((14, 14),), names=("caf\udce9",))
     layout = OutputLayout(tmp_path, capture.view_names)
     write_capture_cameras(layout, capture_cameras(capture))
     assert read_cameras_json(layout.cameras).view_names == ("caf\\udce9",)
 
 
-def test_cameras_that_are_not_finite_are_not_written() -> None:
+def test_cameras_that_are_not_finite_are_not_written():
     capture = made_capture(2)
     poses = capture.cameras.world_to_camera.clone()
     poses[0, 1, 2, 0, 3] = math.nan
@@ -167,7 +165,7 @@ def test_cameras_that_are_not_finite_are_not_written() -> None:
         capture_cameras(broken)
 
 
-def test_records_of_inconsistent_shapes_are_refused(cameras: CaptureCameras) -> None:
+def test_records_of_inconsistent_shapes_are_refused(cameras: CaptureCameras):
     with pytest.raises(ShapeError, match=r"intrinsics is torch\.float32"):
         replace(cameras, intrinsics=cameras.intrinsics.float())
     with pytest.raises(ShapeError, match="1 image sizes for 4 views"):
@@ -187,7 +185,7 @@ def test_records_of_inconsistent_shapes_are_refused(cameras: CaptureCameras) -> 
         ('"scale": "metric"', '"scale": "metric", "scale": "arbitrary"', "key 'scale' appears twice"),
     ],
 )
-def test_invalid_camera_files_are_refused_with_the_field(tmp_path: Path, old: str, new: str, words: str) -> None:
+def test_invalid_camera_files_are_refused_with_the_field(tmp_path: Path, old: str, new: str, words: str):
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, capture_cameras(made_capture(2)))
     text = layout.cameras.read_text()
@@ -198,7 +196,7 @@ def test_invalid_camera_files_are_refused_with_the_field(tmp_path: Path, old: st
     assert caught.value.hint
 
 
-def test_missing_and_unreadable_camera_files_are_refused(tmp_path: Path) -> None:
+def test_missing_and_unreadable_camera_files_are_refused(tmp_path: Path):
     with pytest.raises(InputError, match="is missing"):
         read_cameras_json(tmp_path / "cameras.json")
     with pytest.raises(InputError, match="cannot be read"):
@@ -209,7 +207,7 @@ def test_missing_and_unreadable_camera_files_are_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("column", "words"), [(0, "a world_to_camera has no rotation"), (3, "a camera is too far")])
-def test_poses_that_no_run_writes_are_refused(column: int, words: str, tmp_path: Path) -> None:
+def test_poses_that_no_run_writes_are_refused(column: int, words: str, tmp_path: Path):
     layout = OutputLayout(tmp_path, NAMES)
     cameras = capture_cameras(made_capture(2))
     poses = cameras.world_to_camera.clone()

@@ -43,7 +43,7 @@ def content(capture: Predictions, name: str, index: int, view: int) -> np.ndarra
     return getattr(capture, name)[0, index, view][..., transform.rows, transform.columns].numpy()
 
 
-def test_maps_equal_the_predictions_up_to_quantization(capture: Predictions, output: Output) -> None:
+def test_maps_equal_the_predictions_up_to_quantization(capture: Predictions, output: Output):
     for index in range(2):
         for view, name in enumerate(NAMES):
             depth = content(capture, "depth", index, view)
@@ -55,13 +55,13 @@ def test_maps_equal_the_predictions_up_to_quantization(capture: Predictions, out
             assert np.array_equal(moving, content(capture, "dynamic", index, view) >= 0.5)
 
 
-def test_maps_have_the_aspect_ratio_of_the_originals(output: Output) -> None:
+def test_maps_have_the_aspect_ratio_of_the_originals(output: Output):
     for view, (height, width) in zip(NAMES, SIZES, strict=True):
         found = output.depth(0, view).shape
         assert abs(found[0] / height - found[1] / width) <= 0.5 / min(height, width)
 
 
-def test_every_point_projects_onto_its_pixel_and_depth(output: Output) -> None:
+def test_every_point_projects_onto_its_pixel_and_depth(output: Output):
     for index in range(2):
         cloud = output.points(index)
         for view, name in enumerate(NAMES):
@@ -82,9 +82,7 @@ def test_every_point_projects_onto_its_pixel_and_depth(output: Output) -> None:
 
 
 @pytest.mark.usefixtures("without_open3d")
-def test_without_open3d_the_header_of_a_cloud_records_unit_time_and_views(
-    capture: Predictions, tmp_path: Path
-) -> None:
+def test_without_open3d_the_header_of_a_cloud_records_unit_time_and_views(capture: Predictions, tmp_path: Path):
     export(tmp_path, capture)
     output = open_output(tmp_path)
     comments = read_ply_header(output.layout.points(1)).comments
@@ -102,7 +100,7 @@ def tree(folder: Path) -> dict[str, str]:
     }
 
 
-def test_exports_are_deterministic_and_leave_predictions_unchanged(capture: Predictions, tmp_path: Path) -> None:
+def test_exports_are_deterministic_and_leave_predictions_unchanged(capture: Predictions, tmp_path: Path):
     before = {name: getattr(capture, name).clone() for name in ("depth", "images", "valid", "dynamic")}
     poses = capture.cameras.world_to_camera.clone(), capture.cameras.intrinsics.clone()
     options = {"points": PointOptions(voxel_size=0.05, max_points=2000), "seed": 3}
@@ -118,9 +116,7 @@ def test_exports_are_deterministic_and_leave_predictions_unchanged(capture: Pred
     assert written[0].num_points == 4000
 
 
-def test_bfloat16_predictions_without_motion_and_metric_scale_are_written(
-    tmp_path: Path, capture: Predictions
-) -> None:
+def test_bfloat16_predictions_without_motion_and_metric_scale_are_written(tmp_path: Path, capture: Predictions):
     half = replace(
         capture.at_times(0, 1),
         dynamic=None,
@@ -142,7 +138,7 @@ def test_bfloat16_predictions_without_motion_and_metric_scale_are_written(
     assert any("dynamic not predicted" in comment for comment in comments)
 
 
-def test_depths_that_do_not_fit_the_maps_are_unknown_and_said(tmp_path: Path, capture: Predictions) -> None:
+def test_depths_that_do_not_fit_the_maps_are_unknown_and_said(tmp_path: Path, capture: Predictions):
     """As in a chunk that is much deeper than the first one."""
     depth = capture.depth.clone()
     depth[0, 1, 0, :20] *= 100
@@ -164,9 +160,7 @@ def test_depths_that_do_not_fit_the_maps_are_unknown_and_said(tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("factor", [0.01, 0.1, 1.0, 40.0, 250.0])
-def test_depths_from_1_cm_to_1_km_survive_within_half_a_step(
-    tmp_path: Path, capture: Predictions, factor: float
-) -> None:
+def test_depths_from_1_cm_to_1_km_survive_within_half_a_step(tmp_path: Path, capture: Predictions, factor: float):
     scaled = replace(capture, depth=capture.depth * factor)
     assert export(tmp_path, scaled, writers=("depth",)).clipped_depths == 0
     output = open_output(tmp_path)
@@ -175,20 +169,20 @@ def test_depths_from_1_cm_to_1_km_survive_within_half_a_step(
     assert step <= 0.002 * np.median(true)
 
 
-def test_unknown_views_and_instants_are_refused(output: Output) -> None:
+def test_unknown_views_and_instants_are_refused(output: Output):
     with pytest.raises(UsageError, match="no view is called 'cam9'"):
         output.depth(0, "cam9")
     with pytest.raises(UsageError, match="no instant 2"):
         output.points(2)
 
 
-def test_an_open_result_is_shown_in_a_line_and_can_be_a_key(output: Output) -> None:
+def test_an_open_result_is_shown_in_a_line_and_can_be_a_key(output: Output):
     assert repr(output) == f"<Output '{output.layout.folder}': 2 instants, 4 views, unit {output.run.unit}>"
     assert {output: 1}[output] == 1
     assert output != open_output(output.layout.folder)
 
 
-def test_folders_without_a_complete_run_are_refused(tmp_path: Path, capture: Predictions) -> None:
+def test_folders_without_a_complete_run_are_refused(tmp_path: Path, capture: Predictions):
     with pytest.raises(InputError, match="is not a folder"):
         open_output(tmp_path / "none")
     with pytest.raises(InputError, match=r"holds no result: run\.json is missing"):
@@ -203,7 +197,7 @@ def test_folders_without_a_complete_run_are_refused(tmp_path: Path, capture: Pre
         partial.depth(0, NAMES[0])
 
 
-def test_camera_files_of_another_run_are_refused(tmp_path: Path, capture: Predictions) -> None:
+def test_camera_files_of_another_run_are_refused(tmp_path: Path, capture: Predictions):
     export(tmp_path, capture)
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, capture_cameras(capture.at_times(0, 1)))

@@ -87,7 +87,7 @@ def pair(first: str, second: str, gain: float) -> PairQuality:
     )
 
 
-def test_the_best_measurements_have_no_reason_and_no_change() -> None:
+def test_the_best_measurements_have_no_reason_and_no_change():
     found = grade(GOOD, (), run_record())
     assert (found.letter, found.reasons, found.first_change) == ("A", (), "")
     assert set(measured_ranges(GOOD).values()) == {0.0}
@@ -95,7 +95,7 @@ def test_the_best_measurements_have_no_reason_and_no_change() -> None:
 
 @pytest.mark.parametrize("with_pictures", [True, False])
 @pytest.mark.parametrize("name", WORSE)
-def test_a_worse_measurement_never_improves_the_grade(name: str, with_pictures: bool) -> None:
+def test_a_worse_measurement_never_improves_the_grade(name: str, with_pictures: bool):
     if name == "photo_gain" and not with_pictures:
         return
     start = GOOD if with_pictures else replace(GOOD, photo=None, photo_gain=None)
@@ -104,7 +104,7 @@ def test_a_worse_measurement_never_improves_the_grade(name: str, with_pictures: 
     assert errors == sorted(errors)
 
 
-def test_every_part_matters_with_or_without_pictures() -> None:
+def test_every_part_matters_with_or_without_pictures():
     for name, values in WORSE.items():
         raised = [
             grade(replace(start, **{name: values[-1]}), (), run_record()).expected_error  # type: ignore[arg-type]
@@ -114,7 +114,7 @@ def test_every_part_matters_with_or_without_pictures() -> None:
         assert any(raised), name
 
 
-def test_letters_follow_the_expected_error() -> None:
+def test_letters_follow_the_expected_error():
     bad = replace(GOOD, photo_gain=-0.3, contradicted=0.5, confidence=0.0, residual=0.5, camera_gap_deg=150.0)
     for overall in (GOOD, replace(GOOD, photo_gain=0.2), bad):
         found = grade(overall, (), run_record())
@@ -124,13 +124,13 @@ def test_letters_follow_the_expected_error() -> None:
     assert grade(bad, (), run_record()).letter in "DE"
 
 
-def test_an_untrained_network_is_named_first() -> None:
+def test_an_untrained_network_is_named_first():
     found = grade(GOOD, (), run_record(network=NetworkRecord(name="net", trained=False)))
     assert found.letter in "DE"
     assert "--untrained" in found.first_change
 
 
-def test_a_fault_of_the_calibration_is_named_with_its_fix() -> None:
+def test_a_fault_of_the_calibration_is_named_with_its_fix():
     finding = FindingRecord(
         fault="swapped",
         views=["cam0", "cam1"],
@@ -148,11 +148,11 @@ def test_a_fault_of_the_calibration_is_named_with_its_fix() -> None:
     assert grade(GOOD, (), unused).letter == "A"
 
 
-def test_the_view_that_fits_no_other_is_found() -> None:
+def test_the_view_that_fits_no_other_is_found():
     assert outlier_views(LONELY) == ("cam3",)
 
 
-def test_no_view_is_named_where_none_fits() -> None:
+def test_no_view_is_named_where_none_fits():
     pairs = [pair("cam0", "cam1", -0.1), pair("cam1", "cam2", 0.0), pair("cam0", "cam2", 0.01)]
     assert outlier_views(pairs) == ()
 
@@ -231,9 +231,7 @@ def registration(source: str, pairs: list[PairRecord]) -> RegistrationRecord:
         ),
     ],
 )
-def test_the_change_fits_the_cameras_of_the_run(
-    changes: dict[str, Any], pairs: Sequence[PairQuality], expected: str
-) -> None:
+def test_the_change_fits_the_cameras_of_the_run(changes: dict[str, Any], pairs: Sequence[PairQuality], expected: str):
     run = run_record(4 if pairs else 3, **changes)
     found = grade(replace(GOOD, photo_gain=-0.1, camera_gap_deg=5.0), pairs, run)
     assert found.first_change == expected
@@ -241,23 +239,23 @@ def test_the_change_fits_the_cameras_of_the_run(
     assert any(f"differ by 5.0 deg from the {known} ones" in reason.found for reason in found.reasons)
 
 
-def test_the_command_of_a_change_is_that_of_a_shell_for_folders_with_spaces() -> None:
+def test_the_command_of_a_change_is_that_of_a_shell_for_folders_with_spaces():
     found = grade(replace(GOOD, photo_gain=-0.1), (), run_record(settings=RESIZED), "my rig")
     command = shlex.split(found.first_change.split("`")[1])
     assert command[:5] == ["page4d", "inspect-scene", "my rig", "--calibration", "my rig.toml"]
 
 
-def test_the_demonstration_on_other_footage_is_changed_before_the_calibration() -> None:
+def test_the_demonstration_on_other_footage_is_changed_before_the_calibration():
     found = grade(replace(GOOD, photo_gain=-0.1, unlike_training=1.1), (), run_record(network=DEMO))
     assert found.first_change == NETWORK
 
 
-def test_predicted_cameras_raise_the_expected_error() -> None:
+def test_predicted_cameras_raise_the_expected_error():
     predicted = replace(GOOD, are_cameras_given=False, camera_gap_deg=None)
     assert grade(predicted, (), run_record()).expected_error > grade(GOOD, (), run_record()).expected_error
 
 
-def test_flicker_names_the_option_that_causes_it() -> None:
+def test_flicker_names_the_option_that_causes_it():
     run = run_record(settings={**run_record().settings, "fuse": False})
     found = grade(replace(GOOD, flicker=0.05), (), run)
     assert found.first_change == "leave out --no-fuse"

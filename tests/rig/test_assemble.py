@@ -73,9 +73,7 @@ def in_millimetres(pose: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("known", "focal"), [((2,), FocalSource.OPTION), ((0, 1), FocalSource.UNKNOWN)])
-def test_views_are_placed_in_the_world_of_known_cameras_which_stay(
-    known: tuple[int, ...], focal: FocalSource
-) -> None:
+def test_views_are_placed_in_the_world_of_known_cameras_which_stay(known: tuple[int, ...], focal: FocalSource):
     """Two known cameras determine the unit, one leaves it open."""
     given = {view: WORLD.lenses[view].camera(in_millimetres(WORLD.world_to_camera[view])) for view in known}
     lenses = [lens if view in known else replace(lens, focal_source=focal) for view, lens in enumerate(WORLD.lenses)]
@@ -98,7 +96,7 @@ def test_views_are_placed_in_the_world_of_known_cameras_which_stay(
     assert height[0] == pytest.approx(1700 * unit, rel=0.1)
 
 
-def test_a_calibration_that_contradicts_the_evidence_is_reported() -> None:
+def test_a_calibration_that_contradicts_the_evidence_is_reported():
     """A known camera that was turned by 25 degrees does not move; its pair is no evidence of the others."""
     turned = WORLD.world_to_camera.copy()
     turned[1, :3] = exp_rotation(np.radians([0.0, 25.0, 0.0])) @ turned[1, :3]
@@ -108,7 +106,7 @@ def test_a_calibration_that_contradicts_the_evidence_is_reported() -> None:
     assert "the calibration does not fit a and b: people shows them" in assembly.notes[0]
 
 
-def test_a_rig_with_an_unknown_focal_length_is_registered() -> None:
+def test_a_rig_with_an_unknown_focal_length_is_registered():
     scale = np.array([[1.3, 1, 1], [1, 1.3, 1], [1, 1, 1]])
     lenses = tuple(
         replace(lens, intrinsics=lens.intrinsics * scale, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses
@@ -122,7 +120,7 @@ def test_a_rig_with_an_unknown_focal_length_is_registered() -> None:
         assert float(rotation_angle_deg(turn, WORLD.relative_pose(first, second)[0])) < 4
 
 
-def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypatch: pytest.MonkeyPatch):
     """The start value of the focal lengths is 50 % too large: three rounds do not suffice."""
     monkeypatch.setattr("page4d.rig.people.pose.NUM_CONTROLS", 0)
     k1 = (-0.25, 0.0, 0.2)
@@ -150,7 +148,7 @@ def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypa
         assert float(rotation_angle_deg(*(a[:3, :3] @ b[:3, :3].T for a, b in (both, true)))) < 0.5
 
 
-def test_a_view_without_people_is_named_and_two_unknown_views_are_refused() -> None:
+def test_a_view_without_people_is_named_and_two_unknown_views_are_refused():
     views, _ = assembled((*WORLD.people[:2], NOBODY)).placed()
     assert [view.placed for view in views] == [True, True, False]
     assert views[2].reason == "no pair with common evidence"
@@ -159,14 +157,14 @@ def test_a_view_without_people_is_named_and_two_unknown_views_are_refused() -> N
         assert "unknown focal length" in view.reason
 
 
-def test_a_rig_without_evidence_is_not_placed() -> None:
+def test_a_rig_without_evidence_is_not_placed():
     assert not any(view.placed for view in assembled((NOBODY,) * 3).placed()[0])
 
 
 @pytest.mark.parametrize(("turn_deg", "is_kept"), [(2.0, True), (30.0, False)])
 def test_texture_that_contradicts_the_people_is_refused(
     monkeypatch: pytest.MonkeyPatch, turn_deg: float, is_kept: bool
-) -> None:
+):
     monkeypatch.setattr(Assembly, "_people_suffice", lambda _: False)
 
     further: list[object] = []
@@ -205,7 +203,7 @@ def seen(count: int, noise_px: float) -> Callable[..., TextureMatches]:
 
 
 @pytest.mark.parametrize("kind", [Evidence.LEARNED, Evidence.TEXTURE])
-def test_two_views_are_adjusted_to_more_matches_of_the_learned_texture_that_placed_them(kind: Evidence) -> None:
+def test_two_views_are_adjusted_to_more_matches_of_the_learned_texture_that_placed_them(kind: Evidence):
     few = seen(60, 2.0)((0, 1), (WORLD.lenses[0], WORLD.lenses[1]), None)
     matches = PointMatches(
         first=few.first, second=few.second, weights=np.ones(60), first_ids=few.keys, second_ids=few.keys
@@ -224,7 +222,7 @@ def test_two_views_are_adjusted_to_more_matches_of_the_learned_texture_that_plac
 
 
 @pytest.mark.parametrize("noise_px", [0.3, 300.0])
-def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used(noise_px: float) -> None:
+def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used(noise_px: float):
     assemblies = [assembled(texture=sources) for sources in ((), (source(near=seen(400, noise_px)),))]
     errors = []
     for assembly in assemblies:
@@ -242,7 +240,7 @@ def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used
         assert errors[0] == errors[1]
 
 
-def test_views_of_large_rigs_are_matched_with_the_nearest_ones() -> None:
+def test_views_of_large_rigs_are_matched_with_the_nearest_ones():
     """A ring of 24 cameras, 15 degrees apart: 24 x 8 / 2 pairs are within 75 degrees."""
     cameras = np.tile(np.eye(4), (24, 1, 1))
     cameras[:, :3, :3] = exp_rotation(np.radians(15.0) * np.arange(24)[:, None] * [[0.0, 1.0, 0.0]])
@@ -262,7 +260,7 @@ def test_views_of_large_rigs_are_matched_with_the_nearest_ones() -> None:
 )
 def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
     focal: FocalSource, texture_alone: bool, is_used: bool
-) -> None:
+):
     tried = []
 
     def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
@@ -293,7 +291,7 @@ def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
 )
 def test_texture_alone_places_views_whose_lenses_it_determines(
     ratios: tuple[float, ...], k1: tuple[float, ...], depth: float, turn_deg: float, reason: str
-) -> None:
+):
     random = np.random.default_rng(0)
     points = depth * random.uniform(-1, 1, (150, 3)) - [0, 1, 0]
     pixels = []
@@ -331,14 +329,14 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
     assert float(rotation_angle_deg(turn[:3, :3], WORLD.relative_pose(0, 1)[0])) < 0.5
 
 
-def test_an_unknown_lens_keeps_its_start_where_only_known_ones_are_placed() -> None:
+def test_an_unknown_lens_keeps_its_start_where_only_known_ones_are_placed():
     lenses = [*WORLD.lenses[:2], replace(WORLD.lenses[2], focal_source=FocalSource.UNKNOWN)]
     records, cameras = assembled([*WORLD.people[:2], NOBODY], lenses, texture_alone=True).placed()
     assert [camera is not None for camera in cameras] == [True, True, False]
     assert [record.focal for record in records] == [FOCAL_PX] * 3
 
 
-def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_texture() -> None:
+def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_texture():
     tried: list[tuple[Evidence, tuple[int, int]]] = []
 
     def texture(evidence: Evidence) -> Any:

@@ -82,7 +82,7 @@ def errors_deg(world: PeopleRig, views: tuple[int, ...], cameras: Array) -> tupl
     return max(turns), max(bends)
 
 
-def test_exact_pairs_give_the_exact_rig() -> None:
+def test_exact_pairs_give_the_exact_rig():
     world = rig()
     placement = place(range(4), all_pairs(world), world.lenses)
     assert placement.views == (0, 1, 2, 3)
@@ -92,14 +92,14 @@ def test_exact_pairs_give_the_exact_rig() -> None:
     assert result.residual_px.max() < 1e-2
 
 
-def test_distances_follow_from_shared_points_in_a_chain() -> None:
+def test_distances_follow_from_shared_points_in_a_chain():
     world = rig()
     placement = place(range(4), [pair(world, 0, 1), pair(world, 1, 2), pair(world, 2, 3)], world.lenses)
     assert placement.undetermined == ()
     assert max(errors_deg(world, placement.views, placement.world_to_camera)) < 1e-3
 
 
-def test_long_and_short_baselines_of_a_dense_ring_determine_all_views() -> None:
+def test_long_and_short_baselines_of_a_dense_ring_determine_all_views():
     count = 72
     world = rig(angles_deg=tuple(360 / count * np.arange(count)))
     chosen = choose_pairs(np.ones((count, count)))
@@ -109,7 +109,7 @@ def test_long_and_short_baselines_of_a_dense_ring_determine_all_views() -> None:
     assert max(errors_deg(world, placement.views, placement.world_to_camera)) < 1e-3
 
 
-def test_a_chain_without_shared_points_is_not_determined() -> None:
+def test_a_chain_without_shared_points_is_not_determined():
     world = rig()
     pairs = [replace(pair(world, 0, 1), matches=None), replace(pair(world, 1, 2), matches=None)]
     placement = place((0, 1, 2), pairs, world.lenses)
@@ -117,7 +117,7 @@ def test_a_chain_without_shared_points_is_not_determined() -> None:
     assert len(placement.views) == 2
 
 
-def test_adjustment_improves_noisy_pairs() -> None:
+def test_adjustment_improves_noisy_pairs():
     world = rig(noise_px=4.0)
     turns = (2.0, -2.0, 1.5, -1.5, 2.0, 1.0)
     pairs = [pair(world, *views, turn_deg=t) for views, t in zip(combinations(range(4), 2), turns, strict=True)]
@@ -130,7 +130,7 @@ def test_adjustment_improves_noisy_pairs() -> None:
 
 
 @pytest.mark.parametrize("wrong", [(0, 1), (1, 3)])
-def test_a_wrong_pair_is_dropped(wrong: tuple[int, int]) -> None:
+def test_a_wrong_pair_is_dropped(wrong: tuple[int, int]):
     world = rig()
     pairs = [pair(world, *views, turn_deg=40.0 if views == wrong else 0.0) for views in combinations(range(4), 2)]
     placement = place(range(4), pairs, world.lenses)
@@ -138,7 +138,7 @@ def test_a_wrong_pair_is_dropped(wrong: tuple[int, int]) -> None:
     assert max(errors_deg(world, placement.views, placement.world_to_camera)) < 1e-3
 
 
-def test_the_weakest_pair_of_a_contradicting_triangle_is_dropped() -> None:
+def test_the_weakest_pair_of_a_contradicting_triangle_is_dropped():
     world = rig()
     pairs = [pair(world, 0, 1), pair(world, 1, 2), pair(world, 0, 2, turn_deg=40.0, score=0.45)]
     placement = place((0, 1, 2), pairs, world.lenses)
@@ -147,7 +147,7 @@ def test_the_weakest_pair_of_a_contradicting_triangle_is_dropped() -> None:
 
 
 @pytest.mark.parametrize("kind", [Evidence.PEOPLE, Evidence.TEXTURE])
-def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monkeypatch: pytest.MonkeyPatch):
     world, rng = rig(num_instants=6), np.random.default_rng(0)
     placement = place(range(4), all_pairs(world), world.lenses)
     tracks = merge_tracks(placement.pairs, world.num_instants)
@@ -183,7 +183,7 @@ def test_epipolar_lines_are_as_uncertain_as_they_are_wrong(kind: Evidence, monke
     assert np.nanmedian(wider) == pytest.approx(np.sqrt(6 * NUM_JOINTS / 4), rel=0.05), "4 of the observations count"
 
 
-def test_points_behind_a_camera_do_not_count_for_its_epipolar_lines() -> None:
+def test_points_behind_a_camera_do_not_count_for_its_epipolar_lines():
     world = rig(num_instants=6)
     placement = place(range(4), all_pairs(world), world.lenses)
     tracks, matrices = merge_tracks(placement.pairs, 6), np.stack([lens.intrinsics for lens in world.lenses])
@@ -222,9 +222,7 @@ def epipolar_errors(world: PeopleRig, result: Adjustment) -> Array:
     [((1.2,) * 4, (0,) * 4), ((1.1, 1.2, 1.0, 0.95), (0, 1, 2, 3)), ((1.15, 1.15, 1.0, 1.0), (0, 0, -1, -1))],
 )
 @pytest.mark.parametrize("k1", [(), (-0.25, 0.1, -0.1, 0.0)])
-def test_unknown_lenses_are_recovered(
-    factors: tuple[float, ...], groups: tuple[int, ...], k1: tuple[float, ...]
-) -> None:
+def test_unknown_lenses_are_recovered(factors: tuple[float, ...], groups: tuple[int, ...], k1: tuple[float, ...]):
     world = rig(noise_px=0.3)
     placement = place(range(4), all_pairs(world), world.lenses)
     matrices = np.stack([lens.intrinsics for lens in world.lenses])
@@ -248,7 +246,7 @@ def test_unknown_lenses_are_recovered(
 
 
 @pytest.mark.parametrize("fixed", [(0, 1), (3, 1, 2)])
-def test_fixed_cameras_stay_and_give_the_others_their_place_and_unit(fixed: tuple[int, ...]) -> None:
+def test_fixed_cameras_stay_and_give_the_others_their_place_and_unit(fixed: tuple[int, ...]):
     world = rig(noise_px=0.3)
     truth, free = world.world_to_camera.copy(), np.setdiff1d(range(4), fixed)
     truth[:, :3, 3] *= 2
@@ -265,7 +263,7 @@ def test_fixed_cameras_stay_and_give_the_others_their_place_and_unit(fixed: tupl
     assert (variance[free] > 0).all()
 
 
-def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others() -> None:
+def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others():
     """One of the views has a single keypoint left, of each person."""
     world = rig(noise_px=1.0)
     scale = np.array([[1.2, 1, 1], [1, 1.2, 1], [1, 1, 1]])
@@ -279,13 +277,13 @@ def test_a_lens_that_is_not_determined_has_the_focal_length_of_the_others() -> N
     assert result.focal_std[3] > 2 * result.focal_std[:3].max()
 
 
-def test_the_result_repeats_bit_by_bit() -> None:
+def test_the_result_repeats_bit_by_bit():
     world = rig(noise_px=3.0)
     results = [adjusted(world, place(range(4), all_pairs(world), world.lenses), world.lenses) for _ in range(2)]
     assert results[0].world_to_camera.tobytes() == results[1].world_to_camera.tobytes()
 
 
-def test_jacobians_match_finite_differences() -> None:
+def test_jacobians_match_finite_differences():
     world = rig(noise_px=3.0)
     placement = place(range(4), all_pairs(world), world.lenses)
     matrices = np.stack([lens.intrinsics for lens in world.lenses])
@@ -313,7 +311,7 @@ def test_jacobians_match_finite_differences() -> None:
         np.testing.assert_allclose(slope, by_camera[..., 6 + column] * unknown, atol=1e-2, rtol=1e-4)
 
 
-def test_tracks_merge_and_keep_one_person_per_view() -> None:
+def test_tracks_merge_and_keep_one_person_per_view():
     world = rig()
     tracks: Observations = merge_tracks(all_pairs(world), world.num_instants)
     assert tracks.num_points == 12 * NUM_JOINTS
@@ -327,7 +325,7 @@ def test_tracks_merge_and_keep_one_person_per_view() -> None:
     assert np.unique(np.stack([merged.point, merged.view]), axis=1).shape[1] == len(merged.view)
 
 
-def test_parts_and_links() -> None:
+def test_parts_and_links():
     assert connected_parts(5, [(3, 4), (0, 3)]) == ((0, 3, 4), (1,), (2,))
     affinity = np.ones((16, 16))
     affinity[15] = affinity[:, 15] = 0.0
@@ -351,7 +349,7 @@ def test_parts_and_links() -> None:
 )
 def test_pairs_that_need_a_loop_are_confirmed_by_one_with_an_accepted_pair(
     turns_deg: tuple[float, ...], reasons: tuple[str, ...], are_confirmed: bool
-) -> None:
+):
     world = rig()
     pairs = [
         replace(pair(world, *views, turn), reason=reason, needs_loop=bool(reason))

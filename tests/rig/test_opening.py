@@ -41,7 +41,7 @@ def videos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path / "videos"
 
 
-def test_frames_of_one_moment_are_paired(videos: Path) -> None:
+def test_frames_of_one_moment_are_paired(videos: Path):
     scene = page4d.open_scene(videos, sync="people", frames=(0, 5))
     assert scene.synchronisation == "people"
     assert [view.clock.offset_s for view in scene.views] == pytest.approx(STARTS, abs=0.5 / FPS)
@@ -54,7 +54,7 @@ def test_frames_of_one_moment_are_paired(videos: Path) -> None:
 
 def test_offsets_of_longer_captures_are_searched_coarsely_and_refined_in_windows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+):
     for number in (1, 2):
         write_video(tmp_path / f"cam0{number}.mp4", frames=240, fps=FPS)
     monkeypatch.setattr(people_clocks, "NUM_SAMPLES", 90)
@@ -91,7 +91,7 @@ def test_offsets_of_longer_captures_are_searched_coarsely_and_refined_in_windows
 
 def test_without_people_or_model_there_is_one_error(
     videos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+):
     monkeypatch.setattr(people_clocks, "detect_people", lambda *_: ((),) * 2)
     with pytest.raises(InputError, match="do not determine the clock of cam02"):
         page4d.open_scene(videos, sync="people")
@@ -105,13 +105,11 @@ def test_without_people_or_model_there_is_one_error(
         open_folder(videos, sync="people")
 
 
-def test_a_single_view_needs_no_people(videos: Path) -> None:
+def test_a_single_view_needs_no_people(videos: Path):
     assert page4d.open_scene(videos, sync="people", views=1).views[0].clock.offset_s == 0.0
 
 
-def test_of_a_long_capture_the_instants_with_people_are_searched(
-    monkeypatch: pytest.MonkeyPatch, videos: Path
-) -> None:
+def test_of_a_long_capture_the_instants_with_people_are_searched(monkeypatch: pytest.MonkeyPatch, videos: Path):
     monkeypatch.setattr(people_clocks, "_LOOK", 2)
     monkeypatch.setattr(people_clocks, "_NUM_LOOKS", 4)
     scene = open_folder(videos, sync="none")

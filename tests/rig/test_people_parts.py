@@ -40,9 +40,7 @@ def pose_at(x: float, y: float = 0.0, scale: float = 100.0) -> BodyPose:
     return BodyPose(joints, np.full(33, 0.9), 0.9, Region((x, y), REGION_SCALE * scale, 0.0))
 
 
-def test_loading_the_pose_model_prints_nothing(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_loading_the_pose_model_prints_nothing(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
     class Interpreter:
         def __init__(self, **_: object) -> None:
             """Take what the model is."""
@@ -58,7 +56,7 @@ def test_loading_the_pose_model_prints_nothing(
     assert capfd.readouterr() == ("", "ours\n")
 
 
-def test_anchors_are_the_centres_of_all_cells() -> None:
+def test_anchors_are_the_centres_of_all_cells():
     found = anchors()
     assert found.shape == (2254, 2)
     assert np.allclose(found.mean(axis=0), 0.5)
@@ -66,7 +64,7 @@ def test_anchors_are_the_centres_of_all_cells() -> None:
     assert np.allclose(found[-1], 1 - 16 / 224)
 
 
-def test_the_best_box_of_each_place_is_decoded() -> None:
+def test_the_best_box_of_each_place_is_decoded():
     raw, logits = np.zeros((2254, 12)), np.full(2254, -9.0)
     raw[:, 2:4] = 30
     raw[:, 6] = 22.4
@@ -80,7 +78,7 @@ def test_the_best_box_of_each_place_is_decoded() -> None:
     assert decode(raw, np.full(2254, -9.0)) == []
 
 
-def test_a_region_points_from_the_hips_up() -> None:
+def test_a_region_points_from_the_hips_up():
     hips, top = np.array([50.0, 40.0]), np.array([80.0, 40.0])
     region = region_of(hips, top)
     assert region.side == pytest.approx(75)
@@ -88,7 +86,7 @@ def test_a_region_points_from_the_hips_up() -> None:
 
 
 @pytest.mark.parametrize("angle", [0.0, 0.7, -2.0])
-def test_a_crop_shows_its_region(angle: float) -> None:
+def test_a_crop_shows_its_region(angle: float):
     y, x = np.mgrid[:300, :200]
     image = np.stack([x, y * 0.8, x * 0], axis=-1).astype(np.uint8)
     region = Region((100.0, 150.0), 120.0, angle)
@@ -100,7 +98,7 @@ def test_a_crop_shows_its_region(angle: float) -> None:
         assert np.abs(crop[..., 1] - 0.8 * expected[..., 1]).max() < 2
 
 
-def test_landmarks_move_to_the_centroid_of_a_high_heatmap_only() -> None:
+def test_landmarks_move_to_the_centroid_of_a_high_heatmap_only():
     heatmaps = np.full((64, 64, 39), -50.0)
     heatmaps[20, 31, 0] = heatmaps[20, 32, 0] = 5.0
     heatmaps[20, 31, 1] = -3.0
@@ -110,7 +108,7 @@ def test_landmarks_move_to_the_centroid_of_a_high_heatmap_only() -> None:
     assert np.array_equal(refined[1:], unit[1:])
 
 
-def test_a_mirrored_crop_gives_the_landmarks_of_the_other_side() -> None:
+def test_a_mirrored_crop_gives_the_landmarks_of_the_other_side():
     rng = np.random.default_rng(1)
     points = rng.uniform(60, 200, (39, 5)).astype(np.float32)
     heatmaps = np.full((64, 64, 39), -50, dtype=np.float32)
@@ -125,29 +123,29 @@ def test_a_mirrored_crop_gives_the_landmarks_of_the_other_side() -> None:
     assert read_pose(RawLandmarks(points * np.float32(np.nan), 0.9, heatmaps), region) is None
 
 
-def test_duplicates_are_dropped_and_neighbours_kept() -> None:
+def test_duplicates_are_dropped_and_neighbours_kept():
     assert len(without_duplicates([pose_at(0), pose_at(10), pose_at(90)])) == 2
 
 
 class TestTracklets:
-    def test_two_people_that_walk_past_each_other_are_two_tracklets(self) -> None:
+    def test_two_people_that_walk_past_each_other_are_two_tracklets(self):
         poses = [[pose_at(20 * t, 0), pose_at(400 - 20 * t, 60)][:: 1 if t % 2 else -1] for t in range(20)]
         found = join_poses(poses)
         assert [len(tracklet.instants) for tracklet in found] == [20, 20]
         for tracklet in found:
             assert np.ptp(np.diff(tracklet.joints[:, 0, 0])) < 1e-9
 
-    def test_gaps_are_bridged_but_not_breaks(self) -> None:
+    def test_gaps_are_bridged_but_not_breaks(self):
         poses = [[pose_at(0)] if t < 8 or t > 12 else [] for t in range(20)]
         assert [len(tracklet.instants) for tracklet in join_poses(poses)] == [15]
         assert [len(tracklet.instants) for tracklet in join_poses(poses, [10])] == [8, 7]
 
-    def test_short_ones_are_dropped(self) -> None:
+    def test_short_ones_are_dropped(self):
         assert join_poses([[pose_at(0)]] * (MIN_LENGTH - 1)) == ()
         assert join_poses([]) == ()
 
 
-def test_undistorted_joints_are_those_of_an_ideal_lens() -> None:
+def test_undistorted_joints_are_those_of_an_ideal_lens():
     distortion = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(-0.1, 0.02, 0.0, 0.0))
     intrinsics = np.array([[500.0, 0, 320], [0, 500, 240], [0, 0, 1]])
     lens = Lens(intrinsics=intrinsics, image_size=(480, 640), distortion=distortion)
@@ -171,7 +169,7 @@ class TestCache:
     def _folder(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
-    def test_poses_are_found_again_until_the_file_changes(self, tmp_path: Path) -> None:
+    def test_poses_are_found_again_until_the_file_changes(self, tmp_path: Path):
         file = tmp_path / "clip.mp4"
         file.write_bytes(b"one")
         poses = [[pose_at(1), pose_at(500)], [], [pose_at(3)]]
@@ -185,7 +183,7 @@ class TestCache:
         file.write_bytes(b"two")
         assert load_poses(_Source(file), [0, 2, 4]) is None
 
-    def test_damage_and_a_cache_that_cannot_be_written_are_ignored(self, tmp_path: Path) -> None:
+    def test_damage_and_a_cache_that_cannot_be_written_are_ignored(self, tmp_path: Path):
         file = tmp_path / "clip.mp4"
         file.write_bytes(b"one")
         save_poses(_Source(file), [0], [[pose_at(1)]])
@@ -201,16 +199,16 @@ class TestCache:
 
 
 class TestInstants:
-    def test_short_captures(self) -> None:
+    def test_short_captures(self):
         assert choose_instants(np.array([])) == ()
         assert choose_instants(np.array([3.0])) == (0,)
         assert choose_instants(np.arange(12) / 5) == tuple(range(12))
 
     @pytest.mark.parametrize(("rate", "step"), [(25, 1), (30, 1), (59.94, 2), (60, 2), (120, 4), (240, 8)])
-    def test_high_rates_are_thinned(self, rate: float, step: int) -> None:
+    def test_high_rates_are_thinned(self, rate: float, step: int):
         assert choose_instants(np.arange(100) / rate) == tuple(range(0, 100, step))
 
-    def test_an_hour_is_sampled_in_runs_from_start_to_end(self) -> None:
+    def test_an_hour_is_sampled_in_runs_from_start_to_end(self):
         times = np.arange(3600 * 60) / 60
         chosen = choose_instants(times)
         assert len(chosen) == 100
@@ -220,7 +218,7 @@ class TestInstants:
         assert times[chosen[-1]] > 3599
 
 
-def test_stderr_remains_after_two_threads_silenced_it_at_once() -> None:
+def test_stderr_remains_after_two_threads_silenced_it_at_once():
     """Each thread that detects people loads the model; errors are printed to stderr afterwards."""
     inside, left, before = threading.Event(), threading.Event(), os.fstat(2)
 

@@ -46,7 +46,7 @@ def seen(rig: PeopleRig, change: Callable[[Array], Array]) -> list[ViewPeople]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_walking_people_show_gravity_and_floor_in_any_world(seed: int) -> None:
+def test_walking_people_show_gravity_and_floor_in_any_world(seed: int):
     rig = film_people(Filming(**NOISY, num_people=1 + seed % 2, seed=seed))
     turn, scale = Rotation.random(rng=np.random.default_rng(seed)).as_matrix(), 0.3
     cameras = []
@@ -106,14 +106,12 @@ def halved(joints: Array) -> Array:
         (lambda joints: joints, 9, "9 poses of people from head to foot are seen in two views, 10 are needed"),
     ],
 )
-def test_people_who_do_not_stand_show_nothing(
-    change: Callable[[Array], Array], num_instants: int, reason: str
-) -> None:
+def test_people_who_do_not_stand_show_nothing(change: Callable[[Array], Array], num_instants: int, reason: str):
     rig = film_people(Filming(num_instants=num_instants, seed=5))
     assert find_vertical(cameras_of(rig), seen(rig, change), num_instants) == reason
 
 
-def test_seated_and_lying_people_do_not_disturb_one_who_stands() -> None:
+def test_seated_and_lying_people_do_not_disturb_one_who_stands():
     rig = film_people(Filming(num_instants=100, num_people=3, seed=1))
     changes = iter([seated, bent, lambda joints: joints])
     found = find_vertical(cameras_of(rig), seen(rig, lambda joints: next(changes)(joints)), 100)
@@ -122,7 +120,7 @@ def test_seated_and_lying_people_do_not_disturb_one_who_stands() -> None:
 
 
 @pytest.mark.parametrize("up", [axis for axis in UpAxis if axis is not UpAxis.AUTO])
-def test_the_frame_stands_on_the_floor_below_the_cameras(up: UpAxis) -> None:
+def test_the_frame_stands_on_the_floor_below_the_cameras(up: UpAxis):
     rig = film_people(Filming(num_instants=10, seed=3))
     frame = upright_frame(UP, 0.25, rig.world_to_camera, up)
     assert np.allclose(frame[:3, :3] @ UP, up.vector)
@@ -137,7 +135,7 @@ def test_the_frame_stands_on_the_floor_below_the_cameras(up: UpAxis) -> None:
 
 
 @pytest.mark.parametrize("pitch_deg", [-90, -60, 0, 60, 90])
-def test_the_first_camera_faces_along_y_with_z_up_and_along_minus_z_with_y_up(pitch_deg: float) -> None:
+def test_the_first_camera_faces_along_y_with_z_up_and_along_minus_z_with_y_up(pitch_deg: float):
     pose = np.eye(4)
     pose[:3, :3] = Rotation.from_euler("x", pitch_deg, degrees=True).as_matrix()
     for up, right in ((UpAxis.Z, [1, 0, 0]), (UpAxis.Y, [1, 0, 0])):
@@ -148,7 +146,7 @@ def test_the_first_camera_faces_along_y_with_z_up_and_along_minus_z_with_y_up(pi
     assert np.allclose(level[2, :3], [0, 0, -1])
 
 
-def test_the_world_of_a_rig_is_recorded_with_its_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_world_of_a_rig_is_recorded_with_its_evidence(monkeypatch: pytest.MonkeyPatch):
     rig = film_people(Filming(**NOISY))
     pixels = evidence_of(rig, Registration.PEOPLE)
     cameras = [lens.camera(pose) for lens, pose in zip(rig.lenses, rig.world_to_camera, strict=True)]
@@ -176,7 +174,7 @@ def test_the_world_of_a_rig_is_recorded_with_its_evidence(monkeypatch: pytest.Mo
     assert without.text.startswith("that of the first camera: the model of body keypoints was not fetched")
 
 
-def test_people_are_seen_through_the_distortion_of_unknown_lenses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_people_are_seen_through_the_distortion_of_unknown_lenses(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(upright, "is_fetched", lambda: True)
     vertical = []
     for k1 in (0.0, -0.3):

@@ -35,7 +35,7 @@ def scene(stride: int = 1, frames: tuple[int | None, int | None] = (None, None),
 
 
 @pytest.mark.parametrize("stride", [2, 12])
-def test_a_stride_is_ignored_within_the_range_of_a_run(stride: int) -> None:
+def test_a_stride_is_ignored_within_the_range_of_a_run(stride: int):
     full = with_all_instants(scene(stride, (40, 240)))
     assert full.times[0] == scene(stride, (40, 240)).times[0]
     assert full.num_times == len(range(40, 240, stride)) * stride - stride + 1
@@ -44,12 +44,12 @@ def test_a_stride_is_ignored_within_the_range_of_a_run(stride: int) -> None:
     assert full.views[0].indices[0] - full.views[1].indices[0] == 30  # half a second apart
 
 
-def test_a_short_range_is_extended_to_the_capture() -> None:
+def test_a_short_range_is_extended_to_the_capture():
     assert with_all_instants(scene(frames=(10, 20))).num_times == scene().num_times
     assert with_all_instants(scene(frames=(10, 20), num_frames=90)).num_times == scene(num_frames=90).num_times
 
 
-def test_a_complete_scene_is_returned_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_scene_is_returned_unchanged(monkeypatch: pytest.MonkeyPatch):
     whole = scene()
     assert with_all_instants(whole) is whole
     single = replace(whole, views=tuple(replace(view, indices=view.indices[:1]) for view in whole.views))
@@ -67,9 +67,7 @@ def test_a_complete_scene_is_returned_unchanged(monkeypatch: pytest.MonkeyPatch)
         ("people", "detect_people"),
     ],
 )
-def test_evidence_is_measured_once_and_on_first_access(
-    part: str, function: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_evidence_is_measured_once_and_on_first_access(part: str, function: str, monkeypatch: pytest.MonkeyPatch):
     calls: list[int] = []
     monkeypatch.setattr(whole_capture, function, lambda *_: calls.append(1) or ("found",))
     pixels = PixelEvidence(scene())
@@ -81,7 +79,7 @@ def test_evidence_is_measured_once_and_on_first_access(
     assert len(calls) == 1
 
 
-def test_some_views_keep_the_lenses_that_options_give_all_views() -> None:
+def test_some_views_keep_the_lenses_that_options_give_all_views():
     pixels = PixelEvidence(scene(), RegisterSettings(focal="a=5,b=7"))
     part = pixels.of_views([1])
     assert part.scene.view_names == ("b",)

@@ -96,7 +96,7 @@ def relative_error(output: Output, time: int, view: int) -> float:
     return float(np.median(np.abs(found[row, column] - true)[counted] / true[counted]))
 
 
-def test_maps_and_clouds_have_the_pixels_of_the_videos(finished: Output) -> None:
+def test_maps_and_clouds_have_the_pixels_of_the_videos(finished: Output):
     record = finished.run.views[0]
     assert record.map_size == (80, 60)
     assert record.pixel_transform.content_size[0] == NETWORK_SIDE
@@ -106,7 +106,7 @@ def test_maps_and_clouds_have_the_pixels_of_the_videos(finished: Output) -> None
     assert finished.points(0).num_points > 0.5 * 3 * 60 * 80
 
 
-def test_depth_is_closer_to_the_truth_than_at_network_pixels(finished: Output, tmp_path: Path) -> None:
+def test_depth_is_closer_to_the_truth_than_at_network_pixels(finished: Output, tmp_path: Path):
     coarse = run(tmp_path / "coarse", depth_size=DepthSize.NETWORK)
     assert coarse.depth(0, "cam01").shape == (32, 42)
     errors = [
@@ -116,7 +116,7 @@ def test_depth_is_closer_to_the_truth_than_at_network_pixels(finished: Output, t
     assert errors[1] < 0.7 * errors[0]
 
 
-def test_points_have_the_colors_of_the_videos(finished: Output) -> None:
+def test_points_have_the_colors_of_the_videos(finished: Output):
     cloud, cameras = finished.points(2), finished.cameras
     pose, matrix = cameras.world_to_camera[2, 0], cameras.intrinsics[2, 0]
     own = cloud.view == 0
@@ -127,23 +127,21 @@ def test_points_have_the_colors_of_the_videos(finished: Output) -> None:
     assert float((expected * 255 - torch.from_numpy(cloud.rgb[own].astype(np.float32))).abs().mean()) < 2.0
 
 
-def test_static_depth_does_not_change_over_time(finished: Output) -> None:
+def test_static_depth_does_not_change_over_time(finished: Output):
     depths = np.stack([np.asarray(finished.depth(time, "cam02")) for time in range(5)])
     still = ~np.stack([np.asarray(finished.dynamic(time, "cam02")) for time in range(5)]).any(axis=0)
     steady = (depths == depths[0]).all(axis=0)
     assert steady[still].mean() > 0.97
 
 
-def test_layers_have_the_same_resolution(finished: Output) -> None:
+def test_layers_have_the_same_resolution(finished: Output):
     static = finished.static_points()
     assert static.num_points > 60 * 80
     moving = finished.moving_points(1)
     assert moving.num_points == int((finished.points(1).dynamic != 0).sum())
 
 
-def test_pictures_of_wrongly_registered_cameras_are_not_compared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pictures_of_wrongly_registered_cameras_are_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """The last of the cameras is turned by 6 px; an interrupted run keeps the decision."""
     angle = 6.0 / float(CAPTURE.cameras.intrinsics[0, 2, 0, 0])
     turn = torch.eye(4, dtype=torch.float64)
@@ -169,7 +167,7 @@ def test_pictures_of_wrongly_registered_cameras_are_not_compared(
     )
 
 
-def test_a_resumed_run_has_the_same_bytes(finished: Output, tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_same_bytes(finished: Output, tmp_path: Path):
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "out", observer=StopAt(4), layers=True)
     again = run(tmp_path / "out", ExistingOutput.RESUME, layers=True)
@@ -208,12 +206,12 @@ LARGE = replace(CAPTURE, image_size=(96, 128))
 )
 def test_the_size_follows_from_cameras_and_settings(
     settings: ReconstructSettings, change: Callable[[Scene], Scene] | None, size: tuple[int, int] | None
-) -> None:
+):
     scene = LARGE.scene()
     assert planned(scene if change is None else change(scene), settings) == size
 
 
-def test_the_plan_counts_memory_disk_and_time_of_fine_pixels() -> None:
+def test_the_plan_counts_memory_disk_and_time_of_fine_pixels():
     small, large = (plan_run(LARGE.scene(), predictor(replace(AUTO, depth_size=size))) for size in (80, 120))
     assert large.bytes_on_disk > 2 * small.bytes_on_disk
     peaks = [replace(plan.forecast, used_bytes=0).peak_bytes(3) for plan in (small, large)]
@@ -231,13 +229,13 @@ def test_the_plan_counts_memory_disk_and_time_of_fine_pixels() -> None:
     ],
     ids=["too small", "point head"],
 )
-def test_sizes_that_do_not_fit_are_refused(settings: ReconstructSettings, found: str) -> None:
+def test_sizes_that_do_not_fit_are_refused(settings: ReconstructSettings, found: str):
     with pytest.raises(UsageError) as error:
         plan_run(CAPTURE.scene(), predictor(replace(settings, long_side=42)))
     assert found in error.value.message
 
 
-def test_measured_depth_keeps_its_pixels() -> None:
+def test_measured_depth_keeps_its_pixels():
     views = tuple(replace(view, depth=object()) for view in CAPTURE.scene().views)  # type: ignore[arg-type]
     scene = replace(CAPTURE.scene(), views=views)
     with pytest.raises(Page4DError) as error:

@@ -43,45 +43,45 @@ def text_of(ratios: dict[str, float] | None, known: KnownCameras | None = None, 
         (math.inf, "(far: inconsistent depth between views): do not trust cameras and depth;"),
     ],
 )
-def test_the_warning_is_graded_by_the_worst_indicator(ratio: float, words: str) -> None:
+def test_the_warning_is_graded_by_the_worst_indicator(ratio: float, words: str):
     text = text_of({"depth_gap": ratio, "doubt": 0.9})
     assert text.startswith(f"{OOD_WARNING} {words}")
     assert text.endswith("; give register='people' or calibration=FILE for cameras")
 
 
-def test_indicators_within_their_limits_are_no_warning() -> None:
+def test_indicators_within_their_limits_are_no_warning():
     assert Domain(ratios=dict.fromkeys(OOD_MESSAGES, 1.0), known=registered(3.0)).notices() == ()
     assert Domain().notices() == ()
 
 
-def test_the_two_worst_indicators_are_the_reasons() -> None:
+def test_the_two_worst_indicators_are_the_reasons():
     text = text_of({"doubt": 1.2, "match_doubt": 1.4, "depth_gap": 3.0})
     assert "(far: inconsistent depth between views, few matches between views)" in text
     assert "cameras, depth and masks" in text
 
 
 @pytest.mark.parametrize(("angle", "are_used"), [(None, False), (3.0, False), (117.0, False), (117.0, True)])
-def test_the_longest_warning_has_at_most_three_lines(angle: float | None, are_used: bool) -> None:
+def test_the_longest_warning_has_at_most_three_lines(angle: float | None, are_used: bool):
     domain = Domain(ratios=ALL_FAR, known=registered(angle, are_used=are_used), camera_options="⟨calibration=FILE⟩")
     assert SUGGESTED
     for entry in SUGGESTED:
         assert len("warning: " + domain.notices(entry)[0].text) <= 3 * 105, domain.notices(entry)[0].text
 
 
-def test_cameras_that_evidence_confirms_are_not_blamed() -> None:
+def test_cameras_that_evidence_confirms_are_not_blamed():
     text = text_of({"depth_gap": 3.0}, registered(3.0))
     assert "): cameras are within 3 degrees of the registered ones, do not trust depth" in text
     assert "for cameras" not in text
 
 
-def test_cameras_that_evidence_contradicts_make_the_whole_result_doubtful() -> None:
+def test_cameras_that_evidence_contradicts_make_the_whole_result_doubtful():
     text = text_of({"depth_gap": 1.1}, registered(117.0), camera_options="⟨calibration=FILE⟩")
     assert "(far): " in text
     assert "cameras differ by 117 degrees from the registered ones: do not trust cameras, depth and masks;" in text
     assert text.endswith("; give calibration=FILE for cameras")
 
 
-def test_measured_depth_is_advised_only_where_a_calibration_lets_it_be_used() -> None:
+def test_measured_depth_is_advised_only_where_a_calibration_lets_it_be_used():
     assert text_of({"doubt": 3.0}, KnownCameras("calibrated", True, 14.0)).endswith(
         "): the network's own cameras differ by 14 degrees from the calibrated ones: do not trust depth and masks; "
         "give depth=FOLDER for depth"
@@ -90,7 +90,7 @@ def test_measured_depth_is_advised_only_where_a_calibration_lets_it_be_used() ->
 
 
 @pytest.mark.parametrize("ratios", [None, {"doubt": 0.5}])
-def test_accepted_evidence_shows_wrong_cameras_without_any_indicator(ratios: dict[str, float] | None) -> None:
+def test_accepted_evidence_shows_wrong_cameras_without_any_indicator(ratios: dict[str, float] | None):
     text = text_of(ratios, registered(20.0))
     assert text.startswith("cameras differ by 20 degrees from the registered ones: cameras, depth and masks are")
     assert Domain(ratios=ratios, known=KnownCameras("calibrated", False, 20.0)).notices() == ()
@@ -98,7 +98,7 @@ def test_accepted_evidence_shows_wrong_cameras_without_any_indicator(ratios: dic
 
 @pytest.mark.parametrize("angle", [None, 3.0, 117.0])
 @pytest.mark.parametrize("name", OOD_MESSAGES)
-def test_known_cameras_of_the_result_are_never_blamed(name: str, angle: float | None) -> None:
+def test_known_cameras_of_the_result_are_never_blamed(name: str, angle: float | None):
     text = text_of({name: 3.0}, registered(angle, are_used=True))
     verdict = text.split("do not trust ")[1].split(";")[0]
     assert "depth" in verdict
@@ -108,7 +108,7 @@ def test_known_cameras_of_the_result_are_never_blamed(name: str, angle: float | 
     assert (wrong in text) == (angle == 117.0)
 
 
-def test_a_rejected_refinement_is_a_warning_and_names_options_once() -> None:
+def test_a_rejected_refinement_is_a_warning_and_names_options_once():
     (alone,) = Domain(kept=()).notices()
     assert alone.text.startswith("held-out pixels do not support the refined cameras: those of the network are kept")
     assert alone.text.endswith("; give register='people' or calibration=FILE")
@@ -124,7 +124,7 @@ def test_a_rejected_refinement_is_a_warning_and_names_options_once() -> None:
     assert Domain(kept=("poses",)).notices() == Domain(kept=None).notices() == ()
 
 
-def test_the_record_survives_json_and_holds_all_indicators() -> None:
+def test_the_record_survives_json_and_holds_all_indicators():
     domain = Domain(ratios={"doubt": 0.5, "depth_gap": math.inf}, known=registered(12.5), kept=("focal", "poses"))
     chunk = ChunkRecord(start=0, stop=1, overlap=0, seconds=0, domain=domain.record, refined=domain.refined)
     read = ChunkRecord.model_validate_json(chunk.model_dump_json())
@@ -143,7 +143,7 @@ def cameras_of(world_to_camera: torch.Tensor) -> Cameras:
     return Cameras(world_to_camera=world_to_camera, intrinsics=intrinsics, image_size=(4, 4))
 
 
-def test_the_error_of_pairs_is_that_of_their_relative_rotations_in_any_world() -> None:
+def test_the_error_of_pairs_is_that_of_their_relative_rotations_in_any_world():
     generator = torch.Generator().manual_seed(0)
     poses = torch.eye(4).repeat(20, 4, 1, 1)
     poses[..., :3, :3] = matrix_from_rotation_vector(torch.randn(20, 4, 3, generator=generator))
@@ -185,9 +185,7 @@ class DoubtfulPredictor(TruthPredictor):
         ),
     ],
 )
-def test_a_run_warns_once_and_records_every_chunk(
-    poses: Poses | None, words: str, lacks: str, tmp_path: Path
-) -> None:
+def test_a_run_warns_once_and_records_every_chunk(poses: Poses | None, words: str, lacks: str, tmp_path: Path):
     scene = CAPTURE.scene() if poses else uncalibrated(CAPTURE.scene())
     settings = replace(SETTINGS, poses=poses or Poses.INPUT, camera_motion=CameraMotion.STATIC)
     record = reconstruct(scene, DoubtfulPredictor(CAPTURE, in_random_world), out=tmp_path / "out", settings=settings)

@@ -55,7 +55,7 @@ def true_velocity(index: int, view: int) -> np.ndarray:
     return sum(step * motion for step, motion in moved.items()) * CAPTURE.fps / len(steps)
 
 
-def test_velocities_are_those_of_the_objects(finished: Path) -> None:
+def test_velocities_are_those_of_the_objects(finished: Path):
     output = open_output(finished)
     errors, zeros, truths = [], [], []
     for index in range(CAPTURE.num_times):
@@ -73,7 +73,7 @@ def test_velocities_are_those_of_the_objects(finished: Path) -> None:
     assert zero.mean() > 0.85
 
 
-def test_clouds_have_the_velocities_of_the_maps(finished: Path) -> None:
+def test_clouds_have_the_velocities_of_the_maps(finished: Path):
     output = open_output(finished)
     for index in (0, 3, 6):
         cloud = output.points(index)
@@ -88,7 +88,7 @@ def test_clouds_have_the_velocities_of_the_maps(finished: Path) -> None:
             assert np.array_equal(cloud.velocity_sigma[of_view] > 0, sigma[known] > 0)
 
 
-def test_the_record_counts_what_the_maps_show(finished: Path) -> None:
+def test_the_record_counts_what_the_maps_show(finished: Path):
     output = open_output(finished)
     record = output.run.motion
     assert record.differences == ["forward", *["central"] * 5, "backward"]
@@ -102,7 +102,7 @@ def test_the_record_counts_what_the_maps_show(finished: Path) -> None:
     assert output.run.timings["motion"] > 0
 
 
-def test_tracks_are_in_the_world_and_agree_with_the_clouds(finished: Path) -> None:
+def test_tracks_are_in_the_world_and_agree_with_the_clouds(finished: Path):
     output = open_output(finished)
     tracks = output.tracks()
     assert output.run.motion.tracks == tracks.num_tracks > 10
@@ -124,7 +124,7 @@ def test_tracks_are_in_the_world_and_agree_with_the_clouds(finished: Path) -> No
 
 
 @pytest.mark.parametrize("instants", [1, 4])
-def test_a_resumed_run_writes_the_same_bytes(finished: Path, instants: int, tmp_path: Path) -> None:
+def test_a_resumed_run_writes_the_same_bytes(finished: Path, instants: int, tmp_path: Path):
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "out", observer=StopAt(instants))
     record = run(tmp_path / "out", ExistingOutput.RESUME)
@@ -132,7 +132,7 @@ def test_a_resumed_run_writes_the_same_bytes(finished: Path, instants: int, tmp_
     assert bytes_of(tmp_path / "out") == bytes_of(finished)
 
 
-def test_velocities_do_not_depend_on_the_chunks(finished: Path, tmp_path: Path) -> None:
+def test_velocities_do_not_depend_on_the_chunks(finished: Path, tmp_path: Path):
     run(tmp_path / "out", chunk=None)
     whole, chunked = bytes_of(tmp_path / "out"), bytes_of(finished)
     names = [name for name in whole if name.startswith(("motion", "tracks"))]
@@ -140,7 +140,7 @@ def test_velocities_do_not_depend_on_the_chunks(finished: Path, tmp_path: Path) 
     assert all(whole[name] == chunked[name] for name in names)
 
 
-def test_other_files_do_not_depend_on_motion(finished: Path, tmp_path: Path) -> None:
+def test_other_files_do_not_depend_on_motion(finished: Path, tmp_path: Path):
     run(tmp_path / "out", motion=False, tracks=0)
     plain, moving = bytes_of(tmp_path / "out"), bytes_of(finished)
     assert all(moving[name] == data for name, data in plain.items() if not name.startswith("points"))
@@ -149,7 +149,7 @@ def test_other_files_do_not_depend_on_motion(finished: Path, tmp_path: Path) -> 
         open_output(tmp_path / "out").velocity(0, "cam01")
 
 
-def test_a_scene_without_motion_to_measure_is_refused() -> None:
+def test_a_scene_without_motion_to_measure_is_refused():
     def plan(capture: SyntheticCapture, **settings: object) -> None:
         predictor = TruthPredictor(capture).with_settings(replace(SETTINGS, **settings))  # type: ignore[arg-type]
         plan_run(capture.scene(), predictor)
@@ -162,12 +162,12 @@ def test_a_scene_without_motion_to_measure_is_refused() -> None:
         plan(CAPTURE, motion=False)
 
 
-def test_motion_is_not_measured_over_long_gaps() -> None:
+def test_motion_is_not_measured_over_long_gaps():
     times = np.array([0.0, 0.1, 0.2, 0.6, 0.7])
     assert near_steps(times) == [True, True, False, True]
 
 
-def test_2d_tracks_are_lifted_along_their_objects(tmp_path: Path) -> None:
+def test_2d_tracks_are_lifted_along_their_objects(tmp_path: Path):
     frame, camera = CAPTURE.rendered(0, 0), CAPTURE.cameras_of(0)
     speed = CAPTURE.flow((0, 0), (1, 0)).scene[0].norm(dim=-1)
     rows, columns = (index[::7] for index in torch.nonzero((speed > 0.03) & (frame.depth > 0)).unbind(1))
@@ -196,7 +196,7 @@ def test_2d_tracks_are_lifted_along_their_objects(tmp_path: Path) -> None:
         replace(SETTINGS, motion=False, tracks=0, tracks2d=tmp_path)
 
 
-def test_motion_that_one_view_measured_is_reported(finished: Path, tmp_path: Path) -> None:
+def test_motion_that_one_view_measured_is_reported(finished: Path, tmp_path: Path):
     assert not [text for text in open_output(finished).run.warnings if text.startswith("--motion")]
     alone = replace(CAPTURE, num_views=1, family=SceneFamily.SINGLE, subject=None, spacing_deg=None)
     record = run(tmp_path / "out", capture=alone, tracks=0)
@@ -207,9 +207,7 @@ def test_motion_that_one_view_measured_is_reported(finished: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("factor", "fps", "step"), [(1.0, 30, 1e-3), (1.0, 240, 5e-3), (40.0, 30, 2e-2), (0.01, 30, 5e-6)]
 )
-def test_levels_of_velocities_reach_what_crosses_a_picture_in_16_instants(
-    factor: float, fps: float, step: float
-) -> None:
+def test_levels_of_velocities_reach_what_crosses_a_picture_in_16_instants(factor: float, fps: float, step: float):
     truth = exact_predictions(CAPTURE)
     chunk = replace(truth, depth=truth.depth * factor, scale=Scale.METRIC)
     scene = SimpleNamespace(times=np.arange(3) / fps, world_offset=None)
@@ -218,7 +216,7 @@ def test_levels_of_velocities_reach_what_crosses_a_picture_in_16_instants(
     assert decided.motion_step == pytest.approx(step)
 
 
-def test_notices_of_motion() -> None:
+def test_notices_of_motion():
     known = {"pixels": 100, "known": 80, "still": 60, "noise": [0.5]}
     instants = [
         InstantMotion(difference="central", one_view=15, **known),

@@ -48,7 +48,7 @@ def metric_predictor(factor: float = 1.0) -> TruthPredictor:
 
 
 @pytest.mark.parametrize("motion", [CameraMotion.STATIC, CameraMotion.MOVING])
-def test_later_chunks_are_scaled_to_the_metres_of_the_first_one(tmp_path: Path, motion: CameraMotion) -> None:
+def test_later_chunks_are_scaled_to_the_metres_of_the_first_one(tmp_path: Path, motion: CameraMotion):
     scene, settings = uncalibrated(CAPTURE.scene()), replace(SETTINGS, camera_motion=motion)
     record = reconstruct(scene, metric_predictor(), out=tmp_path / "out", settings=settings)
     assert (record.scale, record.scale_source, record.depth_scale) == (Scale.METRIC, ScaleSource.NETWORK, 1000.0)
@@ -71,7 +71,7 @@ def test_later_chunks_are_scaled_to_the_metres_of_the_first_one(tmp_path: Path, 
     assert bytes_of(tmp_path / "two") == bytes_of(tmp_path / "out")
 
 
-def test_a_calibration_and_a_known_distance_replace_the_metres_of_the_network(tmp_path: Path) -> None:
+def test_a_calibration_and_a_known_distance_replace_the_metres_of_the_network(tmp_path: Path):
     apart = float((CAPTURE.cameras.centers[0, 0] - CAPTURE.cameras.centers[0, 1]).norm())
     unitless = replace(CAPTURE.scene(), scale=Scale.ARBITRARY)
     cases = (
@@ -89,7 +89,7 @@ def test_a_calibration_and_a_known_distance_replace_the_metres_of_the_network(tm
         assert np.abs(depth - CAPTURE.rendered(8, 0).depth.numpy()).max() <= tolerance
 
 
-def test_one_calibrated_camera_has_the_metres_of_the_network(tmp_path: Path) -> None:
+def test_one_calibrated_camera_has_the_metres_of_the_network(tmp_path: Path):
     settings = replace(SETTINGS, chunk=2, overlap=0)
     predictor = TruthPredictor(ALONE, with_metres(1.0), scale=Scale.METRIC)
     record = reconstruct(ALONE.scene(), predictor, out=tmp_path / "out", settings=settings)
@@ -104,9 +104,7 @@ def depth_only() -> NetworkPredictor:
     return NetworkPredictor(network=network, device=CPU, settings=ReconstructSettings(preview=False))
 
 
-def test_a_network_without_a_camera_head_has_the_calibrated_cameras(
-    depth_only: NetworkPredictor, tmp_path: Path
-) -> None:
+def test_a_network_without_a_camera_head_has_the_calibrated_cameras(depth_only: NetworkPredictor, tmp_path: Path):
     record = reconstruct(ALONE.scene(), depth_only, out=tmp_path / "out")
     found = open_output(tmp_path / "out").cameras
     assert torch.equal(found.world_to_camera, ALONE.cameras.world_to_camera.double())
@@ -136,9 +134,7 @@ def single_image() -> NetworkPredictor:
     return NetworkPredictor(network=network, device=CPU, settings=ReconstructSettings(preview=False))
 
 
-def test_a_metric_single_image_network_scales_with_the_focal_lengths(
-    single_image: NetworkPredictor, tmp_path: Path
-) -> None:
+def test_a_metric_single_image_network_scales_with_the_focal_lengths(single_image: NetworkPredictor, tmp_path: Path):
     assert single_image.default_long_side == 42
     record = reconstruct(CAPTURE.scene(), single_image, out=tmp_path / "out", fuse=False)
     assert (record.scale, record.scale_source) == (Scale.METRIC, ScaleSource.CALIBRATION)
@@ -152,7 +148,7 @@ def test_a_metric_single_image_network_scales_with_the_focal_lengths(
         assert np.unique(depth[depth > 0]).size == 1, view
 
 
-def test_the_sky_has_no_depth(single_image: NetworkPredictor) -> None:
+def test_the_sky_has_no_depth(single_image: NetworkPredictor):
     scene = CAPTURE.scene()
     plan = plan_run(scene, single_image)
     with open_placed_batches(scene, plan.transforms) as reader:
@@ -180,12 +176,12 @@ def test_the_sky_has_no_depth(single_image: NetworkPredictor) -> None:
 )
 def test_cameras_that_do_not_fit_a_network_without_a_camera_head_are_refused(
     depth_only: NetworkPredictor, scene: Scene, poses: Poses, message: str
-) -> None:
+):
     with pytest.raises(UsageError, match=message) as caught:
         plan_run(scene, depth_only.with_settings(ReconstructSettings(poses=poses)))
     assert ("da3-metric" in caught.value.hint) == (scene.num_views > 1)
 
 
-def test_metres_need_a_calibration_with_a_unit(single_image: NetworkPredictor) -> None:
+def test_metres_need_a_calibration_with_a_unit(single_image: NetworkPredictor):
     with pytest.raises(UsageError, match="the unit of the calibration is unknown"):
         plan_run(replace(CAPTURE.scene(), scale=Scale.ARBITRARY), single_image)

@@ -71,7 +71,7 @@ def result(out: Path, existing=ExistingOutput.REFUSE, scene: Scene | None = None
     return reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=SETTINGS, existing=existing, **changes)
 
 
-def test_faults_are_warnings_and_recorded(tmp_path: Path) -> None:
+def test_faults_are_warnings_and_recorded(tmp_path: Path):
     record = result(tmp_path / "out")
     assert record.calibration_check.findings[0].views == ("cam01", "cam02")
     assert open_output(tmp_path / "out").run.calibration_check == record.calibration_check
@@ -80,7 +80,7 @@ def test_faults_are_warnings_and_recorded(tmp_path: Path) -> None:
     assert record.timings["check"] >= 0
 
 
-def test_a_resumed_run_keeps_the_check(tmp_path: Path, fake: FakeCheck) -> None:
+def test_a_resumed_run_keeps_the_check(tmp_path: Path, fake: FakeCheck):
     with pytest.raises(InterruptedRunError):
         result(tmp_path / "out", observer=StopAt(9))
     again = result(tmp_path / "out", ExistingOutput.RESUME)
@@ -92,15 +92,13 @@ def test_a_resumed_run_keeps_the_check(tmp_path: Path, fake: FakeCheck) -> None:
 
 
 @pytest.mark.parametrize("case", ["off", "no calibration"])
-def test_without_need_nothing_is_checked(tmp_path: Path, fake: FakeCheck, case: str) -> None:
+def test_without_need_nothing_is_checked(tmp_path: Path, fake: FakeCheck, case: str):
     scene = uncalibrated(CAPTURE.scene()) if case == "no calibration" else None
     record = result(tmp_path / "out", scene=scene, check_calibration=case != "off")
     assert (record.calibration_check, fake.calls) == (None, 0)
 
 
-def test_motion_and_equal_cameras_are_named_without_the_pose_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_motion_and_equal_cameras_are_named_without_the_pose_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(people_check, "check_scene", CHECK_SCENE)
     monkeypatch.setattr(scene_check, "is_fetched", lambda: False)
     scene = CAPTURE.scene()
@@ -112,7 +110,7 @@ def test_motion_and_equal_cameras_are_named_without_the_pose_model(
     assert any(text.startswith("cam02 moves, but its calibration has one pose") for text in record.warnings)
 
 
-def test_the_check_records_the_pose_model_and_its_instants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_check_records_the_pose_model_and_its_instants(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scene_check, "is_fetched", lambda: True)
     monkeypatch.setattr(scene_check, "model_sha256", lambda: "0" * 64)
     nobody = ((),) * CAPTURE.num_views
@@ -123,9 +121,7 @@ def test_the_check_records_the_pose_model_and_its_instants(monkeypatch: pytest.M
     assert record.unconfirmed == CAPTURE.scene().view_names
 
 
-def test_camera_motion_is_measured_once_for_the_check_and_the_rig(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_camera_motion_is_measured_once_for_the_check_and_the_rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     calls = []
     monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: calls.append(1) or ())
     record = result(tmp_path / "out", poses=Poses.PREDICTED)
@@ -134,21 +130,21 @@ def test_camera_motion_is_measured_once_for_the_check_and_the_rig(
     assert len(calls) == 1
 
 
-def test_a_check_that_fails_is_a_warning(tmp_path: Path, fake: FakeCheck) -> None:
+def test_a_check_that_fails_is_a_warning(tmp_path: Path, fake: FakeCheck):
     fake.found = CapabilityError("no runner", "install it")
     record = result(tmp_path / "out")
     assert record.calibration_check is None
     assert "the calibration is not checked: no runner (install it)" in record.warnings
 
 
-def test_a_fit_is_no_warning() -> None:
+def test_a_fit_is_no_warning():
     record = CalibrationCheckRecord(pairs=(FITS,), unconfirmed=("cam03",), reason="no model", num_instants=5)
     (notice,) = people_check.check_notices(CAPTURE.scene(), record)
     assert notice.level is Level.INFO
     assert "not confirmed: cam03 (no model)" in notice.text
 
 
-def test_the_network_is_a_weaker_witness_than_people() -> None:
+def test_the_network_is_a_weaker_witness_than_people():
     camera = CameraResidualRecord(view="cam01", rotation_deg=9.0, distance=0.2, share=0.1, focal_percent=0.0)
     agreement, scene = AgreementRecord(cameras=[camera], at_fault="cam01"), CAPTURE.scene()
     assert calibration_notice(scene, agreement, CalibrationCheckRecord(pairs=(FITS,))) is None
@@ -161,7 +157,7 @@ def test_the_network_is_a_weaker_witness_than_people() -> None:
 
 def test_inspect_scene_prints_pairs_faults_and_motion(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fake: FakeCheck
-) -> None:
+):
     monkeypatch.chdir(tmp_path)
     write_scene(Path("videos"))
     Path("rig.json").write_text(rig("cam01", "cam02", scale=None))

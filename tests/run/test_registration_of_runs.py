@@ -102,7 +102,7 @@ def run(out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, **changes):
     return reconstruct(scene, predictor, out=out, settings=SETTINGS, existing=existing, **changes)
 
 
-def test_placed_cameras_are_those_of_the_result(tmp_path: Path) -> None:
+def test_placed_cameras_are_those_of_the_result(tmp_path: Path):
     record = run(tmp_path / "out")
     assert record.scene.calibration == "registered from people (2 of 2 views)"
     assert (record.scale, record.scale_source) == (Scale.ARBITRARY, None)
@@ -121,7 +121,7 @@ def test_placed_cameras_are_those_of_the_result(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("length", "source"), [(f"person={HEIGHT}m", "person"), (f"cam01-cam02={APART:.9f}m", "distance")]
 )
-def test_a_known_length_makes_a_registered_rig_metric(tmp_path: Path, length: str, source: str) -> None:
+def test_a_known_length_makes_a_registered_rig_metric(tmp_path: Path, length: str, source: str):
     record = run(tmp_path / "out", scale_from=length)
     assert (record.scale, record.scale_source) == (Scale.METRIC, ScaleSource(source))
     assert record.registration.metres_per_unit == pytest.approx(1 / UNIT)
@@ -130,9 +130,7 @@ def test_a_known_length_makes_a_registered_rig_metric(tmp_path: Path, length: st
     torch.testing.assert_close(apart, torch.full_like(apart, APART))
 
 
-def test_a_resumed_run_keeps_the_registration_and_writes_the_same_bytes(
-    fake: FakeRegistration, tmp_path: Path
-) -> None:
+def test_a_resumed_run_keeps_the_registration_and_writes_the_same_bytes(fake: FakeRegistration, tmp_path: Path):
     run(tmp_path / "whole")
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "part", observer=StopAt(3))
@@ -145,7 +143,7 @@ def test_a_resumed_run_keeps_the_registration_and_writes_the_same_bytes(
     assert fake.calls == 2
 
 
-def test_a_rig_that_is_not_placed_is_the_networks_without_a_warning(fake: FakeRegistration, tmp_path: Path) -> None:
+def test_a_rig_that_is_not_placed_is_the_networks_without_a_warning(fake: FakeRegistration, tmp_path: Path):
     fake.placed = set()
     record = run(tmp_path / "out")
     run(tmp_path / "off", register=Registration.OFF)
@@ -155,14 +153,14 @@ def test_a_rig_that_is_not_placed_is_the_networks_without_a_warning(fake: FakeRe
     assert (tmp_path / "out/cameras.json").read_bytes() == (tmp_path / "off/cameras.json").read_bytes()
 
 
-def test_requested_evidence_that_places_nothing_is_an_error(fake: FakeRegistration, tmp_path: Path) -> None:
+def test_requested_evidence_that_places_nothing_is_an_error(fake: FakeRegistration, tmp_path: Path):
     fake.placed = set()
     with pytest.raises(InputError, match="register='people' places no camera"):
         run(tmp_path / "out", register=Registration.PEOPLE)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_height_needs_placed_people(fake: FakeRegistration, tmp_path: Path) -> None:
+def test_a_height_needs_placed_people(fake: FakeRegistration, tmp_path: Path):
     fake.placed = set()
     with pytest.raises(InputError, match="people place 0 of 2 cameras"):
         run(tmp_path / "out", scale_from="person=1.7m")
@@ -194,9 +192,7 @@ def poses_of(folder: Path) -> torch.Tensor:
     return open_output(folder).cameras.world_to_camera
 
 
-def test_a_registered_rig_stands_upright_and_so_do_runs_with_its_cameras(
-    people: list[WorldRecord], tmp_path: Path
-) -> None:
+def test_a_registered_rig_stands_upright_and_so_do_runs_with_its_cameras(people: list[WorldRecord], tmp_path: Path):
     first = run(tmp_path / "first", world="first-camera")
     assert first.world is None
     record = run(tmp_path / "out", scale_from=f"person={HEIGHT}m")
@@ -221,9 +217,7 @@ def test_a_registered_rig_stands_upright_and_so_do_runs_with_its_cameras(
     assert open_output(tmp_path / "y").cameras.up is UpAxis.Y
 
 
-def test_a_rig_whose_people_sit_keeps_the_first_camera_and_states_why(
-    people: list[WorldRecord], tmp_path: Path
-) -> None:
+def test_a_rig_whose_people_sit_keeps_the_first_camera_and_states_why(people: list[WorldRecord], tmp_path: Path):
     people.append(SEATED)
     record = run(tmp_path / "out")
     assert record.world == SEATED
@@ -235,7 +229,7 @@ def test_a_rig_whose_people_sit_keeps_the_first_camera_and_states_why(
     assert not (tmp_path / "asked").exists()
 
 
-def test_a_resumed_run_keeps_its_upright_world(people: list[WorldRecord], tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_its_upright_world(people: list[WorldRecord], tmp_path: Path):
     for name, start in (("registered", run), ("calibrated", run_calibrated)):
         start(tmp_path / name / "whole", world="upright")
         with pytest.raises(InterruptedRunError):
@@ -265,7 +259,7 @@ def calibrated_by(path: Path) -> Scene:
     return replace(CAPTURE.scene(), views=views, scale=found.scale, up=found.up)
 
 
-def test_a_calibrated_rig_keeps_its_world_unless_another_is_chosen(people: list[WorldRecord], tmp_path: Path) -> None:
+def test_a_calibrated_rig_keeps_its_world_unless_another_is_chosen(people: list[WorldRecord], tmp_path: Path):
     assert run_calibrated(tmp_path / "given").world is None
     given = poses_of(tmp_path / "given")
     assert b'"up"' not in (tmp_path / "given/cameras.json").read_bytes()
@@ -294,7 +288,7 @@ def floor_table() -> tuple[torch.Tensor, torch.Tensor, list[list[str]]]:
     return middle, up, rows
 
 
-def test_a_rig_stands_on_points_that_are_marked(tmp_path: Path) -> None:
+def test_a_rig_stands_on_points_that_are_marked(tmp_path: Path):
     middle, up, rows = floor_table()
     poses = CAPTURE.cameras.world_to_camera[0].double()
     (tmp_path / "floor.csv").write_text("\n".join(["point,view,x,y", *(",".join(row[:4]) for row in rows)]))
@@ -307,7 +301,7 @@ def test_a_rig_stands_on_points_that_are_marked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("scale", "factor"), [(Scale.METRIC, 1.0), (Scale.ARBITRARY, 3.0)])
-def test_coordinates_of_points_give_a_run_its_world_and_metres(scale: Scale, factor: float, tmp_path: Path) -> None:
+def test_coordinates_of_points_give_a_run_its_world_and_metres(scale: Scale, factor: float, tmp_path: Path):
     """The world is the one of the capture again, upright, larger and in the coordinates of a survey."""
     _, up, rows = floor_table()
     right = torch.linalg.cross(CAPTURE.cameras.world_to_camera[0, 0, 2, :3].double(), up)
@@ -353,13 +347,13 @@ def run_of_one(out: Path, **changes: object) -> RunRecord:
 )
 def test_worlds_that_cameras_cannot_have_are_refused(
     start: Callable[..., RunRecord], changes: dict[str, object], words: str, tmp_path: Path
-) -> None:
+):
     with pytest.raises(UsageError, match=words):
         start(tmp_path / "out", **changes)
     assert not (tmp_path / "out").exists()
 
 
-def test_gravity_needs_static_cameras(tmp_path: Path) -> None:
+def test_gravity_needs_static_cameras(tmp_path: Path):
     scene = CAPTURE.scene()
     moving = tuple(
         replace(view, camera=replace(view.camera, world_to_camera=view.camera.world_to_camera.expand(9, 4, 4)))
@@ -369,7 +363,7 @@ def test_gravity_needs_static_cameras(tmp_path: Path) -> None:
         run_calibrated(tmp_path / "out", scene=replace(scene, views=moving), world="upright")
 
 
-def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypatch, tmp_path: Path) -> None:
+def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypatch, tmp_path: Path):
     moving = ViewMotion(view="cam02", is_static=False)
     monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: (moving,))
     record = run(tmp_path / "out", focal="cam01=50,cam02=60")
@@ -377,7 +371,7 @@ def test_a_moving_camera_is_left_out_and_named(fake: FakeRegistration, monkeypat
     assert [camera.reason for camera in record.registration.cameras] == ["the other cameras move", "the camera moves"]
 
 
-def test_people_need_their_model(fake: FakeRegistration, monkeypatch, tmp_path: Path) -> None:
+def test_people_need_their_model(fake: FakeRegistration, monkeypatch, tmp_path: Path):
     monkeypatch.setattr(registration, "is_fetched", lambda: False)
     with pytest.raises(WeightsError, match="was not fetched") as refused:
         run(tmp_path / "out", register=Registration.PEOPLE)
@@ -385,7 +379,7 @@ def test_people_need_their_model(fake: FakeRegistration, monkeypatch, tmp_path: 
     assert fake.calls == 0
 
 
-def test_predicted_poses_are_not_registered(fake: FakeRegistration, tmp_path: Path) -> None:
+def test_predicted_poses_are_not_registered(fake: FakeRegistration, tmp_path: Path):
     assert run(tmp_path / "out", poses=Poses.PREDICTED).registration is None
     assert fake.calls == 0
 
@@ -400,14 +394,14 @@ def test_predicted_poses_are_not_registered(fake: FakeRegistration, tmp_path: Pa
 )
 def test_registration_where_it_cannot_apply_is_refused(
     changes: dict[str, object], scene: Scene | None, found: str, tmp_path: Path
-) -> None:
+):
     scene = scene or uncalibrated(CAPTURE.scene())
     with pytest.raises(UsageError, match=found):
         reconstruct(scene, TruthPredictor(CAPTURE), out=tmp_path / "out", settings=ReconstructSettings(**changes))
     assert not (tmp_path / "out").exists()
 
 
-def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration) -> None:
+def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration):
     predictor = TruthPredictor(CAPTURE).with_settings(SETTINGS)
     plan = plan_run(uncalibrated(CAPTURE.scene()), predictor)
     assert plan.evidence.is_pending
@@ -435,7 +429,7 @@ TEXTURE = "'page4d weights get texture' (once, 117.48 MB, BSD-3-Clause and Apach
 )
 def test_models_that_can_place_views_are_offered_in_a_warning(
     fake: FakeRegistration, monkeypatch, tmp_path, missing, asked, focal, placed, level, expected
-) -> None:
+):
     monkeypatch.setattr(registration, "is_fetched", lambda: not missing)
     monkeypatch.setattr(CachedFiles, "are_present", not missing)
     fake.placed, observer = set(placed), Mock(spec=SilentObserver)
@@ -447,7 +441,7 @@ def test_models_that_can_place_views_are_offered_in_a_warning(
     assert notice.text.endswith(expected)
 
 
-def test_the_clock_of_a_single_view_comes_before_a_calibration() -> None:
+def test_the_clock_of_a_single_view_comes_before_a_calibration():
     lens = Lens(intrinsics=np.eye(3), image_size=(48, 64), focal_source=FocalSource.OPTION)
     cameras = [placed_record(name, lens, reason) for name, reason in (("a", ""), ("b", ""), ("c", "no pair"))]
     pair = PairRecord(views=("a", "b"), evidence="people", score=0.6, accepted=True)

@@ -49,9 +49,7 @@ def first_picture(batch: FrameBatch, view: int) -> Any:
 @pytest.mark.parametrize("kind", ["video", "rotated video", "images"])
 @pytest.mark.parametrize("size", [(120, 160), (160, 120), (97, 131), (48, 150)])
 @pytest.mark.parametrize("long_side", [56, 98, 259])
-def test_a_marker_is_at_the_transformed_position(
-    kind: str, size: tuple[int, int], long_side: int, tmp_path: Path
-) -> None:
+def test_a_marker_is_at_the_transformed_position(kind: str, size: tuple[int, int], long_side: int, tmp_path: Path):
     centre = (0.62 * size[1], 0.37 * size[0])
     picture = blob(size, centre, sigma=6)
     if kind == "images":
@@ -71,7 +69,7 @@ def test_a_marker_is_at_the_transformed_position(
     assert found[1] + transform.top == pytest.approx(y, abs=0.1)
 
 
-def test_views_of_different_aspect_are_padded_without_cropping(tmp_path: Path) -> None:
+def test_views_of_different_aspect_are_padded_without_cropping(tmp_path: Path):
     sizes = {"a": (60, 100), "b": (100, 60), "c": (80, 80)}
     for name, (height, width) in sizes.items():
         picture = np.full((height, width, 3), 200, np.uint8)
@@ -100,7 +98,7 @@ def test_views_of_different_aspect_are_padded_without_cropping(tmp_path: Path) -
     st.integers(112, 700),
     st.sampled_from([1, 14, 16]),
 )
-def test_every_view_fits_the_canvas_unstretched(sizes: list[tuple[int, int]], long_side: int, multiple: int) -> None:
+def test_every_view_fits_the_canvas_unstretched(sizes: list[tuple[int, int]], long_side: int, multiple: int):
     if any(max(size) / min(size) > long_side for size in sizes):
         return
     transforms = fit_views(sizes, long_side, multiple)
@@ -182,7 +180,7 @@ def through_lens(ideal: Any, distortion: Distortion) -> Any:
 @pytest.mark.parametrize("distortion", [BROWN, WIDE], ids=["brown-conrady", "fisheye"])
 @pytest.mark.parametrize("long_side", [80, 320, 640])
 @pytest.mark.parametrize("kind", ["images", "video"])
-def test_an_undistorted_grid_is_straight(distortion: Distortion, long_side: int, kind: str, tmp_path: Path) -> None:
+def test_an_undistorted_grid_is_straight(distortion: Distortion, long_side: int, kind: str, tmp_path: Path):
     ideal, shown = spots(distortion)
     inside = ((shown > 12) & (shown < [WIDTH - 12, HEIGHT - 12])).all(axis=1)
     assert inside.sum() > 20
@@ -205,7 +203,7 @@ def test_an_undistorted_grid_is_straight(distortion: Distortion, long_side: int,
     assert np.abs(errors).max() < 0.1
 
 
-def test_undistortion_at_a_smaller_size_is_that_of_the_original_frame(tmp_path: Path) -> None:
+def test_undistortion_at_a_smaller_size_is_that_of_the_original_frame(tmp_path: Path):
     noise = np.random.default_rng(0).integers(0, 256, (HEIGHT // 4, WIDTH // 4, 3), dtype=np.uint8)
     write_images(tmp_path / "a", {"0.png": cv2.resize(noise, (WIDTH, HEIGHT), interpolation=cv2.INTER_CUBIC)})
     scene = with_camera(open_scene(tmp_path), WIDE)
@@ -223,7 +221,7 @@ def test_undistortion_at_a_smaller_size_is_that_of_the_original_frame(tmp_path: 
 
 
 @pytest.mark.parametrize("distortion", [BROWN, WIDE], ids=["brown-conrady", "fisheye"])
-def test_pixels_outside_the_sensor_are_invalid(distortion: Distortion, tmp_path: Path) -> None:
+def test_pixels_outside_the_sensor_are_invalid(distortion: Distortion, tmp_path: Path):
     pincushion = Distortion(model=distortion.model, coefficients=tuple(-value for value in distortion.coefficients))
     write_images(tmp_path / "a", {"0.png": np.full((HEIGHT, WIDTH, 3), 255, np.uint8)})
     scene = open_scene(tmp_path)
@@ -257,7 +255,7 @@ def test_pixels_outside_the_sensor_are_invalid(distortion: Distortion, tmp_path:
     assert valid.all() == (distortion is WIDE)
 
 
-def test_masks_and_depth_are_undistorted_like_the_image(tmp_path: Path) -> None:
+def test_masks_and_depth_are_undistorted_like_the_image(tmp_path: Path):
     _, shown = spots(BROWN)
     marked = np.zeros((HEIGHT, WIDTH), np.uint16)
     depth = np.zeros((HEIGHT, WIDTH), np.uint16)
@@ -292,7 +290,7 @@ def test_masks_and_depth_are_undistorted_like_the_image(tmp_path: Path) -> None:
     assert torch.equal(read(ignoring, WIDTH, multiple=1).valid, batch.valid & (batch.dynamic == 0))
 
 
-def test_sixteen_bit_images_keep_their_levels_in_a_batch(tmp_path: Path) -> None:
+def test_sixteen_bit_images_keep_their_levels_in_a_batch(tmp_path: Path):
     (tmp_path / "a").mkdir()
     level = np.arange(48 * 64, dtype=np.uint16).reshape(48, 64) * 21
     cv2.imwrite(str(tmp_path / "a" / "0.png"), np.repeat(level[..., None], 3, axis=2))
@@ -300,7 +298,7 @@ def test_sixteen_bit_images_keep_their_levels_in_a_batch(tmp_path: Path) -> None
     np.testing.assert_allclose(image, level / 65535, atol=1e-6)
 
 
-def test_ranges_may_overlap_earlier_ones_from_their_start_on(tmp_path: Path) -> None:
+def test_ranges_may_overlap_earlier_ones_from_their_start_on(tmp_path: Path):
     pictures = {f"{n}.png": np.full((28, 28, 3), 20 * n, np.uint8) for n in range(10)}
     write_images(tmp_path / "a", pictures)
     scene = open_scene(tmp_path)
@@ -311,7 +309,7 @@ def test_ranges_may_overlap_earlier_ones_from_their_start_on(tmp_path: Path) -> 
             np.testing.assert_array_equal(batch.times, scene.times[start:stop])
 
 
-def test_a_transform_that_does_not_fit_is_refused() -> None:
+def test_a_transform_that_does_not_fit_is_refused():
     with pytest.raises(Exception, match="does not fit a canvas"):
         PixelTransform(original_size=(10, 10), content_size=(10, 10), canvas_size=(8, 8), left=1)
     assert Timeline(times=np.zeros(1), indices=((0,),)).notices == ()

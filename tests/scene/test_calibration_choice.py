@@ -58,12 +58,12 @@ def sessions(tmp_path: Path) -> Path:
         ("Extrinsics.yml", 800.0),
     ],
 )
-def test_the_named_file_is_read(name: str, focal: float, sessions: Path) -> None:
+def test_the_named_file_is_read(name: str, focal: float, sessions: Path):
     assert focal_of(sessions / name) == focal
     assert float(read_lenses(sessions / name).cameras[0].intrinsics[0, 0]) == focal
 
 
-def test_several_calibrations_of_a_folder_are_refused(sessions: Path) -> None:
+def test_several_calibrations_of_a_folder_are_refused(sessions: Path):
     with pytest.raises(
         InputError, match=r"contains 4 calibrations: calib_new.yml, intri.yml, intri_today.yml, Intrinsics.yaml$"
     ):
@@ -79,7 +79,7 @@ def test_several_calibrations_of_a_folder_are_refused(sessions: Path) -> None:
 )
 def test_half_a_calibration_is_not_completed_by_other_files(
     keep: str, message: str, hint: str, sessions: Path, tmp_path: Path
-) -> None:
+):
     name = "intri.yml" if keep == "K_" else "extri.yml"
     (sessions / name).rename(sessions / "c.yml")
     with pytest.raises(InputError, match=message) as caught:
@@ -88,7 +88,7 @@ def test_half_a_calibration_is_not_completed_by_other_files(
 
 
 @pytest.mark.parametrize("parent", ["sparse", "colmap/sparse"])
-def test_of_several_colmap_models_the_one_with_all_views_is_read(parent: str, tmp_path: Path) -> None:
+def test_of_several_colmap_models_the_one_with_all_views_is_read(parent: str, tmp_path: Path):
     for number, (focal, count) in enumerate(((500.0, 1), (600.0, 3), (700.0, 2))):
         folder = tmp_path / parent / str(number)
         folder.mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_of_several_colmap_models_the_one_with_all_views_is_read(parent: str, tm
     assert focal_of(tmp_path / parent / "2") == 700.0
 
 
-def test_the_calibrations_of_a_folder_may_be_equal_or_lenses(tmp_path: Path) -> None:
+def test_the_calibrations_of_a_folder_may_be_equal_or_lenses(tmp_path: Path):
     write_caliscope(tmp_path, rig_of(500.0))
     text = (tmp_path / "camera_array.toml").read_text()
     (tmp_path / "config.toml").write_text(text.replace("[cameras.", "[cam_") + "[charuco]\ncolumns = 4\n")
@@ -141,9 +141,7 @@ def write_moving(path: Path, *, poses: int = 7, start: float = 0.0, scale: str =
 @pytest.mark.parametrize(
     ("changes", "are_same"), [({}, True), ({"start": 1e-7}, True), ({"poses": 5}, False), ({"start": 0.5}, False)]
 )
-def test_copies_of_moving_cameras_have_the_same_instants(
-    changes: dict[str, Any], are_same: bool, tmp_path: Path
-) -> None:
+def test_copies_of_moving_cameras_have_the_same_instants(changes: dict[str, Any], are_same: bool, tmp_path: Path):
     write_moving(tmp_path / "calibration_a.json")
     write_moving(tmp_path / "calibration_b.json", **changes)
     if are_same:
@@ -153,20 +151,20 @@ def test_copies_of_moving_cameras_have_the_same_instants(
         read_calibration(tmp_path)
 
 
-def test_of_equal_cameras_those_in_metres_are_read(tmp_path: Path) -> None:
+def test_of_equal_cameras_those_in_metres_are_read(tmp_path: Path):
     write_moving(tmp_path / "calibration_a.json", scale="arbitrary")
     write_moving(tmp_path / "calibration_b.json")
     assert read_calibration(tmp_path).scale is Scale.METRIC
 
 
-def test_copies_of_a_colmap_model_are_one(tmp_path: Path) -> None:
+def test_copies_of_a_colmap_model_are_one(tmp_path: Path):
     for folder in (tmp_path / "sparse", tmp_path / "sparse" / "0"):
         folder.mkdir()
         write_colmap_text(folder, rig_of(500.0))
     assert focal_of(tmp_path, views=("cam01",)) == 500.0
 
 
-def test_binary_and_text_files_of_a_colmap_model_must_agree(tmp_path: Path) -> None:
+def test_binary_and_text_files_of_a_colmap_model_must_agree(tmp_path: Path):
     write_colmap_binary(tmp_path, rig_of(500.0))
     model = tmp_path / "sparse" / "0"
     write_colmap_text(model, rig_of(500.0))

@@ -42,7 +42,7 @@ NAMES = (
 
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)
 @pytest.mark.parametrize("name", NAMES)
-def test_garbage_is_refused_with_message_and_hint(name: str, content: bytes, tmp_path: Path) -> None:
+def test_garbage_is_refused_with_message_and_hint(name: str, content: bytes, tmp_path: Path):
     for each in {name, name.replace("intri", "extri"), name.replace("extri", "intri")}:
         (tmp_path / each).write_bytes(content)
     for stem in ("cameras", "images"):
@@ -61,7 +61,7 @@ def test_garbage_is_refused_with_message_and_hint(name: str, content: bytes, tmp
         assert "it is a binary file of a format that is not read" in caught.value.message
 
 
-def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path):
     for path in (tmp_path / "nothing.toml", tmp_path / "a\0b.toml", tmp_path / ("x" * 5000)):
         with pytest.raises(InputError, match=r"^'.*' does not exist$") as refused:
             read_calibration(path)
@@ -72,7 +72,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert refused.value.hint == "did you mean Nothing.json? check the path"
 
 
-def test_huge_files_are_refused_before_reading(tmp_path: Path) -> None:
+def test_huge_files_are_refused_before_reading(tmp_path: Path):
     for name, limit in (("x.toml", 2), ("x.qca.txt", 2), ("transforms.json", 256), ("intri.yml", 2)):
         path = tmp_path / name
         with path.open("wb") as file:
@@ -82,7 +82,7 @@ def test_huge_files_are_refused_before_reading(tmp_path: Path) -> None:
             read_calibration(path)
 
 
-def test_an_alias_bomb_is_refused_within_a_second(tmp_path: Path) -> None:
+def test_an_alias_bomb_is_refused_within_a_second(tmp_path: Path):
     levels = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 40))
     (tmp_path / "intri.yml").write_text(f"a0: &a0 [x]\n{levels}K_1: {{rows: 3, cols: 3, data: *a39}}\nnames: [1]\n")
     (tmp_path / "extri.yml").write_text(
@@ -95,7 +95,7 @@ def test_an_alias_bomb_is_refused_within_a_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2**20, 2**40, 2**63, 2**64 - 1])
-def test_binary_counts_beyond_the_end_of_the_file_are_refused(count: int, tmp_path: Path) -> None:
+def test_binary_counts_beyond_the_end_of_the_file_are_refused(count: int, tmp_path: Path):
     WRITERS["colmap-binary"](tmp_path, make_rig())
     model = tmp_path / "sparse" / "0"
     for name, place in (("cameras.bin", 0), ("images.bin", 0), ("images.bin", 8 + 64 + len("cam01.png") + 1)):
@@ -109,7 +109,7 @@ def test_binary_counts_beyond_the_end_of_the_file_are_refused(count: int, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["cameras.bin", "images.bin"])
-def test_truncated_binary_files_are_refused(name: str, tmp_path: Path) -> None:
+def test_truncated_binary_files_are_refused(name: str, tmp_path: Path):
     WRITERS["colmap-binary"](tmp_path, make_rig())
     path = tmp_path / "sparse" / "0" / name
     original = path.read_bytes()
@@ -157,7 +157,7 @@ FILES: tuple[tuple[dict[str, str], str], ...] = (
 
 
 @pytest.mark.parametrize(("contents", "message"), FILES, ids=lambda value: value if isinstance(value, str) else "")
-def test_files_that_are_no_calibration_are_refused(contents: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_files_that_are_no_calibration_are_refused(contents: dict[str, str], message: str, tmp_path: Path):
     for name, text in contents.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(InputError, match=message):
@@ -221,9 +221,7 @@ DAMAGE = {
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"), [(name, *row) for name, rows in DAMAGE.items() for row in rows]
 )
-def test_damaged_files_are_refused_with_the_place(
-    name: str, old: str, new: str, message: str, tmp_path: Path
-) -> None:
+def test_damaged_files_are_refused_with_the_place(name: str, old: str, new: str, message: str, tmp_path: Path):
     """`old` is a regular expression, replaced in every file of the format."""
     WRITERS[name](tmp_path, make_rig())
     for path in (path for path in tmp_path.rglob("*") if path.is_file()):
@@ -248,7 +246,7 @@ BAD_OUTPUT: dict[str, tuple[Callable[[Any], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD_OUTPUT)
-def test_an_invalid_camera_is_refused_with_its_key(name: str, tmp_path: Path) -> None:
+def test_an_invalid_camera_is_refused_with_its_key(name: str, tmp_path: Path):
     edit, message = BAD_OUTPUT[name]
     path = WRITERS["output"](tmp_path, make_rig())
     edit_json(path, lambda content: edit(content["views"]["cam02"]))
@@ -257,7 +255,7 @@ def test_an_invalid_camera_is_refused_with_its_key(name: str, tmp_path: Path) ->
     assert caught.value.hint
 
 
-def test_an_intri_file_without_extri_file_is_refused(tmp_path: Path) -> None:
+def test_an_intri_file_without_extri_file_is_refused(tmp_path: Path):
     WRITERS["yaml"](tmp_path, make_rig())
     (tmp_path / "extri.yml").unlink()
     with pytest.raises(InputError, match=r"extri.yml is missing \(intri.yml and extri.yml belong together\)"):
@@ -280,15 +278,13 @@ def test_an_intri_file_without_extri_file_is_refused(tmp_path: Path) -> None:
         (lambda c: c["frames"][0].update(w=10**9), "camera cam01: w: Input should be less than or equal to 1000000"),
     ],
 )
-def test_damaged_transforms_are_refused_with_the_place(
-    edit: Callable[[Any], object], message: str, tmp_path: Path
-) -> None:
+def test_damaged_transforms_are_refused_with_the_place(edit: Callable[[Any], object], message: str, tmp_path: Path):
     path = edit_json(WRITERS["nerfstudio"](tmp_path, make_rig()), edit)
     with pytest.raises(InputError, match=f"^transforms.json: {message}"):
         read_calibration(path)
 
 
-def test_an_unreadable_file_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_an_input_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "x.toml"
     path.touch()
 
@@ -307,7 +303,7 @@ def with_empty_distortion(text: str) -> str:
 
 
 @pytest.mark.parametrize("edit", [without_distortion, with_empty_distortion])
-def test_yaml_without_distortion_is_read_with_a_notice(edit: Callable[[str], str], tmp_path: Path) -> None:
+def test_yaml_without_distortion_is_read_with_a_notice(edit: Callable[[str], str], tmp_path: Path):
     WRITERS["yaml"](tmp_path, make_rig())
     path = tmp_path / "intri.yml"
     path.write_text(edit(path.read_text()))
@@ -319,7 +315,7 @@ def test_yaml_without_distortion_is_read_with_a_notice(edit: Callable[[str], str
 
 
 @pytest.mark.parametrize("value", [True, "64", None, [64]])
-def test_values_of_another_type_are_no_numbers(value: object, tmp_path: Path) -> None:
+def test_values_of_another_type_are_no_numbers(value: object, tmp_path: Path):
     path = WRITERS["nerfstudio"](tmp_path, make_rig())
     for key in ("w", "fl_x", "k1"):
         edit_json(WRITERS["nerfstudio"](tmp_path, make_rig()), lambda c, key=key: c["frames"][0].update({key: value}))

@@ -53,7 +53,7 @@ READ: dict[str, tuple[str, Callable[[Path], None], NDArray[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", READ)
-def test_maps_of_other_programs_are_exact(kind: str, tmp_path: Path) -> None:
+def test_maps_of_other_programs_are_exact(kind: str, tmp_path: Path):
     suffix, write, expected = READ[kind]
     path = tmp_path / f"0.{suffix}"
     write(path)
@@ -62,7 +62,7 @@ def test_maps_of_other_programs_are_exact(kind: str, tmp_path: Path) -> None:
     assert found.dtype == (np.uint16 if kind == "levels" else np.float32)
 
 
-def test_pixels_outside_the_data_window_of_an_exr_are_unknown(tmp_path: Path) -> None:
+def test_pixels_outside_the_data_window_of_an_exr_are_unknown(tmp_path: Path):
     windows = {
         "dataWindow": (np.array([4, -2], np.int32), np.array([67, 45], np.int32)),
         "displayWindow": (np.array([0, 0], np.int32), np.array([63, 47], np.int32)),
@@ -104,7 +104,7 @@ REFUSED: dict[str, tuple[str, Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_files_that_are_no_maps_are_refused_with_the_reason(kind: str, tmp_path: Path) -> None:
+def test_files_that_are_no_maps_are_refused_with_the_reason(kind: str, tmp_path: Path):
     suffix, write, message = REFUSED[kind]
     for folder in (tmp_path / "rig", tmp_path / "d" / "a"):
         folder.mkdir(parents=True)
@@ -143,9 +143,7 @@ def depth_of(scene: Scene) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize(("levels", "unit"), [(None, 1.0), (1000.0, 1000.0)])
-def test_float_depth_is_in_units_of_the_scene_unless_levels_are_given(
-    levels: float | None, unit: float, rig: Path
-) -> None:
+def test_float_depth_is_in_units_of_the_scene_unless_levels_are_given(levels: float | None, unit: float, rig: Path):
     scene = with_depth(rig, {"a": DEPTH, "b": DEPTH}, depth_levels=levels)
     np.testing.assert_array_equal(depth_of(scene)[1], (DEPTH / np.float32(unit)))
     text = f"float depth maps: a value of {unit:g} is 1 unit of the calibration; depth_levels states another scale"
@@ -153,7 +151,7 @@ def test_float_depth_is_in_units_of_the_scene_unless_levels_are_given(
 
 
 @pytest.mark.parametrize(("depth", "is_reported"), [(800, True), (150, False), (2, False)])
-def test_float_depth_in_millimetres_is_reported(depth: float, is_reported: bool, rig: Path) -> None:
+def test_float_depth_in_millimetres_is_reported(depth: float, is_reported: bool, rig: Path):
     scene = with_depth(rig, {"a": DEPTH * 0 + depth, "b": DEPTH * 0 + depth})
     found = [notice.text for notice in check_depth(replace(scene, scale=Scale.METRIC))]
     assert ("the median depth of a is 800 m: check depth_levels" in found) is is_reported
@@ -161,7 +159,7 @@ def test_float_depth_in_millimetres_is_reported(depth: float, is_reported: bool,
 
 
 @pytest.mark.parametrize(("far", "is_reported"), [(1000.0, True), (20.0, True), (15.0, False)])
-def test_a_distance_that_stands_for_none_is_reported(far: float, is_reported: bool, rig: Path) -> None:
+def test_a_distance_that_stands_for_none_is_reported(far: float, is_reported: bool, rig: Path):
     depth = np.where(np.arange(64) < 8, np.float32(far), DEPTH)
     texts = [notice.text for notice in with_depth(rig, {"a": depth, "b": depth}).notices]
     found = (
@@ -170,7 +168,7 @@ def test_a_distance_that_stands_for_none_is_reported(far: float, is_reported: bo
     assert (f"depth maps of a: {found}" in texts) is is_reported
 
 
-def test_sixteen_bit_depth_has_1000_levels_per_unit_unless_others_are_given(rig: Path) -> None:
+def test_sixteen_bit_depth_has_1000_levels_per_unit_unless_others_are_given(rig: Path):
     levels = np.full((48, 64), 1500, np.uint16)
     assert depth_of(with_depth(rig, {"a": levels, "b": levels}, "png")).max() == 1.5
 
@@ -183,7 +181,7 @@ NO_READING = {
 
 
 @pytest.mark.parametrize("kind", NO_READING)
-def test_values_that_are_no_reading_are_left_out_and_saturated_ones_reported(kind: str, rig: Path) -> None:
+def test_values_that_are_no_reading_are_left_out_and_saturated_ones_reported(kind: str, rig: Path):
     dtype, values, saturated = NO_READING[kind]
     depth = np.full((48, 64), 2, dtype)
     depth[:, 32:] = np.resize(np.array(values, dtype), (48, 32))
@@ -197,7 +195,7 @@ def test_values_that_are_no_reading_are_left_out_and_saturated_ones_reported(kin
     )
 
 
-def test_the_last_level_of_a_lossless_video_is_no_reading(rig: Path) -> None:
+def test_the_last_level_of_a_lossless_video_is_no_reading(rig: Path):
     depth = np.full((48, 64), 1500, np.uint16)
     depth[:, :16] = 65535
     (rig.parent / "d").mkdir()
@@ -209,7 +207,7 @@ def test_the_last_level_of_a_lossless_video_is_no_reading(rig: Path) -> None:
     assert sum("depth maps of a, b: 25 % of the pixels are saturated" in notice.text for notice in scene.notices) == 1
 
 
-def test_float_depth_and_levels_are_not_mixed(rig: Path) -> None:
+def test_float_depth_and_levels_are_not_mixed(rig: Path):
     levels = np.full((48, 64), 1500, np.uint16)
     with pytest.raises(InputError, match="depth maps of a are float, those of other views 16-bit levels"):
         with_depth(rig, {"a": DEPTH, "b": levels})

@@ -116,7 +116,7 @@ def later(left: str, first: str) -> str:
         ),
     ],
 )
-def test_plain_layouts_of_images_are_read(files: Tree, views: str, notice: str, tmp_path: Path) -> None:
+def test_plain_layouts_of_images_are_read(files: Tree, views: str, notice: str, tmp_path: Path):
     write_tree(tmp_path, files)
     assert numbers_in(tmp_path) == {
         name: [number(place, time) for time in TIMES] for place, name in enumerate(views.split())
@@ -125,7 +125,7 @@ def test_plain_layouts_of_images_are_read(files: Tree, views: str, notice: str, 
     assert texts(tmp_path) == []
 
 
-def test_an_instant_without_one_image_leaves_a_gap(tmp_path: Path) -> None:
+def test_an_instant_without_one_image_leaves_a_gap(tmp_path: Path):
     files = tree("t/frame_{t}/cam1.png", "t/frame_{t}/cam2.png", times=range(5))
     write_tree(tmp_path, {name: pixels for name, pixels in files.items() if name != "t/frame_2/cam2.png"})
     assert numbers_in(tmp_path / "t") == {
@@ -261,9 +261,7 @@ def small(name: str) -> Tree:
         ),
     ],
 )
-def test_copies_chapters_and_maps_are_no_views(
-    files: Tree, views: dict[str, int], notice: list[str], tmp_path: Path
-) -> None:
+def test_copies_chapters_and_maps_are_no_views(files: Tree, views: dict[str, int], notice: list[str], tmp_path: Path):
     write_tree(tmp_path, files)
     shown = numbers_in(tmp_path)
     assert {name: numbers[0] for name, numbers in shown.items()} == {
@@ -315,7 +313,7 @@ def test_copies_chapters_and_maps_are_no_views(
         (tree("take1/x.mp4", "take2/x.mp4"), "take1' has 1", "give one of these folders, or put"),
     ],
 )
-def test_unclear_layouts_are_refused_with_a_way_out(files: Tree, found: str, hint: str, tmp_path: Path) -> None:
+def test_unclear_layouts_are_refused_with_a_way_out(files: Tree, found: str, hint: str, tmp_path: Path):
     with pytest.raises(InputError) as caught:
         open_scene(write_tree(tmp_path, files))
     assert found in caught.value.message
@@ -335,7 +333,7 @@ def test_unclear_layouts_are_refused_with_a_way_out(files: Tree, found: str, hin
         ("A B", (9.0, 5.0), ""),
     ],
 )
-def test_takes_of_several_cameras_in_one_folder_are_named(names: str, lengths: tuple[float, ...], found: str) -> None:
+def test_takes_of_several_cameras_in_one_folder_are_named(names: str, lengths: tuple[float, ...], found: str):
     chosen = [Candidate(name=name, path=Path(name), label=name) for name in re.split(r" (?!\d)", names)]
     assert "".join(notice.text for notice in takes_notice(chosen, lengths)).startswith(found)
     assert bool(takes_notice(chosen, lengths)) == bool(found)
@@ -349,7 +347,7 @@ def test_takes_of_several_cameras_in_one_folder_are_named(names: str, lengths: t
         tree("rig/cam1.png", "rig/cam2.png"),
     ],
 )
-def test_one_instant_is_read(files: Tree, tmp_path: Path) -> None:
+def test_one_instant_is_read(files: Tree, tmp_path: Path):
     write_tree(tmp_path, files)
     assert numbers_in(tmp_path) == {"cam1": [number(0)], "cam2": [number(1)]}
 
@@ -357,7 +355,7 @@ def test_one_instant_is_read(files: Tree, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", ["cam{}_rgb_{{t}} cam{}_depth_{{t}}", "cam{}_rgb cam{}_depth", "cam{}/rgb cam{}/depth"]
 )
-def test_depth_next_to_the_images_is_read(names: str, tmp_path: Path) -> None:
+def test_depth_next_to_the_images_is_read(names: str, tmp_path: Path):
     rgb, maps = ([f"{name.format(view)}.png" for view in (0, 1)] for name in names.split())
     write_tree(tmp_path, tree(*rgb) | depth(*maps))
     pose = np.eye(4)
@@ -376,14 +374,14 @@ def test_depth_next_to_the_images_is_read(names: str, tmp_path: Path) -> None:
         assert view.depth.indices == tuple(range(len(found)))
 
 
-def test_messages_name_the_camera_of_a_file_in_its_folder(tmp_path: Path) -> None:
+def test_messages_name_the_camera_of_a_file_in_its_folder(tmp_path: Path):
     write_tree(tmp_path, tree("a/GX010012.MP4", "b/GX010012.MP4"))
     (tmp_path / "b" / "GX010012.MP4").write_bytes(b"no video")
     with pytest.raises(InputError, match=r"b: GX010012\.MP4"):
         open_scene(tmp_path)
 
 
-def test_a_copy_is_used_if_it_is_selected(tmp_path: Path) -> None:
+def test_a_copy_is_used_if_it_is_selected(tmp_path: Path):
     write_tree(tmp_path, tree("images/{t}.png") | tree("images_2/{t}.png", half=True))
     scene = open_scene(tmp_path, views=("images_2",))
     assert scene.views[0].source.size == (24, 32)
@@ -435,7 +433,7 @@ def test_a_copy_is_used_if_it_is_selected(tmp_path: Path) -> None:
         (tree("house/{t}.png"), "house"),
     ],
 )
-def test_ordinary_layouts_are_read_without_a_warning(files: Tree, views: str, tmp_path: Path) -> None:
+def test_ordinary_layouts_are_read_without_a_warning(files: Tree, views: str, tmp_path: Path):
     write_tree(tmp_path, files)
     scene = open_scene(tmp_path)
     assert " ".join(scene.view_names) == views
@@ -454,7 +452,7 @@ def test_ordinary_layouts_are_read_without_a_warning(files: Tree, views: str, tm
         tree("cam1/color_{t:06}.png") | depth("cam1/aligned_depth_to_color_{t:06}.png"),
     ],
 )
-def test_depth_in_the_folders_of_cameras_is_read_on_request(files: Tree, tmp_path: Path) -> None:
+def test_depth_in_the_folders_of_cameras_is_read_on_request(files: Tree, tmp_path: Path):
     for time in TIMES:
         files |= {name: DEPTH + time for name in files if "depth" in name and f"{time}." in name}
     write_tree(tmp_path, files)
@@ -465,7 +463,7 @@ def test_depth_in_the_folders_of_cameras_is_read_on_request(files: Tree, tmp_pat
         assert shown == [1500 + time for time in TIMES]
 
 
-def test_masks_in_the_folder_of_a_camera_are_read_on_request(tmp_path: Path) -> None:
+def test_masks_in_the_folder_of_a_camera_are_read_on_request(tmp_path: Path):
     masks = {f"cam1/mask_{time}.png": counter_image(0, (48, 64)) for time in TIMES}
     write_tree(tmp_path, tree("cam1/frame_{t}.png") | masks)
     (view,) = open_scene(tmp_path, masks=tmp_path).views

@@ -42,7 +42,7 @@ def refused(folder: Path) -> InputError:
     return caught.value
 
 
-def test_a_spherical_video_is_refused(tmp_path: Path) -> None:
+def test_a_spherical_video_is_refused(tmp_path: Path):
     declare_panorama(write_counter_clip(tmp_path / "a.mp4", 3))
     error = refused(tmp_path)
     assert error.message == "a.mp4 is a panorama (equirectangular), not the image of a pinhole camera"
@@ -53,9 +53,7 @@ def test_a_spherical_video_is_refused(tmp_path: Path) -> None:
     ("suffix", "projection", "is_refused"),
     [("jpg", "equirectangular", True), ("png", "cylindrical", True), ("jpg", "rectilinear", False)],
 )
-def test_panoramas_of_photo_sphere_are_refused(
-    suffix: str, projection: str, is_refused: bool, tmp_path: Path
-) -> None:
+def test_panoramas_of_photo_sphere_are_refused(suffix: str, projection: str, is_refused: bool, tmp_path: Path):
     xmp = f'<rdf:Description GPano:ProjectionType="{projection}"/>'
     (tmp_path / "a").mkdir()
     picture = Image.fromarray(LEFT)
@@ -80,9 +78,7 @@ def test_panoramas_of_photo_sphere_are_refused(
         ("a.mkv", {"metadata": {"stereo_mode": "mono"}}, ""),
     ],
 )
-def test_declared_stereo_footage_is_refused(
-    name: str, settings: dict[str, Any], packing: str, tmp_path: Path
-) -> None:
+def test_declared_stereo_footage_is_refused(name: str, settings: dict[str, Any], packing: str, tmp_path: Path):
     write_counter_clip(tmp_path / name, 3, **settings)
     if not packing:
         open_scene(tmp_path)
@@ -114,7 +110,7 @@ PICTURES: dict[str, tuple[Pixels, str]] = {
 
 @pytest.mark.parametrize("kind", PICTURES)
 @pytest.mark.parametrize("is_video", [False, True])
-def test_equal_halves_are_stereo_footage(kind: str, is_video: bool, tmp_path: Path) -> None:
+def test_equal_halves_are_stereo_footage(kind: str, is_video: bool, tmp_path: Path):
     picture, packing = PICTURES[kind]
     picture = np.ascontiguousarray(picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2])
     if is_video:
@@ -161,11 +157,11 @@ GRAYS = {
 
 
 @pytest.mark.parametrize("kind", MOSAICS | GRAYS)
-def test_a_colour_mosaic_is_told_from_gray_pictures(kind: str) -> None:
+def test_a_colour_mosaic_is_told_from_gray_pictures(kind: str):
     assert is_mosaic((MOSAICS | GRAYS)[kind]) is (kind in MOSAICS)
 
 
-def test_mosaics_are_reported_once_for_all_views(tmp_path: Path) -> None:
+def test_mosaics_are_reported_once_for_all_views(tmp_path: Path):
     for view in "ab":
         write_images(tmp_path / view, dict.fromkeys(("0.png", "1.png"), mosaic(SCENE)))
     write_images(tmp_path / "c", {"0.png": GRAY, "1.png": GRAY})

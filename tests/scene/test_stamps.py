@@ -66,7 +66,7 @@ def dates(pattern: str, step_ms: int = 40, count: int = 30, first_ms: int = 0) -
         ([f"f{n / 8:.6f}" for n in range(1, 12)], "unknown", NS // 8, NS // 8),
     ],
 )
-def test_times_of_every_notation_are_read_exactly(names: list[str], origin: str, first_ns: int, step_ns: int) -> None:
+def test_times_of_every_notation_are_read_exactly(names: list[str], origin: str, first_ns: int, step_ns: int):
     (found,) = stamps_of_names([names])
     assert found[0] == origin
     assert found[1].tolist() == [first_ns + step_ns * index for index in range(len(names))]
@@ -99,7 +99,7 @@ def test_times_of_every_notation_are_read_exactly(names: list[str], origin: str,
         [f"image_{n}" for n in range(8)],
     ],
 )
-def test_numbers_and_dates_are_no_times(names: list[str]) -> None:
+def test_numbers_and_dates_are_no_times(names: list[str]):
     assert stamps_of_names([names]) == [None]
 
 
@@ -126,7 +126,7 @@ def indices(folder: Path, view: str, names: list[str]) -> list[int]:
         (dates("%H-%M-%S.{ms}", first_ms=600, count=22), CLOCK_NS + 600_000_000),
     ],
 )
-def test_images_are_paired_by_the_times_in_their_names(names: list[str], start_ns: int, tmp_path: Path) -> None:
+def test_images_are_paired_by_the_times_in_their_names(names: list[str], start_ns: int, tmp_path: Path):
     write_stamped(tmp_path, {"a": names, "b": names}, {"b": [2, 5]})
     scene = open_scene(tmp_path)
     assert (scene.synchronisation, scene.start_ns) == ("time stamps in the file names", start_ns)
@@ -137,7 +137,7 @@ def test_images_are_paired_by_the_times_in_their_names(names: list[str], start_n
     assert not any("fps" in text or "number" in text for text in texts)
 
 
-def test_times_are_ordered_as_times_and_wrap_at_midnight(tmp_path: Path) -> None:
+def test_times_are_ordered_as_times_and_wrap_at_midnight(tmp_path: Path):
     clock = ["23-59-59.900", "23-59-59.940", "23-59-59.980", "00-00-00.020", "00-00-00.060"]
     write_stamped(tmp_path / "clock", {"a": clock, "b": clock}, {"a": [0, 1, 2]})
     assert indices(tmp_path / "clock", "a", clock) == indices(tmp_path / "clock", "b", clock) == [3, 4]
@@ -146,7 +146,7 @@ def test_times_are_ordered_as_times_and_wrap_at_midnight(tmp_path: Path) -> None
     assert indices(tmp_path / "python", "b", python) == [0, 1, 2, 3, 5, 6, 7, 8]
 
 
-def test_times_of_some_views_are_used_and_reported(tmp_path: Path) -> None:
+def test_times_of_some_views_are_used_and_reported(tmp_path: Path):
     names = [f"{EPOCH_NS + n * 50_000_000}" for n in range(12)]
     write_stamped(tmp_path, {"a": names[:9], "b": names[3:], "c": [f"f{n}" for n in range(9)]}, {})
     scene = open_scene(tmp_path, image_fps=20)
@@ -155,7 +155,7 @@ def test_times_of_some_views_are_used_and_reported(tmp_path: Path) -> None:
     assert any(notice.text.startswith(text) for notice in scene.notices)
 
 
-def test_another_image_rate_than_that_of_the_names_is_reported(tmp_path: Path) -> None:
+def test_another_image_rate_than_that_of_the_names_is_reported(tmp_path: Path):
     names = [f"{EPOCH_NS + n * 50_000_000}" for n in range(9)]
     write_stamped(tmp_path, {"a": names}, {})
     texts = [notice.text for notice in open_scene(tmp_path, image_fps=12).notices]
@@ -166,7 +166,7 @@ def test_another_image_rate_than_that_of_the_names_is_reported(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("late_ns", "is_paired"), [(0, True), (7_000_000, True), (-20_000_000, True), (10**9, False)]
 )
-def test_depth_with_times_of_its_own_is_paired_by_time(late_ns: int, is_paired: bool, tmp_path: Path) -> None:
+def test_depth_with_times_of_its_own_is_paired_by_time(late_ns: int, is_paired: bool, tmp_path: Path):
     """In RGB-D TUM, depth maps are 20 ms apart from the pictures."""
     write_stamped(tmp_path / "scene", {"a": [f"{EPOCH_NS + n * 50_000_000}" for n in range(6)]}, {})
     depth = [f"{EPOCH_NS + late_ns + n * 50_000_000}.png" for n in range(-1, 7)]
@@ -193,14 +193,14 @@ def test_depth_with_times_of_its_own_is_paired_by_time(late_ns: int, is_paired: 
         [f"{10**24 + n * 33333333 + n * n * 777}" for n in range(8)],
     ],
 )
-def test_numbers_before_a_word_and_ticks_of_a_clock_count_frames(names: list[str], tmp_path: Path) -> None:
+def test_numbers_before_a_word_and_ticks_of_a_clock_count_frames(names: list[str], tmp_path: Path):
     write_stamped(tmp_path, {"a": names, "b": names}, {"b": [2]})
     scene = open_scene(tmp_path, image_fps=30)
     assert scene.synchronisation == "frame numbers in the file names"
     assert indices(tmp_path, "a", names) == indices(tmp_path, "b", names) == [0, 1, 3, 4, 5, 6, 7]
 
 
-def test_every_camera_may_have_frame_numbers_of_its_own(tmp_path: Path) -> None:
+def test_every_camera_may_have_frame_numbers_of_its_own(tmp_path: Path):
     names = {"a": [f"G00{10001 + n}" for n in range(8)], "b": [f"G00{20001 + n}" for n in range(8)]}
     write_stamped(tmp_path, names, {"b": [2]})
     assert [indices(tmp_path, view, names[view]) for view in names] == [[0, 1, 3, 4, 5, 6, 7]] * 2
@@ -319,7 +319,7 @@ TABLES: dict[str, tuple[dict[str, bytes], float]] = {
 
 
 @pytest.mark.parametrize("kind", TABLES)
-def test_frames_are_paired_by_tables_of_time_stamps(kind: str, tmp_path: Path) -> None:
+def test_frames_are_paired_by_tables_of_time_stamps(kind: str, tmp_path: Path):
     files, start_s = TABLES[kind]
     for view, kept in KEPT.items():
         write_counter_clip(tmp_path / f"{view}.mp4", len(kept))
@@ -340,7 +340,7 @@ def test_frames_are_paired_by_tables_of_time_stamps(kind: str, tmp_path: Path) -
     assert open_scene(tmp_path, sync="none").synchronisation == "same start"
 
 
-def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path) -> None:
+def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path):
     for view in ("a", "b"):
         write_counter_clip(tmp_path / f"{view}.mp4", 6)
     table = tmp_path / "a_timestamps.csv"
@@ -386,7 +386,7 @@ def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path) -> None:
 )
 def test_tables_that_may_be_those_of_other_sensors_are_used_only_if_they_fit(
     name: str, text: str, is_used: bool, tmp_path: Path
-) -> None:
+):
     for view in ("a", "b"):
         write_counter_clip(tmp_path / f"{view}.mp4", 6)
     (tmp_path / name).write_text(text)
@@ -396,7 +396,7 @@ def test_tables_that_may_be_those_of_other_sensors_are_used_only_if_they_fit(
     assert any(notice.text.startswith(f"ignored {name}") for notice in scene.notices) <= (not is_used)
 
 
-def test_a_table_in_the_folder_of_a_camera_is_that_of_its_view(tmp_path: Path) -> None:
+def test_a_table_in_the_folder_of_a_camera_is_that_of_its_view(tmp_path: Path):
     for view, kept in (("a", [0, 1, 2, 3, 4, 5]), ("b", [0, 1, 3, 4, 5])):
         (tmp_path / view).mkdir()
         (tmp_path / view / "infra1_timestamps.csv").write_text("time_ms\n" + "".join(f"{n * 33}\n" for n in kept))
@@ -406,7 +406,7 @@ def test_a_table_in_the_folder_of_a_camera_is_that_of_its_view(tmp_path: Path) -
     assert [view.indices for view in scene.views] == [(0, 1, 3, 4, 5), (0, 1, 2, 3, 4)]
 
 
-def test_a_sync_file_may_have_the_times_of_all_frames(tmp_path: Path) -> None:
+def test_a_sync_file_may_have_the_times_of_all_frames(tmp_path: Path):
     for view in ("a", "b"):
         write_counter_clip(tmp_path / f"{view}.mp4", 6)
     clocks: dict[str, dict[str, object]] = {
@@ -435,9 +435,7 @@ def test_a_sync_file_may_have_the_times_of_all_frames(tmp_path: Path) -> None:
         ({"times_s": [1.7e9 + n for n in range(6)]}, UsageError, "sync.json: times_s of a are dates, b has none"),
     ],
 )
-def test_invalid_times_of_frames_are_refused(
-    entry: dict[str, object], error: type, message: str, tmp_path: Path
-) -> None:
+def test_invalid_times_of_frames_are_refused(entry: dict[str, object], error: type, message: str, tmp_path: Path):
     for view in ("a", "b"):
         write_counter_clip(tmp_path / f"{view}.mp4", 6)
     (tmp_path / "sync.json").write_text(json.dumps({"a": entry}))
@@ -449,7 +447,7 @@ def test_invalid_times_of_frames_are_refused(
 @settings(deadline=None, max_examples=150)
 @given(st.binary(max_size=60) | st.text('timestamp_s [],;\t"#0123456789.:-eNinf\n', max_size=80).map(str.encode))
 @example(b"PK\x05\x06")  # the end of an archive
-def test_any_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_any_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes):
     folder = tmp_path_factory.mktemp("tables")
     for name in ("timestamps.csv", "a_timestamps.npy", "b_timestamps.json"):
         (folder / name).write_bytes(content)
@@ -459,7 +457,7 @@ def test_any_table_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, 
         (folder / name).unlink()
 
 
-def test_a_time_beyond_every_calendar_is_refused(tmp_path: Path) -> None:
+def test_a_time_beyond_every_calendar_is_refused(tmp_path: Path):
     (tmp_path / "timestamps.csv").write_text("timestamp_s\n1\n1e25\n")
     tables, are_certain, _ = find_stamp_tables(tmp_path, {"a": tmp_path / "a.mp4"})
     assert not are_certain
@@ -472,5 +470,5 @@ def test_a_time_beyond_every_calendar_is_refused(tmp_path: Path) -> None:
         st.lists(st.from_regex(r"[a-f_.-]?[0-9]{0,20}[-_.:T]?[0-9]{0,9}", fullmatch=True), max_size=5), max_size=3
     )
 )
-def test_any_names_have_times_or_none(views: list[list[str]]) -> None:
+def test_any_names_have_times_or_none(views: list[list[str]]):
     assert len(stamps_of_names(views)) == len(views)

@@ -43,7 +43,7 @@ def check(timeline: Timeline, views: list[NDArray[np.float64]]) -> None:
 @given(st.lists(clips(), min_size=1, max_size=4), st.none() | RATES)
 def test_every_view_is_paired_with_its_nearest_frame_within_the_tolerance(
     views: list[NDArray[np.float64]], fps: float | None
-) -> None:
+):
     names = [f"cam{count}" for count in range(len(views))]
     try:
         timeline = build_timeline(names, views, fps=fps)
@@ -61,7 +61,7 @@ def test_every_view_is_paired_with_its_nearest_frame_within_the_tolerance(
 @given(st.lists(st.tuples(RATES, st.floats(-0.5, 0.5), st.integers(30, 90)), min_size=1, max_size=5), st.booleans())
 def test_constant_rates_are_paired_within_half_a_period_without_loss(
     views: list[tuple[float, float, int]], milliseconds: bool
-) -> None:
+):
     exact = [offset + np.arange(count) / rate for rate, offset, count in views]
     shown = [np.round(times - times[0], 3) + times[0] for times in exact] if milliseconds else exact
     rounding = 0.001 if milliseconds else 0.0
@@ -86,9 +86,7 @@ def test_constant_rates_are_paired_within_half_a_period_without_loss(
 @given(
     st.none() | st.integers(-50, 50), st.none() | st.integers(-50, 50), st.integers(1, 7), st.none() | st.just(24.0)
 )
-def test_frames_and_stride_select_like_a_slice(
-    start: int | None, stop: int | None, stride: int, fps: float | None
-) -> None:
+def test_frames_and_stride_select_like_a_slice(start: int | None, stop: int | None, stride: int, fps: float | None):
     views = [np.arange(40) / 30, 0.01 + np.arange(40) / 30]
     whole = build_timeline(["a", "b"], views, fps=fps)
     expected = whole.times[slice(start, stop, stride)]
@@ -101,7 +99,7 @@ def test_frames_and_stride_select_like_a_slice(
     assert cut.indices == tuple(indices[slice(start, stop, stride)] for indices in whole.indices)
 
 
-def test_instants_of_dropped_frames_are_left_out_and_counted() -> None:
+def test_instants_of_dropped_frames_are_left_out_and_counted():
     steady = np.arange(30) / 30
     gappy = np.delete(steady, [7, 8, 20])
     for fps in (None, 30):
@@ -114,7 +112,7 @@ def test_instants_of_dropped_frames_are_left_out_and_counted() -> None:
         ]
 
 
-def test_dropped_frames_of_the_view_that_determines_the_instants_are_reported_if_another_view_has_them() -> None:
+def test_dropped_frames_of_the_view_that_determines_the_instants_are_reported_if_another_view_has_them():
     times = np.arange(30) / 30
     own, both = np.delete(times, [5, 6, 20]), np.delete(times, 20)
     texts = [notice.text for notice in build_timeline(["a", "b"], [own, both]).notices]
@@ -126,7 +124,7 @@ def test_dropped_frames_of_the_view_that_determines_the_instants_are_reported_if
     assert not build_timeline(["a", "b"], [far, far]).notices
 
 
-def test_timing_counts_dropped_and_duplicated_frames() -> None:
+def test_timing_counts_dropped_and_duplicated_frames():
     steady = timing(np.arange(31) / 30)
     assert (round(steady.fps, 6), steady.num_frames, steady.dropped, steady.duplicated) == (30, 31, 0, 0)
     assert steady.duration_s == pytest.approx(31 / 30)
@@ -141,7 +139,7 @@ def test_timing_counts_dropped_and_duplicated_frames() -> None:
 
 
 @pytest.mark.parametrize("fps", [24, 25, 30000 / 1001, 30, 50, 60000 / 1001, 60, 120])
-def test_whole_milliseconds_do_not_bias_the_rate(fps: float) -> None:
+def test_whole_milliseconds_do_not_bias_the_rate(fps: float):
     rounded = timing(np.round(np.arange(240) / fps, 3))
     assert rounded.fps == pytest.approx(fps, rel=5e-4)
     assert not rounded.is_variable
@@ -149,20 +147,20 @@ def test_whole_milliseconds_do_not_bias_the_rate(fps: float) -> None:
     assert not [notice for notice in build_timeline(["mp4", "mkv"], views).notices if "others" in notice.text]
 
 
-def test_views_without_common_instant_are_refused() -> None:
+def test_views_without_common_instant_are_refused():
     with pytest.raises(InputError, match="do not overlap in time"):
         build_timeline(["a", "b"], [np.arange(30) / 30, 2 + np.arange(30) / 30])
     with pytest.raises(InputError, match="there is no instant at which every view has a frame"):
         build_timeline(["a", "b"], [np.array([0.0, 0.04, 3, 3.04, 3.08]), np.array([1.0, 1.04, 1.08, 1.12])])
 
 
-def test_the_common_span_is_reported() -> None:
+def test_the_common_span_is_reported():
     timeline = build_timeline(["a", "b"], [np.arange(60) / 30, 0.5 + np.arange(30) / 30])
     assert (len(timeline.times), timeline.times[0], timeline.times[-1]) == (30, 0.5, pytest.approx(44 / 30))
     assert timeline.notices[0].text == "common span 0.50-1.47 s (30 frames); b starts last, b ends first"
 
 
-def test_a_single_frame_gives_one_instant() -> None:
+def test_a_single_frame_gives_one_instant():
     timeline = build_timeline(["a", "b"], [np.zeros(1), np.arange(9) / 30])
     assert timeline.indices == ((0,), (0,))
     assert [notice.text for notice in timeline.notices if "motion" in notice.text] == [
@@ -170,7 +168,7 @@ def test_a_single_frame_gives_one_instant() -> None:
     ]
 
 
-def test_different_rates_are_reported_once() -> None:
+def test_different_rates_are_reported_once():
     timeline = build_timeline(["slow", "fast"], [np.arange(30) / 30, np.arange(60) / 60])
     assert timeline.notices[0].text == "slow is 30 fps, others 60; pairing by time, every 2nd frame"
     assert timeline.indices[1] == tuple(range(0, 60, 2))
@@ -180,12 +178,12 @@ def test_different_rates_are_reported_once() -> None:
 
 
 @pytest.mark.parametrize("fps", [1e9, 1e300])
-def test_an_excessive_rate_is_refused_before_allocation(fps: float) -> None:
+def test_an_excessive_rate_is_refused_before_allocation(fps: float):
     with pytest.raises(UsageError, match="the limit is 100,000"):
         build_timeline(["a"], [np.arange(30) / 30], fps=fps)
 
 
-def test_the_number_of_frames_is_limited() -> None:
+def test_the_number_of_frames_is_limited():
     with pytest.raises(UsageError, match="30 frames; the limit is 29"):
         build_timeline(["a"], [np.arange(30) / 30], max_frames=29)
     assert len(build_timeline(["a"], [np.arange(30) / 30], stride=2, max_frames=15).times) == 15
@@ -196,14 +194,14 @@ def test_the_number_of_frames_is_limited() -> None:
     st.lists(st.integers(0, 1000), min_size=1, max_size=40, unique=True),
     st.lists(st.integers(-10, 1010), max_size=20),
 )
-def test_the_nearest_frame_is_found_and_in_a_tie_the_earlier(given_times: list[int], wanted: list[int]) -> None:
+def test_the_nearest_frame_is_found_and_in_a_tie_the_earlier(given_times: list[int], wanted: list[int]):
     times = np.sort(np.array(given_times, dtype=np.float64))
     found = nearest_frames(times, np.array(wanted, dtype=np.float64))
     assert found.tolist() == [int(np.abs(times - instant).argmin()) for instant in wanted]
 
 
 @pytest.mark.parametrize("gaps", [[0.03, 5.0], [5.0, 0.03], [0.03, 0.03, 5.0, 7.0], [0.0, 0.03], [0.0]])
-def test_the_frame_rate_is_finite_for_any_pauses(gaps: list[float]) -> None:
+def test_the_frame_rate_is_finite_for_any_pauses(gaps: list[float]):
     times = np.cumsum([0.0, *gaps])
     with warnings.catch_warnings(action="error"):
         found = timing(times)
@@ -212,7 +210,7 @@ def test_the_frame_rate_is_finite_for_any_pauses(gaps: list[float]) -> None:
 
 
 @pytest.mark.parametrize(("step", "ordinal"), [(2, "2nd"), (3, "3rd"), (11, "11th"), (21, "21st"), (112, "112th")])
-def test_steps_are_named_by_ordinals(step: int, ordinal: str) -> None:
+def test_steps_are_named_by_ordinals(step: int, ordinal: str):
     times = [np.arange(5) * step / 1000, np.arange(5 * step) / 1000]
     texts = [notice.text for notice in build_timeline(["a", "b"], times).notices]
     assert any(text.endswith(f"every {ordinal} frame") for text in texts)

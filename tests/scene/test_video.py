@@ -79,7 +79,7 @@ def counters(source: VideoSource, indices: Any = None) -> list[int]:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_frame_is_decoded_at_its_time_in_every_container(name: str, tmp_path: Path) -> None:
+def test_every_frame_is_decoded_at_its_time_in_every_container(name: str, tmp_path: Path):
     source = probe(write_counter_clip(tmp_path / name, 24, **KINDS[name]))
     rate = float(KINDS[name].get("rate", 30))
     # Matroska, WebM, FLV and ASF keep whole milliseconds.
@@ -91,7 +91,7 @@ def test_every_frame_is_decoded_at_its_time_in_every_container(name: str, tmp_pa
 
 
 @pytest.mark.parametrize(("name", "settings"), [("a.h264", {"options": B_FRAMES}), ("a.hevc", {"codec": "libx265"})])
-def test_frames_of_raw_streams_are_counted_and_reported(name: str, settings: dict[str, Any], tmp_path: Path) -> None:
+def test_frames_of_raw_streams_are_counted_and_reported(name: str, settings: dict[str, Any], tmp_path: Path):
     source = probe(write_counter_clip(tmp_path / name, 24, rate=NTSC, **settings))
     assert counters(source) == list(range(24))
     assert counters(source, [5, 20]) == [5, 20]
@@ -100,7 +100,7 @@ def test_frames_of_raw_streams_are_counted_and_reported(name: str, settings: dic
     assert [notice.text for notice in source.notices] == ["a: no time stamps; assuming 29.97 fps"]
 
 
-def test_a_variable_rate_keeps_its_time_stamps(tmp_path: Path) -> None:
+def test_a_variable_rate_keeps_its_time_stamps(tmp_path: Path):
     ticks = [0, 3000, 6000, 9300, 15000, 18000, 27000, 27900]
     source = probe(write_counter_clip(tmp_path / "a.mp4", 8, ticks=ticks, time_base=Fraction(1, 90000)))
     np.testing.assert_allclose(source.frame_times, np.array(ticks) / 90000, atol=1e-9)
@@ -108,7 +108,7 @@ def test_a_variable_rate_keeps_its_time_stamps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", [0, 63000])
-def test_times_start_at_the_first_frame(start: int, tmp_path: Path) -> None:
+def test_times_start_at_the_first_frame(start: int, tmp_path: Path):
     ticks = [start + 3000 * count for count in range(12)]
     for name in ("a.ts", "a.mp4", "a.mkv"):
         source = probe(write_counter_clip(tmp_path / name, 12, ticks=ticks, time_base=Fraction(1, 90000)))
@@ -117,7 +117,7 @@ def test_times_start_at_the_first_frame(start: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [B_FRAMES, OPEN_GOP])
-def test_edit_lists_are_applied(options: dict[str, str], tmp_path: Path) -> None:
+def test_edit_lists_are_applied(options: dict[str, str], tmp_path: Path):
     path = write_counter_clip(tmp_path / "trimmed.mp4", 50, options=options)
     cut_by_edit_list(path, first=25, count=12, rate=30, delay=2)
     source = probe(path)
@@ -128,7 +128,7 @@ def test_edit_lists_are_applied(options: dict[str, str], tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mov"])
-def test_a_copy_cut_between_key_frames_starts_at_the_cut(suffix: str, tmp_path: Path) -> None:
+def test_a_copy_cut_between_key_frames_starts_at_the_cut(suffix: str, tmp_path: Path):
     whole = write_counter_clip(tmp_path / "whole.mp4", 50, options=B_FRAMES)
     cut = tmp_path / f"cut.{suffix}"
     with av.open(str(whole)) as given, av.open(str(cut), "w") as taken:
@@ -146,9 +146,7 @@ def test_a_copy_cut_between_key_frames_starts_at_the_cut(suffix: str, tmp_path: 
 
 @pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
 @pytest.mark.parametrize("gop", ["one key frame", "closed", "open"])
-def test_seeking_returns_the_requested_frame(
-    name: str, gop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_seeking_returns_the_requested_frame(name: str, gop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     keys = "keyint=1000:min-keyint=1000" if gop == "one key frame" else "keyint=12:min-keyint=12"
     more = ":open-gop=1" if gop == "open" else ""
     options = {"preset": "fast", "x264-params": f"bframes=3:b-adapt=0:scenecut=0:{keys}{more}"}
@@ -176,7 +174,7 @@ def test_seeking_returns_the_requested_frame(
         assert decoded < 40
 
 
-def test_indices_beyond_the_end_of_a_truncated_file_are_refused(tmp_path: Path) -> None:
+def test_indices_beyond_the_end_of_a_truncated_file_are_refused(tmp_path: Path):
     path = write_counter_clip(tmp_path / "a.mkv", 30, options=B_FRAMES)
     source = probe(path)
     content = path.read_bytes()
@@ -185,7 +183,7 @@ def test_indices_beyond_the_end_of_a_truncated_file_are_refused(tmp_path: Path) 
         counters(source)
 
 
-def test_a_truncated_faststart_file_is_refused_or_shortened(tmp_path: Path) -> None:
+def test_a_truncated_faststart_file_is_refused_or_shortened(tmp_path: Path):
     path = write_counter_clip(
         tmp_path / "a.mp4", 40, options=B_FRAMES, muxer_options={"movflags": "faststart"}, size=(96, 128)
     )
@@ -201,7 +199,7 @@ def test_a_truncated_faststart_file_is_refused_or_shortened(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["b-frames.avi", "mpeg4.avi"])
-def test_a_truncated_avi_is_refused(name: str, tmp_path: Path) -> None:
+def test_a_truncated_avi_is_refused(name: str, tmp_path: Path):
     path = write_counter_clip(tmp_path / name, 60, size=(96, 128), **KINDS[name])
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 2 // 3])
@@ -217,7 +215,7 @@ def ramp(size: tuple[int, int]) -> Any:
 
 @pytest.mark.parametrize("degrees", [90, 180, 270])
 @pytest.mark.parametrize("size", [(48, 64), (47, 63)])
-def test_rotation_is_applied_as_opencv_does(degrees: int, size: tuple[int, int], tmp_path: Path) -> None:
+def test_rotation_is_applied_as_opencv_does(degrees: int, size: tuple[int, int], tmp_path: Path):
     even = size[0] % 2 == 0
     path = write_video(tmp_path / "phone.mp4", [ramp(size)] * 3, pixel_format="yuv420p" if even else "yuv444p")
     set_rotation(path, degrees)
@@ -228,7 +226,7 @@ def test_rotation_is_applied_as_opencv_does(degrees: int, size: tuple[int, int],
     assert source.notices[-1].text == f"phone: rotated {degrees} degrees clockwise"
 
 
-def test_rotated_frames_are_resized(tmp_path: Path) -> None:
+def test_rotated_frames_are_resized(tmp_path: Path):
     path = write_video(tmp_path / "phone.mp4", [ramp((96, 128))] * 2)
     set_rotation(path, 90)
     small = pictures(probe(path), size=(64, 48))[0].astype(int)
@@ -239,7 +237,7 @@ def test_rotated_frames_are_resized(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("aspect", [Fraction(4, 3), Fraction(8, 9)])
 @pytest.mark.parametrize("turned", [False, True])
-def test_non_square_pixels_are_resampled_to_square(aspect: Fraction, turned: bool, tmp_path: Path) -> None:
+def test_non_square_pixels_are_resampled_to_square(aspect: Fraction, turned: bool, tmp_path: Path):
     path = write_video(tmp_path / "wide.mp4", [ramp((48, 72))] * 2, pixel_aspect=aspect)
     if turned:
         set_rotation(path, 90)
@@ -253,7 +251,7 @@ def test_non_square_pixels_are_resampled_to_square(aspect: Fraction, turned: boo
 
 
 @pytest.mark.parametrize("size", [(47, 63), (48, 63), (47, 64), (35, 50)])
-def test_odd_sizes_are_decoded_completely(size: tuple[int, int], tmp_path: Path) -> None:
+def test_odd_sizes_are_decoded_completely(size: tuple[int, int], tmp_path: Path):
     source = probe(write_video(tmp_path / "odd.mkv", [ramp(size)] * 2, codec="ffv1", pixel_format="yuv420p"))
     assert source.size == size
     for pixels in pictures(source):
@@ -268,14 +266,12 @@ COLORS = [(255, 255, 255), (0, 0, 0), (128, 128, 128), (200, 40, 40), (40, 180, 
 @pytest.mark.parametrize("color_range", [LIMITED, FULL])
 @pytest.mark.parametrize("sampling", ["yuv444p", "yuv420p"])
 @pytest.mark.parametrize("height", [48, 720])
-def test_tagged_colours_are_decoded(
-    matrix: int, color_range: int, sampling: str, height: int, tmp_path: Path
-) -> None:
+def test_tagged_colours_are_decoded(matrix: int, color_range: int, sampling: str, height: int, tmp_path: Path):
     check_colors(tmp_path, (matrix, color_range), sampling, height, tagged=True)
 
 
 @pytest.mark.parametrize(("matrix", "height"), [(BT601, 480), (BT709, 720)])
-def test_untagged_colours_are_decoded_as_bt601_or_bt709_by_height(matrix: int, height: int, tmp_path: Path) -> None:
+def test_untagged_colours_are_decoded_as_bt601_or_bt709_by_height(matrix: int, height: int, tmp_path: Path):
     check_colors(tmp_path, (matrix, LIMITED), "yuv420p", height, tagged=False)
 
 
@@ -298,7 +294,7 @@ def check_colors(folder: Path, tags: tuple[int, int], sampling: str, height: int
         assert np.abs(error).max() <= 3
 
 
-def test_ten_bit_videos_keep_their_precision(tmp_path: Path) -> None:
+def test_ten_bit_videos_keep_their_precision(tmp_path: Path):
     width = 256
     luma = np.repeat(np.linspace(64, 940, width).astype(np.uint16)[None], 16, axis=0)
     planes = np.concatenate([luma.ravel(), np.full(2 * 8 * width // 2, 512, dtype=np.uint16)])
@@ -323,7 +319,7 @@ def test_ten_bit_videos_keep_their_precision(tmp_path: Path) -> None:
     assert np.abs(pixels[8, :, 1].astype(float) - expected).max() < 256  # one level of 8 bits
 
 
-def test_sixteen_bit_gray_is_exact(tmp_path: Path) -> None:
+def test_sixteen_bit_gray_is_exact(tmp_path: Path):
     gray = (np.arange(48 * 64, dtype=np.uint16) * 21).reshape(48, 64)
     path = write_video(tmp_path / "depth.mkv", [gray], codec="ffv1", pixel_format="gray16le", given_as="gray16le")
     pixels = pictures(probe(path))[0]
@@ -331,7 +327,7 @@ def test_sixteen_bit_gray_is_exact(tmp_path: Path) -> None:
     assert np.abs(pixels[..., 0].astype(int) - gray).max() <= 1
 
 
-def test_alpha_is_ignored_with_a_notice(tmp_path: Path) -> None:
+def test_alpha_is_ignored_with_a_notice(tmp_path: Path):
     path = write_counter_clip(tmp_path / "a.mov", 3, codec="prores_ks", pixel_format="yuva444p10le")
     source = probe(path)
     assert [notice.text for notice in source.notices] == ["a: alpha ignored"]
@@ -339,13 +335,13 @@ def test_alpha_is_ignored_with_a_notice(tmp_path: Path) -> None:
     assert pictures(source)[0].dtype == np.uint16
 
 
-def test_a_video_of_one_frame_is_read(tmp_path: Path) -> None:
+def test_a_video_of_one_frame_is_read(tmp_path: Path):
     source = probe(write_counter_clip(tmp_path / "a.mp4", 1))
     assert source.frame_times.tolist() == [0]
     assert counters(source) == [0]
 
 
-def test_repeated_indices_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_indices_are_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     source = probe(write_counter_clip(tmp_path / "a.mp4", 10))
     converted = 0
     original = video.VideoReader._to_rgb
@@ -386,7 +382,7 @@ def avi_with_drops(path: Path, numbers: list[int | None]) -> Path:
     return path
 
 
-def test_empty_avi_chunks_do_not_shift_frames(tmp_path: Path) -> None:
+def test_empty_avi_chunks_do_not_shift_frames(tmp_path: Path):
     path = avi_with_drops(tmp_path / "capture.avi", [0, 1, None, 3, None, None, 6, 7, 8])
     for allow_damaged in (False, True):
         source = probe_video(path, max_megapixels=64, allow_damaged=allow_damaged)
@@ -395,14 +391,14 @@ def test_empty_avi_chunks_do_not_shift_frames(tmp_path: Path) -> None:
     np.testing.assert_allclose(source.frame_times, np.array([0, 1, 3, 6, 7, 8]) / 30)
 
 
-def test_frames_copied_between_containers_keep_their_order(tmp_path: Path) -> None:
+def test_frames_copied_between_containers_keep_their_order(tmp_path: Path):
     given = write_counter_clip(tmp_path / "a.mp4", 24, options=OPEN_GOP)
     for name in ("b.mkv", "b.ts", "b.mov"):
         source = probe(copy_video(given, tmp_path / name))
         assert counters(source) == list(range(24))
 
 
-def test_a_decoder_is_freed_without_garbage_collection(tmp_path: Path) -> None:
+def test_a_decoder_is_freed_without_garbage_collection(tmp_path: Path):
     source = probe(write_video(tmp_path / "a.mp4", counter_clip(range(12))))
     gc.collect()
 

@@ -74,7 +74,7 @@ print(json.dumps(found))
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="address space is read from /proc")
-def test_limits_of_the_process_are_not_blamed_on_the_video(tmp_path: Path) -> None:
+def test_limits_of_the_process_are_not_blamed_on_the_video(tmp_path: Path):
     noise = np.random.default_rng(0).integers(0, 256, (4, 68, 120, 3), dtype=np.uint8)
     frames = [image.repeat(16, axis=0).repeat(16, axis=1) for image in noise]
     path = write_video(tmp_path / "a.mp4", frames)
@@ -118,9 +118,7 @@ def refuse_second_decode(error: type[FFmpegError], code: int) -> Callable[..., A
     return packets
 
 
-def test_frames_lost_to_the_machine_are_not_left_out_as_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_lost_to_the_machine_are_not_left_out_as_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write_counter_clip(tmp_path / "a.mp4", 6)
     monkeypatch.setattr(container.PacketExtent, "packets", refuse_second_decode(AgainError, errno.EAGAIN))
     with pytest.raises(BlockingIOError):
@@ -130,7 +128,7 @@ def test_frames_lost_to_the_machine_are_not_left_out_as_damaged(
 
 
 @pytest.mark.usefixtures("scarce")
-def test_damage_is_not_reported_while_memory_is_scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_not_reported_while_memory_is_scarce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write_counter_clip(tmp_path / "a.mp4", 6)
     monkeypatch.setattr(container.PacketExtent, "packets", refuse_second_decode(InvalidDataError, 1094995529))
     with pytest.raises(MemoryError, match=r"too little memory to decode a\.mp4"):
@@ -139,7 +137,7 @@ def test_damage_is_not_reported_while_memory_is_scarce(tmp_path: Path, monkeypat
         container.damage_error(path)
 
 
-def test_a_file_that_requests_absurd_memory_is_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_requests_absurd_memory_is_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = write_counter_clip(tmp_path / "a.mp4", 6)
 
     monkeypatch.setattr(av, "open", Mock(side_effect=NoMemoryError(errno.ENOMEM, "Cannot allocate memory")))

@@ -56,7 +56,7 @@ def write_streams(path: Path, streams: list[tuple[str, int, Disposition | None]]
 
 @pytest.mark.parametrize("cover", ["mjpeg", "png"])
 @pytest.mark.parametrize("suffix", ["mp4", "mov"])
-def test_cover_art_is_not_footage(cover: str, suffix: str, tmp_path: Path) -> None:
+def test_cover_art_is_not_footage(cover: str, suffix: str, tmp_path: Path):
     art = (cover, 5, Disposition.attached_pic)
     first = probe(write_streams(tmp_path / f"first.{suffix}", [art, ("libx264", 9, None)]))
     assert (first.codec, first_counter(first), texts(first)) == ("h264", 9, [])
@@ -64,13 +64,13 @@ def test_cover_art_is_not_footage(cover: str, suffix: str, tmp_path: Path) -> No
     assert (last.codec, first_counter(last), texts(last)) == ("h264", 9, [])
 
 
-def test_a_file_with_only_cover_art_has_no_video(tmp_path: Path) -> None:
+def test_a_file_with_only_cover_art_has_no_video(tmp_path: Path):
     path = write_streams(tmp_path / "song.mp4", [("mjpeg", 5, Disposition.attached_pic)])
     with pytest.raises(InputError, match=r"song\.mp4 has no video stream"):
         probe(path)
 
 
-def test_the_stream_in_use_is_named_if_there_are_several(tmp_path: Path) -> None:
+def test_the_stream_in_use_is_named_if_there_are_several(tmp_path: Path):
     for suffix in ("mp4", "mkv", "ts"):
         path = write_streams(tmp_path / f"rig.{suffix}", [("libx264", 9, None), ("mpeg4", 5, None)])
         source = probe(path)
@@ -86,7 +86,7 @@ def test_the_stream_in_use_is_named_if_there_are_several(tmp_path: Path) -> None
     ],
 )
 @pytest.mark.parametrize("suffix", ["mkv", "ts", "mp4"])
-def test_interlaced_footage_is_named(codec: str, options: dict[str, str], suffix: str, tmp_path: Path) -> None:
+def test_interlaced_footage_is_named(codec: str, options: dict[str, str], suffix: str, tmp_path: Path):
     path = write_counter_clip(tmp_path / f"tape.{suffix}", 6, codec=codec, rate=25, options=options)
     source = probe(path)
     assert len(source.notices) == 1
@@ -96,19 +96,19 @@ def test_interlaced_footage_is_named(codec: str, options: dict[str, str], suffix
 
 
 @pytest.mark.parametrize("aspect", [Fraction(1, 5), Fraction(5), Fraction(9)])
-def test_an_implausible_pixel_aspect_is_ignored(aspect: Fraction, tmp_path: Path) -> None:
+def test_an_implausible_pixel_aspect_is_ignored(aspect: Fraction, tmp_path: Path):
     source = probe(write_counter_clip(tmp_path / "a.mkv", 2, pixel_aspect=aspect))
     assert source.size == (48, 64)
     assert texts(source) == [f"a: a pixel aspect of {float(aspect):.4g}:1 is implausible and ignored"]
 
 
-def test_the_limit_of_pixels_holds_for_square_pixels(tmp_path: Path) -> None:
+def test_the_limit_of_pixels_holds_for_square_pixels(tmp_path: Path):
     path = write_counter_clip(tmp_path / "a.mkv", 2, size=(96, 128), pixel_aspect=Fraction(4))
     with pytest.raises(InputError, match=r"a\.mkv is 512x96"):
         probe_video(path, max_megapixels=0.04)
 
 
-def test_implausible_frame_rates_are_reported(tmp_path: Path) -> None:
+def test_implausible_frame_rates_are_reported(tmp_path: Path):
     fast = probe(write_counter_clip(tmp_path / "fast.mp4", 4, ticks=range(4), time_base=Fraction(1, 1_000_000)))
     assert texts(fast) == ["fast: time stamps give 1e+06 frames per second, which is implausible"]
     slow = [30_000 * count for count in range(4)]
@@ -139,7 +139,7 @@ NAMES = [
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("relative", [True, False])
-def test_any_file_name_is_read(name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_file_name_is_read(name: str, relative: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     plain = write_counter_clip(tmp_path / "plain.mp4", 3, sound=np.random.default_rng(0).standard_normal(4800))
     plain.rename(tmp_path / name)
     monkeypatch.chdir(tmp_path)
@@ -152,7 +152,7 @@ def test_any_file_name_is_read(name: str, relative: bool, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_file_name_is_written(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_file_name_is_written(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     with open_atomic(Path(name)) as file, VideoFile(file, (48, 64), 30, 18) as video:
         video.add(counter_image(5))
@@ -168,9 +168,7 @@ def test_any_file_name_is_written(name: str, tmp_path: Path, monkeypatch: pytest
         (lambda path: (path.unlink(), path.mkdir()), "a.mp4 is not a regular file"),
     ],
 )
-def test_a_video_that_changes_during_a_run_is_an_error(
-    change: Callable[[Path], object], text: str, tmp_path: Path
-) -> None:
+def test_a_video_that_changes_during_a_run_is_an_error(change: Callable[[Path], object], text: str, tmp_path: Path):
     source = probe(write_counter_clip(tmp_path / "a.mp4", 3))
     change(source.path)
     with pytest.raises(InputError, match=text), source.open() as reader:

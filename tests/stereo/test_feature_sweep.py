@@ -91,16 +91,14 @@ def errors(depth: Tensor, views: list[ViewPrediction]) -> Tensor:
 
 
 @pytest.mark.parametrize("factor", [FACTOR, 1 / FACTOR])
-def test_depth_is_found_where_descriptors_match(
-    truth: GroundTruth, views: list[ViewPrediction], factor: float
-) -> None:
+def test_depth_is_found_where_descriptors_match(truth: GroundTruth, views: list[ViewPrediction], factor: float):
     initial = depth_of(views) * factor
     before, after = errors(initial, views), errors(sweep_features(views, flat_cameras(truth), initial), views)
     assert after.median() < 0.25 * before.median()
     assert (after < 0.1).float().mean() > 0.6  # some patches are visible in one view only
 
 
-def test_depth_is_unchanged_without_matching_descriptors(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+def test_depth_is_unchanged_without_matching_descriptors(truth: GroundTruth, views: list[ViewPrediction]):
     dissimilar = [with_features(view, unseen=torch.tensor(400.0).double()) for view in views]
     without = [with_output(view, matches=replace(view.matches, features=None)) for view in views]
     initial = depth_of(views) * FACTOR
@@ -108,7 +106,7 @@ def test_depth_is_unchanged_without_matching_descriptors(truth: GroundTruth, vie
         torch.testing.assert_close(sweep_features(some, flat_cameras(truth), initial), initial)
 
 
-def test_the_sweep_is_independent_of_the_unit_of_length(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+def test_the_sweep_is_independent_of_the_unit_of_length(truth: GroundTruth, views: list[ViewPrediction]):
     cameras, initial = flat_cameras(truth), depth_of(views) * FACTOR
     pose = cameras.world_to_camera.clone()
     pose[..., :3, 3] *= 50
@@ -116,7 +114,7 @@ def test_the_sweep_is_independent_of_the_unit_of_length(truth: GroundTruth, view
     torch.testing.assert_close(scaled / 50, sweep_features(views, cameras, initial))
 
 
-def test_scenes_of_a_batch_are_independent(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+def test_scenes_of_a_batch_are_independent(truth: GroundTruth, views: list[ViewPrediction]):
     cameras, initial = flat_cameras(truth), depth_of(views) * FACTOR
     first = []
     for view in views:
@@ -129,14 +127,14 @@ def test_scenes_of_a_batch_are_independent(truth: GroundTruth, views: list[ViewP
 
 def test_results_are_independent_of_the_chunk_size(
     monkeypatch: pytest.MonkeyPatch, truth: GroundTruth, views: list[ViewPrediction]
-) -> None:
+):
     initial = depth_of(views) * FACTOR
     whole = sweep_features(views, flat_cameras(truth), initial)
     monkeypatch.setattr("page4d.stereo.sweep._MAX_PAIRS", 100)
     torch.testing.assert_close(sweep_features(views, flat_cameras(truth), initial), whole)
 
 
-def test_smaller_views_are_padded_and_compared(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+def test_smaller_views_are_padded_and_compared(truth: GroundTruth, views: list[ViewPrediction]):
     """The last view without its lowest rows is matched with the others as before."""
     rows, last = 6, views[2]
     own = last.matches.features
@@ -156,7 +154,7 @@ def test_smaller_views_are_padded_and_compared(truth: GroundTruth, views: list[V
     assert (ratio.log().abs() < 0.02).float().mean() > 0.8
 
 
-def test_moving_patches_are_not_compared_between_instants(truth: GroundTruth, views: list[ViewPrediction]) -> None:
+def test_moving_patches_are_not_compared_between_instants(truth: GroundTruth, views: list[ViewPrediction]):
     in_time = tuple(kind for kind in KINDS if not kind.at_same_instant)
     assert in_time
     moving = [
@@ -169,7 +167,7 @@ def test_moving_patches_are_not_compared_between_instants(truth: GroundTruth, vi
     torch.testing.assert_close(sweep_features(moving, flat_cameras(truth), initial), initial)
 
 
-def test_patch_centers_are_in_pixels(views: list[ViewPrediction]) -> None:
+def test_patch_centers_are_in_pixels(views: list[ViewPrediction]):
     assert views[0].patch_centers[0].tolist() == pytest.approx([PATCH / 2, PATCH / 2], abs=1e-4)
     assert views[0].patch_centers[-1].tolist() == pytest.approx([SIZE[1] - PATCH / 2, SIZE[0] - PATCH / 2], abs=1e-4)
     torch.testing.assert_close(to_pixels(torch.zeros(1, 2), views[0].grid, PATCH), torch.tensor([[40.0, 32.0]]))

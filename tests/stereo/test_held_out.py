@@ -41,9 +41,7 @@ def cameras_of(output: NetworkOutput | RigOutput) -> torch.Tensor:
     return torch.cat([output.world_to_camera.flatten(3), output.intrinsics.flatten(3)], dim=-1)
 
 
-def test_each_scene_keeps_its_start_unless_its_images_support_the_result(
-    truth: GroundTruth, output: NetworkOutput
-) -> None:
+def test_each_scene_keeps_its_start_unless_its_images_support_the_result(truth: GroundTruth, output: NetworkOutput):
     """Images of noise: the matches agree with each other, but nothing in the images does."""
     noise = torch.rand(truth.images.shape[1:], generator=torch.Generator().manual_seed(0))
     images = torch.stack([truth.images[0], noise])
@@ -67,7 +65,7 @@ def replace_batch(output: NetworkOutput, scene: int) -> RigOutput:
 
 def test_weak_evidence_supports_poses_but_not_focal_lengths(
     truth: GroundTruth, output: NetworkOutput, monkeypatch: pytest.MonkeyPatch
-) -> None:
+):
     calls: list[Cameras] = []
 
     def weak(_, __, cameras: Cameras, ___) -> HeldOutFit:
@@ -81,13 +79,13 @@ def test_weak_evidence_supports_poses_but_not_focal_lengths(
     assert not torch.equal(found.world_to_camera, output.world_to_camera)
 
 
-def test_what_is_kept_is_reported(truth: GroundTruth, output: NetworkOutput) -> None:
+def test_what_is_kept_is_reported(truth: GroundTruth, output: NetworkOutput):
     kept = run_refinement(RigOutput.of(output), PATCH, FINER, images=truth.images).kept
     assert kept.poses.tolist() == [True, True]
     assert kept.focal.tolist() == [True, True]
 
 
-def test_a_fifth_of_the_patches_is_held_out_and_no_neighbours() -> None:
+def test_a_fifth_of_the_patches_is_held_out_and_no_neighbours():
     views = views_without_matches([torch.ones(1, 2, *SIZE), torch.ones(1, 2, 64, 48)])
     held = held_out_patches(views, num_times=2)
     assert held.shape == (4, 192)
@@ -99,7 +97,7 @@ def test_a_fifth_of_the_patches_is_held_out_and_no_neighbours() -> None:
     assert not held[1, 48:].any()
 
 
-def test_held_out_patches_have_no_weight() -> None:
+def test_held_out_patches_have_no_weight():
     held = torch.tensor([[True, False], [False, False]])
     matches = Correspondences(
         pixels=torch.zeros(1, 2, 2, 2),

@@ -91,7 +91,7 @@ def depth_error(output: NetworkOutput, truth: GroundTruth) -> float:
     return float((ratio - ratio[known].median())[known].abs().median())
 
 
-def test_cameras_and_depth_approach_the_truth(output: NetworkOutput, truth: GroundTruth) -> None:
+def test_cameras_and_depth_approach_the_truth(output: NetworkOutput, truth: GroundTruth):
     better = refined(output, sigma_cells=0.2)
     assert rotation_error_deg(output, truth) > 5
     assert rotation_error_deg(better, truth) < 2.2
@@ -104,9 +104,7 @@ def test_cameras_and_depth_approach_the_truth(output: NetworkOutput, truth: Grou
     assert better.depth.dtype == output.depth.dtype
 
 
-def test_known_cameras_improve_depth_and_do_not_replace_adjusted_ones(
-    output: NetworkOutput, truth: GroundTruth
-) -> None:
+def test_known_cameras_improve_depth_and_do_not_replace_adjusted_ones(output: NetworkOutput, truth: GroundTruth):
     better = refined(output, conditioning=known_cameras(truth), sigma_cells=0.2)
     assert depth_error(better, truth) < 0.5 * depth_error(output, truth)
     torch.testing.assert_close(better.intrinsics, truth.cameras.intrinsics.double())
@@ -116,7 +114,7 @@ def test_known_cameras_improve_depth_and_do_not_replace_adjusted_ones(
     assert ratio == pytest.approx(1 / 3, rel=0.1)
 
 
-def test_confident_depth_moves_less(output: NetworkOutput) -> None:
+def test_confident_depth_moves_less(output: NetworkOutput):
     """Without confidence depth moves as with a medium one."""
     moves = []
     for value in (1.0, None, 5.0):
@@ -128,7 +126,7 @@ def test_confident_depth_moves_less(output: NetworkOutput) -> None:
     assert moves[1] > 1.3 * moves[2]
 
 
-def test_refinement_is_independent_of_the_unit_of_length(output: NetworkOutput) -> None:
+def test_refinement_is_independent_of_the_unit_of_length(output: NetworkOutput):
     pose = output.world_to_camera.clone()
     pose[..., :3, 3] *= 50
     scaled = refined(replace(output, world_to_camera=pose, depth=output.depth * 50))
@@ -137,7 +135,7 @@ def test_refinement_is_independent_of_the_unit_of_length(output: NetworkOutput) 
 
 def test_matches_of_moving_patches_between_instants_are_ignored(
     output: NetworkOutput, matches: Matches, truth: GroundTruth
-) -> None:
+):
     expected = matches.expected.clone()
     moving = functional.max_pool2d(truth.dynamic.float().flatten(0, 2)[:, None], PATCH).bool()
     moving = moving.reshape(*truth.depth.shape[:3], 1, -1).expand(-1, -1, -1, 2, -1)
@@ -152,7 +150,7 @@ def test_matches_of_moving_patches_between_instants_are_ignored(
     torch.testing.assert_close(refined(wrong).depth, refined(clean).depth)
 
 
-def test_predictions_without_matches_are_unchanged(output: NetworkOutput) -> None:
+def test_predictions_without_matches_are_unchanged(output: NetworkOutput):
     missing = RigOutput.of(replace(output, matches=None))
     assert run_refinement(missing, PATCH, FINER).output is missing
     uncertain = without_matches(output)
@@ -163,9 +161,7 @@ def test_predictions_without_matches_are_unchanged(output: NetworkOutput) -> Non
     torch.testing.assert_close(refined(single).depth, single.depth)
 
 
-def test_views_of_different_sizes_are_refined_together(
-    output: NetworkOutput, matches: Matches, truth: GroundTruth
-) -> None:
+def test_views_of_different_sizes_are_refined_together(output: NetworkOutput, matches: Matches, truth: GroundTruth):
     views = [output.of_view(view) for view in range(3)]
     whole, separate = refined(output), run_refinement(rig_of(views), PATCH, FINER).output
     torch.testing.assert_close(separate.world_to_camera, whole.world_to_camera)
@@ -198,7 +194,7 @@ def test_views_of_different_sizes_are_refined_together(
     assert rotation_error_deg(better, truth) < 2.5
 
 
-def test_a_single_view_nearly_keeps_its_focal_length(output: NetworkOutput) -> None:
+def test_a_single_view_nearly_keeps_its_focal_length(output: NetworkOutput):
     """Matches in time that are spread from the image center are explained by any longer focal length."""
     single = output.of_view(0)
     matches = single.matches
@@ -216,9 +212,7 @@ def test_a_single_view_nearly_keeps_its_focal_length(output: NetworkOutput) -> N
 
 
 @pytest.mark.parametrize("views", [[0], [0, 1, 2]])
-def test_depth_edges_are_aligned_with_color_edges(
-    truth: GroundTruth, output: NetworkOutput, views: list[int]
-) -> None:
+def test_depth_edges_are_aligned_with_color_edges(truth: GroundTruth, output: NetworkOutput, views: list[int]):
     """Dilated depth of low confidence is cut at the edges of surfaces."""
     chosen = with_views(truth, views)
     known, log_depth = chosen.depth > 0, filled_depth(chosen).log()
@@ -268,7 +262,7 @@ class StepRecorder:
 
 def test_steps_run_in_order_and_return_new_states(
     monkeypatch: pytest.MonkeyPatch, output: NetworkOutput, truth: GroundTruth
-) -> None:
+):
     names = [step.__name__ for step in refine.STEPS]
     recorder = StepRecorder(monkeypatch)
     found = refined(output, conditioning=known_cameras(truth), images=truth.images)
@@ -303,7 +297,7 @@ def test_steps_without_their_evidence_return_the_state_unchanged(
     has_images: bool,
     has_poses: bool,
     unchanged: list[str],
-) -> None:
+):
     recorder = StepRecorder(monkeypatch)
     options = {"images": truth.images[:, :, :num_views]} if has_images else {}
     if has_poses:
@@ -314,7 +308,7 @@ def test_steps_without_their_evidence_return_the_state_unchanged(
 
 def test_known_poses_without_a_baseline_are_not_fitted(
     monkeypatch: pytest.MonkeyPatch, output: NetworkOutput, truth: GroundTruth
-) -> None:
+):
     recorder = StepRecorder(monkeypatch)
     pose = truth.cameras.world_to_camera.clone()
     pose[..., :3, 3] = 0

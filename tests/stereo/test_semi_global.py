@@ -33,7 +33,7 @@ def exhaustive_max_marginals(score: Tensor, penalty: Tensor) -> Tensor:
 @pytest.mark.parametrize("count", [2, 4, 7])
 @pytest.mark.parametrize(("penalty", "max_penalty"), [(0.4, 9.0), (0.4, 1.0), (0.5, 0.4), (0.0, 2.0)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # kernels compute in float32, if Numba is installed
-def test_a_single_row_is_solved_exactly(count: int, penalty: float, max_penalty: float, dtype: torch.dtype) -> None:
+def test_a_single_row_is_solved_exactly(count: int, penalty: float, max_penalty: float, dtype: torch.dtype):
     torch.manual_seed(0)
     score = 2 * torch.randn(4, count, dtype=dtype)
     expected = exhaustive_max_marginals(score, pairwise_penalty(count, penalty, max_penalty))
@@ -43,14 +43,14 @@ def test_a_single_row_is_solved_exactly(count: int, penalty: float, max_penalty:
         torch.testing.assert_close(found - found.amax(-1, keepdim=True), expected - expected.amax(-1, keepdim=True))
 
 
-def test_rows_and_columns_are_treated_equally() -> None:
+def test_rows_and_columns_are_treated_equally():
     torch.manual_seed(1)
     score = torch.randn(2, 4, 5, 6).double()
     transposed = aggregate_scores(score.transpose(1, 3), 0.3, 1.0).transpose(1, 3)
     torch.testing.assert_close(transposed, aggregate_scores(score, 0.3, 1.0))
 
 
-def test_pixels_without_evidence_follow_their_neighbours() -> None:
+def test_pixels_without_evidence_follow_their_neighbours():
     score = torch.zeros(1, 3, 7, 3).double()
     score[:, :, 5] = 2.0
     score[0, 1, :, 1] = 0.0
@@ -58,7 +58,7 @@ def test_pixels_without_evidence_follow_their_neighbours() -> None:
     assert int(aggregate_scores(score, 0.5, 3.0)[0, 1, :, 1].argmax()) == 5
 
 
-def test_images_of_different_sizes_are_aggregated_together_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_different_sizes_are_aggregated_together_as_one_by_one(monkeypatch: pytest.MonkeyPatch):
     torch.manual_seed(0)
     scores = [torch.randn(height, 9, width) for height, width in ((5, 7), (8, 3), (1, 1), (6, 7))]
     alone = [aggregate_scores(score[None], 0.2, 1.0)[0] for score in scores]
@@ -71,7 +71,7 @@ def test_images_of_different_sizes_are_aggregated_together_as_one_by_one(monkeyp
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("size", [(2, 7, 5, 9), (1, 96, 33, 64), (1, 5, 69, 130), (1, 3, 1, 4)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_kernel_of_a_gpu_aggregates_as_the_cpu(size: tuple[int, ...], dtype: torch.dtype) -> None:
+def test_the_kernel_of_a_gpu_aggregates_as_the_cpu(size: tuple[int, ...], dtype: torch.dtype):
     score = 3 * torch.randn(size, dtype=dtype)
     assert kernels.of_gpu(torch.device("cuda")) is not None
     found = aggregate_scores(score.cuda(), 0.3, 2.0).cpu()
@@ -81,9 +81,7 @@ def test_the_kernel_of_a_gpu_aggregates_as_the_cpu(size: tuple[int, ...], dtype:
 @pytest.mark.parametrize(
     "error", [ImportError(), RuntimeError("Failed to find C compiler."), CalledProcessError(1, "gcc"), None]
 )
-def test_pytorch_aggregates_on_a_gpu_without_a_compiler(
-    error: Exception | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytorch_aggregates_on_a_gpu_without_a_compiler(error: Exception | None, monkeypatch: pytest.MonkeyPatch):
     module = SimpleNamespace(aggregate=Mock(side_effect=error))
     monkeypatch.setattr(kernels, "import_module", lambda _: module)
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)

@@ -26,7 +26,7 @@ def shown(layered: Capture) -> ViewerContent:
     return viewer_content(layered.output, ExportSettings())
 
 
-def test_layers_are_those_of_the_run_relative_to_the_centre(layered: Capture, shown: ViewerContent) -> None:
+def test_layers_are_those_of_the_run_relative_to_the_centre(layered: Capture, shown: ViewerContent):
     assert shown.clouds.has_layers
     for found, expected in (
         (shown.points(0, PointLayer.STATIC), layered.output.static_points()),
@@ -43,7 +43,7 @@ def test_layers_are_those_of_the_run_relative_to_the_centre(layered: Capture, sh
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50, 700])
-def test_a_budget_is_that_of_both_layers(limit: int, layered: Capture) -> None:
+def test_a_budget_is_that_of_both_layers(limit: int, layered: Capture):
     content = viewer_content(layered.output, ExportSettings(max_points=limit))
     for place in range(4):
         layers = (PointLayer.STATIC, PointLayer.MOVING)
@@ -53,9 +53,7 @@ def test_a_budget_is_that_of_both_layers(limit: int, layered: Capture) -> None:
         assert content.clouds.most(PointLayer.MOVING)[place] == moving
 
 
-def test_static_points_are_sent_once_and_every_choice_shows_its_points(
-    layered: Capture, shown: ViewerContent
-) -> None:
+def test_static_points_are_sent_once_and_every_choice_shows_its_points(layered: Capture, shown: ViewerContent):
     with running_server(0, "test") as server:
         clouds = ResidentClouds(server.scene, shown)
         static, moved = layered.output.static_points(), [layered.output.moving_points(i) for i in range(4)]
@@ -80,7 +78,7 @@ def test_static_points_are_sent_once_and_every_choice_shows_its_points(
         assert [place for place, (handle, *_) in clouds._nodes.items() if handle.visible] == [2]
 
 
-def test_more_instants_stay_in_the_browser_than_of_merged_clouds(capture: Capture, shown: ViewerContent) -> None:
+def test_more_instants_stay_in_the_browser_than_of_merged_clouds(capture: Capture, shown: ViewerContent):
     with running_server(0, "test") as server:
         room = 2 * max(shown.clouds.most())
         plain = viewer_content(capture.output, ExportSettings())
@@ -88,7 +86,7 @@ def test_more_instants_stay_in_the_browser_than_of_merged_clouds(capture: Captur
         assert ResidentClouds(server.scene, shown, room).capacity == 4
 
 
-def test_a_page_holds_static_points_once_and_is_smaller(layered: Capture, capture: Capture) -> None:
+def test_a_page_holds_static_points_once_and_is_smaller(layered: Capture, capture: Capture):
     pytest.importorskip("msgpack")
     pytest.importorskip("zstandard")
     from tests.viewer.test_viewer_recording import Recording

@@ -28,7 +28,7 @@ def settings() -> DA3Settings:
     return checkpoint("da3_b").settings
 
 
-def test_the_shared_norm_is_read_by_its_published_name(weights: Mapping[str, Tensor], settings: DA3Settings) -> None:
+def test_the_shared_norm_is_read_by_its_published_name(weights: Mapping[str, Tensor], settings: DA3Settings):
     """Other names of the same tensor are dropped, if a file has them."""
     others = {SHARED_NORM.replace(".0.2.", f".{level}.2."): weights[SHARED_NORM] for level in (1, 2, 3)}
     for given in (weights, weights | others):
@@ -36,7 +36,7 @@ def test_the_shared_norm_is_read_by_its_published_name(weights: Mapping[str, Ten
         assert torch.equal(state["depth_head.ray_branch.norm.weight"], weights[SHARED_NORM])
 
 
-def test_the_gaussian_head_is_dropped(weights: Mapping[str, Tensor], settings: DA3Settings) -> None:
+def test_the_gaussian_head_is_dropped(weights: Mapping[str, Tensor], settings: DA3Settings):
     config, state = converted(weights, settings)
     found, tensors = converted(weights | {"model.gs_head.projects.0.weight": torch.zeros(2)}, settings)
     assert (found, tensors.keys()) == (config, state.keys())
@@ -50,23 +50,19 @@ def test_the_gaussian_head_is_dropped(weights: Mapping[str, Tensor], settings: D
         ("model.cam_dec.fc_rot.weight", "no rule matches"),
     ],
 )
-def test_a_further_tensor_is_refused(
-    weights: Mapping[str, Tensor], settings: DA3Settings, name: str, message: str
-) -> None:
+def test_a_further_tensor_is_refused(weights: Mapping[str, Tensor], settings: DA3Settings, name: str, message: str):
     with pytest.raises(WeightsError, match=message):
         converted(weights | {name: torch.zeros(2)}, settings)
 
 
-def test_settings_that_no_public_network_has_are_refused(
-    weights: Mapping[str, Tensor], settings: DA3Settings
-) -> None:
+def test_settings_that_no_public_network_has_are_refused(weights: Mapping[str, Tensor], settings: DA3Settings):
     for layers in ((4, 7, 9, 11), (1, 7, 9, 11), (5, 7, 9, 13)):
         encoder = settings.encoder.model_copy(update={"out_layers": layers})
         with pytest.raises(UsageError, match="blocks that are read after"):
             converted(weights, settings.model_copy(update={"encoder": encoder}))
 
 
-def test_blocks_after_the_last_that_is_read_are_dropped(weights: Mapping[str, Tensor], settings: DA3Settings) -> None:
+def test_blocks_after_the_last_that_is_read_are_dropped(weights: Mapping[str, Tensor], settings: DA3Settings):
     """The cameras are read there too; blocks may end with a step within views."""
     encoder = settings.encoder.model_copy(update={"out_layers": (5, 7, 9, 11), "depth": 13})
     further = {
@@ -79,7 +75,7 @@ def test_blocks_after_the_last_that_is_read_are_dropped(weights: Mapping[str, Te
 
 
 @pytest.mark.parametrize(("preset", "start"), [("da3-small", 4), ("da3-large", 8), ("da3-giant", 13)])
-def test_odd_blocks_attend_across_views(preset: str, start: int) -> None:
+def test_odd_blocks_attend_across_views(preset: str, start: int):
     """From the first block of the trunk on, which is even or odd."""
     keys = da3_keys(PRESETS[preset])
     for block in range(start, start + 4):
@@ -90,7 +86,7 @@ def test_odd_blocks_attend_across_views(preset: str, start: int) -> None:
 
 def test_the_nested_checkpoint_has_the_same_names_after_another_prefix(
     weights: Mapping[str, Tensor], settings: DA3Settings
-) -> None:
+):
     config, state = converted(weights, settings)
     prefix = "model.da3."
     nested = {

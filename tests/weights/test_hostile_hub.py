@@ -51,7 +51,7 @@ def answering(monkeypatch: pytest.MonkeyPatch, content: bytes, status: int = 200
     ],
     ids=lambda content: content[:60].decode(errors="replace"),
 )
-def test_answers_of_no_hub(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_of_no_hub(content: bytes, monkeypatch: pytest.MonkeyPatch):
     answering(monkeypatch, content)
     with pytest.raises(WeightsError, match="no answer of a hub"):
         find_weights(NAME)
@@ -65,15 +65,13 @@ def test_answers_of_no_hub(content: bytes, monkeypatch: pytest.MonkeyPatch) -> N
         (200, {"content_encoding": "gzip"}, "decompressing"),
     ],
 )
-def test_redirects_and_encodings(
-    status: int, headers: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_redirects_and_encodings(status: int, headers: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch):
     answering(monkeypatch, b"{}", status, **headers)
     with pytest.raises(WeightsError, match=message):
         find_weights(NAME)
 
 
-def test_a_missing_file_is_named(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_file_is_named(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
     hub.repositories["lab/net"] = Repository({"model.safetensors": b"abc"})
     monkeypatch.setattr(hub_server._Handler, "_send", lambda self, _: self._answer(404, b"", {}))
     with pytest.raises(WeightsError, match=r"lab/net has no file 'model\.safetensors'"):
@@ -81,9 +79,7 @@ def test_a_missing_file_is_named(hub: HubServer, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("token", ["hf_S\u00c9CRET", "hf_SEC RET", "hf_SEC\x01RET"])
-def test_a_token_that_cannot_be_sent_is_not_shown(
-    token: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_token_that_cannot_be_sent_is_not_shown(token: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HF_TOKEN", token)
     with pytest.raises(WeightsError, match="token for the hub has blanks") as caught:
         find_weights(NAME)
@@ -95,13 +91,13 @@ def test_a_token_that_cannot_be_sent_is_not_shown(
     "address",
     ["localhost", "", "ftp://x", "http://[::1", "http://127.0.0.1:99999", "http://127.0.0.1:abc", "http://a/\x1b"],
 )
-def test_an_endpoint_that_is_no_address(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_is_no_address(address: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constants, "ENDPOINT", address)
     with pytest.raises(WeightsError, match="cannot fetch weights"):
         find_weights(NAME)
 
 
-def test_a_login_in_the_endpoint_is_used_and_not_shown(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_login_in_the_endpoint_is_used_and_not_shown(hub: HubServer, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(constants, "ENDPOINT", f"http://user:secret@127.0.0.1:{hub.server_port}")
     seen: list[str | None] = []
 
@@ -117,7 +113,7 @@ def test_a_login_in_the_endpoint_is_used_and_not_shown(hub: HubServer, monkeypat
 
 
 @pytest.mark.parametrize(("name", "value"), [("HTTP_PROXY", "ftp://x"), ("HTTP_PROXY", "http://[::1")])
-def test_settings_of_the_network_that_are_not_usable(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_network_that_are_not_usable(name: str, value: str, monkeypatch: pytest.MonkeyPatch):
     from huggingface_hub import close_session
 
     close_session()

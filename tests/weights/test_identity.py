@@ -55,7 +55,7 @@ def planned(folder: Path, record: str | None = None, **settings: object) -> Plan
 @pytest.mark.usefixtures("twins")
 def test_the_network_follows_from_the_option_the_record_or_the_path(
     folder: str, record: str | None, given: str | None, base: float, tmp_path: Path
-) -> None:
+):
     conversion = planned(tmp_path / folder, record, published_as=given)
     assert conversion.blueprint.config.rope_base == base
 
@@ -71,15 +71,13 @@ def test_the_network_follows_from_the_option_the_record_or_the_path(
     ],
 )
 @pytest.mark.usefixtures("twins")
-def test_a_network_that_nothing_identifies_is_refused(
-    folder: str, given: str | None, message: str, tmp_path: Path
-) -> None:
+def test_a_network_that_nothing_identifies_is_refused(folder: str, given: str | None, message: str, tmp_path: Path):
     with pytest.raises(UsageError, match=message) as caught:
         planned(tmp_path / folder, published_as=given)
     assert "vggt-two" in caught.value.hint
 
 
-def test_a_name_for_a_family_with_one_network_is_refused(tmp_path: Path) -> None:
+def test_a_name_for_a_family_with_one_network_is_refused(tmp_path: Path):
     with pytest.raises(UsageError, match="no published VGGT has this name") as caught:
         planned(tmp_path / "x", published_as="vggt", configs=checkpoint("vggt_c").configs)
     assert caught.value.hint == "leave it out"
@@ -94,7 +92,7 @@ def test_a_name_for_a_family_with_one_network_is_refused(tmp_path: Path) -> None
     ],
 )
 @pytest.mark.usefixtures("twins")
-def test_a_record_that_contradicts_the_network_is_refused(record: dict, message: str, tmp_path: Path) -> None:
+def test_a_record_that_contradicts_the_network_is_refused(record: dict, message: str, tmp_path: Path):
     with pytest.raises(WeightsError, match=message) as caught:
         planned(tmp_path / "x", json.dumps(record), published_as="vggt-two")
     assert "folder of their own" in caught.value.hint
@@ -111,13 +109,13 @@ def test_a_record_that_contradicts_the_network_is_refused(record: dict, message:
     ],
 )
 @pytest.mark.usefixtures("twins")
-def test_a_record_that_cannot_be_read_is_ignored_with_a_notice(record: str, notices: int, tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_read_is_ignored_with_a_notice(record: str, notices: int, tmp_path: Path):
     conversion = planned(tmp_path / "x", record, published_as="vggt-two")
     assert len(conversion.blueprint.notices) == notices
     assert all("config.json' was ignored" in notice for notice in conversion.blueprint.notices)
 
 
-def test_the_settings_of_a_part_are_read_where_the_record_has_two() -> None:
+def test_the_settings_of_a_part_are_read_where_the_record_has_two():
     content = {"config": {"anyview": {"net": {"alt_start": 13}}, "metric": {"net": {"alt_start": -1}}}}
     assert stated_settings(content, "anyview") == {"net.alt_start": 13}
     assert stated_settings(content) == {}
@@ -137,9 +135,7 @@ def read(name: str, record: dict, path: str = "x/model.safetensors", given: str 
         *(("da3metric_large", f"da3{kind}_large") for kind in ("mono", "metric")),
     ],
 )
-def test_the_recorded_settings_of_depth_anything_3_are_those_of_the_conversion(
-    manifest_name: str, recording: str
-) -> None:
+def test_the_recorded_settings_of_depth_anything_3_are_those_of_the_conversion(manifest_name: str, recording: str):
     path = SHARED / f"config_full_{recording}.json"
     if not path.exists():
         pytest.skip(f"{path} is not there")
@@ -164,9 +160,7 @@ def test_the_recorded_settings_of_depth_anything_3_are_those_of_the_conversion(
         ("da3metric_large", {"model_name": "da3mono-large", "net": {"cat_token": True}}, "cat_token True, da3mono-"),
     ],
 )
-def test_records_of_depth_anything_3_that_contradict_the_tensors_are_refused(
-    name: str, record: dict, message: str
-) -> None:
+def test_records_of_depth_anything_3_that_contradict_the_tensors_are_refused(name: str, record: dict, message: str):
     with pytest.raises(WeightsError, match=message):
         read(name, record)
 
@@ -181,7 +175,7 @@ def test_records_of_depth_anything_3_that_contradict_the_tensors_are_refused(
         ({}, "x", "da3-metric", 300.0),
     ],
 )
-def test_mono_and_metric_are_distinguished(record: dict, path: str, given: str | None, focal: float | None) -> None:
+def test_mono_and_metric_are_distinguished(record: dict, path: str, given: str | None, focal: float | None):
     assert read("da3metric_large", record, path, given).config.metric_focal == focal
 
 
@@ -201,7 +195,7 @@ def test_mono_and_metric_are_distinguished(record: dict, path: str, given: str |
 )
 def test_a_conversion_records_which_network_it_is_and_its_licence(
     name: str, record: dict, published: str, licence: str, commercial: bool, tmp_path: Path
-) -> None:
+):
     path = empty_checkpoint(tmp_path, {key: spec.shape for key, spec in manifest(name).items()})
     (tmp_path / "config.json").write_text(json.dumps(record))
     conversion = plan_conversion([path], ConvertSettings())
@@ -211,7 +205,7 @@ def test_a_conversion_records_which_network_it_is_and_its_licence(
     assert plan_conversion([path], ConvertSettings(licence="mine")).commercial is None
 
 
-def test_mono_or_metric_is_asked_for() -> None:
+def test_mono_or_metric_is_asked_for():
     with pytest.raises(UsageError, match="'x' is da3mono-large or da3metric-large") as caught:
         read("da3metric_large", {}, "da3/model.safetensors")
     assert caught.value.hint == "pass published_as='da3mono-large' or published_as='da3metric-large'"
@@ -219,6 +213,6 @@ def test_mono_or_metric_is_asked_for() -> None:
         read("da3_small", {}, given="da3-base")
 
 
-def test_a_whole_name_precedes_names_that_begin_with_it() -> None:
+def test_a_whole_name_precedes_names_that_begin_with_it():
     assert candidates_of(("net-large", "net-large-2"), Identity(given="NET_large"), "x") == ["net-large"]
     assert candidates_of(("net-large", "net-large-2"), Identity(given="net-l"), "x") == ["net-large", "net-large-2"]

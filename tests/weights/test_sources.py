@@ -33,7 +33,7 @@ class Evil:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_code_in_a_pickle_is_reported_and_does_not_run(zipped: bool, tmp_path: Path) -> None:
+def test_code_in_a_pickle_is_reported_and_does_not_run(zipped: bool, tmp_path: Path):
     path, marker = tmp_path / "evil.pt", tmp_path / "executed"
     torch.save({"model": TENSORS, "extra": Evil(marker)}, path, _use_new_zipfile_serialization=zipped)
     with pytest.raises(WeightsError, match=r"'.*evil.pt' contains Python objects \((posix|nt)\.mkdir\)") as caught:
@@ -46,7 +46,7 @@ def test_code_in_a_pickle_is_reported_and_does_not_run(zipped: bool, tmp_path: P
     assert marker.exists(), "the pickle does run code without the safeguard"
 
 
-def test_code_in_a_bare_pickle_does_not_run(tmp_path: Path) -> None:
+def test_code_in_a_bare_pickle_does_not_run(tmp_path: Path):
     path, marker = tmp_path / "evil.bin", tmp_path / "executed"
     path.write_bytes(pickle.dumps(Evil(marker), protocol=2))
     with pytest.raises(WeightsError):
@@ -54,7 +54,7 @@ def test_code_in_a_bare_pickle_does_not_run(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_a_pickle_named_safetensors_is_not_read(tmp_path: Path) -> None:
+def test_a_pickle_named_safetensors_is_not_read(tmp_path: Path):
     path, marker = tmp_path / "evil.safetensors", tmp_path / "executed"
     torch.save([Evil(marker)], path)
     with pytest.raises(WeightsError, match="a PyTorch checkpoint with a wrong suffix"):
@@ -62,7 +62,7 @@ def test_a_pickle_named_safetensors_is_not_read(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def test_tensors_are_read_by_name(tmp_path: Path) -> None:
+def test_tensors_are_read_by_name(tmp_path: Path):
     save_file(TENSORS, tmp_path / "x.safetensors")
     torch.save({"state_dict": TENSORS}, tmp_path / "x.pth")
     for name in ("x.safetensors", "x.pth"):
@@ -85,9 +85,7 @@ def test_tensors_are_read_by_name(tmp_path: Path) -> None:
         ({1: torch.ones(1)}, "holds a tensor under 1"),
     ],
 )
-def test_the_content_of_a_checkpoint_without_plain_tensors_is_reported(
-    held: object, message: str, tmp_path: Path
-) -> None:
+def test_the_content_of_a_checkpoint_without_plain_tensors_is_reported(held: object, message: str, tmp_path: Path):
     torch.save(held, tmp_path / "x.pt")
     with pytest.raises(WeightsError, match=message):
         open_source(tmp_path / "x.pt")
@@ -105,7 +103,7 @@ def test_the_content_of_a_checkpoint_without_plain_tensors_is_reported(
         (b"\x80\x02}q\x00.", "damaged|holds no tensors"),
     ],
 )
-def test_files_of_other_types_are_recognized(name: str, content: bytes, message: str, tmp_path: Path) -> None:
+def test_files_of_other_types_are_recognized(name: str, content: bytes, message: str, tmp_path: Path):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(WeightsError, match=message) as caught:
@@ -115,7 +113,7 @@ def test_files_of_other_types_are_recognized(name: str, content: bytes, message:
 
 
 @pytest.mark.parametrize("suffix", ["safetensors", "pt", "legacy"])
-def test_a_truncated_file_is_damaged_at_every_length(suffix: str, tmp_path: Path) -> None:
+def test_a_truncated_file_is_damaged_at_every_length(suffix: str, tmp_path: Path):
     path = tmp_path / f"x.{suffix}"
     if suffix == "safetensors":
         save_file(TENSORS, path)
@@ -128,7 +126,7 @@ def test_a_truncated_file_is_damaged_at_every_length(suffix: str, tmp_path: Path
             open_source(path)
 
 
-def test_flipped_bytes_never_raise_another_error(tmp_path: Path) -> None:
+def test_flipped_bytes_never_raise_another_error(tmp_path: Path):
     buffer = io.BytesIO()
     torch.save(TENSORS, buffer)
     with zipfile.ZipFile(buffer) as archive:
@@ -160,14 +158,14 @@ def deflated(path: Path, num_bytes: int) -> Path:
     return packed
 
 
-def test_an_archive_that_inflates_beyond_its_size_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_an_archive_that_inflates_beyond_its_size_is_refused_before_it_is_read(tmp_path: Path):
     path = deflated(tmp_path / "x.pt", 200 * 10**6)
     assert path.stat().st_size < 10**6
     with bounded(seconds=1, megabytes=20), pytest.raises(WeightsError, match="and would become 200 MB in memory"):
         open_source(path)
 
 
-def test_tensors_without_memory_of_their_own_are_refused(tmp_path: Path) -> None:
+def test_tensors_without_memory_of_their_own_are_refused(tmp_path: Path):
     torch.save({"a": torch.zeros(1).expand(10**12)}, tmp_path / "x.pt")
     with bounded(seconds=1, megabytes=20), pytest.raises(WeightsError, match="would become 4,000,000 MB in memory"):
         open_source(tmp_path / "x.pt")
@@ -186,13 +184,13 @@ def test_tensors_without_memory_of_their_own_are_refused(tmp_path: Path) -> None
     ],
     ids=["complex", "float8", "meta", "sparse"],
 )
-def test_tensors_of_other_types_are_refused(tensor: torch.Tensor, named: str, tmp_path: Path) -> None:
+def test_tensors_of_other_types_are_refused(tensor: torch.Tensor, named: str, tmp_path: Path):
     torch.save({"a": tensor}, tmp_path / "x.pt")
     with pytest.raises(WeightsError, match=named):
         open_source(tmp_path / "x.pt")
 
 
-def test_wrappers_inside_each_other_end(tmp_path: Path) -> None:
+def test_wrappers_inside_each_other_end(tmp_path: Path):
     endless: dict[str, object] = {}
     endless["model"] = endless
     torch.save(endless, tmp_path / "x.pt")
@@ -202,7 +200,7 @@ def test_wrappers_inside_each_other_end(tmp_path: Path) -> None:
 
 @fuzz(150)
 @given(draws=st.data())
-def test_changed_files_are_read_or_refused(draws: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_changed_files_are_read_or_refused(draws: st.DataObject, tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.getbasetemp()
     kind = draws.draw(st.sampled_from(("safetensors", "zip", "legacy")))
     path = folder / ("x.safetensors" if kind == "safetensors" else "x.pt")
@@ -242,7 +240,7 @@ def index(folder: Path, places: object) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
 
-def test_shards_are_joined_by_their_index(tmp_path: Path) -> None:
+def test_shards_are_joined_by_their_index(tmp_path: Path):
     save_file({"a": TENSORS["a"]}, tmp_path / "one.safetensors")
     save_file({"b": TENSORS["b"]}, tmp_path / "two.safetensors")
     with pytest.raises(WeightsError, match=r"and 2 \.safetensors files"):
@@ -267,28 +265,28 @@ def test_shards_are_joined_by_their_index(tmp_path: Path) -> None:
         (None, "has no 'weight_map'"),
     ],
 )
-def test_an_index_that_does_not_fit_its_shards_is_refused(places: object, message: str, tmp_path: Path) -> None:
+def test_an_index_that_does_not_fit_its_shards_is_refused(places: object, message: str, tmp_path: Path):
     save_file({"a": TENSORS["a"]}, tmp_path / "one.safetensors")
     index(tmp_path, places)
     with pytest.raises(WeightsError, match=message):
         open_source(tmp_path)
 
 
-def test_a_tensor_that_the_index_does_not_list_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_that_the_index_does_not_list_is_refused(tmp_path: Path):
     save_file(TENSORS, tmp_path / "one.safetensors")
     index(tmp_path, {"a": "one.safetensors"})
     with pytest.raises(WeightsError, match="holds 'b', which the index does not list"):
         open_source(tmp_path)
 
 
-def test_missing_files_are_reported(tmp_path: Path) -> None:
+def test_missing_files_are_reported(tmp_path: Path):
     with pytest.raises(WeightsError, match="do not exist"):
         open_source(tmp_path / "x.safetensors")
     with pytest.raises(WeightsError, match=r"has no safetensors\.index\.json and 0"):
         open_source(tmp_path)
 
 
-def test_an_index_that_is_no_document_is_refused(tmp_path: Path) -> None:
+def test_an_index_that_is_no_document_is_refused(tmp_path: Path):
     place = tmp_path / "model.safetensors.index.json"
     os.mkfifo(place)
     with pytest.raises(WeightsError, match="not a regular file"):  # reading it would never end
@@ -300,7 +298,7 @@ def test_an_index_that_is_no_document_is_refused(tmp_path: Path) -> None:
             open_source(tmp_path)
 
 
-def test_an_index_of_tensors_beyond_all_networks_is_refused_before_it_is_parsed(tmp_path: Path) -> None:
+def test_an_index_of_tensors_beyond_all_networks_is_refused_before_it_is_parsed(tmp_path: Path):
     """A million empty tensors took 16 s and 1.1 GB."""
     header = b",".join(
         b'"t%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}' % number for number in range(350_000)
@@ -317,7 +315,7 @@ def test_an_index_of_tensors_beyond_all_networks_is_refused_before_it_is_parsed(
         open_source(archive)
 
 
-def test_a_dictionary_whose_keys_share_a_hash_is_refused(tmp_path: Path) -> None:
+def test_a_dictionary_whose_keys_share_a_hash_is_refused(tmp_path: Path):
     """Building it takes minutes: every key is compared with all others."""
     path = tmp_path / "keys.pt"
     keys = b"".join(pickle.dumps(number * (2**61 - 1), protocol=2)[2:-1] + b"K\0" for number in range(2, 60_000))
@@ -329,7 +327,7 @@ def test_a_dictionary_whose_keys_share_a_hash_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_a_checkpoint_of_a_training_on_several_devices_is_read(zipped: bool, tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_training_on_several_devices_is_read(zipped: bool, tmp_path: Path):
     """With prefixed names, tied weights, counts as integers, half precision, and the state of an optimizer."""
     layer = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3)).to(torch.bfloat16)
     optimizer = torch.optim.AdamW(layer.parameters())

@@ -92,7 +92,7 @@ def same(one: NetworkOutput, other: NetworkOutput) -> bool:
     ],
     ids=str,
 )
-def test_closed_parts_change_nothing(options: dict, convert) -> None:
+def test_closed_parts_change_nothing(options: dict, convert):
     plain = predict(convert("vggt_c").network)
     conversion, _, network = convert("vggt_c", **options)
     assert network.config != convert("vggt_c").network.config
@@ -115,17 +115,17 @@ def test_closed_parts_change_nothing(options: dict, convert) -> None:
     ],
     ids=str,
 )
-def test_open_parts_act(options: dict, convert) -> None:
+def test_open_parts_act(options: dict, convert):
     assert not same(predict(convert("vggt_c", **options).network), predict(convert("vggt_c").network))
 
 
-def test_keypoints_act_once_lambda_kpt_is_set(convert) -> None:
+def test_keypoints_act_once_lambda_kpt_is_set(convert):
     opened = {"sparse": SparseStrategy.DILATED, "scalars": {"sparse_gate": 1.0}}
     more = {**opened, "scalars": {"sparse_gate": 1.0, "lambda_kpt": 3.0}}
     assert not same(predict(convert("vggt_c", **opened).network), predict(convert("vggt_c", **more).network))
 
 
-def test_initial_values_are_in_the_file_and_in_the_account(convert) -> None:
+def test_initial_values_are_in_the_file_and_in_the_account(convert):
     scalars = {"alpha": 0.5, "lambda_pose": 2.0, "sparse_gate": 0.25, "time_gate": 0.125}
     conversion, _, network = convert("vggt_c", **EVERYTHING, scalars=scalars)
     assert network.config.epipolar == EpipolarConfig(layers=network.config.mask.layers)
@@ -148,7 +148,7 @@ def test_initial_values_are_in_the_file_and_in_the_account(convert) -> None:
     }
 
 
-def test_stream_blocks_are_copies_of_trunk_blocks(convert) -> None:
+def test_stream_blocks_are_copies_of_trunk_blocks(convert):
     conversion, _, network = convert("vggt_c", streams=Streams.DUAL, own_blocks=True)
     blocks = network.aggregator.blocks
     (layer,) = network.config.mask.layers
@@ -167,7 +167,7 @@ def test_stream_blocks_are_copies_of_trunk_blocks(convert) -> None:
 )
 def test_sparse_blocks_are_copies_of_the_last_pi3_block_or_of_their_layer(
     names: tuple, layers: tuple, copied: tuple, convert
-) -> None:
+):
     conversion, _, network = convert(*names, sparse=SparseStrategy.LANDMARK, sparse_layers=layers)
     for layer, origin in zip(layers, copied, strict=True):
         ours = network.aggregator.sparse.layers[str(layer)].block.state_dict()
@@ -178,7 +178,7 @@ def test_sparse_blocks_are_copies_of_the_last_pi3_block_or_of_their_layer(
         assert row.rule == f"sparse block: copy of layer {origin} across views"
 
 
-def test_memory_tokens_are_random_and_reproducible(convert, tmp_path: Path) -> None:
+def test_memory_tokens_are_random_and_reproducible(convert, tmp_path: Path):
     conversion, path, network = convert("vggt_c", sparse=SparseStrategy.MEMORY)
     torch.rand(3)
     write_conversion(conversion, tmp_path / "again.safetensors")
@@ -198,9 +198,7 @@ def vggt(sources: dict[str, Path], tmp_path: Path) -> ViewTimeNetwork:
     return page4d.load(tmp_path / "own.safetensors", "cpu")
 
 
-def test_weights_of_global_attention_along_time_are_exact_for_one_instant_or_view(
-    convert, vggt: ViewTimeNetwork
-) -> None:
+def test_weights_of_global_attention_along_time_are_exact_for_one_instant_or_view(convert, vggt: ViewTimeNetwork):
     network = convert("vggt_c", time_weights=TimeWeights.GLOBAL, full_attention=FullAttention.NEVER).network
     for shape in ((1, 1, 3), (1, 3, 1)):
         images = torch.rand(*shape, 3, 28, 42)
@@ -209,7 +207,7 @@ def test_weights_of_global_attention_along_time_are_exact_for_one_instant_or_vie
         assert close(out.points, expected.points)
 
 
-def test_a_single_view_equals_vggt_only_with_full_attention(convert, vggt: ViewTimeNetwork) -> None:
+def test_a_single_view_equals_vggt_only_with_full_attention(convert, vggt: ViewTimeNetwork):
     images = torch.rand(1, 3, 1, 3, 28, 42)
     for mode, exact in ((FullAttention.ONE_VIEW, True), (FullAttention.NEVER, False)):
         assert close(convert("vggt_c", full_attention=mode).network(images).points, vggt(images).points) == exact
@@ -233,25 +231,25 @@ def test_a_single_view_equals_vggt_only_with_full_attention(convert, vggt: ViewT
     ],
     ids=str,
 )
-def test_contradictory_options_are_refused(options: dict, message: str, convert) -> None:
+def test_contradictory_options_are_refused(options: dict, message: str, convert):
     with pytest.raises(UsageError, match=message) as caught:
         convert("vggt_c", **options)
     assert caught.value.hint
 
 
-def test_pi3_has_a_single_stream(convert) -> None:
+def test_pi3_has_a_single_stream(convert):
     assert convert("pi3_c").network.config.mask.streams is Streams.SINGLE
     with pytest.raises(UsageError, match="streams='dual': the heads of Pi3 and Pi3X read a single stream"):
         convert("pi3_c", streams=Streams.DUAL)
 
 
-def test_options_of_the_view_time_network_are_refused_for_the_published_one(sources: dict[str, Path]) -> None:
+def test_options_of_the_view_time_network_are_refused_for_the_published_one(sources: dict[str, Path]):
     settings = ConvertSettings(configs=checkpoint("vggt_c").configs, view_time=ViewTimeOptions(epipolar=True))
     with pytest.raises(UsageError, match="options of the view x time network"):
         plan_conversion([sources["vggt_c"]], settings)
 
 
-def test_three_stage_supports_all_options_at_once(convert) -> None:
+def test_three_stage_supports_all_options_at_once(convert):
     conversion, _, network = convert("page4d_c", "pi3_c", **EVERYTHING)
     assert conversion.recipe is Recipe.THREE_STAGE
     assert network.config.norm_eps == (1e-6, 1e-6, 1e-5, 1e-5)
@@ -267,13 +265,13 @@ def test_three_stage_supports_all_options_at_once(convert) -> None:
         ("vggt-omega", "special tokens alone"),
     ],
 )
-def test_networks_with_other_steps_cannot_become_the_view_time_network(preset: str, reason: str) -> None:
+def test_networks_with_other_steps_cannot_become_the_view_time_network(preset: str, reason: str):
     with pytest.raises(UsageError, match=f"cannot become the view x time network: .*{reason}") as caught:
         view_time_network(PRESETS[preset], MaskHeadKind.CONV, ViewTimeOptions())
     assert caught.value.hint == "leave target='page4d-mv' out"
 
 
-def test_pi3x_becomes_the_view_time_network_with_its_metric_scale(tmp_path: Path) -> None:
+def test_pi3x_becomes_the_view_time_network_with_its_metric_scale(tmp_path: Path):
     given = checkpoint("pi3x_c")
     source = given.save(tmp_path)
     networks = []

@@ -20,18 +20,18 @@ from page4d.weights.wheels import PEOPLE, fetch_model
 
 
 @pytest.mark.parametrize("text", ["s3://a/b.pt", "HTTPS://huggingface.co/a/b", "file:///a.safetensors"])
-def test_addresses_of_any_scheme_are_refused(text: str) -> None:
+def test_addresses_of_any_scheme_are_refused(text: str):
     with pytest.raises(UsageError, match="are a web address"):
         parse_weights(text)
 
 
 @pytest.mark.parametrize("given", ["", " ", 3, True, b"da3-small", ["da3-small"]])
-def test_other_types_and_blanks_are_refused(given: Any) -> None:
+def test_other_types_and_blanks_are_refused(given: Any):
     with pytest.raises(UsageError, match="not a name or a path"):
         page4d.load(given)
 
 
-def test_a_broken_link_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_link_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("net").symlink_to("missing")
     assert parse_weights("net") == Path("net")
@@ -40,29 +40,27 @@ def test_a_broken_link_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(("text", "named"), [("lab/net", True), ("runs/net.pt", False), ("/a", False)])
-def test_a_missing_path_may_be_a_repository(text: str, named: bool) -> None:
+def test_a_missing_path_may_be_a_repository(text: str, named: bool):
     with pytest.raises(WeightsError, match="do not exist") as caught:
         first_bytes(Path(text))
     assert (f"give hf:{text};" in caught.value.hint) is named
 
 
-def test_a_long_name_is_shortened() -> None:
+def test_a_long_name_is_shortened():
     with pytest.raises(UsageError) as caught:
         find_weights("x" * 5000)
     assert len(caught.value.message) < 200
     assert "choose from mv-demo, da3-small" in caught.value.hint
 
 
-def test_a_relative_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", "here")
     assert cache_folder() == tmp_path / ".cache" / "page4d"
 
 
 @pytest.mark.parametrize("home", [None, "", "relative", "/dev/null"], ids=["unset", "empty", "relative", "no folder"])
-def test_without_a_folder_for_caches_only_what_must_be_kept_fails(
-    home: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_folder_for_caches_only_what_must_be_kept_fails(home: str | None, monkeypatch: pytest.MonkeyPatch):
     """Containers run under user ids without an entry in the list of users."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     if home is None:
