@@ -32,7 +32,6 @@ class Fork(NamedTuple):
     def ended(self, signal: int | None = None) -> tuple[int | None, str, str]:
         """Send a signal if one is given, wait for the end, and return exit code, standard output and errors."""
         if signal is not None:
-            assert self.process.pid is not None
             os.kill(self.process.pid, signal)
         self.process.join(timeout=280)
         return self.process.exitcode, self.out.read_text(), self.err.read_text()

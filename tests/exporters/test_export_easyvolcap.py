@@ -153,7 +153,6 @@ def test_masks_are_found_by_the_names_of_pictures(exported: Exported, moving: Ex
             for instant in range(4):
                 path = Path(str(image_path(folder, name, instant)).replace("images", "masks").replace(".jpg", ".png"))
                 mask = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-                assert mask is not None
                 assert set(np.unique(mask)) == {0, 255}
                 if folder == exported.folder:
                     assert np.array_equal(mask == 255, capture.output.dynamic(instant, name))

@@ -83,6 +83,5 @@ def test_gradients_reach_every_element() -> None:
     encoding.requires_grad_()
     cameras = decode_pose(encoding, SIZE)
     (cameras.world_to_camera.square().sum() + cameras.world_to_camera.sum() + cameras.intrinsics.sum()).backward()
-    assert encoding.grad is not None
     assert bool(torch.isfinite(encoding.grad).all())
     assert bool((encoding.grad != 0).all())

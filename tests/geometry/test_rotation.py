@@ -189,7 +189,6 @@ def test_gradients_are_finite_at_the_identity() -> None:
             torch.zeros(3, dtype=torch.float64) if "from_rotation" in function.__name__ else EYE.clone()
         ).requires_grad_()
         function(given).sum().backward()
-        assert given.grad is not None
         assert bool(torch.isfinite(given.grad).all())
 
 

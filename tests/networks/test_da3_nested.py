@@ -18,7 +18,7 @@ from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import SKY_THRESHOLD
 from page4d.weights import load
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.families.da3 import DA3NestedSettings, DA3Settings
+from page4d.weights.families.da3 import DA3NestedSettings
 from page4d.weights.families.table import recognize
 from page4d.weights.loading import LoadedNetwork
 from tests.keymaps import converted
@@ -139,7 +139,6 @@ def source(golden: Callable) -> Source:
     """Return one of recorded checkpoints of its two networks."""
     recorded, single = checkpoint("da3_b"), golden("da3mono_b")
     metric = mono_settings(single.meta, metric_focal=300.0)
-    assert isinstance(recorded.settings, DA3Settings)
     networks = {"model.da3.": recorded.weights, "model.da3_metric.": single.part("weights/")}
     _, expected = converted(recorded.weights, recorded.settings)
     _, of_metric = converted(single.part("weights/"), metric)

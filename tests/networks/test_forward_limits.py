@@ -43,7 +43,6 @@ def test_limits_grow_with_the_memory_and_shrink_with_the_images() -> None:
 def test_a_metric_network_lowers_the_limits() -> None:
     config = PRESETS["da3-nested"]
     metric = config.metric_network
-    assert metric is not None
     found = limits_within(config, [(504, 504)], 1e9)
     assert found.max_tokens <= limits_within(metric, [(504, 504)], 1e9).max_tokens
 

@@ -167,7 +167,6 @@ def test_shifted_patches_are_matched_at_their_new_positions(finer: int) -> None:
     maps = torch.randn(1, 1, 1, *grid, 32).double() / 4
     patches = torch.cat([maps, maps.roll(2, dims=4)], dim=2).flatten(3, 4)
     matches = matched(matching, patches, grid)
-    assert matches.likelihoods is not None
     likelihoods = matches.likelihoods
     total = likelihoods.cell.exp().sum(dim=-1) + likelihoods.unseen.exp()
     torch.testing.assert_close(total, torch.ones(1, 1, 2, 1, 24).double())

@@ -45,7 +45,6 @@ def inputs(seed: int = 0) -> dict[str, Tensor]:
 @pytest.fixture
 def head() -> MotionHead:
     torch.manual_seed(0)
-    assert DEMO_LIKE.motion_head is not None
     return trained(MotionHead(DEMO_LIKE.motion_head, 32))
 
 
@@ -114,7 +113,6 @@ def test_predictions_are_independent_of_the_chunk_size(head: MotionHead, images:
 
 @pytest.mark.parametrize("teaches", [True, False])
 def test_inputs_get_a_gradient_only_if_the_mask_teaches_the_trunk(teaches: bool) -> None:
-    assert DEMO_LIKE.motion_head is not None
     given = {name: value.requires_grad_() for name, value in inputs().items()}
     trained(MotionHead(DEMO_LIKE.motion_head, 32, teaches_trunk=teaches))(**given).sum().backward()
     assert {name for name in ("fine", "tokens", "logit") if given[name].grad is not None} == (

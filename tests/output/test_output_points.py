@@ -282,7 +282,6 @@ def test_normals_face_the_camera_that_saw_the_point() -> None:
     expected = np.where(plane.view[:, None] == 0, [[0, 0, -1]], [[0, 0, 1]])
     assert np.abs(normals - expected).max() < 1e-6
     pair = estimate_normals(plane[np.arange(2)], centers)
-    assert pair.normals is not None
     assert np.allclose(np.linalg.norm(pair.normals, axis=1), 1)
 
 

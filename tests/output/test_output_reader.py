@@ -51,7 +51,6 @@ def test_maps_equal_the_predictions_up_to_quantization(capture: Predictions, out
             assert np.abs(output.depth(index, name) - depth).max() <= 0.5 / 1000 + 1e-6
             assert np.abs(output.confidence(index, name) - confidence).max() <= 0.5 / 255 + 1e-6
             moving = output.dynamic(index, name)
-            assert moving is not None
             assert np.array_equal(moving, content(capture, "dynamic", index, view) >= 0.5)
 
 

@@ -137,7 +137,6 @@ def test_predicted_points_keep_their_positions_in_the_camera_frame():
         replace(shaking, points=shaking.world_points(), points_confidence=shaking.depth), None
     )
     held = placed.predictions
-    assert held.points is not None
     seen, depth = project(transform_points(held.cameras.world_to_camera, held.points), shaking.cameras.intrinsics)
     torch.testing.assert_close(depth, held.depth)
     visible = held.depth > 0

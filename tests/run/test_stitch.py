@@ -54,7 +54,6 @@ def test_exact_chunks_in_random_worlds_are_stitched_exactly(truth: Predictions):
 
 
 def test_moving_pixels_are_left_out_of_alignments(truth: Predictions):
-    assert truth.dynamic is not None
     chunks = in_random_worlds(truth, plan_chunks(10, 4, 2))
     wrong = [
         (chunk, replace(part, depth=torch.where(part.dynamic > 0, part.depth * 3, part.depth)))  # type: ignore[operator]
@@ -135,7 +134,6 @@ def test_chunks_shorter_than_two_overlaps_are_refused(truth: Predictions):
 def test_twenty_noisy_chunks_are_stitched_without_the_drift_of_chained_alignments():
     """Every chunk has a random world, scale and noise; moving pixels have wrong depth."""
     true = exact_predictions(SyntheticCapture(seed=3, num_views=2, num_times=42, image_size=(24, 32)))
-    assert true.dynamic is not None
     plan = plan_chunks(42, 4, 2)
     assert len(plan) == 20
     generator = torch.Generator().manual_seed(1)

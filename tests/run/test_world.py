@@ -134,7 +134,6 @@ def test_a_world_too_large_for_single_precision_loses_no_digits(rig: Path, surve
     run_of(rig, rig / "truth/cameras.json", tmp_path / "local")
     found, local = open_output(survey), open_output(tmp_path / "local")
     assert local.run.world_offset is None
-    assert found.run.world_offset is not None
     assert np.abs(np.subtract(found.run.world_offset, OFFSET)).max() <= 10
     assert any("about the offset" in text for text in found.run.warnings)
     shift = np.subtract(OFFSET, found.run.world_offset)

@@ -740,7 +740,6 @@ def test_views_are_paired_with_cameras_by_the_ends_of_their_names(tmp_path: Path
     path.write_text(json.dumps({"cameras": cameras}))
     scene = open_scene(folder, calibration=path)
     first, second = (view.camera for view in scene.views)
-    assert second is not None
     assert [float(camera.intrinsics[0, 0]) for camera in (first, second)] == [71.0, 70.0]
     assert float(first.world_to_camera[0, 3]) == 1.0  # 100 cm
     assert any("00_10 is hd_00_10, 00_00 is hd_00_00" in notice.marked_text for notice in scene.notices)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from page4d.errors import InputError, Level
-from page4d.scene.images import ImageFolderSource
 from page4d.scene.layout import Candidate, takes_notice
 from page4d.scene.open import open_scene
 from tests.scene.clip_writers import Pixels, counter_image, read_counter, write_images, write_video
@@ -368,7 +367,6 @@ def test_depth_next_to_the_images_is_read(names: str, tmp_path: Path):
     calibration.write_text(json.dumps({"pixel_center": 0.5, "times": [0], "scale": "metric", "views": views}))
     scene = open_scene(tmp_path, calibration=calibration, depth=tmp_path)
     for view, name in zip(scene.views, maps, strict=True):
-        assert isinstance(view.depth.frames, ImageFolderSource)
         found = [str(file.relative_to(tmp_path)) for file in view.depth.frames.files]
         assert found == [name.format(t=time) for time in (TIMES if "{t" in name else [0])]
         assert view.depth.indices == tuple(range(len(found)))
@@ -457,7 +455,6 @@ def test_depth_in_the_folders_of_cameras_is_read_on_request(files: Tree, tmp_pat
         files |= {name: DEPTH + time for name in files if "depth" in name and f"{time}." in name}
     write_tree(tmp_path, files)
     for view in open_scene(tmp_path, depth=tmp_path).views:
-        assert isinstance(view.depth.frames, ImageFolderSource)
         with view.depth.frames.open() as reader:
             shown = [int(image.max()) for image in reader.read(view.depth.indices)]
         assert shown == [1500 + time for time in TIMES]

@@ -77,7 +77,6 @@ def test_views_that_move_have_no_background(capture: Predictions) -> None:
 
 
 def test_pixels_that_always_move_have_no_background(capture: Predictions) -> None:
-    assert capture.dynamic is not None
     capture.dynamic[:, :, 0, :4] = 0.9
     background = estimate_background(capture, range(VIEWS))
     assert not background.known[0, :4].any()
@@ -92,7 +91,6 @@ def test_of_a_single_instant_everything_is_background(capture: Predictions) -> N
 
 def test_subtraction_finds_a_box_that_the_mask_misses_and_drops_one_that_is_background(capture: Predictions) -> None:
     background = estimate_background(capture, range(VIEWS))
-    assert background is not None
     unsure = torch.full((TIMES, VIEWS, HEIGHT, WIDTH), 0.4)
     unsure[:, :, 12:] = 0.6
     found = sharpen_motion(unsure, capture.images[0], background)
@@ -111,6 +109,5 @@ def test_a_change_of_exposure_is_not_motion(capture: Predictions) -> None:
 
 def test_without_a_known_background_the_probability_is_unchanged(capture: Predictions) -> None:
     background = estimate_background(capture, [1])
-    assert background is not None
     found = sharpen_motion(capture.dynamic[0], capture.images[0], background)
     assert torch.equal(found[:, 0], capture.dynamic[0, :, 0])

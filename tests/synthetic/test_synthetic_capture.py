@@ -14,7 +14,7 @@ from page4d.errors import UsageError
 from page4d.geometry.pixels import fit_views
 from page4d.geometry.time_axis import join_times
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.scene.records import FrameSource, Scene
+from page4d.scene.records import FrameSource
 from tests.synthetic.scenes import distance_to_surface, frames_together
 
 
@@ -30,7 +30,6 @@ def truth(capture):
 
 def test_the_scene_implements_the_protocols_of_scenes_and_sources(capture):
     scene = capture.scene()
-    assert isinstance(scene, Scene)
     assert (scene.num_views, scene.num_times, scene.scale) == (3, 4, Scale.METRIC)
     assert scene.view_names == ("cam01", "cam02", "cam03")
     assert np.array_equal(scene.times, np.arange(4) / 12)

@@ -60,7 +60,6 @@ def test_windows_of_a_capture_are_consistent(capture):
     """Depth of the first view, projected into the others, agrees with theirs."""
     truth = CaptureSource(capture, 0).read(range(6), request(2, 3, (48, 56)), CPU)
     assert truth.images.shape == (6, 2, 3, 3, 48, 56)
-    assert truth.dynamic is not None
     points = world_points(truth.depth, truth.cameras)[:, :, :1].expand(6, 2, 3, 48, 56, 3)
     pixels, depth = project(transform_points(truth.cameras.world_to_camera, points), truth.cameras.intrinsics)
     column, row = pixels.floor().long().unbind(-1)

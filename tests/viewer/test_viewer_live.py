@@ -14,7 +14,6 @@ from page4d.errors import CapabilityError, InputError
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.viewer.content import viewer_content
-from page4d.viewer.panel import LookThrough
 from page4d.viewer.scene import ResidentClouds, Thumbnails, frustum
 from page4d.viewer.server import HOST, LAST_PORT, LiveViewer, free_port, live_viewer, running_server
 from tests.viewer.conftest import wait_until
@@ -273,7 +272,6 @@ class FakeClient:
 
 def test_a_click_on_a_frustum_moves_the_camera_into_it(viewer, content):
     client, look_through = FakeClient(), viewer.look_through
-    assert isinstance(look_through, LookThrough)
     look_through.enter(client, 1)
     pose = content.camera_to_world[0, 1]
     assert np.allclose(client.camera.position, pose[:3, 3])
