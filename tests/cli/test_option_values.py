@@ -91,7 +91,7 @@ def test_settings_are_bounded_in_python_too() -> None:
 
 
 def test_python_takes_paths_as_objects_or_text_and_names_other_values(scene: Path, tmp_path: Path) -> None:
-    assert SceneOptions(sync=scene / "clocks.json").sync == str(scene / "clocks.json")  # type: ignore[arg-type]
+    assert SceneOptions(sync=scene / "clocks.json").sync == str(scene / "clocks.json")
     with pytest.raises(WeightsError, match="do not exist"):
         load(str(tmp_path / "nothing.safetensors"), "cpu")
     with pytest.raises(UsageError, match="existing is 'replace'"):

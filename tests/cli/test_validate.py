@@ -118,11 +118,11 @@ def test_corners_of_a_board_are_triangulated(tmp_path: Path) -> None:
     names = [SimpleNamespace(name=f"cam_{view}", source=SimpleNamespace(size=(480, 640))) for view in range(4)]
     scene = SimpleNamespace(views=names)
     for found in (moved(cameras, 0.3), [*moved(cameras, 0.3)[:3], None]):
-        distance, flatness = board_errors(tmp_path, registered(found), scene)  # type: ignore[arg-type]
+        distance, flatness = board_errors(tmp_path, registered(found), scene)
         assert (distance, flatness) == (pytest.approx(0.0, abs=1e-3), pytest.approx(0.0, abs=1e-3))
     wrong = moved(cameras, 0.3)
     wrong[1] = moved(ring(radius=3.1), 0.3)[1]
-    distance, _ = board_errors(tmp_path, registered(wrong), scene)  # type: ignore[arg-type]
+    distance, _ = board_errors(tmp_path, registered(wrong), scene)
     assert distance > 0.05
 
 

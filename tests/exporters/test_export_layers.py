@@ -24,7 +24,7 @@ def layered(tmp_path_factory: pytest.TempPathFactory) -> Capture:
 
 
 def reader(capture: Capture, **selection: object) -> CloudReader:
-    selected = PointFilter(**{"views": (0, 1, 2, 3), **selection})  # type: ignore[arg-type]
+    selected = PointFilter(**{"views": (0, 1, 2, 3), **selection})
     return CloudReader(capture.output, range(4), selected, cuts_outliers=False, seed=0)
 
 

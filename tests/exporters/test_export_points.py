@@ -42,8 +42,8 @@ class FakeRun:
 
 
 def reader(run: FakeRun, *, cuts: bool = False, seed: int = 0, **selection: object) -> CloudReader:
-    selected = PointFilter(**{"views": (0, 1), **selection})  # type: ignore[arg-type]
-    return CloudReader(run, range(run.num_times), selected, cuts_outliers=cuts, seed=seed)  # type: ignore[arg-type]
+    selected = PointFilter(**{"views": (0, 1), **selection})
+    return CloudReader(run, range(run.num_times), selected, cuts_outliers=cuts, seed=seed)
 
 
 def test_static_points_are_written_once_and_moving_ones_at_every_instant() -> None:

@@ -150,7 +150,7 @@ def _computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     out = func(*hosts[0], **hosts[1])
     if stays:
         out = tree_map(lambda one: FakeDeviceTensor(one) if type(one) is Tensor else one, out)
-    return return_and_correct_aliasing(func, args, kwargs, out) if is_fake else out  # type: ignore[no-untyped-call]
+    return return_and_correct_aliasing(func, args, kwargs, out) if is_fake else out
 
 
 def _count_wait(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -50,7 +50,7 @@ def test_a_streamed_file_replaces_the_older_one_when_it_is_complete(tmp_path: Pa
         file.write(b"w")
     assert target.read_bytes() == b"new"
     with pytest.raises(TypeError), open_atomic(target) as file:
-        file.writelines([b"half", None])  # type: ignore[list-item]
+        file.writelines([b"half", None])
     assert target.read_bytes() == b"new"
     assert files_below(tmp_path) == ["x"]
 
@@ -207,7 +207,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
     def refuse(path: object, flags: int, mode: int = 0o777) -> int:
         if flags & os.O_EXCL:
             raise OSError(number, os.strerror(number))
-        return real(path, flags, mode)  # type: ignore[arg-type]
+        return real(path, flags, mode)
 
     monkeypatch.setattr(atomic.os, "open", refuse)
     with pytest.raises(OutputError, match=f"cannot write to '{tmp_path}': .*{words}"), claim_output(tmp_path):

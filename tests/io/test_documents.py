@@ -78,7 +78,7 @@ def test_the_bound_on_dotted_keys_takes_linear_time() -> None:
 
 def test_numbers_and_short_dotted_keys_of_toml_are_read() -> None:
     values = ", ".join(["600.0"] * 100)
-    assert len(parse_toml(f"a.b.c.d = [{values}]")["a"]["b"]["c"]["d"]) == 100  # type: ignore[index]
+    assert len(parse_toml(f"a.b.c.d = [{values}]")["a"]["b"]["c"]["d"]) == 100
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_signal_at_the_creation_of_the_temporary_folder_leaves_nothing(tmp_pat
     create = Path.mkdir
 
     def interrupted(path: Path, *arguments: object, **options: object) -> None:
-        create(path, *arguments, **options)  # type: ignore[arg-type]
+        create(path, *arguments, **options)
         if path.name.endswith(".part"):
             raise KeyboardInterrupt
 

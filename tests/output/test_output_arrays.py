@@ -88,7 +88,7 @@ def test_images_are_those_of_the_videos(output: Output, scene: Path, tmp_path: P
         assert small.dtype == np.uint8
         assert read_counter(small / 255.0) == 100 * view + 5
     with pytest.raises(UsageError, match="no picture size is called 'map'"):
-        output.image(5, NAMES[0], scene, size="map")  # type: ignore[arg-type]
+        output.image(5, NAMES[0], scene, size="map")
     with pytest.raises(InputError, match="no videos in"):
         output.image(5, NAMES[0], tmp_path)
 
@@ -127,8 +127,8 @@ def test_arrays_equal_the_single_readers(output: Output):
 def test_an_instant_is_any_whole_number(output: Output):
     expected = output.arrays(PAIR, [1])["times"]
     for times in ([1.0], np.array([1]), [True], np.ones(1)):
-        assert np.array_equal(output.arrays(PAIR, times)["times"], expected)  # type: ignore[arg-type]
-        assert output.dataset(times=times).times == (1,)  # type: ignore[arg-type]
+        assert np.array_equal(output.arrays(PAIR, times)["times"], expected)
+        assert output.dataset(times=times).times == (1,)
 
 
 def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path):
@@ -210,14 +210,14 @@ def test_a_run_without_velocities_has_arrays_and_items_without_them(output: Outp
 
 @pytest.mark.parametrize("size", ["maps", "original"])
 def test_items_of_a_dataset_equal_the_single_readers(output: Output, scene: Path, size: str):
-    dataset = output.dataset(scene, times=[0, 1, 4], size=size)  # type: ignore[arg-type]
+    dataset = output.dataset(scene, times=[0, 1, 4], size=size)
     assert len(dataset) == 9
     order = list(range(9))
     random.Random(0).shuffle(order)
     for index in [*range(9), *order, -1]:
         item, (place, view) = dataset[index], divmod(index % 9, 3)
         time, name = (0, 1, 4)[place], NAMES[view]
-        image = output.image(time, name, scene, size=size)  # type: ignore[arg-type]
+        image = output.image(time, name, scene, size=size)
         assert torch.equal(item["image"], torch.from_numpy(image / np.float32(255)).permute(2, 0, 1))
         assert np.array_equal(item["depth"], output.depth(time, name))
         assert np.array_equal(item["confidence"], output.confidence(time, name))

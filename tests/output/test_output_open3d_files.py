@@ -148,7 +148,7 @@ def test_an_incomplete_trajectory_of_open3d_is_replaced(
 
     def shortened(path: str, cameras: object) -> bool:
         if cameras_or_bytes == "cameras":
-            cameras.parameters = cameras.parameters[:-1]  # type: ignore[attr-defined]
+            cameras.parameters = cameras.parameters[:-1]
         written = bool(write(path, cameras))
         if cameras_or_bytes == "bytes":
             Path(path).write_bytes(Path(path).read_bytes()[:-40])

@@ -99,7 +99,7 @@ def test_a_worse_measurement_never_improves_the_grade(name: str, with_pictures: 
     if name == "photo_gain" and not with_pictures:
         return
     start = GOOD if with_pictures else replace(GOOD, photo=None, photo_gain=None)
-    values = [replace(start, **{name: value}) for value in WORSE[name]]  # type: ignore[arg-type]
+    values = [replace(start, **{name: value}) for value in WORSE[name]]
     errors = [grade(overall, (), run_record()).expected_error for overall in (start, *values)]
     assert errors == sorted(errors)
 
@@ -107,7 +107,7 @@ def test_a_worse_measurement_never_improves_the_grade(name: str, with_pictures: 
 def test_every_part_matters_with_or_without_pictures():
     for name, values in WORSE.items():
         raised = [
-            grade(replace(start, **{name: values[-1]}), (), run_record()).expected_error  # type: ignore[arg-type]
+            grade(replace(start, **{name: values[-1]}), (), run_record()).expected_error
             > grade(start, (), run_record()).expected_error
             for start in (GOOD, replace(GOOD, photo=None, photo_gain=None))
         ]

@@ -59,7 +59,7 @@ def test_true_depth_agrees(exact: tuple[Path, Path]) -> None:
 
 
 def test_a_view_with_wrong_depth_is_the_one_that_does_not_agree(tmp_path: Path, exact: tuple[Path, Path]) -> None:
-    scene, out = write_run(tmp_path, scaled_view(0.7))  # type: ignore[arg-type]
+    scene, out = write_run(tmp_path, scaled_view(0.7))
     wrong, right = page4d.report(out, scene), page4d.report(exact[1], exact[0])
     assert wrong.grade.expected_error > 1.3 * right.grade.expected_error
     contradicted = {view.view: view.contradicted for view in wrong.views}
@@ -74,9 +74,9 @@ def test_depth_below_the_confidence_of_points_is_not_graded(tmp_path: Path) -> N
         confidence[..., :48] = 0.2
         return replace(predictions, depth=depth, depth_confidence=confidence)
 
-    output = open_output(write_run(tmp_path, unsure)[1])  # type: ignore[arg-type]
+    output = open_output(write_run(tmp_path, unsure)[1])
     with_all = page4d.report(output)
-    output.run.settings["points"]["min_confidence"] = 0.25  # type: ignore[index]
+    output.run.settings["points"]["min_confidence"] = 0.25
     without = page4d.report(output)
     assert with_all.overall.with_depth == pytest.approx(1.0, abs=0.02)
     assert without.overall.with_depth == pytest.approx(0.5, abs=0.02)

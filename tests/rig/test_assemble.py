@@ -247,7 +247,7 @@ def test_views_of_large_rigs_are_matched_with_the_nearest_ones():
     cameras[:, 2, 3] = 3.0
     assembly = Assembly(names=tuple(map(str, range(24))), lenses=[WORLD.lenses[0]] * 24, people=None, num_instants=1)
     assembly.placement = Placement(views=tuple(range(24)), world_to_camera=cameras, pairs=())
-    assembly.adjustment = SimpleNamespace(world_to_camera=cameras, intrinsics=[WORLD.lenses[0].intrinsics] * 24)  # type: ignore[assignment]
+    assembly.adjustment = SimpleNamespace(world_to_camera=cameras, intrinsics=[WORLD.lenses[0].intrinsics] * 24)
     pairs = assembly._near_pairs()
     gaps = {min(other - one, 24 - other + one) for one, other in pairs}
     assert gaps == {1, 2}

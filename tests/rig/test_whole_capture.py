@@ -28,7 +28,7 @@ def scene(stride: int = 1, frames: tuple[int | None, int | None] = (None, None),
     times = [clock.to_common(source.frame_times) for clock, source in zip(clocks, sources, strict=True)]
     timeline = build_timeline(("a", "b"), times, stride=stride, frames=frames)
     views = tuple(
-        View(name=name, source=source, clock=clock, indices=indices)  # type: ignore[arg-type]
+        View(name=name, source=source, clock=clock, indices=indices)
         for name, source, clock, indices in zip("ab", sources, clocks, timeline.indices, strict=True)
     )
     return Scene(name="scene", views=views, times=timeline.times)

@@ -36,8 +36,8 @@ def changed(change: Callable[[Callable[[int], Image], int], Image], views: tuple
     scene = CAPTURE.scene()
     of_views = []
     for view in scene.views:
-        render = view.source.render  # type: ignore[attr-defined]
-        source = replace(view.source, render=lambda index, render=render: change(render, index))  # type: ignore[type-var]
+        render = view.source.render
+        source = replace(view.source, render=lambda index, render=render: change(render, index))
         of_views.append(replace(view, source=source) if view.name in views else view)
     return replace(scene, views=tuple(of_views))
 

@@ -235,7 +235,7 @@ def test_sizes_that_do_not_fit_are_refused(settings: ReconstructSettings, found:
 
 
 def test_measured_depth_keeps_its_pixels():
-    views = tuple(replace(view, depth=object()) for view in CAPTURE.scene().views)  # type: ignore[arg-type]
+    views = tuple(replace(view, depth=object()) for view in CAPTURE.scene().views)
     scene = replace(CAPTURE.scene(), views=views)
     with pytest.raises(Page4DError) as error:
         plan_run(scene, MeasuredDepth(scene, replace(AUTO, depth_size=80)))

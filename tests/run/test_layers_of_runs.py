@@ -149,7 +149,7 @@ def test_a_run_with_layers_is_not_continued_without_them(finished: Path) -> None
     ids=["no masks", "one instant", "moving cameras"],
 )
 def test_a_run_that_cannot_have_layers_says_why(changes: dict[str, object], reason: str, tmp_path: Path) -> None:
-    record = run(tmp_path / "out", **changes)  # type: ignore[arg-type]
+    record = run(tmp_path / "out", **changes)
     assert [text for text in record.warnings if "--layers" in text and reason in text]
     assert record.layers is None
     assert record.status == "complete"
@@ -178,7 +178,7 @@ def test_with_layers_the_static_surface_is_written_once_and_the_moving_one_at_ev
 
 def test_the_plan_counts_layers() -> None:
     def planned(**settings: object) -> int:
-        chosen = replace(SETTINGS, **settings)  # type: ignore[arg-type]
+        chosen = replace(SETTINGS, **settings)
         return plan_run(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=chosen)).bytes_on_disk
 
     pixels = 2 * 24 * 32

@@ -149,7 +149,7 @@ def test_other_files_do_not_depend_on_motion(finished: Path, tmp_path: Path):
 
 def test_a_scene_without_motion_to_measure_is_refused():
     def plan(capture: SyntheticCapture, **settings: object) -> None:
-        predictor = TruthPredictor(capture).with_settings(replace(SETTINGS, **settings))  # type: ignore[arg-type]
+        predictor = TruthPredictor(capture).with_settings(replace(SETTINGS, **settings))
         plan_run(capture.scene(), predictor)
 
     with pytest.raises(UsageError, match="1 instant, which has no motion"):

@@ -56,7 +56,7 @@ def test_exact_chunks_in_random_worlds_are_stitched_exactly(truth: Predictions):
 def test_moving_pixels_are_left_out_of_alignments(truth: Predictions):
     chunks = in_random_worlds(truth, plan_chunks(10, 4, 2))
     wrong = [
-        (chunk, replace(part, depth=torch.where(part.dynamic > 0, part.depth * 3, part.depth)))  # type: ignore[operator]
+        (chunk, replace(part, depth=torch.where(part.dynamic > 0, part.depth * 3, part.depth)))
         for chunk, part in chunks
     ]
     whole = join_times([part.predictions for part in stitched(truth, wrong, overlap=2)])

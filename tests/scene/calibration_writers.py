@@ -287,7 +287,7 @@ def write_file_pairs(folder: Path, rig: list[RigCamera]) -> Path:
 def _row_or_column(camera: RigCamera) -> list[list[float]]:
     """Return coefficients as OpenCV returns them: a row, or a column of a fisheye lens."""
     values = np.array(camera.coefficients)
-    return (values[:, None] if camera.fisheye else values[None]).tolist()  # type: ignore[no-any-return]
+    return (values[:, None] if camera.fisheye else values[None]).tolist()
 
 
 def write_multical(folder: Path, rig: list[RigCamera]) -> Path:

@@ -28,7 +28,7 @@ def pose(angle: float, shift: float = 0.0) -> list[list[float]]:
     matrix = np.eye(4)
     matrix[:3, :3] = Rotation.from_rotvec([0.1, angle, -0.05]).as_matrix()
     matrix[:3, 3] = [0.1 + shift, -0.2, 3.0 + shift / 2]
-    return matrix.tolist()  # type: ignore[no-any-return]
+    return matrix.tolist()
 
 
 def write_calibration(path: Path, cameras: dict[str, dict[str, Any]], **more: Any) -> Path:
@@ -268,7 +268,7 @@ def test_scenes_without_calibration_have_no_cameras(folder: Path) -> None:
 
 def test_options_given_as_text_are_converted(folder: Path, tmp_path: Path) -> None:
     calibration = write_calibration(tmp_path / "c.json", {"a": {}, "b": {}, "c": {}})
-    options = SceneOptions(calibration=str(calibration), calibration_resize="scale")  # type: ignore[arg-type]
+    options = SceneOptions(calibration=str(calibration), calibration_resize="scale")
     assert options.calibration == calibration
     assert options.calibration_resize is CalibrationResize.SCALE
     with pytest.raises(UsageError, match="scene options: calibration_match is 'nmae'"):

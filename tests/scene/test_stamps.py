@@ -114,7 +114,7 @@ def write_stamped(folder: Path, names: dict[str, list[str]], lost: dict[str, lis
 def indices(folder: Path, view: str, names: list[str]) -> list[int]:
     """Return the index in `names` of the image of a view at each instant."""
     (found,) = (one for one in open_scene(folder).views if one.name == view)
-    return [names.index(found.source.files[index].stem) for index in found.indices]  # type: ignore[attr-defined]
+    return [names.index(found.source.files[index].stem) for index in found.indices]
 
 
 @pytest.mark.parametrize(
@@ -353,7 +353,7 @@ def test_tables_that_do_not_fit_are_refused_or_reported(tmp_path: Path):
     with pytest.raises(UsageError, match=r"a_timestamps\.csv is a table of time stamps, not a sync file"):
         open_scene(tmp_path, sync=str(table))
     table.write_text("comment\nby hand\n")
-    np.save(tmp_path / "b_timestamps.npy", {"color": [1, 2, 3]}, allow_pickle=True)  # type: ignore[arg-type]
+    np.save(tmp_path / "b_timestamps.npy", {"color": [1, 2, 3]}, allow_pickle=True)
     texts = [notice.text for notice in open_scene(tmp_path).notices]
     assert {f"{name}: no times of the views; it is not used" for name in (table.name, "b_timestamps.npy")} <= {*texts}
     (tmp_path / "b_timestamps.npy").unlink()

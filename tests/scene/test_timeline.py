@@ -118,7 +118,7 @@ def test_dropped_frames_of_the_view_that_determines_the_instants_are_reported_if
     texts = [notice.text for notice in build_timeline(["a", "b"], [own, both]).notices]
     assert texts == ["2 instants left out: a has no frame within half a frame period (first at 0.167 s)"]
     for changes in ({"stride": 2}, {"frames": (6, None)}):
-        texts = [notice.text for notice in build_timeline(["a", "b"], [own, both], **changes).notices]  # type: ignore[arg-type]
+        texts = [notice.text for notice in build_timeline(["a", "b"], [own, both], **changes).notices]
         assert not any("left out: a" in text for text in texts)
     far = np.r_[own, own + 1e9]
     assert not build_timeline(["a", "b"], [far, far]).notices
