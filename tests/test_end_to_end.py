@@ -142,8 +142,7 @@ def test_a_calibrated_run_has_the_rigs_cameras_in_metres(tmp_path: Path):
     options = ("--calibration", SAMPLE / "truth" / "cameras.json", "--no-check", "--untrained", "--preset", "mv-tiny")
     few = ("--size", 56, "--frames", "0:3", "--views", 2, "--quiet", "--no-preview")
     assert reconstruct(SAMPLE, tmp_path / "out", *options, *few) == 0
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["scale"] == "metric"
+    assert json.loads((tmp_path / "out" / "run.json").read_text())["scale"] == "metric"
     truth = json.loads((SAMPLE / "truth" / "cameras.json").read_text())["cameras"]
     for name, view in json.loads((tmp_path / "out" / "cameras.json").read_text())["views"].items():
         assert np.allclose(view["world_to_camera"], truth[name]["world_to_camera"], atol=1e-12)

@@ -137,5 +137,4 @@ def test_the_mesh_lies_on_the_surfaces(result: Result, open3d: ModuleType):
 
 def test_preview_pictures_are_not_uniform(result: Result):
     for name in ("contact_sheet.png", "cloud.png"):
-        picture = cv2.imread(str(result.out / "preview" / name))
-        assert picture.std() > 10
+        assert cv2.imread(str(result.out / "preview" / name)).std() > 10

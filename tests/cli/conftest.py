@@ -45,8 +45,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
 
     def call(*arguments: object) -> Ended:
         capsys.readouterr()
-        code = run([str(argument) for argument in arguments])
-        return Ended(code, *capsys.readouterr())
+        return Ended(run([str(argument) for argument in arguments]), *capsys.readouterr())
 
     return call
 

@@ -250,8 +250,7 @@ def test_a_report_that_cannot_be_written_keeps_the_weights(source, tmp_path, con
 
 
 def test_an_encoder_is_converted_to_its_own_file(tmp_path, cli) -> None:
-    recorded = load_recorded("swin_clampns_a")
-    save_file(recorded.part("weights/"), tmp_path / "swin.safetensors")
+    save_file(load_recorded("swin_clampns_a").part("weights/"), tmp_path / "swin.safetensors")
     out = tmp_path / "out.safetensors"
     refused = cli("convert-weights", tmp_path / "swin.safetensors", "--out", out, "--to", "page4d-mv")
     assert (refused.code, out.exists()) == (2, False)

@@ -161,8 +161,7 @@ def test_the_reason_for_cameras_that_are_not_placed_is_printed(cli: Cli, monkeyp
 
 @pytest.mark.slow
 def test_the_office_is_validated() -> None:
-    found = validate("office", OFFICE, None)
-    known, unknown = found.cameras
+    known, unknown = validate("office", OFFICE, None).cameras
     assert (known.placed, known.wrong, unknown.wrong) == (4, 0, 0)
     assert known.corners_mm == pytest.approx(0.0, abs=5.0)
 

@@ -153,8 +153,7 @@ def test_stochastic_depth_rates_grow_over_all_stages() -> None:
 @pytest.mark.parametrize("level", [None, 0, 1])
 def test_the_output_holds_the_pyramid_and_the_tokens_of_the_configured_level(level: int | None) -> None:
     config = SwinConfig(**{**vars(SMALL), "level": level})
-    network = Swin(config).double()
-    encoded = network(torch.rand(2, 3, 24, 40, dtype=torch.float64))
+    encoded = Swin(config).double()(torch.rand(2, 3, 24, 40, dtype=torch.float64))
     assert [part.grid for part in encoded.pyramid] == [(12, 20), (6, 10)]
     assert [part.tokens.shape[-1] for part in encoded.pyramid] == [8, 16]
     expected = 1 if level is None else level

@@ -259,8 +259,7 @@ class TestMatching:
             view["source"]["seconds"] = [seconds - 1 / 12 for seconds in view["source"]["seconds"]]
 
         edit_json(out / "run.json", delay)
-        found = evaluate(out, capture, SETTINGS)
-        per_frame = found.depth.results[0].abs_rel_per_frame
+        per_frame = evaluate(out, capture, SETTINGS).depth.results[0].abs_rel_per_frame
         assert per_frame["cam02"][0] is None
         assert per_frame["cam01"][0] == pytest.approx(0, abs=1e-3)
         assert max(per_frame["cam02"][1:]) > 10 * max(per_frame["cam01"])

@@ -41,8 +41,7 @@ def test_normals_are_those_of_open3d() -> None:
     open3d = open3d_or_none()
     if open3d is None:
         pytest.skip("Open3D, the referee, cannot be loaded")
-    random = np.random.default_rng(1)
-    points = random.normal(size=(400, 3))
+    points = np.random.default_rng(1).normal(size=(400, 3))
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     cloud = open3d.geometry.PointCloud(open3d.utility.Vector3dVector(points))
     cloud.estimate_normals()

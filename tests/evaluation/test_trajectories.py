@@ -87,8 +87,7 @@ def test_collinear_cameras_are_aligned_by_their_orientations(centers: list[list[
 
 def test_coincident_cameras_take_the_scale_of_the_depth() -> None:
     true = placed([[1, 2, 3]] * 4)
-    similarity = random_similarity(4, scale=0.5)
-    predicted = similarity.apply_to_cameras(true)
+    predicted = random_similarity(4, scale=0.5).apply_to_cameras(true)
     rig = align_rig(predicted, true, depth_scale=2.0)
     assert (rig.method, rig.reason) == (RigAlignment.ORIENTATIONS_WITHOUT_SCALE, "all true camera centres coincide")
     assert float(rig.transform.scale) == 2.0

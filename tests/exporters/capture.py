@@ -117,8 +117,7 @@ class Capture:
         pixels, z = project(xyz, self.intrinsics[instant, view], self.world_to_camera[instant, view])
         inside = _inside(pixels, z, depth.shape)
         columns, rows = np.floor(np.where(inside[:, None], pixels, 0.0)).astype(int).T
-        seen: NDArray[np.bool_] = inside & (np.abs(depth[rows, columns] - z) < tolerance * z)
-        return seen
+        return inside & (np.abs(depth[rows, columns] - z) < tolerance * z)
 
 
 def read_rgb(path: Path) -> NDArray[np.uint8]:
@@ -169,13 +168,11 @@ def _sampled(picture: NDArray[np.uint8], pixels: NDArray[np.float64]) -> NDArray
     right, down = (x - left)[:, None], (y - top)[:, None]
     upper = picture[top, left] * (1 - right) + picture[top, left + 1] * right
     lower = picture[top + 1, left] * (1 - right) + picture[top + 1, left + 1] * right
-    sampled: NDArray[np.float64] = (upper * (1 - down) + lower * down) / 255.0
-    return sampled
+    return (upper * (1 - down) + lower * down) / 255.0
 
 
 def _inside(pixels: NDArray[np.float64], z: NDArray[np.float64], shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    inside: NDArray[np.bool_] = (z > 0) & (pixels >= 0).all(axis=1) & (pixels < [shape[1], shape[0]]).all(axis=1)
-    return inside
+    return (z > 0) & (pixels >= 0).all(axis=1) & (pixels < [shape[1], shape[0]]).all(axis=1)
 
 
 def make_capture(

@@ -29,8 +29,7 @@ def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Expo
 
 
 def load_meta(folder: Path, name: str) -> dict[str, Any]:
-    meta: dict[str, Any] = json.loads((folder / f"{name}_meta.json").read_text())
-    return meta
+    return json.loads((folder / f"{name}_meta.json").read_text())
 
 
 def load_shots(folder: Path, name: str) -> list[Shot]:

@@ -23,8 +23,7 @@ def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Expo
 
 def load_shots(folder: Path, name: str, extension: str = ".png") -> list[Shot]:
     """Read cameras as the loader does: poses from OpenGL, its own intrinsics per frame, path without extension."""
-    document = json.loads((folder / f"transforms_{name}.json").read_text())
-    frames = document["frames"]
+    frames = json.loads((folder / f"transforms_{name}.json").read_text())["frames"]
     times = sorted({frame["time"] for frame in frames})
     shots = []
     for frame in frames:

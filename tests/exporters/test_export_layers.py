@@ -129,8 +129,7 @@ def test_an_animated_glb_shows_static_points_all_the_time(layered: Capture, tmp_
     exported = without_scene(layered, "glb", tmp_path / "glb", animated=True, max_points=0)
     scene = pygltflib.GLTF2().load(str(exported.folder / "scene.glb"))
     names = [node.name for node in scene.nodes]
-    static = scene.nodes[names.index("static")]
-    assert static.scale is None
+    assert scene.nodes[names.index("static")].scale is None
     assert names.index("static") not in {channel.target.node for channel in scene.animations[0].channels}
     counts = {
         node.name: scene.accessors[scene.meshes[node.mesh].primitives[0].attributes.POSITION].count

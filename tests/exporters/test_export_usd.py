@@ -84,8 +84,7 @@ def job_of(capture: Capture, **options: Any) -> ExportJob:
 
 
 def codes_of(attribute: Any) -> list[float]:
-    codes: list[float] = attribute.GetTimeSamples()
-    return codes
+    return attribute.GetTimeSamples()
 
 
 def largest_error(result: Exported, capture: Capture, place: int, view: int, other: int | None = None) -> float:

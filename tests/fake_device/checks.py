@@ -117,8 +117,7 @@ def test_networks_predict(option: str) -> None:
 def test_published_networks_predict(name: str) -> None:
     torch.manual_seed(0)
     tested = fill_zeros(build_network(PUBLISHED[name])).eval()
-    given = inputs(tested.config, dtype=torch.float32)
-    assert_same_numbers(tested, given)
+    assert_same_numbers(tested, inputs(tested.config, dtype=torch.float32))
 
 
 @pytest.mark.parametrize("name", list(network_predictors(network(), torch.float32)))

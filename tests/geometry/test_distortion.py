@@ -70,8 +70,7 @@ def largest_radius(lens: Distortion, limit: float = 20.0) -> float:
 def test_undistortion_inverts_distortion_within_the_domain(name: str) -> None:
     lens = LENSES[name]
     plane = plane_points(min(0.9 * largest_radius(lens), 3.0))
-    again = lens.undistort(lens.distort(plane))
-    close(again, plane, factor=1000)
+    close(lens.undistort(lens.distort(plane)), plane, factor=1000)
     assert bool(lens.in_domain(plane).all())
 
 

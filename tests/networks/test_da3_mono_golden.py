@@ -51,8 +51,7 @@ def test_every_image_is_predicted_alone(network: ViewTimeNetwork, images: Tensor
     chunked = network(images, limits=ForwardLimits(max_images=5))
     agrees(chunked.depth, together.depth)
     agrees(network(images[1:, :1, 2:]).sky, together.sky[1:, :1, 2:])
-    views = [images[:, :, 0], images[:, :, 1, :, :28], images[:, :, 2]]
-    mixed = network(views)
+    mixed = network([images[:, :, 0], images[:, :, 1, :, :28], images[:, :, 2]])
     agrees(mixed.views[2].depth, together.depth[:, :, 2:])
     assert mixed.on_canvas((42, 56)).sky.shape == (2, 2, 3, 42, 56)
 

@@ -42,8 +42,7 @@ def test_recorded_numbers(golden: Callable) -> None:
     band = epipolar_band(config, world_to_camera[None], intrinsics[None], tuple(meta["patch_grid"]), 14, 5)
     torch.testing.assert_close(band.rows(0, 75).float(), loaded.tensors["output/bias"], **EXACT)
     homogeneous = torch.nn.functional.pad(band.centers, (0, 1), value=1.0)
-    lines = torch.einsum("tabij,pj->tapbi", theirs, homogeneous)
-    distances = line_distances(lines, band.centers)
+    distances = line_distances(torch.einsum("tabij,pj->tapbi", theirs, homogeneous), band.centers)
     distinct = ~torch.eye(3, dtype=torch.bool)[:, None, :, None].expand(distances.shape[1:])
     torch.testing.assert_close(
         distances[:, distinct], loaded.tensors["output/distance"][:, distinct], rtol=1e-9, atol=1e-9

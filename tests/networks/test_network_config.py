@@ -168,8 +168,7 @@ def test_heads_can_be_left_out() -> None:
         ("point_head", {"points", "points_confidence"}),
         ("mask", {"dynamic", "dynamic_logit"}),
     ):
-        network = build_network(replace(TINY, **{head: None}))
-        out = network(images)
+        out = build_network(replace(TINY, **{head: None}))(images)
         empty = {name for name, value in vars(out).items() if value is None}
         assert empty == outputs | UNUSED
     bare = build_network(replace(TINY, camera_head=None, depth_head=None, point_head=None))

@@ -273,8 +273,7 @@ def test_xarray_equals_the_arrays_also_when_saved(output: Output, tmp_path: Path
             assert found.attrs["unit"] == "metre"
             assert found.attrs["convention_depth"] == "z-depth along the optical axis"
             assert found.depth.attrs["units"] == "metre"
-    second = made.depth.sel(view="cam 2").isel(time=1)
-    assert np.array_equal(second, output.depth(1, "cam 2"))
+    assert np.array_equal(made.depth.sel(view="cam 2").isel(time=1), output.depth(1, "cam 2"))
 
 
 def test_without_xarray_the_command_that_installs_it_is_named(output: Output, monkeypatch: pytest.MonkeyPatch):

@@ -129,8 +129,7 @@ def test_an_incomplete_file_of_open3d_is_replaced(
 
     def truncated(path: str, cloud: object) -> bool:
         write(path, cloud)
-        data = Path(path).read_bytes()
-        Path(path).write_bytes(data[:kept])
+        Path(path).write_bytes(Path(path).read_bytes()[:kept])
         return True
 
     monkeypatch.setattr(open3d.t.io, "write_point_cloud", truncated)

@@ -136,7 +136,6 @@ def test_the_nearest_point_is_drawn_in_front(output: Output) -> None:
 
 def test_empty_clouds_give_a_video(tmp_path_factory: pytest.TempPathFactory) -> None:
     folder = tmp_path_factory.mktemp("empty")
-    capture = made_capture(1, 28)
-    export(folder, capture, points=PointOptions(min_confidence=1.0))
+    export(folder, made_capture(1, 28), points=PointOptions(min_confidence=1.0))
     assert open_output(folder).points(0).num_points == 0
     assert len(orbit_video(open_output(folder))) > 1000

@@ -150,8 +150,7 @@ def test_deep_numbered_images_are_shortened_to_eight_bits(tmp_path: Path):
         write_images(tmp_path / "scene" / view, {f"{n:03d}.png": counter_clip([n], SIZE)[0] for n in of_view})
     for file in (tmp_path / "scene" / "b").iterdir():
         cv2.imwrite(str(file), cv2.imread(str(file)).astype(np.uint16) * 257)
-    scene = open_scene(tmp_path / "scene", image_fps=12.5)
-    output = finished_run(tmp_path / "out", scene)
+    output = finished_run(tmp_path / "out", open_scene(tmp_path / "scene", image_fps=12.5))
     for pictures in (
         open_pictures(output, tmp_path / "scene"),
         open_pictures(as_version_0_2(output), tmp_path / "scene"),

@@ -57,8 +57,7 @@ def grazing_plane(width: int, incidence_deg: float) -> Tensor:
     """Return the depth of a plane inclined along x, with the given incidence angle at the image centre."""
     tilt = math.radians(incidence_deg)
     normal = torch.tensor([math.sin(tilt), 0.0, -math.cos(tilt)], dtype=torch.float64)
-    rays = camera_rays(intrinsics(width), (width, width))
-    depth = (normal[2] * 4.0) / (rays @ normal)
+    depth = (normal[2] * 4.0) / (camera_rays(intrinsics(width), (width, width)) @ normal)
     return torch.where((depth > 0) & (depth < 100), depth, 0.0)
 
 

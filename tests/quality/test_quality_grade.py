@@ -257,5 +257,4 @@ def test_predicted_cameras_raise_the_expected_error():
 
 def test_flicker_names_the_option_that_causes_it():
     run = run_record(settings={**run_record().settings, "fuse": False})
-    found = grade(replace(GOOD, flicker=0.05), (), run)
-    assert found.first_change == "leave out --no-fuse"
+    assert grade(replace(GOOD, flicker=0.05), (), run).first_change == "leave out --no-fuse"

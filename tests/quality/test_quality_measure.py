@@ -113,8 +113,7 @@ def test_large_maps_are_sampled(exact: tuple[Path, Path], monkeypatch: pytest.Mo
 
 
 def test_one_view_has_nothing_to_compare(tmp_path: Path) -> None:
-    capture = replace(CAPTURE, num_views=1)
-    scene, out = write_run(tmp_path, capture=capture)
+    scene, out = write_run(tmp_path, capture=replace(CAPTURE, num_views=1))
     report = page4d.report(out, scene)
     assert report.pairs == ()
     assert report.views[0].single == 1.0

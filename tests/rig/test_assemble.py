@@ -92,8 +92,7 @@ def test_views_are_placed_in_the_world_of_known_cameras_which_stay(known: tuple[
     extent = np.linalg.norm(found, axis=-1).max()
     unit = 1.0 if len(known) > 1 else extent / np.linalg.norm(expected, axis=-1).max()
     assert 0 < np.linalg.norm(found - unit * expected, axis=-1).max() < 0.1 * extent
-    height = assembly.person_height
-    assert height[0] == pytest.approx(1700 * unit, rel=0.1)
+    assert assembly.person_height[0] == pytest.approx(1700 * unit, rel=0.1)
 
 
 def test_a_calibration_that_contradicts_the_evidence_is_reported():

@@ -154,8 +154,7 @@ def test_a_right_calibration_is_not_accused(noise_deg: float, bias: float) -> No
     cameras, people = rig(3, bias=bias)
     rng = np.random.default_rng(1)
     noisy = [turned(camera, noise_deg, rng.normal(size=3)) for camera in cameras]
-    report = checked(noisy, people)
-    assert report.findings == ()
+    assert checked(noisy, people).findings == ()
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 1), (1, 3)])

@@ -48,8 +48,7 @@ def still(count: int = 12) -> list[np.ndarray]:
 
 
 def sway(size: float) -> np.ndarray:
-    rng = np.random.default_rng(2)
-    return np.cumsum(rng.normal(size=(12, 2)), axis=0) * size
+    return np.cumsum(np.random.default_rng(2).normal(size=(12, 2)), axis=0) * size
 
 
 def spoiled(pictures: list[np.ndarray], seed: int = 0) -> list[np.ndarray]:

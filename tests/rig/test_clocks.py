@@ -123,8 +123,7 @@ def test_all_views_that_are_shifted_are_found(ahead: tuple[float, ...]) -> None:
     cameras = ring(len(ahead), rng)
     delays = tuple(-FRAME_S * one for one in ahead)
     people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S, delays=delays)
-    names = tuple("abc"[: len(ahead)])
-    found = estimate_clocks(names, people, [camera.lens for camera in cameras])
+    found = estimate_clocks(tuple("abc"[: len(ahead)]), people, [camera.lens for camera in cameras])
     assert found == pytest.approx(ahead, abs=0.6)
 
 

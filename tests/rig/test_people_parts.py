@@ -109,8 +109,7 @@ def test_landmarks_move_to_the_centroid_of_a_high_heatmap_only():
 
 
 def test_a_mirrored_crop_gives_the_landmarks_of_the_other_side():
-    rng = np.random.default_rng(1)
-    points = rng.uniform(60, 200, (39, 5)).astype(np.float32)
+    points = np.random.default_rng(1).uniform(60, 200, (39, 5)).astype(np.float32)
     heatmaps = np.full((64, 64, 39), -50, dtype=np.float32)
     region = Region((300.0, 200.0), 256.0, 0.0)
     pose = read_pose(RawLandmarks(points, 0.9, heatmaps), region)

@@ -24,8 +24,7 @@ def inverse(pose: RelativePose) -> RelativePose:
 
 def two_views(angle_deg: float = 70.0, num_points: int = 300, seed: int = 0) -> tuple[RelativePose, Array, Array]:
     """Return a pose and normalised points of both views of a cloud at distance 4, seen under `angle_deg`."""
-    rng = np.random.default_rng(seed)
-    points = rng.normal(size=(num_points, 3)) * [0.6, 0.8, 0.6] + [0, 0, 4]
+    points = np.random.default_rng(seed).normal(size=(num_points, 3)) * [0.6, 0.8, 0.6] + [0, 0, 4]
     axis = np.array([0.1, 1.0, 0.05])
     rotation = Rotation.from_rotvec(np.radians(angle_deg) * axis / np.linalg.norm(axis)).as_matrix()
     translation = np.array([0.1, -0.2, 4.2]) - rotation @ [0, 0, 4]
@@ -133,8 +132,7 @@ def test_relative_poses_of_cameras_and_of_coincident_cameras() -> None:
     pose, _, _ = two_views()
     first, second = np.eye(4), np.eye(4)
     second[:3, :3], second[:3, 3] = pose.rotation, 2.5 * pose.direction
-    found = relative_pose_of(first, second)
-    assert angle_between(found, pose) < 1e-6
+    assert angle_between(relative_pose_of(first, second), pose) < 1e-6
     assert relative_pose_of(first, first) is None
 
 

@@ -125,8 +125,7 @@ def test_repeated_patterns_match_near_the_epipolar_lines_of_a_right_pose(turn_de
 
 
 def test_wrong_matches_that_repeat_at_every_instant_are_refused() -> None:
-    pair = make_pair(right=0, wrong=250, instants=4)
-    found = registered(*pair.views)
+    found = registered(*make_pair(right=0, wrong=250, instants=4).views)
     assert not found.is_accepted
     assert found.reason
 
@@ -146,8 +145,7 @@ def test_a_turn_in_place_has_no_direction() -> None:
 
 
 def test_matches_on_one_small_object_are_refused() -> None:
-    found = registered(*make_pair(spread=0.08, wrong=0).views)
-    assert not found.is_accepted
+    assert not registered(*make_pair(spread=0.08, wrong=0).views).is_accepted
 
 
 def test_the_same_arguments_give_the_same_result() -> None:

@@ -101,8 +101,7 @@ def test_merged_clouds_and_maps_do_not_depend_on_layers(finished: Path, tmp_path
 def test_a_resumed_run_writes_the_same_layers(finished: Path, instants: int, tmp_path: Path) -> None:
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "out", observer=StopAt(instants))
-    record = run(tmp_path / "out", ExistingOutput.RESUME)
-    assert record.layers == open_output(finished).run.layers
+    assert run(tmp_path / "out", ExistingOutput.RESUME).layers == open_output(finished).run.layers
     assert bytes_of(tmp_path / "out") == bytes_of(finished)
 
 
@@ -206,8 +205,7 @@ def test_layers_of_a_rig_without_calibration_have_points_of_its_static_views(tmp
     scene = uncalibrated(CAPTURE.scene())
     settings = replace(SETTINGS, camera_motion=CameraMotion.STATIC, register="off")
     reconstruct(scene, TruthPredictor(CAPTURE, moving), out=tmp_path / "out", settings=settings)
-    static = read_ply(tmp_path / "out" / "points" / "static.ply")
-    assert set(static.view) == {0, 1}
+    assert set(read_ply(tmp_path / "out" / "points" / "static.ply").view) == {0, 1}
 
 
 def test_the_command_line_writes_layers_that_exports_use(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -153,8 +153,7 @@ def test_the_scale_of_wrong_predicted_cameras_is_that_of_depth(tmp_path: Path) -
         return replace(predictions, cameras=replace(predictions.cameras, world_to_camera=poses))
 
     run(tmp_path / "out", disturb=wrong)
-    output = open_output(tmp_path / "out")
-    depth = output.depth(0, "cam03")
+    depth = open_output(tmp_path / "out").depth(0, "cam03")
     truth = UNIT * CAPTURE.rendered(0, 2, output_transform(2)).depth.numpy()[: depth.shape[0], : depth.shape[1]]
     ratio = float(np.median(depth[depth > 0] / truth[depth > 0]))
     assert ratio == pytest.approx(1, abs=0.1)

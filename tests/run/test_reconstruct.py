@@ -64,8 +64,7 @@ def test_chunks_in_random_worlds_are_stitched_into_one(finished: Path):
     assert output.run.scale is Scale.ARBITRARY
     assert output.num_times == 9
     truth = CAPTURE.cameras.world_to_camera
-    first = truth[0, 0]
-    expected = truth @ torch.linalg.inv(first)
+    expected = truth @ torch.linalg.inv(truth[0, 0])
     found = output.cameras.world_to_camera
     torch.testing.assert_close(found[..., :3, :3], expected[..., :3, :3], rtol=0, atol=1e-6)
     scale = found[0, 1, :3, 3].norm() / expected[0, 1, :3, 3].norm()

@@ -193,10 +193,8 @@ def poses_of(folder: Path) -> torch.Tensor:
 
 
 def test_a_registered_rig_stands_upright_and_so_do_runs_with_its_cameras(people: list[WorldRecord], tmp_path: Path):
-    first = run(tmp_path / "first", world="first-camera")
-    assert first.world is None
-    record = run(tmp_path / "out", scale_from=f"person={HEIGHT}m")
-    assert record.world == STANDING
+    assert run(tmp_path / "first", world="first-camera").world is None
+    assert run(tmp_path / "out", scale_from=f"person={HEIGHT}m").world == STANDING
     turn = TURN.clone()
     turn[:3, 3] /= UNIT  # the transform is in units of the rig, as the cameras of the first run
     before = poses_of(tmp_path / "first").clone()
@@ -219,8 +217,7 @@ def test_a_registered_rig_stands_upright_and_so_do_runs_with_its_cameras(people:
 
 def test_a_rig_whose_people_sit_keeps_the_first_camera_and_states_why(people: list[WorldRecord], tmp_path: Path):
     people.append(SEATED)
-    record = run(tmp_path / "out")
-    assert record.world == SEATED
+    assert run(tmp_path / "out").world == SEATED
     run(tmp_path / "first", world="first-camera")
     assert bytes_of(tmp_path / "out") == bytes_of(tmp_path / "first")
     for asked, words in (({"world": "upright"}, "world='upright'"), ({"up": "y", "register": "texture"}, "up='y'")):

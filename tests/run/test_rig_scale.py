@@ -30,8 +30,7 @@ def scale_of(truth: GroundTruth, depth: torch.Tensor) -> torch.Tensor | None:
 
 
 def test_exact_depth_has_the_scale_of_the_rig(ring: GroundTruth) -> None:
-    found = scale_of(ring, ring.depth / UNIT)
-    assert float(found) / UNIT == pytest.approx(1, rel=TOLERANCE)
+    assert float(scale_of(ring, ring.depth / UNIT)) / UNIT == pytest.approx(1, rel=TOLERANCE)
 
 
 def test_cameras_at_one_place_and_missing_depth_give_no_scale(ring: GroundTruth) -> None:

@@ -26,8 +26,7 @@ def _cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def planned(**changes: object) -> RunPlan:
-    settings = replace(SETTINGS, **changes)
-    return plan_run(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=settings))
+    return plan_run(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=replace(SETTINGS, **changes)))
 
 
 def test_the_rates_of_a_run_are_those_of_the_next_forecast(tmp_path: Path) -> None:

@@ -73,8 +73,7 @@ def test_static_views_get_one_camera_and_moving_ones_keep_theirs_over_chunks_in_
 def test_registered_cameras_are_kept_and_define_the_world() -> None:
     views = (0, 2)
     known = truth().cameras[0, 0, list(views)]
-    found = aligner(registered=StaticRig(cameras=known, views=views))
-    whole = run(found)
+    whole = run(aligner(registered=StaticRig(cameras=known, views=views)))
     expected = known.world_to_camera.to(torch.float64)
     torch.testing.assert_close(whole.cameras.world_to_camera[0, :, views], expected.expand(20, -1, -1, -1))
     true = truth().cameras.world_to_camera[0, :, 1]

@@ -242,6 +242,5 @@ def test_moving_cameras_are_suggested_unless_pixels_stand_still(evidence: str, a
         ],
         rig=RigRecord(asked="auto", cameras="static", num_times=2, limit_px=1, views=[decided]),
     )
-    notice = rig_fit_notice(record, 100)
-    assert notice.text.endswith(f"cam1 is off by 9.0 px; {advice}")
+    assert rig_fit_notice(record, 100).text.endswith(f"cam1 is off by 9.0 px; {advice}")
     assert rig_fit_notice(record, 1000) is None

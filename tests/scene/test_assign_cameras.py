@@ -262,8 +262,7 @@ def test_poses_that_cannot_be_paired_with_a_videos_frames_are_refused(folder: Pa
 
 
 def test_scenes_without_calibration_have_no_cameras(folder: Path) -> None:
-    scene = open_scene(folder)
-    assert scene_cameras(scene, (), 0, 1) is None
+    assert scene_cameras(open_scene(folder), (), 0, 1) is None
 
 
 def test_options_given_as_text_are_converted(folder: Path, tmp_path: Path) -> None:

@@ -563,8 +563,7 @@ def test_the_sample_of_opencv_states_whether_four_coefficients_are_a_fisheye(tmp
     path = write_storage(tmp_path / "camera.yml", content)
     for flag, lens in ((1, LensModel.FISHEYE), (0, LensModel.BROWN_CONRADY)):
         write_storage(path, content | {"fisheye_model": flag})
-        distortion = read_lenses(path).cameras[0].distortion
-        assert distortion.model is lens
+        assert read_lenses(path).cameras[0].distortion.model is lens
     content.pop("fisheye_model")
     with pytest.raises(InputError, match="4 distortion coefficients are k1 k2 p1 p2, or k1 k2 k3 k4") as caught:
         read_lenses(write_storage(path, content))

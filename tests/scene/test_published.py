@@ -166,8 +166,7 @@ def test_image_mask_and_depth_are_cropped_equally(tmp_path: Path) -> None:
         pixels[band] = 2000 if kind is np.uint16 else 255
         (folder / "a").mkdir(parents=True)
         Image.fromarray(pixels).save(folder / "a" / "0.png")
-    scene = open_scene(rig, masks=tmp_path / "m", depth=tmp_path / "d")
-    batch = read(scene, Preprocess.VGGT_CROP)
+    batch = read(open_scene(rig, masks=tmp_path / "m", depth=tmp_path / "d"), Preprocess.VGGT_CROP)
     (view,) = batch.pixel_transforms
     assert view.top < 0
     edges = view.to_network(torch.tensor([[0.0, band.start], [0.0, band.stop]]))[:, 1]

@@ -61,8 +61,7 @@ def write_masks(folder: Path, kind: str, scale: float = 1.0) -> Path:
 @pytest.mark.parametrize("kind", ["images", "video"])
 @pytest.mark.parametrize("scale", [1.0, 0.5, 2.0])
 def test_masks_are_paired_with_the_frames_of_their_view(kind: str, scale: float, rig: Path, tmp_path: Path):
-    masks = write_masks(tmp_path / "m", kind, scale)
-    batch = read(open_scene(rig, masks=masks))
+    batch = read(open_scene(rig, masks=write_masks(tmp_path / "m", kind, scale)))
     assert mask_numbers(batch.dynamic[0, :, 0]) == list(range(3, 12))
     assert mask_numbers(batch.dynamic[0, :, 1]) == list(range(9))
     assert 0 <= float(batch.dynamic.min()) <= float(batch.dynamic.max()) <= 1
@@ -103,8 +102,7 @@ def test_a_view_without_masks_is_reported_and_has_unknown_motion(rig: Path, tmp_
 
 
 def test_measured_depth_is_exact(rig: Path, tmp_path: Path):
-    random = np.random.default_rng(0)
-    depth = random.integers(0, 65535, (12, 48, 64)).astype(np.uint16)
+    depth = np.random.default_rng(0).integers(0, 65535, (12, 48, 64)).astype(np.uint16)
     for name in "ab":
         write_images(tmp_path / "d" / name, {f"{n:04}.png": one for n, one in enumerate(depth)})
     batch = read(open_scene(rig, depth=tmp_path / "d", depth_levels=4000))

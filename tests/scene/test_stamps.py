@@ -195,8 +195,7 @@ def test_depth_with_times_of_its_own_is_paired_by_time(late_ns: int, is_paired: 
 )
 def test_numbers_before_a_word_and_ticks_of_a_clock_count_frames(names: list[str], tmp_path: Path):
     write_stamped(tmp_path, {"a": names, "b": names}, {"b": [2]})
-    scene = open_scene(tmp_path, image_fps=30)
-    assert scene.synchronisation == "frame numbers in the file names"
+    assert open_scene(tmp_path, image_fps=30).synchronisation == "frame numbers in the file names"
     assert indices(tmp_path, "a", names) == indices(tmp_path, "b", names) == [0, 1, 3, 4, 5, 6, 7]
 
 

@@ -116,8 +116,7 @@ def mixed_rig(folder: Path, duration_s: float = 1.6) -> Rig:
     """Write clips of five rates with offsets, drifting clocks, a variable rate, rotation and B-frames."""
     rig = Rig(folder)
     b_frames = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0"}
-    random = np.random.default_rng(4)
-    irregular = np.cumsum(np.r_[0, random.uniform(0.026, 0.041, 45)])
+    irregular = np.cumsum(np.r_[0, np.random.default_rng(4).uniform(0.026, 0.041, 45)])
     rig.add("cam24.mp4", steady(24, duration_s), (0.0, 1.0), rate=24)
     rig.add("cam25.mkv", steady(25, duration_s), (-0.113, 1.001), rate=25, options=b_frames)
     rig.add("cam29.mp4", steady(NTSC, duration_s), (0.217, 0.9995), rate=NTSC, options=b_frames)

@@ -394,8 +394,7 @@ def test_empty_avi_chunks_do_not_shift_frames(tmp_path: Path):
 def test_frames_copied_between_containers_keep_their_order(tmp_path: Path):
     given = write_counter_clip(tmp_path / "a.mp4", 24, options=OPEN_GOP)
     for name in ("b.mkv", "b.ts", "b.mov"):
-        source = probe(copy_video(given, tmp_path / name))
-        assert counters(source) == list(range(24))
+        assert counters(probe(copy_video(given, tmp_path / name))) == list(range(24))
 
 
 def test_a_decoder_is_freed_without_garbage_collection(tmp_path: Path):

@@ -85,8 +85,7 @@ def test_pixels_that_always_move_have_no_background(capture: Predictions) -> Non
 
 def test_of_a_single_instant_everything_is_background(capture: Predictions) -> None:
     one = capture.at_times(0, 1)
-    background = estimate_background(one, range(VIEWS))
-    assert torch.equal(background.log_depth, one.depth[0, 0].log())
+    assert torch.equal(estimate_background(one, range(VIEWS)).log_depth, one.depth[0, 0].log())
 
 
 def test_subtraction_finds_a_box_that_the_mask_misses_and_drops_one_that_is_background(capture: Predictions) -> None:
@@ -108,6 +107,5 @@ def test_a_change_of_exposure_is_not_motion(capture: Predictions) -> None:
 
 
 def test_without_a_known_background_the_probability_is_unchanged(capture: Predictions) -> None:
-    background = estimate_background(capture, [1])
-    found = sharpen_motion(capture.dynamic[0], capture.images[0], background)
+    found = sharpen_motion(capture.dynamic[0], capture.images[0], estimate_background(capture, [1]))
     assert torch.equal(found[:, 0], capture.dynamic[0, :, 0])

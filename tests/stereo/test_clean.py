@@ -73,8 +73,7 @@ def test_confidence_follows_the_balance_of_views() -> None:
 
 def test_static_parts_do_not_change_over_time() -> None:
     noisy = wall(noise=0.03)
-    background = estimate_background(noisy, range(3))
-    fused = fuse_background(background, noisy.cameras[0, 0])
+    fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0])
     cleaned = clean(noisy, fused)
     assert noisy.depth.std(dim=1).mean() > 0.05
     assert cleaned.depth.std(dim=1).max() == 0
@@ -95,8 +94,7 @@ def test_moving_parts_have_a_depth_of_their_own_at_every_instant() -> None:
 
 def test_instants_are_cleaned_alike_alone_and_together() -> None:
     noisy = wall(noise=0.03)
-    background = estimate_background(noisy, range(3))
-    fused = fuse_background(background, noisy.cameras[0, 0])
+    fused = fuse_background(estimate_background(noisy, range(3)), noisy.cameras[0, 0])
     together, alone = clean(noisy, fused), clean(noisy.at_times(2, 3), fused)
     for name in ("depth", "depth_confidence", "dynamic"):
         assert torch.equal(getattr(together.at_times(2, 3), name), getattr(alone, name))

@@ -99,8 +99,7 @@ def test_reduced_images_reach_twice_as_far(truth: GroundTruth) -> None:
     position, seen = true.position[:, 0, 0, 0] * PATCH, true.seen[:, 0, 0, 0]
 
     def right(reduction: int) -> float:
-        views = views_with_wrong_matches(truth, targets)
-        guided = matched(truth, views, cameras, reduction)[1]
+        guided = matched(truth, views_with_wrong_matches(truth, targets), cameras, reduction)[1]
         slot = guided.targets[0].tolist().index(1)
         error_px = (guided.positions[:, 0, slot] - position).norm(dim=-1)
         return float(((error_px < 1.5) & (guided.weight[:, 0, slot] > 0))[seen].float().mean())

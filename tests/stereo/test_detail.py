@@ -52,8 +52,7 @@ def transforms() -> tuple[PixelTransform, ...]:
 
 @pytest.fixture(scope="module")
 def background(coarse: Predictions) -> FusedBackground:
-    found = estimate_background(coarse, range(3))
-    return fuse_background(found, coarse.cameras[0, 0])
+    return fuse_background(estimate_background(coarse, range(3)), coarse.cameras[0, 0])
 
 
 @pytest.fixture(scope="module")
@@ -206,5 +205,4 @@ def test_pictures_are_compared_as_far_as_epipolar_lines_are_exact(
     poses = coarse.cameras.world_to_camera.clone()
     poses[:, :, 2] = turn @ poses[:, :, 2]
     turned = replace(coarse, cameras=replace(coarse.cameras, world_to_camera=poses))
-    first = turned.at_times(0, 1)
-    assert choose_compared(first, batch_at(exact, transforms, 0)) == sides
+    assert choose_compared(turned.at_times(0, 1), batch_at(exact, transforms, 0)) == sides

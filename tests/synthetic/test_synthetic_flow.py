@@ -38,8 +38,7 @@ def test_a_visible_point_is_the_closest_hit_at_its_target_pixel(seen, source, ta
     assert float((expected - pixels)[candidates].abs().max()) < 1e-8
     assert bool((candidates | ~flow.visible).all())
     count = int(candidates.sum())
-    again = torch.zeros(count, dtype=torch.int64)
-    rays = single_rays(at_target[again], pixels[candidates])
+    rays = single_rays(at_target[torch.zeros(count, dtype=torch.int64)], pixels[candidates])
     found = render(world, rays, TIMES[:, target[0], None], dtype=torch.float64)
     nearer = depth[candidates] - found.depth[0, 0, :, 0, 0]
     visible = flow.visible[candidates]

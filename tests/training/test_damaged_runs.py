@@ -22,8 +22,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     state = states.begin(TRAINING_PRESETS["tiny"], CPU)
     path = tmp_path_factory.mktemp("run") / "checkpoint.pt"
     write_checkpoint(path, state, state.position, Budget(samples=4))
-    loaded: dict[str, Any] = torch.load(path, weights_only=True)
-    return loaded
+    return torch.load(path, weights_only=True)
 
 
 @pytest.mark.parametrize(

@@ -97,8 +97,7 @@ def test_frame_and_unit_of_a_frame_head_do_not_matter_unless_it_predicts_metres(
     metric = losses(output, truth, LossConfig(unit=SceneUnit.TRUTH))
     assert float(metric["depth"]) > 0.1
     in_metres = frame_output(targets_of(truth, SceneUnit.TRUTH), truth, 3)
-    scale = float(random_similarity(3).scale)
-    exact = replace(in_metres, depth=in_metres.depth / scale)
+    exact = replace(in_metres, depth=in_metres.depth / float(random_similarity(3).scale))
     assert float(losses(exact, truth, LossConfig(unit=SceneUnit.TRUTH))["depth"]) < 1e-3
 
 

@@ -199,8 +199,7 @@ def test_targets_are_invariant_to_the_world_and_unit_of_the_truth(truth: GroundT
     other = targets_of(replace(truth, depth=truth.depth * 30, cameras=replace(truth.cameras, world_to_camera=poses)))
     for name in ("pose_encoding", "depth", "points"):
         torch.testing.assert_close(getattr(other, name), getattr(targets, name), rtol=1e-4, atol=1e-4)
-    known = targets.points.norm(dim=-1)[targets.known]
-    torch.testing.assert_close(known.mean(), torch.tensor(1.0))
+    torch.testing.assert_close(targets.points.norm(dim=-1)[targets.known].mean(), torch.tensor(1.0))
 
 
 def test_the_typical_depth_is_robust_to_distant_ground(truth: GroundTruth) -> None:

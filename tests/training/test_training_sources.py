@@ -73,8 +73,7 @@ def test_windows_of_a_capture_are_consistent(capture):
 
 
 def test_windows_follow_from_the_sample_number_and_differ(capture):
-    source = CaptureSource(capture, 0)
-    truth = source.read(range(12), request(), CPU)
+    truth = CaptureSource(capture, 0).read(range(12), request(), CPU)
     assert torch.equal(truth.images, CaptureSource(capture, 0).read(range(12), request(), CPU).images)
     assert (truth.times.diff(dim=1) > 0).all()
     assert len({tuple(row.tolist()) for row in truth.times}) > 2

@@ -199,8 +199,7 @@ def test_the_manifests_equal_the_recorded_ones(name: str, recording: str) -> Non
 
 
 def published(family: str) -> NetworkSettings:
-    reader = FAMILIES[Family(family)].network
-    return reader.published[0]
+    return FAMILIES[Family(family)].network.published[0]
 
 
 def test_published_settings_equal_the_reference_configurations() -> None:

@@ -104,8 +104,7 @@ class TestNames:
 
     def test_a_repository_of_data_is_known_or_stated(self) -> None:
         for text in ("page4d", "hf:zhouk777/PAGE4D:checkpoint_mask.pt", "hf:datasets/lab/net"):
-            found = parse_weights(text)
-            assert found.kind is RepositoryKind.DATASET
+            assert parse_weights(text).kind is RepositoryKind.DATASET
         assert parse_weights("hf:zhouk777/PAGE4D:checkpoint_mask.pt").entry is CATALOGUE["page4d-mask"]
 
     @pytest.mark.parametrize("text", ["hf:", "hf:net", "hf:a/b/c", "hf:a/b@", "hf:a/b:", "hf:a--b/c", "hf:a/b@x..y"])
@@ -258,8 +257,7 @@ class TestInterruptions:
 
         def work() -> None:
             watcher = Watcher()
-            found = find_weights("pi3", observer=watcher)
-            results.put((found.sha256, "convert" in watcher.steps))
+            results.put((find_weights("pi3", observer=watcher).sha256, "convert" in watcher.steps))
 
         processes = [context.Process(target=work) for _ in range(2)]
         for process in processes:
@@ -505,6 +503,5 @@ def test_depth_anything_3_from_the_hub(hub, monkeypatch) -> None:
     reader = replace(data.network, published=(small.settings,), names=())
     monkeypatch.setitem(FAMILIES, Family.DA3, replace(data, network=reader))
     hub.repositories[entry.repository] = Repository({entry.file: save(small.weights)})
-    found = find_weights("da3-base")
-    assert found.commercial is True
+    assert find_weights("da3-base").commercial is True
     assert page4d.load("da3-base", device="cpu").config.encoder.embed_dim == small.settings.encoder.embed_dim

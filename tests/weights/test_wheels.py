@@ -40,8 +40,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[PEOPLE, TEXTURE], ids=lambda model: model.files.name)
 def model(request: pytest.FixtureRequest) -> WheelModel:
-    found: WheelModel = request.param
-    return found
+    return request.param
 
 
 def write_wheel(folder: Path, wheel: Wheel, changed: dict[int, bytes] | None = None) -> Path:
