@@ -41,8 +41,7 @@ STAGES = [
 
 
 def test_the_stages_of_the_tiny_network_are_exact(cli) -> None:
-    ended = cli("inspect-shapes", *TINY, "--json")
-    document = json.loads(ended.out)
+    document = json.loads(cli("inspect-shapes", *TINY, "--json").out)
     found = [(row["part"], row["name"], row["shape"], row["parameters"]) for row in document["stages"]]
     assert found == STAGES
     symbols = {"B": 1, "T": 2, "V": 3, "H": 28, "W": 42, "gh": 2, "gw": 3, "P": 6, "R": 4, "N": 11, "C": 32}

@@ -96,8 +96,7 @@ class TestReconstruct:
         assert capsys.readouterr().err == ""
 
     def test_json_is_the_only_thing_on_stdout(self, scene, tmp_path, reconstruct):
-        ended = reconstruct(scene, tmp_path / "out", "--json")
-        document = json.loads(ended.out)
+        document = json.loads(reconstruct(scene, tmp_path / "out", "--json").out)
         on_disk = json.loads((tmp_path / "out" / "run.json").read_text())
         assert document == {"out": str(tmp_path / "out"), **on_disk}
 

@@ -106,8 +106,7 @@ def test_the_parts_of_vit_b16_have_their_numbers_of_parameters() -> None:
 
 def test_variants_of_vit_b16_have_their_numbers_of_parameters() -> None:
     """Without biases of queries, keys and values; and with norms before and after the patch embedding."""
-    plain = ViTConfig(num_classes=1000, qkv_bias=False)
-    assert count(built(plain)) == 86_540_008
+    assert count(built(ViTConfig(num_classes=1000, qkv_bias=False))) == 86_540_008
     dual = ViTConfig(num_classes=1000, qkv_bias=False, patch_embedding=PatchEmbedding.DUAL_NORMED)
     assert count(built(dual)) == 86_543_080
 

@@ -187,6 +187,5 @@ def test_sizes_that_are_not_multiples_of_the_patch_size_are_refused() -> None:
 
 
 def test_stages_double_widths_and_patches() -> None:
-    config = SwinConfig()
-    assert config.dims == (96, 192, 384, 768)
+    assert SwinConfig().dims == (96, 192, 384, 768)
     assert [SwinConfig(level=level).patch_size for level in range(4)] == list(accumulate([4, 2, 2, 2], int.__mul__))

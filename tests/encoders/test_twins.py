@@ -182,8 +182,7 @@ def test_all_tokens_attend_to_the_same_keys() -> None:
 
 def test_positional_encoding_differs_between_border_and_interior() -> None:
     layer = PositionGenerator(4, 3)
-    maps = torch.ones(1, 5, 5, 4)
-    out = layer(maps)[0]
+    out = layer(torch.ones(1, 5, 5, 4))[0]
     torch.testing.assert_close(out[1, 1], out[3, 2])
     assert (out[0, 0] - out[2, 2]).abs().max() > 1e-3
 

@@ -206,8 +206,7 @@ def test_networks_with_limits_predict_the_same(truth: GroundTruth, monkeypatch: 
             monkeypatch.setattr(
                 "page4d.networks.limits._SHARE", {FAKE_DEVICE.type: 3e4 / device_bytes(FAKE_DEVICE), "cpu": 1.0}
             )
-            few = default_limits(tested.config, sizes, FAKE_DEVICE)
-            assert few.max_images == 1
+            assert default_limits(tested.config, sizes, FAKE_DEVICE).max_images == 1
             found = tested.to(FAKE_DEVICE)(truth.images.to(FAKE_DEVICE))
             assert_same(found, expected)
 

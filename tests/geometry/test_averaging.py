@@ -93,8 +93,7 @@ def test_robust_alignment_ignores_one_outlier_of_five_cameras() -> None:
 
 
 def test_coincident_cameras_leave_the_scale_undetermined() -> None:
-    turns = rotations(3, seed=1)
-    source = rigid(turns, torch.zeros(3, 3, dtype=torch.float64))
+    source = rigid(rotations(3, seed=1), torch.zeros(3, 3, dtype=torch.float64))
     with pytest.raises(DegenerateGeometryError, match="scale is undetermined"):
         align_cameras_robust(source, source)
     assert baseline_ratio(torch.zeros(1, 3), torch.zeros(1, 3)) is None

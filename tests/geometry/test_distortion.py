@@ -142,8 +142,7 @@ def test_the_axis_is_fixed_and_dtypes_and_batch_axes_are_kept(name: str, dtype: 
     assert lens.undistort(plane).dtype == lens.distort(plane).dtype == dtype
     assert lens.in_domain(plane).shape == plane.shape[:-1]
     close(lens.undistort(lens.distort(plane)), plane, factor=10)
-    empty = torch.zeros(0, 2, dtype=dtype)
-    assert lens.undistort(empty).shape == (0, 2)
+    assert lens.undistort(torch.zeros(0, 2, dtype=dtype)).shape == (0, 2)
 
 
 @settings(max_examples=30, deadline=None, derandomize=True, database=None)

@@ -56,8 +56,7 @@ def test_a_fold_is_an_edge(bend_deg: float, found: bool) -> None:
     """Two planes meet in the middle column, where normals are averaged: the angle is split into two steps."""
     half = math.radians(bend_deg / 2)
     left, right = plane((math.sin(half), 0.0, math.cos(half))), plane((-math.sin(half), 0.0, math.cos(half)))
-    points = torch.where((torch.arange(40) < 20)[:, None], left, right)
-    edges = normal_edges(points, 5.0, ALL)
+    edges = normal_edges(torch.where((torch.arange(40) < 20)[:, None], left, right), 5.0, ALL)
     assert bool(edges.any()) is found
     assert not edges[:, :16].any()
     assert not edges[:, 24:].any()

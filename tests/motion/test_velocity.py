@@ -87,8 +87,7 @@ def test_flow_of_a_shifted_picture_is_the_shift_and_is_consistent() -> None:
     inner = flow.flow[16:-16, 16:-16]
     assert float((inner - torch.tensor([3.0, 1.0])).norm(dim=-1).median()) < 0.05
     assert float(flow.consistent[16:-16, 16:-16].float().mean()) > 0.98
-    same = view_flow(first, first, *optical_flow(first, first))
-    assert not same.changed.any()
+    assert not view_flow(first, first, *optical_flow(first, first)).changed.any()
 
 
 def test_luma_is_that_of_opencv() -> None:

@@ -230,8 +230,7 @@ def test_pluecker_moments_match_points_on_the_rays(cameras: Cameras) -> None:
     torch.testing.assert_close(torch.linalg.cross(point, lines[..., :3]), lines[..., 3:], rtol=0, atol=1e-12)
     torch.testing.assert_close(relative[:, 0, 0], torch.eye(4).double().expand(2, 4, 4))
     pixels, _ = project(directions, cameras.intrinsics)
-    full = camera_rays(cameras.intrinsics, (16, 24))
-    assert full.shape == (*SHAPE, 16, 24, 3)
+    assert camera_rays(cameras.intrinsics, (16, 24)).shape == (*SHAPE, 16, 24, 3)
     torch.testing.assert_close(pixels[0, 0, 0, 0], torch.tensor([4.0, 4.0]).double())
 
 

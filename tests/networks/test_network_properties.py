@@ -254,8 +254,7 @@ def test_gates_weight_images_independently(randomized: Callable) -> None:
     assert beta.flatten(3)[..., 0].unique().numel() == 6
     assert mask.alpha_gate.fc1.out_features == 8
     untrained = DynamicMask(replace(MASK, fusion=MaskFusion.GATED), 32).double()
-    features = torch.randn(1, 1, 1, 6, 32, dtype=torch.float64)
-    out = untrained(features, (2, 3), given[:, :1, :1])
+    out = untrained(torch.randn(1, 1, 1, 6, 32, dtype=torch.float64), (2, 3), given[:, :1, :1])
     torch.testing.assert_close(out, 0.982 * given[:, :1, :1], rtol=5e-3, atol=0)
 
 

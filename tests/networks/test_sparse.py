@@ -120,8 +120,7 @@ def test_every_cell_has_one_landmark(grid: tuple[int, int], landmarks: int) -> N
     assert counts[0] * counts[1] <= max(landmarks, 1)
     places = cells(grid, landmarks)
     assert sorted(places[places >= 0].tolist()) == list(range(grid[0] * grid[1]))
-    score = torch.rand(1, 2, 3, grid[0] * grid[1])
-    chosen = choose_landmarks(score, grid, landmarks)
+    chosen = choose_landmarks(torch.rand(1, 2, 3, grid[0] * grid[1]), grid, landmarks)
     assert chosen.shape == (1, 2, 3, counts[0] * counts[1])
     of_cell = {place: cell for cell, members in enumerate(places.tolist()) for place in members if place >= 0}
     for image in chosen.flatten(0, 2).tolist():

@@ -125,8 +125,7 @@ def test_the_moving_layer_is_the_moving_part_of_the_merged_cloud(tmp_path: Path)
 def test_both_layers_together_are_the_merged_points_up_to_thinning(tmp_path: Path) -> None:
     instant = made_capture(1, 112)
     layout = OutputLayout(tmp_path, instant.view_names)
-    background = background_of(instant)
-    files = write_static(layout, background, OPTIONS)
+    files = write_static(layout, background_of(instant), OPTIONS)
     write_instant(layout, 0, instant, OPTIONS)
     static, moving, merged = (
         read_ply(path) for path in (layout.static_points, layout.moving_points(0), layout.points(0))

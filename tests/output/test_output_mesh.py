@@ -135,8 +135,7 @@ def test_voxels_that_would_fill_the_memory_are_refused_with_a_size_that_fits(cap
 def test_voxels_as_large_as_the_scene_are_refused(capture: Predictions) -> None:
     with pytest.raises(UsageError, match="is too large for images that are") as caught:
         check_mesh_voxel(capture, 1e9, 10**9)
-    suggested = float(caught.value.hint.removeprefix("use mesh_voxel="))
-    check_mesh_voxel(capture, suggested, 10**12)
+    check_mesh_voxel(capture, float(caught.value.hint.removeprefix("use mesh_voxel=")), 10**12)
 
 
 def test_voxels_that_are_too_small_for_the_images_are_refused(capture: Predictions) -> None:

@@ -29,8 +29,7 @@ ANGLES = (0.0, 70.0, 140.0, 230.0)
 
 
 def rig(**changes: object) -> PeopleRig:
-    filming = Filming(angles_deg=ANGLES, num_instants=12, seed=3)
-    return film_people(replace(filming, **changes))
+    return film_people(replace(Filming(angles_deg=ANGLES, num_instants=12, seed=3), **changes))
 
 
 def matches(world: PeopleRig, first: int, second: int) -> PointMatches:

@@ -126,8 +126,7 @@ def test_exchanged_views_give_the_inverse_pose() -> None:
 def test_matches_identify_joints_of_people_and_agree_with_the_pose() -> None:
     """The ids follow `records.PointMatches`: in an exact capture they identify the pixels of the match."""
     rig = filmed(replace(EXACT, num_people=2, breaks=1))
-    pair = registered(rig, 0, 1)
-    matches = pair.matches
+    matches = registered(rig, 0, 1).matches
     assert len(matches.weights) > 0.9 * 2 * 40 * 33
     assert ((matches.weights > 0) & (matches.weights <= 1)).all()
     for ids, points, people in (
@@ -144,8 +143,7 @@ def test_matches_identify_joints_of_people_and_agree_with_the_pose() -> None:
 
 def test_an_accepted_pair_is_estimated_again_for_another_focal_length() -> None:
     rig = filmed(REAL)
-    longer = replace(rig, lenses=(lens(1800.0),) * 3)
-    start = registered(longer, 0, 1)
+    start = registered(replace(rig, lenses=(lens(1800.0),) * 3), 0, 1)
     assert start.is_accepted, start.reason
     again, anew = registered(rig, 0, 1, initial=start), pair_of(REAL, 1)
     assert again.control == start.control

@@ -67,8 +67,7 @@ def test_the_error_is_the_distance_to_the_constraint() -> None:
     noisy_second = second + rng.normal(size=second.shape) * 1e-4
     errors = sampson_errors(pose.essential, noisy, noisy_second)
     assert np.std(errors) == pytest.approx(1e-4, rel=0.1), "one of the four coordinates' noise remains"
-    pixels = np.array([[1500.0, 0, 960], [0, 1500, 540], [0, 0, 1]])
-    inverse = np.linalg.inv(pixels)
+    inverse = np.linalg.inv(np.array([[1500.0, 0, 960], [0, 1500, 540], [0, 0, 1]]))
     fundamental = inverse.T @ pose.essential @ inverse
     scaled = [1500 * points + [960, 540] for points in (noisy, noisy_second)]
     np.testing.assert_allclose(sampson_errors(fundamental, *scaled), 1500 * errors, rtol=1e-6)

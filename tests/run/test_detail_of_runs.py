@@ -129,13 +129,11 @@ def test_points_have_the_colors_of_the_videos(finished: Output):
 def test_static_depth_does_not_change_over_time(finished: Output):
     depths = np.stack([np.asarray(finished.depth(time, "cam02")) for time in range(5)])
     still = ~np.stack([np.asarray(finished.dynamic(time, "cam02")) for time in range(5)]).any(axis=0)
-    steady = (depths == depths[0]).all(axis=0)
-    assert steady[still].mean() > 0.97
+    assert (depths == depths[0]).all(axis=0)[still].mean() > 0.97
 
 
 def test_layers_have_the_same_resolution(finished: Output):
-    static = finished.static_points()
-    assert static.num_points > 60 * 80
+    assert finished.static_points().num_points > 60 * 80
     moving = finished.moving_points(1)
     assert moving.num_points == int((finished.points(1).dynamic != 0).sum())
 

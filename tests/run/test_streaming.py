@@ -175,8 +175,7 @@ def test_a_run_whose_chunks_are_halved_has_the_bytes_of_its_recorded_plan(at: in
     shrunk, planned = tmp_path / "shrunk", tmp_path / "planned"
     record = reconstruct(scene, TruthPredictor(capture, disturb), out=shrunk, settings=settings)
     assert sum("out of memory with 6 instants per chunk: continuing with 3" in text for text in record.warnings) == 1
-    layout = OutputLayout(shrunk, scene.view_names)
-    state = StateFolder(layout).read_run()
+    state = StateFolder(OutputLayout(shrunk, scene.view_names)).read_run()
     assert state.plan == [(chunk.start, chunk.stop, chunk.overlap) for chunk in record.chunks]
     fresh = OutputLayout(planned, scene.view_names)
     StateFolder(fresh).write_run(state.model_copy(update={"warnings": [], "seconds": {}}))

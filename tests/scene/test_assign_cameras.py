@@ -242,8 +242,7 @@ def test_poses_of_a_moving_camera_are_matched_by_file_name(tmp_path: Path) -> No
 
 
 def test_one_pose_per_video_frame_is_matched_in_order(folder: Path, tmp_path: Path) -> None:
-    numbers = [4, 3, 5, 6, 8, 7]
-    poses = frame_poses(tmp_path / "transforms.json", numbers)
+    poses = frame_poses(tmp_path / "transforms.json", [4, 3, 5, 6, 8, 7])
     by_name = open_scene(folder, calibration=tmp_path / "transforms.json", views=("a",), frames=(1, 6), stride=2)
     np.testing.assert_allclose(by_name.views[0].camera.world_to_camera, [poses[n] for n in (4, 6, 8)], atol=1e-9)
     moving = [pose(0.1 * count) for count in range(6)]

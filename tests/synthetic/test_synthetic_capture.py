@@ -79,8 +79,7 @@ def test_predictions_are_complete_metric_and_certain(truth):
 
 
 def test_predictions_of_ranges_join_to_those_of_the_capture(capture, truth):
-    parts = [capture.predictions(0, 1), capture.predictions(1, 4)]
-    joined = join_times(parts)
+    joined = join_times([capture.predictions(0, 1), capture.predictions(1, 4)])
     for name in ("times", "images", "depth", "dynamic"):
         assert torch.equal(getattr(joined, name), getattr(truth, name))
     assert torch.equal(joined.cameras.world_to_camera, truth.cameras.world_to_camera)

@@ -94,16 +94,14 @@ def test_frame_and_unit_of_a_frame_head_do_not_matter_unless_it_predicts_metres(
     output = frame_output(targets_of(truth), truth, 3)
     parts = losses(output, truth, LossConfig())
     assert max(float(value) for name, value in parts.items() if name != "total") < 1e-3
-    metric = losses(output, truth, LossConfig(unit=SceneUnit.TRUTH))
-    assert float(metric["depth"]) > 0.1
+    assert float(losses(output, truth, LossConfig(unit=SceneUnit.TRUTH))["depth"]) > 0.1
     in_metres = frame_output(targets_of(truth, SceneUnit.TRUTH), truth, 3)
     exact = replace(in_metres, depth=in_metres.depth / float(random_similarity(3).scale))
     assert float(losses(exact, truth, LossConfig(unit=SceneUnit.TRUTH))["depth"]) < 1e-3
 
 
 def test_targets_are_in_the_frame_of_the_reference_camera(truth: GroundTruth) -> None:  # noqa: F811
-    reference = torch.tensor([4])
-    targets = targets_of(truth, reference=reference)
+    targets = targets_of(truth, reference=torch.tensor([4]))
     place = targets.cameras.world_to_camera.flatten(1, 2)[0, 4]
     torch.testing.assert_close(place, torch.eye(4, dtype=place.dtype), rtol=0, atol=1e-6)
     world = truth.cameras.world_to_camera.flatten(1, 2)[0, 4].double()

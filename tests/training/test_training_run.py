@@ -253,8 +253,7 @@ class TestResuming:
 
 class TestWeights:
     def test_weights_are_reproduced_from_their_metadata(self, whole, tmp_path):
-        loaded = load(RunFolder(whole).weights, "cpu")
-        metadata = loaded.info.metadata
+        metadata = load(RunFolder(whole).weights, "cpu").info.metadata
         assert (metadata["samples"], metadata["licence"]) == ("6", "Apache-2.0")
         assert json.loads(metadata["curve"])["held_out"][-1][0] == 6
         assert OODLimits.from_json(metadata["domain"]).limits.keys() == {"doubt", "depth_gap"}  # those of mv-tiny

@@ -31,8 +31,7 @@ class Recording:
     """Messages of a page as (seconds, fields), with arrays in place of their placeholders."""
 
     def __init__(self, page: bytes) -> None:
-        encoded = re.search(rb'__VISER_EMBED_DATA__="([^"]+)"', page)[1]
-        data = base64.b64decode(encoded)
+        data = base64.b64decode(re.search(rb'__VISER_EMBED_DATA__="([^"]+)"', page)[1])
         inner = zstandard.ZstdDecompressor().decompressobj().decompress(data[8:])
         assert len(inner) == struct.unpack("<Q", data[:8])[0]
         length = struct.unpack("<Q", inner[:8])[0]

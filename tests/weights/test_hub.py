@@ -411,8 +411,7 @@ class TestRefusals:
 class TestConversions:
     def test_a_lost_pin_leads_to_the_same_file(self, served) -> None:
         before, asked = find_weights("pi3"), len(served.requests)
-        reference = parse_weights("pi3")
-        pin_file(reference).write_bytes(b"[" * 100_000)
+        pin_file(parse_weights("pi3")).write_bytes(b"[" * 100_000)
         assert find_weights("pi3") == before
         assert len(served.requests) == asked
 

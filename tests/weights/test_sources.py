@@ -228,8 +228,7 @@ def test_changed_files_are_read_or_refused(draws: st.DataObject, tmp_path_factor
             try:
                 read(path)
             except WeightsError as error:
-                refusal = error.message
-                assert_short(refusal)
+                assert_short(error.message)
 
 
 def assert_short(message: str) -> None:
