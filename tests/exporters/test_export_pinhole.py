@@ -1,11 +1,11 @@
-"""Change of the intrinsics of pictures: the warped picture is the one that a camera with the new intrinsics takes."""
+"""Pictures of exports: changed intrinsics are those of a camera that takes the warped picture; sRGB is decoded."""
 
 import numpy as np
 import pytest
 
 from page4d.choices import Pinhole
 from page4d.errors import UsageError
-from page4d.exporters.pictures import PictureGeometry, plan_pictures
+from page4d.exporters.pictures import PictureGeometry, linear_from_srgb, plan_pictures
 
 SIZES = ((120, 160), (120, 160), (120, 160), (90, 160))
 FOCALS = ((150.0, 152.0), (120.0, 118.0), (200.0, 205.0), (130.0, 131.0))
@@ -137,3 +137,20 @@ def test_a_focal_length_of_no_camera_is_refused(focal: float) -> None:
     with pytest.raises(UsageError, match="does not suit pictures of 160x120 px") as caught:
         plan_pictures(SIZES, intrinsics(), Pinhole.COMMON, focal=focal)
     assert caught.value.hint == "give 1.6 to 16000, or leave it out"
+
+
+def test_known_values() -> None:
+    # 18 % grey is 118, middle grey 50 % light is 188; the two pieces of the curve meet between 10 and 11.
+    rgb = np.array([[0, 255, 118], [10, 11, 188]], dtype=np.uint8)
+    expected = [[0.0, 1.0, 0.1812], [10 / 255 / 12.92, ((11 / 255 + 0.055) / 1.055) ** 2.4, 0.5029]]
+    linear = linear_from_srgb(rgb)
+    assert linear.dtype == np.float32
+    assert linear.shape == rgb.shape
+    np.testing.assert_allclose(linear, expected, atol=5e-5)
+
+
+def test_every_value_survives_the_inverse() -> None:
+    values = np.arange(256, dtype=np.uint8)
+    linear = linear_from_srgb(values).astype(np.float64)
+    encoded = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
+    np.testing.assert_array_equal(np.rint(encoded * 255), values)

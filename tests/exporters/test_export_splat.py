@@ -1,5 +1,8 @@
-"""Splats, read back by independent readers."""
+"""Splats, read back by independent readers, and a signal during their search for neighbours."""
 
+import os
+import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from page4d.errors import Stopped
 from page4d.exporters.export import export
 from page4d.exporters.splat import splat_radii
+from page4d_cli.console import StopRequest, raising_stop
 from tests.exporters.capture import THRESHOLD, Capture, color_error
+from tests.forks import forked
 
 plyfile = pytest.importorskip("plyfile")
 
@@ -90,3 +96,25 @@ def test_a_reader_of_splats(capture: Capture, tmp_path: Path) -> None:
     np.testing.assert_array_equal(splats.means, columns(path, "x y z"))
     np.testing.assert_array_equal(splats.scales, columns(path, "scale_0 scale_1 scale_2"))
     np.testing.assert_array_equal(splats.quats, columns(path, "rot_0 rot_1 rot_2 rot_3"))
+
+
+def stopped() -> None:
+    """Print how many searches a signal ended."""
+    xyz = np.random.default_rng(0).random((40000, 3)).astype(np.float32)
+    number = 0
+    for delay in np.linspace(0.02, 0.14, 7):
+        try:
+            with raising_stop(StopRequest()):
+                timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+                timer.start()
+                splat_radii(xyz)
+                timer.join()
+                signal.pause()
+        except Stopped:
+            number += 1
+    print(number)
+
+
+def test_a_signal_ends_a_search_without_a_crash(tmp_path: Path) -> None:
+    code, out, err = forked(tmp_path, stopped).ended()
+    assert (code, out) == (0, "7\n"), err

@@ -4,12 +4,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
 from page4d.choices import MaskMeaning
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.rig.epipolar import undistorted_pixels
+from page4d.rig.learned import cross_attention
 from page4d.rig.lens import lenses_of
 from page4d.rig.texture import MAX_INSTANTS, ROOT_SIFT, extract_texture
 from page4d.scene.images import probe_image_folder
@@ -110,3 +112,13 @@ def test_undistortion_inverts_the_lens(tmp_path: Path) -> None:
     again = distortion.distort(torch.from_numpy((ideal - centre) / focal)).numpy() * focal + centre
     assert np.abs(ideal - CENTRES).max() > 0.05
     np.testing.assert_allclose(again, CENTRES, atol=1e-6)
+
+
+def test_cross_attention_is_that_of_the_public_matcher() -> None:
+    lightglue = pytest.importorskip("kornia.feature.lightglue", reason="kornia is not installed")
+    torch.manual_seed(0)
+    block = lightglue.CrossBlock(64, 4).eval()
+    first, second = torch.randn(2, 50, 64), torch.randn(2, 70, 64)
+    with torch.inference_mode():
+        for found, expected in zip(cross_attention(block, first, second), block(first, second), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
