@@ -92,8 +92,7 @@ def test_outputs_match_the_recordings(name: str) -> None:
     block = network.blocks[0]
     attended = block.attn(block.norm1(tokens), pair_logits=packing.within_images())
     assert_recorded(attended[real], recorded["mid/block0_attn_out"][real])
-    transformed = network.transform(tokens, packing)
-    assert_recorded(transformed[real], recorded["mid/transformer_out"][real])
+    assert_recorded(network.transform(tokens, packing)[real], recorded["mid/transformer_out"][real])
     assert_recorded(network.forward_features(images, noise), recorded["mid/pooled"])
     assert_recorded(network.head(network.forward_features(images, noise)), recorded["output/logits"])
 
@@ -104,8 +103,7 @@ def some_images() -> list[Tensor]:
 
 def test_packed_images_equal_images_encoded_separately() -> None:
     network, images = NaViT(SMALL).double().eval(), some_images()
-    packing = network.pack(images)
-    assert packing.num_images.tolist() == [3, 1, 1], "several images share a sequence"
+    assert network.pack(images).num_images.tolist() == [3, 1, 1], "several images share a sequence"
     pooled, encoded = network.forward_features(images), network.encode(images)
     for index, image in enumerate(images):
         alone = network(image[None])

@@ -83,8 +83,7 @@ def test_a_position_table_is_resampled_with_the_cubic_kernel(grid: tuple[int, in
 
 
 def test_initial_weights_are_truncated_normals_with_std_0_02_and_norms_are_the_identity() -> None:
-    network = ViT(SMALL)
-    for name, value in network.named_parameters():
+    for name, value in ViT(SMALL).named_parameters():
         if "norm" in name:
             assert torch.equal(value, torch.full_like(value, float(name.endswith("weight"))))
         elif name.endswith("bias") and "patches" not in name:

@@ -21,8 +21,7 @@ def disturbed(cameras: torch.Tensor, seed: int, size: float) -> torch.Tensor:
 
 
 def random_similarity(seed: int, scale: float = 0.4) -> Sim3:
-    generator = torch.Generator().manual_seed(seed)
-    turn, move = torch.randn(2, 3, generator=generator, dtype=torch.float64)
+    turn, move = torch.randn(2, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return Sim3(
         scale=torch.tensor(scale, dtype=torch.float64), rotation=matrix_from_rotation_vector(turn), translation=move
     )

@@ -12,8 +12,7 @@ from tests.motion.exact import exact_views
 
 def test_exact_flow_and_depth_give_the_exact_motion(capture: SyntheticCapture) -> None:
     views, motions, _ = exact_views(capture, 2, 3)
-    found = rig_flow(views, tolerance=0.02)
-    for view, motion, one in zip(views, motions, found, strict=True):
+    for view, motion, one in zip(views, motions, rig_flow(views, tolerance=0.02), strict=True):
         length = motion.norm(dim=-1)
         measured = (one.views >= 2) & (length > 0.02)
         error = (one.motion - motion).norm(dim=-1)

@@ -120,8 +120,7 @@ def test_arrays_equal_the_single_readers(output: Output):
             assert np.array_equal(
                 arrays["world_to_camera"][place, column], output.cameras.world_to_camera[time, index]
             )
-    every = output.arrays(views=PAIR)
-    assert every["depth"].shape == (TIMES, 2, *output.depth(0, "cam 1").shape)
+    assert output.arrays(views=PAIR)["depth"].shape == (TIMES, 2, *output.depth(0, "cam 1").shape)
 
 
 def test_an_instant_is_any_whole_number(output: Output):

@@ -139,8 +139,7 @@ def test_open3d_reads_the_trajectories(tmp_path: Path, cameras: CaptureCameras, 
     layout = OutputLayout(tmp_path, NAMES)
     write_capture_cameras(layout, cameras)
     for view, name in enumerate(NAMES):
-        path = layout.open3d_trajectory(name)
-        found = open3d.io.read_pinhole_camera_trajectory(str(path)).parameters
+        found = open3d.io.read_pinhole_camera_trajectory(str(layout.open3d_trajectory(name))).parameters
         assert len(found) == 5
         for index, parameters in enumerate(found):
             assert np.array_equal(parameters.extrinsic, cameras.world_to_camera[index, view].numpy())

@@ -123,8 +123,7 @@ def test_sharp_silhouettes_are_kept_and_blurred_ones_removed() -> None:
     share = merged_cloud(capture).num_points / int(capture.valid.sum())
     assert share > 0.999
     blurred = torch.nn.functional.avg_pool2d(capture.depth[0, 0][:, None], 3, stride=1, padding=1)[:, 0][None, None]
-    blurred_capture = replace(capture, depth=blurred)
-    num_removed = int(capture.valid.sum()) - merged_cloud(blurred_capture).num_points
+    num_removed = int(capture.valid.sum()) - merged_cloud(replace(capture, depth=blurred)).num_points
     assert num_removed > 1000
 
 
@@ -204,8 +203,7 @@ def test_a_random_subset_is_seeded_sorted_and_exact() -> None:
 def test_voxels_and_a_maximum_number_thin_the_cloud() -> None:
     capture = made_capture(1)
     complete = merged_cloud(capture)
-    thin = merged_cloud(capture, PointOptions(voxel_size=0.1))
-    assert 0 < thin.num_points < complete.num_points / 2
+    assert 0 < merged_cloud(capture, PointOptions(voxel_size=0.1)).num_points < complete.num_points / 2
     few = merged_cloud(capture, PointOptions(voxel_size=0.1, max_points=500))
     assert few.num_points == 500
     assert (np.diff(few.view.astype(int)) >= 0).all()

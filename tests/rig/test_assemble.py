@@ -214,8 +214,7 @@ def test_two_views_are_adjusted_to_more_matches_of_the_learned_texture_that_plac
     method = replace(ROOT_SIFT, evidence=kind)
     texture = source(registered=registered, near=seen(400, 0.2), kind=kind, method=method, is_extracted=True)
     assembly = assembled(None, WORLD.lenses[:2], texture=(texture,))
-    turn = assembly.cameras()[1][:3, :3]
-    error = float(rotation_angle_deg(turn, WORLD.relative_pose(0, 1)[0]))
+    error = float(rotation_angle_deg(assembly.cameras()[1][:3, :3], WORLD.relative_pose(0, 1)[0]))
     assert (error < 0.02) == (kind is Evidence.LEARNED), error
     assert assembly.accepted()[0].score == (400 if kind is Evidence.LEARNED else 90)
 

@@ -50,8 +50,7 @@ def write_rig(path: Path, names: tuple[str, ...], size: tuple[int, int]) -> Path
 
 
 def test_without_a_statement_the_start_value_is_relative_to_the_long_side(tmp_path: Path) -> None:
-    scene = photo_scene(tmp_path / "rig", orientation=6)
-    for lens in lenses_of(scene):
+    for lens in lenses_of(photo_scene(tmp_path / "rig", orientation=6)):
         assert lens.image_size == (WIDTH, HEIGHT)
         assert lens.focal == START_FOCAL * WIDTH
         assert lens.intrinsics[:2, 2].tolist() == [HEIGHT / 2, WIDTH / 2]

@@ -261,8 +261,7 @@ def test_files_of_single_cameras_are_a_calibration(keys: str, tmp_path: Path) ->
             lens, rotation = lens.T, rotation.T
         if turn == "rvec":
             rotation = camera.vector[:, None]
-        coefficients = np.array([[*camera.coefficients, 0.0]])
-        content = {matrix: lens, distortion: coefficients, turn: rotation}
+        content = {matrix: lens, distortion: np.array([[*camera.coefficients, 0.0]]), turn: rotation}
         content |= dict.fromkeys(shift, camera.translation[:, None])
         if not shift:  # OpenPose
             content[turn] = camera.world_to_camera[:3]

@@ -297,8 +297,7 @@ def test_masks_of_any_colour_mark_pixels(rig: Path, tmp_path: Path):
         write_images(tmp_path / "m" / "a", {f"{n}.png": red})
         (tmp_path / "m" / "b").mkdir(exist_ok=True)
         palette.save(tmp_path / "m" / "b" / f"{n}.png")
-    batch = read(open_scene(rig, masks=tmp_path / "m"))
-    assert (batch.dynamic == torch.from_numpy(HALF / 255)).all()
+    assert (read(open_scene(rig, masks=tmp_path / "m")).dynamic == torch.from_numpy(HALF / 255)).all()
 
 
 DISK = np.hypot(*(np.indices((48, 64)) - 24)) / 12

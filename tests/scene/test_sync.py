@@ -604,5 +604,4 @@ def test_values_that_are_not_finite_are_silence(value: float, tmp_path: Path):
     damaged[2000:2010] = value
     for name, track in (("a", sound), ("b", damaged)):
         write_counter_clip(tmp_path / f"{name}.mkv", 30, sound=track, sound_codec="pcm_f32le")
-    scene = open_scene(tmp_path, sync="audio")
-    assert scene.views[1].clock.offset_s == pytest.approx(0.1, abs=1e-3)
+    assert open_scene(tmp_path, sync="audio").views[1].clock.offset_s == pytest.approx(0.1, abs=1e-3)

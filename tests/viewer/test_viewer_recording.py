@@ -71,8 +71,7 @@ def test_points_are_those_of_the_run(page, capture, content):
         cloud = capture.output.points(number // 2)
         cloud = cloud[cloud.dynamic == number % 2]
         xyz = found.array(message["props"]["points"], "<f2").reshape(-1, 3).astype(np.float64)
-        rgb = found.array(message["props"]["colors"], "u1").reshape(-1, 3)
-        assert np.array_equal(rgb, cloud.rgb)
+        assert np.array_equal(found.array(message["props"]["colors"], "u1").reshape(-1, 3), cloud.rgb)
         assert np.abs(xyz + content.center - cloud.xyz).max() < content.point_size / 5
     positions = {
         tuple(message["position"])

@@ -290,8 +290,7 @@ class TestInterruptions:
 class TestVerification:
     def test_other_bytes_than_announced_are_refused(self, own, tmp_path) -> None:
         repository = own.repositories["lab/tiny"]
-        content = repository.files["model.safetensors"]
-        repository.announced["model.safetensors"] = content[:-1] + b"\1"
+        repository.announced["model.safetensors"] = repository.files["model.safetensors"][:-1] + b"\1"
         with pytest.raises(
             WeightsError, match=r"model\.safetensors has sha256 \w{12}\.\., expected \w{12}\.\."
         ) as caught:

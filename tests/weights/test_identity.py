@@ -56,8 +56,7 @@ def planned(folder: Path, record: str | None = None, **settings: object) -> Plan
 def test_the_network_follows_from_the_option_the_record_or_the_path(
     folder: str, record: str | None, given: str | None, base: float, tmp_path: Path
 ):
-    conversion = planned(tmp_path / folder, record, published_as=given)
-    assert conversion.blueprint.config.rope_base == base
+    assert planned(tmp_path / folder, record, published_as=given).blueprint.config.rope_base == base
 
 
 @pytest.mark.parametrize(

@@ -276,8 +276,7 @@ def test_pi3x_becomes_the_view_time_network_with_its_metric_scale(tmp_path: Path
     source = given.save(tmp_path)
     networks = []
     for target in (Target.OWN, Target.PAGE4D_MV):
-        settings = ConvertSettings(configs=given.configs, target=target)
-        conversion = plan_conversion([source], settings)
+        conversion = plan_conversion([source], ConvertSettings(configs=given.configs, target=target))
         write_conversion(conversion, tmp_path / f"{target}.safetensors")
         networks.append(page4d.load(tmp_path / f"{target}.safetensors", "cpu"))
     assert conversion.account.num_used() == len(given.weights) - 2, "all but the constants of normalization"
