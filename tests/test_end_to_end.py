@@ -75,7 +75,7 @@ def read_ply(path: Path) -> tuple[str, np.ndarray]:
     return header.decode(), np.frombuffer(body, layout)
 
 
-def test_an_untrained_network_runs_with_a_notice_and_a_banner(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_an_untrained_network_runs_with_a_notice_and_a_banner(tmp_path, capsys):
     options = ("--untrained", "--size", 56, "--frames", "0:5", "--chunk", 3, "--overlap", 1, "--views", 2)
     assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
     captured = capsys.readouterr()
@@ -96,7 +96,7 @@ def test_an_untrained_network_runs_with_a_notice_and_a_banner(tmp_path: Path, ca
     torch.testing.assert_close(output.cameras.world_to_camera[0, 0], identity, rtol=0, atol=1e-6)
 
 
-def test_the_same_seed_gives_the_same_bytes(tmp_path: Path):
+def test_the_same_seed_gives_the_same_bytes(tmp_path):
     options = ("--untrained", "--preset", "mv-tiny", "--size", 56, "--frames", "0:2", "--views", 2, "--seed", 3)
     for name in ("a", "b"):
         assert reconstruct(SAMPLE, tmp_path / name, *options, "--quiet") == 0
@@ -106,7 +106,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path):
         assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
 
 
-def test_a_weights_file_is_used_and_recorded(tmp_path: Path):
+def test_a_weights_file_is_used_and_recorded(tmp_path):
     torch.manual_seed(1)
     network = build_network(PRESETS["mv-tiny"])
     save_network(network, tmp_path / "net.safetensors", {"licence": "CC0-1.0", "description": "test network"})
@@ -122,7 +122,7 @@ def test_a_weights_file_is_used_and_recorded(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("case", "recipe"), [("pi3_c", "pi3"), ("vggt_c", "vggt")])
-def test_a_converted_checkpoint_is_run(tmp_path: Path, case: str, recipe: str):
+def test_a_converted_checkpoint_is_run(tmp_path, case: str, recipe: str):
     golden = ROOT / "tests" / "golden" / case
     tensors = load_file(f"{golden}.safetensors")
     prefix = "weights/"
@@ -138,7 +138,7 @@ def test_a_converted_checkpoint_is_run(tmp_path: Path, case: str, recipe: str):
     assert_consistent(tmp_path / "out")
 
 
-def test_a_calibrated_run_has_the_rigs_cameras_in_metres(tmp_path: Path):
+def test_a_calibrated_run_has_the_rigs_cameras_in_metres(tmp_path):
     options = ("--calibration", SAMPLE / "truth" / "cameras.json", "--no-check", "--untrained", "--preset", "mv-tiny")
     few = ("--size", 56, "--frames", "0:3", "--views", 2, "--quiet", "--no-preview")
     assert reconstruct(SAMPLE, tmp_path / "out", *options, *few) == 0
@@ -152,9 +152,7 @@ def test_a_calibrated_run_has_the_rigs_cameras_in_metres(tmp_path: Path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not TREADMILL.is_dir(), reason=f"no real capture in {TREADMILL}")
-def test_four_real_videos_of_two_sizes_and_codecs_are_reconstructed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
+def test_four_real_videos_of_two_sizes_and_codecs_are_reconstructed(tmp_path, capsys):
     calibration = ("--calibration", TREADMILL / "Calib.qca.txt")
     options = ("--views", 4, "--untrained")
     assert reconstruct(TREADMILL, tmp_path / "out", *calibration, *options) == 3

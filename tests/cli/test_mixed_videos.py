@@ -22,15 +22,13 @@ CANVASES = {"cam01": (56, 42), "cam02": (42, 56), "cam03": (42, 56), "cam04": (2
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Path:
+def scene(tmp_path) -> Path:
     for seed, (name, size) in enumerate(SIZES.items()):
         write_video(tmp_path / "scene" / f"{name}.mp4", 6, size=size, seed=seed)
     return tmp_path / "scene"
 
 
-def test_each_view_is_reconstructed_at_its_own_size(
-    scene: Path, tmp_path: Path, reconstruct: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_view_is_reconstructed_at_its_own_size(scene: Path, tmp_path, reconstruct: Callable, monkeypatch):
     sizes: list[list[tuple[int, ...]]] = []
     forward = ViewTimeNetwork.forward
 
@@ -66,7 +64,7 @@ def test_each_view_is_reconstructed_at_its_own_size(
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_the_plan_lists_the_size_of_every_view(scene: Path, tmp_path: Path, reconstruct: Callable) -> None:
+def test_the_plan_lists_the_size_of_every_view(scene: Path, tmp_path, reconstruct: Callable):
     ended = reconstruct(scene, tmp_path / "out", "--size", "56", "--dry-run")
     assert "images   42x56, 56x42, 56x42, 56x28 px" in ended.out
     ended = reconstruct(scene, tmp_path / "out", "--size", "56", "--dry-run", "--json")

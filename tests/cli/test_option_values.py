@@ -19,7 +19,7 @@ DIGITS = "9" * 5000
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Path:
+def scene(tmp_path) -> Path:
     """Two image folders; the name of one could be read as a number."""
     for seed, name in enumerate(("1_0", "cam02")):
         write_image_folder(tmp_path / "scene" / name, seed=seed)
@@ -52,9 +52,7 @@ def scene(tmp_path: Path) -> Path:
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
-def test_a_value_that_no_option_takes_is_refused(
-    words: tuple[str, ...], named: str, scene: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_value_that_no_option_takes_is_refused(words: tuple[str, ...], named: str, scene: Path, tmp_path, capfd):
     command, *options = words
     if command == "reconstruct":
         network = () if "--preset" in words else ("--preset", "mv-tiny")
@@ -66,31 +64,31 @@ def test_a_value_that_no_option_takes_is_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_name_that_resembles_a_number_selects_its_view(scene: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_resembles_a_number_selects_its_view(scene: Path, capfd):
     assert run(["inspect-scene", str(scene), "--views", "1_0", "--json"]) == 0
     assert '"view": "1_0"' in capfd.readouterr().out
 
 
 @pytest.mark.parametrize("text", [DIGITS, "1,٤", "1,,2", "1_0"])
-def test_layers_that_are_no_numbers_are_refused(text: str) -> None:
+def test_layers_that_are_no_numbers_are_refused(text: str):
     with pytest.raises(typer.BadParameter, match="is not of the form N,N"):
         ViewTime(sparse_layers=text).options()
 
 
 @pytest.mark.parametrize("text", ["9" * 400 + "GB", "1" * 16 + "MB", "٤GB"])
-def test_memory_beyond_reason_is_refused_by_name(text: str) -> None:
+def test_memory_beyond_reason_is_refused_by_name(text: str):
     with pytest.raises(UsageError, match="is not an amount of memory"):
         parse_memory(text)
 
 
-def test_settings_are_bounded_in_python_too() -> None:
+def test_settings_are_bounded_in_python_too():
     with pytest.raises(UsageError, match="long_side is 10000000"):
         ReconstructSettings(long_side=10**7)
     with pytest.raises(UsageError, match="fps is 1e\\+300"):
         SceneOptions(fps=1e300)
 
 
-def test_python_takes_paths_as_objects_or_text_and_names_other_values(scene: Path, tmp_path: Path) -> None:
+def test_python_takes_paths_as_objects_or_text_and_names_other_values(scene: Path, tmp_path):
     assert SceneOptions(sync=scene / "clocks.json").sync == str(scene / "clocks.json")
     with pytest.raises(WeightsError, match="do not exist"):
         load(str(tmp_path / "nothing.safetensors"), "cpu")
@@ -108,7 +106,7 @@ def test_python_takes_paths_as_objects_or_text_and_names_other_values(scene: Pat
     ['{"limits": {"depth": 1%s}}' % ("0" * 400), "[" * 100_000, '{"limits": {"depth": NaN}}', "9" * 5000],
     ids=["overflow", "nested", "nan", "digits"],
 )
-def test_hostile_domains_of_weights_are_weights_errors(text: str) -> None:
+def test_hostile_domains_of_weights_are_weights_errors(text: str):
     with pytest.raises(WeightsError, match="domain is damaged"):
         OODLimits.from_json(text)
 
@@ -119,7 +117,7 @@ def configured(content: str, folder: Path) -> Path:
     return folder / "run.toml"
 
 
-def test_a_file_has_the_options_of_the_command_line_which_wins(scene: Path, tmp_path: Path, cli) -> None:
+def test_a_file_has_the_options_of_the_command_line_which_wins(scene: Path, tmp_path, cli):
     write_image_folder(tmp_path / "rig" / "masks" / "cam02", seed=3)
     file = configured(
         'views = ["1_0", "cam02"]\nmasks = "masks"\nframes = "0:2"\nmax_frames = 9\nfps = 12.5\n', tmp_path / "rig"
@@ -133,7 +131,7 @@ def test_a_file_has_the_options_of_the_command_line_which_wins(scene: Path, tmp_
     assert '"view": "1_0"' not in ended.out
 
 
-def test_flags_and_outputs_are_read_from_a_file(scene: Path, tmp_path: Path, cli) -> None:
+def test_flags_and_outputs_are_read_from_a_file(scene: Path, tmp_path, cli):
     lines = 'untrained=true\npreset="mv-tiny"\nout="out"\nsize=28\nchunk="auto"\nmemory="20GB"\ndry-run=true\n'
     ended = cli("reconstruct", scene, "--config", configured(lines, tmp_path / "rig"), "--chunk", "4", "--json")
     assert ended.code == 0
@@ -160,9 +158,7 @@ def test_flags_and_outputs_are_read_from_a_file(scene: Path, tmp_path: Path, cli
         ("size = ", "is not TOML: line 1", "write one option per line"),
     ],
 )  # fmt: skip
-def test_a_fault_of_a_file_is_named_with_its_key(
-    line: str, message: str, hint: str, scene: Path, tmp_path: Path, cli
-) -> None:
+def test_a_fault_of_a_file_is_named_with_its_key(line: str, message: str, hint: str, scene: Path, tmp_path, cli):
     file = configured(line, tmp_path / "rig")
     ended = cli("reconstruct", scene, "--out", tmp_path / "out", "--untrained", "--config", file)
     assert (ended.code, ended.out) == (2, "")
@@ -173,7 +169,7 @@ def test_a_fault_of_a_file_is_named_with_its_key(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_file_that_cannot_be_read_is_an_error_of_input(scene: Path, tmp_path: Path, cli) -> None:
+def test_a_file_that_cannot_be_read_is_an_error_of_input(scene: Path, tmp_path, cli):
     ended = cli("inspect-scene", scene, "--config", tmp_path / "missing.toml")
     assert (ended.code, ended.out) == (3, "")
     assert "missing.toml' cannot be read: it does not exist" in ended.err

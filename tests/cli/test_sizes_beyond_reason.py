@@ -54,9 +54,7 @@ DIGITS = "9" * 5000
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
-def test_a_number_beyond_reason_is_refused_with_the_limit(
-    words: tuple[str, ...], named: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_beyond_reason_is_refused_with_the_limit(words: tuple[str, ...], named: str, tmp_path, capfd):
     out = tmp_path / "out"
     with bounded(seconds=10):
         assert run([word.format(out=out) for word in words]) == 2
@@ -82,9 +80,7 @@ Command = Callable[[Path, str], tuple[str, ...]]
     ],
     ids=["benchmark", "inspect-shapes", "train", "reconstruct"],
 )
-def test_row_54_weights_with_another_hash_are_refused(
-    command: Command, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_row_54_weights_with_another_hash_are_refused(command: Command, tmp_path, capfd, monkeypatch):
     file = tmp_path / "model.safetensors"
     content = bytearray(bundled_weights().read_bytes())
     pin = hashlib.sha256(content).hexdigest()

@@ -108,7 +108,7 @@ def test_notes_explain_the_limits_of_the_metrics(of_perfect: Evaluation):
 
 
 @pytest.fixture(scope="module")
-def wrong(perfect: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def wrong(perfect: Path, tmp_path_factory) -> Path:
     """A result with errors in depth, cameras and masks, and confidence that decreases with the depth error."""
     out = copy_of(perfect, tmp_path_factory.mktemp("wrong") / "out")
     ramp = np.linspace(-0.19, 0.19, 64)
@@ -130,7 +130,7 @@ def test_known_errors_are_measured(wrong: Path, capture: Path):
     assert found.cameras.pairs.rotation_median_deg > 0.5
 
 
-def test_aligned_metrics_are_invariant_to_similarities(wrong: Path, capture: Path, tmp_path: Path):
+def test_aligned_metrics_are_invariant_to_similarities(wrong: Path, capture: Path, tmp_path):
     moved = copy_of(wrong, tmp_path / "moved")
     move_world(moved, random_similarity(1, scale=0.3))
     settings = replace(SETTINGS, alignments=DEFAULT_ALIGNMENTS)
@@ -303,9 +303,7 @@ class TestMatching:
                 EvaluationSettings(**{option: value})
 
 
-def test_alignments_of_large_captures_use_a_seeded_random_subset(
-    perfect: Path, capture: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_alignments_of_large_captures_use_a_seeded_random_subset(perfect: Path, capture: Path, monkeypatch):
     from page4d.evaluation import depth as depth_report
 
     monkeypatch.setattr(depth_report.sample_pixels, "__defaults__", (1200,))

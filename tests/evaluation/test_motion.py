@@ -48,20 +48,20 @@ def velocity_of(time: int, view: int) -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def capture(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("motion") / "capture"
     write_capture(CAPTURE, folder, truth_motion=True)
     return folder
 
 
 @pytest.fixture(scope="module")
-def still(capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def still(capture: Path, tmp_path_factory) -> Path:
     """The truth as the output of a run, without motion; read-only."""
     return reconstruct_from_truth(capture, tmp_path_factory.mktemp("motion") / "still", "--size", 128)
 
 
 @pytest.fixture(scope="module")
-def perfect(still: Path, capture: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def perfect(still: Path, capture: Path, tmp_path_factory) -> Path:
     """The truth as the output of a run with velocities and tracks; read-only."""
     out = copy_of(still, tmp_path_factory.mktemp("motion") / "perfect")
     add_motion(out, velocity_of)
@@ -80,7 +80,7 @@ def of_perfect(perfect: Path, capture: Path) -> Evaluation:
     return evaluate(perfect, capture, SETTINGS)
 
 
-def test_the_truth_has_no_error_and_nothing_moves_has(of_perfect: Evaluation) -> None:
+def test_the_truth_has_no_error_and_nothing_moves_has(of_perfect: Evaluation):
     motion = of_perfect.motion
     assert motion.interval == pytest.approx(STEP)
     for own in (motion.moving, motion.slow, motion.static, *motion.moving_per_view.values()):
@@ -107,7 +107,7 @@ def test_the_truth_has_no_error_and_nothing_moves_has(of_perfect: Evaluation) ->
     json.dumps(of_perfect.document(), allow_nan=False)
 
 
-def test_the_true_tracks_have_no_error_and_those_that_stay_have(of_perfect: Evaluation) -> None:
+def test_the_true_tracks_have_no_error_and_those_that_stay_have(of_perfect: Evaluation):
     report = of_perfect.tracks
     assert report.matched == report.tracks > 50
     own, stay = report.overall.tracks, report.overall.nothing_moves
@@ -128,7 +128,7 @@ def test_the_true_tracks_have_no_error_and_those_that_stay_have(of_perfect: Eval
     assert report.dynamic.nothing_moves.mte >= stay.mte
 
 
-def test_an_output_in_which_nothing_moves_equals_the_baseline(still: Path, capture: Path, tmp_path: Path) -> None:
+def test_an_output_in_which_nothing_moves_equals_the_baseline(still: Path, capture: Path, tmp_path):
     out = with_velocity(still, tmp_path / "out", torch.zeros_like)
     motion = evaluate(out, capture, SETTINGS).motion
     for own in (motion.moving, motion.slow, motion.static, *motion.moving_per_view.values()):
@@ -136,7 +136,7 @@ def test_an_output_in_which_nothing_moves_equals_the_baseline(still: Path, captu
         assert own.still == 1
 
 
-def test_tracks_that_stay_equal_the_baseline(out: Path, capture: Path) -> None:
+def test_tracks_that_stay_equal_the_baseline(out: Path, capture: Path):
     tracks = read_tracks(out / "tracks" / "tracks.npz")
     begun = np.arange(11)[:, None] >= tracks.start
     first = tracks.coords[tracks.start, np.arange(tracks.num_tracks)]
@@ -148,8 +148,8 @@ def test_tracks_that_stay_equal_the_baseline(out: Path, capture: Path) -> None:
 
 @pytest.mark.parametrize("similar", [False, True], ids=["turned velocities", "another world"])
 def test_velocities_are_compared_in_the_true_world(
-    similar: bool, still: Path, perfect: Path, capture: Path, tmp_path: Path
-) -> None:
+    similar: bool, still: Path, perfect: Path, capture: Path, tmp_path
+):
     transform = random_similarity(3)
     out = tmp_path / "out"
     if similar:  # everything moves with the world: no error
@@ -173,7 +173,7 @@ def test_velocities_are_compared_in_the_true_world(
         assert errors.epe > 0.005
 
 
-def test_known_errors_cover_and_sigma_are_measured(still: Path, capture: Path, tmp_path: Path) -> None:
+def test_known_errors_cover_and_sigma_are_measured(still: Path, capture: Path, tmp_path):
     def change(velocity: torch.Tensor) -> torch.Tensor:
         changed = velocity + torch.tensor([0.0, 0.0, 0.12])
         changed[:, :64] = torch.nan
@@ -191,7 +191,7 @@ def test_known_errors_cover_and_sigma_are_measured(still: Path, capture: Path, t
     assert motion.static.cover == pytest.approx(0.5, abs=0.1)
 
 
-def test_maps_of_another_size_are_sampled_at_the_nearest_pixel(capture: Path, tmp_path: Path) -> None:
+def test_maps_of_another_size_are_sampled_at_the_nearest_pixel(capture: Path, tmp_path):
     out = reconstruct_from_truth(capture, tmp_path / "out", "--size", 64)
     assert open_output(out).map_size("cam01") == (48, 64)
     add_motion(out, lambda time, view: velocity_of(time, view)[1::2, 1::2])
@@ -202,9 +202,7 @@ def test_maps_of_another_size_are_sampled_at_the_nearest_pixel(capture: Path, tm
     assert motion.static.still > 0.95
 
 
-def test_large_captures_use_a_subset(
-    perfect: Path, capture: Path, of_perfect: Evaluation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_captures_use_a_subset(perfect: Path, capture: Path, of_perfect: Evaluation, monkeypatch):
     monkeypatch.setattr(motion_report, "MAX_MOTION_PIXELS", 28 * 40)
     found = evaluate(perfect, capture, SETTINGS)
     assert found.motion.sampled_pixels <= 3 * 28 * 40
@@ -214,8 +212,8 @@ def test_large_captures_use_a_subset(
 
 
 def test_notes_explain_motion_that_is_not_evaluated(
-    still: Path, perfect: Path, capture: Path, tmp_path: Path, of_perfect: Evaluation
-) -> None:
+    still: Path, perfect: Path, capture: Path, tmp_path, of_perfect: Evaluation
+):
     assert not any("velocities" in note for note in of_perfect.notes)
     without = evaluate(still, capture, SETTINGS)
     assert without.motion is None
@@ -233,7 +231,7 @@ def test_notes_explain_motion_that_is_not_evaluated(
     assert any("instants are 0.0833 s apart" in note for note in slow.notes)
 
 
-def test_tracks_that_no_view_sees_at_their_start_do_not_count(out: Path, capture: Path) -> None:
+def test_tracks_that_no_view_sees_at_their_start_do_not_count(out: Path, capture: Path):
     tracks = read_tracks(out / "tracks" / "tracks.npz")
     seen = tracks.view_visibs.copy()
     seen[:, :10] = False
@@ -245,7 +243,7 @@ def test_tracks_that_no_view_sees_at_their_start_do_not_count(out: Path, capture
 
 def test_a_track_is_compared_with_the_point_of_its_pixel_at_any_depth(
     out: Path, capture: Path, of_perfect: Evaluation
-) -> None:
+):
     tracks = read_tracks(out / "tracks" / "tracks.npz")
     first = tracks.coords[tracks.start, np.arange(tracks.num_tracks)]
     cameras = [CAPTURE.cameras_of(view)[0] for view in range(2)]
@@ -262,7 +260,7 @@ def test_a_track_is_compared_with_the_point_of_its_pixel_at_any_depth(
     assert found.overall.nothing_moves.mte == pytest.approx(of_perfect.tracks.overall.nothing_moves.mte, rel=0.05)
 
 
-def test_tracks_of_static_points_are_counted_apart(out: Path, capture: Path) -> None:
+def test_tracks_of_static_points_are_counted_apart(out: Path, capture: Path):
     frame, cameras = CAPTURE.rendered(0, 0), CAPTURE.cameras_of(0)[0]
     points = world_points(frame.depth.double(), cameras)[~frame.dynamic][::500].numpy()
     coords = np.repeat(points[None], 11, axis=0)
@@ -287,7 +285,7 @@ def test_tracks_of_static_points_are_counted_apart(out: Path, capture: Path) -> 
     assert report.static.nothing_moves.mte < 1e-6
 
 
-def test_damaged_motion_is_refused(out: Path, truth: Path, capture: Path) -> None:
+def test_damaged_motion_is_refused(out: Path, truth: Path, capture: Path):
     (truth / "motion" / "cam01" / "000003.png").write_bytes(b"no")
     with pytest.raises(InputError, match="is damaged"):
         evaluate(out, truth, SETTINGS)
@@ -302,7 +300,7 @@ def test_damaged_motion_is_refused(out: Path, truth: Path, capture: Path) -> Non
             evaluate(out, truth, SETTINGS)
 
 
-def test_scene_flow_metrics_are_those_of_the_published_definition() -> None:
+def test_scene_flow_metrics_are_those_of_the_published_definition():
     true = np.array([[1.0, 0, 0], [1.0, 0, 0], [0.01, 0, 0], [0.0, 0, 0]])
     predicted = np.array([[1.04, 0, 0], [1.0, 0.2, 0], [0.05, 0, 0], [0.0, 0.4, 0]])
     found = score_flow(predicted, true, 1.0)
@@ -315,7 +313,7 @@ def test_scene_flow_metrics_are_those_of_the_published_definition() -> None:
     assert score_flow(true[:0], true[:0], 1.0) is None
 
 
-def test_sigma_orders_errors() -> None:
+def test_sigma_orders_errors():
     random = np.random.default_rng(0)
     sigma = np.linspace(0.1, 1, 4000)
     error = random.normal(size=4000) * sigma
@@ -350,7 +348,7 @@ def along_x(*values: float) -> np.ndarray:
     return points
 
 
-def test_track_metrics_are_those_of_the_published_definition() -> None:
+def test_track_metrics_are_those_of_the_published_definition():
     found = score_tracks(pairs(along_x(0, 0.1, 0.23, 0.45)))  # errors 0, 3 and 15 cm
     assert (found.mte, found.ate, found.final) == pytest.approx((0.03, 0.06, 0.15))
     assert found.apd == pytest.approx({"dexycb": (1 + 1 + 2 + 2 + 3) / 15, "panoptic": (2 + 2 + 3 + 3) / 12})
@@ -361,7 +359,7 @@ def test_track_metrics_are_those_of_the_published_definition() -> None:
     assert pairs(along_x(0, 0, 0, 0)).paths == pytest.approx([0.3])
 
 
-def test_a_track_that_ends_is_lost_and_hidden_points_count_for_visibility_only() -> None:
+def test_a_track_that_ends_is_lost_and_hidden_points_count_for_visibility_only():
     ended = score_tracks(pairs(along_x(0, 0.1, np.nan, np.nan)))
     assert (ended.mte, ended.final) == (pytest.approx(0), pytest.approx(0))
     assert ended.apd["dexycb"] == ended.aj["dexycb"] == ended.survival == pytest.approx(1 / 3)
@@ -374,7 +372,7 @@ def test_a_track_that_ends_is_lost_and_hidden_points_count_for_visibility_only()
     assert hidden.aj["dexycb"] == pytest.approx(2 / 3)  # the wrongly visible instant is a false positive
 
 
-def test_tracks_of_another_run_are_refused(out: Path, capture: Path) -> None:
+def test_tracks_of_another_run_are_refused(out: Path, capture: Path):
     tracks = read_tracks(out / "tracks" / "tracks.npz")
     first = {
         name: value[:5] for name, value in vars(tracks).items() if name in ("coords", "visibs", "sigma", "times")
@@ -384,9 +382,7 @@ def test_tracks_of_another_run_are_refused(out: Path, capture: Path) -> None:
         evaluate(out, capture, SETTINGS)
 
 
-def test_the_report_shows_the_baseline_below_every_row(
-    perfect: Path, capture: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_report_shows_the_baseline_below_every_row(perfect: Path, capture: Path, capsys):
     assert run(["evaluate", str(perfect), str(capture), "--align", "metric", "--points-per-instant", "50"]) == 0
     lines = capsys.readouterr().out.splitlines()
     tables = [number for number, line in enumerate(lines) if line.startswith(("scene flow", "trajectories"))]
@@ -407,7 +403,7 @@ def test_the_report_shows_the_baseline_below_every_row(
     assert max(len(line) for begin in tables for line in lines[begin : lines.index("", begin)]) <= 100
 
 
-def test_metrics_of_tapvid3d() -> None:
+def test_metrics_of_tapvid3d():
     random = np.random.default_rng(0)
     true = random.normal(size=(6, 20, 3)) + np.array([0, 0, 5])
     visible = random.random((6, 20)) > 0.3

@@ -24,7 +24,7 @@ NAME = "dynamic3dgs"
 
 
 @pytest.fixture(scope="module")
-def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def exported(capture: Capture, tmp_path_factory) -> Exported:
     return export_one(capture, NAME, tmp_path_factory.mktemp("dynamic3d") / "room")
 
 
@@ -63,7 +63,7 @@ def load_points(folder: Path) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("pinhole", ["keep", "common"])
 @pytest.mark.parametrize("moves", [False, True], ids=["static", "moving"])
-def test_colors(moves: bool, pinhole: str, request: pytest.FixtureRequest, tmp_path: Path):
+def test_colors(moves: bool, pinhole: str, request, tmp_path):
     capture = request.getfixturevalue("moving_capture" if moves else "capture")
     exported = export_one(capture, NAME, tmp_path / "room", pinhole=pinhole, scale=1.5)
     rows, shots = load_points(exported.folder), load_shots(exported.folder, "train")
@@ -119,7 +119,7 @@ def nearest(exported: Exported) -> float:
     return min(depth[depth > 0].min() for depth in depths)
 
 
-def test_a_run_in_an_arbitrary_unit_is_moved_beyond_the_near_plane(tmp_path: Path):
+def test_a_run_in_an_arbitrary_unit_is_moved_beyond_the_near_plane(tmp_path):
     capture = make_capture(tmp_path, scale=Scale.ARBITRARY)
     exported = export_one(capture, NAME, tmp_path / "room")
     cloud, depths = capture.output.points(0), []
@@ -136,7 +136,7 @@ def test_metres_are_kept_unless_points_are_nearer_than_the_near_plane(exported: 
     assert not any("near" in remark for remark in exported.record.remarks)
 
 
-def test_a_small_scale_is_reported(capture: Capture, tmp_path: Path):
+def test_a_small_scale_is_reported(capture: Capture, tmp_path):
     small = export_one(capture, NAME, tmp_path / "small", scale=0.5)
     assert any("nearest points are 0.69 away" in remark for remark in small.record.remarks)
 
@@ -145,7 +145,7 @@ def test_moving_points_below_the_floor_are_reported(exported: Exported):
     assert any("floor" in remark and "79%" in remark for remark in exported.record.remarks)
 
 
-def test_held_out_views(exported: Exported, capture: Capture, tmp_path: Path):
+def test_held_out_views(exported: Exported, capture: Capture, tmp_path):
     held = export_one(capture, NAME, tmp_path / "held", hold_out=("cam02", "cam04"))
     assert load_meta(held.folder, "train")["cam_id"] == [[0, 2]] * 4
     assert load_meta(held.folder, "test")["cam_id"] == [[1, 3]] * 4
@@ -156,7 +156,7 @@ def test_held_out_views(exported: Exported, capture: Capture, tmp_path: Path):
     assert exported.record.held_out == []
 
 
-def test_without_motion_masks_everything_moves(capture: Capture, tmp_path: Path):
+def test_without_motion_masks_everything_moves(capture: Capture, tmp_path):
     folder = tmp_path / "out"
     shutil.copytree(capture.folder, folder)
     shutil.rmtree(folder / "dynamic")
@@ -166,9 +166,7 @@ def test_without_motion_masks_everything_moves(capture: Capture, tmp_path: Path)
     assert any("predicted no motion" in remark for remark in exported.record.remarks)
 
 
-def test_pictures_of_several_sizes_need_a_common_pinhole(
-    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_pictures_of_several_sizes_need_a_common_pinhole(capture: Capture, tmp_path, monkeypatch):
     def several(*arguments: Any, **options: Any) -> tuple[PictureGeometry, ...]:
         first, *others = plan_pictures(*arguments, **options)
         return (replace(first, size=(160, 120)), *others)
@@ -180,7 +178,7 @@ def test_pictures_of_several_sizes_need_a_common_pinhole(
     assert not (tmp_path / "room").exists()
 
 
-def test_the_first_instant_needs_points(capture: Capture, tmp_path: Path):
+def test_the_first_instant_needs_points(capture: Capture, tmp_path):
     folder = tmp_path / "out"
     shutil.copytree(capture.folder, folder)
     cloud = capture.output.points(0)

@@ -17,7 +17,7 @@ NAME = "fudan-4dgs"
 
 
 @pytest.fixture(scope="module")
-def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+def exported(capture: Capture, tmp_path_factory) -> Exported:
     return export_one(capture, NAME, tmp_path_factory.mktemp("fudan") / "room")
 
 
@@ -44,7 +44,7 @@ def points_at(folder: Path, times: np.ndarray, instant: int) -> Points:
 
 
 @pytest.mark.parametrize("moves", [False, True], ids=["static", "moving"])
-def test_colors(moves: bool, request: pytest.FixtureRequest, tmp_path: Path):
+def test_colors(moves: bool, request, tmp_path):
     capture = request.getfixturevalue("moving_capture" if moves else "capture")
     folder = export_one(capture, NAME, tmp_path / "room").folder
     shots = load_shots(folder, "train")
@@ -92,7 +92,7 @@ def test_without_hold_out_the_test_file_repeats_the_first_view(exported: Exporte
     assert any("cam01" in remark for remark in exported.record.remarks)
 
 
-def test_held_out_views_are_for_testing_alone(capture: Capture, tmp_path: Path):
+def test_held_out_views_are_for_testing_alone(capture: Capture, tmp_path):
     exported = export_one(capture, NAME, tmp_path / "room", hold_out=("cam03",), instants=(0, 2, 1))
     assert {shot.view for shot in load_shots(exported.folder, "train")} == {0, 1, 3}
     assert {shot.view for shot in load_shots(exported.folder, "test")} == {2}
@@ -100,7 +100,7 @@ def test_held_out_views_are_for_testing_alone(capture: Capture, tmp_path: Path):
     assert not any("repeats" in remark for remark in exported.record.remarks)
 
 
-def test_times_are_seconds_from_zero(uneven_capture: Capture, tmp_path: Path):
+def test_times_are_seconds_from_zero(uneven_capture: Capture, tmp_path):
     exported = export_one(uneven_capture, NAME, tmp_path / "room", instants=(1, None, 1), image_format="jpg")
     frames = json.loads((exported.folder / "transforms_train.json").read_text())["frames"]
     expected = [0.0, 2 / 12, 3 / 12]
@@ -112,9 +112,7 @@ def test_times_are_seconds_from_zero(uneven_capture: Capture, tmp_path: Path):
     assert load_shots(exported.folder, "train", ".jpg")
 
 
-def test_next_step_keeps_all_points_and_an_absolute_path(
-    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_next_step_keeps_all_points_and_an_absolute_path(capture: Capture, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     exported = export_one(capture, NAME, Path("room"), max_points=5000)
     assert exported.record.points <= 5000

@@ -127,7 +127,7 @@ def view_error(capture: Capture, reader: Reader, instant: int, view: int, mistak
     )
 
 
-def test_the_middle_instant_is_written_exactly(capture: Capture, tmp_path: Path) -> None:
+def test_the_middle_instant_is_written_exactly(capture: Capture, tmp_path):
     done = export(capture.folder, "glb", tmp_path / "glb")[0]
     reader = Reader(tmp_path / "glb")
     cloud = capture.output.points(2)
@@ -146,7 +146,7 @@ def test_the_middle_instant_is_written_exactly(capture: Capture, tmp_path: Path)
     assert sorted(path.name for path in (tmp_path / "glb").iterdir()) == ["export.json", "scene.glb"]
 
 
-def test_cameras_come_back(capture: Capture, tmp_path: Path) -> None:
+def test_cameras_come_back(capture: Capture, tmp_path):
     reader = written(capture, tmp_path)
     for view, name in enumerate(capture.output.view_names):
         assert reader.cameras[view].name == name
@@ -157,7 +157,7 @@ def test_cameras_come_back(capture: Capture, tmp_path: Path) -> None:
         np.testing.assert_allclose(reader.intrinsics(view, (120, 160)), expected, atol=1e-9)
 
 
-def test_cameras_see_the_points_in_their_colours(capture: Capture, tmp_path: Path) -> None:
+def test_cameras_see_the_points_in_their_colours(capture: Capture, tmp_path):
     reader = written(capture, tmp_path, animated=True)
     assert {path for _, path in reader.curves()} == {"scale"}, "static cameras have no curves"
     for view in range(4):
@@ -167,7 +167,7 @@ def test_cameras_see_the_points_in_their_colours(capture: Capture, tmp_path: Pat
     assert min(errors.values()) > THRESHOLD, errors
 
 
-def test_one_instant_is_shown_at_each_time(uneven_capture: Capture, tmp_path: Path) -> None:
+def test_one_instant_is_shown_at_each_time(uneven_capture: Capture, tmp_path):
     reader = written(uneven_capture, tmp_path, animated=True)
     starts = uneven_capture.times - uneven_capture.times[0]
     for instant, start in enumerate(starts):
@@ -179,7 +179,7 @@ def test_one_instant_is_shown_at_each_time(uneven_capture: Capture, tmp_path: Pa
     assert all(node.extras["seconds"] == t for node, t in zip(reader.instants, uneven_capture.times, strict=True))
 
 
-def test_moving_cameras_move(moving_capture: Capture, tmp_path: Path) -> None:
+def test_moving_cameras_move(moving_capture: Capture, tmp_path):
     done = export(moving_capture.folder, "glb", tmp_path / "glb", animated=True)[0]
     reader = Reader(tmp_path / "glb")
     for instant, seconds in enumerate(moving_capture.times - moving_capture.times[0]):
@@ -190,7 +190,7 @@ def test_moving_cameras_move(moving_capture: Capture, tmp_path: Path) -> None:
     assert any("fields of view" in remark for remark in done.record.remarks)
 
 
-def test_an_animation_of_one_instant_is_a_still(capture: Capture, tmp_path: Path) -> None:
+def test_an_animation_of_one_instant_is_a_still(capture: Capture, tmp_path):
     done = export(capture.folder, "glb", tmp_path / "glb", animated=True, instants=(1, 2, 1))[0]
     reader = Reader(tmp_path / "glb")
     assert len(reader.instants) == 1
@@ -198,7 +198,7 @@ def test_an_animation_of_one_instant_is_a_still(capture: Capture, tmp_path: Path
     assert any("no animation" in remark for remark in done.record.remarks)
 
 
-def test_an_instant_without_points(capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instant_without_points(capture: Capture, tmp_path, monkeypatch):
     job, _ = plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False, animated=True)[0]
     sampled = job.clouds.sampled
 
@@ -213,7 +213,7 @@ def test_an_instant_without_points(capture: Capture, tmp_path: Path, monkeypatch
     assert {node for node, _ in reader.curves()} == {0, 2, 3}
 
 
-def test_budget(capture: Capture, tmp_path: Path) -> None:
+def test_budget(capture: Capture, tmp_path):
     still = export(capture.folder, "glb", tmp_path / "still", max_points=1000)[0].record
     film = export(capture.folder, "glb", tmp_path / "film", max_points=1000, animated=True)[0].record
     assert (still.points, len(still.instants)) == (1000, 1)
@@ -225,9 +225,7 @@ def test_budget(capture: Capture, tmp_path: Path) -> None:
     assert [job.clouds.limit for job in jobs] == [1_000_000, 2_000_000]
 
 
-def test_a_file_beyond_four_gibibytes_is_refused_first(
-    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_beyond_four_gibibytes_is_refused_first(capture: Capture, tmp_path, monkeypatch):
     job, _ = plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False, animated=True)[0]
     number = sum(capture.output.points(index).num_points for index in range(4))
     monkeypatch.setattr(glb, "_LARGEST", 20 * number)
@@ -237,14 +235,14 @@ def test_a_file_beyond_four_gibibytes_is_refused_first(
 
 
 @pytest.mark.parametrize("name", ["scene.glb", "scene.bin"])
-def test_a_file_that_cannot_be_written(capture: Capture, tmp_path: Path, name: str) -> None:
+def test_a_file_that_cannot_be_written(capture: Capture, tmp_path, name: str):
     job, _ = plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False)[0]
     (tmp_path / name).mkdir()
     with pytest.raises(OutputError, match="a folder is in the way"):
         glb.write(job, tmp_path)
 
 
-def test_a_selection_that_fits_is_written(capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_selection_that_fits_is_written(capture: Capture, tmp_path, monkeypatch):
     options = {"only": "moving", "animated": True}
     job, _ = plan_exports(capture.folder, "glb", tmp_path / "glb", overwrite=False, **options)[0]
     monkeypatch.setattr(glb, "_LARGEST", 20 * capture.output.points(0).num_points)
@@ -252,7 +250,7 @@ def test_a_selection_that_fits_is_written(capture: Capture, tmp_path: Path, monk
     assert 0 < glb.write(job, tmp_path).num_points < capture.output.points(0).num_points
 
 
-def test_scale_and_names(capture: Capture, tmp_path: Path) -> None:
+def test_scale_and_names(capture: Capture, tmp_path):
     reader = written(capture, tmp_path, scale=100.0, views=("cam02", "cam04"))
     assert [node.name for node in reader.cameras] == ["cam02", "cam04"]
     assert reader.gltf.asset.extras == {"unit": "0.01 metre"}

@@ -1,7 +1,5 @@
 """Claims of several formats: labels of views in `export.json`, equal bytes, refusals, keywords from Python."""
 
-from pathlib import Path
-
 import pytest
 
 import page4d
@@ -23,9 +21,7 @@ from tests.exporters.trainer_shots import export_one, files_of
         ("easyvolcap", "images/{}/000000.jpg", NAMES[1:]),
     ],
 )
-def test_labels_are_names_of_files(
-    name: str, pattern: str, labels: tuple[str, ...], capture: Capture, tmp_path: Path
-):
+def test_labels_are_names_of_files(name: str, pattern: str, labels: tuple[str, ...], capture: Capture, tmp_path):
     hold_out = (NAMES[3],) if name in ("4dgaussians-dynerf", "spacetime") else ()
     exported = export_one(capture, name, tmp_path / "room", views=NAMES[1:], hold_out=hold_out, instants=(0, 2, 1))
     views = {view.name: view.label for view in exported.record.views}
@@ -37,8 +33,8 @@ def test_labels_are_names_of_files(
     ("name", "options", "number"), [("chan", {}, 4), ("glb", {"animated": True}, 1), ("usd", {"split": True}, 6)]
 )
 def test_a_second_export_has_the_same_bytes(
-    name: str, options: dict[str, bool], number: int, moving_capture: Capture, tmp_path: Path
-) -> None:
+    name: str, options: dict[str, bool], number: int, moving_capture: Capture, tmp_path
+):
     """Of moving cameras; tests/cli/test_export_command.py exports static ones to every format."""
     if name == "usd":
         pytest.importorskip("pxr")
@@ -62,25 +58,25 @@ def test_a_second_export_has_the_same_bytes(
     ],
 )
 def test_what_a_trainer_cannot_read_is_refused(
-    name: str, options: dict, error: type, words: str, capture: Capture, tmp_path: Path
-) -> None:
+    name: str, options: dict, error: type, words: str, capture: Capture, tmp_path
+):
     with pytest.raises(error, match=words):
         export_one(capture, name, tmp_path / "room", **options)
     assert not (tmp_path / "room").exists()
 
 
 @pytest.fixture(scope="module")
-def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+def capture(tmp_path_factory) -> Capture:
     return make_capture(tmp_path_factory.mktemp("keywords"), size=(30, 40))
 
 
-def test_a_name_is_a_view_and_a_range_is_instants(capture: Capture, tmp_path: Path) -> None:
+def test_a_name_is_a_view_and_a_range_is_instants(capture: Capture, tmp_path):
     (done,) = page4d.export(capture.output, "npz", tmp_path / "new", views="cam02", instants=range(1, 4, 2))
     assert [view.name for view in done.record.views] == ["cam02"]
     assert [one.instant for one in done.record.instants] == [1, 3]
     assert ExportSettings(hold_out="cam01").hold_out == ("cam01",)
 
 
-def test_a_list_of_instants_is_not_taken_for_start_stop_and_step() -> None:
+def test_a_list_of_instants_is_not_taken_for_start_stop_and_step():
     with pytest.raises(UsageError, match="instants is a list"):
         ExportSettings(instants=[0, 2, 3])

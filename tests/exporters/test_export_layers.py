@@ -18,7 +18,7 @@ from tests.exporters.trainer_shots import assert_colors, export_one, files_of, r
 
 
 @pytest.fixture(scope="module")
-def layered(tmp_path_factory: pytest.TempPathFactory) -> Capture:
+def layered(tmp_path_factory) -> Capture:
     """The static capture, with layers."""
     return make_capture(tmp_path_factory.mktemp("layered"), layers=True)
 
@@ -32,7 +32,7 @@ def same(cloud: PointCloud, other: PointCloud) -> bool:
     return np.array_equal(cloud.xyz, other.xyz) and np.array_equal(cloud.rgb, other.rgb)
 
 
-def test_a_model_holds_the_static_layer_and_the_moving_points_of_every_instant(layered: Capture) -> None:
+def test_a_model_holds_the_static_layer_and_the_moving_points_of_every_instant(layered: Capture):
     points = reader(layered).model()
     moving = points.cloud.dynamic != 0
     assert same(points.cloud[~moving], layered.output.static_points())
@@ -43,7 +43,7 @@ def test_a_model_holds_the_static_layer_and_the_moving_points_of_every_instant(l
     assert (drawn.cloud.dynamic == 0).mean() == pytest.approx((~moving).mean(), abs=0.02)
 
 
-def test_filters_apply_to_layers(layered: Capture) -> None:
+def test_filters_apply_to_layers(layered: Capture):
     static = layered.output.static_points()
     assert reader(layered, only=PointLayer.STATIC).model().cloud.num_points == static.num_points
     assert reader(layered, only=PointLayer.MOVING).model().cloud.dynamic.all()
@@ -55,13 +55,13 @@ def test_filters_apply_to_layers(layered: Capture) -> None:
 
 def test_some_views_have_no_holes_where_the_layer_holds_the_points_of_another_view(
     layered: Capture, capture: Capture
-) -> None:
+):
     of_views, without_layers = (reader(one, views=(0, 1)).model() for one in (layered, capture))
     assert set(of_views.cloud.view) == {0, 1}
     assert same(of_views.cloud, without_layers.cloud)
 
 
-def test_trainers_get_static_points_at_all_times(layered: Capture, tmp_path: Path) -> None:
+def test_trainers_get_static_points_at_all_times(layered: Capture, tmp_path):
     folder = export_one(layered, "fudan-4dgs", tmp_path / "room", max_points=0).folder
     shots = load_shots(folder, "train")
     clouds = [points_at(folder, layered.times, instant) for instant in range(4)]
@@ -72,7 +72,7 @@ def test_trainers_get_static_points_at_all_times(layered: Capture, tmp_path: Pat
         assert len(cloud[0]) == pytest.approx(static / 4 + moving[instant], rel=0.02)
 
 
-def test_colmap_models_have_times_of_moving_points_alone(layered: Capture, tmp_path: Path) -> None:
+def test_colmap_models_have_times_of_moving_points_alone(layered: Capture, tmp_path):
     pycolmap = pytest.importorskip("pycolmap")
     folder = export_one(layered, "colmap", tmp_path / "room", max_points=0).folder / "sparse" / "0"
     moving = sum(layered.output.moving_points(instant).num_points for instant in range(4))
@@ -81,9 +81,7 @@ def test_colmap_models_have_times_of_moving_points_alone(layered: Capture, tmp_p
     assert int.from_bytes((folder / "points_t.bin").read_bytes()[:8], "little") == moving
 
 
-def test_exports_of_single_instants_are_those_of_a_run_without_layers(
-    layered: Capture, capture: Capture, tmp_path: Path
-) -> None:
+def test_exports_of_single_instants_are_those_of_a_run_without_layers(layered: Capture, capture: Capture, tmp_path):
     for name in ("splat", "glb"):
         folders = tmp_path / name / "plain", tmp_path / name / "layered"
         for one, folder in zip((capture, layered), folders, strict=True):
@@ -92,7 +90,7 @@ def test_exports_of_single_instants_are_those_of_a_run_without_layers(
 
 
 @pytest.mark.parametrize("name", ["4dgaussians", "nerfstudio"])
-def test_the_estimate_counts_the_layers(name: str, layered: Capture, tmp_path: Path) -> None:
+def test_the_estimate_counts_the_layers(name: str, layered: Capture, tmp_path):
     exported = export_one(layered, name, tmp_path / "room", max_points=0)
     job = plan_job(layered.output, FORMATS[name], ExportSettings(max_points=0), None)
     assert exported.record.points <= estimate(job).points
@@ -109,7 +107,7 @@ def without_scene(capture: Capture, name: str, folder: Path, **options: object) 
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["one file", "clips"])
-def test_usd_has_static_points_once_and_moving_ones_over_time(layered: Capture, tmp_path: Path, split: bool) -> None:
+def test_usd_has_static_points_once_and_moving_ones_over_time(layered: Capture, tmp_path, split: bool):
     usd = pytest.importorskip("pxr.Usd")
     geometry = pytest.importorskip("pxr.UsdGeom")
     exported = without_scene(layered, "usd", tmp_path / "usd", split=split)
@@ -124,7 +122,7 @@ def test_usd_has_static_points_once_and_moving_ones_over_time(layered: Capture, 
     assert static.GetWidthsAttr().Get() == moving.GetWidthsAttr().Get()
 
 
-def test_an_animated_glb_shows_static_points_all_the_time(layered: Capture, tmp_path: Path) -> None:
+def test_an_animated_glb_shows_static_points_all_the_time(layered: Capture, tmp_path):
     pygltflib = pytest.importorskip("pygltflib")
     exported = without_scene(layered, "glb", tmp_path / "glb", animated=True, max_points=0)
     scene = pygltflib.GLTF2().load(str(exported.folder / "scene.glb"))
@@ -145,8 +143,8 @@ def test_an_animated_glb_shows_static_points_all_the_time(layered: Capture, tmp_
 @pytest.mark.parametrize(("name", "options"), [("usd", {}), ("glb", {"animated": True})])
 @pytest.mark.parametrize("limit", [0, 900])
 def test_budgets_and_estimates_of_formats_over_time_count_layers(
-    name: str, options: dict[str, bool], limit: int, layered: Capture, tmp_path: Path
-) -> None:
+    name: str, options: dict[str, bool], limit: int, layered: Capture, tmp_path
+):
     exported = without_scene(layered, name, tmp_path / "out", max_points=limit, **options)
     job = plan_job(layered.output, FORMATS[name], ExportSettings(max_points=limit, **options), None)
     assert exported.record.points <= estimate(job).points <= 2 * exported.record.points

@@ -46,7 +46,7 @@ def reader(run: FakeRun, *, cuts: bool = False, seed: int = 0, **selection: obje
     return CloudReader(run, range(run.num_times), selected, cuts_outliers=cuts, seed=seed)
 
 
-def test_static_points_are_written_once_and_moving_ones_at_every_instant() -> None:
+def test_static_points_are_written_once_and_moving_ones_at_every_instant():
     run = FakeRun()
     points = reader(run).model()
     moving = points.cloud.dynamic != 0
@@ -56,7 +56,7 @@ def test_static_points_are_written_once_and_moving_ones_at_every_instant() -> No
     assert len(static) < 1.05 * STATIC
 
 
-def test_static_points_that_only_another_instant_shows_are_added() -> None:
+def test_static_points_that_only_another_instant_shows_are_added():
     class Growing(FakeRun):
         def points(self, index: int) -> PointCloud:
             cloud = super().points(index)
@@ -70,7 +70,7 @@ def test_static_points_that_only_another_instant_shows_are_added() -> None:
     assert added[:, 0].min() > 0.45
 
 
-def test_voxels_for_static_points_follow_the_distance_between_points() -> None:
+def test_voxels_for_static_points_follow_the_distance_between_points():
     """A hole of 0.6 in the wall is filled although the scene is 1,000 wide."""
 
     class WithHole(FakeRun):
@@ -88,14 +88,14 @@ def test_voxels_for_static_points_follow_the_distance_between_points() -> None:
     assert np.abs(filled[:, :2] + 0.5).max() < 0.31
 
 
-def test_noise_of_depth_does_not_make_several_surfaces_of_one() -> None:
+def test_noise_of_depth_does_not_make_several_surfaces_of_one():
     """The noise is about four distances between points."""
     points = reader(FakeRun(noise=0.15)).model()
     static = points.cloud.dynamic == 0
     assert static.sum() < 1.1 * STATIC
 
 
-def test_a_budget_draws_from_every_view_and_instant_in_proportion() -> None:
+def test_a_budget_draws_from_every_view_and_instant_in_proportion():
     points = reader(FakeRun()).limited(1000).model()
     assert points.cloud.num_points == 1000
     assert reader(FakeRun()).limited(997).model().cloud.num_points == 997
@@ -106,7 +106,7 @@ def test_a_budget_draws_from_every_view_and_instant_in_proportion() -> None:
     assert (sample.view == 1).sum() == 50
 
 
-def test_clouds_are_not_read_more_often_than_needed() -> None:
+def test_clouds_are_not_read_more_often_than_needed():
     run = FakeRun(noise=0)
     every = reader(run)
     for place in range(run.num_times):
@@ -123,13 +123,13 @@ def test_clouds_are_not_read_more_often_than_needed() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 3, 50])
-def test_a_small_budget_is_used_in_full(limit: int) -> None:
+def test_a_small_budget_is_used_in_full(limit: int):
     points = reader(FakeRun()).limited(limit).model()
     assert points.cloud.num_points == limit
     assert limit < 50 or (points.cloud.dynamic != 0).any()
 
 
-def test_a_small_view_does_not_vanish() -> None:
+def test_a_small_view_does_not_vanish():
     view = np.repeat([0, 1, 2, 3], [9900, 10, 10, 80]).astype(np.uint8)
     for number in (4, 7, 100, 5000, 9999):
         chosen = stratified_subset(view, number, np.random.default_rng(0))
@@ -139,13 +139,13 @@ def test_a_small_view_does_not_vanish() -> None:
     assert len(stratified_subset(view, 2, np.random.default_rng(0))) == 2
 
 
-def test_the_seed_decides_which_points_are_drawn() -> None:
+def test_the_seed_decides_which_points_are_drawn():
     first, again, other = (reader(FakeRun(), seed=seed).limited(100).sampled(1).xyz for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
-def test_points_far_outside_the_scene_are_cut_and_counted_where_the_format_needs_it() -> None:
+def test_points_far_outside_the_scene_are_cut_and_counted_where_the_format_needs_it():
     run = FakeRun(far=2)
     cutting = reader(run, cuts=True)
     assert STATIC + MOVING - 5 < cutting.read(0).num_points <= STATIC + MOVING
@@ -157,7 +157,7 @@ def test_points_far_outside_the_scene_are_cut_and_counted_where_the_format_needs
     assert reader(run).read(0).num_points == STATIC + MOVING + 2
 
 
-def test_filters_select_views_confidence_and_motion() -> None:
+def test_filters_select_views_confidence_and_motion():
     run = FakeRun()
     assert reader(run, only=PointLayer.MOVING).read(0).num_points == MOVING
     assert reader(run, only=PointLayer.STATIC).read(0).num_points == STATIC
@@ -166,7 +166,7 @@ def test_filters_select_views_confidence_and_motion() -> None:
     assert reader(run, voxel=0.5).read(0).num_points < 100
 
 
-def test_filters_that_leave_no_point_name_the_highest_confidence() -> None:
+def test_filters_that_leave_no_point_name_the_highest_confidence():
     with pytest.raises(UsageError, match=r"min_confidence=0.95 \(highest: 0.90\)"):
         reader(FakeRun(), min_confidence=0.95)
     with pytest.raises(UsageError, match="no points"):
@@ -174,7 +174,7 @@ def test_filters_that_leave_no_point_name_the_highest_confidence() -> None:
 
 
 @pytest.mark.parametrize("field", ["xyz", "confidence"])
-def test_points_that_are_not_finite_are_refused(field: str) -> None:
+def test_points_that_are_not_finite_are_refused(field: str):
     class Damaged(FakeRun):
         def points(self, index: int) -> PointCloud:
             cloud = super().points(index)
@@ -185,7 +185,7 @@ def test_points_that_are_not_finite_are_refused(field: str) -> None:
         reader(Damaged())
 
 
-def test_points_at_a_single_instant_of_many_are_found() -> None:
+def test_points_at_a_single_instant_of_many_are_found():
     class Once(FakeRun):
         def points(self, index: int) -> PointCloud:
             cloud = super().points(index)
@@ -196,7 +196,7 @@ def test_points_at_a_single_instant_of_many_are_found() -> None:
     assert found.bounds.diagonal < 10
 
 
-def test_the_memory_for_bounds_does_not_grow_with_the_number_of_instants(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_for_bounds_does_not_grow_with_the_number_of_instants(monkeypatch):
     monkeypatch.setattr(points, "_BOUNDS_POINTS", 12_000)
     sizes = []
     measure = np.percentile
@@ -226,9 +226,7 @@ def grid(side: int, step: float) -> np.ndarray:
     ],
     ids=["grid", "empty", "single", "pair"],
 )
-def test_the_spacing_of_points_is_the_distance_of_neighbours(
-    cloud: np.ndarray, spacing: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_spacing_of_points_is_the_distance_of_neighbours(cloud: np.ndarray, spacing: float, monkeypatch):
     assert points.point_spacing(cloud) == pytest.approx(spacing)
     monkeypatch.setattr(points, "_SAMPLE", 50)  # neighbours are those of the whole cloud
     assert points.point_spacing(cloud) == pytest.approx(spacing)

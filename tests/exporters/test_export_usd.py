@@ -98,7 +98,7 @@ def largest_error(result: Exported, capture: Capture, place: int, view: int, oth
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
-def test_frustums_project_points_to_our_pixels(moving_capture: Capture, tmp_path: Path, split: bool):
+def test_frustums_project_points_to_our_pixels(moving_capture: Capture, tmp_path, split: bool):
     result = exported(moving_capture, tmp_path / "usd", split=split)
     for place in range(4):
         for view in range(4):
@@ -107,7 +107,7 @@ def test_frustums_project_points_to_our_pixels(moving_capture: Capture, tmp_path
 
 
 @pytest.mark.parametrize("up", [axis for axis in UpAxis if axis is not UpAxis.AUTO])
-def test_the_root_turns_the_axis_that_points_up_to_y(capture: Capture, tmp_path: Path, up: UpAxis):
+def test_the_root_turns_the_axis_that_points_up_to_y(capture: Capture, tmp_path, up: UpAxis):
     result = exported(capture, tmp_path / "usd", up=up, instants=(0, 1, 1))
     axis = np.zeros((1, 3), dtype=np.float32)
     axis[0, "xyz".index(up[-1])] = -1 if up.startswith("-") else 1
@@ -119,7 +119,7 @@ def test_the_root_turns_the_axis_that_points_up_to_y(capture: Capture, tmp_path:
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
-def test_points_have_the_values_of_the_clouds(capture: Capture, tmp_path: Path, split: bool):
+def test_points_have_the_values_of_the_clouds(capture: Capture, tmp_path, split: bool):
     result = exported(capture, tmp_path / "usd", split=split)
     assert codes_of(result.points.GetAttribute("points")) == [0.0, 1.0, 2.0, 3.0]
     (width,) = result.values("widths", 0)
@@ -139,7 +139,7 @@ def test_points_have_the_values_of_the_clouds(capture: Capture, tmp_path: Path, 
         np.testing.assert_allclose(upper, cloud.xyz.max(axis=0) + width / 2, atol=1e-6)
 
 
-def test_clips_resolve_to_the_values_of_the_single_file(capture: Capture, tmp_path: Path):
+def test_clips_resolve_to_the_values_of_the_single_file(capture: Capture, tmp_path):
     single = exported(capture, tmp_path / "single")
     split = exported(capture, tmp_path / "split", split=True)
     for name in CHANGING:
@@ -149,7 +149,7 @@ def test_clips_resolve_to_the_values_of_the_single_file(capture: Capture, tmp_pa
     assert set(split.points.GetAuthoredPropertyNames()) == properties & set(single.points.GetAuthoredPropertyNames())
 
 
-def test_a_missing_clip_costs_one_instant(capture: Capture, tmp_path: Path):
+def test_a_missing_clip_costs_one_instant(capture: Capture, tmp_path):
     from pxr import Usd
 
     export(capture.folder, "usd", tmp_path / "usd", split=True)
@@ -161,7 +161,7 @@ def test_a_missing_clip_costs_one_instant(capture: Capture, tmp_path: Path):
         np.testing.assert_array_equal(result.values("points", place)[: len(xyz)], xyz)
 
 
-def test_a_clip_opens_alone(capture: Capture, tmp_path: Path):
+def test_a_clip_opens_alone(capture: Capture, tmp_path):
     from pxr import Usd, UsdGeom
 
     export(capture.folder, "usd", tmp_path / "usd", split=True, instants=(1, 4, 2))
@@ -179,7 +179,7 @@ def test_a_clip_opens_alone(capture: Capture, tmp_path: Path):
 
 
 @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
-def test_instants_of_equal_size_are_not_blended(capture: Capture, tmp_path: Path, split: bool):
+def test_instants_of_equal_size_are_not_blended(capture: Capture, tmp_path, split: bool):
     result = exported(capture, tmp_path / "usd", split=split, max_points=60)
     for place in range(3):
         here, between = result.values("points", place), result.values("points", place + 0.5)
@@ -188,7 +188,7 @@ def test_instants_of_equal_size_are_not_blended(capture: Capture, tmp_path: Path
         assert len(here) - 60 == place % 2
 
 
-def test_uneven_instants_have_fractions_of_frames(tmp_path: Path):
+def test_uneven_instants_have_fractions_of_frames(tmp_path):
     capture = make_capture(tmp_path, numbers=(0, 2, 4, 5, 8), size=(30, 40))
     result = exported(capture, tmp_path / "usd", instants=(1, None, 1))
     assert codes_of(result.points.GetAttribute("points")) == [0.0, 1.0, 1.5, 3.0]
@@ -198,7 +198,7 @@ def test_uneven_instants_have_fractions_of_frames(tmp_path: Path):
     assert stage.GetRootLayer().customLayerData["page4d"]["firstSecond"] == 2 / 12
 
 
-def test_only_what_changes_has_time_samples(capture: Capture, moving_capture: Capture, tmp_path: Path):
+def test_only_what_changes_has_time_samples(capture: Capture, moving_capture: Capture, tmp_path):
     still, moving = exported(capture, tmp_path / "still"), exported(moving_capture, tmp_path / "moving")
     changing = ("xformOp:transform", "focalLength")
     constant = ("horizontalAperture", "clippingRange")
@@ -210,7 +210,7 @@ def test_only_what_changes_has_time_samples(capture: Capture, moving_capture: Ca
         assert codes_of(moving.camera("cam02").GetPrim().GetAttribute(name)) == []
 
 
-def test_pixels_have_the_aspect_of_the_focal_lengths(capture: Capture, tmp_path: Path):
+def test_pixels_have_the_aspect_of_the_focal_lengths(capture: Capture, tmp_path):
     result = exported(capture, tmp_path / "usd", instants=(0, 1, 1))
     for view, name in enumerate(capture.predictions.view_names):
         x, y = result.camera(name).GetPrim().GetAttribute("userProperties:pixelAspect").Get()
@@ -218,7 +218,7 @@ def test_pixels_have_the_aspect_of_the_focal_lengths(capture: Capture, tmp_path:
         assert x / y == pytest.approx(capture.intrinsics[0, view, 1, 1] / capture.intrinsics[0, view, 0, 0])
 
 
-def test_the_clipping_range_contains_the_points_of_the_view(moving_capture: Capture, tmp_path: Path):
+def test_the_clipping_range_contains_the_points_of_the_view(moving_capture: Capture, tmp_path):
     result = exported(moving_capture, tmp_path / "usd")
     for view, name in enumerate(moving_capture.predictions.view_names):
         near, far = result.camera(name).GetClippingRangeAttr().Get()
@@ -229,7 +229,7 @@ def test_the_clipping_range_contains_the_points_of_the_view(moving_capture: Capt
             assert z.max() < far < 10 * z.max()
 
 
-def test_metadata_and_scale(tmp_path: Path):
+def test_metadata_and_scale(tmp_path):
     from pxr import UsdGeom
 
     names = ("cam-1", "cam_1")
@@ -255,7 +255,7 @@ def test_names_of_prims():
 
 @pytest.mark.parametrize("split", [False, True], ids=["single", "split"])
 @pytest.mark.parametrize("name", ["moving_capture", "fast_capture"])
-def test_the_validators_of_usd_find_nothing(name: str, request: pytest.FixtureRequest, tmp_path: Path, split: bool):
+def test_the_validators_of_usd_find_nothing(name: str, request, tmp_path, split: bool):
     validation = pytest.importorskip("pxr.UsdValidation")
     from pxr import Tf, Usd
 
@@ -272,7 +272,7 @@ def test_the_validators_of_usd_find_nothing(name: str, request: pytest.FixtureRe
 
 @pytest.mark.parametrize("unsaved", [1, 1 << 30], ids=["after some instants", "at the end"])
 def test_a_full_disk_is_an_error_of_the_output(
-    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaved: int, file_size_limit
+    capture: Capture, tmp_path, monkeypatch, unsaved: int, file_size_limit
 ):
     monkeypatch.setattr("page4d.exporters.usd._UNSAVED_BYTES", unsaved)
     message = r"scene.usdc': the file is larger than this process may write"
@@ -283,9 +283,7 @@ def test_a_full_disk_is_an_error_of_the_output(
 
 
 @pytest.mark.parametrize("unsaved", [1, 5_000_000], ids=["every instant", "some instants"])
-def test_the_file_can_be_saved_in_pieces(
-    capture: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsaved: int
-):
+def test_the_file_can_be_saved_in_pieces(capture: Capture, tmp_path, monkeypatch, unsaved: int):
     whole = exported(capture, tmp_path / "whole")
     monkeypatch.setattr("page4d.exporters.usd._UNSAVED_BYTES", unsaved)
     pieces = exported(capture, tmp_path / "pieces")
@@ -294,14 +292,14 @@ def test_the_file_can_be_saved_in_pieces(
             np.testing.assert_array_equal(pieces.values(name, place), whole.values(name, place))
 
 
-def test_a_file_in_place_of_the_folder_is_an_error_of_the_output(capture: Capture, tmp_path: Path):
+def test_a_file_in_place_of_the_folder_is_an_error_of_the_output(capture: Capture, tmp_path):
     (tmp_path / "file").write_text("")
     for split in (False, True):
         with pytest.raises(OutputError, match=r"cannot write to .*file"):
             write(job_of(capture, split=split), tmp_path / "file")
 
 
-def test_the_next_step_names_the_file_and_the_frame_rate(capture: Capture, tmp_path: Path):
+def test_the_next_step_names_the_file_and_the_frame_rate(capture: Capture, tmp_path):
     for split, name in ((False, "scene.usdc"), (True, "scene.usda")):
         job = job_of(capture, split=split)
         text = job.format.code.next_step(job, tmp_path)

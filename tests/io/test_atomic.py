@@ -33,7 +33,7 @@ def files_below(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
 
 
-def test_a_written_file_is_what_it_says(tmp_path: Path):
+def test_a_written_file_is_what_it_says(tmp_path):
     written = write_bytes_atomic(tmp_path / "a" / "b.bin", b"abc" * 1000)
     assert written.path.read_bytes() == b"abc" * 1000
     assert written.num_bytes == 3000
@@ -41,7 +41,7 @@ def test_a_written_file_is_what_it_says(tmp_path: Path):
     assert files_below(tmp_path) == ["a/b.bin"]
 
 
-def test_a_streamed_file_replaces_the_older_one_when_it_is_complete(tmp_path: Path):
+def test_a_streamed_file_replaces_the_older_one_when_it_is_complete(tmp_path):
     target = tmp_path / "x"
     target.write_bytes(b"old")
     with open_atomic(target) as file:
@@ -55,7 +55,7 @@ def test_a_streamed_file_replaces_the_older_one_when_it_is_complete(tmp_path: Pa
     assert files_below(tmp_path) == ["x"]
 
 
-def test_the_users_umask_decides_the_mode(tmp_path: Path):
+def test_the_users_umask_decides_the_mode(tmp_path):
     before = os.umask(0o027)
     try:
         written = write_bytes_atomic(tmp_path / "x", b"")
@@ -64,7 +64,7 @@ def test_the_users_umask_decides_the_mode(tmp_path: Path):
     assert stat.S_IMODE(written.path.stat().st_mode) == 0o640
 
 
-def test_a_link_is_replaced_and_not_followed(tmp_path: Path):
+def test_a_link_is_replaced_and_not_followed(tmp_path):
     precious = tmp_path / "precious"
     precious.write_text("mine")
     (tmp_path / "out").mkdir()
@@ -74,7 +74,7 @@ def test_a_link_is_replaced_and_not_followed(tmp_path: Path):
     assert not (tmp_path / "out" / "x").is_symlink()
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path):
+def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path):
     target = tmp_path / "x"
     target.write_bytes(b"old")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -91,14 +91,14 @@ def test_a_full_disk_leaves_the_old_file_and_no_half_one(tmp_path: Path):
 
 
 @pytest.mark.parametrize("call", ["write", "fsync"])
-def test_no_space_at_any_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str):
+def test_no_space_at_any_step_is_named(tmp_path, monkeypatch, call: str):
     monkeypatch.setattr(atomic.os, call, Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OutputError, match="disk full"):
         write_bytes_atomic(tmp_path / "x", b"abc")
     assert files_below(tmp_path) == []
 
 
-def test_a_folder_in_the_way_leaves_nothing_behind(tmp_path: Path):
+def test_a_folder_in_the_way_leaves_nothing_behind(tmp_path):
     (tmp_path / "x").mkdir()
     with pytest.raises(OutputError, match="a folder is in the way"):
         write_bytes_atomic(tmp_path / "x", b"abc")
@@ -123,7 +123,7 @@ def test_each_reason_has_words_and_a_hint(number: int, words: str):
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
-def test_folders_that_know_no_sync_are_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int):
+def test_folders_that_know_no_sync_are_no_failure(tmp_path, monkeypatch, number: int):
     real = os.fsync
 
     def files_only(handle: int) -> None:
@@ -138,7 +138,7 @@ def test_folders_that_know_no_sync_are_no_failure(tmp_path: Path, monkeypatch: p
     assert files_below(tmp_path) == ["x"]
 
 
-def test_only_our_own_leftovers_are_removed(tmp_path: Path):
+def test_only_our_own_leftovers_are_removed(tmp_path):
     (tmp_path / "depth" / "cam01").mkdir(parents=True)
     (tmp_path / "other_run" / "points").mkdir(parents=True)
     stale = tmp_path / "depth" / "cam01" / ".frame_000000.png.0123abcd.part"
@@ -153,7 +153,7 @@ def test_only_our_own_leftovers_are_removed(tmp_path: Path):
     assert not stale.parent.exists()
 
 
-def test_claiming_a_folder_makes_it_and_clears_leftovers(tmp_path: Path):
+def test_claiming_a_folder_makes_it_and_clears_leftovers(tmp_path):
     folder = tmp_path / "a" / "out"
     with claim_output(folder):
         assert files_below(folder) == [LOCK_NAME]
@@ -163,7 +163,7 @@ def test_claiming_a_folder_makes_it_and_clears_leftovers(tmp_path: Path):
         assert files_below(folder) == [LOCK_NAME]
 
 
-def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path):
+def test_a_second_process_is_refused_until_the_first_ends(tmp_path):
     program = (
         "import sys, pathlib; from page4d.io.atomic import claim_output\n"
         "with claim_output(pathlib.Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()\n"
@@ -183,7 +183,7 @@ def test_a_second_process_is_refused_until_the_first_ends(tmp_path: Path):
         pass
 
 
-def test_a_file_or_a_path_below_a_file_cannot_be_claimed(tmp_path: Path):
+def test_a_file_or_a_path_below_a_file_cannot_be_claimed(tmp_path):
     (tmp_path / "f").write_text("")
     with pytest.raises(OutputError, match=r"cannot write to .*it is a file"), claim_output(tmp_path / "f"):
         pass
@@ -191,7 +191,7 @@ def test_a_file_or_a_path_below_a_file_cannot_be_claimed(tmp_path: Path):
         pass
 
 
-def test_a_link_at_the_lock_is_not_followed(tmp_path: Path):
+def test_a_link_at_the_lock_is_not_followed(tmp_path):
     (tmp_path / LOCK_NAME).symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OutputError, match="a link is in the way"), claim_output(tmp_path):
         pass
@@ -199,9 +199,7 @@ def test_a_link_at_the_lock_is_not_followed(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("number", "words"), [(errno.EACCES, "permission denied"), (errno.EROFS, "read-only")])
-def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
-):
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(tmp_path, monkeypatch, number: int, words: str):
     real = os.open
 
     def refuse(path: object, flags: int, mode: int = 0o777) -> int:
@@ -217,9 +215,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
 @pytest.mark.parametrize(
     ("flags", "words"), [(os.ST_RDONLY, "the file system is read-only"), (0, "permission denied")]
 )
-def test_a_read_only_file_system_is_not_taken_for_a_lack_of_permission(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int, words: str
-):
+def test_a_read_only_file_system_is_not_taken_for_a_lack_of_permission(tmp_path, monkeypatch, flags: int, words: str):
     monkeypatch.setattr(atomic.os, "access", lambda *_: False)
     monkeypatch.setattr(atomic.os, "statvfs", lambda _: SimpleNamespace(f_flag=flags))
     with pytest.raises(OutputError, match=words):
@@ -230,22 +226,20 @@ def test_a_read_only_file_system_is_not_taken_for_a_lack_of_permission(
     ("entries", "available", "words"),
     [(100, 0, r"holds no more files \(inodes\)"), (100, 1, "disk full"), (0, 0, "disk full")],
 )
-def test_a_disk_without_inodes_is_not_called_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entries: int, available: int, words: str
-):
+def test_a_disk_without_inodes_is_not_called_full(tmp_path, monkeypatch, entries: int, available: int, words: str):
     monkeypatch.setattr(atomic.os, "statvfs", lambda _: SimpleNamespace(f_files=entries, f_favail=available))
     error = output_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path / "x")
     with pytest.raises(OutputError, match=words):
         raise error
 
 
-def test_a_file_system_without_locks_is_used_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_file_system_without_locks_is_used_without(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.ENOTSUP, "Operation not supported")))
     with claim_output(tmp_path) as folder:
         assert folder == tmp_path
 
 
-def test_another_locking_error_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_another_locking_error_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
     with pytest.raises(OutputError, match="Input/output error"), claim_output(tmp_path):
         pass
@@ -256,7 +250,7 @@ def _stopped(*_: object) -> None:
 
 
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "close"])
-def test_a_signal_at_any_step_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str):
+def test_a_signal_at_any_step_leaves_no_partial_file(tmp_path, monkeypatch, call: str):
     """Stop after the system call, when Python handles signals."""
     real = getattr(os, call)
 
@@ -271,7 +265,7 @@ def test_a_signal_at_any_step_leaves_no_partial_file(tmp_path: Path, monkeypatch
     assert files_below(tmp_path) == []
 
 
-def test_a_signal_before_the_file_is_moved_leaves_no_partial_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_signal_before_the_file_is_moved_leaves_no_partial_file(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", _stopped)
     with pytest.raises(KeyboardInterrupt):
         write_bytes_atomic(tmp_path / "x", b"abc")
@@ -280,7 +274,7 @@ def test_a_signal_before_the_file_is_moved_leaves_no_partial_file(tmp_path: Path
     assert files_below(tmp_path) == []
 
 
-def test_leftovers_behind_a_link_are_kept(tmp_path: Path):
+def test_leftovers_behind_a_link_are_kept(tmp_path):
     out, outside = tmp_path / "out", tmp_path / "outside"
     out.mkdir()
     (outside / "cam01").mkdir(parents=True)
@@ -305,7 +299,7 @@ TARGETS = {
 
 
 @pytest.mark.parametrize(("name", "reason"), TARGETS.items(), ids=lambda text: text[:20].replace("\0", "NUL"))
-def test_a_folder_that_cannot_be_is_refused_with_its_reason(tmp_path: Path, name: str, reason: str):
+def test_a_folder_that_cannot_be_is_refused_with_its_reason(tmp_path, name: str, reason: str):
     (tmp_path / "file").write_text("")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("nowhere")
@@ -315,7 +309,7 @@ def test_a_folder_that_cannot_be_is_refused_with_its_reason(tmp_path: Path, name
     assert files_below(tmp_path) == before
 
 
-def test_a_possible_folder_is_not_created(tmp_path: Path):
+def test_a_possible_folder_is_not_created(tmp_path):
     for target in (tmp_path, tmp_path / "a" / "b", tmp_path / "new\nline", tmp_path / "s" / ".." / "t"):
         check_folder(target)
     check_file(tmp_path / "a" / "b.png")
@@ -325,13 +319,13 @@ def test_a_possible_folder_is_not_created(tmp_path: Path):
 @pytest.mark.parametrize(
     ("name", "reason"), [("", "a folder is in the way"), ("file/x.png", "file"), ("y" * 300, "too long")]
 )
-def test_an_output_file_that_cannot_be_is_refused_with_its_reason(tmp_path: Path, name: str, reason: str):
+def test_an_output_file_that_cannot_be_is_refused_with_its_reason(tmp_path, name: str, reason: str):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match=reason):
         check_file(tmp_path / name)
 
 
-def test_a_full_disk_is_found_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_full_disk_is_found_before_any_work(tmp_path, monkeypatch):
     monkeypatch.setattr(atomic.os, "write", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OutputError, match="disk full"):
         check_folder(tmp_path / "out")

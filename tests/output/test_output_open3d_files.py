@@ -46,7 +46,7 @@ def triangle() -> Mesh:
 
 @pytest.mark.parametrize("normals", [False, True])
 @pytest.mark.usefixtures("open3d")
-def test_a_cloud_is_written_by_open3d_with_the_same_vertices(tmp_path: Path, normals: bool):
+def test_a_cloud_is_written_by_open3d_with_the_same_vertices(tmp_path, normals: bool):
     cloud = made_cloud(500, normals=normals)
     written = write_cloud(tmp_path / "new" / "x.ply", cloud, ["unit metre"])
     header = read_ply_header(written.path)
@@ -59,7 +59,7 @@ def test_a_cloud_is_written_by_open3d_with_the_same_vertices(tmp_path: Path, nor
 
 
 @pytest.mark.parametrize("normals", [False, True])
-def test_velocities_are_written_and_read_by_open3d(tmp_path: Path, open3d: ModuleType, normals: bool):
+def test_velocities_are_written_and_read_by_open3d(tmp_path, open3d: ModuleType, normals: bool):
     cloud = made_cloud(500, normals=normals, velocity=True)
     written = write_cloud(tmp_path / "x.ply", cloud, ["unit metre"])
     header = read_ply_header(written.path)
@@ -73,7 +73,7 @@ def test_velocities_are_written_and_read_by_open3d(tmp_path: Path, open3d: Modul
     assert np.array_equal(read.point["vz"].numpy()[:, 0], cloud.velocity[:, 2])
 
 
-def test_plyfile_reads_velocities(tmp_path: Path):
+def test_plyfile_reads_velocities(tmp_path):
     plyfile = pytest.importorskip("plyfile")
     cloud = made_cloud(50, velocity=True)
     vertices = plyfile.PlyData.read(write_cloud(tmp_path / "x.ply", cloud).path)["vertex"]
@@ -82,7 +82,7 @@ def test_plyfile_reads_velocities(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("without_open3d")
-def test_clouds_and_trajectories_are_written_without_open3d(tmp_path: Path):
+def test_clouds_and_trajectories_are_written_without_open3d(tmp_path):
     for cloud in (made_cloud(500), made_cloud(500, normals=True)):
         written = write_cloud(tmp_path / "x.ply", cloud, ["unit metre"]).path
         assert written.read_bytes() == encode_ply(cloud.columns, ["unit metre"])
@@ -91,13 +91,13 @@ def test_clouds_and_trajectories_are_written_without_open3d(tmp_path: Path):
     assert written.read_bytes() == encode_trajectory(poses.numpy(), intrinsics.numpy(), (480, 640))
 
 
-def test_clouds_and_meshes_without_content_are_written(tmp_path: Path):
+def test_clouds_and_meshes_without_content_are_written(tmp_path):
     assert write_cloud(tmp_path / "x.ply", made_cloud(0)).path.read_bytes() == encode_ply(made_cloud(0).columns)
     empty = Mesh(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.uint8), np.zeros((0, 3), np.int32))
     assert write_mesh(tmp_path / "x.ply", empty).path.read_bytes() == encode_mesh(empty)
 
 
-def test_trajectories_have_the_same_content_with_and_without_open3d(tmp_path: Path, open3d: ModuleType):
+def test_trajectories_have_the_same_content_with_and_without_open3d(tmp_path, open3d: ModuleType):
     poses, intrinsics = trajectory()
     path = write_trajectory(tmp_path / "x.open3d.json", poses, intrinsics, (480, 640)).path
     assert json.loads(path.read_text()) == json.loads(
@@ -108,7 +108,7 @@ def test_trajectories_have_the_same_content_with_and_without_open3d(tmp_path: Pa
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_a_mesh_has_the_same_content_with_and_without_open3d(tmp_path: Path, open3d: ModuleType):
+def test_a_mesh_has_the_same_content_with_and_without_open3d(tmp_path, open3d: ModuleType):
     mesh = triangle()
     path = write_mesh(tmp_path / "mesh" / "x.ply", mesh).path
     with_comment = path.read_bytes()
@@ -121,9 +121,7 @@ def test_a_mesh_has_the_same_content_with_and_without_open3d(tmp_path: Path, ope
 
 
 @pytest.mark.parametrize("kept", [0, 100, -1])
-def test_an_incomplete_file_of_open3d_is_replaced(
-    tmp_path: Path, open3d: ModuleType, monkeypatch: pytest.MonkeyPatch, kept: int
-):
+def test_an_incomplete_file_of_open3d_is_replaced(tmp_path, open3d: ModuleType, monkeypatch, kept: int):
     """Open3D reports success on a full disk."""
     write = open3d.t.io.write_point_cloud
 
@@ -141,7 +139,7 @@ def test_an_incomplete_file_of_open3d_is_replaced(
 
 @pytest.mark.parametrize("cameras_or_bytes", ["cameras", "bytes"])
 def test_an_incomplete_trajectory_of_open3d_is_replaced(
-    tmp_path: Path, open3d: ModuleType, monkeypatch: pytest.MonkeyPatch, cameras_or_bytes: str
+    tmp_path, open3d: ModuleType, monkeypatch, cameras_or_bytes: str
 ):
     write = open3d.io.write_pinhole_camera_trajectory
 
@@ -160,7 +158,7 @@ def test_an_incomplete_trajectory_of_open3d_is_replaced(
 
 
 @pytest.mark.usefixtures("open3d")
-def test_files_beyond_the_limit_of_the_process_are_errors_and_leave_nothing(tmp_path: Path, file_size_limit):
+def test_files_beyond_the_limit_of_the_process_are_errors_and_leave_nothing(tmp_path, file_size_limit):
     one = triangle()
     many = Mesh(one.vertices.repeat(100, 0), one.rgb.repeat(100, 0), one.triangles)
     for write, arguments in (
@@ -173,13 +171,13 @@ def test_files_beyond_the_limit_of_the_process_are_errors_and_leave_nothing(tmp_
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_the_limit_of_the_process_counts_as_room(tmp_path: Path, file_size_limit):
+def test_the_limit_of_the_process_counts_as_room(tmp_path, file_size_limit):
     with file_size_limit(10_000):
         assert open3d_files.has_room_for(tmp_path / "x", 10_000)
         assert not open3d_files.has_room_for(tmp_path / "x", 10_001)
 
 
-def test_normals_are_read_only_where_all_three_are_there(tmp_path: Path):
+def test_normals_are_read_only_where_all_three_are_there(tmp_path):
     cloud = made_cloud(7, normals=True)
     assert isinstance(cloud, PointCloud)
     (tmp_path / "x.ply").write_bytes(encode_ply(cloud.columns).replace(b"property float nz", b"property float nw"))
@@ -187,7 +185,7 @@ def test_normals_are_read_only_where_all_three_are_there(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("open3d")
-def test_files_that_need_comments_have_them_with_open3d(tmp_path: Path):
+def test_files_that_need_comments_have_them_with_open3d(tmp_path):
     cloud = made_cloud(50)
     path = write_cloud(tmp_path / "x.ply", cloud, ["offset 1 2 3"], needs_comments=True).path
     assert path.read_bytes() == encode_ply(cloud.columns, ["offset 1 2 3"])
@@ -198,7 +196,7 @@ def test_files_that_need_comments_have_them_with_open3d(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("open3d")
-def test_the_documented_fusion_of_maps_gives_the_true_surfaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_documented_fusion_of_maps_gives_the_true_surfaces(tmp_path, monkeypatch):
     """Of the scene of `made_capture`: a floor at y = 1, a wall at z = 5, and a ball of radius 0.6 in front of it."""
     export(tmp_path / "out", made_capture(1), writers=("depth",))
     text = (Path(__file__).parents[2] / "docs/python_api.md").read_text(encoding="utf-8")

@@ -77,7 +77,7 @@ def as_version_0_2(output: Output) -> Output:
 
 
 @pytest.fixture(scope="module")
-def videos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def videos(tmp_path_factory) -> Path:
     """Two clips of 30 frames with frame numbers as pictures; `late` starts 0.2 s after `early`."""
     folder = tmp_path_factory.mktemp("videos")
     for view in ("early", "late"):
@@ -112,9 +112,7 @@ def source_frames(scene: Scene) -> list[list[np.ndarray]]:
     ],
     ids=str,
 )
-def test_pictures_are_the_frames_that_the_run_read(
-    videos: Path, options: dict[str, Any], version: str, tmp_path: Path
-):
+def test_pictures_are_the_frames_that_the_run_read(videos: Path, options: dict[str, Any], version: str, tmp_path):
     scene = open_scene(videos, **options)
     output = finished_run(tmp_path, scene)
     pictures = open_pictures(output if version == "now" else as_version_0_2(output), videos)
@@ -131,7 +129,7 @@ def test_pictures_are_the_frames_that_the_run_read(
     ]
 
 
-def test_a_run_whose_sync_file_is_gone_is_found_by_its_clocks(videos: Path, tmp_path: Path):
+def test_a_run_whose_sync_file_is_gone_is_found_by_its_clocks(videos: Path, tmp_path):
     copy = tmp_path / "scene"
     copy.mkdir()
     for file in videos.glob("*.mp4"):
@@ -144,7 +142,7 @@ def test_a_run_whose_sync_file_is_gone_is_found_by_its_clocks(videos: Path, tmp_
         assert [view.indices for view in found.scene.views] == [view.indices for view in scene.views]
 
 
-def test_deep_numbered_images_are_shortened_to_eight_bits(tmp_path: Path):
+def test_deep_numbered_images_are_shortened_to_eight_bits(tmp_path):
     numbers = {"a": [3, 4, 6, 7], "b": [2, 3, 4, 5, 6, 7]}
     for view, of_view in numbers.items():
         write_images(tmp_path / "scene" / view, {f"{n:03d}.png": counter_clip([n], SIZE)[0] for n in of_view})
@@ -162,7 +160,7 @@ def test_deep_numbered_images_are_shortened_to_eight_bits(tmp_path: Path):
 
 @pytest.mark.parametrize("version", ["now", "0.2.0"])
 @pytest.mark.parametrize("poses", list(Poses))
-def test_lens_distortion_is_removed_as_in_the_run(poses: Poses, version: str, tmp_path: Path):
+def test_lens_distortion_is_removed_as_in_the_run(poses: Poses, version: str, tmp_path):
     rng = np.random.default_rng(0)
     smooth = np.kron(rng.integers(0, 255, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
     write_images(tmp_path / "scene" / "a", {"0.png": smooth})
@@ -234,7 +232,7 @@ def changed_byte(scene: Path) -> None:
     ],
     ids=["missing", "size", "shorter", "other rate", "changed", "swapped"],
 )
-def test_another_capture_is_refused(change: Callable[[Path], object], now: str, before: str | None, tmp_path: Path):
+def test_another_capture_is_refused(change: Callable[[Path], object], now: str, before: str | None, tmp_path):
     scene = tmp_path / "scene"
     scene.mkdir()
     for view, first in (("early", 0), ("late", 30)):
@@ -253,7 +251,7 @@ def test_another_capture_is_refused(change: Callable[[Path], object], now: str, 
             open_pictures(old, scene)
 
 
-def test_frames_at_other_times_are_refused(videos: Path, tmp_path: Path):
+def test_frames_at_other_times_are_refused(videos: Path, tmp_path):
     output = finished_run(tmp_path, open_scene(videos, frames=(0, 2)))
     record = json.loads(output.layout.run.read_text())
     record["views"][1]["source"]["seconds"][1] += 1e-3
@@ -270,7 +268,7 @@ def test_frames_at_other_times_are_refused(videos: Path, tmp_path: Path):
         open_output(tmp_path)
 
 
-def test_other_times_of_an_old_run_are_refused(videos: Path, tmp_path: Path):
+def test_other_times_of_an_old_run_are_refused(videos: Path, tmp_path):
     output = as_version_0_2(finished_run(tmp_path, open_scene(videos, frames=(0, 2))))
     for path in (output.layout.run, output.layout.cameras):
         record = json.loads(path.read_text())
@@ -280,7 +278,7 @@ def test_other_times_of_an_old_run_are_refused(videos: Path, tmp_path: Path):
         open_pictures(open_output(tmp_path), videos)
 
 
-def test_views_and_instants_are_checked(videos: Path, tmp_path: Path):
+def test_views_and_instants_are_checked(videos: Path, tmp_path):
     pictures = open_pictures(finished_run(tmp_path, open_scene(videos, frames=(0, 4))), videos)
     with pytest.raises(UsageError, match="no view is called 'cam'"):
         pictures.read("cam", [0])
@@ -292,7 +290,7 @@ def test_views_and_instants_are_checked(videos: Path, tmp_path: Path):
             pictures.read("late", instants)
 
 
-def test_a_real_run_records_its_files(tmp_path: Path):
+def test_a_real_run_records_its_files(tmp_path):
     scene_folder, depth = tmp_path / "scene", tmp_path / "depth"
     for view in ("a", "b"):
         write_images(scene_folder / view, {f"{n}.png": counter_clip([n], SIZE)[0] for n in range(3)})

@@ -119,7 +119,7 @@ def test_a_rig_with_an_unknown_focal_length_is_registered():
         assert float(rotation_angle_deg(turn, WORLD.relative_pose(first, second)[0])) < 4
 
 
-def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypatch: pytest.MonkeyPatch):
+def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypatch):
     """The start value of the focal lengths is 50 % too large: three rounds do not suffice."""
     monkeypatch.setattr("page4d.rig.people.pose.NUM_CONTROLS", 0)
     k1 = (-0.25, 0.0, 0.2)
@@ -161,9 +161,7 @@ def test_a_rig_without_evidence_is_not_placed():
 
 
 @pytest.mark.parametrize(("turn_deg", "is_kept"), [(2.0, True), (30.0, False)])
-def test_texture_that_contradicts_the_people_is_refused(
-    monkeypatch: pytest.MonkeyPatch, turn_deg: float, is_kept: bool
-):
+def test_texture_that_contradicts_the_people_is_refused(monkeypatch, turn_deg: float, is_kept: bool):
     monkeypatch.setattr(Assembly, "_people_suffice", lambda _: False)
 
     further: list[object] = []

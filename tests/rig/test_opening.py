@@ -33,7 +33,7 @@ def walkers(scene: Scene, instants: Sequence[int], lenses: Sequence[Lens], *_: o
 
 
 @pytest.fixture
-def videos(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def videos(monkeypatch, tmp_path) -> Path:
     for number in (1, 2):
         write_video(tmp_path / "videos" / f"cam0{number}.mp4", frames=56, fps=FPS)
     monkeypatch.setattr(people_clocks, "is_fetched", lambda: True)
@@ -52,9 +52,7 @@ def test_frames_of_one_moment_are_paired(videos: Path):
     assert text.endswith("s after cam01 by people (+-0.017 s)")
 
 
-def test_offsets_of_longer_captures_are_searched_coarsely_and_refined_in_windows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_offsets_of_longer_captures_are_searched_coarsely_and_refined_in_windows(monkeypatch, tmp_path):
     for number in (1, 2):
         write_video(tmp_path / f"cam0{number}.mp4", frames=240, fps=FPS)
     monkeypatch.setattr(people_clocks, "NUM_SAMPLES", 90)
@@ -89,9 +87,7 @@ def test_offsets_of_longer_captures_are_searched_coarsely_and_refined_in_windows
     assert all(view.clock.rate == 1 for view in scene.views)
 
 
-def test_without_people_or_model_there_is_one_error(
-    videos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
+def test_without_people_or_model_there_is_one_error(videos: Path, monkeypatch, capsys):
     monkeypatch.setattr(people_clocks, "detect_people", lambda *_: ((),) * 2)
     with pytest.raises(InputError, match="do not determine the clock of cam02"):
         page4d.open_scene(videos, sync="people")
@@ -109,7 +105,7 @@ def test_a_single_view_needs_no_people(videos: Path):
     assert page4d.open_scene(videos, sync="people", views=1).views[0].clock.offset_s == 0.0
 
 
-def test_of_a_long_capture_the_instants_with_people_are_searched(monkeypatch: pytest.MonkeyPatch, videos: Path):
+def test_of_a_long_capture_the_instants_with_people_are_searched(monkeypatch, videos: Path):
     monkeypatch.setattr(people_clocks, "_LOOK", 2)
     monkeypatch.setattr(people_clocks, "_NUM_LOOKS", 4)
     scene = open_folder(videos, sync="none")

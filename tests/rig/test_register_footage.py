@@ -73,7 +73,7 @@ def write_room(folder: Path) -> None:
             Image.fromarray(picture(pose, textures, noise)).save(view / f"{frame:04}.png")
 
 
-def test_texture_places_the_cameras_of_rendered_pictures(tmp_path: Path) -> None:
+def test_texture_places_the_cameras_of_rendered_pictures(tmp_path):
     write_room(tmp_path / "room")
     out = tmp_path / "cameras.json"
     options = ["--focal", f"{FOCAL:g}", "--scale-from", f"cam01-cam03={2 * 4 * np.sin(np.radians(10)):.6f}m"]
@@ -86,9 +86,7 @@ def test_texture_places_the_cameras_of_rendered_pictures(tmp_path: Path) -> None
     assert np.abs(relative[:, :3, 3] - expected[:, :3, 3]).max() < 0.02
 
 
-def test_learned_texture_gives_the_relative_pose_where_its_networks_were_fetched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_learned_texture_gives_the_relative_pose_where_its_networks_were_fetched(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path.home() / ".cache"))
     pytest.importorskip("kornia", reason="kornia is not installed")
     if not TEXTURE_MODEL.are_present:

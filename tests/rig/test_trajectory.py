@@ -37,7 +37,7 @@ def moves(step_deg: float = 3.0) -> np.ndarray:
 
 
 def film(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     *,
     unit: float = 1.0,
     moving: float = 0.2,
@@ -87,7 +87,7 @@ def film(
 
 
 @pytest.mark.parametrize("unit", [1.0, 1000.0])
-def test_a_rig_is_followed_in_its_unit_among_points_that_move(unit: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rig_is_followed_in_its_unit_among_points_that_move(unit: float, monkeypatch):
     found, true = film(monkeypatch, unit=unit), moves()
     np.testing.assert_allclose(found[0], np.eye(4), atol=1e-12 * unit)
     assert float(rotation_angle_deg(found[:, :3, :3], true[:, :3, :3]).max()) < 0.05
@@ -103,9 +103,7 @@ def test_a_rig_is_followed_in_its_unit_among_points_that_move(unit: float, monke
         ({"step_deg": 50.0}, "the motion of the rig is lost at 0."),
     ],
 )
-def test_a_motion_that_texture_does_not_show_is_an_error(
-    changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_motion_that_texture_does_not_show_is_an_error(changes: dict[str, Any], message: str, monkeypatch):
     with pytest.raises(InputError) as raised:
         film(monkeypatch, **changes)
     assert message in raised.value.message

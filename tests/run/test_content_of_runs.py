@@ -52,7 +52,7 @@ def barred(render: Callable[[int], Image], index: int) -> Image:
     return frame
 
 
-def test_bars_have_neither_depth_nor_points(tmp_path: Path) -> None:
+def test_bars_have_neither_depth_nor_points(tmp_path):
     record = run(changed(barred, CAPTURE.view_names), tmp_path / "out")
     output = open_output(tmp_path / "out")
     for name in output.view_names:
@@ -68,7 +68,7 @@ def test_bars_have_neither_depth_nor_points(tmp_path: Path) -> None:
     assert all(name in warning for name in output.view_names)
 
 
-def test_a_covered_view_is_named_and_nothing_is_concluded_from_it(tmp_path: Path) -> None:
+def test_a_covered_view_is_named_and_nothing_is_concluded_from_it(tmp_path):
     rng = np.random.default_rng(0)
     scene = changed(lambda render, index: rng.integers(0, 3, render(index).shape, dtype=np.uint8))
     record = run(scene, tmp_path / "out")
@@ -82,7 +82,7 @@ def test_a_covered_view_is_named_and_nothing_is_concluded_from_it(tmp_path: Path
     assert sum(sum(chunk.empty_frames) for chunk in record.chunks) == 0
 
 
-def test_one_black_frame_loses_its_depth_alone(tmp_path: Path) -> None:
+def test_one_black_frame_loses_its_depth_alone(tmp_path):
     record = run(changed(lambda render, index: render(index) * np.uint8(index != 3)), tmp_path / "out")
     output = open_output(tmp_path / "out")
     assert [bool(output.depth(index, SECOND).any()) for index in range(5)] == [True, True, True, False, True]
@@ -90,7 +90,7 @@ def test_one_black_frame_loses_its_depth_alone(tmp_path: Path) -> None:
     assert f"{SECOND} (instant 3)" in record.content[0]
 
 
-def test_velocities_of_a_frozen_view_are_unknown(tmp_path: Path) -> None:
+def test_velocities_of_a_frozen_view_are_unknown(tmp_path):
     record = run(changed(lambda render, index: render(min(index, 2))), tmp_path / "out")
     output = open_output(tmp_path / "out")
     known = [bool(output.velocity(index, SECOND)[1].any()) for index in range(5)]
@@ -101,20 +101,20 @@ def test_velocities_of_a_frozen_view_are_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("instants", [2, 4])
-def test_a_resumed_run_finds_the_same_faults(instants: int, tmp_path: Path) -> None:
+def test_a_resumed_run_finds_the_same_faults(instants: int, tmp_path):
     scene = changed(lambda render, index: render(min(index, 2)))
     with pytest.raises(InterruptedRunError):
         run(scene, tmp_path / "out", observer=StopAt(instants))
     assert f"{SECOND} (instants 3 to 4)" in run(scene, tmp_path / "out", existing="resume").content[0]
 
 
-def test_still_and_ordinary_runs_have_no_faults(tmp_path: Path) -> None:
+def test_still_and_ordinary_runs_have_no_faults(tmp_path):
     still = changed(lambda render, index: render(0 * index), CAPTURE.view_names)
     assert not run(still, tmp_path / "still").content
     assert not run(CAPTURE.scene(), tmp_path / "out").content
 
 
-def test_an_inspection_names_pictures_without_content(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inspection_names_pictures_without_content(monkeypatch):
     frozen = with_notices_on_content(changed(lambda render, index: render(min(index, 2))))
     (notice,) = frozen.notices
     assert f"{SECOND} (instants 3 to 4)" in notice.text
@@ -127,9 +127,7 @@ def test_an_inspection_names_pictures_without_content(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("change", [lambda frame, _: 0 * frame, lambda _, first: first])
-def test_people_of_black_and_frozen_views_are_no_evidence(
-    change: Callable[[Image, Image], Image], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_people_of_black_and_frozen_views_are_no_evidence(change: Callable[[Image, Image], Image], monkeypatch):
     found = ((Mock(),),) * 3
     monkeypatch.setattr(evidence, "detect_people", lambda *_: found)
     pixels = PixelEvidence(changed(lambda render, index: change(render(index), render(0))))

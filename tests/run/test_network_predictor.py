@@ -77,9 +77,7 @@ def network_with_memory() -> ViewTimeNetwork:
     return without_zeros(replace(TINY, sparse=SparseConfig(layers=(2,), strategy=SparseStrategy.MEMORY)))
 
 
-def test_memory_is_passed_to_the_next_chunk_and_to_a_resumed_run(
-    network_with_memory: ViewTimeNetwork, tmp_path: Path
-) -> None:
+def test_memory_is_passed_to_the_next_chunk_and_to_a_resumed_run(network_with_memory: ViewTimeNetwork, tmp_path):
     scene, options = CAPTURE.scene(), {"network": network_with_memory, "device": CPU}
     reconstruct(scene, NetworkPredictor(**options), out=tmp_path / "whole", settings=SETTINGS)
     reconstruct(scene, WithoutMemory(**options), out=tmp_path / "without_memory", settings=SETTINGS)
@@ -99,7 +97,7 @@ def test_memory_is_passed_to_the_next_chunk_and_to_a_resumed_run(
 
 
 @pytest.mark.parametrize("part", ["epipolar", "known_cameras"])
-def test_calibrated_cameras_condition_networks_unless_poses_are_predicted(part: str) -> None:
+def test_calibrated_cameras_condition_networks_unless_poses_are_predicted(part: str):
     change = {"epipolar": EpipolarConfig(layers=(1, 2), band=0.2)} if part == "epipolar" else {"known_cameras": True}
     network = without_zeros(replace(TINY, **change))
     plain = without_zeros(TINY)
@@ -115,7 +113,7 @@ def test_calibrated_cameras_condition_networks_unless_poses_are_predicted(part: 
         assert depths[2].isfinite().all()
 
 
-def test_cameras_and_depth_of_networks_with_matches_are_refined_unless_switched_off() -> None:
+def test_cameras_and_depth_of_networks_with_matches_are_refined_unless_switched_off():
     matching, plain = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8))), without_zeros(TINY)
     with open_batches(CAPTURE.scene(), 42, 14) as reader:
         batch = replace(reader.read(0, 2), cameras=None)
@@ -131,7 +129,7 @@ def test_cameras_and_depth_of_networks_with_matches_are_refined_unless_switched_
         assert torch.equal(refined.cameras.centers, raw.cameras.centers)
 
 
-def test_networks_with_time_encoding_depend_on_time_differences_only() -> None:
+def test_networks_with_time_encoding_depend_on_time_differences_only():
     network = without_zeros(replace(TINY, time_encoding=TimeEncoding.ALIBI))
     with open_batches(CAPTURE.scene(), 42, 14) as reader:
         batch = reader.read(0, 4)
@@ -144,15 +142,13 @@ def test_networks_with_time_encoding_depend_on_time_differences_only() -> None:
     assert (even - uneven).abs().max() > 1e-4
 
 
-def test_times_are_converted_to_frame_intervals() -> None:
+def test_times_are_converted_to_frame_intervals():
     assert times_in_frames(torch.tensor([5.0])).tolist() == [0]
     counted = times_in_frames(torch.tensor([3.0, 3.04, 3.08, 3.16], dtype=torch.float64))
     torch.testing.assert_close(counted, torch.tensor([0.0, 1, 2, 4], dtype=torch.float64))
 
 
-def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not_mix_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not_mix_them(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))
     settings = replace(SETTINGS, poses=Poses.INPUT, fuse=False)
@@ -196,13 +192,13 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
 )
 def test_the_background_of_known_cameras_is_predicted_from_as_many_instants_as_of_others(
     num_times: int, poses: Poses, changes: dict[str, Any], length: int
-) -> None:
+):
     settings = ReconstructSettings(poses=poses, **changes)
     predictor = NetworkPredictor(network=without_zeros(TINY), device=CPU, settings=settings)
     assert plan_run(replace(CAPTURE, num_times=num_times).scene(), predictor).background_length == length
 
 
-def test_pixels_that_show_the_background_are_not_refined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pixels_that_show_the_background_are_not_refined(tmp_path, monkeypatch):
     """Where a background is known, in all chunks after it; masks leave a corner open, the right edge has none."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     network = without_zeros(replace(TINY, matches=MatchConfig(dim=8, hidden=8)))

@@ -62,7 +62,7 @@ def placed_in(pixels: PixelEvidence, _: object) -> RigRegistration:
 
 
 @pytest.fixture(autouse=True)
-def evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+def evidence(monkeypatch) -> None:
     motions = tuple(ViewMotion(view=name, is_static=True, share=0.9) for name in CAPTURE.scene().view_names)
     monkeypatch.setattr(registration, "register_rig", placed_in)
     measured: list[object] = []
@@ -93,7 +93,7 @@ def sources(record: RunRecord) -> list[str]:
     return [camera.source for camera in record.registration.cameras]
 
 
-def test_placed_cameras_are_kept_and_the_network_fills_in(tmp_path: Path) -> None:
+def test_placed_cameras_are_kept_and_the_network_fills_in(tmp_path):
     record = run(tmp_path / "out")
     assert sources(record) == ["evidence", "network", "evidence", "evidence"]
     assert any("those of the network are used for cam02" in warning for warning in record.warnings)
@@ -116,7 +116,7 @@ def output_transform(view: int):
     return fit_each_view([source.source.size for source in CAPTURE.scene().views], 40, 4)[view]
 
 
-def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path) -> None:
+def test_a_resumed_run_writes_the_same_bytes(tmp_path):
     run(tmp_path / "whole")
     with pytest.raises(InterruptedRunError):
         run(tmp_path / "part", observer=StopAt(3))
@@ -124,7 +124,7 @@ def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path) -> None:
     assert bytes_of(tmp_path / "part") == bytes_of(tmp_path / "whole")
 
 
-def test_a_distance_between_placed_cameras_gives_metres(tmp_path: Path) -> None:
+def test_a_distance_between_placed_cameras_gives_metres(tmp_path):
     record = run(tmp_path / "out", scale_from=f"cam01-cam03={APART:.9f}m")
     assert record.scale is Scale.METRIC
     assert record.scale_source == "distance"
@@ -136,15 +136,15 @@ def test_a_distance_between_placed_cameras_gives_metres(tmp_path: Path) -> None:
     "changes", [{"scale_from": "cam01-cam02=1m"}, {"poses": Poses.PREDICTED, "register": "people"}]
 )
 def test_all_cameras_are_the_networks_where_the_placed_ones_do_not_fit(
-    tmp_path: Path, changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, changes: dict[str, object], monkeypatch
+):
     monkeypatch.setattr(registration, "is_fetched", lambda: True)
     record = run(tmp_path / "out", **changes)
     assert sources(record) == ["network"] * 4
     assert any("those of the network are used for all views" in warning for warning in record.warnings)
 
 
-def test_the_scale_of_wrong_predicted_cameras_is_that_of_depth(tmp_path: Path) -> None:
+def test_the_scale_of_wrong_predicted_cameras_is_that_of_depth(tmp_path):
     """The predicted cameras of placed views are exchanged and their distances 3 times as large."""
 
     def wrong(_: int, predictions: Predictions) -> Predictions:
@@ -160,9 +160,7 @@ def test_the_scale_of_wrong_predicted_cameras_is_that_of_depth(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("is_registered", [True, False])
-def test_predicted_cameras_accuse_calibrated_ones_but_not_registered_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_registered: bool
-) -> None:
+def test_predicted_cameras_accuse_calibrated_ones_but_not_registered_ones(tmp_path, monkeypatch, is_registered: bool):
     """The network turns one camera by 30 degrees."""
 
     def turned(_: int, predictions: Predictions) -> Predictions:
@@ -221,9 +219,9 @@ def test_views_are_registered_in_the_world_of_calibrated_ones(
     unit: float,
     length: str | None,
     source: str | None,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    tmp_path,
+    monkeypatch,
+):
     """Calibrated cameras stay; without two of them the unit is that of a length, or arbitrary."""
     monkeypatch.setattr(registration, "register_rig", placed_around(unit, places))
     scene, predictor = half_calibrated(known), DisturbedTruth(CAPTURE, lambda _, found: found)
@@ -262,8 +260,8 @@ def test_views_are_registered_in_the_world_of_calibrated_ones(
     ],
 )
 def test_a_calibration_of_some_views_that_cannot_be_completed_is_refused(
-    known: tuple[int, ...], changes: dict[str, object], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    known: tuple[int, ...], changes: dict[str, object], message: str, tmp_path, monkeypatch
+):
     monkeypatch.setattr(registration, "register_rig", placed_around(1.0, ()))
     predictor = DisturbedTruth(CAPTURE, lambda _, found: found)
     with pytest.raises((InputError, UsageError)) as raised:
@@ -271,6 +269,6 @@ def test_a_calibration_of_some_views_that_cannot_be_completed_is_refused(
     assert message in raised.value.message
 
 
-def test_a_calibration_of_all_views_leaves_nothing_to_register() -> None:
+def test_a_calibration_of_all_views_leaves_nothing_to_register():
     with pytest.raises(UsageError, match=r"rig\.json has cameras of all views"):
         registration.register(half_calibrated((0, 1, 2, 3)), observer=None)

@@ -57,7 +57,7 @@ class FakeCheck:
 
 
 @pytest.fixture(autouse=True)
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeCheck:
+def fake(monkeypatch) -> FakeCheck:
     found = FakeCheck()
     for module in (people_check, scene_check):
         monkeypatch.setattr(module, "check_scene", found)
@@ -71,7 +71,7 @@ def result(out: Path, existing=ExistingOutput.REFUSE, scene: Scene | None = None
     return reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=SETTINGS, existing=existing, **changes)
 
 
-def test_faults_are_warnings_and_recorded(tmp_path: Path):
+def test_faults_are_warnings_and_recorded(tmp_path):
     record = result(tmp_path / "out")
     assert record.calibration_check.findings[0].views == ("cam01", "cam02")
     assert open_output(tmp_path / "out").run.calibration_check == record.calibration_check
@@ -80,7 +80,7 @@ def test_faults_are_warnings_and_recorded(tmp_path: Path):
     assert record.timings["check"] >= 0
 
 
-def test_a_resumed_run_keeps_the_check(tmp_path: Path, fake: FakeCheck):
+def test_a_resumed_run_keeps_the_check(tmp_path, fake: FakeCheck):
     with pytest.raises(InterruptedRunError):
         result(tmp_path / "out", observer=StopAt(9))
     again = result(tmp_path / "out", ExistingOutput.RESUME)
@@ -92,13 +92,13 @@ def test_a_resumed_run_keeps_the_check(tmp_path: Path, fake: FakeCheck):
 
 
 @pytest.mark.parametrize("case", ["off", "no calibration"])
-def test_without_need_nothing_is_checked(tmp_path: Path, fake: FakeCheck, case: str):
+def test_without_need_nothing_is_checked(tmp_path, fake: FakeCheck, case: str):
     scene = uncalibrated(CAPTURE.scene()) if case == "no calibration" else None
     record = result(tmp_path / "out", scene=scene, check_calibration=case != "off")
     assert (record.calibration_check, fake.calls) == (None, 0)
 
 
-def test_motion_and_equal_cameras_are_named_without_the_pose_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_motion_and_equal_cameras_are_named_without_the_pose_model(tmp_path, monkeypatch):
     monkeypatch.setattr(people_check, "check_scene", CHECK_SCENE)
     monkeypatch.setattr(scene_check, "is_fetched", lambda: False)
     scene = CAPTURE.scene()
@@ -110,7 +110,7 @@ def test_motion_and_equal_cameras_are_named_without_the_pose_model(tmp_path: Pat
     assert any(text.startswith("cam02 moves, but its calibration has one pose") for text in record.warnings)
 
 
-def test_the_check_records_the_pose_model_and_its_instants(monkeypatch: pytest.MonkeyPatch):
+def test_the_check_records_the_pose_model_and_its_instants(monkeypatch):
     monkeypatch.setattr(scene_check, "is_fetched", lambda: True)
     monkeypatch.setattr(scene_check, "model_sha256", lambda: "0" * 64)
     nobody = ((),) * CAPTURE.num_views
@@ -121,7 +121,7 @@ def test_the_check_records_the_pose_model_and_its_instants(monkeypatch: pytest.M
     assert record.unconfirmed == CAPTURE.scene().view_names
 
 
-def test_camera_motion_is_measured_once_for_the_check_and_the_rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_camera_motion_is_measured_once_for_the_check_and_the_rig(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr(evidence, "measure_camera_motion", lambda *_: calls.append(1) or ())
     record = result(tmp_path / "out", poses=Poses.PREDICTED)
@@ -130,7 +130,7 @@ def test_camera_motion_is_measured_once_for_the_check_and_the_rig(tmp_path: Path
     assert len(calls) == 1
 
 
-def test_a_check_that_fails_is_a_warning(tmp_path: Path, fake: FakeCheck):
+def test_a_check_that_fails_is_a_warning(tmp_path, fake: FakeCheck):
     fake.found = CapabilityError("no runner", "install it")
     record = result(tmp_path / "out")
     assert record.calibration_check is None
@@ -155,9 +155,7 @@ def test_the_network_is_a_weaker_witness_than_people():
     assert "an input of" in conditioned.text
 
 
-def test_inspect_scene_prints_pairs_faults_and_motion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fake: FakeCheck
-):
+def test_inspect_scene_prints_pairs_faults_and_motion(tmp_path, monkeypatch, capsys, fake: FakeCheck):
     monkeypatch.chdir(tmp_path)
     write_scene(Path("videos"))
     Path("rig.json").write_text(rig("cam01", "cam02", scale=None))

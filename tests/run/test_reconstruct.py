@@ -53,7 +53,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("run") / "out"
     reconstruct(uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE, in_random_world), out=out, settings=SETTINGS)
     return out
@@ -78,7 +78,7 @@ def test_chunks_in_random_worlds_are_stitched_into_one(finished: Path):
     assert all(chunk.seam is not None and chunk.seam.residual < 1e-5 for chunk in output.run.chunks[1:])
 
 
-def test_a_calibrated_run_has_exactly_the_rigs_cameras_and_depth_in_metres(tmp_path: Path):
+def test_a_calibrated_run_has_exactly_the_rigs_cameras_and_depth_in_metres(tmp_path):
     reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, in_random_world), out=tmp_path / "out", settings=SETTINGS)
     output = open_output(tmp_path / "out")
     assert output.run.scale is Scale.METRIC
@@ -101,7 +101,7 @@ class StopAt(SilentObserver):
 
 
 @pytest.mark.parametrize("instants", [0, 2, 5, 8])
-def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path, finished: Path, instants: int):
+def test_a_resumed_run_writes_the_same_bytes(tmp_path, finished: Path, instants: int):
     scene, out = uncalibrated(CAPTURE.scene()), tmp_path / "out"
     with pytest.raises(InterruptedRunError, match=r"after \d of 9 instants") as stopped:
         reconstruct(
@@ -115,7 +115,7 @@ def test_a_resumed_run_writes_the_same_bytes(tmp_path: Path, finished: Path, ins
     assert open_output(out).run.status == "complete"
 
 
-def test_resume_refuses_other_settings_and_names_them(tmp_path: Path):
+def test_resume_refuses_other_settings_and_names_them(tmp_path):
     scene, out = CAPTURE.scene(), tmp_path / "out"
     stopped, resume = StopAt(3), ExistingOutput.RESUME
     with pytest.raises(InterruptedRunError):
@@ -138,7 +138,7 @@ def test_resume_refuses_other_settings_and_names_them(tmp_path: Path):
     assert record.settings["calibration"] == "elsewhere"
 
 
-def test_a_resumed_run_keeps_earlier_warnings(tmp_path: Path):
+def test_a_resumed_run_keeps_earlier_warnings(tmp_path):
     scene, out = CAPTURE.scene(), tmp_path / "out"
     settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
     with pytest.raises(InterruptedRunError):
@@ -148,7 +148,7 @@ def test_a_resumed_run_keeps_earlier_warnings(tmp_path: Path):
     assert max(chunk.stop - chunk.start for chunk in record.chunks) == 2
 
 
-def test_an_overlap_of_half_a_chunk_runs(tmp_path: Path):
+def test_an_overlap_of_half_a_chunk_runs(tmp_path):
     settings = ReconstructSettings(chunk=8, overlap=4, preview=False)
     scene = uncalibrated(CAPTURE.scene())
     record = reconstruct(scene, TruthPredictor(CAPTURE, in_random_world), out=tmp_path / "out", settings=settings)
@@ -162,7 +162,7 @@ def test_known_cameras_need_fewer_shared_instants(is_calibrated: bool, chunk: in
     assert {plan.overlap} == {chunk.overlap for chunk in plan.chunks[1:]} == {overlap}
 
 
-def test_chunks_without_overlap_are_refused_unless_calibrated(tmp_path: Path):
+def test_chunks_without_overlap_are_refused_unless_calibrated(tmp_path):
     settings = ReconstructSettings(chunk=4, overlap=0, preview=False)
     with pytest.raises(UsageError, match="without shared instants to align them by"):
         reconstruct(uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE), out=tmp_path / "out", settings=settings)
@@ -171,14 +171,14 @@ def test_chunks_without_overlap_are_refused_unless_calibrated(tmp_path: Path):
     assert [chunk.overlap for chunk in record.chunks] == [0, 0, 0]
 
 
-def test_points_that_are_not_predicted_are_refused_before_any_output(tmp_path: Path):
+def test_points_that_are_not_predicted_are_refused_before_any_output(tmp_path):
     settings = ReconstructSettings(points=PointOptions(source=PointSource.POINTS))
     with pytest.raises(UsageError, match="only depth is predicted"):
         reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=tmp_path / "out", settings=settings)
     assert not (tmp_path / "out").exists()
 
 
-def test_cameras_that_are_not_finite_end_the_run(tmp_path: Path):
+def test_cameras_that_are_not_finite_end_the_run(tmp_path):
     def disturb(start: int, predictions: Predictions) -> Predictions:
         poses = predictions.cameras.world_to_camera.clone()
         poses[0, -1, 1, 0, 3] = torch.nan if start else 0.0
@@ -188,7 +188,7 @@ def test_cameras_that_are_not_finite_end_the_run(tmp_path: Path):
         reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, disturb), out=tmp_path / "out", settings=SETTINGS)
 
 
-def test_an_output_that_would_overwrite_inputs_is_refused(tmp_path: Path):
+def test_an_output_that_would_overwrite_inputs_is_refused(tmp_path):
     folder = tmp_path / "depth" / "cam01"
     folder.mkdir(parents=True)
     frames = [folder / f"{index:06d}.png" for index in range(9)]
@@ -213,7 +213,7 @@ def fails_above(length: int) -> Callable[[int, Predictions], Predictions]:
     return disturb
 
 
-def test_a_chunk_that_does_not_fit_is_halved_and_the_run_finishes(tmp_path: Path):
+def test_a_chunk_that_does_not_fit_is_halved_and_the_run_finishes(tmp_path):
     settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
     out = tmp_path / "out"
     record = reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, fails_above(3)), out=out, settings=settings)
@@ -225,7 +225,7 @@ def test_a_chunk_that_does_not_fit_is_halved_and_the_run_finishes(tmp_path: Path
     assert torch.equal(open_output(out).cameras.world_to_camera, CAPTURE.cameras.world_to_camera.double())
 
 
-def test_a_run_that_never_fits_in_memory_is_refused_with_a_smaller_size(tmp_path: Path):
+def test_a_run_that_never_fits_in_memory_is_refused_with_a_smaller_size(tmp_path):
     settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
     with pytest.raises(MemoryBudgetError, match="out of memory even with") as failure:
         reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, fails_above(0)), out=tmp_path / "out", settings=settings)
@@ -233,7 +233,7 @@ def test_a_run_that_never_fits_in_memory_is_refused_with_a_smaller_size(tmp_path
     assert failure.value.exit_code == 7
 
 
-def test_other_errors_are_not_mistaken_for_memory(tmp_path: Path):
+def test_other_errors_are_not_mistaken_for_memory(tmp_path):
     with pytest.raises(RuntimeError, match="a bug"):
         reconstruct(
             CAPTURE.scene(),
@@ -243,7 +243,7 @@ def test_other_errors_are_not_mistaken_for_memory(tmp_path: Path):
         )
 
 
-def test_a_single_view_and_instant_are_reconstructed(tmp_path: Path):
+def test_a_single_view_and_instant_are_reconstructed(tmp_path):
     capture = SyntheticCapture(seed=2, num_views=1, num_times=1, image_size=(24, 32))
     record = reconstruct(capture.scene(), TruthPredictor(capture), out=tmp_path / "out")
     assert record.status == "complete"
@@ -258,7 +258,7 @@ def bent(start: int, predictions: Predictions) -> Predictions:
     return replace(predictions, depth=predictions.depth * slope) if start >= 4 else predictions
 
 
-def test_a_seam_that_does_not_fit_is_a_warning_or_ends_a_strict_run(tmp_path: Path):
+def test_a_seam_that_does_not_fit_is_a_warning_or_ends_a_strict_run(tmp_path):
     scene, out, strict = uncalibrated(CAPTURE.scene()), tmp_path / "out", replace(SETTINGS, strict_seams=True)
     with pytest.raises(
         InputError, match=r"do not fit together at instant 4: residual \d+\.\d% of the depth"
@@ -274,7 +274,7 @@ def test_a_seam_that_does_not_fit_is_a_warning_or_ends_a_strict_run(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("without_open3d")
-def test_a_machine_without_open3d_finishes_with_the_same_content(tmp_path: Path, finished: Path):
+def test_a_machine_without_open3d_finishes_with_the_same_content(tmp_path, finished: Path):
     record = reconstruct(
         uncalibrated(CAPTURE.scene()),
         TruthPredictor(CAPTURE, in_random_world),
@@ -305,9 +305,7 @@ def test_a_machine_without_open3d_finishes_with_the_same_content(tmp_path: Path,
         ("outliers", replace(SETTINGS, points=PointOptions(outliers=True))),
     ],
 )
-def test_options_that_need_open3d_are_refused_before_any_output(
-    tmp_path: Path, option: str, settings: ReconstructSettings
-):
+def test_options_that_need_open3d_are_refused_before_any_output(tmp_path, option: str, settings: ReconstructSettings):
     with pytest.raises(CapabilityError, match=f"{option} needs Open3D: .* libEGL") as caught:
         reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE), out=tmp_path / "out", settings=settings)
     assert caught.value.exit_code == 6
@@ -315,7 +313,7 @@ def test_options_that_need_open3d_are_refused_before_any_output(
 
 
 @pytest.mark.usefixtures("open3d")
-def test_meshes_are_resumed_with_the_same_bytes_and_overwritten(tmp_path: Path):
+def test_meshes_are_resumed_with_the_same_bytes_and_overwritten(tmp_path):
     settings = replace(SETTINGS, mesh=True)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=settings), out=whole)
@@ -331,7 +329,7 @@ def test_meshes_are_resumed_with_the_same_bytes_and_overwritten(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("open3d")
-def test_voxels_that_are_too_small_end_a_run_before_the_first_instant(tmp_path: Path):
+def test_voxels_that_are_too_small_end_a_run_before_the_first_instant(tmp_path):
     settings = replace(SETTINGS, mesh=True, mesh_voxel=1e-4)
     with pytest.raises(UsageError, match=r"mesh_voxel=0\.0001 is too small for images"):
         reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, settings=settings), out=tmp_path / "out")

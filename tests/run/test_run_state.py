@@ -106,7 +106,7 @@ def _nothing_is_synced() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def complete(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("state") / "complete"
     run(out)
     return out
@@ -118,7 +118,7 @@ def whole(complete: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stopped(tmp_path_factory) -> Path:
     """The folder of a run that was interrupted after some of its chunks."""
     out = tmp_path_factory.mktemp("state") / "stopped"
     with pytest.raises(InterruptedRunError):
@@ -128,7 +128,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def out(tmp_path: Path, complete: Path) -> Path:
+def out(tmp_path, complete: Path) -> Path:
     return Path(shutil.copytree(complete, tmp_path / "out"))
 
 
@@ -181,7 +181,7 @@ REFUSED = ("depth scale", "plan", "warnings", "older version", "torn run")
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edit_is_refused_or_repaired(name: str, out: Path, whole: dict[str, bytes]) -> None:
+def test_an_edit_is_refused_or_repaired(name: str, out: Path, whole: dict[str, bytes]):
     EDITS[name](out)
     if name in REFUSED:
         with pytest.raises(UsageError, match=r"state/run\.json' is not as page4d writes it") as refused:
@@ -193,21 +193,21 @@ def test_an_edit_is_refused_or_repaired(name: str, out: Path, whole: dict[str, b
         assert not any(path.is_symlink() for path in out.rglob("*"))
 
 
-def test_only_the_chunks_from_an_edited_file_on_are_repeated(out: Path, whole: dict[str, bytes]) -> None:
+def test_only_the_chunks_from_an_edited_file_on_are_repeated(out: Path, whole: dict[str, bytes]):
     assert run(out) == []
     EDITS["cloud"](out)
     assert run(out) == [(1, 3), (2, 4), (3, 5)], "and the chunk before it, which is blended"
     assert contents(out) == whole
 
 
-def test_a_memory_that_no_chunk_lists_is_not_used(stopped: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_a_memory_that_no_chunk_lists_is_not_used(stopped: Path, tmp_path, whole: dict[str, bytes]):
     out = Path(shutil.copytree(stopped, tmp_path / "out"))
     shutil.copy(out / "state/memory_00000.safetensors", out / "state/memory_00002.safetensors")
     run(out)
     assert contents(out) == whole
 
 
-def test_a_run_is_resumed_on_its_number_of_threads(stopped: Path, tmp_path: Path, whole: dict[str, bytes]) -> None:
+def test_a_run_is_resumed_on_its_number_of_threads(stopped: Path, tmp_path, whole: dict[str, bytes]):
     """The last digits of sums depend on it."""
     out, seen, told = Path(shutil.copytree(stopped, tmp_path / "out")), [], Mock()
 
@@ -232,9 +232,7 @@ def test_a_run_is_resumed_on_its_number_of_threads(stopped: Path, tmp_path: Path
     assert json.loads(whole["run.json"])["threads"] == before
 
 
-def test_a_signal_at_the_end_of_the_last_chunk_waits_for_the_writer(
-    tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_signal_at_the_end_of_the_last_chunk_waits_for_the_writer(tmp_path, whole: dict[str, bytes], monkeypatch):
     """It may be raised before the end of a `with` has done anything."""
     with monkeypatch.context() as patched:
         patched.setattr(BoundedQueue, "__exit__", Mock(side_effect=Stopped(15)))
@@ -245,9 +243,7 @@ def test_a_signal_at_the_end_of_the_last_chunk_waits_for_the_writer(
     assert contents(tmp_path / "out") == whole
 
 
-def test_clouds_of_two_writers_are_not_mixed(
-    stopped: Path, tmp_path: Path, whole: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_clouds_of_two_writers_are_not_mixed(stopped: Path, tmp_path, whole: dict[str, bytes], monkeypatch):
     out, used = Path(shutil.copytree(stopped, tmp_path / "out")), json.loads(whole["run.json"])["cloud_writer"]
     assert used == ("Open3D" if b"Created by Open3D" in whole["points/frame_000004.ply"] else "page4d")
     other = {"Open3D": "page4d", "page4d": "Open3D"}[used]
@@ -258,7 +254,7 @@ def test_clouds_of_two_writers_are_not_mixed(
 
 
 @pytest.fixture(scope="module")
-def workplace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workplace(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("fuzz")
 
 
@@ -271,7 +267,7 @@ def copied(source: Path, workplace: Path) -> Path:
 @given(draws=st.data())
 def test_a_changed_file_is_refused_or_repaired(
     draws: st.DataObject, complete: Path, stopped: Path, whole: dict[str, bytes], workplace: Path
-) -> None:
+):
     out = copied(draws.draw(st.sampled_from((complete, stopped))), workplace)
     files = sorted(path for path in out.rglob("*") if path.is_file() and path.name != ".page4d.lock")
     records = [path for path in files if path.suffix == ".json" or "memory" in path.name]
@@ -301,7 +297,7 @@ def with_value(document: Any, path: tuple[Any, ...], value: Any) -> Any:
 @given(draws=st.data())
 def test_forged_records_raise_only_errors_of_page4d_and_delete_nothing_else(
     draws: st.DataObject, complete: Path, stopped: Path, workplace: Path
-) -> None:
+):
     """Records with any value, and a right checksum."""
     out = copied(draws.draw(st.sampled_from((complete, stopped))), workplace)
     kept = [workplace / "x" / "y", workplace / "empty" / "z", out / "own" / "a"]
@@ -321,7 +317,7 @@ def test_forged_records_raise_only_errors_of_page4d_and_delete_nothing_else(
 
 @fuzz(20)
 @given(draws=st.data())
-def test_a_changed_result_is_read_or_refused(draws: st.DataObject, complete: Path, workplace: Path) -> None:
+def test_a_changed_result_is_read_or_refused(draws: st.DataObject, complete: Path, workplace: Path):
     out = copied(complete, workplace)
     changed = out / draws.draw(st.sampled_from(("run.json", "run.json", "cameras.json", "points/frame_000000.ply")))
     if changed.suffix == ".json" and draws.draw(st.booleans()):
@@ -345,7 +341,7 @@ def test_a_changed_result_is_read_or_refused(draws: st.DataObject, complete: Pat
 
 @pytest.mark.parametrize("name", ["../x/y", "x/../../y", "/etc/y", "points/../../x/y", "notes.txt", "state", "own/a"])
 @pytest.mark.parametrize("record", ["state/run.json", "state/chunk_00000.json"])
-def test_overwriting_refuses_records_that_name_other_files(name: str, record: str, out: Path) -> None:
+def test_overwriting_refuses_records_that_name_other_files(name: str, record: str, out: Path):
     assert not is_own_file(name)
     empty = [out.parent / "x", out / "own"]
     for folder in empty:
@@ -360,7 +356,7 @@ def test_overwriting_refuses_records_that_name_other_files(name: str, record: st
     assert all(folder.is_dir() for folder in empty)
 
 
-def test_overwriting_follows_no_link_out_of_the_folder(out: Path) -> None:
+def test_overwriting_follows_no_link_out_of_the_folder(out: Path):
     outside = out.parent / "outside"
     (out / "points").rename(outside)
     (out / "points").symlink_to(outside)
@@ -371,7 +367,7 @@ def test_overwriting_follows_no_link_out_of_the_folder(out: Path) -> None:
     assert (out / "cameras.json").exists(), "nothing was deleted"
 
 
-def test_overwriting_leaves_the_folder_above_alone(tmp_path: Path, complete: Path) -> None:
+def test_overwriting_leaves_the_folder_above_alone(tmp_path, complete: Path):
     """Also if the state is all that is in the folder."""
     out = tmp_path / "above" / "out"
     (out / "state").mkdir(parents=True)
@@ -382,7 +378,7 @@ def test_overwriting_leaves_the_folder_above_alone(tmp_path: Path, complete: Pat
     assert out.is_dir()
 
 
-def test_overwriting_leaves_no_file_of_any_kind_of_a_run_that_was_cut_off(stopped: Path, tmp_path: Path) -> None:
+def test_overwriting_leaves_no_file_of_any_kind_of_a_run_that_was_cut_off(stopped: Path, tmp_path):
     """Neither complete files that no record lists, nor partial ones, nor empty folders."""
     out, new = Path(shutil.copytree(stopped, tmp_path / "out")), tmp_path / "new"
     layout = OutputLayout(out, CAPTURE.scene().view_names)
@@ -445,7 +441,7 @@ class TestNothingWritten:
 
 
 @pytest.mark.parametrize("name", ["points/frame_000000.ply", "depth/cam02/frame_000000.png", "."])
-def test_files_that_vanish_during_a_run_are_no_complete_result(name: str, tmp_path: Path, whole) -> None:
+def test_files_that_vanish_during_a_run_are_no_complete_result(name: str, tmp_path, whole):
     out = tmp_path / "out"
 
     def disturb(start: int, predictions: Any) -> Any:

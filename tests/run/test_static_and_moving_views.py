@@ -1,7 +1,6 @@
 """Rigs of static and moving views, decided from pixels, and rigs of which some cameras are registered."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -53,7 +52,7 @@ def turned(whole: Predictions) -> torch.Tensor:
     return rotation_angle(relative[0][..., :3, :3], relative[1][..., :3, :3])
 
 
-def test_static_views_get_one_camera_and_moving_ones_keep_theirs_over_chunks_in_one_world() -> None:
+def test_static_views_get_one_camera_and_moving_ones_keep_theirs_over_chunks_in_one_world():
     found = aligner()
     whole = run(found)
     assert found.record.cameras == "mixed"
@@ -70,7 +69,7 @@ def test_static_views_get_one_camera_and_moving_ones_keep_theirs_over_chunks_in_
     assert torch.equal(again.cameras.world_to_camera, found.rig.cameras.world_to_camera)
 
 
-def test_registered_cameras_are_kept_and_define_the_world() -> None:
+def test_registered_cameras_are_kept_and_define_the_world():
     views = (0, 2)
     known = truth().cameras[0, 0, list(views)]
     whole = run(aligner(registered=StaticRig(cameras=known, views=views)))
@@ -84,16 +83,14 @@ def test_registered_cameras_are_kept_and_define_the_world() -> None:
     ("requested", "text"),
     [("static", "camera_motion='static', but cam02"), ("moving", "camera_motion='moving', but cam01, cam03")],
 )
-def test_both_directions_of_a_wrong_option_are_named(requested: str, text: str) -> None:
+def test_both_directions_of_a_wrong_option_are_named(requested: str, text: str):
     found = aligner(CameraMotion(requested))
     placed = found.anchor(truth().at_times(0, 8), None)
     assert (placed is None) is (requested == "moving")
     assert text in rig_notice(found.record).text
 
 
-def test_a_resumed_run_of_static_and_moving_views_writes_the_same_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resumed_run_of_static_and_moving_views_writes_the_same_bytes(tmp_path, monkeypatch):
     capture = SyntheticCapture(seed=5, num_views=3, num_times=9, image_size=(24, 32))
     scene, settings = uncalibrated(capture.scene()), replace(SETTINGS, chunk=5, register=Registration.OFF)
     motions = tuple(replace(motion, view=name) for motion, name in zip(MOTIONS, scene.view_names, strict=True))

@@ -29,12 +29,12 @@ def ignored(folder: Path) -> dict[str, Level]:
     return {notice.text: notice.level for notice in discover(folder).notices}
 
 
-def test_views_are_in_natural_order(tmp_path: Path) -> None:
+def test_views_are_in_natural_order(tmp_path):
     touch(tmp_path, "cam10.mp4", "cam2.MP4", "cam1.mov", "Cam3.mkv", "cam4/0.png", "cam4/1.png", "a b.webm", "ü.avi")
     assert names(tmp_path) == ["a b", "cam1", "cam2", "Cam3", "cam4", "cam10", "ü"]
 
 
-def test_other_entries_are_ignored_with_a_reason(tmp_path: Path) -> None:
+def test_other_entries_are_ignored_with_a_reason(tmp_path):
     touch(tmp_path, "introduction.xml", "intro.json", "settings.json", "intr_1.xml", "setting3.json", "calib.npz")
     touch(tmp_path, "cam1.mp4", ".cam2.mp4", "notes.txt", "Calib.toml", "x.qca.txt", "transforms.json", "sync.json")
     touch(
@@ -76,26 +76,24 @@ def test_other_entries_are_ignored_with_a_reason(tmp_path: Path) -> None:
         ("cut.toml", "[cam1\n", Level.WARNING),
     ],
 )
-def test_documents_without_a_camera_are_not_taken_for_calibrations(
-    tmp_path: Path, name: str, content: str, level: Level
-) -> None:
+def test_documents_without_a_camera_are_not_taken_for_calibrations(tmp_path, name: str, content: str, level: Level):
     touch(tmp_path, "cam1.mp4")
     (tmp_path / name).write_text(content)
     assert list(ignored(tmp_path).values()) == [level]
 
 
-def test_one_of_two_sync_files_is_used_and_reported(tmp_path: Path) -> None:
+def test_one_of_two_sync_files_is_used_and_reported(tmp_path):
     touch(tmp_path, "cam1.mp4", "sync.json", "sync.toml", "cam1_timestamps.csv")
     assert discover(tmp_path).sync_file == tmp_path / "sync.json"
     assert "ignored sync.toml, cam1_timestamps.csv: sync.json is used" in ignored(tmp_path)
 
 
-def test_repeated_names_keep_their_suffix(tmp_path: Path) -> None:
+def test_repeated_names_keep_their_suffix(tmp_path):
     touch(tmp_path, "cam1.mp4", "cam1.mov", "cam2.mp4", "cam3/0.png", "cam3.mp4")
     assert names(tmp_path) == ["cam1.mov", "cam1.mp4", "cam2", "cam3"]
 
 
-def test_views_are_selected_by_number_or_name(tmp_path: Path) -> None:
+def test_views_are_selected_by_number_or_name(tmp_path):
     touch(tmp_path, *(f"cam{n}.mp4" for n in range(1, 5)))
     found = discover(tmp_path)
     first, notices = select_views(found, 2, tmp_path)
@@ -113,7 +111,7 @@ def test_views_are_selected_by_number_or_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("views", [0, -1, ()])
-def test_an_empty_selection_of_views_is_refused(views: int | tuple[str, ...]) -> None:
+def test_an_empty_selection_of_views_is_refused(views: int | tuple[str, ...]):
     with pytest.raises(UsageError, match="scene options: views"):
         SceneOptions(views=views)
 
@@ -131,12 +129,12 @@ def test_an_empty_selection_of_views_is_refused(views: int | tuple[str, ...]) ->
         ("max_megapixels", float("nan")),
     ],
 )
-def test_values_out_of_range_are_refused(field: str, value: float) -> None:
+def test_values_out_of_range_are_refused(field: str, value: float):
     with pytest.raises(UsageError, match=f"scene options: {field} is {value}"):
         SceneOptions(**{field: value})
 
 
-def test_folders_without_videos_are_refused(tmp_path: Path) -> None:
+def test_folders_without_videos_are_refused(tmp_path):
     with pytest.raises(InputError, match="no videos in"):
         discover(tmp_path)
     write_images(tmp_path, {f"{n}.png": frame for n, frame in enumerate(counter_clip(range(3)))})
@@ -155,7 +153,7 @@ def test_folders_without_videos_are_refused(tmp_path: Path) -> None:
     assert "notes" not in caught.value.message
 
 
-def test_a_subfolder_with_the_videos_is_named(tmp_path: Path) -> None:
+def test_a_subfolder_with_the_videos_is_named(tmp_path):
     touch(
         tmp_path,
         "readme.md",
@@ -174,7 +172,7 @@ def test_a_subfolder_with_the_videos_is_named(tmp_path: Path) -> None:
     assert caught.value.hint.startswith(f"give the folder '{tmp_path / 'videos'}', or put one recording of every")
 
 
-def test_copies_of_image_folders_are_reported_in_one_line(tmp_path: Path) -> None:
+def test_copies_of_image_folders_are_reported_in_one_line(tmp_path):
     for name in ("a", "b", "c"):
         write_images(tmp_path / name, {f"{n}.png": frame for n, frame in enumerate(counter_clip(range(3)))})
     (tmp_path / "l").symlink_to("a")
@@ -184,7 +182,7 @@ def test_copies_of_image_folders_are_reported_in_one_line(tmp_path: Path) -> Non
     assert not any("z/" in text and "same" in text for text in texts)
 
 
-def test_a_common_beginning_is_not_a_copy(tmp_path: Path) -> None:
+def test_a_common_beginning_is_not_a_copy(tmp_path):
     """Uncompressed recordings have equal sizes, and may begin with a black frame each."""
     black = [np.zeros((512, 1024, 3), np.uint8)] * 2
     for name, last in (("a", 0), ("b", 200)):
@@ -193,7 +191,7 @@ def test_a_common_beginning_is_not_a_copy(tmp_path: Path) -> None:
     assert not any("same" in notice.text for notice in open_scene(tmp_path).notices)
 
 
-def test_videos_and_image_folders_are_combined(tmp_path: Path) -> None:
+def test_videos_and_image_folders_are_combined(tmp_path):
     write_counter_clip(tmp_path / "a.mp4", 12)
     write_images(tmp_path / "b", {f"{n + 40:03}.png": frame for n, frame in enumerate(counter_clip(range(12)))})
     scene = open_scene(tmp_path, image_fps=30)
@@ -201,14 +199,14 @@ def test_videos_and_image_folders_are_combined(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text("aAz_.é019²٣", max_size=8), unique=True))
-def test_natural_order_is_a_total_order(texts: list[str]) -> None:
+def test_natural_order_is_a_total_order(texts: list[str]):
     ordered = sorted(texts, key=natural_key)
     backwards = texts[::-1]
     assert sorted(backwards, key=natural_key) == ordered
     assert sorted([f"cam{n}" for n in (10, 9, 1, 2, 100)], key=natural_key) == [f"cam{n}" for n in (1, 2, 9, 10, 100)]
 
 
-def test_videos_that_cannot_be_read_are_warnings(tmp_path: Path) -> None:
+def test_videos_that_cannot_be_read_are_warnings(tmp_path):
     """A rig with one view fewer than the user expects must not run without a word."""
     touch(tmp_path, "cam1.mp4", "cam2.mp4.crdownload", "cam3.MP4.part", "cam4.vob", "notes.tmp", "cam1.mp4.json")
     warnings = [text for text, level in ignored(tmp_path).items() if level is Level.WARNING]
@@ -219,12 +217,12 @@ def test_videos_that_cannot_be_read_are_warnings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Sync.JSON", "SYNC.toml"])
-def test_the_sync_file_is_found_in_any_case(name: str, tmp_path: Path) -> None:
+def test_the_sync_file_is_found_in_any_case(name: str, tmp_path):
     touch(tmp_path, "cam1.mp4", name)
     assert discover(tmp_path).sync_file == tmp_path / name
 
 
-def test_decomposed_and_composed_names_are_the_same(tmp_path: Path) -> None:
+def test_decomposed_and_composed_names_are_the_same(tmp_path):
     """Some systems store "é" as two characters: names that look equal must be equal."""
     written, typed = "came\u0301", "cam\u00e9"
     (tmp_path / "scene").mkdir()
@@ -238,12 +236,12 @@ def test_decomposed_and_composed_names_are_the_same(tmp_path: Path) -> None:
         assert scene.views[0].mask is not None
 
 
-def test_names_that_differ_only_in_composition_are_kept_apart(tmp_path: Path) -> None:
+def test_names_that_differ_only_in_composition_are_kept_apart(tmp_path):
     touch(tmp_path, "cam\u00e9.mp4", "came\u0301.mp4")
     assert len(set(names(tmp_path))) == 2
 
 
-def test_masks_of_a_longer_name_are_not_taken(tmp_path: Path) -> None:
+def test_masks_of_a_longer_name_are_not_taken(tmp_path):
     for name in ("scene", "masks"):
         (tmp_path / name).mkdir()
     write_counter_clip(tmp_path / "scene" / "cam.mp4", 3)
@@ -252,27 +250,27 @@ def test_masks_of_a_longer_name_are_not_taken(tmp_path: Path) -> None:
         open_scene(tmp_path / "scene", masks=tmp_path / "masks")
 
 
-def test_folders_of_operating_systems_are_no_views(tmp_path: Path) -> None:
+def test_folders_of_operating_systems_are_no_views(tmp_path):
     touch(tmp_path, "cam1.mp4", "__MACOSX/0.png", "@eaDir/0.jpg", "$RECYCLE.BIN/0.png", "lost+found/0.png")
     assert names(tmp_path) == ["cam1"]
     text = "ignored $RECYCLE.BIN, @eaDir, __MACOSX, lost+found: a folder of the operating system"
     assert ignored(tmp_path) == {text: Level.INFO}
 
 
-def test_the_result_of_a_run_is_no_scene(tmp_path: Path) -> None:
+def test_the_result_of_a_run_is_no_scene(tmp_path):
     """Its depth and confidence maps are folders of images, but no footage."""
     touch(tmp_path, "run.json", "depth/cam1/frame_000000.png", "confidence/cam1/frame_000000.png")
     with pytest.raises(InputError, match="is the result of a run, not a scene"):
         discover(tmp_path)
 
 
-def test_a_folder_of_images_that_are_not_read_is_a_warning(tmp_path: Path) -> None:
+def test_a_folder_of_images_that_are_not_read_is_a_warning(tmp_path):
     touch(tmp_path, "cam1.mp4", "cam2/0.HEIC", "cam2/1.HEIC")
     text = "ignored cam2: a folder of heic files, which are not read; convert them to PNG or JPEG"
     assert ignored(tmp_path) == {text: Level.WARNING}
 
 
-def test_a_folder_of_videos_among_views_is_a_warning(tmp_path: Path) -> None:
+def test_a_folder_of_videos_among_views_is_a_warning(tmp_path):
     touch(tmp_path, "pictures/0.png", "room/cam01.MP4")
     (notice,) = discover(tmp_path).notices
     assert notice.level is Level.WARNING

@@ -50,7 +50,7 @@ def texts(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp"])
 @pytest.mark.parametrize("kind", DAMAGED_EXIF)
-def test_images_with_damaged_exif_data_are_read_as_stored(kind: str, suffix: str, tmp_path: Path) -> None:
+def test_images_with_damaged_exif_data_are_read_as_stored(kind: str, suffix: str, tmp_path):
     intact = save(tmp_path / "cam01" / f"0.{suffix}")
     damaged = save(tmp_path / "cam01" / f"1.{suffix}", exif=DAMAGED_EXIF[kind])
     assert texts(tmp_path / "cam01") == [
@@ -59,7 +59,7 @@ def test_images_with_damaged_exif_data_are_read_as_stored(kind: str, suffix: str
     np.testing.assert_array_equal(read_pixels(damaged, (48, 64)), read_pixels(intact, (48, 64)))
 
 
-def test_an_orientation_is_found_in_exif_data_that_are_cyclic_or_damaged_elsewhere(tmp_path: Path) -> None:
+def test_an_orientation_is_found_in_exif_data_that_are_cyclic_or_damaged_elsewhere(tmp_path):
     elsewhere = b"\x02\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\x0f\x01\x02\0\xff\xff\0\0\xff\xff\xff\0"
     for name, block in {"0": CYCLE, "1": TIFF + b"\x08\0\0\0" + elsewhere}.items():
         file = save(tmp_path / "cam01" / f"{name}.jpg", exif=block)
@@ -73,7 +73,7 @@ def png_chunk(name: bytes, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("deep", [False, True])
-def test_header_and_pixels_agree_on_exif_data_after_the_pixels_of_a_png(deep: bool, tmp_path: Path) -> None:
+def test_header_and_pixels_agree_on_exif_data_after_the_pixels_of_a_png(deep: bool, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     picture = PICTURE.astype(np.uint16) if deep else PICTURE
@@ -84,7 +84,7 @@ def test_header_and_pixels_agree_on_exif_data_after_the_pixels_of_a_png(deep: bo
 
 
 @pytest.mark.parametrize("orientation", [1, 2, 3, 4, 5, 6, 7, 8])
-def test_the_orientation_of_a_sixteen_bit_png_is_that_of_its_eight_bit_copy(orientation: int, tmp_path: Path) -> None:
+def test_the_orientation_of_a_sixteen_bit_png_is_that_of_its_eight_bit_copy(orientation: int, tmp_path):
     exif = Image.Exif()
     exif[0x0112] = orientation
     levels = np.arange(24 * 32).reshape(24, 32) % 256
@@ -100,7 +100,7 @@ SEVERAL = {"0.png": "PNG", "0.webp": "WEBP", "0.tif": "TIFF", "0.bmp": "GIF"}
 
 
 @pytest.mark.parametrize("name", SEVERAL)
-def test_animations_and_pages_are_reported_and_the_first_image_is_read(name: str, tmp_path: Path) -> None:
+def test_animations_and_pages_are_reported_and_the_first_image_is_read(name: str, tmp_path):
     lossless = {"lossless": True} if name.endswith("webp") else {}
     save(tmp_path / "cam01" / name, format=SEVERAL[name], save_all=True, append_images=[OTHER], **lossless)
     expected = (
@@ -110,7 +110,7 @@ def test_animations_and_pages_are_reported_and_the_first_image_is_read(name: str
     np.testing.assert_array_equal(read_pixels(tmp_path / "cam01" / name, (48, 64)), PICTURE)
 
 
-def test_previews_in_a_file_are_no_further_images(tmp_path: Path) -> None:
+def test_previews_in_a_file_are_no_further_images(tmp_path):
     small = Image.fromarray(PICTURE[::2, ::2])
     save(tmp_path / "a" / "0.mpo", format="MPO", save_all=True, append_images=[OTHER])
     (tmp_path / "a" / "0.mpo").rename(tmp_path / "a" / "0.jpg")
@@ -130,7 +130,7 @@ def with_reduced_page(content: bytes) -> bytes:
     return bytes(changed)
 
 
-def test_alpha_and_files_of_other_formats_are_reported(tmp_path: Path) -> None:
+def test_alpha_and_files_of_other_formats_are_reported(tmp_path):
     save(tmp_path / "cam01" / "0.png")
     Image.fromarray(np.dstack([PICTURE, PICTURE[..., 0]])).save(tmp_path / "cam01" / "1.png")
     for name in ("3.heic", "2.HEIC", "Thumbs.db", "._1.gif"):
@@ -141,7 +141,7 @@ def test_alpha_and_files_of_other_formats_are_reported(tmp_path: Path) -> None:
     ]
 
 
-def test_the_content_decides_how_an_image_is_read_not_the_suffix(tmp_path: Path) -> None:
+def test_the_content_decides_how_an_image_is_read_not_the_suffix(tmp_path):
     levels = np.arange(24 * 32, dtype=np.uint16).reshape(24, 32) * 80
     Image.fromarray(levels).save(tmp_path / "0.png", format="TIFF")
     np.testing.assert_array_equal(read_pixels(tmp_path / "0.png", (24, 32), grayscale=True), levels)
@@ -151,9 +151,7 @@ def test_the_content_decides_how_an_image_is_read_not_the_suffix(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("kind", "found"), [(np.float32, "32-bit float"), (np.int32, "32-bit signed")])
-def test_pixels_that_are_not_whole_numbers_of_sixteen_bits_are_named(
-    kind: type[np.generic], found: str, tmp_path: Path
-) -> None:
+def test_pixels_that_are_not_whole_numbers_of_sixteen_bits_are_named(kind: type[np.generic], found: str, tmp_path):
     (tmp_path / "a").mkdir()
     Image.fromarray(np.ones((12, 16), dtype=kind)).save(tmp_path / "a" / "0.tif")
     with pytest.raises(InputError, match=rf"a/0\.tif has {found} grayscale pixels") as refused:
@@ -161,7 +159,7 @@ def test_pixels_that_are_not_whole_numbers_of_sixteen_bits_are_named(
     assert refused.value.hint == "convert it to 8 or 16 bits per channel"
 
 
-def test_an_image_that_is_turned_unlike_the_others_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_an_image_that_is_turned_unlike_the_others_is_refused_with_the_reason(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6
     for name in ("0.jpg", "2.jpg"):
@@ -172,7 +170,7 @@ def test_an_image_that_is_turned_unlike_the_others_is_refused_with_the_reason(tm
     assert "EXIF orientation" in refused.value.hint
 
 
-def test_photos_of_one_instant_need_no_equal_numbers(tmp_path: Path) -> None:
+def test_photos_of_one_instant_need_no_equal_numbers(tmp_path):
     for view, name in (("a", "IMG_1234.jpg"), ("b", "IMG_5678.jpg"), ("c", "IMG_0042.jpg")):
         save(tmp_path / view / name)
     assert open_scene(tmp_path).num_times == 1
@@ -194,7 +192,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_frame_that_changes_during_a_run_is_named(change: str, tmp_path: Path) -> None:
+def test_a_frame_that_changes_during_a_run_is_named(change: str, tmp_path):
     for view in "ab":
         write_images(tmp_path / view, {f"{n}.png": PICTURE for n in range(3)})
     scene = open_scene(tmp_path)
@@ -216,7 +214,7 @@ def without_file_handles() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
-def test_a_lack_of_file_handles_is_not_blamed_on_the_image(tmp_path: Path) -> None:
+def test_a_lack_of_file_handles_is_not_blamed_on_the_image(tmp_path):
     file = save(tmp_path / "a" / "0.png")
     for read in (lambda: read_header(file), lambda: read_pixels(file, (48, 64))):
         with without_file_handles(), pytest.raises(OSError, match="Too many open files"):
@@ -226,9 +224,7 @@ def test_a_lack_of_file_handles_is_not_blamed_on_the_image(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "error", [MemoryError(), OSError(12, "Cannot allocate memory"), OSError("out of memory error")]
 )
-def test_a_lack_of_memory_is_not_blamed_on_the_image(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lack_of_memory_is_not_blamed_on_the_image(error: Exception, tmp_path, monkeypatch):
     file = save(tmp_path / "0.png")
 
     monkeypatch.setattr("PIL.Image.Image.convert", Mock(side_effect=error))
@@ -237,7 +233,7 @@ def test_a_lack_of_memory_is_not_blamed_on_the_image(
 
 
 @pytest.mark.parametrize("chunk", [b"iCCP", b"zTXt"])
-def test_compressed_metadata_are_not_inflated_without_bound(chunk: bytes, tmp_path: Path) -> None:
+def test_compressed_metadata_are_not_inflated_without_bound(chunk: bytes, tmp_path):
     stream = io.BytesIO()
     Image.fromarray(PICTURE).save(stream, "PNG")
     content = stream.getvalue()

@@ -36,7 +36,7 @@ def mask_numbers(maps: Any) -> list[int]:
 
 
 @pytest.fixture
-def rig(tmp_path: Path) -> Path:
+def rig(tmp_path) -> Path:
     """Two videos of 12 frames; the second starts 0.1 s (3 frames) later."""
     (tmp_path / "rig").mkdir()
     for name in ("a", "b"):
@@ -60,7 +60,7 @@ def write_masks(folder: Path, kind: str, scale: float = 1.0) -> Path:
 
 @pytest.mark.parametrize("kind", ["images", "video"])
 @pytest.mark.parametrize("scale", [1.0, 0.5, 2.0])
-def test_masks_are_paired_with_the_frames_of_their_view(kind: str, scale: float, rig: Path, tmp_path: Path):
+def test_masks_are_paired_with_the_frames_of_their_view(kind: str, scale: float, rig: Path, tmp_path):
     batch = read(open_scene(rig, masks=write_masks(tmp_path / "m", kind, scale)))
     assert mask_numbers(batch.dynamic[0, :, 0]) == list(range(3, 12))
     assert mask_numbers(batch.dynamic[0, :, 1]) == list(range(9))
@@ -69,14 +69,14 @@ def test_masks_are_paired_with_the_frames_of_their_view(kind: str, scale: float,
 
 
 @pytest.mark.parametrize("meaning", [MaskMeaning.IGNORE, MaskMeaning.KEEP])
-def test_masks_exclude_pixels(meaning: MaskMeaning, rig: Path, tmp_path: Path):
+def test_masks_exclude_pixels(meaning: MaskMeaning, rig: Path, tmp_path):
     batch = read(open_scene(rig, masks=write_masks(tmp_path / "m", "images"), mask_meaning=meaning))
     assert batch.dynamic is None
     marked = torch.from_numpy(np.stack([counter_image(n)[..., 0] > 0 for n in range(3, 12)]))
     assert torch.equal(batch.valid[0, :, 0], marked if meaning is MaskMeaning.KEEP else ~marked)
 
 
-def test_one_marked_pixel_excludes_its_network_pixel(rig: Path, tmp_path: Path):
+def test_one_marked_pixel_excludes_its_network_pixel(rig: Path, tmp_path):
     mask = np.zeros((48, 64), np.uint8)
     mask[20, 30] = 255
     for name in "ab":
@@ -89,7 +89,7 @@ def test_one_marked_pixel_excludes_its_network_pixel(rig: Path, tmp_path: Path):
     assert not kept.any()
 
 
-def test_a_view_without_masks_is_reported_and_has_unknown_motion(rig: Path, tmp_path: Path):
+def test_a_view_without_masks_is_reported_and_has_unknown_motion(rig: Path, tmp_path):
     write_images(tmp_path / "m" / "b", {f"{n}.png": np.full((48, 64), 255, np.uint8) for n in range(12)})
     scene = open_scene(rig, masks=tmp_path / "m")
     assert "no masks for a" in [notice.text for notice in scene.notices]
@@ -101,7 +101,7 @@ def test_a_view_without_masks_is_reported_and_has_unknown_motion(rig: Path, tmp_
     assert not ignoring[:, :, 1].any()
 
 
-def test_measured_depth_is_exact(rig: Path, tmp_path: Path):
+def test_measured_depth_is_exact(rig: Path, tmp_path):
     depth = np.random.default_rng(0).integers(0, 65535, (12, 48, 64)).astype(np.uint16)
     for name in "ab":
         write_images(tmp_path / "d" / name, {f"{n:04}.png": one for n, one in enumerate(depth)})
@@ -117,7 +117,7 @@ def test_measured_depth_is_exact(rig: Path, tmp_path: Path):
     assert fits.all()
 
 
-def test_depth_of_another_resolution_is_aligned_with_the_image(rig: Path, tmp_path: Path):
+def test_depth_of_another_resolution_is_aligned_with_the_image(rig: Path, tmp_path):
     depth = np.repeat(np.repeat(np.arange(24 * 32, dtype=np.uint16).reshape(24, 32), 2, axis=0), 2, axis=1)
     for name in "ab":
         write_images(tmp_path / "d" / name, {f"{n:04}.png": depth[::2, ::2] for n in range(12)})
@@ -125,7 +125,7 @@ def test_depth_of_another_resolution_is_aligned_with_the_image(rig: Path, tmp_pa
     np.testing.assert_array_equal(batch.depth[0, 0, 0].numpy(), depth.astype(np.float32))
 
 
-def test_masks_of_image_folders_are_paired_by_name(tmp_path: Path):
+def test_masks_of_image_folders_are_paired_by_name(tmp_path):
     for name in "ab":
         write_images(tmp_path / "rig" / name, {f"{n:03}.png": counter_image(n) for n in range(20, 32)})
         masks = {f"{n:03}.png": counter_image(n)[..., 0] for n in range(40)}
@@ -137,7 +137,7 @@ def test_masks_of_image_folders_are_paired_by_name(tmp_path: Path):
         open_scene(tmp_path / "rig", masks=tmp_path / "m", image_fps=30)
 
 
-def test_sidecars_that_do_not_match_their_view_are_refused(rig: Path, tmp_path: Path):
+def test_sidecars_that_do_not_match_their_view_are_refused(rig: Path, tmp_path):
     with pytest.raises(UsageError, match="does not exist"):
         open_scene(rig, masks=tmp_path / "nowhere")
     (tmp_path / "m").mkdir()
@@ -169,7 +169,7 @@ SUFFIXES = [*((kind, "tif") for kind in INEXACT), *((kind, "png") for kind in li
 
 
 @pytest.mark.parametrize(("kind", "suffix"), [*SUFFIXES, ("8-bit grayscale", "jpg"), ("8-bit colour", "jpg")])
-def test_images_that_are_not_exact_depth_are_refused(kind: str, suffix: str, rig: Path, tmp_path: Path):
+def test_images_that_are_not_exact_depth_are_refused(kind: str, suffix: str, rig: Path, tmp_path):
     (tmp_path / "d" / "a").mkdir(parents=True)
     INEXACT[kind].save(tmp_path / "d" / "a" / f"0.{suffix}")
     with pytest.raises(InputError, match=rf"a/0\.{suffix} has {kind} pixels, which are not measured depth") as failed:
@@ -177,7 +177,7 @@ def test_images_that_are_not_exact_depth_are_refused(kind: str, suffix: str, rig
     assert failed.value.hint == DEPTH_HINT
 
 
-def test_sixteen_bit_colour_is_not_depth(rig: Path, tmp_path: Path):
+def test_sixteen_bit_colour_is_not_depth(rig: Path, tmp_path):
     (tmp_path / "d" / "a").mkdir(parents=True)
     for number, one in enumerate(LEVELS):
         cv2.imwrite(str(tmp_path / "d" / "a" / f"{number}.png"), np.dstack([one] * 3))
@@ -195,9 +195,7 @@ def test_sixteen_bit_colour_is_not_depth(rig: Path, tmp_path: Path):
         ("jpeg2000", "gray16le", "is compressed by jpeg2000, which can change depth"),
     ],
 )
-def test_videos_that_are_not_exact_depth_are_refused(
-    codec: str, layout: str, message: str, rig: Path, tmp_path: Path
-):
+def test_videos_that_are_not_exact_depth_are_refused(codec: str, layout: str, message: str, rig: Path, tmp_path):
     (tmp_path / "d").mkdir()
     write_video(tmp_path / "d" / "a.mkv", LEVELS, codec=codec, pixel_format=layout, given_as="gray16le")
     with pytest.raises(InputError, match=rf"a\.mkv {message}") as failed:
@@ -206,7 +204,7 @@ def test_videos_that_are_not_exact_depth_are_refused(
 
 
 @pytest.mark.parametrize(("codec", "name"), [("ffv1", "{}.mkv"), ("png", "{}.mov")])
-def test_lossless_video_of_depth_is_exact(codec: str, name: str, rig: Path, tmp_path: Path):
+def test_lossless_video_of_depth_is_exact(codec: str, name: str, rig: Path, tmp_path):
     (tmp_path / "d").mkdir()
     layout = "gray16le" if codec == "ffv1" else "gray16be"
     for view in "ab":
@@ -216,7 +214,7 @@ def test_lossless_video_of_depth_is_exact(codec: str, name: str, rig: Path, tmp_
     np.testing.assert_array_equal(batch.depth[0, :, 0].numpy(), LEVELS[3:].astype(np.float32))
 
 
-def test_the_views_themselves_and_two_sequences_for_a_view_are_refused(rig: Path, tmp_path: Path):
+def test_the_views_themselves_and_two_sequences_for_a_view_are_refused(rig: Path, tmp_path):
     for options in ({"masks": rig}, {"depth": rig}):
         with pytest.raises(UsageError, match=r"folder '.*' holds the views themselves"):
             open_scene(rig, **options)
@@ -246,13 +244,13 @@ def warnings_of(scene: Scene) -> list[str]:
 @pytest.mark.parametrize(
     ("meaning", "value"), [(MaskMeaning.IGNORE, 255), (MaskMeaning.IGNORE, 1), (MaskMeaning.KEEP, 0)]
 )
-def test_masks_that_leave_no_pixel_are_refused(meaning: MaskMeaning, value: int, rig: Path, tmp_path: Path):
+def test_masks_that_leave_no_pixel_are_refused(meaning: MaskMeaning, value: int, rig: Path, tmp_path):
     with pytest.raises(InputError, match="the masks leave no pixel of any frame") as failed:
         with_masks(rig, tmp_path / "m", FLAT[value], FLAT[value], meaning)
     assert (failed.value.exit_code, f"mask_meaning='{meaning}'" in failed.value.hint) == (3, True)
 
 
-def test_one_pixel_left_in_one_frame_that_is_not_sampled_suffices(rig: Path, tmp_path: Path):
+def test_one_pixel_left_in_one_frame_that_is_not_sampled_suffices(rig: Path, tmp_path):
     write_images(tmp_path / "m" / "b", {f"{n}.png": FLAT[255] for n in range(12)})
     write_images(tmp_path / "m" / "a", {f"{n}.png": FLAT[255] for n in range(12)})
     left = FLAT[255].copy()
@@ -272,24 +270,24 @@ def test_one_pixel_left_in_one_frame_that_is_not_sampled_suffices(rig: Path, tmp
         (MaskMeaning.KEEP, 0, "no pixel is marked; the brightest value is 0, marked are those above 127"),
     ],
 )
-def test_masks_of_one_value_are_reported(meaning: MaskMeaning, value: int, text: str, rig: Path, tmp_path: Path):
+def test_masks_of_one_value_are_reported(meaning: MaskMeaning, value: int, text: str, rig: Path, tmp_path):
     scene = with_masks(rig, tmp_path / "m", FLAT[value], HALF, meaning)
     assert warnings_of(scene) == [f"masks of a (8 checked): {text}"]
 
 
-def test_masks_that_mark_nothing_are_reported_if_those_of_no_view_do(rig: Path, tmp_path: Path):
+def test_masks_that_mark_nothing_are_reported_if_those_of_no_view_do(rig: Path, tmp_path):
     assert warnings_of(with_masks(rig, tmp_path / "m", FLAT[0], HALF, MaskMeaning.IGNORE)) == []
     assert len(warnings_of(with_masks(rig, tmp_path / "m", FLAT[0], FLAT[0], MaskMeaning.IGNORE))) == 2
 
 
-def test_a_film_given_as_masks_is_reported(rig: Path, tmp_path: Path):
+def test_a_film_given_as_masks_is_reported(rig: Path, tmp_path):
     gray = np.tile(np.arange(64, dtype=np.uint8) * 4, (48, 1))
     assert warnings_of(with_masks(rig, tmp_path / "m", HALF, gray, MaskMeaning.IGNORE)) == [
         "masks of b (8 checked): 75% of the pixels are neither black nor white; are they masks?"
     ]
 
 
-def test_masks_of_any_colour_mark_pixels(rig: Path, tmp_path: Path):
+def test_masks_of_any_colour_mark_pixels(rig: Path, tmp_path):
     red = np.stack([HALF // 255 * 200, HALF * 0, HALF * 0], axis=-1)
     palette = Image.fromarray(HALF // 255).convert("P")
     palette.putpalette([0, 0, 0, 128, 0, 0])
@@ -339,7 +337,7 @@ MASKS: dict[str, tuple[Pixels, Pixels, str]] = {
 
 
 @pytest.mark.parametrize("kind", MASKS)
-def test_label_maps_are_told_from_masks_of_brightness(kind: str, rig: Path, tmp_path: Path):
+def test_label_maps_are_told_from_masks_of_brightness(kind: str, rig: Path, tmp_path):
     mask, expected, text = MASKS[kind]
     scene = with_masks(rig, tmp_path / "m", mask, mask, MaskMeaning.DYNAMIC)
     found = [notice for notice in scene.notices if "label maps" in notice.text]
@@ -351,14 +349,14 @@ def test_label_maps_are_told_from_masks_of_brightness(kind: str, rig: Path, tmp_
     np.testing.assert_array_equal(marked[0, 0, 1].numpy() > 0, expected)
 
 
-def test_masks_of_all_views_are_label_maps_if_those_of_one_are(rig: Path, tmp_path: Path):
+def test_masks_of_all_views_are_label_maps_if_those_of_one_are(rig: Path, tmp_path):
     scene = with_masks(rig, tmp_path / "m", labelled(200), labelled(7), MaskMeaning.DYNAMIC)
     assert sum("label maps" in notice.text for notice in scene.notices) == 1
     marked = read(scene).dynamic
     assert (marked[0, :, 0] == marked[0, :, 1]).all()
 
 
-def test_the_palette_of_a_label_map_counts_where_no_sampled_mask_is_dark(rig: Path, tmp_path: Path):
+def test_the_palette_of_a_label_map_counts_where_no_sampled_mask_is_dark(rig: Path, tmp_path):
     for view, dark in (("a", 10), ("b", 7)):
         (tmp_path / "m" / view).mkdir(parents=True)
         for number in range(12):
@@ -371,7 +369,7 @@ def test_the_palette_of_a_label_map_counts_where_no_sampled_mask_is_dark(rig: Pa
     assert (marked[0, :, 1] == torch.from_numpy(labelled(1))).all()
 
 
-def test_masks_are_named_like_their_images_or_with_png_after_the_whole_name(tmp_path: Path):
+def test_masks_are_named_like_their_images_or_with_png_after_the_whole_name(tmp_path):
     for view in "ab":
         write_images(tmp_path / "rig" / view, {f"{n:03}.jpg": counter_image(n) for n in range(6)})
         write_images(tmp_path / "m" / view, {f"{n:03}.jpg.png": counter_image(n)[..., 0] for n in range(6)})
@@ -380,7 +378,7 @@ def test_masks_are_named_like_their_images_or_with_png_after_the_whole_name(tmp_
 
 
 @pytest.mark.parametrize("value", [0, 65535])
-def test_depth_without_a_reading_is_refused_in_all_views_and_reported_in_one(value: int, rig: Path, tmp_path: Path):
+def test_depth_without_a_reading_is_refused_in_all_views_and_reported_in_one(value: int, rig: Path, tmp_path):
     flat = np.full((48, 64), value, np.uint16)
     for view in "ab":
         write_images(tmp_path / "d" / view, {f"{n}.png": flat for n in range(12)})
@@ -393,7 +391,7 @@ def test_depth_without_a_reading_is_refused_in_all_views_and_reported_in_one(val
     ]
 
 
-def test_images_numbered_from_1_are_refused_for_any_frames(rig: Path, tmp_path: Path):
+def test_images_numbered_from_1_are_refused_for_any_frames(rig: Path, tmp_path):
     """With frames=1: each mask would silently belong to the frame before."""
     for name in ("a", "b"):
         write_images(tmp_path / "m" / name, {f"{n + 1:03}.png": np.eye(48, 64) > 0 for n in range(12)})
@@ -402,7 +400,7 @@ def test_images_numbered_from_1_are_refused_for_any_frames(rig: Path, tmp_path: 
             open_scene(rig, masks=tmp_path / "m", frames=frames)
 
 
-def test_images_without_numbers_must_be_as_many_as_the_frames(rig: Path, tmp_path: Path):
+def test_images_without_numbers_must_be_as_many_as_the_frames(rig: Path, tmp_path):
     for name in ("a", "b"):
         write_images(tmp_path / "m" / name, {f"{chr(97 + n)}.png": np.eye(48, 64) > 0 for n in range(13)})
     with pytest.raises(InputError, match="masks of a: 13 images without frame numbers for 12 frames"):
@@ -412,7 +410,7 @@ def test_images_without_numbers_must_be_as_many_as_the_frames(rig: Path, tmp_pat
     assert open_scene(rig, masks=tmp_path / "m").views[1].mask is not None
 
 
-def test_an_empty_mask_is_named_with_its_folder(rig: Path, tmp_path: Path):
+def test_an_empty_mask_is_named_with_its_folder(rig: Path, tmp_path):
     folder = write_masks(tmp_path / "m", "images")
     (folder / "b" / "004.png").write_bytes(b"")
     with pytest.raises(InputError, match=r"^b/004\.png is empty$"):

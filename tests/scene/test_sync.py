@@ -127,7 +127,7 @@ def mixed_rig(folder: Path, duration_s: float = 1.6) -> Rig:
     return rig
 
 
-def test_all_rates_and_clocks_are_aligned_within_half_a_frame(tmp_path: Path):
+def test_all_rates_and_clocks_are_aligned_within_half_a_frame(tmp_path):
     rig = mixed_rig(tmp_path)
     scene = rig.open()
     assert scene.synchronisation == "file sync.json"
@@ -154,7 +154,7 @@ def test_all_rates_and_clocks_are_aligned_within_half_a_frame(tmp_path: Path):
         {"views": 3},
     ],
 )
-def test_every_selection_is_aligned(options: dict[str, Any], tmp_path: Path):
+def test_every_selection_is_aligned(options: dict[str, Any], tmp_path):
     rig = mixed_rig(tmp_path, 1.0)
     scene = rig.open(**options)
     rig.check(scene, read_all(scene))
@@ -162,7 +162,7 @@ def test_every_selection_is_aligned(options: dict[str, Any], tmp_path: Path):
         np.testing.assert_allclose(np.diff(scene.times), 1 / options["fps"])
 
 
-def test_views_with_a_common_start_have_equal_frame_numbers(tmp_path: Path):
+def test_views_with_a_common_start_have_equal_frame_numbers(tmp_path):
     for name in ("a.mp4", "b.mkv", "c.ts", "d.avi", "e.h264", "f.webm"):
         codec = {"codec": "libvpx-vp9", "options": {"cpu-used": "8", "b": "2000000"}} if name.startswith("f") else {}
         write_counter_clip(tmp_path / name, 20, **codec)
@@ -173,9 +173,7 @@ def test_views_with_a_common_start_have_equal_frame_numbers(tmp_path: Path):
 
 
 @pytest.mark.parametrize(("chunk", "overlap"), [(1, 0), (4, 1), (5, 3), (7, 6), (100, 0)])
-def test_chunks_with_overlap_decode_every_frame_once(
-    chunk: int, overlap: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_chunks_with_overlap_decode_every_frame_once(chunk: int, overlap: int, tmp_path, monkeypatch):
     rig = mixed_rig(tmp_path, 0.8)
     scene = rig.open()
     whole = rig.check(scene, read_all(scene))
@@ -192,7 +190,7 @@ def test_chunks_with_overlap_decode_every_frame_once(
     assert converted == sum(len(set(view.indices)) for view in scene.views)
 
 
-def test_frames_after_seeking_are_aligned(tmp_path: Path):
+def test_frames_after_seeking_are_aligned(tmp_path):
     rig = Rig(tmp_path)
     sparse = {"preset": "fast", "x264-params": "keyint=90:min-keyint=90:bframes=3:scenecut=0:open-gop=1"}
     rig.add("a.mp4", steady(25, 14), rate=25, options=sparse)
@@ -204,7 +202,7 @@ def test_frames_after_seeking_are_aligned(tmp_path: Path):
     rig.check(scene, read_all(scene))
 
 
-def test_duplicated_frames_do_not_shift_the_alignment(tmp_path: Path):
+def test_duplicated_frames_do_not_shift_the_alignment(tmp_path):
     rig = Rig(tmp_path)
     times = steady(30, 1)
     rig.add("a.mp4", times)
@@ -252,7 +250,7 @@ def test_malformed_time_codes_are_refused(code: str):
 
 
 @pytest.mark.parametrize("suffix", ["mov", "mp4", "mxf"])
-def test_views_are_aligned_by_embedded_time_codes(suffix: str, tmp_path: Path):
+def test_views_are_aligned_by_embedded_time_codes(suffix: str, tmp_path):
     codec = {"codec": "mpeg2video", "options": {"b": "2000000"}} if suffix == "mxf" else {}
     for name, code in (("a", "10:00:00:05"), ("b", "10:00:00:12"), ("c", "10:00:00:00")):
         write_counter_clip(tmp_path / f"{name}.{suffix}", 25, rate=25, metadata={"timecode": code}, **codec)
@@ -265,7 +263,7 @@ def test_views_are_aligned_by_embedded_time_codes(suffix: str, tmp_path: Path):
         assert (np.diff(counts, axis=0) == 1).all()
 
 
-def test_drop_frame_time_codes_tolerate_rounded_time_stamps_and_gaps(tmp_path: Path):
+def test_drop_frame_time_codes_tolerate_rounded_time_stamps_and_gaps(tmp_path):
     write_counter_clip(tmp_path / "a.mkv", 40, rate=NTSC, metadata={"timecode": "14:37:12;20"})
     ticks = [count * 3003 for count in range(40) if count not in (7, 8, 9, 21)]
     write_counter_clip(
@@ -304,7 +302,7 @@ def write_coded(folder: Path, codes: dict[str, str | None], rate: Fraction | int
     ],
 )
 def test_time_codes_count_at_their_own_rate_and_wrap_at_midnight(
-    codes: tuple[str, str], rate: Fraction | int, counted: int | None, late: float, tmp_path: Path
+    codes: tuple[str, str], rate: Fraction | int, counted: int | None, late: float, tmp_path
 ):
     # With another rate of the track, the stored number is another time of day: by the same factor in both views.
     write_coded(tmp_path, {"a.mov": codes[0], "b.mov": codes[1]}, rate, counted)
@@ -312,7 +310,7 @@ def test_time_codes_count_at_their_own_rate_and_wrap_at_midnight(
     assert second.clock.offset_s - first.clock.offset_s == pytest.approx(late, abs=1e-6)
 
 
-def test_time_codes_of_some_views_are_used_and_reported(tmp_path: Path):
+def test_time_codes_of_some_views_are_used_and_reported(tmp_path):
     write_coded(tmp_path, {"a.mov": "10:00:00:10", "b.mp4": None, "c.mov": "10:00:00:00", "d.mkv": "10:00:00:99"}, 30)
     scene = open_scene(tmp_path)
     assert scene.synchronisation == "time code (2 of 4 views)"
@@ -324,7 +322,7 @@ def test_time_codes_of_some_views_are_used_and_reported(tmp_path: Path):
     assert any(text.startswith(expected) for text in texts)
 
 
-def test_time_codes_of_some_views_that_do_not_overlap_are_reported(tmp_path: Path):
+def test_time_codes_of_some_views_that_do_not_overlap_are_reported(tmp_path):
     write_coded(tmp_path, {"a.mov": "10:00:00:00", "b.mp4": None, "c.mov": "15:00:00:00"}, 30)
     scene = open_scene(tmp_path)
     assert (scene.synchronisation, scene.num_times) == ("same start", 90)
@@ -332,7 +330,7 @@ def test_time_codes_of_some_views_that_do_not_overlap_are_reported(tmp_path: Pat
     assert text in [notice.text for notice in scene.notices]
 
 
-def test_double_rates_without_a_stated_rate_of_the_time_code_are_reported(tmp_path: Path):
+def test_double_rates_without_a_stated_rate_of_the_time_code_are_reported(tmp_path):
     """Matroska states the time code as text alone."""
     write_coded(tmp_path, {"a.mkv": "10:00:00:05", "b.mkv": "10:00:00:17"}, 50)
     text = "a.mkv, b.mkv: the rate of the time code is not stated; one number per frame is assumed"
@@ -356,7 +354,7 @@ def test_double_rates_without_a_stated_rate_of_the_time_code_are_reported(tmp_pa
     ],
 )
 def test_files_whose_time_stamps_begin_at_different_times_are_reported(
-    suffix: str, starts: tuple[float, float], is_reported: bool, tmp_path: Path
+    suffix: str, starts: tuple[float, float], is_reported: bool, tmp_path
 ):
     for name, start in zip("ab", starts, strict=True):
         ticks = [round(start * 90000) + 3600 * n for n in range(30)]
@@ -380,14 +378,14 @@ def test_files_whose_time_stamps_begin_at_different_times_are_reported(
         ("a_2024-05-01_12-30-15 b", ""),
     ],
 )
-def test_videos_whose_names_state_different_starts_are_reported(names: str, apart: str, tmp_path: Path):
+def test_videos_whose_names_state_different_starts_are_reported(names: str, apart: str, tmp_path):
     for name in names.split():
         write_counter_clip(tmp_path / f"{name}.mp4", 3)
     found = [notice.text for notice in open_scene(tmp_path).notices if "by their names" in notice.text]
     assert [text.split("up to ")[1].split(" apart")[0] for text in found] == ([apart] if apart else [])
 
 
-def test_frame_numbers_of_some_views_are_used_and_reported(tmp_path: Path):
+def test_frame_numbers_of_some_views_are_used_and_reported(tmp_path):
     write_counter_clip(tmp_path / "c.mp4", 20, rate=25)
     for name, first in (("a", 100), ("b", 105)):
         write_images(tmp_path / name, {f"{n}.png": counter_clip([n])[0] for n in range(first, first + 20)})
@@ -397,7 +395,7 @@ def test_frame_numbers_of_some_views_are_used_and_reported(tmp_path: Path):
     assert any("a, b start 0.200 s apart by frame numbers" in notice.text for notice in scene.notices)
 
 
-def test_time_codes_are_required_in_every_view(tmp_path: Path):
+def test_time_codes_are_required_in_every_view(tmp_path):
     write_counter_clip(tmp_path / "a.mov", 9, metadata={"timecode": "10:00:00:05"})
     write_counter_clip(tmp_path / "b.mov", 9)
     assert open_scene(tmp_path).synchronisation == "same start"
@@ -418,7 +416,7 @@ def noise(seconds: float, rate: int = 48000, seed: int = 0) -> Any:
 )
 @pytest.mark.parametrize(("shift_s", "late_s"), [(0.5, 0.0), (-0.7, 0.0), (0.3456, 0.25)])
 def test_audio_gives_the_offset_within_a_millisecond(
-    suffix: str, sound_codec: str, shift_s: float, late_s: float, tmp_path: Path
+    suffix: str, sound_codec: str, shift_s: float, late_s: float, tmp_path
 ):
     """The second camera starts `shift_s` after the first, its audio track `late_s` after its video track."""
     event, rate = noise(6), 48000
@@ -434,7 +432,7 @@ def test_audio_gives_the_offset_within_a_millisecond(
     assert scene.views[1].clock.std_seconds == pytest.approx(0.005, abs=0.0005)
 
 
-def test_audio_of_another_sample_rate_matches_and_of_another_event_does_not(tmp_path: Path):
+def test_audio_of_another_sample_rate_matches_and_of_another_event_does_not(tmp_path):
     write_counter_clip(tmp_path / "a.mp4", 60, sound=noise(3))
     resampled = np.interp(np.arange(0, 3, 1 / 44100), np.arange(0, 3, 1 / 48000), noise(3))
     write_counter_clip(tmp_path / "b.mp4", 60, sound=resampled[4410:], sound_rate=44100)
@@ -447,7 +445,7 @@ def test_audio_of_another_sample_rate_matches_and_of_another_event_does_not(tmp_
 
 @pytest.mark.parametrize(("suffix", "sound_codec"), [("mp4", "aac"), ("mov", "pcm_s16le")])
 @pytest.mark.parametrize("loudness", [0.0, 1e-4, 0.003])
-def test_a_hum_alone_is_refused(suffix: str, sound_codec: str, loudness: float, tmp_path: Path):
+def test_a_hum_alone_is_refused(suffix: str, sound_codec: str, loudness: float, tmp_path):
     time = np.arange(0, 3, 1 / 48000)
     for seed, name in enumerate("ab"):
         hum = sum(0.2 / order * np.sin(2 * np.pi * 50 * order * (time + 0.00713 * seed)) for order in (1, 2, 3, 4))
@@ -457,7 +455,7 @@ def test_a_hum_alone_is_refused(suffix: str, sound_codec: str, loudness: float, 
         open_scene(tmp_path, sync="audio")
 
 
-def test_audio_is_matched_despite_a_loud_hum(tmp_path: Path):
+def test_audio_is_matched_despite_a_loud_hum(tmp_path):
     time = np.arange(0, 3, 1 / 48000)
     for shift, name in ((0.0, "a"), (0.4, "b")):
         start = round(shift * 48000)
@@ -469,7 +467,7 @@ def test_audio_is_matched_despite_a_loud_hum(tmp_path: Path):
     assert offset.second_peak < 0.5
 
 
-def test_silence_and_videos_without_audio_are_refused(tmp_path: Path):
+def test_silence_and_videos_without_audio_are_refused(tmp_path):
     for name in "ab":
         write_counter_clip(tmp_path / f"{name}.mp4", 9, sound=np.zeros(20000))
     with pytest.raises(InputError, match="does not match"):
@@ -493,7 +491,7 @@ NAMES = ("cam01", "cam02")
         ("s.toml", "cam01.rate = 30\ncam02.rate = 1\n", (0, 30)),
     ],
 )
-def test_a_sync_file_is_read(file: str, text: str, clock: tuple[float, float], tmp_path: Path):
+def test_a_sync_file_is_read(file: str, text: str, clock: tuple[float, float], tmp_path):
     (tmp_path / file).write_text(text, encoding="utf-8")
     clocks = read_sync_file(tmp_path / file, NAMES)
     assert (clocks["cam01"].offset_s, clocks["cam01"].rate) == clock
@@ -532,7 +530,7 @@ def test_a_sync_file_is_read(file: str, text: str, clock: tuple[float, float], t
         ("s.toml", "[cam01", "s.toml: line 1: "),
     ],
 )
-def test_invalid_sync_files_are_refused_with_the_place(file: str, text: str, message: str, tmp_path: Path):
+def test_invalid_sync_files_are_refused_with_the_place(file: str, text: str, message: str, tmp_path):
     (tmp_path / file).write_text(text, encoding="utf-8")
     with pytest.raises(UsageError) as caught:
         read_sync_file(tmp_path / file, NAMES)
@@ -540,7 +538,7 @@ def test_invalid_sync_files_are_refused_with_the_place(file: str, text: str, mes
     assert file in caught.value.message
 
 
-def test_binary_and_missing_sync_files_are_refused(tmp_path: Path):
+def test_binary_and_missing_sync_files_are_refused(tmp_path):
     (tmp_path / "s.json").write_bytes(b"\xff\xfe\x00x")
     with pytest.raises(UsageError, match=r"s\.json: it is not UTF-8 text \(perhaps UTF-16\)"):
         read_sync_file(tmp_path / "s.json", NAMES)
@@ -551,7 +549,7 @@ def test_binary_and_missing_sync_files_are_refused(tmp_path: Path):
 
 @settings(deadline=None, max_examples=200)
 @given(st.binary(max_size=60) | st.text('{}[]":,.0123456789-eNanInfitycm_s\\ \n', max_size=60).map(str.encode))
-def test_any_sync_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes):
+def test_any_sync_file_is_read_or_refused(tmp_path_factory, content: bytes):
     folder = tmp_path_factory.mktemp("sync")
     for name in ("s.json", "s.toml"):
         (folder / name).write_bytes(content)
@@ -559,7 +557,7 @@ def test_any_sync_file_is_read_or_refused(tmp_path_factory: pytest.TempPathFacto
             read_sync_file(folder / name, NAMES)
 
 
-def test_views_without_entry_in_the_sync_file_are_reported(tmp_path: Path):
+def test_views_without_entry_in_the_sync_file_are_reported(tmp_path):
     for name in "abc":
         write_counter_clip(tmp_path / f"{name}.mp4", 12)
     write_sync(tmp_path, {"b": (0.1, 1.06)})
@@ -574,7 +572,7 @@ def test_views_without_entry_in_the_sync_file_are_reported(tmp_path: Path):
     assert open_scene(tmp_path, sync="none").num_times == 12
 
 
-def test_a_sync_file_applies_to_numbered_image_folders(tmp_path: Path):
+def test_a_sync_file_applies_to_numbered_image_folders(tmp_path):
     for name in "ab":
         write_images(tmp_path / name, {f"{n:03}.png": frame for n, frame in enumerate(counter_clip(range(20)))})
     write_sync(tmp_path, {"b": (0.2, 1.0)})
@@ -587,7 +585,7 @@ def test_a_sync_file_applies_to_numbered_image_folders(tmp_path: Path):
 @pytest.mark.parametrize(
     ("code", "rate", "kind"), [("00:01:00;02", NTSC, "is drop-frame"), ("00:01:00:02", 25, "is of a whole rate")]
 )
-def test_time_codes_that_drift_apart_are_not_compared(code: str, rate: Fraction | int, kind: str, tmp_path: Path):
+def test_time_codes_that_drift_apart_are_not_compared(code: str, rate: Fraction | int, kind: str, tmp_path):
     """They drift apart by 3.6 s per hour."""
     write_counter_clip(tmp_path / "a.mov", 9, rate=rate, metadata={"timecode": code})
     write_counter_clip(tmp_path / "b.mov", 9, rate=NTSC, metadata={"timecode": "00:01:00:02"})
@@ -598,7 +596,7 @@ def test_time_codes_that_drift_apart_are_not_compared(code: str, rate: Fraction 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_not_finite_are_silence(value: float, tmp_path: Path):
+def test_values_that_are_not_finite_are_silence(value: float, tmp_path):
     sound = np.random.default_rng(0).normal(0, 0.2, 48000).astype(np.float32)
     damaged = sound[4800:].copy()
     damaged[2000:2010] = value

@@ -1,7 +1,6 @@
 """Descriptors find depth where windows do not, leave a certain depth alone, and are those of the fetched file."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -65,7 +64,7 @@ def described(truth: GroundTruth, cameras: Cameras, view: int, sigma: float, fac
 
 
 @pytest.mark.parametrize("factor", [FACTOR, 1 / FACTOR])
-def test_depth_is_found_where_pictures_are_flat(truth: GroundTruth, cameras: Cameras, factor: float) -> None:
+def test_depth_is_found_where_pictures_are_flat(truth: GroundTruth, cameras: Cameras, factor: float):
     flat = [torch.full_like(image, 0.5) for image in truth.images.unbind(2)]
     views, depth = views_without_matches(truth.depth.unbind(2)), scaled_depth(truth, (factor,) * 3)
     descriptors = codes_of_places(truth, cameras)
@@ -74,7 +73,7 @@ def test_depth_is_found_where_pictures_are_flat(truth: GroundTruth, cameras: Cam
     assert error.median() < 0.6 * torch.tensor(FACTOR).log()  # up to hypotheses that are as similar; 1 without them
 
 
-def test_the_weight_follows_the_uncertainty_of_the_depth(truth: GroundTruth, cameras: Cameras) -> None:
+def test_the_weight_follows_the_uncertainty_of_the_depth(truth: GroundTruth, cameras: Cameras):
     factors = torch.linspace(-0.4, 0.4, 33).exp()
 
     def strength(sigma: float, factor: float = 1.0) -> float:
@@ -87,8 +86,8 @@ def test_the_weight_follows_the_uncertainty_of_the_depth(truth: GroundTruth, cam
 
 
 def test_opposite_views_and_points_that_are_not_shown_give_no_evidence(
-    truth: GroundTruth, cameras: Cameras, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    truth: GroundTruth, cameras: Cameras, monkeypatch
+):
     factors = torch.linspace(-0.4, 0.4, 9).exp()
     first, second = (described(truth, cameras, view, 0.5) for view in (0, 1))
     away = replace(
@@ -102,9 +101,7 @@ def test_opposite_views_and_points_that_are_not_shown_give_no_evidence(
     assert not similarity(first, second, factors).any()
 
 
-def test_likelihoods_are_independent_of_the_chunk_size(
-    truth: GroundTruth, cameras: Cameras, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_likelihoods_are_independent_of_the_chunk_size(truth: GroundTruth, cameras: Cameras, monkeypatch):
     pair = described(truth, cameras, 0, 0.5), described(truth, cameras, 1, 0.5)
     factors = torch.linspace(-0.4, 0.4, 9).exp()
     whole = similarity(*pair, factors)
@@ -112,7 +109,7 @@ def test_likelihoods_are_independent_of_the_chunk_size(
     torch.testing.assert_close(similarity(*pair, factors), whole)
 
 
-def test_what_all_descriptors_share_is_subtracted() -> None:
+def test_what_all_descriptors_share_is_subtracted():
     images = [torch.rand(1, 2, 3, *size, generator=torch.Generator().manual_seed(0)) for size in ((24, 32), (40, 30))]
 
     def described_by(offset: float) -> list[Tensor]:
@@ -129,7 +126,7 @@ def test_what_all_descriptors_share_is_subtracted() -> None:
         torch.testing.assert_close(one.norm(dim=2), torch.ones_like(one[:, :, 0]))
 
 
-def test_the_network_is_that_of_the_fetched_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_network_is_that_of_the_fetched_file(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert dense_descriptors(CPU) is None
     network, (path,) = XFeat().net, DESCRIPTOR_MODEL.paths
@@ -150,7 +147,7 @@ def test_the_network_is_that_of_the_fetched_file(tmp_path: Path, monkeypatch: py
         dense_descriptors(CPU)
 
 
-def test_refinement_compares_descriptors_under_known_cameras_only(truth: GroundTruth) -> None:
+def test_refinement_compares_descriptors_under_known_cameras_only(truth: GroundTruth):
     output = NetworkOutput(
         world_to_camera=truth.cameras.world_to_camera.double(),
         intrinsics=truth.cameras.intrinsics.double(),

@@ -125,9 +125,7 @@ def test_scenes_of_a_batch_are_independent(truth: GroundTruth, views: list[ViewP
     torch.testing.assert_close(found, sweep_features(views, cameras, initial)[:1])
 
 
-def test_results_are_independent_of_the_chunk_size(
-    monkeypatch: pytest.MonkeyPatch, truth: GroundTruth, views: list[ViewPrediction]
-):
+def test_results_are_independent_of_the_chunk_size(monkeypatch, truth: GroundTruth, views: list[ViewPrediction]):
     initial = depth_of(views) * FACTOR
     whole = sweep_features(views, flat_cameras(truth), initial)
     monkeypatch.setattr("page4d.stereo.sweep._MAX_PAIRS", 100)

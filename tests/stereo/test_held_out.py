@@ -63,9 +63,7 @@ def replace_batch(output: NetworkOutput, scene: int) -> RigOutput:
     return RigOutput.of(replace(output, **parts, matches=matches))
 
 
-def test_weak_evidence_supports_poses_but_not_focal_lengths(
-    truth: GroundTruth, output: NetworkOutput, monkeypatch: pytest.MonkeyPatch
-):
+def test_weak_evidence_supports_poses_but_not_focal_lengths(truth: GroundTruth, output: NetworkOutput, monkeypatch):
     calls: list[Cameras] = []
 
     def weak(_, __, cameras: Cameras, ___) -> HeldOutFit:

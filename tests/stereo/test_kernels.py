@@ -89,7 +89,7 @@ CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
 
 
 @pytest.fixture
-def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+def without_kernels(monkeypatch) -> Iterator[Callable[[], None]]:
     """Replace Numba by a folder of its name, which imports as a module, from when it is called."""
 
     def block() -> None:
@@ -101,9 +101,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], No
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_kernels_compute_what_pytorch_does(
-    name: str, without_kernels: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_compute_what_pytorch_does(name: str, without_kernels: Callable[[], None], monkeypatch):
     torch.manual_seed(0)
     compute = CASES[name]()
     with monkeypatch.context() as patched:
@@ -118,7 +116,7 @@ def test_kernels_compute_what_pytorch_does(
     torch.testing.assert_close(found, compute(), atol=1e-4, rtol=1e-4, equal_nan=True)
 
 
-def test_a_cache_that_cannot_be_used_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_used_is_not_needed(monkeypatch):
     compute = CASES["aggregate, one label"]()
     expected = compute()
     monkeypatch.setattr(kernels._Kernel, "_compiled", cache(kernels._Kernel._compiled))  # once for both errors

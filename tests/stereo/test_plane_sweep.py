@@ -65,18 +65,18 @@ def errors(truth: GroundTruth, corrections: Sequence[Tensor], factor: float = FA
 
 
 @pytest.mark.parametrize("factor", [FACTOR, 1 / FACTOR])
-def test_depth_is_found_where_windows_correlate(truth: GroundTruth, cameras: Cameras, factor: float) -> None:
+def test_depth_is_found_where_windows_correlate(truth: GroundTruth, cameras: Cameras, factor: float):
     error = errors(truth, sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth, factor)), factor)
     assert error.median() < 0.3 * torch.tensor(FACTOR).log()
     assert (error < 0.05).float().mean() > 0.5  # some windows are visible in one view only, some are flat
 
 
-def test_true_depth_is_preserved(truth: GroundTruth, cameras: Cameras) -> None:
+def test_true_depth_is_preserved(truth: GroundTruth, cameras: Cameras):
     corrections = sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth, 1.0))
     assert errors(truth, corrections, 1.0).median() < 0.03
 
 
-def test_confident_depth_moves_less(truth: GroundTruth, cameras: Cameras) -> None:
+def test_confident_depth_moves_less(truth: GroundTruth, cameras: Cameras):
     low, high = (
         torch.stack(sweep_planes(views_of(truth, confidence=confidence), images_of(truth), cameras, initial(truth)))
         for confidence in (1.0, 8.0)
@@ -84,7 +84,7 @@ def test_confident_depth_moves_less(truth: GroundTruth, cameras: Cameras) -> Non
     assert high.abs().median() < 0.5 * low.abs().median()
 
 
-def test_windows_weigh_less_along_estimated_rays(truth: GroundTruth, cameras: Cameras) -> None:
+def test_windows_weigh_less_along_estimated_rays(truth: GroundTruth, cameras: Cameras):
     known, estimated = (
         torch.stack(sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth), cameras_are_known))
         for cameras_are_known in (True, False)
@@ -92,7 +92,7 @@ def test_windows_weigh_less_along_estimated_rays(truth: GroundTruth, cameras: Ca
     assert 0 < estimated.abs().mean() < known.abs().mean()
 
 
-def test_depth_is_independent_of_exposure_and_offset(truth: GroundTruth, cameras: Cameras) -> None:
+def test_depth_is_independent_of_exposure_and_offset(truth: GroundTruth, cameras: Cameras):
     images = images_of(truth)
     darker = [images[0], 0.6 * images[1] + 0.1, images[2]]
     before, after = (sweep_planes(views_of(truth), some, cameras, initial(truth)) for some in (images, darker))
@@ -101,7 +101,7 @@ def test_depth_is_independent_of_exposure_and_offset(truth: GroundTruth, cameras
     assert (apart.abs() < 0.05).float().mean() > 0.9  # darker windows are closer to the minimum variance
 
 
-def test_flat_images_and_single_views_give_no_evidence(truth: GroundTruth, cameras: Cameras) -> None:
+def test_flat_images_and_single_views_give_no_evidence(truth: GroundTruth, cameras: Cameras):
     flat = [torch.full_like(image, 0.5) for image in images_of(truth)]
     single = sweep_planes(views_of(truth, 1), images_of(truth)[:1], cameras[:, :, :1], initial(truth)[:1])
     in_time = views_of(truth, kinds=(MatchTarget.NEXT_TIME,))
@@ -113,7 +113,7 @@ def test_flat_images_and_single_views_give_no_evidence(truth: GroundTruth, camer
         assert torch.stack(corrections).abs().max() < 1e-5
 
 
-def test_depth_is_independent_of_the_unit_of_length(truth: GroundTruth, cameras: Cameras) -> None:
+def test_depth_is_independent_of_the_unit_of_length(truth: GroundTruth, cameras: Cameras):
     pose = cameras.world_to_camera.clone()
     pose[..., :3, 3] *= 50
     scaled_cameras = replace(cameras, world_to_camera=pose)
@@ -122,16 +122,14 @@ def test_depth_is_independent_of_the_unit_of_length(truth: GroundTruth, cameras:
     assert (torch.stack(scaled) - torch.stack(corrections)).abs().median() < 1e-4
 
 
-def test_results_are_independent_of_the_chunk_size(
-    truth: GroundTruth, cameras: Cameras, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_are_independent_of_the_chunk_size(truth: GroundTruth, cameras: Cameras, monkeypatch):
     whole = sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth))
     monkeypatch.setattr("page4d.stereo.sweep._MAX_SAMPLES", 5 * 2 * SIZE[0] * SIZE[1])
     parts = sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth))
     torch.testing.assert_close(parts, whole)
 
 
-def test_views_of_different_sizes_are_compared(truth: GroundTruth, cameras: Cameras) -> None:
+def test_views_of_different_sizes_are_compared(truth: GroundTruth, cameras: Cameras):
     """The last view without its lowest rows: the depth of the rest is found as before."""
     rows, views, images, depths = 48, views_of(truth), images_of(truth), initial(truth)
     whole = sweep_planes(views, images, cameras, depths)
@@ -148,7 +146,7 @@ def test_views_of_different_sizes_are_compared(truth: GroundTruth, cameras: Came
         assert ((one - other).abs() < 0.02).float().mean() > 0.75
 
 
-def test_only_regions_are_swept(truth: GroundTruth, cameras: Cameras) -> None:
+def test_only_regions_are_swept(truth: GroundTruth, cameras: Cameras):
     """The middle of a region has the depth of the whole sweep, the rest of the image none."""
     whole = sweep_planes(views_of(truth), images_of(truth), cameras, initial(truth))
     rows, columns = slice(8, 56), slice(16, 72)
@@ -162,7 +160,7 @@ def test_only_regions_are_swept(truth: GroundTruth, cameras: Cameras) -> None:
     assert not torch.stack(found).any()
 
 
-def test_refined_depth_of_known_cameras_is_more_accurate_with_images(truth: GroundTruth) -> None:
+def test_refined_depth_of_known_cameras_is_more_accurate_with_images(truth: GroundTruth):
     matches = true_matches(truth)
     noise = 0.07 * torch.randn(matches.expected.shape, generator=torch.Generator().manual_seed(0))  # about 3 px
     known = truth.depth > 0
@@ -191,7 +189,7 @@ def test_refined_depth_of_known_cameras_is_more_accurate_with_images(truth: Grou
     torch.testing.assert_close(torch.cat([view.depth for view in separate.views], dim=2), with_images.depth)
 
 
-def test_known_static_depth_is_kept_and_open_pixels_are_as_accurate(truth: GroundTruth) -> None:
+def test_known_static_depth_is_kept_and_open_pixels_are_as_accurate(truth: GroundTruth):
     output = NetworkOutput(
         world_to_camera=truth.cameras.world_to_camera.double(),
         intrinsics=truth.cameras.intrinsics.double(),

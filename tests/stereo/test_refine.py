@@ -242,7 +242,7 @@ def test_depth_edges_are_aligned_with_color_edges(truth: GroundTruth, output: Ne
 class StepRecorder:
     """Replaces the steps of a refinement by steps that record their input and output states."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch) -> None:
         self.calls: list[tuple[str, RefinementState, RefinementState]] = []
         monkeypatch.setattr(refine, "STEPS", tuple(self._recorded(step) for step in refine.STEPS))
 
@@ -260,9 +260,7 @@ class StepRecorder:
         return [name for name, before, after in self.calls if after is before]
 
 
-def test_steps_run_in_order_and_return_new_states(
-    monkeypatch: pytest.MonkeyPatch, output: NetworkOutput, truth: GroundTruth
-):
+def test_steps_run_in_order_and_return_new_states(monkeypatch, output: NetworkOutput, truth: GroundTruth):
     names = [step.__name__ for step in refine.STEPS]
     recorder = StepRecorder(monkeypatch)
     found = refined(output, conditioning=known_cameras(truth), images=truth.images)
@@ -290,7 +288,7 @@ def test_steps_run_in_order_and_return_new_states(
     ],
 )
 def test_steps_without_their_evidence_return_the_state_unchanged(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch,
     output: NetworkOutput,
     truth: GroundTruth,
     num_views: int,
@@ -306,9 +304,7 @@ def test_steps_without_their_evidence_return_the_state_unchanged(
     assert recorder.unchanged == unchanged
 
 
-def test_known_poses_without_a_baseline_are_not_fitted(
-    monkeypatch: pytest.MonkeyPatch, output: NetworkOutput, truth: GroundTruth
-):
+def test_known_poses_without_a_baseline_are_not_fitted(monkeypatch, output: NetworkOutput, truth: GroundTruth):
     recorder = StepRecorder(monkeypatch)
     pose = truth.cameras.world_to_camera.clone()
     pose[..., :3, 3] = 0

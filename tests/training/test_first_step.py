@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 import torch
@@ -31,7 +30,7 @@ def waiting(_: object) -> list[object]:
     return []
 
 
-def test_a_stop_request_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_request_ends_a_run_before_its_first_step(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "open_training_sources", waiting)
     request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(samples=8))
     started = time.monotonic()
@@ -41,7 +40,7 @@ def test_a_stop_request_ends_a_run_before_its_first_step(tmp_path: Path, monkeyp
     assert not (tmp_path / "run" / "checkpoint.pt").exists()
 
 
-def test_a_stop_request_that_a_callback_swallows_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_request_that_a_callback_swallows_is_repeated(monkeypatch):
     monkeypatch.setattr(engine, "_AGAIN_S", 0.05)
 
     def swallowing() -> None:
@@ -53,14 +52,14 @@ def test_a_stop_request_that_a_callback_swallows_is_repeated(monkeypatch: pytest
         swallowing()
 
 
-def test_the_time_budget_ends_a_run_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_budget_ends_a_run_before_its_first_step(tmp_path, monkeypatch):
     monkeypatch.setattr(training.SupervisedTraining, "_begin", lambda _: time.sleep(20))
     request = TrainRequest(out=tmp_path / "run", config=TRAINING_PRESETS["tiny"], budget=Budget(seconds=0.5))
     with pytest.raises(UsageError, match=r"no step was complete after 0\.5 s"):
         train(request, SilentTrainingObserver(), lambda: None)
 
 
-def test_an_earlier_timer_continues_after_the_first_step() -> None:
+def test_an_earlier_timer_continues_after_the_first_step():
     calls: list[int] = []
     earlier = signal.getsignal(signal.SIGALRM), signal.setitimer(signal.ITIMER_REAL, 0)
     try:
@@ -76,9 +75,7 @@ def test_an_earlier_timer_continues_after_the_first_step() -> None:
 
 
 @pytest.mark.parametrize("spoiled", ["gradient", "weights"])
-def test_a_diverged_run_ends_with_an_error_and_without_weights(
-    spoiled: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_diverged_run_ends_with_an_error_and_without_weights(spoiled: str, tmp_path, monkeypatch):
     take = training.SupervisedTraining._take
 
     def diverge(self: training.SupervisedTraining, *arguments: object) -> object:

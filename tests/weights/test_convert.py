@@ -33,7 +33,7 @@ def converted(source: Path, given: Checkpoint, out: Path, **settings: object):
 
 
 @pytest.mark.parametrize("form", ["safetensors", "shards", "folder", "pickle", "legacy pickle", "training pickle"])
-def test_every_file_format_gives_the_golden_outputs_of_vggt(form: str, tmp_path: Path) -> None:
+def test_every_file_format_gives_the_golden_outputs_of_vggt(form: str, tmp_path):
     given = checkpoint("vggt_c")
     if form == "safetensors":
         source = given.save(tmp_path)
@@ -59,7 +59,7 @@ def test_every_file_format_gives_the_golden_outputs_of_vggt(form: str, tmp_path:
         (True, Target.PAGE4D_MV, "output_nomask"),
     ],
 )
-def test_page4d_with_and_without_its_mask(mask: bool, target: Target, run: str, tmp_path: Path) -> None:
+def test_page4d_with_and_without_its_mask(mask: bool, target: Target, run: str, tmp_path):
     """In the view x time network the mask acts through lambda, which starts at 0."""
     given = checkpoint("page4d_a")
     source = given.save_pickle(tmp_path, epoch=1)
@@ -67,7 +67,7 @@ def test_page4d_with_and_without_its_mask(mask: bool, target: Target, run: str, 
     assert_golden(loaded, given, run, axes=[1])
 
 
-def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path: Path) -> None:
+def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path):
     upper, lower = page4d_and_pi3()
     settings = ConvertSettings(configs=lower.configs | upper.configs)
     conversion = plan_conversion([upper.save(tmp_path), lower.save(tmp_path)], settings)
@@ -91,7 +91,7 @@ def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path: Path) -
     assert loaded.info.commercial is None, "of a structure that the user describes"
 
 
-def test_the_file_records_its_provenance_and_is_reproducible_to_the_byte(tmp_path: Path) -> None:
+def test_the_file_records_its_provenance_and_is_reproducible_to_the_byte(tmp_path):
     given = checkpoint("vggt_c")
     source = given.save(tmp_path)
     out = tmp_path / "a.safetensors"
@@ -110,7 +110,7 @@ def test_the_file_records_its_provenance_and_is_reproducible_to_the_byte(tmp_pat
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float16, 1e-3), (torch.bfloat16, 1e-2)])
-def test_half_precision_halves_the_file(dtype: torch.dtype, bound: float, tmp_path: Path) -> None:
+def test_half_precision_halves_the_file(dtype: torch.dtype, bound: float, tmp_path):
     given = checkpoint("vggt_c")
     out = tmp_path / "out.safetensors"
     loaded = converted(given.save(tmp_path), given, out, dtype=dtype)
@@ -121,7 +121,7 @@ def test_half_precision_halves_the_file(dtype: torch.dtype, bound: float, tmp_pa
     assert float(((kept - reference).abs() / reference.abs().clamp(min=1e-3)).max()) < bound
 
 
-def test_the_report_has_one_row_per_tensor(tmp_path: Path) -> None:
+def test_the_report_has_one_row_per_tensor(tmp_path):
     given = checkpoint("vggt_c")
     conversion = plan_conversion([given.save(tmp_path)], ConvertSettings(configs=given.configs))
     document = json.loads(json.dumps(report_document(conversion)))
@@ -134,9 +134,7 @@ def test_the_report_has_one_row_per_tensor(tmp_path: Path) -> None:
     ("value", "dtype", "message"),
     [(1e6, torch.float16, "reaches 1e\\+06, which torch.float16"), (float("nan"), torch.float32, "not finite")],
 )
-def test_values_out_of_range_are_refused_and_leave_no_file(
-    value: float, dtype: torch.dtype, message: str, tmp_path: Path
-) -> None:
+def test_values_out_of_range_are_refused_and_leave_no_file(value: float, dtype: torch.dtype, message: str, tmp_path):
     given = checkpoint("vggt_c")
     weights = dict(given.weights)
     weights["camera_head.trunk_norm.bias"] = torch.full_like(weights["camera_head.trunk_norm.bias"], value)
@@ -146,7 +144,7 @@ def test_values_out_of_range_are_refused_and_leave_no_file(
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_another_image_normalization_is_refused(tmp_path: Path) -> None:
+def test_another_image_normalization_is_refused(tmp_path):
     given = checkpoint("pi3_c")
     weights = dict(given.weights, image_mean=given.weights["image_mean"] + 0.1)
     source = replace(given, weights=weights).save(tmp_path)
@@ -155,7 +153,7 @@ def test_another_image_normalization_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_sources_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
+def test_sources_that_do_not_fit_the_recipe_are_refused(tmp_path):
     given = checkpoint("vggt_c")
     source = given.save(tmp_path)
     again = given.save_pickle(tmp_path)
@@ -178,7 +176,7 @@ def test_sources_that_do_not_fit_the_recipe_are_refused(tmp_path: Path) -> None:
         )
 
 
-def test_unusable_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_outputs_are_refused(tmp_path, monkeypatch):
     given = checkpoint("vggt_c")
     source = given.save(tmp_path)
     conversion = plan_conversion([source], ConvertSettings(configs=given.configs))
@@ -195,7 +193,7 @@ def test_unusable_outputs_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         check_output(tmp_path / "x.safetensors", conversion)
 
 
-def test_streamed_bytes_equal_those_of_the_safetensors_package(tmp_path: Path) -> None:
+def test_streamed_bytes_equal_those_of_the_safetensors_package(tmp_path):
     tensors = {"b": torch.rand(3, 2), "a": torch.rand(()), "é": torch.arange(5), "empty": torch.zeros(0, 3)}
     specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
     path, sizes = tmp_path / "x", []

