@@ -83,8 +83,7 @@ def test_an_untrained_network_runs_with_a_notice_and_a_banner(tmp_path, capsys):
     assert "UNTRAINED NETWORK" in captured.err
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["network"]["notice"].startswith("UNTRAINED NETWORK")
-    assert record["scale"] == "arbitrary"
-    assert len(record["chunks"]) == 2
+    assert (record["scale"], len(record["chunks"])) == ("arbitrary", 2)
     assert record["chunks"][1]["seam"] is not None
     assert record["peak_memory_bytes"] > 0
     assert_consistent(tmp_path / "out")
@@ -114,10 +113,8 @@ def test_a_weights_file_is_used_and_recorded(tmp_path):
     options = ("--weights", weights, "--frames", "0:2", "--views", 2, "--quiet", "--no-preview")
     assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
     described = json.loads((tmp_path / "out" / "run.json").read_text())["network"]
-    assert described["name"] == "test network"
-    assert described["licence"] == "CC0-1.0"
-    assert len(described["sha256"]) == 64
-    assert described["notice"] == ""
+    assert (described["name"], described["licence"]) == ("test network", "CC0-1.0")
+    assert (len(described["sha256"]), described["notice"]) == (64, "")
     assert_consistent(tmp_path / "out")
 
 

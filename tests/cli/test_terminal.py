@@ -346,8 +346,7 @@ class TestInternalErrors:
         monkeypatch.setattr("page4d.scene.open.build_timeline", lambda *_, **__: 1 / 0)
         ended = cli("inspect-scene", scene)
         (log,) = tmp_path.glob("page4d-error-*.log")
-        assert ended.code == 1
-        assert ended.out == ""
+        assert (ended.code, ended.out) == (1, "")
         assert ended.err == (
             "error: internal error: ZeroDivisionError: division by zero\n"
             f"hint:  this is a bug of page4d; please report it with the trace in {log}\n"

@@ -20,8 +20,7 @@ def encoder() -> DinoV2:
 
 def test_tokens_are_returned_with_their_grid(encoder: DinoV2) -> None:
     encoded = encoder(torch.randn(2, 3, 28, 70, dtype=torch.float64))
-    assert encoded.grid == (2, 5)
-    assert encoded.tokens.shape == (2, 10, 16)
+    assert (encoded.grid, encoded.tokens.shape) == ((2, 5), (2, 10, 16))
     assert encoded.tokens.dtype is torch.float64
 
 

@@ -24,8 +24,7 @@ def encoder() -> DinoV3:
 
 def test_patches_are_encoded_at_any_size(encoder: DinoV3) -> None:
     encoded = encoder(torch.rand(2, 3, 16, 40, dtype=torch.float64))
-    assert encoded.grid == (2, 5)
-    assert encoded.tokens.shape == (2, 10, 16)
+    assert (encoded.grid, encoded.tokens.shape) == ((2, 5), (2, 10, 16))
     with pytest.raises(ShapeError):
         encoder(torch.rand(2, 3, 16, 42, dtype=torch.float64))
 

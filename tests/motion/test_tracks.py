@@ -61,8 +61,7 @@ def test_tracks_end_when_nothing_is_known_of_the_next_instant_or_no_view_sees_th
     for _ in range(MAX_HIDDEN_STEPS + 2):
         lived.append(len(follower.observe(views, none, 500, 0).ids))
         follower.step(views)
-    assert lived[0] == 1
-    assert lived[-1] == 0
+    assert (lived[0], lived[-1]) == (1, 0)
     # In front of all surfaces it is not hidden but lost.
     front = views[0].camera.centers + 0.2 * (behind - views[0].camera.centers)
     follower.active = lonely(front)

@@ -39,8 +39,7 @@ def frames(output: Output, tmp_path_factory: pytest.TempPathFactory) -> np.ndarr
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
         assert stream.codec_context.name in ("h264", "mpeg4")
-        assert stream.pix_fmt == "yuv420p"
-        assert stream.average_rate == FPS
+        assert (stream.pix_fmt, stream.average_rate) == ("yuv420p", FPS)
         return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
@@ -71,8 +70,7 @@ def test_all_instants_are_shown_in_order(number: int, period: float) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(orbit, "NUM_FRAMES", NUM_FRAMES)
         shown = np.array(shown_instants(times))
-    assert len(shown) == NUM_FRAMES
-    assert shown[0] == 0
+    assert (len(shown), shown[0]) == (NUM_FRAMES, 0)
     steps = np.diff(shown)
     ascending = steps[steps >= 0]
     assert (ascending <= max(1, np.ceil(number / NUM_FRAMES), np.ceil(1 / FPS / period + 1e-6))).all()

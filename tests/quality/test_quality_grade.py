@@ -140,8 +140,7 @@ def test_a_fault_of_the_calibration_is_named_with_its_fix():
     )
     run = run_record(calibration_check=CalibrationCheckRecord(findings=[finding]))
     found = grade(GOOD, (), run)
-    assert found.letter == "D"
-    assert found.first_change == "swap them"
+    assert (found.letter, found.first_change) == ("D", "swap them")
     unused = run_record(
         calibration_check=CalibrationCheckRecord(findings=[finding]), settings={**run.settings, "poses": "predicted"}
     )

@@ -112,8 +112,7 @@ def test_a_chain_without_shared_points_is_not_determined():
     world = rig()
     pairs = [replace(pair(world, 0, 1), matches=None), replace(pair(world, 1, 2), matches=None)]
     placement = place((0, 1, 2), pairs, world.lenses)
-    assert len(placement.undetermined) == 1
-    assert len(placement.views) == 2
+    assert (len(placement.undetermined), len(placement.views)) == (1, 2)
 
 
 def test_adjustment_improves_noisy_pairs():

@@ -110,7 +110,6 @@ def test_predicted_cameras_that_agree_with_the_rig_are_metric_and_static(tmp_pat
 
     settings = replace(SETTINGS, poses=Poses.PREDICTED)
     record = reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, disturb), out=tmp_path, settings=settings)
-    assert record.scale == "metric"
-    assert record.rig.cameras == "static"
+    assert (record.scale, record.rig.cameras) == ("metric", "static")
     assert record.calibration_residuals.at_fault is None
     assert all(camera.share is not None and camera.share < 0.02 for camera in record.calibration_residuals.cameras)

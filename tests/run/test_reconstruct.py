@@ -134,8 +134,7 @@ def test_resume_refuses_other_settings_and_names_them(tmp_path):
     elsewhere = replace(scene, options=replace(scene.options, calibration=Path("elsewhere")))
     with_preview = replace(SETTINGS, preview=True)
     record = reconstruct(elsewhere, predictor, out=out, settings=with_preview, existing=resume)
-    assert record.status == "complete"
-    assert record.settings["calibration"] == "elsewhere"
+    assert (record.status, record.settings["calibration"]) == ("complete", "elsewhere")
 
 
 def test_a_resumed_run_keeps_earlier_warnings(tmp_path):

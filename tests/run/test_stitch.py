@@ -184,8 +184,7 @@ def test_seam_residuals_grow_with_errors_of_depth(truth: Predictions):
 def test_chunks_cover_every_instant_and_share_exactly_the_overlap(num_times: int, length: int, data: st.DataObject):
     overlap = data.draw(st.integers(0, length // 2))
     chunks = plan_chunks(num_times, length, overlap)
-    assert chunks[0].start == 0
-    assert chunks[0].overlap == 0
+    assert (chunks[0].start, chunks[0].overlap) == (0, 0)
     assert chunks[-1].stop == num_times
     for before, after in zip(chunks, chunks[1:], strict=False):
         assert before.stop - after.start == after.overlap == overlap

@@ -76,8 +76,7 @@ def test_qualisys_values_are_converted(tmp_path: Path) -> None:
     path.write_text(QCA)
     calibration = read_calibration(path)
     (camera,) = calibration.cameras
-    assert camera.name == "left"
-    assert camera.image_size == (480, 640)
+    assert (camera.name, camera.image_size) == ("left", (480, 640))
     # 22528 / 64 - 32 + 0.5 and 15376 / 64 + 0.5
     assert camera.intrinsics.tolist() == [[1000.0, 0.0, 320.5], [0.0, 1001.0, 240.75], [0.0, 0.0, 1.0]]
     # y and z change sign; t = -R C with C = (1.5, -2, 0.2505) m

@@ -147,8 +147,7 @@ def test_pycolmap_agrees_on_every_camera_model(binary: bool, tmp_path: Path) -> 
     assert set(calibration.names) == set(COLMAP_MODELS)
     lenses = {lens.model.name: lens for lens in model.cameras.values()}
     for camera in calibration.cameras:
-        assert camera.image_size == (480, 640)
-        assert camera.frames == ("9", "10")
+        assert (camera.image_size, camera.frames) == ((480, 640), ("9", "10"))
         for frame in range(2):
             seen = poses[camera.name][frame] * POINTS
             expected = lenses[camera.name].img_from_cam(seen)

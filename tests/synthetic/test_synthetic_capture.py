@@ -35,8 +35,7 @@ def test_the_scene_implements_the_protocols_of_scenes_and_sources(capture):
     assert np.array_equal(scene.times, np.arange(4) / 12)
     for view in scene.views:
         assert isinstance(view.source, FrameSource)
-        assert view.source.size == (48, 64)
-        assert view.source.codec == "rendered"
+        assert (view.source.size, view.source.codec) == ((48, 64), "rendered")
         assert view.name in view.source.label
         assert view.indices == (0, 1, 2, 3)
         assert np.array_equal(view.clock.to_common(view.source.frame_times), scene.times)
