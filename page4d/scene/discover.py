@@ -13,7 +13,7 @@ from page4d.formats.calibrations import has_other_content, is_calibration_name
 from page4d.formats.opencv_yaml import partner_of
 from page4d.io.atomic import real_path
 from page4d.io.input_files import composed, missing_path_hint, natural_key
-from page4d.scene.images import UNREAD_SUFFIXES, image_files
+from page4d.scene.images import IMAGE_SUFFIXES, UNREAD_SUFFIXES, files_with
 from page4d.scene.layout import (
     CAMERA_NAME,
     SMALL_FOLDERS,
@@ -261,7 +261,7 @@ def _reason_to_ignore(entry: Path, calibration: Path | None) -> Notice | None:
 
 
 def _folder_without_images(entry: Path) -> Notice:
-    if unread := image_files(entry, UNREAD_SUFFIXES):
+    if unread := files_with(entry, UNREAD_SUFFIXES):
         kind = unread[0].suffix.lower().lstrip(".")
         return Notice(f"a folder of {kind} files, which are not read; convert them to PNG or JPEG")
     if videos := sum(file.suffix.lower() in VIDEO_SUFFIXES for file in entry.iterdir()):
@@ -290,7 +290,7 @@ def _no_videos(folder: Path, below: dict[Path, int], ignored: list[Notice]) -> I
     warnings = [notice.marked_text for notice in ignored if notice.level is Level.WARNING]
     found = "".join(f"; {text}" for text in warnings[:3])
     hint = "give the folder that contains the videos"
-    if count := len(image_files(folder)):
+    if count := len(files_with(folder, IMAGE_SUFFIXES)):
         hint = f"it contains {counted(count, 'image')}: put the images of each view into a folder such as cam01/"
     return InputError(f"no videos in '{folder}' (supported: {supported}){found}", hint)
 

@@ -243,7 +243,7 @@ def probe_image_folder(
     Raises:
         InputError: if a file is not an image, or the images differ in size.
     """
-    files = files or tuple(image_files(folder))
+    files = files or tuple(files_with(folder, IMAGE_SUFFIXES))
     headers = [_read_header(file, max_megapixels, check) for file in files]
     common = Counter(header.size for header in headers).most_common(1)[0][0]
     for file, header in zip(files, headers, strict=True):
@@ -357,8 +357,8 @@ def content_notices(sources: Sequence[ImageFolderSource]) -> list[Notice]:
     return [*notices, *([Notice(f"{listed(mosaics)}: {MOSAIC}")] if mosaics else [])]
 
 
-def image_files(folder: Path, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> list[Path]:
-    """Return the images directly in a folder in natural order, without hidden files."""
+def files_with(folder: Path, suffixes: frozenset[str]) -> list[Path]:
+    """Return the files with some suffixes directly in a folder in natural order, without hidden files."""
     files = [file for file in folder.iterdir() if file.suffix.lower() in suffixes and not file.name.startswith(".")]
     return sorted(files, key=lambda file: natural_key(file.name))
 
@@ -388,7 +388,7 @@ def _notices(folder: Path, view: str, files: Sequence[Path], headers: Sequence[I
     if any(header.has_alpha for header in headers):
         yield Notice(f"{view}: alpha ignored")
     used = set(files)
-    inside = image_files(folder, UNREAD_SUFFIXES) if folder.is_dir() else []  # none if every instant has a folder
+    inside = files_with(folder, UNREAD_SUFFIXES) if folder.is_dir() else []  # none if every instant has a folder
     if unread := [file for file in inside if file not in used]:
         kinds = ", ".join(sorted({file.suffix.lower().lstrip(".") for file in unread}))
         yield Notice(

@@ -14,7 +14,7 @@ import cv2
 from page4d.errors import InputError, Level, Notice, Page4DError, listed
 from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS, check_pixels, composed, natural_key
 from page4d.scene.image_file import Image, image_name, read_header, read_pixels
-from page4d.scene.images import IMAGE_SUFFIXES, image_files
+from page4d.scene.images import IMAGE_SUFFIXES, files_with
 from page4d.scene.probe import first_picture
 from page4d.scene.stamps import stamps_of_names
 from page4d.scene.video import VIDEO_SUFFIXES
@@ -191,16 +191,12 @@ def image_view(folder: Path, label: str, suffixes: frozenset[str] = IMAGE_SUFFIX
     """Return the images of a folder; None if it has none, or few that are no maps next to a video."""
     images = _images(folder, label, suffixes)
     frames = [file for file in images.files if not _words(file.stem) & _MAPS] if images else []
-    return None if len(frames) < _FEWEST_FRAMES and _files(folder, VIDEO_SUFFIXES) else images
+    return None if len(frames) < _FEWEST_FRAMES and files_with(folder, VIDEO_SUFFIXES) else images
 
 
 def _images(folder: Path, label: str, suffixes: frozenset[str]) -> Candidate | None:
-    files = tuple(image_files(folder, suffixes))
+    files = tuple(files_with(folder, suffixes))
     return Candidate(name=composed(folder.name), path=folder, label=f"{label}/", files=files) if files else None
-
-
-def _files(folder: Path, suffixes: frozenset[str]) -> list[Path]:
-    return [file for file in folder.iterdir() if file.suffix.lower() in suffixes and not file.name.startswith(".")]
 
 
 def left_beside(candidate: Candidate, scene: Path) -> list[LeftOut]:
@@ -211,14 +207,13 @@ def left_beside(candidate: Candidate, scene: Path) -> list[LeftOut]:
     suffixes = VIDEO_SUFFIXES if candidate.files else IMAGE_SUFFIXES
     kind = "videos next to images, which are used" if candidate.files else "photos next to a video"
     place = candidate.label.rpartition("/")[0]
-    files = [(file, f"{place}/{file.name}", bool(_words(file.stem) & _MAPS)) for file in _files(folder, suffixes)]
+    labels = {f"{place}/{file.name}": file for file in files_with(folder, suffixes)}
+    beside = [Candidate(name=label, path=file, label=label) for label, file in labels.items()]
     return [
-        LeftOut(
-            candidate=Candidate(name=label, path=file, label=label),
-            kind=MAPS if is_map else kind,
-            level=Level.INFO if is_map else Level.WARNING,
-        )
-        for file, label, is_map in files
+        LeftOut(candidate=each, kind=MAPS, level=Level.INFO)
+        if _words(each.path.stem) & _MAPS
+        else LeftOut(candidate=each, kind=kind)
+        for each in beside
     ]
 
 

@@ -11,7 +11,7 @@ from page4d.formats.depth_files import DEPTH_SUFFIXES
 from page4d.io.input_files import composed, missing_path_hint, reading_again
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import ImageHeader, check_readable
-from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, image_files, probe_image_folder, time_by_name
+from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, files_with, probe_image_folder, time_by_name
 from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, camera_in_name, image_view, maps_below
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, PairedFrames, View
@@ -148,7 +148,7 @@ def _sidecar(kind: str, folder: Path, view: View) -> Candidate | None:
         ]
         words = DEPTH_WORDS if kind == DEPTH_MAPS else MASK_WORDS
         found = [one for entry in folders for one in maps_below(entry, entry.name, words, _SUFFIXES[kind])] or found
-        if not found and image_files(folder, _SUFFIXES[kind]):
+        if not found and files_with(folder, _SUFFIXES[kind]):
             maps = maps_below(folder, "", words, _SUFFIXES[kind])
             found += [replace(one, path=folder / one.label) for one in maps if camera_in_name(one.label) == view.name]
     sequences = [candidate for candidate in found if candidate]
