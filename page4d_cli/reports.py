@@ -13,7 +13,7 @@ from page4d.installation import install_command, is_installed
 from page4d.options import OPENING, as_words, in_options
 from page4d.output.layout import OutputLayout
 from page4d_cli import console
-from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
+from page4d_cli.tables import Cell, Column, Row, number_columns, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import BatchRecord, SceneJob
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 def report_check(record: "CalibrationCheckRecord") -> None:
     """Print the score of every pair of calibrated cameras, and what is wrong."""
     if record.pairs:
-        numbers = (Column("score", right=True), Column("instants", right=True))
         rows = []
         for pair in record.pairs:
             figures = f"{pair.score:.2f}", str(pair.num_instants)
             rows.append(("-".join(pair.views), pair.evidence, *figures, "yes" if pair.fits else "no"))
-        print_table([Column("pair"), Column("evidence"), *numbers, Column("fits")], rows, "calibration and pictures")
+        numbers = number_columns("evidence", ("score", "instants"))
+        print_table([Column("pair"), *numbers, Column("fits")], rows, "calibration and pictures")
     views = {view for finding in record.findings for view in finding.views}
     faults = one_per_fact((Notice(finding.text) for finding in record.findings), views)
     fields = [("fault:", fault.marked_text) for fault in faults]
@@ -52,20 +52,11 @@ def report_check(record: "CalibrationCheckRecord") -> None:
 def report_registration(record: "RegistrationRecord", *, in_run: bool = True, verbose: bool = False) -> None:
     """Print how every camera is placed, and if `verbose` before it why pairs of views are accepted or not."""
     if verbose and record.pairs:
-        numbers = [Column(title, right=True) for title in ("score", "control", "jackknife", "residual", "instants")]
-        pairs = [_pair(pair) for pair in record.pairs]
-        columns = [Column("pair"), Column("evidence"), *numbers, Column("accepted", wraps=True)]
-        print_table(columns, pairs, "pairs of views")
-    columns = [
-        *(
-            Column("view"),
-            Column("camera"),
-            Column("focal length", right=True),
-            Column("of"),
-            Column("residual", True),
-        ),
-        Column("reason", wraps=True),
-    ]
+        numbers = number_columns("evidence", ("score", "control", "jackknife", "residual", "instants"))
+        columns = [Column("pair"), *numbers, Column("accepted", wraps=True)]
+        print_table(columns, [_pair(pair) for pair in record.pairs], "pairs of views")
+    lens = (Column("focal length", right=True), Column("of"), Column("residual", right=True))
+    columns = [Column("view"), Column("camera"), *lens, Column("reason", wraps=True)]
     cameras = [_camera(camera, in_run=in_run) for camera in record.cameras]
     print_table(columns, cameras, "cameras" if in_run else "cameras from evidence")
 
@@ -125,12 +116,8 @@ def _camera(camera: "PlacedRecord", *, in_run: bool) -> Row:
 
 def report_board(record: "BoardRecord") -> None:
     """Print what the board determines of every camera."""
-    columns = [
-        Column("view"),
-        *(Column(title, right=True) for title in ("pictures", "covered", "tilts", "focal length")),
-        Column("distortion"),
-        Column("residual", right=True),
-    ]
+    numbers = number_columns("view", ("pictures", "covered", "tilts", "focal length"))
+    columns = [*numbers, Column("distortion"), Column("residual", right=True)]
     print_table(columns, [_board_camera(camera) for camera in record.cameras], record.board)
 
 
@@ -366,8 +353,7 @@ def _report_agreement(agreement: "AgreementRecord", unit: str, known: str = "cal
         )
         for camera in agreement.cameras
     ]
-    columns = [Column("view"), *(Column(heading, right=True) for heading in headings)]
-    print_table(columns, rows, f"residuals between the network's cameras and the {known}")
+    print_table(number_columns("view", headings), rows, f"residuals between the network's cameras and the {known}")
 
 
 _COLORS = {"complete": "green", "failed": "red", "interrupted": "yellow"}
@@ -376,7 +362,7 @@ _COLORS = {"complete": "green", "failed": "red", "interrupted": "yellow"}
 def report_batch(record: "BatchRecord") -> None:
     """Print the outcomes of the scenes of a batch."""
     numbers = ("instants", "views", "points", "seconds", "warnings")
-    columns = [Column("scene"), Column("status"), *(Column(name, right=True) for name in numbers)]
+    columns = [Column("scene"), *number_columns("status", numbers)]
     rows: list[Row] = []
     for scene in record.scenes:
         counts = (scene.num_times, scene.num_views, scene.num_points)
@@ -548,6 +534,5 @@ def _transform(matrix: Sequence[Sequence[float]]) -> str:
 
 
 def _print_shares(record: "ExportRecord") -> None:
-    columns = [Column("view"), Column("cropped", right=True), Column("empty", right=True)]
     rows = [(view.name, f"{100 * view.cropped:.1f} %", f"{100 * view.empty:.1f} %") for view in record.views]
-    print_table(columns, rows, "pictures warped to other intrinsics")
+    print_table(number_columns("view", ("cropped", "empty")), rows, "pictures warped to other intrinsics")

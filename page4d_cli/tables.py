@@ -48,6 +48,11 @@ class Cell:
 Row = Sequence[str | Cell]
 
 
+def number_columns(first: str, headings: Iterable[str]) -> list[Column]:
+    """Return the column of names, and one of numbers per heading."""
+    return [Column(first), *(Column(heading, right=True) for heading in headings)]
+
+
 def print_table(columns: Sequence[Column], rows: Sequence[Row | str], title: str = "") -> None:
     """Print a table whose first column names the rows, followed by an empty line.
 

@@ -67,38 +67,6 @@ class Trajectory:
     predicted: Float[np.ndarray, "T 4 4"]
 
 
-def draw_top_view(
-    true_points: Float[np.ndarray, "N 3"],
-    predicted_points: Float[np.ndarray, "M 3"],
-    cameras: list[Trajectory],
-    scale: Scale,
-    title: str,
-) -> NDArray[np.uint8]:
-    """Draw both clouds and all cameras, seen along the true cameras' mean downward axis. Returns RGB [H, W, 3]."""
-    camera = _framing(true_points, cameras)
-    enlarged = enlarged_splat(camera, *_colored_points(true_points, predicted_points), radius_px=1)
-    pen = ImageDraw.Draw(enlarged)
-    for index, view in enumerate(cameras):
-        for poses, color, width in ((view.true, INK, 6), (view.predicted, view_color(index), 2)):
-            _draw_trajectory(pen, camera, poses, color, width * SUPERSAMPLING)
-    panel = enlarged.resize(_PANEL, Image.Resampling.BOX)
-    _draw_names(ImageDraw.Draw(panel), camera, cameras)
-    draw_scale_bar(panel, camera.pixels_per_unit, scale)
-    picture, pen = blank(_PANEL[0] + 2 * _VIEW_MARGIN, _PANEL[1] + _VIEW_HEADING + _VIEW_MARGIN)
-    pen.text((_VIEW_MARGIN, 20), title, fill=INK, font=font(17), anchor="lm")
-    inside = _share_inside(camera, predicted_points)
-    cropped = "" if inside > 0.99 else f" ({100 * inside:.0f} % of them in this view)"
-    x = draw_key(pen, (_VIEW_MARGIN, 40), TRUE_POINTS, "true points", 13) + 14
-    x = draw_key(pen, (x, 40), PREDICTED_POINTS, f"predicted points{cropped}", 13) + 18
-    note = "cameras: true in black, predicted in the colour of their view"
-    pen.text((x, 46), note, fill=FAINT, font=font(13), anchor="lm")
-    picture.paste(panel, (_VIEW_MARGIN, _VIEW_HEADING))
-    pen.rectangle(
-        (_VIEW_MARGIN - 1, _VIEW_HEADING - 1, _VIEW_MARGIN + _PANEL[0], _VIEW_HEADING + _PANEL[1]), outline=FRAME
-    )
-    return np.asarray(picture)
-
-
 def _framing(points: NDArray[np.float64], cameras: list[Trajectory]) -> Orthographic:
     """Return a camera from above that shows the true world and the predicted cameras near it."""
     true = np.concatenate([view.true for view in cameras])
@@ -209,11 +177,18 @@ def draw_plots(comparison: Comparison, evaluation: Evaluation) -> dict[str, Pict
     return pictures
 
 
-def draw_error_maps(frames: Sequence[FramePair], fit: DepthFit, scale: Scale, title: str) -> NDArray[np.uint8]:
-    """Draw one column per view and one row per map; all depths share one range, the error range is round.
+def _error_maps(comparison: Comparison, depth: DepthReport) -> Picture:
+    """Draw the maps of the instant with the median error: one column per view, one row per map.
 
-    `scale` is that of the truth. Returns the picture [H, W, 3] in RGB.
+    All depths share one range, the error range is round.
     """
+    result = depth.results[0]
+    errors = np.array([np.nan if own.abs_rel is None else own.abs_rel for own in result.per_time])
+    known = np.flatnonzero(~np.isnan(errors))
+    chosen = int(known[np.argsort(errors[known])[(len(known) - 1) // 2]])
+    frames = [frame for frame in comparison.depth_frames(comparison.instants[chosen]) if bool(frame.counted.any())]
+    fit = DepthFit(scale=_number(result.scale), shift=_number(result.shift))
+    title = f"t = {depth.times[chosen]:.3f} s, aligned by {result.alignment}, AbsRel {errors[chosen]:.3g}"
     shown = frames[:MAX_VIEWS]
     columns = [_maps(frame, fit) for frame in shown]
     depths = np.concatenate([column[0][column[0] > 0] for column in columns])
@@ -222,7 +197,7 @@ def draw_error_maps(frames: Sequence[FramePair], fit: DepthFit, scale: Scale, ti
     worst = float(np.quantile(np.concatenate([column[2][column[3]] for column in columns]), 0.95))
     limit = next((limit for limit in _LIMITS if worst <= limit), _LIMITS[-1])
     sizes = [_tile_size(frame.truth.shape) for frame in shown]
-    bars = _bars(lowest, highest, limit, scale)
+    bars = _bars(lowest, highest, limit, comparison.truth.scale)
     width = 2 * _MARGIN + _LABEL + sum(size[0] + _GAP for size in sizes) + 14 + bars.width
     picture, pen = blank(width, _HEADING + 3 * (_TILE_HEIGHT + _GAP) + _MARGIN)
     pen.text((_MARGIN, 20), title, fill=INK, font=font(17), anchor="lm")
@@ -246,18 +221,6 @@ def draw_error_maps(frames: Sequence[FramePair], fit: DepthFit, scale: Scale, ti
     return np.asarray(picture)
 
 
-def _error_maps(comparison: Comparison, depth: DepthReport) -> Picture:
-    """Draw the error maps of the instant with the median error."""
-    result = depth.results[0]
-    errors = np.array([np.nan if own.abs_rel is None else own.abs_rel for own in result.per_time])
-    known = np.flatnonzero(~np.isnan(errors))
-    chosen = int(known[np.argsort(errors[known])[(len(known) - 1) // 2]])
-    frames = [frame for frame in comparison.depth_frames(comparison.instants[chosen]) if bool(frame.counted.any())]
-    fit = DepthFit(scale=_number(result.scale), shift=_number(result.shift))
-    title = f"t = {depth.times[chosen]:.3f} s, aligned by {result.alignment}, AbsRel {errors[chosen]:.3g}"
-    return draw_error_maps(frames, fit, comparison.truth.scale, title)
-
-
 def _number(value: float | None) -> torch.Tensor:
     return torch.tensor(torch.nan if value is None else value, dtype=torch.float64)
 
@@ -274,7 +237,7 @@ def _over_time(depth: DepthReport) -> Picture:
 
 
 def _top_view(comparison: Comparison, record: TransformRecord) -> Picture:
-    """Draw the cameras of all instants over the point clouds of the middle one."""
+    """Draw the cameras of all instants over both clouds of the middle one, seen along the mean downward axis."""
     transform = record.sim3()
     cameras = []
     for view in comparison.views:
@@ -285,13 +248,31 @@ def _top_view(comparison: Comparison, record: TransformRecord) -> Picture:
     index = comparison.instants[len(comparison.instants) // 2]
     frames = [frame for frame in comparison.depth_frames(index) if true_camera(frame.view, index) is not None]
     empty = np.zeros((0, 3))
-    return draw_top_view(
-        true_cloud(frames).xyz if frames else empty,
-        predicted_cloud(comparison, frames, transform).xyz if frames else empty,
-        cameras,
-        comparison.truth.scale,
-        f"Top view, t = {comparison.output.run.times[index]:.3f} s",
+    true_points = true_cloud(frames).xyz if frames else empty
+    predicted_points = predicted_cloud(comparison, frames, transform).xyz if frames else empty
+    camera = _framing(true_points, cameras)
+    enlarged = enlarged_splat(camera, *_colored_points(true_points, predicted_points), radius_px=1)
+    pen = ImageDraw.Draw(enlarged)
+    for number, track in enumerate(cameras):
+        for poses, color, width in ((track.true, INK, 6), (track.predicted, view_color(number), 2)):
+            _draw_trajectory(pen, camera, poses, color, width * SUPERSAMPLING)
+    panel = enlarged.resize(_PANEL, Image.Resampling.BOX)
+    _draw_names(ImageDraw.Draw(panel), camera, cameras)
+    draw_scale_bar(panel, camera.pixels_per_unit, comparison.truth.scale)
+    picture, pen = blank(_PANEL[0] + 2 * _VIEW_MARGIN, _PANEL[1] + _VIEW_HEADING + _VIEW_MARGIN)
+    title = f"Top view, t = {comparison.output.run.times[index]:.3f} s"
+    pen.text((_VIEW_MARGIN, 20), title, fill=INK, font=font(17), anchor="lm")
+    inside = _share_inside(camera, predicted_points)
+    cropped = "" if inside > 0.99 else f" ({100 * inside:.0f} % of them in this view)"
+    x = draw_key(pen, (_VIEW_MARGIN, 40), TRUE_POINTS, "true points", 13) + 14
+    x = draw_key(pen, (x, 40), PREDICTED_POINTS, f"predicted points{cropped}", 13) + 18
+    note = "cameras: true in black, predicted in the colour of their view"
+    pen.text((x, 46), note, fill=FAINT, font=font(13), anchor="lm")
+    picture.paste(panel, (_VIEW_MARGIN, _VIEW_HEADING))
+    pen.rectangle(
+        (_VIEW_MARGIN - 1, _VIEW_HEADING - 1, _VIEW_MARGIN + _PANEL[0], _VIEW_HEADING + _PANEL[1]), outline=FRAME
     )
+    return np.asarray(picture)
 
 
 def _sparsification(report: ConfidenceReport) -> Picture:

@@ -20,7 +20,7 @@ from page4d.options import (
 )
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress, fetched_weights
-from page4d_cli.tables import Column, print_table
+from page4d_cli.tables import number_columns, print_table
 
 if TYPE_CHECKING:
     from page4d.lab.benchmark import Measurement
@@ -156,7 +156,7 @@ def _print(found: "list[Measurement]", title: str, *, refine: bool) -> None:
                 *(_refinement(measurement) if refine else ()),
             )
         )
-    print_table([Column("size"), *(Column(heading, right=True) for heading in headings)], rows, title)
+    print_table(number_columns("size", headings), rows, title)
 
 
 def _refinement(measurement: "Measurement") -> tuple[str, str]:

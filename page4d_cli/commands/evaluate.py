@@ -10,10 +10,10 @@ from page4d.errors import counted, number_text, percent_text
 from page4d.options import OUTPUT, EvaluationSettings, Option
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress
-from page4d_cli.tables import Column, print_fields, print_table
+from page4d_cli.tables import number_columns, print_fields, print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from page4d.evaluation.motion_scores import FlowScores, TrackScores
     from page4d.evaluation.record import (
@@ -97,10 +97,6 @@ def _report(evaluation: "Evaluation") -> None:
     print_fields([*_lines(evaluation), *(("note", note) for note in evaluation.notes)])
 
 
-def _columns(first: str, headings: "Iterable[str]") -> list[Column]:
-    return [Column(first), *(Column(heading, right=True) for heading in headings)]
-
-
 def _print_views(evaluation: "Evaluation") -> None:
     depth = evaluation.depth
     result = None if depth is None else depth.results[0]
@@ -131,7 +127,7 @@ def _print_views(evaluation: "Evaluation") -> None:
                 _share(mask and mask.jm),
             )
         )
-    print_table(_columns("view", headings), rows, title)
+    print_table(number_columns("view", headings), rows, title)
 
 
 def _row(report: Any, name: str) -> Any:
@@ -156,7 +152,7 @@ def _print_alignments(depth: "DepthReport") -> None:
                 *(_share(value) for value in (own.delta1, own.delta2, own.delta3)),
             )
         )
-    print_table(_columns("alignment", headings), rows, "depth metrics by alignment")
+    print_table(number_columns("alignment", headings), rows, "depth metrics by alignment")
 
 
 def _print_pairs(cameras: "CameraReport") -> None:
@@ -171,7 +167,7 @@ def _print_pairs(cameras: "CameraReport") -> None:
     limits = tuple(pairs.rra)
     cells = [(name, *(_share(row[limit]) for limit in limits)) for name, row in rows.items()]
     headings = (f"{limit} deg" for limit in limits)
-    print_table(_columns("threshold", headings), cells, "relative poses of camera pairs, in %")
+    print_table(number_columns("threshold", headings), cells, "relative poses of camera pairs, in %")
 
 
 def _print_motion(motion: "MotionReport") -> None:
@@ -194,7 +190,7 @@ def _print_motion(motion: "MotionReport") -> None:
             rows.append((name, count, _share(own.cover), *_flow_cells(own.errors), _share(own.still)))
             rows.append((_BASELINE, count, "", *_flow_cells(own.nothing_moves), ""))
     title = f"scene flow, displacement per {motion.interval:.4g} s"
-    print_table(_columns("pixels", headings), rows, title)
+    print_table(number_columns("pixels", headings), rows, title)
 
 
 def _flow_cells(scores: "FlowScores | None") -> tuple[str, ...]:
@@ -220,7 +216,7 @@ def _print_tracks(tracks: "TrackReport") -> None:
             rows.append((name, *_track_cells(own.tracks)))
             rows.append((_BASELINE, *_track_cells(own.nothing_moves)))
     if rows:
-        print_table(_columns("tracks", headings), rows, "trajectories since their start, in the world")
+        print_table(number_columns("tracks", headings), rows, "trajectories since their start, in the world")
 
 
 def _track_cells(scores: "TrackScores") -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from page4d.options import OUTPUT, SCENE, Option
 from page4d_cli import console, options
 from page4d_cli.progress import count, displayed_progress
 from page4d_cli.reports import grade_fields
-from page4d_cli.tables import Column, print_fields, print_table
+from page4d_cli.tables import number_columns, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.quality.record import QualityReport
@@ -61,9 +61,8 @@ def _print(report: "QualityReport") -> None:
         *("with\ndepth\n%", "con-\nfirmed\n%", "contra-\ndicted\n%", "single\nview\n%", "confi-\ndence"),
         *("resi-\ndual\npx", "photo\ngain", "flicker\n%"),
     )
-    columns = [Column("view"), *(Column(heading, right=True) for heading in headings)]
     rows = [(view.view, *view_texts(view)) for view in report.views]
-    print_table(columns, rows, "agreement of each view with the others")
+    print_table(number_columns("view", headings), rows, "agreement of each view with the others")
     if report.pairs:
         _print_pairs(report)
     grade = report.grade
@@ -80,7 +79,6 @@ def _print(report: "QualityReport") -> None:
 def _print_pairs(report: "QualityReport") -> None:
     """Print the pairs of views, of many those that agree least."""
     headings = ("overlap\n%", "con-\nfirmed\n%", "contra-\ndicted\n%", "resi-\ndual\npx", "photo\ngain")
-    columns = [Column("pair"), *(Column(heading, right=True) for heading in headings)]
     worst = sorted(report.pairs, key=lambda pair: 1.0 if pair.confirmed is None else pair.confirmed)[:_MAX_PAIRS]
     rows = [
         (
@@ -94,4 +92,4 @@ def _print_pairs(report: "QualityReport") -> None:
     ]
     all_of_them = len(worst) == len(report.pairs)
     which = "" if all_of_them else f", the {len(worst)} of {len(report.pairs)} pairs that agree least"
-    print_table(columns, rows, f"points of the first view of a pair in the second{which}")
+    print_table(number_columns("pair", headings), rows, f"points of the first view of a pair in the second{which}")
