@@ -58,13 +58,12 @@ class FamilyConfig:
         return num_views == 1 or self.name is not SceneFamily.SINGLE
 
 
-ALL_FAMILIES = (
-    FamilyConfig(name=SceneFamily.ARC, weight=0.4),
-    FamilyConfig(name=SceneFamily.RING, weight=0.15),
-    FamilyConfig(name=SceneFamily.STAGE, weight=0.2),
-    FamilyConfig(name=SceneFamily.HANDHELD, weight=0.15),
-    FamilyConfig(name=SceneFamily.SINGLE, weight=0.1),
-)
+def _families(**weights: float) -> tuple[FamilyConfig, ...]:
+    """Return families from relative frequencies by name."""
+    return tuple(FamilyConfig(name=SceneFamily(name), weight=weight) for name, weight in weights.items())
+
+
+ALL_FAMILIES = _families(arc=0.4, ring=0.15, stage=0.2, handheld=0.15, single=0.1)
 
 
 class TrainedPart(StrEnum):
@@ -206,11 +205,7 @@ _NEAR = (
 )
 """Rigs with covisible neighbours, for the first stages."""
 
-_SEVERAL = (
-    FamilyConfig(name=SceneFamily.ARC, weight=0.6),
-    FamilyConfig(name=SceneFamily.HANDHELD, weight=0.3),
-    FamilyConfig(name=SceneFamily.RING, weight=0.1),
-)
+_SEVERAL = _families(arc=0.6, handheld=0.3, ring=0.1)
 """Rigs of several views at all spacings, for matching."""
 
 _FIRST_SHAPES = _shapes({(1, 2): 1, (1, 4): 2, (2, 2): 1})
@@ -268,12 +263,7 @@ _MOTION = replace(
             shots=_shapes(
                 {(2, 4): 3, (2, 2): 1.5, (4, 2): 1, (3, 2): 0.7, (4, 4): 0.7, (4, 1): 0.7, (6, 1): 0.3, (2, 1): 0.3}
             ),
-            families=(
-                FamilyConfig(name=SceneFamily.ARC, weight=0.5),
-                FamilyConfig(name=SceneFamily.RING, weight=0.15),
-                FamilyConfig(name=SceneFamily.HANDHELD, weight=0.3),
-                FamilyConfig(name=SceneFamily.SINGLE, weight=0.05),
-            ),
+            families=_families(arc=0.5, ring=0.15, handheld=0.3, single=0.05),
             learner=TrainedPart.MOTION,
         ),
     ),
