@@ -94,6 +94,9 @@ def read_mc_calib(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
         raise unreadable(path, f"its cameras form {len(groups)} groups without common poses")
     cameras = []
     for key, table in sorted(tables.items(), key=lambda item: natural_key(item[0])):
+        needed = ("distortion_vector", *(("camera_pose_matrix",) if poses else ()))
+        if missing := [name for name in needed if name not in table]:
+            raise InputError(f"{path.name}: camera {key}: {listed(missing)} missing", CORRECTION_HINT)
         model = {"0": "none", "1": "fisheye"}.get(str(table.get("distortion_type")), "of another type")
         given = {**table, "distortion_model": model, "c2w": table.get("camera_pose_matrix")}
         cameras.append(table_camera(path, key, given, poses))
@@ -125,7 +128,8 @@ def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
         if not all(isinstance(part, dict) for part in parts):
             raise unreadable(path, f"camera {shortened(name)} or its pose is not an object")
         model = "fisheye" if given[name].get("model") == "fisheye" else "none"
-        cameras.append(table_camera(path, name, {**parts[0], **parts[1], "distortion_model": model}, poses))
+        table = {**parts[0], **parts[1], "distortion_model": model}
+        cameras.append(table_camera(path, name, table, poses, needs_size=True))
     left_out = [name for name in given if name not in known]
     notices = (f"{path.name}: {listed(left_out)} left out: without a pose",) if left_out else ()
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), notices=notices)
@@ -299,7 +303,7 @@ _FOUR = (("fx", "fy", "cx", "cy"), ("fx", "fy", "ppx", "ppy"))
 
 
 def table_camera(
-    path: Path, name: str, content: dict[str, Any], poses: bool, metres: float = 1.0
+    path: Path, name: str, content: dict[str, Any], poses: bool, metres: float = 1.0, *, needs_size: bool = False
 ) -> CalibratedCamera:
     """Build a camera from a table with a matrix, distortion, image size, R and T; of `poses` in units of `metres`.
 
@@ -326,6 +330,8 @@ def table_camera(
             raise InputError(f"it has a lens, but no pose (R and T) among {listed(content, 8)}", hint)
         lens = _lens(_coefficients(table), _model(table))
         size = _size(table)
+        if size is None and needs_size:
+            raise InputError("the image size is missing, or not a width and a height", CORRECTION_HINT)
     if pose is not None:
         pose[:3, 3] *= metres
     return opencv_camera(path, name, matrix.T if is_transposed else matrix, size, pose, lens)
@@ -496,11 +502,16 @@ def _model(table: Mapping[str, object]) -> str | None:
     """Return the distortion model that a file declares."""
     flag = next((table[key] for key in ("fisheye_model", "fisheye", "is_fisheye") if key in table), None)
     if flag is not None:
-        return "fisheye" if str(flag).lower() in ("1", "true") else "none"
+        if (text := str(flag).lower()) not in _FLAGS:
+            raise InputError(f"fisheye is '{shortened(str(flag))}', expected true or false", CORRECTION_HINT)
+        return "fisheye" if _FLAGS[text] else "none"
     if (declared := table.get("distortion_model")) is not None:
         return str(declared) or "none"
     others = (str(table.get(key)) for key in ("camera_model", "lens_model", "projection_type", "model"))
     return next((model for model in others if _is_fisheye(model)), None)  # other ones may be those of devices
+
+
+_FLAGS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
 
 
 def _is_fisheye(model: str | None) -> bool:

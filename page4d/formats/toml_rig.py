@@ -57,7 +57,8 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
         )
     cameras = []
     for key, table in known.items():
-        cameras.append(table_camera(path, str(table.get("name", key)), {"fisheye": False, **table}, poses))
+        name = str(table.get("name", key))
+        cameras.append(table_camera(path, name, {"fisheye": False, **table}, poses, needs_size=True))
     left_out = [key for key in tables if key not in known]
     notice = f"{path.name}: {listed(left_out)} left out: not calibrated completely, or marked with 'ignore'"
     metadata = content.get("metadata")

@@ -210,6 +210,8 @@ DAMAGE = {
             r"Calib.toml: camera cam01: R has 2 numbers, expected 3 or 9",
         ),
         (r"translation = .*", "translation = [[], [], []]", r"Calib.toml: camera cam01: T has 0 numbers for 1x3"),
+        (r"(?m)^size = .*", "size = [640.0]", "Calib.toml: camera cam01: the image size is missing, or not a width"),
+        ("fisheye = .*", 'fisheye = "maybe"', "Calib.toml: camera cam01: fisheye is 'maybe', expected true or false"),
     ),
     "colmap-text": (
         (r"(?m)^7 .*\n", r"\g<0>\g<0>", "camera number 7 appears twice"),
