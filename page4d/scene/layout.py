@@ -189,12 +189,13 @@ def is_no_camera(name: str) -> bool:
 
 def image_view(folder: Path, label: str, suffixes: frozenset[str] = IMAGE_SUFFIXES) -> Candidate | None:
     """Return the images of a folder; None if it has none, or few that are no maps next to a video."""
-    images = _images(folder, label, suffixes)
+    images = images_in(folder, label, suffixes)
     frames = [file for file in images.files if not _words(file.stem) & _MAPS] if images else []
     return None if len(frames) < _FEWEST_FRAMES and files_with(folder, VIDEO_SUFFIXES) else images
 
 
-def _images(folder: Path, label: str, suffixes: frozenset[str]) -> Candidate | None:
+def images_in(folder: Path, label: str, suffixes: frozenset[str]) -> Candidate | None:
+    """Return the images of a folder, whatever is next to them; None if it has none."""
     files = tuple(files_with(folder, suffixes))
     return Candidate(name=composed(folder.name), path=folder, label=f"{label}/", files=files) if files else None
 
@@ -230,7 +231,7 @@ def recordings_below(folder: Path) -> tuple[list[Candidate], list[LeftOut]]:
 
 def maps_below(folder: Path, name: str, words: frozenset[str], suffixes: frozenset[str]) -> list[Candidate]:
     """Return the series with one of `words` in their names in the folder of a camera, or below it."""
-    if (images := _images(folder, name, suffixes)) is None:
+    if (images := images_in(folder, name, suffixes)) is None:
         return [each for each in _below(folder, name, suffixes) if _words(each.label.removeprefix(name)) & words]
     files = {key: of for key, of in _series(images).items() if _words(key) & words}
     return [replace(images, label=f"{images.label}{key}", files=tuple(of)) for key, of in files.items()]

@@ -12,7 +12,7 @@ from page4d.io.input_files import composed, missing_path_hint, reading_again
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, files_with, probe_image_folder, time_by_name
-from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, camera_in_name, image_view, maps_below
+from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, camera_in_name, images_in, maps_below
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, PairedFrames, View
 from page4d.scene.stamps import NS, Stamps
@@ -140,7 +140,7 @@ def _sidecar(kind: str, folder: Path, view: View) -> Candidate | None:
     with reading_again(f"'{folder}'"):
         entries = sorted(folder.iterdir())
         folders = [entry for entry in entries if composed(entry.name) == view.name and entry.is_dir()]
-        found += [image_view(entry, entry.name, _SUFFIXES[kind]) for entry in folders]
+        found += [images_in(entry, entry.name, _SUFFIXES[kind]) for entry in folders]
         found += [
             Candidate(name=view.name, path=entry, label=entry.name)
             for entry in entries

@@ -125,6 +125,16 @@ def test_depth_of_another_resolution_is_aligned_with_the_image(rig: Path, tmp_pa
     np.testing.assert_array_equal(batch.depth[0, 0, 0].numpy(), depth.astype(np.float32))
 
 
+def test_few_masks_of_a_view_are_read_next_to_a_video(tmp_path):
+    (tmp_path / "rig").mkdir()
+    write_counter_clip(tmp_path / "rig" / "a.mp4", 3)
+    masks = {f"{n:03}.png": frame[..., 0] for n, frame in enumerate(counter_clip(range(3), (48, 64)))}
+    write_images(tmp_path / "m" / "a", masks)
+    write_counter_clip(tmp_path / "m" / "a" / "preview.mp4", 3)
+    batch = read(open_scene(tmp_path / "rig", masks=tmp_path / "m"))
+    assert mask_numbers(batch.dynamic[0, :, 0]) == [0, 1, 2]
+
+
 def test_masks_of_image_folders_are_paired_by_name(tmp_path):
     for name in "ab":
         write_images(tmp_path / "rig" / name, {f"{n:03}.png": counter_image(n) for n in range(20, 32)})
