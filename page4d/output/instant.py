@@ -117,8 +117,8 @@ def write_capture_cameras(layout: OutputLayout, cameras: CaptureCameras) -> list
     Raises:
         OutputError: if a file cannot be written.
     """
-    of_views = [*write_tum(layout, cameras), *write_open3d_cameras(layout, cameras)]
-    return [write_cameras_json(layout.cameras, cameras), *of_views]
+    whole = write_cameras_json(layout.cameras, cameras)
+    return [whole, *write_tum(layout, cameras), *write_open3d_cameras(layout, cameras)]
 
 
 def _write_depth(layout: OutputLayout, index: int, instant: Predictions, options: InstantOptions) -> InstantFiles:
