@@ -132,7 +132,9 @@ def _labelled(text: str) -> dict[str, str]:
 
     Source: files of TemugeB/handpose3d and bodypose3d (`c0.dat`, `rot_trans_c0.dat`), python_stereo_camera_calibrate.
     """
-    return dict(reversed(re.findall(r"^\s*([A-Za-z]+):([^:A-Za-df-z#]*)", text, re.MULTILINE)))
+    labels = dict(reversed(re.findall(r"^\s*([A-Za-z]+):([^:A-Za-df-z#]*)", text, re.MULTILINE)))
+    has_lens = any(label.lower().startswith("distortion") for label in labels)
+    return labels | ({"distortion_model": "none"} if has_lens else {})  # 4 or 5 numbers of `calibrateCamera`
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {

@@ -448,7 +448,7 @@ def write_dat_files(folder: Path, rig: list[RigCamera]) -> Path:
     """Write a lens and a pose per camera, of which one file has a second pose, as those of TemugeB/handpose3d."""
     for number, camera in enumerate(rig):
         rows = lambda matrix: "".join(" ".join(repr(float(x)) for x in row) + " \n" for row in matrix)  # noqa: E731
-        lens = f"intrinsic:\n{rows(camera.integer_intrinsics)}distortion:\n{rows([(*camera.coefficients, 0.0)])}"
+        lens = f"intrinsic:\n{rows(camera.integer_intrinsics)}distortion:\n{rows([camera.coefficients])}"
         (folder / f"{camera.name}{'_intrinsics' * (number % 2)}.dat").write_text(lens)
         pose = f"R:\n{rows(camera.rotation)}T:\n{rows(np.reshape(camera.translation, (3, 1)))}"
         other = f"\n#below is another one.\nR:\n{rows(np.eye(3))}T:\n{rows(np.ones((3, 1)))}" * (number % 2)
