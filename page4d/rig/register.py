@@ -631,6 +631,8 @@ def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> R
         InputError: if a frame cannot be decoded, or the file of `intrinsics` is unusable.
     """
     assembly = assembled(evidence)
+    # Features, matches and networks refer to the evidence: they would stay in memory until cycles are collected.
+    vars(evidence).pop("textures", None)
     for note in assembly.notes:
         notify(Notice(note))
     asked = evidence.settings.register

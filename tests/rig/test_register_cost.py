@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -11,18 +12,27 @@ from page4d.rig import evidence, register
 from page4d.rig import register as assemble
 from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
 from page4d.rig.register import Assembly
-from page4d.rig.texture import ViewTexture
+from page4d.rig.texture import InstantTexture
 from tests.rig.people_rig import Filming, PeopleRig, evidence_of, film_people
 
 RIG = film_people(Filming(angles_deg=(0.0, 50.0, 100.0), num_instants=30, noise_px=1.0, seed=1))
 
 
-def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[int]]:
-    """Register from people and from texture without features; return the result and the calls of extraction."""
-    calls: list[int] = []
-    nowhere: ViewTexture = {}
+class NoFeatures(dict[int, InstantTexture]):
+    """Those of a view, which can be referred to weakly."""
+
+
+def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
+    """Register from people and from texture without features; return the result and those of every extraction."""
+    calls: list[Any] = []
+
+    def extract(*_: object) -> tuple[NoFeatures, ...]:
+        nowhere = NoFeatures()
+        calls.append(ref(nowhere))
+        return (nowhere,) * len(rig.lenses)
+
     monkeypatch.setattr(register, "is_fetched", lambda: True)
-    monkeypatch.setattr(evidence, "extract_texture", lambda *_: calls.append(1) or (nowhere,) * len(rig.lenses))
+    monkeypatch.setattr(evidence, "extract_texture", extract)
     monkeypatch.setattr(evidence, "with_content", lambda scene, _: scene)
 
     def nothing(_matches: object, pair: tuple[int, int], _seed: int, _: object) -> PairPose:
@@ -31,7 +41,9 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(evidence, "register_texture_pair", nothing)
     pixels = evidence_of(rig, Registration.AUTO)
     pixels.people, pixels.samples = people, ()
-    return register.register_rig(pixels, lambda _: None).record, calls
+    record = register.register_rig(pixels, lambda _: None).record
+    assert all(features() is None for features in calls), "features stay in memory"
+    return record, calls
 
 
 @pytest.mark.parametrize(
