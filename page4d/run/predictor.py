@@ -165,7 +165,7 @@ class NetworkPredictor:
 
     @property
     def default_long_side(self) -> int | None:
-        """Default long side of images in pixels; None for the original size."""
+        """That of the configuration, by default the image size of the encoder's position table."""
         config = self.network.config
         return config.default_long_side or config.encoder.image_size
 
@@ -181,7 +181,7 @@ class NetworkPredictor:
 
     @property
     def scale(self) -> Scale:
-        """Unit of length of predictions; None for that of the calibration."""
+        """Unit of length of predictions: metric if the network predicts metres."""
         return Scale.METRIC if self.network.config.predicts_metres else Scale.ARBITRARY
 
     @property
