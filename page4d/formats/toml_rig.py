@@ -1,7 +1,8 @@
 """TOML of Pose2Sim, Anipose and Caliscope: one table per camera.
 
 The files declare no unit: Pose2Sim writes metres, Anipose usually millimetres. Metres are assumed, except in files of
-page4d, which state the unit under `[metadata]`.
+page4d, which state the unit under `[metadata]`. The quarter turns `rotation_count` of Caliscope apply to its
+display alone.
 
 Source: user guides of Pose2Sim and Anipose, "calibration"; Caliscope, `cameras/camera_array.py`.
 """
