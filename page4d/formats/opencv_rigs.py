@@ -350,7 +350,12 @@ def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | Non
         pose = pose_matrix(numbers.reshape(-1, 4)[:3, :3], numbers.reshape(-1, 4)[:3, 3].tolist())
         return invert_rigid(pose) if found[0] is None else pose
     shift = numbers_of(_flat(shift, "T"), "T", 1, 3)[0].tolist()
-    rotation = _rotation(_flat(turn, "R"))
+    turn = _flat(turn, "R")
+    if is_transposed and len(turn) == 3:
+        raise InputError(
+            "camera_matrix is transposed, and R is a vector", "write the principal point in its last column"
+        )
+    rotation = _rotation(turn)
     return pose_matrix(rotation.T if is_transposed else rotation, shift)
 
 

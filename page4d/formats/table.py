@@ -93,7 +93,7 @@ FORMATS = (
     ),
     RigFormat("JARVIS", "opencv_rigs", keys="intrinsicMatrix", reader="read_single_cameras", is_single=True),
     RigFormat(
-        "ROS camera_info",
+        "single cameras (ROS, OpenCV)",
         "opencv_rigs",
         ("*calib*.npz", "*camera*.npz", "*intrinsic*.npz", "*stereo*.npz", "rot_trans_*.dat", "*_rot_trans.dat"),
         keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]s?|rvec|principal_point|R",

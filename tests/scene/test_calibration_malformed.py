@@ -211,6 +211,11 @@ DAMAGE = {
         ),
         (r"translation = .*", "translation = [[], [], []]", r"Calib.toml: camera cam01: T has 0 numbers for 1x3"),
         (r"(?m)^size = .*", "size = [640.0]", "Calib.toml: camera cam01: the image size is missing, or not a width"),
+        (
+            r"matrix = .*",
+            "matrix = [[900.0, 0.0, 0.0], [0.0, 900.0, 0.0], [320.0, 240.0, 1.0]]",
+            "Calib.toml: camera cam01: camera_matrix is transposed, and R is a vector",
+        ),
         ("fisheye = .*", 'fisheye = "maybe"', "Calib.toml: camera cam01: fisheye is 'maybe', expected true or false"),
     ),
     "colmap-text": (
