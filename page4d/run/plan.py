@@ -91,8 +91,9 @@ class RunPlan:
         longest = max(chunk.length for chunk in self.chunks)
         if not self.world.is_fixed:
             return longest
-        length = self.settings.chunk or MAX_DEFAULT_LENGTH
-        wanted = max(chunk.length for chunk in plan_chunks(self.scene.num_times, length, min(_OVERLAP, length // 2)))
+        length = self.settings.chunk or max(MAX_DEFAULT_LENGTH, 2 * self.overlap)
+        overlap = max(self.overlap, min(_OVERLAP, length // 2))
+        wanted = max(chunk.length for chunk in plan_chunks(self.scene.num_times, length, overlap))
         return wanted if self.forecast.peak_bytes(wanted) <= self.memory_limit.num_bytes else longest
 
     @property

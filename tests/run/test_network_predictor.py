@@ -186,6 +186,8 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
         (9, Poses.PREDICTED, {}, 6),  # chunks of 5 and 6 instants
         (80, Poses.INPUT, {}, 8),
         (7, Poses.INPUT, {"chunk": 3}, 3),
+        (9, Poses.INPUT, {"overlap": 1}, 6),  # as by default
+        (80, Poses.INPUT, {"overlap": 5}, 10),  # as chunks, which are those of other cameras
         (80, Poses.INPUT, {"fuse": False}, 0),
         (7, Poses.INPUT, {}, 0),
     ],
