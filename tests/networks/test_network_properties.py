@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from page4d.geometry.camera import decode_pose
 from page4d.networks.config import FRAME_GLOBAL, TIME_VIEW, NetworkConfig, Step
 from page4d.networks.config_parts import BiasRows, MaskConfig, MaskFusion, MaskHeadKind, Streams
-from page4d.networks.heads.motion import DynamicMask, external_log_odds
+from page4d.networks.heads.motion import MASK_HEADS, DynamicMask, external_log_odds
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
@@ -215,6 +215,18 @@ def test_an_untrained_head_returns_the_external_mask(tiny: NetworkConfig) -> Non
         torch.testing.assert_close(out.dynamic, torch.full_like(out.dynamic, expected))
     out = predict(network, images)
     torch.testing.assert_close(out.dynamic, torch.full_like(out.dynamic, 0.5))
+
+
+@pytest.mark.parametrize("kind", MaskHeadKind)
+def test_a_seed_draws_the_weights_of_a_mask_head_in_the_order_of_its_layers(kind: MaskHeadKind) -> None:
+    torch.manual_seed(0)
+    head = MASK_HEADS[kind](8)
+    torch.manual_seed(0)
+    for layer in head.modules():
+        if isinstance(layer, nn.Conv2d):
+            drawn = [parameter.clone() for parameter in layer.parameters()]
+            layer.reset_parameters()
+            assert all(map(torch.equal, drawn, layer.parameters()))
 
 
 def test_the_external_mask_is_averaged_over_patches(tiny: NetworkConfig) -> None:

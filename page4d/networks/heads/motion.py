@@ -106,10 +106,15 @@ _GATE_LOGIT = 4.0
 """Log-odds of an untrained gate, a probability of 0.98."""
 
 
-def _mask_layers(dim: int, middle: nn.Conv2d) -> nn.Sequential:
-    """Build a depthwise convolution, the `middle` one and one output per patch."""
-    first = nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim)
-    return nn.Sequential(first, nn.GELU(), middle, nn.GELU(), nn.Conv2d(middle.out_channels, 1, kernel_size=1))
+def _mask_layers(dim: int, hidden: int, kernel_size: int, groups: int = 1) -> nn.Sequential:
+    """Build a depthwise convolution, one to `hidden` channels and one output per patch, drawn in this order."""
+    return nn.Sequential(
+        nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim),
+        nn.GELU(),
+        nn.Conv2d(dim, hidden, kernel_size, padding=kernel_size // 2, groups=groups),
+        nn.GELU(),
+        nn.Conv2d(hidden, 1, kernel_size=1),
+    )
 
 
 class ConvMaskHead(nn.Module):
@@ -117,7 +122,7 @@ class ConvMaskHead(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.mask_head = _mask_layers(dim, nn.Conv2d(dim, dim // 2, kernel_size=3, padding=1))
+        self.mask_head = _mask_layers(dim, dim // 2, kernel_size=3)
 
     def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
         """Return the log-odds that a patch moves."""
@@ -134,7 +139,7 @@ class TemperedMaskHead(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.head0 = _mask_layers(dim, nn.Conv2d(dim, dim, kernel_size=3, padding=1, groups=dim))
+        self.head0 = _mask_layers(dim, dim, kernel_size=3, groups=dim)
         self.tau_logit = nn.Parameter(torch.tensor(0.5413))  # softplus gives a temperature of 1
         self.register_buffer("alpha_logit", torch.tensor(0.5413))
 
@@ -152,7 +157,7 @@ class ReleaseMaskHead(nn.Module):
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.head0 = _mask_layers(dim, nn.Conv2d(dim, _RELEASE_HIDDEN, kernel_size=1))
+        self.head0 = _mask_layers(dim, _RELEASE_HIDDEN, kernel_size=1)
 
     def forward(self, features: Float[Tensor, "F C rows columns"]) -> Float[Tensor, "F one rows columns"]:
         """Return the log-odds that a patch moves; the layers predict those that it is static."""
