@@ -3,7 +3,6 @@
 Memory is exact: the bytes of all live storages, independent of the allocator.
 """
 
-import operator
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -294,7 +293,9 @@ _RULES: dict[Any, Callable[..., Any]] = {
     ),
     _aten.cat: _cat,
     _aten.stack: lambda tensors, dim=0: _cat([tensor.unsqueeze(dim) for tensor in tensors], dim),
-    _aten.repeat: lambda values, counts: _empty(values, *map(operator.mul, values.shape, counts)),
+    _aten.repeat: lambda values, counts: _empty(
+        values, *(side * count for side, count in zip(values.shape, counts, strict=True))
+    ),
     _aten.index: _index,
     _aten.arange: _small_table(torch.arange),
     _aten.linspace: _small_table(torch.linspace),
