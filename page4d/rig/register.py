@@ -307,6 +307,8 @@ class Assembly:
         if are_alone:
             kinds, limits = {pair.evidence for pair in first.pairs} & {Evidence.LEARNED}, (0.0, 0.0)
             sources = [source for source in sources if source.kind in kinds]
+        if not sources:
+            return
         sought: list[tuple[Pair, TextureMethod, TextureMatches]] = []
         near = self._near_pairs()
         for done, pair in enumerate(near):

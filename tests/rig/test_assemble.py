@@ -219,7 +219,12 @@ def test_two_views_are_adjusted_to_more_matches_of_the_learned_texture_that_plac
 
 @pytest.mark.parametrize("noise_px", [0.3, 300.0])
 def test_matches_near_epipolar_lines_improve_cameras_from_people_or_are_not_used(noise_px: float):
-    assemblies = [assembled(texture=sources) for sources in ((), (source(near=seen(400, noise_px)),))]
+    stages: tuple[set[str], ...] = (set(), set())
+    assemblies = [
+        assembled(texture=sources, progress=lambda _, __, stage, own=own: own.add(stage))
+        for sources, own in zip(((), (source(near=seen(400, noise_px)),)), stages, strict=True)
+    ]
+    assert ["registering: matches near epipolar lines" in own for own in stages] == [False, True]
     errors = []
     for assembly in assemblies:
         cameras = assembly.cameras()
