@@ -75,15 +75,7 @@ def floor_world(
     vertical = np.array(axis.vector)
     gravity: Vertical | None = None
     if is_line:
-        # A rotation about the line is left, which the plane of all points determines, or the people.
-        found = floor_of_points(points, cameras) if len(marks) > len(names) else other_vertical()
-        if isinstance(found, str):
-            raise InputError(
-                f"{points.label}: {len(names)} points with coordinates, on a line, do not determine which way is up"
-                f"{found and f', nor do people: {found}'}",
-                "mark a third point of the floor in two views, with or without coordinates",
-            )
-        gravity = found
+        gravity = _gravity_of_line(points, cameras, len(names), len(marks), other_vertical)
         size = float(np.linalg.norm(places - base, axis=1).max())
         along = np.outer(gravity.up, gravity.up)
         spread = np.radians(gravity.std_deg) ** 2 * (np.eye(3) - along) + 100 * along
@@ -129,6 +121,27 @@ def floor_world(
         metres_per_unit=fit.scale,
         metres_std=None if is_metric else float(fit.covariance[6, 6] ** 0.5),
     )
+
+
+def _gravity_of_line(
+    points: FloorPoints,
+    cameras: Mapping[str, RigCamera],
+    num_measured: int,
+    num_marked: int,
+    other_vertical: Callable[[], Vertical | str],
+) -> Vertical:
+    """Return gravity where points with coordinates are on a line, about which they leave a rotation.
+
+    It is that of the plane of all points, if others are marked, else `other_vertical`.
+    """
+    found = floor_of_points(points, cameras) if num_marked > num_measured else other_vertical()
+    if isinstance(found, str):
+        raise InputError(
+            f"{points.label}: {num_measured} points with coordinates, on a line, do not determine which way is up"
+            f"{found and f', nor do people: {found}'}",
+            "mark a third point of the floor in two views, with or without coordinates",
+        )
+    return found
 
 
 def _check_fit(label: str, fit: "_Similarity", names: Sequence[str], extent: float, *, by_people: bool) -> None:
