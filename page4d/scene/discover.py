@@ -53,9 +53,11 @@ _SYNC_FILES = ("sync.json", "sync.toml")
 _UNFINISHED_SUFFIXES = frozenset(".part .partial .crdownload .download .filepart .tmp .aria2".split())
 """Suffixes that browsers and copying programs append until a file is complete."""
 
+_ARCHIVES = frozenset(".zip .7z .rar .tar .tgz .gz .bz2 .xz .zst".split())
+
 _UNREAD_SUFFIXES = frozenset(
-    ".3g2 .360 .asf .av1 .bag .braw .cine .crm .divx .dv .f4v .insv .m2v .mcap .mcraw .mjpeg .mjpg .mlv .qt .r3d "
-    ".smc .svo .svo2 .vob .vrs".split()
+    ".3g2 .360 .asf .av1 .bag .braw .cine .crm .dav .divx .dv .f4v .insv .m2v .mcap .mcraw .mjpeg .mjpg .mlv .qt "
+    ".r3d .smc .svo .svo2 .vob .vrs".split()
 )
 """Suffixes of video files that are not read."""
 
@@ -257,6 +259,8 @@ def _reason_to_ignore(entry: Path, calibration: Path | None) -> Notice | None:
         return Notice("an unfinished download or copy of a video")
     if entry.suffix.lower() in _UNREAD_SUFFIXES:
         return Notice("a video of a format that is not read; convert it to MP4 or MKV")
+    if entry.suffix.lower() in _ARCHIVES:
+        return Notice("an archive; unpack recordings that are in it")
     return Notice("not a video", Level.INFO)
 
 

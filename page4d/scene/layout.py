@@ -7,6 +7,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 import cv2
@@ -28,7 +29,7 @@ MASK_WORDS = frozenset("mask masks matte mattes".split())
 _MAPS = (
     DEPTH_WORDS
     | MASK_WORDS
-    | frozenset("disparity label labels seg segmentation semantic semantics normals confidence".split())
+    | frozenset("disparity label labels seg segmented segmentation semantic semantics normals confidence fg".split())
 )
 _FULL_GRID = 0.9
 _FEWEST_FRAMES = 10
@@ -36,8 +37,14 @@ _FEWEST_FRAMES = 10
 
 _COPY, _COLORED = "copies of {}", "the colour images are {}"
 MAPS = "depth maps or masks, read with ⟨depth⟩ and ⟨masks⟩"
-_BOARDS = frozenset("calib calibration checkerboard chessboard charuco".split())
+_BOARDS = frozenset(
+    "calib calibration checkerboard chessboard charuco intri intrinsic intrinsics extri extrinsic extrinsics".split()
+)
+_PHOTOS = frozenset("photo photos figure figures docs screenshot screenshots".split())
 _COLORS = frozenset("color colors colour colours rgb".split())
+_OTHER_LIGHT = frozenset("ir infra infrared nir swir lwir thermal uv mono gray grey event events".split())
+"""Words in the names of what other sensors of a camera record."""
+
 _REDUCED = frozenset(
     "proxy half quarter eighth lowres lores preview thumb thumbnail resized downsampled downscaled reduced".split()
 )
@@ -266,6 +273,13 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
     Raises:
         InputError: if no series is plainly that of the pictures.
     """
+    left = []
+    of_stems = _originals([file.stem for file in candidate.files])
+    if 2 * len(of_stems) < len(candidate.files):  # else numbers of frames: "a (1)", "a (2)"
+        labels = {file: candidate.label + file.name for file in candidate.files if file.stem in of_stems}
+        copies = [Candidate(name=label, path=file, label=label) for file, label in labels.items()]
+        left = [LeftOut(candidate=copy, kind=_COPY, view=of_stems[copy.path.stem]) for copy in copies]
+        candidate = replace(candidate, files=tuple(file for file in candidate.files if file not in labels))
     series = _series(candidate)
     for key, files in series.items():
         if grid := _grid(files):
@@ -274,7 +288,7 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
                 "put every camera into a folder of its own, or give the images of one camera one number each",
             )
     if len(series) < 2:
-        return candidate, []
+        return candidate, left
     pictures = [key for key in series if not _words(key) & (_MAPS | _REDUCED)] or list(series)
     largest = max(pictures, key=lambda key: len(series[key]))
     single = [key for key in pictures if "*" not in key and len(series[largest]) > 1]
@@ -289,7 +303,6 @@ def one_series(candidate: Candidate) -> tuple[Candidate, list[LeftOut]]:
             + "put every series into a folder of its own: all images of a folder are the frames of one view",
         )
     used = [key for key in pictures if key not in rivals or len(rivals) == 1 or key in colored]
-    left = []
     for key in [key for key in series if key not in used]:
         label = candidate.label + key
         other = Candidate(name=label, path=candidate.path, label=label, files=tuple(series[key]))
@@ -368,7 +381,11 @@ def cameras_alone(candidates: Sequence[Candidate]) -> tuple[list[Candidate], lis
     They are kept where there is nothing else.
     """
     kept, left = list(candidates), []
-    for names, kind, level in ((_MAPS, MAPS, Level.INFO), (_BOARDS, "images of a calibration", Level.WARNING)):
+    for names, kind, level in (
+        (_MAPS, MAPS, Level.INFO),
+        (_BOARDS, "images of a calibration", Level.WARNING),
+        (_PHOTOS, "named as photos or figures", Level.WARNING),
+    ):
         named = [candidate for candidate in kept if _words(candidate.label) & names]
         if len(named) < len(kept):
             left += [LeftOut(candidate=candidate, kind=kind, level=level) for candidate in named]
@@ -377,19 +394,50 @@ def cameras_alone(candidates: Sequence[Candidate]) -> tuple[list[Candidate], lis
     if len(singles) < len(kept):
         left += [LeftOut(candidate=candidate, kind="a single image") for candidate in singles]
         kept = [candidate for candidate in kept if candidate not in singles]
-    for find in (_copies, _later_chapters):
+    for find in (_other_light, _copies, _images_of_views, _later_chapters):
         found = find(kept)
         left += found
         kept = [candidate for candidate in kept if candidate not in [one.candidate for one in found]]
     return kept, left
 
 
+def _images_of_views(candidates: Sequence[Candidate]) -> list[LeftOut]:
+    """Find folders with an image per view, such as `background/cam1.png`."""
+    left = []
+    for images in (candidate for candidate in candidates if candidate.files):
+        others = [each.name for each in candidates if each is not images and not each.name.isdecimal()]
+        stems = [file.stem for file in images.files]
+        shown = [name for name in others if any(stem == name or _is_longer(stem, name) for stem in stems)]
+        if len(shown) > 1 and len(stems) <= 2 * len(shown):
+            left.append(LeftOut(candidate=images, kind="images of several views"))
+    return left
+
+
+def _other_light(candidates: Sequence[Candidate]) -> list[LeftOut]:
+    """Find recordings of other sensors of cameras whose colour is recorded: `cam0_ir` next to `cam0_rgb`."""
+    words = {each.label: {*_camera_words(each.name)} for each in candidates}
+    dark = [each for each in candidates if _words(each.name) & _OTHER_LIGHT]
+    left = []
+    for candidate in dark:
+        own = {word for word in words[candidate.label] if not _words(word) & _OTHER_LIGHT}
+        colored = (each for each in candidates if each not in dark and set() < words[each.label] - _COLORS <= own)
+        left += [LeftOut(candidate=candidate, kind=_COLORED, view=each.label) for each in islice(colored, 1)]
+    return left
+
+
+def _originals(names: Iterable[str]) -> dict[str, str]:
+    """Return the names of copies that file managers made, and those of their originals."""
+    own = set(names)
+    return {name: match[1] for name in names if (match := _DUPLICATE.fullmatch(name)) and match[1] in own}
+
+
+_DUPLICATE = re.compile(r"(.+?)(?: ?\(\d\)| - copy| copy)(?: \d+| \(\d+\))?", re.IGNORECASE)
+
+
 def _copies(candidates: Sequence[Candidate]) -> list[LeftOut]:
     """Find images of a video with their name, and recordings with the name and the first picture of a larger one."""
     groups: dict[tuple[str, ...], list[Candidate]] = defaultdict(list)
-    names = {candidate.name for candidate in candidates}
-    repeated = {name: base for name in names if (base := re.sub(r" ?\(\d\)$", "", name)) in names - {name}}
-    repeated |= _longer(candidates)
+    repeated = _originals([candidate.name for candidate in candidates]) | _longer(candidates)
     for candidate in candidates:
         groups[_camera_words(repeated.get(candidate.name, candidate.name))].append(candidate)
     left = []

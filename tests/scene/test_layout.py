@@ -193,6 +193,26 @@ def small(name: str) -> Tree:
         ),
         (tree("a.mp4", "output/preview.png"), {"a": 0}, ["left out output/: a single image"]),
         (
+            tree("a.mp4", "b.mp4", "bg/a.png", "bg/b_empty.png"),
+            {"a": 0, "b": 1},
+            ["left out bg/: images of several views"],
+        ),
+        (
+            tree("a.mp4", "fig_photos/{t}.png", "extrinsics/{t}.png"),
+            {"a": 0},
+            ["left out extrinsics/: images of a calibration", "left out fig_photos/: named as photos or figures"],
+        ),
+        (
+            tree("a_rgb.mp4", "a_ir.mp4", "b.mp4", "b_infra1.mp4", "b_infra2.mp4", "c_thermal.mp4"),
+            {"a_rgb": 0, "b": 2, "c_thermal": 5},
+            ["left out a_ir.mp4, b_infra1.mp4, b_infra2.mp4: the colour images are a_rgb.mp4, b.mp4"],
+        ),
+        (
+            tree("a/{t}.png") | tree("a/1 (1).png", "a/2 - Copy.png"),
+            {"a": 0},
+            ["left out a/1 (1).png, a/2 - Copy.png: copies of 1, 2"],
+        ),
+        (
             tree("seq-01/{t}.png", "seq-02/{t}.png"),
             {"seq-01": 0, "seq-02": 1},
             ["seq-01/, seq-02/: named as takes or parts of a data set, used as cameras that record at the same time"],
@@ -428,6 +448,8 @@ def test_a_copy_is_used_if_it_is_selected(tmp_path: Path):
         (tree("normal.mp4", "tele.mp4", "wide.mp4"), "normal tele wide"),
         (tree("A.mp4", "B/{t}.png"), "A B"),
         (tree("rgb/{t}.png", "ir/{t}.png"), "ir rgb"),
+        (tree("a_ir.mp4", "b_ir.mp4", "b2_rgb.mp4"), "a_ir b2_rgb b_ir"),
+        (tree("1/1.png", "1/2.png", "2/1.png", "2/2.png"), "1 2"),
         (tree("house/{t}.png"), "house"),
     ],
 )
