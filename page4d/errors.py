@@ -169,11 +169,11 @@ def similar_names(name: str, known: Iterable[str]) -> list[str]:
     return [by_key[key] for key in get_close_matches(name.casefold().replace("_", "-"), by_key, n=1)]
 
 
-def unknown_name(kind: str, name: str, known: Collection[str], where: str = "") -> UsageError:
+def unknown_name(kind: str, name: object, known: Collection[str], where: str = "") -> UsageError:
     """Return the error of a name that none of the `known` ones has; `where` precedes the message."""
-    similar = did_you_mean(name, known, "")
+    similar = did_you_mean(str(name), known, "")
     hint = f"{similar}choose from {listed(known, 12 if similar else 40)}"
-    return UsageError(f"{where}no {kind} is called '{shortened(name)}'", hint)
+    return UsageError(f"{where}no {kind} is called '{shortened(str(name))}'", hint)
 
 
 class Level(StrEnum):

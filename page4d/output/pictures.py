@@ -5,7 +5,7 @@ and view.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -45,6 +45,51 @@ _SETTINGS = ("image_fps", "fps", "frames", "stride", "max_frames", "allow_damage
 """Settings of the run that determine which frames of its videos are used; clocks are recorded themselves."""
 
 
+def instant_index(output: "Output", time_index: int) -> int:
+    """Return the index of an instant, from any type of number, as int.
+
+    Raises:
+        UsageError: if there is no such instant.
+    """
+    try:
+        index = int(time_index)
+    except (TypeError, ValueError, OverflowError):  # not a number, such as the name of a view
+        index = -1
+    if not (0 <= index < output.num_times and index == time_index):
+        raise UsageError(f"no instant {time_index}", f"the run has instants 0 to {output.num_times - 1}")
+    return index
+
+
+def _several(values: Any) -> tuple[Any, ...]:
+    return (values,) if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
+
+
+def choose_views(output: "Output", views: Iterable[str] | None) -> tuple[str, ...]:
+    """Return the names of views, all of the run for None, after a check that they exist.
+
+    Raises:
+        UsageError: if there is no such view, or none is chosen.
+    """
+    chosen = output.view_names if views is None else _several(views)
+    if not chosen:
+        raise UsageError("no views", "give at least one, or None for all")
+    for view in chosen:
+        output.layout.file_name(view)
+    return chosen
+
+
+def choose_times(output: "Output", times: Iterable[int] | None) -> tuple[int, ...]:
+    """Return the indices of instants, all of the run for None, after a check that they exist.
+
+    Raises:
+        UsageError: if there is no such instant, or none is chosen.
+    """
+    chosen = tuple(range(output.num_times)) if times is None else _several(times)
+    if not chosen:
+        raise UsageError("no instants", "give at least one, or None for all")
+    return tuple(instant_index(output, index) for index in chosen)
+
+
 @dataclass(frozen=True)
 class Pictures:
     """Original pictures of a run's views: upright, with square pixels, without lens distortion.
@@ -56,7 +101,7 @@ class Pictures:
     scene: Scene
     remarks: tuple[str, ...] = ()
 
-    def read(self, view: str, instants: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
+    def read(self, view: str, instants: Iterable[int]) -> Iterator[NDArray[np.uint8]]:
         """Yield the RGB pictures [H, W, 3] of a view at instants of the run, which must increase.
 
         Raises:
@@ -64,12 +109,10 @@ class Pictures:
             InputError: if a frame cannot be decoded.
         """
         self.output.layout.file_name(view)
-        outside = [place for place in instants if not 0 <= place < self.scene.num_times]
-        if outside:
-            raise UsageError(f"no instant {outside[0]}", f"the run has instants 0 to {self.scene.num_times - 1}")
-        if any(after <= before for before, after in pairwise(instants)):
+        chosen = choose_times(self.output, instants)
+        if any(after <= before for before, after in pairwise(chosen)):
             raise UsageError("the instants of pictures do not increase", "sort them; each may occur once")
-        return self._decoded(self.scene.views[self.output.view_names.index(view)], instants)
+        return self._decoded(self.scene.views[self.output.view_names.index(view)], chosen)
 
     def _decoded(self, view: View, instants: Sequence[int]) -> Iterator[NDArray[np.uint8]]:
         undistortion = undistortion_map(view.camera, view.source.size)

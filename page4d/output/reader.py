@@ -28,46 +28,18 @@ from page4d.geometry.camera import unproject
 from page4d.geometry.transforms import invert_rigid, move_origin, transform_points
 from page4d.installation import require_extra
 from page4d.output.layout import OUTPUT_FILES, OutputLayout
-from page4d.output.pictures import OutputDataset, Pictures, PictureSize, open_pictures, picture_size
+from page4d.output.pictures import (
+    OutputDataset,
+    Pictures,
+    PictureSize,
+    choose_times,
+    choose_views,
+    instant_index,
+    open_pictures,
+    picture_size,
+)
 from page4d.output.record import RunRecord, read_run
 from page4d.scene.images import resize
-
-
-def instant_index(output: "Output", time_index: int) -> int:
-    """Return the index of an instant, from any type of number, as int.
-
-    Raises:
-        UsageError: if there is no such instant.
-    """
-    if not (0 <= time_index < output.num_times and time_index == int(time_index)):
-        raise UsageError(f"no instant {time_index}", f"the run has instants 0 to {output.num_times - 1}")
-    return int(time_index)
-
-
-def choose_views(output: "Output", views: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the names of views, all of the run for None, after a check that they exist.
-
-    Raises:
-        UsageError: if there is no such view, or none is chosen.
-    """
-    chosen = output.view_names if views is None else (views,) if isinstance(views, str) else tuple(views)
-    if not chosen:
-        raise UsageError("no views", "give at least one, or None for all")
-    for view in chosen:
-        output.layout.file_name(view)
-    return chosen
-
-
-def choose_times(output: "Output", times: Sequence[int] | None) -> tuple[int, ...]:
-    """Return the indices of instants, all of the run for None, after a check that they exist.
-
-    Raises:
-        UsageError: if there is no such instant, or none is chosen.
-    """
-    chosen = tuple(range(output.num_times)) if times is None else tuple(times)
-    if not chosen:
-        raise UsageError("no instants", "give at least one, or None for all")
-    return tuple(instant_index(output, index) for index in chosen)
 
 
 def _common_size(output: "Output", names: Sequence[str]) -> tuple[int, int]:

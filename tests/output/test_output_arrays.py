@@ -132,6 +132,7 @@ def test_an_instant_is_any_whole_number(output: Output):
 
 def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path):
     arrays = output.arrays(views=["cam 1"], times=[0, 1])
+    assert np.array_equal(output.arrays(views="cam 1", times=1)["depth"], arrays["depth"][1:])
     np.savez(tmp_path / "a.npz", **arrays)
     loaded = np.load(tmp_path / "a.npz")  # without pickle
     assert all(np.array_equal(loaded[name], value) for name, value in arrays.items())
@@ -147,6 +148,11 @@ def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path):
         ({"times": [0, 12]}, "no instant 12"),
         ({"times": [-1]}, "no instant -1"),
         ({"times": [1.5]}, r"no instant 1\.5"),
+        ({"times": 12}, "no instant 12"),
+        ({"times": slice(0, 2)}, r"no instant slice\(0, 2"),
+        ({"times": "cam 1"}, "no instant cam 1"),
+        ({"views": [0]}, "no view is called '0'"),
+        ({"views": 0}, "no view is called '0'"),
     ],
 )
 def test_a_choice_that_does_not_fit_is_refused(output: Output, chosen: dict[str, list], words: str):

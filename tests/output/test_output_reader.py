@@ -171,8 +171,9 @@ def test_depths_from_1_cm_to_1_km_survive_within_half_a_step(tmp_path: Path, cap
 def test_unknown_views_and_instants_are_refused(output: Output):
     with pytest.raises(UsageError, match="no view is called 'cam9'"):
         output.depth(0, "cam9")
-    with pytest.raises(UsageError, match="no instant 2"):
-        output.points(2)
+    for instant in (2, "cam 1", None, float("nan"), float("inf")):
+        with pytest.raises(UsageError, match=f"no instant {instant}"):
+            output.points(instant)
 
 
 def test_an_open_result_is_shown_in_a_line_and_can_be_a_key(output: Output):
