@@ -386,7 +386,7 @@ def final_notices(plan: RunPlan, record: RunRecord, finished: Sequence[FinishedC
     of_motion: tuple[Notice, ...] = ()
     if record.motion is not None:
         is_demonstration = plan.predictor.record.name == BUNDLED_NAME
-        of_motion = motion_notices(finished, is_demonstration=is_demonstration)
+        of_motion = motion_notices(finished, tracks=record.motion.tracks, is_demonstration=is_demonstration)
     return (*(notice for notice in notices if notice is not None), *of_motion)
 
 

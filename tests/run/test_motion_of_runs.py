@@ -220,10 +220,11 @@ def test_notices_of_motion():
         InstantMotion(difference="unknown", pixels=100, known=0, still=0, one_view=0, noise=[]),
     ]
     chunk = SimpleNamespace(motion=instants, clipped_velocities=7)
-    texts = [notice.text for notice in motion_notices([chunk], is_demonstration=True)]
+    texts = [notice.text for notice in motion_notices([chunk], tracks=0, is_demonstration=True)]
     (unmapped,) = motion_record([chunk], 0.001).unmapped
-    assert len(texts) == 3
+    assert len(texts) == 4
     assert "75% of the moving pixels were measured by one view alone" in texts[0]
     assert "1 instant without velocities" in texts[1]
-    assert "demonstration network" in texts[2]
+    assert texts[2].startswith("tracks: no point was followed")
+    assert "demonstration network" in texts[3]
     assert unmapped.startswith("7 velocities above 32.77 per second are unknown")

@@ -463,10 +463,12 @@ def motion_record(finished: Sequence[FinishedChunk], motion_step: float, tracks:
     )
 
 
-def motion_notices(finished: Sequence[FinishedChunk], *, is_demonstration: bool) -> tuple[Notice, ...]:
-    """Report motion that single views measured, instants without velocities, and depth not to trust.
+def motion_notices(
+    finished: Sequence[FinishedChunk], *, tracks: int | None, is_demonstration: bool
+) -> tuple[Notice, ...]:
+    """Report motion that single views measured, instants without velocities, no tracks, and depth not to trust.
 
-    `is_demonstration` is whether depth is that of the bundled network.
+    `tracks` is their number if they were asked for, `is_demonstration` whether depth is that of the bundled network.
     """
     instants = [instant for chunk in finished for instant in chunk.motion]
     moving = sum(instant.known - instant.still for instant in instants)
@@ -480,6 +482,8 @@ def motion_notices(finished: Sequence[FinishedChunk], *, is_demonstration: bool)
         )
     if unknown:
         notices.append(f"⟨motion⟩: {counted(unknown, 'instant')} without velocities: both neighbours are too far")
+    if tracks == 0:
+        notices.append("⟨tracks⟩: no point was followed from an instant to the next; closer instants may help")
     if is_demonstration:
         notices.append("⟨motion⟩: an error of depth is one of motion, and depth is that of the demonstration network")
     return tuple(Notice(text) for text in notices)
