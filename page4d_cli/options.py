@@ -14,7 +14,7 @@ import typer
 from pydantic import TypeAdapter, ValidationError
 
 from page4d.choices import CalibrationFormat
-from page4d.errors import InputError, UsageError, did_you_mean, shortened
+from page4d.errors import InputError, UsageError, counted, did_you_mean, shortened
 from page4d.io import documents
 from page4d.options import OUTPUT, Option, SceneOptions, in_options, parse_count
 
@@ -85,9 +85,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     options = {parameter.name: parameter.annotation.__metadata__[0] for parameter in made}
     experts = {name for name, option in options.items() if isinstance(option, Option) and option.expert}
     if experts:
-        made.append(
-            _eager("help_all", bool, _print_all, f"Show the {len(experts)} options for experts too, and exit.")
-        )
+        number = counted(len(experts), "option")
+        made.append(_eager("help_all", bool, _print_all, f"Show the {number} for experts too, and exit."))
 
     @wraps(function)
     def run(**values: Any) -> None:
