@@ -153,8 +153,8 @@ _STAGES = {
 }
 
 
-def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
-    """Print the plan of a run."""
+def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
+    """Return the plan of a run as a JSON-compatible document, and print it unless `as_json`."""
     from page4d.rig.people.model import NO_POSE_MODEL
     from page4d.run.time import forecast_time, registration_stages
 
@@ -165,27 +165,25 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
     time = forecast_time(plan)
     spans = {} if time is None else {**time.seconds, "total": time.total}
     stages = registration_stages(scene, plan.settings) if plan.evidence.is_pending else ()
+    document = {
+        "out": str(out),
+        "network": network.name,
+        "num_times": scene.num_times,
+        "views": list(scene.view_names),
+        "network_size": sizes[0] if are_one else None,
+        "network_sizes": sizes,
+        "map_sizes": [list(transform.map_size[::-1]) for transform in plan.map_transforms],
+        "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
+        "predicted_peak_memory_bytes": peak,
+        "memory_bytes": plan.memory_limit.num_bytes,
+        "predicted_seconds": None if time is None else {name: round(s, 3) for name, s in spans.items()},
+        "bytes_on_disk": plan.bytes_on_disk,
+        "will_register": plan.evidence.is_pending,
+        "will_check": plan.evidence.will_check,
+        "registration_seconds": {stage.name: round(stage.seconds, 1) for stage in stages},
+    }
     if as_json:
-        console.print_json(
-            {
-                "out": str(out),
-                "network": network.name,
-                "num_times": scene.num_times,
-                "views": list(scene.view_names),
-                "network_size": sizes[0] if are_one else None,
-                "network_sizes": sizes,
-                "map_sizes": [list(transform.map_size[::-1]) for transform in plan.map_transforms],
-                "chunks": [[chunk.start, chunk.stop, chunk.overlap] for chunk in plan.chunks],
-                "predicted_peak_memory_bytes": peak,
-                "memory_bytes": plan.memory_limit.num_bytes,
-                "predicted_seconds": None if time is None else {name: round(s, 3) for name, s in spans.items()},
-                "bytes_on_disk": plan.bytes_on_disk,
-                "will_register": plan.evidence.is_pending,
-                "will_check": plan.evidence.will_check,
-                "registration_seconds": {stage.name: round(stage.seconds, 1) for stage in stages},
-            }
-        )
-        return
+        return document
     lengths = sorted({chunk.length for chunk in plan.chunks})
     each = f"{lengths[0]} to {lengths[-1]} instants" if len(lengths) > 1 else counted(lengths[0], "instant")
     texts = [f"{width}x{height}" for width, height in sizes]
@@ -225,6 +223,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> None:
         overlapping = f" ({parts}; stages overlap)" if parts else ""
         fields.append(("time", f"about {span(time.total)}, as in the run of {time.date[:10]}{overlapping}"))
     print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
+    return document
 
 
 def span(seconds: float) -> str:

@@ -120,8 +120,8 @@ def run_scene(
     )
 
 
-def show_plan(request: Request, job: "SceneJob", show: Verbosity) -> None:
-    """Print the plan of a run."""
+def show_plan(request: Request, job: "SceneJob", show: Verbosity) -> dict[str, Any]:
+    """Return the plan of a run as a document, and print it unless results are JSON."""
     _fetch_weights(request, [job], show)
     preload_open3d()  # while torch and the network load
     from page4d.run.reconstruct import plan_scene
@@ -130,12 +130,10 @@ def show_plan(request: Request, job: "SceneJob", show: Verbosity) -> None:
         plan = plan_scene(job.scene, out=job.out, observer=observer, **request.named)
     for notice in (*plan.scene.notices, *plan.notices):
         console.print_notice(notice, show)
-    report_plan(plan, job.out, as_json=show.as_json)
+    return report_plan(plan, job.out, as_json=show.as_json)
 
 
-def run_batch(
-    request: Request, jobs: list["SceneJob"], root: Path, show: Verbosity, where: Place, *, dry_run: bool
-) -> None:
+def run_batch(request: Request, jobs: list["SceneJob"], root: Path, show: Verbosity, where: Place) -> None:
     """Reconstruct scenes in processes of this machine, or in parallel on a cluster, and print their outcomes.
 
     Raises:
@@ -144,10 +142,6 @@ def run_batch(
     """
     from page4d.batch.jobs import BatchRecord, SceneStatus, not_begun
 
-    if dry_run:
-        for job in jobs:
-            show_plan(request, job, show)
-        return
     check_folder(root)
     _fetch_weights(request, [], show)
     ended = {job.name: not_begun(job) for job in jobs}
@@ -309,15 +303,22 @@ def reconstruct(
         )
         raise UsageError(f"--jobs {jobs} with {other}", "leave it out")
 
+    of_one_scene = {"depth": scene.depth, "masks": scene.masks, "tracks2d": settings.tracks2d}
+    if len(scenes) > 1 and (name := next((name for name, folder in of_one_scene.items() if folder), None)):
+        raise UsageError(f"⟨{name}⟩ of one scene with {len(scenes)} scenes", "reconstruct each with its own")
     if overwrite and resume:
         raise UsageError("--overwrite and --resume contradict each other", "give one of them")
     existing = ExistingOutput.OVERWRITE if overwrite else ExistingOutput.RESUME if resume else ExistingOutput.REFUSE
     request = Request(scene=scene, network=network, settings=settings, existing=existing)
     show = Verbosity(quiet=quiet, verbose=verbose, as_json=as_json)
     with stops_cleanly():
-        if len(scenes) > 1 or batch:
-            run_batch(request, scene_jobs(scenes, out), out, show, Place(jobs, distributed), dry_run=dry_run)
-        elif dry_run:
-            show_plan(request, SceneJob(scene=scenes[0], out=out), show)
+        is_batch = len(scenes) > 1 or batch
+        chosen = scene_jobs(scenes, out) if is_batch else [SceneJob(scene=scenes[0], out=out)]
+        if dry_run:
+            plans = [show_plan(request, job, show) for job in chosen]
+            if as_json:
+                console.print_json(plans if is_batch else plans[0])
+        elif is_batch:
+            run_batch(request, chosen, out, show, Place(jobs, distributed))
         else:
-            run_one(request, SceneJob(scene=scenes[0], out=out), show, distributed)
+            run_one(request, chosen[0], show, distributed)

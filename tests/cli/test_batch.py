@@ -1,6 +1,7 @@
 """`page4d reconstruct SCENE SCENE...`: results equal to those of single runs, and exit codes."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -43,7 +44,15 @@ def test_a_dry_run_prints_every_plan_and_writes_nothing(scenes, tmp_path, cli):
     ended = cli("reconstruct", scenes[0], scenes[2], "--out", tmp_path / "root", *NETWORK, "--dry-run")
     assert ended.code == 0
     assert ended.out.count("chunks") == 2
+    ended = cli("reconstruct", scenes[0], scenes[2], "--out", tmp_path / "root", *NETWORK, "--dry-run", "--json")
+    assert [Path(plan["out"]).name for plan in json.loads(ended.out)] == ["one", "two"]
     assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize("option", ["depth", "masks", "tracks2d"])
+def test_maps_of_one_scene_are_refused_with_several(option, tmp_path, cli):
+    ended = cli("reconstruct", "one", "two", "--out", tmp_path, f"--{option}", tmp_path, "--motion")
+    assert (ended.code, ended.err.splitlines()[0]) == (2, f"error: --{option} of one scene with 2 scenes")
 
 
 @pytest.mark.parametrize("options", [["one"], ["one", "two", "--distributed", "ray"]])
