@@ -11,6 +11,7 @@ from page4d.choices import (
     CalibrationMatch,
     CalibrationResize,
     CameraMotion,
+    DepthAlignment,
     DepthSize,
     ImageFormat,
     LengthUnit,
@@ -139,3 +140,14 @@ class ExportKeywords(TypedDict, total=False):
     text: bool
     split: bool
     animated: bool
+
+
+class EvaluateKeywords(TypedDict, total=False):
+    """Options of `evaluate`."""
+
+    alignments: Sequence[DepthAlignment | str] | None
+    max_depth: float | None
+    threshold: float | None
+    points_per_instant: int
+    fps: float | None
+    seed: int

@@ -14,6 +14,7 @@ from pydantic import BeforeValidator
 import page4d
 from page4d.options import (
     CalibrateSettings,
+    EvaluationSettings,
     ExportSettings,
     NetworkOptions,
     ReconstructSettings,
@@ -33,6 +34,7 @@ GROUPS = {
     "RegisterKeywords": ((RegisterSettings,), "Options of `register`: those of the scene and the registration."),
     "CalibrateKeywords": ((CalibrateSettings,), "Options of `calibrate`: those of the scene and the calibration."),
     "ExportKeywords": ((ExportSettings,), "Options of `export`."),
+    "EvaluateKeywords": ((EvaluationSettings,), "Options of `evaluate`."),
 }
 ON_A_SCENE = ("ReconstructKeywords", "RegisterKeywords", "CalibrateKeywords")
 
@@ -113,6 +115,7 @@ def test_golden_keywords_are_those_of_the_settings() -> None:
         (page4d.register, (SceneOptions, RegisterSettings)),
         (page4d.calibrate, (SceneOptions, CalibrateSettings)),
         (page4d.export, (ExportSettings,)),
+        (page4d.evaluate, (EvaluationSettings,)),
     ],
 )
 def test_functions_take_the_fields_of_their_settings_by_name(function: Any, records: tuple[type, ...]) -> None:

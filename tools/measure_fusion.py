@@ -24,7 +24,7 @@ from page4d.geometry.camera import world_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
 from page4d.lab.training.validation import held_out_seed
-from page4d.options import EvaluationSettings, ReconstructSettings
+from page4d.options import ReconstructSettings
 
 VARIANTS = {
     "unfused": {"fuse": False, "depth_size": DepthSize.NETWORK},
@@ -77,13 +77,13 @@ def measured(folder: Path, capture: SyntheticCapture, weights: str | None) -> di
         return json.loads(cache.read_text())
     shutil.rmtree(folder, ignore_errors=True)
     write_capture(capture, folder / "scene")
-    settings = EvaluationSettings(alignments=(DepthAlignment.METRIC,), threshold=0.01 * scene_size(capture))
+    settings = {"alignments": (DepthAlignment.METRIC,), "threshold": 0.01 * scene_size(capture)}
     found = {}
     for name, options in VARIANTS.items():
         predictor = page4d.build_predictor(weights, settings=replace(ReconstructSettings(preview=False), **options))
         scene = page4d.open_scene(folder / "scene", calibration=folder / "scene" / "truth" / "cameras.json")
         page4d.reconstruct(scene, predictor, out=folder / name)
-        result = page4d.evaluate(folder / name, folder / "scene", settings)
+        result = page4d.evaluate(folder / name, folder / "scene", **settings)
         depth, points = result.depth.results[0].overall, result.points.overall
         found[name] = {
             "AbsRel": depth.abs_rel,

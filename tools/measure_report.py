@@ -32,7 +32,6 @@ from page4d.geometry.alignment import align_points_robust
 from page4d.geometry.camera import Cameras, resize_intrinsics, world_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
-from page4d.options import EvaluationSettings
 from page4d.quality.grade import measured_ranges
 from page4d.quality.record import Overall
 from page4d.scene.open import open_scene
@@ -194,7 +193,7 @@ def reconstruct_case(case: Case, folder: Path) -> None:
     (folder / "scene" / "rig.json").rename(folder / "rig.json")
     calibration = {"calibration": folder / "rig.json"} if case.is_calibrated else {}
     page4d.reconstruct(folder / "scene", out=folder / "out", **calibration, **case.options)
-    found = page4d.evaluate(folder / "out", folder / "scene", EvaluationSettings(threshold=0.05))
+    found = page4d.evaluate(folder / "out", folder / "scene", threshold=0.05)
     (folder / "truth.json").write_text(json.dumps(found.document()))
 
 

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from page4d.evaluation.motion import has_velocities, report_motion, report_track
 from page4d.evaluation.points import METRIC_THRESHOLD, RELATIVE_THRESHOLD, report_points
 from page4d.evaluation.record import CameraReport, Evaluation, MatchRecord
 from page4d.evaluation.scores import align_depth
-from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings, in_options
+from page4d.keywords import EvaluateKeywords
+from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings, in_options, split_options
 from page4d.output.reader import Output
 
 _PASSES = 4
@@ -28,13 +30,16 @@ _SAME_INTERVAL = 0.1
 """Largest relative difference between the intervals of output and truth whose velocities are comparable."""
 
 
-def evaluate(out: Output | Path | str, truth: Path | str, settings: EvaluationSettings | None = None) -> Evaluation:
+def evaluate(out: Output | Path | str, truth: Path | str, **options: Unpack[EvaluateKeywords]) -> Evaluation:
     """Evaluate an output folder, or its open `Output`, against the ground truth of its capture.
 
+    `options` are fields of `EvaluationSettings` by name, such as `fps`.
+
     Raises:
-        InputError: if either cannot be read, or they have no common view or instant.
+        UsageError: if an option is unknown or does not fit.
+        InputError: if either folder cannot be read, or they have no common view or instant.
     """
-    settings = settings or EvaluationSettings()
+    settings = EvaluationSettings(**split_options(options, "evaluate", EvaluationSettings)[0])
     return measure(compare(out, truth, fps=settings.fps, max_depth=settings.max_depth), settings)
 
 

@@ -24,7 +24,6 @@ from page4d.evaluation.evaluate import evaluate
 from page4d.geometry.alignment import align_points_robust
 from page4d.geometry.transforms import camera_centers
 from page4d.io.json_records import FileModel
-from page4d.options import EvaluationSettings
 from page4d.rig.adjust import Observations, triangulate
 from page4d.rig.epipolar import undistorted_pixels
 from page4d.rig.opening import open_scene
@@ -313,7 +312,7 @@ def _reconstructed(truth: Path, scene: Scene, observer: Observer) -> DepthFigure
         start = time.process_time()
         reconstruct(scene, out=Path(folder) / "out", observer=observer)
         seconds = time.process_time() - start
-        found = evaluate(Path(folder) / "out", truth, EvaluationSettings(threshold=F_SCORE_AT))
+        found = evaluate(Path(folder) / "out", truth, threshold=F_SCORE_AT)
     assert found.depth is not None
     assert found.points is not None
     errors, points = found.depth.results[0].overall, found.points.overall

@@ -64,11 +64,7 @@ def test_the_sample_against_itself_is_perfect(evaluate, result) -> None:
     assert document["masks"]["overall"]["jm"] == 1.0
     assert document["match"]["preprocess"] == "native"
     settings = {"alignments": ("scale",), "points_per_instant": 300}
-    from page4d.options import EvaluationSettings
-
-    assert (
-        json.loads(json.dumps(page4d.evaluate(result, ROOM, EvaluationSettings(**settings)).document())) == document
-    )
+    assert json.loads(json.dumps(page4d.evaluate(result, ROOM, **settings).document())) == document
 
 
 def test_tables_have_all_headings_and_plots_are_written(plotted) -> None:

@@ -1,7 +1,6 @@
 """Evaluation of output folders: identities, known errors, degenerate rigs and mismatches."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ from page4d.errors import InputError, UsageError
 from page4d.evaluation.evaluate import evaluate
 from page4d.evaluation.record import DepthErrors, Evaluation
 from page4d.evaluation.scores import DepthAlignment
-from page4d.options import DEFAULT_ALIGNMENTS, EvaluationSettings
+from page4d.options import DEFAULT_ALIGNMENTS
 from tests.evaluation.outputs import change_cameras, change_maps, copy_of, edit_json, move_world
 from tests.evaluation.rigs import disturbed, random_similarity
 
-SETTINGS = EvaluationSettings(points_per_instant=300)
+SETTINGS = {"points_per_instant": 300}
 
 
 def flat(document: object, path: str = "") -> dict[str, object]:
@@ -33,7 +32,7 @@ def flat(document: object, path: str = "") -> dict[str, object]:
 
 @pytest.fixture(scope="module")
 def of_perfect(perfect: Path, capture: Path) -> Evaluation:
-    return evaluate(perfect, capture, SETTINGS)
+    return evaluate(perfect, capture, **SETTINGS)
 
 
 def test_a_perfect_result_has_no_error_anywhere(of_perfect: Evaluation):
@@ -93,7 +92,7 @@ def test_every_part_is_reported_by_view_by_time_and_by_motion(of_perfect: Evalua
 def test_lengths_in_metres_are_compared_as_they_are_and_others_after_a_scale(out: Path, perfect: Path, capture: Path):
     for name in ("run.json", "cameras.json"):
         edit_json(out / name, lambda document: document.update(scale="arbitrary", unit="arbitrary"))
-    of_metres, of_units = (evaluate(folder, capture, SETTINGS) for folder in (perfect, out))
+    of_metres, of_units = (evaluate(folder, capture, **SETTINGS) for folder in (perfect, out))
     assert of_metres.confidence.alignment == of_metres.depth.results[0].alignment == "metric"
     assert of_units.confidence.alignment == of_units.depth.results[0].alignment == "scale"
 
@@ -120,7 +119,7 @@ def wrong(perfect: Path, tmp_path_factory) -> Path:
 
 
 def test_known_errors_are_measured(wrong: Path, capture: Path):
-    found = evaluate(wrong, capture, EvaluationSettings(alignments=(DepthAlignment.METRIC,), points_per_instant=300))
+    found = evaluate(wrong, capture, alignments=(DepthAlignment.METRIC,), points_per_instant=300)
     (result,) = found.depth.results
     assert result.overall.abs_rel == pytest.approx(np.abs(np.linspace(-0.19, 0.19, 64)).mean(), abs=2e-4)
     assert result.overall.delta1 == pytest.approx(1.0)
@@ -133,8 +132,8 @@ def test_known_errors_are_measured(wrong: Path, capture: Path):
 def test_aligned_metrics_are_invariant_to_similarities(wrong: Path, capture: Path, tmp_path):
     moved = copy_of(wrong, tmp_path / "moved")
     move_world(moved, random_similarity(1, scale=0.3))
-    settings = replace(SETTINGS, alignments=DEFAULT_ALIGNMENTS)
-    before, after = (flat(evaluate(out, capture, settings).document()) for out in (wrong, moved))
+    settings = SETTINGS | {"alignments": DEFAULT_ALIGNMENTS}
+    before, after = (flat(evaluate(out, capture, **settings).document()) for out in (wrong, moved))
     assert before.keys() == after.keys()
     metric = next(path for path, value in before.items() if value == "metric").rsplit("/", 1)[0]
     scale = next(path for path, value in before.items() if value == "scale").rsplit("/", 1)[0]
@@ -162,7 +161,7 @@ def test_a_smaller_prediction_is_resized_to_the_truth(out: Path, capture: Path):
     for kind, way in (("depth", cv2.INTER_AREA), ("confidence", cv2.INTER_AREA), ("dynamic", cv2.INTER_NEAREST)):
         change_maps(out, kind, lambda image, way=way: cv2.resize(image, (32, 24), interpolation=way))
     edit_json(out / "run.json", halve)
-    found = evaluate(out, capture, EvaluationSettings(alignments=(DepthAlignment.METRIC,), points_per_instant=50))
+    found = evaluate(out, capture, alignments=(DepthAlignment.METRIC,), points_per_instant=50)
     truth = cv2.imread(str(capture / "truth" / "depth" / "cam01" / "000000.png"), cv2.IMREAD_UNCHANGED) / 1000
     small = cv2.imread(str(out / "depth" / "cam01" / "frame_000000.png"), cv2.IMREAD_UNCHANGED) / 1000
     resized = cv2.resize(small.astype(np.float32), (64, 48), interpolation=cv2.INTER_CUBIC)
@@ -174,17 +173,14 @@ def test_a_smaller_prediction_is_resized_to_the_truth(out: Path, capture: Path):
 
 def test_pixels_without_a_prediction_do_not_count_and_are_noted(out: Path, capture: Path):
     change_maps(out, "depth", lambda levels: np.where(np.arange(64) < 16, 0, levels))
-    found = evaluate(out, capture, SETTINGS)
+    found = evaluate(out, capture, **SETTINGS)
     assert found.depth.coverage == pytest.approx(0.75)
     assert found.depth.results[0].overall.abs_rel == pytest.approx(0)
     assert "25 % of the true pixels have no prediction and do not count" in found.notes
 
 
 def test_a_depth_limit_excludes_far_pixels(perfect: Path, capture: Path):
-    whole, near = (
-        evaluate(perfect, capture, EvaluationSettings(max_depth=limit, points_per_instant=50))
-        for limit in (None, 3.0)
-    )
+    whole, near = (evaluate(perfect, capture, max_depth=limit, points_per_instant=50) for limit in (None, 3.0))
     assert 0 < near.depth.results[0].overall.pixels < whole.depth.results[0].overall.pixels
     assert near.depth.max_depth == 3.0
     assert near.points.uncounted_points > 0
@@ -194,7 +190,7 @@ class TestCameras:
     def test_one_camera_takes_its_scale_from_the_depth(self, truth: Path, out: Path):
         edit_json(truth / "cameras.json", lambda document: [document["cameras"].pop(n) for n in ("cam02", "cam03")])
         move_world(out, random_similarity(2, scale=0.5))
-        found = evaluate(out, truth, SETTINGS)
+        found = evaluate(out, truth, **SETTINGS)
         assert found.match.views == ("cam01",)
         assert found.match.views_without_truth == ("cam02", "cam03")
         assert found.cameras.alignment == "orientations-without-scale"
@@ -209,7 +205,7 @@ class TestCameras:
     def test_two_cameras_are_aligned_by_their_orientations(self, truth: Path, out: Path):
         edit_json(truth / "cameras.json", lambda document: document["cameras"].pop("cam03"))
         move_world(out, random_similarity(3))
-        found = evaluate(out, truth, SETTINGS)
+        found = evaluate(out, truth, **SETTINGS)
         assert (found.cameras.alignment, found.cameras.fallback) == (
             "orientations",
             "the true camera centres are collinear",
@@ -230,10 +226,10 @@ class TestCameras:
             cameras[..., 0, 3] += 0.1 * torch.arange(4, dtype=torch.float64)[:, None]
             return cameras
 
-        static = evaluate(out, truth, SETTINGS)
+        static = evaluate(out, truth, **SETTINGS)
         assert static.cameras.overall.rpe_translation == pytest.approx(0.1, rel=0.3)
         change_cameras(out, follow)
-        moving = evaluate(out, truth, SETTINGS)
+        moving = evaluate(out, truth, **SETTINGS)
         assert moving.cameras.overall.rpe_translation == pytest.approx(0, abs=1e-6)
         assert moving.cameras.pairs.pairs_apart == moving.cameras.pairs.pairs
         assert not moving.cameras.stands_still
@@ -243,7 +239,7 @@ class TestMatching:
     def test_instants_are_matched_by_time(self, truth: Path, perfect: Path):
         for path in truth.rglob("00000[13].png"):
             path.unlink()
-        found = evaluate(perfect, truth, SETTINGS)
+        found = evaluate(perfect, truth, **SETTINGS)
         assert found.match.times == pytest.approx((0.0, 2 / 12))
         assert found.match.times_without_truth == pytest.approx((1 / 12, 3 / 12))
         assert "2 of 4 instants have no true map (first 0.083 s)" in found.notes
@@ -259,7 +255,7 @@ class TestMatching:
             view["source"]["seconds"] = [seconds - 1 / 12 for seconds in view["source"]["seconds"]]
 
         edit_json(out / "run.json", delay)
-        per_frame = evaluate(out, capture, SETTINGS).depth.results[0].abs_rel_per_frame
+        per_frame = evaluate(out, capture, **SETTINGS).depth.results[0].abs_rel_per_frame
         assert per_frame["cam02"][0] is None
         assert per_frame["cam01"][0] == pytest.approx(0, abs=1e-3)
         assert max(per_frame["cam02"][1:]) > 10 * max(per_frame["cam01"])
@@ -267,14 +263,14 @@ class TestMatching:
     def test_frames_are_those_that_were_used_whatever_the_clock(self, out: Path, capture: Path):
         """With a table of time stamps a clock is not linear where frames were lost."""
         edit_json(out / "run.json", lambda run: run["views"][1]["clock"].update(rate=1.5))
-        assert evaluate(out, capture, SETTINGS).depth.results[0].overall.abs_rel == pytest.approx(0)
+        assert evaluate(out, capture, **SETTINGS).depth.results[0].overall.abs_rel == pytest.approx(0)
 
     def test_a_truth_without_a_frame_rate_takes_that_of_the_run_with_a_note(self, truth: Path, perfect: Path):
         (truth / "capture.json").unlink()
-        found = evaluate(perfect, truth, SETTINGS)
+        found = evaluate(perfect, truth, **SETTINGS)
         assert found.match.truth_fps == pytest.approx(12)
         assert "the truth records no frame rate; used 12 fps, from the instants of the run" in found.notes
-        given = evaluate(perfect, truth, EvaluationSettings(fps=24, points_per_instant=50))
+        given = evaluate(perfect, truth, fps=24, points_per_instant=50)
         assert (given.match.truth_fps, given.match.times) == (24, pytest.approx((0.0, 1 / 12)))
 
     def test_no_common_view_is_an_error(self, truth: Path, perfect: Path):
@@ -300,14 +296,14 @@ class TestMatching:
     def test_limits_must_be_positive(self, option: str):
         for value in (-1.0, 0.0, float("inf"), float("nan")):
             with pytest.raises(UsageError, match=f"evaluation: {option} is "):
-                EvaluationSettings(**{option: value})
+                evaluate("out", "truth", **{option: value})
 
 
 def test_alignments_of_large_captures_use_a_seeded_random_subset(perfect: Path, capture: Path, monkeypatch):
     from page4d.evaluation import depth as depth_report
 
     monkeypatch.setattr(depth_report.sample_pixels, "__defaults__", (1200,))
-    first, second = (evaluate(perfect, capture, SETTINGS) for _ in range(2))
+    first, second = (evaluate(perfect, capture, **SETTINGS) for _ in range(2))
     assert first == second
     assert first.depth.fitted_pixels == 1200
     assert "alignments are fitted to a random subset of 1,200 of 36,864 pixels" in first.notes

@@ -31,13 +31,12 @@ from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.truth import true_velocity
 from page4d.lab.synthetic.write import write_capture
-from page4d.options import EvaluationSettings
 from page4d.output.reader import open_output
 from page4d_cli.app import run
 from tests.evaluation.outputs import add_motion, add_tracks, copy_of, edit_json, move_world, reconstruct_from_truth
 from tests.evaluation.rigs import random_similarity
 
-SETTINGS = EvaluationSettings(points_per_instant=50, alignments=(DepthAlignment.METRIC,))
+SETTINGS = {"points_per_instant": 50, "alignments": (DepthAlignment.METRIC,)}
 CAPTURE = SyntheticCapture(seed=4, num_views=2, num_times=11, image_size=(96, 128), subject=Subject.PEOPLE)
 STEP = 1 / CAPTURE.fps
 
@@ -77,7 +76,7 @@ def with_velocity(still: Path, out: Path, change, **options: float) -> Path:
 
 @pytest.fixture(scope="module")
 def of_perfect(perfect: Path, capture: Path) -> Evaluation:
-    return evaluate(perfect, capture, SETTINGS)
+    return evaluate(perfect, capture, **SETTINGS)
 
 
 def test_the_truth_has_no_error_and_nothing_moves_has(of_perfect: Evaluation):
@@ -127,7 +126,7 @@ def test_the_true_tracks_have_no_error_and_those_that_stay_have(of_perfect: Eval
 
 def test_an_output_in_which_nothing_moves_equals_the_baseline(still: Path, capture: Path, tmp_path):
     out = with_velocity(still, tmp_path / "out", torch.zeros_like)
-    motion = evaluate(out, capture, SETTINGS).motion
+    motion = evaluate(out, capture, **SETTINGS).motion
     for own in (motion.moving, motion.slow, motion.static, *motion.moving_per_view.values()):
         assert own.errors == own.nothing_moves
         assert own.still == 1
@@ -139,7 +138,7 @@ def test_tracks_that_stay_equal_the_baseline(out: Path, capture: Path):
     first = tracks.coords[tracks.start, np.arange(tracks.num_tracks)]
     coords = np.where(begun[..., None], first, np.nan)
     add_tracks(out, replace(tracks, coords=coords, visibs=begun))
-    report = evaluate(out, capture, SETTINGS).tracks
+    report = evaluate(out, capture, **SETTINGS).tracks
     assert report.overall.tracks == report.overall.nothing_moves
 
 
@@ -155,7 +154,7 @@ def test_velocities_are_compared_in_the_true_world(
         coords = transform.apply(torch.from_numpy(tracks.coords).double()).numpy()
         add_tracks(out, replace(tracks, coords=coords))
         move_world(out, transform)
-        found = evaluate(out, capture, SETTINGS)
+        found = evaluate(out, capture, **SETTINGS)
         assert found.motion.moving.errors.epe < 2e-3
         assert found.motion.moving.errors.angle_deg < 3
         assert found.motion.static.still == 1
@@ -164,7 +163,7 @@ def test_velocities_are_compared_in_the_true_world(
     else:  # a velocity that is not in the world of the cameras is noticed
         turn = matrix_from_rotation_vector(torch.tensor([0.0, 0.0, np.radians(30.0)])).double()
         with_velocity(still, out, lambda velocity: velocity @ turn.T)
-        errors = evaluate(out, capture, SETTINGS).motion.moving.errors
+        errors = evaluate(out, capture, **SETTINGS).motion.moving.errors
         assert 15 < errors.angle_deg <= 30.5
         assert errors.good < 0.5
         assert errors.epe > 0.005
@@ -176,7 +175,7 @@ def test_known_errors_cover_and_sigma_are_measured(still: Path, capture: Path, t
         changed[:, :64] = torch.nan
         return changed
 
-    motion = evaluate(with_velocity(still, tmp_path / "out", change, sigma=0.05), capture, SETTINGS).motion
+    motion = evaluate(with_velocity(still, tmp_path / "out", change, sigma=0.05), capture, **SETTINGS).motion
     for own in (motion.moving, motion.static):
         assert 0 < own.cover < 1
         assert own.errors.epe == pytest.approx(0.12 * STEP, rel=0.01)
@@ -192,7 +191,7 @@ def test_maps_of_another_size_are_sampled_at_the_nearest_pixel(capture: Path, tm
     out = reconstruct_from_truth(capture, tmp_path / "out", "--size", 64)
     assert open_output(out).map_size("cam01") == (48, 64)
     add_motion(out, lambda time, view: velocity_of(time, view)[1::2, 1::2])
-    motion = evaluate(out, capture, SETTINGS).motion
+    motion = evaluate(out, capture, **SETTINGS).motion
     assert motion.moving.cover == 1
     assert motion.moving.errors.epe_median < 0.003
     assert motion.moving.errors.epe < motion.moving.nothing_moves.epe / 2
@@ -201,7 +200,7 @@ def test_maps_of_another_size_are_sampled_at_the_nearest_pixel(capture: Path, tm
 
 def test_large_captures_use_a_subset(perfect: Path, capture: Path, of_perfect: Evaluation, monkeypatch):
     monkeypatch.setattr(motion_report, "MAX_MOTION_PIXELS", 28 * 40)
-    found = evaluate(perfect, capture, SETTINGS)
+    found = evaluate(perfect, capture, **SETTINGS)
     assert found.motion.sampled_pixels <= 3 * 28 * 40
     assert found.motion.moving.known_pixels == of_perfect.motion.moving.known_pixels
     assert found.motion.moving.nothing_moves.epe == pytest.approx(of_perfect.motion.moving.nothing_moves.epe, rel=0.2)
@@ -212,19 +211,19 @@ def test_notes_explain_motion_that_is_not_evaluated(
     still: Path, perfect: Path, capture: Path, tmp_path, of_perfect: Evaluation
 ):
     assert not any("velocities" in note for note in of_perfect.notes)
-    without = evaluate(still, capture, SETTINGS)
+    without = evaluate(still, capture, **SETTINGS)
     assert without.motion is None
     assert without.tracks is None
     assert any("the output has no velocities" in note for note in without.notes)
     truth = tmp_path / "truth"
     shutil.copytree(capture / "truth", truth, ignore=shutil.ignore_patterns("motion", "objects"))
-    blind = evaluate(perfect, truth, SETTINGS)
+    blind = evaluate(perfect, truth, **SETTINGS)
     assert blind.motion is None
     assert blind.tracks is None
     assert any("the truth has no velocities" in note for note in blind.notes)
     edit_json(truth / "capture.json", lambda document: document["options"].update(fps=6.0))
     shutil.copytree(capture / "truth" / "motion", truth / "motion")
-    slow = evaluate(perfect, truth, SETTINGS)
+    slow = evaluate(perfect, truth, **SETTINGS)
     assert any("instants are 0.0833 s apart" in note for note in slow.notes)
 
 
@@ -233,7 +232,7 @@ def test_tracks_that_no_view_sees_at_their_start_do_not_count(out: Path, capture
     seen = tracks.view_visibs.copy()
     seen[:, :10] = False
     add_tracks(out, replace(tracks, view_visibs=seen))
-    found = evaluate(out, capture, SETTINGS)
+    found = evaluate(out, capture, **SETTINGS)
     assert found.tracks.matched == tracks.num_tracks - 10
     assert any("10 of" in note and "start at a pixel or an instant without truth" in note for note in found.notes)
 
@@ -250,7 +249,7 @@ def test_a_track_is_compared_with_the_point_of_its_pixel_at_any_depth(
         away.append((project(local, own.intrinsics)[0] % 1 - 0.5).abs().amax(-1))
     centers = torch.stack([own.centers for own in cameras])[torch.stack(away).argmin(0)].numpy()
     add_tracks(out, replace(tracks, coords=tracks.coords + 0.3 * (centers - first)))  # 30 % nearer
-    found = evaluate(out, capture, SETTINGS).tracks
+    found = evaluate(out, capture, **SETTINGS).tracks
     assert found.matched == tracks.num_tracks
     assert found.start_error > 0.3
     assert found.overall.tracks.mte < 5e-4
@@ -274,7 +273,7 @@ def test_tracks_of_static_points_are_counted_apart(out: Path, capture: Path):
         ids=np.arange(number),
     )
     add_tracks(out, tracks)
-    report = evaluate(out, capture, SETTINGS).tracks
+    report = evaluate(out, capture, **SETTINGS).tracks
     assert report.matched == report.static.tracks.tracks == number
     assert report.dynamic is None
     assert report.static.tracks.mte == pytest.approx(0.3)
@@ -285,16 +284,16 @@ def test_tracks_of_static_points_are_counted_apart(out: Path, capture: Path):
 def test_damaged_motion_is_refused(out: Path, truth: Path, capture: Path):
     (truth / "motion" / "cam01" / "000003.png").write_bytes(b"no")
     with pytest.raises(InputError, match="is damaged"):
-        evaluate(out, truth, SETTINGS)
+        evaluate(out, truth, **SETTINGS)
     shutil.copy(capture / "truth" / "motion" / "cam01" / "000002.png", truth / "motion" / "cam01" / "000003.png")
     poses = truth / "object_poses.npz"
     poses.write_bytes(b"PK")
     with pytest.raises(InputError, match="does not hold poses"):
-        evaluate(out, truth, SETTINGS)
+        evaluate(out, truth, **SETTINGS)
     for wrong, message in ((np.zeros((11, 3, 3, 4)), "not poses"), (np.zeros((11, 1, 4, 4)), "has 1 objects")):
         np.savez(poses, poses=wrong)
         with pytest.raises(InputError, match=message):
-            evaluate(out, truth, SETTINGS)
+            evaluate(out, truth, **SETTINGS)
 
 
 def test_scene_flow_metrics_are_those_of_the_published_definition():
@@ -376,7 +375,7 @@ def test_tracks_of_another_run_are_refused(out: Path, capture: Path):
     }
     add_tracks(out, Tracks(**(vars(tracks) | first | {"view_visibs": tracks.view_visibs[:5]})))
     with pytest.raises(InputError, match="has 5 instants"):
-        evaluate(out, capture, SETTINGS)
+        evaluate(out, capture, **SETTINGS)
 
 
 def test_the_report_shows_the_baseline_below_every_row(perfect: Path, capture: Path, capsys):
