@@ -145,6 +145,8 @@ def _find(path: Path) -> Path:
         )
     for folder in (path, path / "truth"):
         if (folder / CAMERAS).is_file():
+            if (folder / "run.json").is_file():  # its depth has other levels, its frames are those of its instants
+                raise InputError(f"'{folder}' is the output of a run, not ground truth", _LAYOUT)
             return folder
     raise InputError(f"no ground truth in '{path}': there is neither {CAMERAS} nor truth/{CAMERAS}", _LAYOUT)
 
@@ -347,6 +349,7 @@ def compare(
     comparison = Comparison(output=output, truth=true, views=views, fps=rate, fps_source=source, max_depth=max_depth)
     for view in views:
         _check_aspect(output, view)
+        _check_numbers(view.truth)
     if not comparison.instants:
         raise InputError(_no_common_instant(comparison), "check ⟨fps⟩, the frame rate of the truth")
     return comparison
@@ -391,6 +394,16 @@ def _check_aspect(output: Output, view: ComparedView) -> None:
         raise InputError(
             f"view '{view.name}' is {width}x{height} in the output, {true_width}x{true_height} in the truth",
             "pass the ground truth of uncropped, upright images, at any scale",
+        )
+
+
+def _check_numbers(truth: TruthView) -> None:
+    """Refuse maps that are numbered from 1: each would silently be compared with the frame before."""
+    files = truth.depth_files | truth.dynamic_files | truth.motion_files
+    if files and min(files) == 1 and max(files) == len(files):
+        raise InputError(
+            f"the true maps of {truth.name} are numbered from 1, frames from 0",
+            "number them from 0; if frame 0 has no depth, add a map of zeros, which are unknown",
         )
 
 

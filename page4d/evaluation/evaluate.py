@@ -154,8 +154,9 @@ def _match_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str
     if match.times_without_truth:
         number, total = len(match.times_without_truth), len(comparison.output.run.times)
         yield f"{number} of {total} instants have no true map (first {match.times_without_truth[0]:.3f} s)"
-    if comparison.truth.fps is None:
-        yield f"the truth records no frame rate; used {match.truth_fps:g} fps, {match.truth_fps_source}"
+    if (recorded := comparison.truth.fps) != match.truth_fps:
+        rate = "no frame rate" if recorded is None else f"{recorded:g} fps"
+        yield f"the truth records {rate}; used {match.truth_fps:g} fps, {match.truth_fps_source}"
 
 
 def _depth_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str]:

@@ -12,6 +12,7 @@ from page4d.errors import InputError, UsageError
 from page4d.evaluation.evaluate import evaluate
 from page4d.evaluation.record import DepthErrors, Evaluation
 from page4d.evaluation.scores import DepthAlignment
+from page4d.formats.maps import write_png
 from page4d.options import DEFAULT_ALIGNMENTS
 from tests.evaluation.outputs import change_cameras, change_maps, copy_of, edit_json, move_world
 from tests.evaluation.rigs import disturbed, random_similarity
@@ -272,6 +273,23 @@ class TestMatching:
         assert "the truth records no frame rate; used 12 fps, from the instants of the run" in found.notes
         given = evaluate(perfect, truth, fps=24, points_per_instant=50)
         assert (given.match.truth_fps, given.match.times) == (24, pytest.approx((0.0, 1 / 12)))
+
+    def test_a_frame_rate_that_contradicts_the_truth_has_a_note(self, capture: Path, perfect: Path):
+        found = evaluate(perfect, capture, fps=24, points_per_instant=50)
+        assert "the truth records 12 fps; used 24 fps, as given" in found.notes
+
+    def test_maps_numbered_from_1_are_an_error(self, truth: Path, perfect: Path):
+        for path in sorted(truth.rglob("00000?.png"), reverse=True):
+            path.rename(path.with_stem(f"{int(path.stem) + 1:06d}"))
+        with pytest.raises(InputError, match="the true maps of cam01 are numbered from 1, frames from 0"):
+            evaluate(perfect, truth)
+        for folder in (truth / "depth").iterdir():  # frame 0 alone is unknown
+            write_png(folder / "000000.png", np.zeros((48, 64), np.uint16))
+        assert len(evaluate(perfect, truth, **SETTINGS).match.times) == 4
+
+    def test_a_result_is_no_ground_truth(self, perfect: Path):
+        with pytest.raises(InputError, match="is the output of a run, not ground truth"):
+            evaluate(perfect, perfect)
 
     def test_no_common_view_is_an_error(self, truth: Path, perfect: Path):
         edit_json(
