@@ -38,17 +38,17 @@ _STEPS = {
 _SIGNIFICANT = 2.0
 """Standard deviations by which a new coefficient must differ from 0."""
 
-_PRIOR = {"focal": 0.5, "aspect": 0.01, "center": 0.05, "k": 0.5, "p": 0.02}
+_PRIOR = {"focal": 0.5, "aspect": 0.01, "center": 0.05, "k": 0.5, "p": 0.02, "clock": 0.1}
 """Weak priors: sigma of the log focal length, of the log ratio of its two values, of the principal point in long
-sides, and of distortion coefficients. They bound what a few pictures leave undetermined."""
+sides, of distortion coefficients, and of clocks in seconds. They bound what a few pictures leave undetermined."""
 
 _STARTS = (0.45, 0.65, 0.9, 1.3, 2.0, 3.5)
 """Focal lengths in long sides from which a lens is sought."""
 
-_CLOCK_S, _NOISE_PX = 0.002, 0.5
-"""Expected errors of the times of frames, and of corners: an error along the motion of the board counts less, the
-faster it moves. Larger times let views drift apart along that motion: on four webcams whose frames differ by up to
-18 ms, 2 ms is as good for the epipolar error of the background as 20 ms, and drift begins at 5 ms."""
+_JITTER_S, _NOISE_PX = 0.002, 0.5
+"""Expected errors of the times of single frames, and of corners: an error along the motion of the board counts less,
+the faster it moves. Cameras of four webcams with clocks up to 125 ms apart are the same within 0.1 degrees for 2 to
+10 ms."""
 
 _ITERATIONS, _TOLERANCE = 30, 1e-6
 _BEHIND_PX = 1e4
@@ -61,7 +61,7 @@ class Sighting:
     """A board in a picture of a view: the numbers of its corners and their pixels.
 
     `pose` numbers the poses of the board: views see the same one at an instant. `sharpness` is 1 for the sharpest
-    edges; `velocity` is that of the corners in px/s, None if it is not known.
+    edges; `velocity` and `acceleration` are those of the corners in px/s and px/s^2, None if they are not known.
     """
 
     view: int
@@ -70,14 +70,19 @@ class Sighting:
     pixels: Float[Array, "n 2"]
     sharpness: float = 1.0
     velocity: Float[Array, "n 2"] | None = None
+    acceleration: Float[Array, "n 2"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Lenses (fx, fy, cx, cy, coefficients), `world_to_camera` of views, and `board_to_world` of poses."""
+    """Lenses (fx, fy, cx, cy, coefficients), `world_to_camera` and clocks of views, and `board_to_world` of poses.
+
+    A clock is how many seconds earlier than its time a frame was taken.
+    """
 
     lenses: Float[Array, "V L"]
     cameras: Float[Array, "V 4 4"]
+    clocks: Float[Array, " V"]
     boards: Float[Array, "P 4 4"]
 
 
@@ -106,9 +111,9 @@ def project(
 
 
 class BoardAdjustment(LeastSquares[State]):
-    """Adjustment of lenses and cameras; blocks are the poses of the board.
+    """Adjustment of lenses, cameras and clocks; blocks are the poses of the board.
 
-    Parameters are those of the lenses, then motions of the cameras. `scale_px` is the scale of errors.
+    Parameters are those of the lenses, then motions and clocks of the cameras. `scale_px` is the scale of errors.
     """
 
     def __init__(
@@ -128,11 +133,17 @@ class BoardAdjustment(LeastSquares[State]):
         self.weights = np.ones(len(self.view))
         self.corner = board.points[np.concatenate([one.numbers for one in self.sightings])]
         self.pixels = np.concatenate([one.pixels for one in self.sightings])
+        self.velocity, self.acceleration = np.zeros_like(self.pixels), np.zeros_like(self.pixels)
+        for one, start, stop in zip(self.sightings, self.starts, self.starts[1:], strict=False):
+            if one.velocity is not None:
+                self.velocity[start:stop] = one.velocity
+            if one.acceleration is not None:
+                self.acceleration[start:stop] = one.acceleration
         self.sizes = np.array(sizes, float)
         num_views, self.num_lens = free_lens.shape
-        self.free = np.concatenate([free_lens.ravel(), np.repeat(free_camera, 6)])
+        self.free = np.concatenate([free_lens.ravel(), np.repeat(free_camera, 7)])
         lenses, cameras = np.split(np.arange(len(self.free)), [free_lens.size])
-        self.columns = np.concatenate([lenses.reshape(num_views, -1), cameras.reshape(num_views, 6)], axis=1)
+        self.columns = np.concatenate([lenses.reshape(num_views, -1), cameras.reshape(num_views, 7)], axis=1)
         self.scale_px = 10.0
         self.motion = [self._motion_of(one) for one in self.sightings]
 
@@ -142,14 +153,14 @@ class BoardAdjustment(LeastSquares[State]):
         if sighting.velocity is None or not sighting.velocity.any():
             return np.zeros(2 * len(sighting.numbers)), 1.0
         speed = float(np.linalg.norm(sighting.velocity))
-        return sighting.velocity.ravel() / speed, 1 / float(np.hypot(1, _CLOCK_S * speed / _NOISE_PX))
+        return sighting.velocity.ravel() / speed, 1 / float(np.hypot(1, _JITTER_S * speed / _NOISE_PX))
 
     def residuals(self, state: State) -> Float[Array, "N 2"]:
-        """Return reprojection errors, without most of those of clocks, which move all corners of a picture."""
+        """Return reprojection errors, without most of those of single times, which move all corners of a picture."""
         return self._whitened(self.errors_px(state)[0])[0]
 
     def linearized(self, state: State) -> tuple[Float[Array, "N 2"], Float[Array, "N 2 K"], Float[Array, "N 2 6"]]:
-        """Return these, and derivatives by lens and motion of the camera, and by the motion of the board."""
+        """Return these, and derivatives by lens, motion and clock of the camera, and by the motion of the board."""
         residual, by_view, by_board = self._whitened(*self.errors_px(state, jacobian=True))
         return residual, by_view, by_board
 
@@ -163,20 +174,23 @@ class BoardAdjustment(LeastSquares[State]):
         return [values / self.scale_px for values in parts]
 
     def errors_px(self, state: State, jacobian: bool = False) -> list[Array]:
-        """Return reprojection errors [N, 2], and if requested their derivatives [N, 2, L + 6], [N, 2, 6]."""
+        """Return reprojection errors [N, 2], and if requested their derivatives [N, 2, L + 7], [N, 2, 6]."""
+        later = state.clocks[self.view, None]
+        pixels = self.pixels + later * (self.velocity + later / 2 * self.acceleration)
         local = in_camera(state.cameras[self.view], in_camera(state.boards[self.block], self.corner))
         residual = np.full((len(local), 2), _BEHIND_PX)
-        by_view, by_board = np.zeros((len(local), 2, self.num_lens + 6)), np.zeros((len(local), 2, 6))
+        by_view, by_board = np.zeros((len(local), 2, self.num_lens + 7)), np.zeros((len(local), 2, 6))
         front = local[:, 2] > 1e-6
         for view in np.unique(self.view):
             rows = (self.view == view) & front
             if not rows.any():
                 continue
-            pixels, by_point, by_lens = project(self.models[view], state.lenses[view], local[rows])
-            residual[rows] = pixels - self.pixels[rows]
+            projected, by_point, by_lens = project(self.models[view], state.lenses[view], local[rows])
+            residual[rows] = projected - pixels[rows]
             if jacobian:
                 turn = state.cameras[view, :3, :3] @ state.boards[self.block[rows], :3, :3]
-                by_view[rows] = np.concatenate([by_lens, by_point @ by_motion(local[rows])], axis=-1)
+                by_clock = -(self.velocity + later * self.acceleration)[rows, :, None]
+                by_view[rows] = np.concatenate([by_lens, by_point @ by_motion(local[rows]), by_clock], axis=-1)
                 by_board[rows] = by_point @ turn @ by_motion(self.corner[rows])
         residual[~np.isfinite(residual).all(1)] = _BEHIND_PX
         residual = np.clip(residual, -_BEHIND_PX, _BEHIND_PX)
@@ -186,8 +200,8 @@ class BoardAdjustment(LeastSquares[State]):
         """Return the reprojection error of every corner in pixels."""
         return np.asarray(np.linalg.norm(self.errors_px(state)[0], axis=1))
 
-    def prior(self, state: State) -> tuple[Float[Array, " VL"], Float[Array, "VL F"]]:
-        """Return the deviations of the lenses."""
+    def prior(self, state: State) -> tuple[Float[Array, " R"], Float[Array, "R F"]]:
+        """Return the deviations of the lenses and clocks."""
         lenses, long_side = state.lenses, self.sizes.max(1)
         start = START_FOCAL * long_side
         value, slope = np.zeros_like(lenses), np.zeros((*lenses.shape, lenses.shape[1]))
@@ -202,7 +216,10 @@ class BoardAdjustment(LeastSquares[State]):
         value[:, 2:4] = (lenses[:, 2:4] - self.sizes[:, ::-1] / 2) / (_PRIOR["center"] * long_side[:, None])
         for column in range(2, lenses.shape[1]):
             slope[:, column, column] = 1 / (_PRIOR["center"] * long_side if column < 4 else sigma[:, column])
-        return value.ravel(), np.pad(block_diag(*slope), ((0, 0), (0, len(self.free) - lenses.size)))
+        of_clocks = np.zeros((len(lenses), len(self.free)))
+        of_clocks[np.arange(len(lenses)), self.columns[:, -1]] = 1 / _PRIOR["clock"]
+        of_lenses = np.pad(block_diag(*slope), ((0, 0), (0, len(self.free) - lenses.size)))
+        return np.append(value, state.clocks / _PRIOR["clock"]), np.vstack([of_lenses, of_clocks])
 
     def fit(self, state: State, rounds: int = 3) -> State:
         """Return the state of lowest cost; the scale of the errors is estimated anew in every round."""
@@ -215,14 +232,18 @@ class BoardAdjustment(LeastSquares[State]):
     def moved(self, state: State, change: Float[Array, " F"], blocks: Float[Array, "P 6"]) -> State | None:
         """Return the state after a step, None if a focal length is not positive."""
         lenses, cameras = np.split(change, [state.lenses.size])
-        lenses = state.lenses + lenses.reshape(state.lenses.shape)
+        lenses, cameras = state.lenses + lenses.reshape(state.lenses.shape), cameras.reshape(-1, 7)
         if (lenses[:, :2] < 1).any():
             return None
-        moved = motions(cameras.reshape(-1, 6)) @ state.cameras
-        return State(lenses=lenses, cameras=moved, boards=state.boards @ motions(blocks))
+        return State(
+            lenses=lenses,
+            cameras=motions(cameras[:, :6]) @ state.cameras,
+            clocks=state.clocks + cameras[:, 6],
+            boards=state.boards @ motions(blocks),
+        )
 
-    def deviations(self, state: State) -> Float[Array, "V L"]:
-        """Return standard deviations of the lenses, infinite for free ones that are not determined.
+    def deviations(self, state: State) -> tuple[Float[Array, "V L"], Float[Array, " V"]]:
+        """Return standard deviations of the lenses and clocks, 0 of those that are not free.
 
         Errors of one pose of the board may be correlated, as those of clocks are: the larger one of the usual
         deviation and of one in which every pose counts as one measurement.
@@ -236,7 +257,8 @@ class BoardAdjustment(LeastSquares[State]):
         clustered = covariance @ (own.T @ own) @ covariance
         variance = np.zeros(len(self.free))
         variance[self.free] = np.maximum(np.diag(covariance), np.diag(clustered))
-        return np.asarray(np.sqrt(variance[: state.lenses.size]).reshape(state.lenses.shape))
+        deviation = np.sqrt(variance)[self.columns]
+        return deviation[:, : self.num_lens], deviation[:, -1]
 
 
 def board_poses(
@@ -299,7 +321,7 @@ def calibrate_lens(
         if solved is None:
             break
         state, problem = solved
-        lens, deviation = state.lenses[0], problem.deviations(state)[0]
+        lens, deviation = state.lenses[0], problem.deviations(state)[0][0]
         new = [4 + term for term in terms if term not in last]
         if kept is None or (np.abs(lens[new]) > _SIGNIFICANT * deviation[new]).any():
             kept = lens, terms
@@ -325,10 +347,12 @@ def _lens_from(
     free = np.zeros((1, len(lens)), bool)
     free[0, [0, 1, 2, 3, *(4 + term for term in terms)]] = True
     own = [
-        replace(one, view=0, pose=place, numbers=found[1], velocity=None) for place, (one, found) in enumerate(used)
+        replace(one, view=0, pose=place, numbers=found[1], velocity=None, acceleration=None)
+        for place, (one, found) in enumerate(used)
     ]
     problem = BoardAdjustment(board, [model], own, free, np.zeros(1, bool), [size])
-    start = State(lenses=lens[None], cameras=np.eye(4)[None], boards=np.stack([found[0] for _, found in used]))
+    boards = np.stack([found[0] for _, found in used])
+    start = State(lenses=lens[None], cameras=np.eye(4)[None], clocks=np.zeros(1), boards=boards)
     return problem.fit(start, rounds), problem
 
 
@@ -427,7 +451,8 @@ def place_rig(
         pose, numbered = _placed_board(board, models, lenses, cameras, own, candidates)
         kept += [replace(one, pose=len(boards)) for one in numbered]
         boards.append(pose)
-    return State(lenses=lenses, cameras=cameras, boards=np.stack(boards)), kept, shared
+    state = State(lenses=lenses, cameras=cameras, clocks=np.zeros(num_views), boards=np.stack(boards))
+    return state, kept, shared
 
 
 def _candidates(

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Unpack
 
@@ -17,7 +16,6 @@ from page4d.conventions import Scale
 from page4d.errors import ON_STDERR, InputError, Level, Notice, Observer, SilentObserver, UsageError, counted, listed
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens
 from page4d.geometry.distortion import Distortion
-from page4d.geometry.statistics import MAD_TO_STD
 from page4d.io.atomic import write_bytes_atomic
 from page4d.io.json_records import FileModel
 from page4d.io.limits import limits_named
@@ -82,7 +80,8 @@ class BoardCameraRecord(FileModel):
 
     `num_pictures` show the board, `num_together` of them while another view does; `coverage` is the share of cells of
     the picture with corners, `tilt_deg` the range of angles between the board and the picture. `focal_std` is
-    relative. `clock_s` is how much earlier than its time a frame was taken, if the board determines it.
+    relative. `clock_s` is how much earlier than its time a frame was taken, relative to the first placed view, if
+    that is significant.
     """
 
     view: Name
@@ -131,7 +130,7 @@ class BoardRecord(FileModel):
         if left:
             texts.append(f"cameras of {len(left)} of {len(self.cameras)} views are not placed ({'; '.join(left)})")
         if late:
-            texts.append(f"the pictures of the views are not of one time: {listed(late)}; give ⟨sync=FILE⟩")
+            texts.append(f"the pictures of the views are not of one time: {listed(late)}; give ⟨sync=FILE⟩ with that")
         return tuple(Notice(text, Level.WARNING) for text in texts)
 
 
@@ -279,7 +278,7 @@ def _sightings(view: int, found: Sequence[Corners | None], times: Float[Array, "
     for place, corners in enumerate(found):
         if corners is None:
             continue
-        moves = []
+        moves, steps = [], []
         for other in (place - 1, place + 1):
             after = found[other] if 0 <= other < len(found) else None
             step = float(times[other] - times[place]) if after is not None else 0.0
@@ -290,6 +289,7 @@ def _sightings(view: int, found: Sequence[Corners | None], times: Float[Array, "
                     if plane is not None:
                         moved = cv2.perspectiveTransform(corners.pixels[None], plane)[0]
                         moves.append((moved - corners.pixels) / step)
+                        steps.append(abs(step))
         sightings.append(
             Sighting(
                 view=view,
@@ -297,7 +297,8 @@ def _sightings(view: int, found: Sequence[Corners | None], times: Float[Array, "
                 numbers=corners.numbers,
                 pixels=corners.pixels,
                 sharpness=corners.sharpness / best,
-                velocity=np.mean(moves, axis=0) if moves else None,
+                velocity=np.average(moves, axis=0, weights=steps[::-1]) if moves else None,
+                acceleration=2 * (moves[1] - moves[0]) / sum(steps) if len(moves) > 1 else None,
             )
         )
     return sightings
@@ -396,7 +397,8 @@ class BoardViews:
                 f"it does not fit the others (median residual {self._residual(worst):.1f} px): "
                 "the camera moves, or its clock is wrong"
             )
-        self.focal_std = self.problem.deviations(self.state)[:, :2].max(1) / self.state.lenses[:, 0]
+        lens_std, self.clock_std = self.problem.deviations(self.state)
+        self.focal_std = lens_std[:, :2].max(1) / self.state.lenses[:, 0]
         if self.given is None:
             for view in part:
                 self._judge_lens(view)
@@ -577,22 +579,15 @@ class BoardViews:
         return float(low), float(high)
 
     def _clock(self, view: int) -> tuple[float, float] | tuple[None, None]:
-        """Return how much earlier than its time a frame was taken in seconds, and its deviation, if significant.
+        """Return how much earlier than its time a frame was taken, and its deviation, if significant.
 
-        Per picture it is the error along the velocity of the board, over that velocity; the mean over the views is 0.
+        In seconds, relative to the first placed view.
         """
-        values = []
-        for one, (start, stop) in zip(self.problem.sightings, pairwise(self.problem.starts), strict=True):
-            if one.view == view and one.velocity is not None and one.velocity.any():
-                along = (self.residual[start:stop] * one.velocity).sum()
-                values.append(float(along) / float((one.velocity**2).sum()))
-        if len(values) < 5:
-            return None, None
-        median = float(np.median(values))
-        spread_s = MAD_TO_STD * float(np.median(np.abs(np.array(values) - median)))
-        deviation = 1.2533 * spread_s / len(values) ** 0.5
-        is_significant = abs(median) > max(_CLOCK_LEAST_S, _CLOCK_SIGNIFICANT * deviation)
-        return (median, deviation) if is_significant else (None, None)
+        first = min(view for view in range(len(self.names)) if view not in self.reasons)
+        clock = float(self.state.clocks[view] - self.state.clocks[first])
+        deviation = float(np.hypot(self.clock_std[view], self.clock_std[first])) if view != first else 0.0
+        is_significant = abs(clock) > max(_CLOCK_LEAST_S, _CLOCK_SIGNIFICANT * deviation)
+        return (clock, deviation) if is_significant else (None, None)
 
 
 def _coefficients(lens: Lens) -> tuple[float, ...]:

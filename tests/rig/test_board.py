@@ -289,6 +289,7 @@ def rig(
                     numbers=turned[numbers] if inside.all() else numbers,
                     pixels=pixels[0][numbers] + rng.normal(0, 0.1, (len(numbers), 2)),
                     velocity=(pixels[2] - pixels[1])[numbers] / 0.02,
+                    acceleration=(pixels[2] - 2 * pixels[0] + pixels[1])[numbers] / 0.01**2,
                 )
             )
     return cameras, BoardEvidence(board=board, shared=sightings, alone=[], num_instants=count)
@@ -425,12 +426,17 @@ def test_a_floor_that_no_camera_shows_is_an_error() -> None:
         BoardViews("abc", [SIZE] * 3, replace(evidence, floor=24), given=KNOWN).result()
 
 
-def test_a_late_camera_is_tolerated_and_reported() -> None:
-    cameras, evidence = rig(late_s=0.01, count=40)
-    found = BoardViews("abc", [SIZE] * 3, evidence, given=KNOWN).result()
-    assert center_errors(found, cameras).max() < 0.02
+@pytest.mark.parametrize("given", [None, KNOWN])
+@pytest.mark.parametrize("late_s", [0.01, -0.03, 0.06])
+def test_the_clock_of_a_camera_is_determined(late_s, given) -> None:
+    cameras, evidence = rig(late_s=late_s, count=40)
+    found = BoardViews("abc", [SIZE] * 3, evidence, given=given).result()
+    assert center_errors(found, cameras).max() < 0.005
+    assert [camera.clock_s for camera in found.record.cameras] == [None, pytest.approx(-late_s, abs=0.002), None]
+    focals = [camera.focal for camera in found.record.cameras]
+    np.testing.assert_allclose(focals, (PINHOLE[0] * PINHOLE[1]) ** 0.5, rtol=0.003)
     (notice,) = found.record.notices
-    assert re.search(r"not of one time: (.*, )?b is \d+ ms late \(\+-", notice.text)
+    assert re.search(rf"not of one time: b is \d+ ms {'late' if late_s > 0 else 'early'}", notice.text)
 
 
 def without_view(evidence: BoardEvidence, view: int, kept) -> BoardEvidence:
