@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from page4d.errors import InputError, listed
 from page4d.rig.records import Array
+from page4d.scene.clocks import SYNC_HINT
 
 PEAK_WIDTH = 6
 """Instants around the best offset that are attributed to its peak."""
@@ -36,8 +37,6 @@ MIN_RATE_SPAN_S = 44.0
 
 MAX_RATE_ERROR = 0.2
 """Standard deviation of a rate's difference from 1, as a share of it, from which the rate is 1."""
-
-HINT = "pass ⟨sync=FILE⟩ or ⟨sync=none⟩, or leave the view out (⟨views⟩)"
 
 Offsets = Int[NDArray[np.int64], " V"]
 
@@ -179,6 +178,11 @@ def _starts(number: int, pairs: Sequence[PairEvidence]) -> Iterator[Offsets]:
             yield ahead
 
 
+def undetermined(what: str, names: Sequence[str], reason: str) -> InputError:
+    """Return the error that `what` is not determined of some views for a reason."""
+    return InputError(f"{what} {listed(names)}: {reason}", SYNC_HINT)
+
+
 def check_cuts(
     what: str, names: Sequence[str], cuts: Sequence[Cut], max_ratio: float, reason: Callable[[Cut], str]
 ) -> None:
@@ -195,7 +199,7 @@ def check_cuts(
     failed = [one for one in failed if len(smaller[one]) == size]
     worst = max(failed, key=lambda one: one.ratio)
     views = sorted({view for one in (failed if size == 1 else [worst]) for view in smaller[one]})
-    raise InputError(f"{what} {listed([names[view] for view in views])}: {reason(worst)}", HINT)
+    raise undetermined(what, [names[view] for view in views], reason(worst))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,9 +290,9 @@ def fitted_clocks(what: str, names: Sequence[str], measured: Measured, step_s: f
     apart, limits = np.abs(late - early), step_s + 2 * deviations[:number]
     limit = max(1.0, 4 * common) * step_s
     if unclear := [name for name, one, limit in zip(names, apart, limits, strict=True) if one > limit]:
-        raise InputError(f"{what} {listed(unclear)}: halves of the capture differ by {apart.max():.3f} s", HINT)
+        raise undetermined(what, unclear, f"halves of the capture differ by {apart.max():.3f} s")
     if unclear := [name for name, one in zip(names, deviations[:number], strict=True) if one > limit]:
-        raise InputError(f"{what} {listed(unclear)}: it is known to {deviations[:number].max():.3f} s only", HINT)
+        raise undetermined(what, unclear, f"it is known to {deviations[:number].max():.3f} s only")
     return WindowClocks(
         time=time,
         ahead=found[:number],

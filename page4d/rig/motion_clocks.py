@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.ndimage import gaussian_filter1d
 
-from page4d.errors import InputError, listed
 from page4d.motion.flow import changed_pixels
 from page4d.rig.clocks import (
-    HINT,
     Cut,
     Measured,
     PairEvidence,
@@ -31,6 +29,7 @@ from page4d.rig.clocks import (
     groups,
     joint_offsets,
     paired_views,
+    undetermined,
 )
 from page4d.rig.epipolar import normalized_points, relative_pose_of, tangents, undistorted_pixels
 from page4d.rig.records import Array, Lens, Progress, no_progress
@@ -331,9 +330,9 @@ def estimate_motion_clocks(
     number = len(names)
     still = [name for name, view in zip(names, points, strict=True) if len(view.frames) == 0]
     if still:
-        raise InputError(f"{_WHAT} {listed(still)}: nothing moves", HINT)
+        raise undetermined(_WHAT, still, "nothing moves")
     if short := [name for name, view in zip(names, points, strict=True) if len(view.times) < _MIN_COMMON]:
-        raise InputError(f"{_WHAT} {listed(short)}: fewer than {_MIN_COMMON + 1} frames", HINT)
+        raise undetermined(_WHAT, short, f"fewer than {_MIN_COMMON + 1} frames")
     step_s = max(1 / MAX_RATE_HZ, *(float(np.median(view.seconds)) for view in points))
     longest = round(max(view.times[-1] for view in points) / step_s) + 1
     factor = -(-longest // _MAX_COARSE)
@@ -383,7 +382,7 @@ def estimate_motion_clocks(
             lambda worst: f"in half of the capture {_unclear(worst, step_s * factor)}",
         )
     if not any(len(times) for _, times, *_ in found):
-        raise InputError(f"{_WHAT} {listed(names[1:])}: fewer than {_MIN_COMMON} common instants", HINT)
+        raise undetermined(_WHAT, names[1:], f"fewer than {_MIN_COMMON} common instants")
     measured = Measured(*map(np.concatenate, zip(*found, strict=True)))
     return fitted_clocks(_WHAT, names, measured, step_s, _COMMON_ERROR)
 

@@ -23,7 +23,7 @@ from page4d.rig.people.keypoints import detect_people
 from page4d.rig.people.model import POSE_MODEL, is_fetched
 from page4d.rig.people_clocks import COARSE_STEP, MAX_OFFSET, estimate_clocks, refine_clocks, renumbered
 from page4d.rig.records import Array, Lens, StageProgress, no_progress, of_stage
-from page4d.scene.clocks import BY_MOTION, BY_PEOPLE, Synchronisation
+from page4d.scene.clocks import BY_MOTION, BY_PEOPLE, SYNC_HINT, Synchronisation
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Clock, Scene
 from page4d.scene.timeline import build_timeline
@@ -95,9 +95,6 @@ def opened_scene(scene: Scene | Path | str, options: dict[str, Any], progress: S
     return scene
 
 
-_MOTION_HINT = "leave the view out (⟨views⟩), or use ⟨sync=people⟩ or ⟨sync=FILE⟩"
-
-
 def synchronise_by_motion(scene: Scene, progress: StageProgress) -> Synchronisation:
     """Return the clocks of views with calibrated cameras, of a scene that was opened as if they started together.
 
@@ -107,9 +104,9 @@ def synchronise_by_motion(scene: Scene, progress: StageProgress) -> Synchronisat
     """
     cameras = [view.camera for view in scene.views]
     if unknown := [view.name for view in scene.views if view.camera is None]:
-        raise InputError(f"⟨sync=motion⟩: the calibration has no camera of {listed(unknown)}", _MOTION_HINT)
+        raise InputError(f"⟨sync=motion⟩: the calibration has no camera of {listed(unknown)}", SYNC_HINT)
     if moving := [view.name for view in scene.views if view.camera is not None and not view.camera.is_static]:
-        raise UsageError(f"⟨sync=motion⟩: the camera of {listed(moving)} moves", _MOTION_HINT)
+        raise UsageError(f"⟨sync=motion⟩: the camera of {listed(moving)} moves", SYNC_HINT)
     if scene.num_views < 2:
         return Synchronisation(clocks=(Clock(),) * scene.num_views, method=BY_MOTION)
     shortest = min(float(view.source.frame_times[-1]) for view in scene.views)

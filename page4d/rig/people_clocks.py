@@ -10,9 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from page4d.errors import InputError, listed
 from page4d.rig.clocks import (
-    HINT,
     PEAK_WIDTH,
     Cut,
     Measured,
@@ -25,6 +23,7 @@ from page4d.rig.clocks import (
     groups,
     joint_offsets,
     paired_views,
+    undetermined,
 )
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.people.pairs import pair_people
@@ -431,7 +430,7 @@ def _check_scores(
         elif score < WEAK_PEAK and common < MIN_WEAK_COMMON:
             where = f"score {score:.2f} from {common} frames, need {WEAK_PEAK} or {MIN_WEAK_COMMON} frames"
         if where:
-            raise InputError(f"{_WHAT} {name}: no clear offset ({where})", HINT)
+            raise undetermined(_WHAT, [name], f"no clear offset ({where})")
 
 
 def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offsets) -> None:
@@ -446,10 +445,9 @@ def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offs
         limit = limits[other]
         other = max(range(other - curve.step + 1, other + curve.step), key=curve.score)
         if curve.score(other) > limit * curve.score(offset):
-            elsewhere = f"{curve.score(other):.2f} {abs(other - offset)} frames from there"
-            raise InputError(
-                f"{_WHAT} {name}: no clear offset (score {curve.score(offset):.2f}, and {elsewhere})", HINT
-            )
+            scores = f"score {curve.score(offset):.2f}, and {curve.score(other):.2f}"
+            reason = f"no clear offset ({scores} {abs(other - offset)} frames from there)"
+            raise undetermined(_WHAT, [name], reason)
 
 
 _COMMON_ERROR = 0.5
@@ -493,7 +491,7 @@ def refine_clocks(
             measured.append((curve.views, middle, vertex, curvature))
     missing = [name for view, name in enumerate(names) if not any(view in one[0] for one in measured)]
     if missing:
-        raise InputError(f"{_WHAT} {listed(missing)}: no clear offset in any part of the capture", HINT)
+        raise undetermined(_WHAT, missing, "no clear offset in any part of the capture")
     pairs, times, offsets, weights = (np.array(column) for column in zip(*measured, strict=True))
     middle = (windows[0][0] + windows[-1][1]) / 2
     found = Measured(pairs, times * step_s, offsets * step_s, weights, times > middle)

@@ -117,7 +117,7 @@ def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
             if is_resource_error(error):
                 raise
             raise InputError(
-                f"the audio track of {path.name} cannot be decoded: {error.strerror}", _NO_SYNC_HINT
+                f"the audio track of {path.name} cannot be decoded: {error.strerror}", SYNC_HINT
             ) from error
     # Damaged floating-point audio has values that are not finite: they count as silence.
     samples = np.nan_to_num(np.concatenate(parts).astype(np.float64) if parts else np.zeros(0), posinf=0, neginf=0)
@@ -142,7 +142,10 @@ _DOUBLE_RATE = 48
 """Frame rate from which many cameras count one time code per two frames."""
 
 _EXAMPLE = 'write {"views": {"cam01": {"offset_s": 0.25}}}'
-_NO_SYNC_HINT = "pass ⟨sync=people⟩, ⟨sync=FILE⟩ or ⟨sync=none⟩"
+SYNC_HINT = (
+    "pass another of ⟨sync=audio⟩, ⟨sync=people⟩, ⟨sync=motion⟩, ⟨sync=FILE⟩ and ⟨sync=none⟩, "
+    "or leave the view out (⟨views⟩)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -538,30 +541,39 @@ def _parse(path: Path) -> object:
 
 
 def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchronisation:
-    videos = []
+    """Compare the sound of every view with that of the first, and of views that do not match with the others.
+
+    Raises:
+        InputError: if a view has no sound or no time stamps, or its sound matches no view with a known clock.
+    """
     for source in sources:
         if not isinstance(source, VideoSource) or not source.has_audio:
-            raise InputError(f"{source.label} has no audio track", _NO_SYNC_HINT)
+            raise InputError(f"{source.label} has no audio track", SYNC_HINT)
         if not source.is_timed:
             raise InputError(
                 f"{source.label} has no time stamps, which audio synchronization requires", "pass ⟨sync=FILE⟩"
             )
-        videos.append(source)
-    clocks, notices = [Clock(std_seconds=0.0)], []
-    for source in videos[1:]:
-        offset = correlate_audio(videos[0].path, source.path)
-        if offset.score < MIN_SCORE:
-            score = f"score {offset.score:.0f}, need {MIN_SCORE:g}"
-            raise InputError(f"audio of {names[0]} and {source.path.stem} does not match ({score})", _NO_SYNC_HINT)
-        if offset.second_peak > MAX_SECOND_PEAK:
-            raise InputError(
-                f"audio of {names[0]} and {source.path.stem} matches at several offsets (a hum or a loop)",
-                _NO_SYNC_HINT,
-            )
-        clocks.append(Clock(offset_s=offset.seconds, std_seconds=offset.std_seconds))
-        start = f"{source.path.stem} starts {offset.seconds:+.4f} s after {names[0]}"
-        notices.append(Notice(f"{start} by audio correlation (score {offset.score:.0f})", Level.INFO))
-    return Synchronisation(clocks=tuple(clocks), method="audio", notices=tuple(notices))
+    paths = [source.path for source in sources if isinstance(source, VideoSource)]
+    clocks, notices, best = {0: Clock(std_seconds=0.0)}, [], AudioOffset(0.0, 0.0, 1.0)
+    known = [0]
+    for place in known:
+        for view in [view for view in range(len(paths)) if view not in clocks]:
+            offset = correlate_audio(paths[place], paths[view])
+            if offset.score < MIN_SCORE or offset.second_peak > MAX_SECOND_PEAK:
+                best = max(best, offset, key=lambda one: one.score)
+                continue
+            known.append(view)
+            start, std = clocks[place].offset_s + offset.seconds, clocks[place].std_seconds or 0.0
+            clocks[view] = Clock(offset_s=start, std_seconds=float(np.hypot(std, offset.std_seconds)))
+            text = f"{names[view]} starts {offset.seconds:+.4f} s after {names[place]} by audio correlation"
+            notices.append(Notice(f"{text} (score {offset.score:.0f})", Level.INFO))
+    if missing := [name for view, name in enumerate(names) if view not in clocks]:
+        score = f"score {best.score:.0f}, need {MIN_SCORE:g}"
+        reason = score if best.score < MIN_SCORE else "several offsets fit, as of a hum or a loop"
+        others = listed([names[view] for view in known])
+        raise InputError(f"audio of {listed(missing)} does not match that of {others} ({reason})", SYNC_HINT)
+    ordered = tuple(clocks[view] for view in range(len(paths)))
+    return Synchronisation(clocks=ordered, method="audio", notices=tuple(notices))
 
 
 def _time_codes(sources: Sequence[FrameSource], *, is_required: bool) -> _Evidence:
@@ -579,7 +591,7 @@ def _time_codes(sources: Sequence[FrameSource], *, is_required: bool) -> _Eviden
         code: TimeCode | None = getattr(source, "timecode", None)
         if code is None:
             if is_required:
-                raise InputError(f"{source.label} has no embedded time code", _NO_SYNC_HINT)
+                raise InputError(f"{source.label} has no embedded time code", SYNC_HINT)
             starts.append(None)
             continue
         measured = timing(source.frame_times).fps or code.fps
@@ -600,7 +612,7 @@ def _time_codes(sources: Sequence[FrameSource], *, is_required: bool) -> _Eviden
     if len(drifting) > 1:
         label, kind = drifting[False]
         raise InputError(
-            f"the time code of {label} {kind}, that of {drifting[True][0]} is not: they drift apart", _NO_SYNC_HINT
+            f"the time code of {label} {kind}, that of {drifting[True][0]} is not: they drift apart", SYNC_HINT
         )
     # Differences wrap around at midnight: the shorter one is used.
     known = [start for start in starts if start is not None]
@@ -629,11 +641,11 @@ def timecode_seconds(code: str, fps: float) -> float:
     """
     match = re.fullmatch(r"(\d\d):(\d\d):(\d\d)([:;.])(\d{2,4})", code)
     if not match:
-        raise InputError(f"'{code}' is not a time code", _NO_SYNC_HINT)
+        raise InputError(f"'{code}' is not a time code", SYNC_HINT)
     hours, minutes, seconds, frames = (int(match[group]) for group in (1, 2, 3, 5))
     nominal = max(round(fps), 1)
     if frames >= nominal:
-        raise InputError(f"'{code}' is not a time code of {nominal} numbers per second", _NO_SYNC_HINT)
+        raise InputError(f"'{code}' is not a time code of {nominal} numbers per second", SYNC_HINT)
     count = ((hours * 60 + minutes) * 60 + seconds) * nominal + frames
     drops = match[4] != ":" and nominal % 30 == 0
     if drops:

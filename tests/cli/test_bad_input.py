@@ -306,11 +306,11 @@ CLOCKS = (
     ),
     Case("39 toml", with_file("sync.toml", "[cam01]\noffset_s = 1.0\nrate =\n"), "sync.toml: line 3:", code=2),
     Case("39 not there", write_scene, "sync file 'nowhere.json' does not exist", "--sync nowhere.json", code=2),
-    Case("40 no sound", write_scene, ("cam01.mp4 has no audio track", "pass --sync people"), "--sync audio"),
+    Case("40 no sound", write_scene, ("cam01.mp4 has no audio track", "--sync people"), "--sync audio"),
     Case(
         "41 other sound",
         with_sound(1, 2),
-        ("audio of cam01 and cam02 does not match (score", "need 15)"),
+        ("audio of cam02 does not match that of cam01 (score", "need 15)"),
         "--sync audio",
     ),
     warns("41 same sound", with_sound(1, 1), ("audio correlation", "cam02 starts"), "--sync audio"),
