@@ -4,7 +4,7 @@ Audio tracks of two recordings are correlated.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -201,15 +201,23 @@ class _ClockEntry(BaseModel):
         return self
 
 
+_Views = Mapping[str, FrameSource]
+
+
 @dataclass(frozen=True)
 class _Evidence:
-    """The clocks by one kind of evidence; None for views that have none."""
+    """The clocks by one kind of evidence, of the views that have it."""
 
     kind: str
-    clocks: tuple[Clock | None, ...]
-    notices: tuple[Notice, ...] = ()
+    clocks: Mapping[str, Clock]
+    notices: Sequence[Notice] = ()
     start_ns: int | None = None
     files: tuple[str, ...] = ()
+
+    def used(self, names: Iterable[str], notices: Sequence[Notice]) -> Synchronisation:
+        """Return the clocks of all views; those without evidence start at time 0."""
+        clocks = tuple(self.clocks.get(name, Clock()) for name in names)
+        return Synchronisation(clocks=clocks, method=self.kind, notices=tuple(notices), start_ns=self.start_ns)
 
 
 def synchronise(
@@ -233,84 +241,71 @@ def synchronise(
         UsageError: if the sync file is invalid, or the mode is `people` or `motion`.
         InputError: if the views do not support the requested method.
     """
+    views = dict(zip(names, sources, strict=True))
     file = Path(mode) if mode not in MODES else found_file if mode == "auto" else None
     if file is not None:
-        return _by_file(file, names, sources, read_sync_file(file, all_names))
+        return _by_file(file, views, read_sync_file(file, all_names))
     if mode in (BY_PEOPLE, BY_MOTION):
         raise UsageError(f"⟨sync={mode}⟩ does not apply here", "pass ⟨sync=FILE⟩, or another mode")
     if mode == "audio":
-        return _by_audio(names, sources)
+        return _by_audio(views)
     if mode == "none":
         return Synchronisation(clocks=(Clock(),) * len(names), method=SAME_START)
     if mode == "timecode":
-        codes = _time_codes(sources, is_required=True)
-        return _chosen(codes, codes.notices)
-    tables = _tables(folder, names, sources)
-    if None not in tables.clocks:
-        return _chosen(tables, tables.notices)
+        codes = _time_codes(views, is_required=True)
+        return codes.used(names, codes.notices)
+    tables = _tables(folder, views)
+    if len(tables.clocks) == len(views):
+        return tables.used(names, tables.notices)
+    numbers = {name: start for name, start in zip(names, number_offsets, strict=True) if start is not None}
     found = [
         tables,
-        _time_codes(sources, is_required=False),
-        _stamps_of_names(sources),
-        _frame_numbers(sources, number_offsets),
+        _time_codes(views, is_required=False),
+        _stamps_of_names(views),
+        _frame_numbers(views, numbers),
     ]
     for evidence in found:
-        if None not in evidence.clocks:
+        if len(evidence.clocks) == len(views):
             text = f"{listed(tables.files)}: not used, as not every view has one; the views have {evidence.kind}"
             unused = [Notice(text)] if tables.files else []
-            return _chosen(evidence, (*tables.notices, *unused, *evidence.notices))
-    return _of_some_views(names, sources, found)
+            return evidence.used(names, (*tables.notices, *unused, *evidence.notices))
+    return _of_some_views(views, found)
 
 
-def _chosen(evidence: _Evidence, notices: Sequence[Notice]) -> Synchronisation:
-    """Return the clocks of evidence; views without it start at time 0."""
-    return Synchronisation(
-        clocks=tuple(clock or Clock() for clock in evidence.clocks),
-        method=evidence.kind,
-        notices=tuple(notices),
-        start_ns=evidence.start_ns,
-    )
-
-
-def _of_some_views(
-    names: Sequence[str], sources: Sequence[FrameSource], found: Sequence[_Evidence]
-) -> Synchronisation:
+def _of_some_views(views: _Views, found: Sequence[_Evidence]) -> Synchronisation:
     """Use the first evidence by which some views differ, and report it; the other views start with the first."""
     notices = [notice for evidence in found for notice in evidence.notices]
     for evidence in found:
-        known = {name: clock for name, clock in zip(names, evidence.clocks, strict=True) if clock is not None}
+        known = evidence.clocks
         starts = [clock.offset_s for clock in known.values()]
         if not known or (max(starts) == min(starts) and not evidence.files):
             continue
-        clocks = tuple(clock or Clock() for clock in evidence.clocks)
-        ends = [clock.to_common(source.frame_times)[-1] for clock, source in zip(clocks, sources, strict=True)]
-        others = listed([name for name in names if name not in known])
+        ends = [known.get(name, Clock()).to_common(source.frame_times)[-1] for name, source in views.items()]
+        others = listed([name for name in views if name not in known])
         apart = f" start {max(starts) - min(starts):.3f} s apart" if len(known) > 1 else ""
         differ = f"{listed(known)}{apart} by {evidence.kind}"
         if max(starts) > min(ends):
             notices.append(Notice(f"{differ}, which is not used: the views would not overlap in time"))
             continue
         first = min(known, key=lambda name: known[name].offset_s)
-        notices.append(
-            Notice(f"{differ}; {others} without it: assumed to start with {first}; ⟨sync=FILE⟩ states the offsets")
-        )
-        method = f"{evidence.kind} ({len(known)} of {len(names)} views)"
-        return replace(_chosen(evidence, notices), method=method)
-    notices += _file_start_notice(names, sources) or _named_start_notice(sources)
-    return Synchronisation(clocks=(Clock(),) * len(names), method=SAME_START, notices=tuple(notices))
+        assumed = f"{others} without it: assumed to start with {first}"
+        notices.append(Notice(f"{differ}; {assumed}; ⟨sync=FILE⟩ states the offsets"))
+        return replace(evidence.used(views, notices), method=f"{evidence.kind} ({len(known)} of {len(views)} views)")
+    notices += _file_start_notice(views) or _named_start_notice(views)
+    return Synchronisation(clocks=(Clock(),) * len(views), method=SAME_START, notices=tuple(notices))
 
 
-def _tables(folder: Path, names: Sequence[str], sources: Sequence[FrameSource]) -> _Evidence:
+def _tables(folder: Path, views: _Views) -> _Evidence:
     """Return the clocks by tables of time stamps.
 
     Raises:
         InputError: if a table is damaged, or has not as many times as its view has frames.
     """
-    paths = {name: getattr(source, "path", folder) for name, source in zip(names, sources, strict=True)}
+    paths = {name: getattr(source, "path", folder) for name, source in views.items()}
     tables, are_certain, notices = find_stamp_tables(folder, paths)
     stamps: dict[str, NDArray[Any]] = {}
     try:
-        for name, source in zip(names, sources, strict=True):
+        for name, source in views.items():
             if table := tables.get(name):
                 times = table.in_ns(1 / (timing(source.frame_times).fps or 30))
                 stamps[name] = _of_frames(times, source, table.label)
@@ -320,12 +315,9 @@ def _tables(folder: Path, names: Sequence[str], sources: Sequence[FrameSource]) 
         notices.append(Notice(f"{error.marked_message}; they are not used"))
         stamps = {}
     start = min((int(ns[0]) for ns in stamps.values()), default=0)
-    clocks = tuple(
-        _frame_clock((stamps[name] - start) / NS, source) if name in stamps else None
-        for name, source in zip(names, sources, strict=True)
-    )
+    clocks = {name: _frame_clock((ns - start) / NS, views[name]) for name, ns in stamps.items()}
     files = tuple(sorted({tables[name].label for name in stamps}))
-    return _Evidence(f"time stamps in {listed(files)}", clocks, tuple(notices), start if stamps else None, files)
+    return _Evidence(f"time stamps in {listed(files)}", clocks, notices, start if stamps else None, files)
 
 
 def _of_frames(times: NDArray[Any], source: FrameSource, label: str) -> NDArray[Any]:
@@ -353,53 +345,39 @@ def _frame_clock(times: NDArray[np.float64], source: FrameSource) -> Clock:
     )
 
 
-def _by_file(
-    file: Path, names: Sequence[str], sources: Sequence[FrameSource], clocks: dict[str, Clock]
-) -> Synchronisation:
+def _by_file(file: Path, views: _Views, clocks: dict[str, Clock]) -> Synchronisation:
     """Return the clocks of a sync file; dates are counted from the first of them.
 
     Raises:
         UsageError: if only some views have dates.
         InputError: if a view has not as many times as frames.
     """
-    notices = _file_notices(file, names, clocks)
-    timed = [name for name in names if name in clocks and clocks[name].frame_times]
+    notices = _file_notices(file, views, clocks)
+    timed = [name for name in views if name in clocks and clocks[name].frame_times]
     start = min((clocks[name].offset_s for name in timed), default=0.0)
     is_dated = start > _MAX_OFFSET_S
-    if is_dated and len(timed) < len(names):
-        others = listed([name for name in names if name not in timed])
-        raise UsageError(
-            f"{file.name}: times_s of {listed(timed)} are dates, {others} has none", "give all views times_s"
-        )
-    found = []
-    for name, source in zip(names, sources, strict=True):
-        clock = clocks.get(name, Clock())
-        if clock.frame_times:
-            times = _of_frames(np.array(clock.frame_times), source, f"{file.name}: {name}")
-            clock = _frame_clock(times - start if is_dated else times, source)
-        found.append(clock)
-    return Synchronisation(
-        clocks=tuple(found),
-        method=f"file {file.name}",
-        notices=notices,
-        start_ns=round(start * NS) if is_dated else None,
-    )
+    if others := [name for name in views if is_dated and name not in timed]:
+        text = f"{file.name}: times_s of {listed(timed)} are dates, {listed(others)} has none"
+        raise UsageError(text, "give all views times_s")
+    for name in timed:
+        times = _of_frames(np.array(clocks[name].frame_times), views[name], f"{file.name}: {name}")
+        clocks[name] = _frame_clock(times - start if is_dated else times, views[name])
+    origin = round(start * NS) if is_dated else None
+    return _Evidence(f"file {file.name}", clocks, start_ns=origin).used(views, notices)
 
 
-def _stamps_of_names(sources: Sequence[FrameSource]) -> _Evidence:
+def _stamps_of_names(views: _Views) -> _Evidence:
     """Return the clocks by time stamps in file names; those since another origin than the first are not compared."""
-    found: list[Stamps | None] = [getattr(source, "stamps", None) for source in sources]
-    first = next((stamps for stamps in found if stamps is not None), None)
-    starts: list[int | None] = []
-    for stamps in found:
-        if first is None or stamps is None or stamps.origin != first.origin:
-            starts.append(None)
-        elif first.origin == "midnight":
-            starts.append((stamps.first_ns - first.first_ns + DAY_NS // 2) % DAY_NS - DAY_NS // 2)
-        else:
-            starts.append(stamps.first_ns - first.first_ns)
-    earliest = min((start for start in starts if start is not None), default=0)
-    clocks = tuple(None if start is None else Clock(offset_s=(start - earliest) / NS) for start in starts)
+    stamps: dict[str, Stamps | None] = {name: getattr(source, "stamps", None) for name, source in views.items()}
+    first = next((one for one in stamps.values() if one is not None), None)
+    starts = {
+        name: one.first_ns - first.first_ns
+        for name, one in stamps.items()
+        if first is not None and one is not None and one.origin == first.origin
+    }
+    if first is not None and first.origin == "midnight":
+        starts = {name: (start + DAY_NS // 2) % DAY_NS - DAY_NS // 2 for name, start in starts.items()}
+    clocks = {name: Clock(offset_s=(start - min(starts.values())) / NS) for name, start in starts.items()}
     return _Evidence("time stamps in the file names", clocks)
 
 
@@ -412,12 +390,12 @@ def start_of_clock(sources: Sequence[FrameSource], clocks: Sequence[Clock]) -> i
     return None
 
 
-def _file_start_notice(names: Sequence[str], sources: Sequence[FrameSource]) -> list[Notice]:
+def _file_start_notice(views: _Views) -> list[Notice]:
     """Report files whose time stamps begin at different times, as those of one recorder with one clock.
 
     Short delays are usual, as the sound may begin first, and transport streams begin at any time up to 2 s.
     """
-    videos = [(name, source) for name, source in zip(names, sources, strict=True) if isinstance(source, VideoSource)]
+    videos = [(name, source) for name, source in views.items() if isinstance(source, VideoSource)]
     if len(videos) < 2:
         return []
     (first, earliest), *_, (last, latest) = sorted(videos, key=lambda video: video[1].start_s)
@@ -433,11 +411,11 @@ def _file_start_notice(names: Sequence[str], sources: Sequence[FrameSource]) -> 
     return [Notice(f"{text}: not used; if one recorder wrote both, give the offsets by ⟨sync=FILE⟩")]
 
 
-def _named_start_notice(sources: Sequence[FrameSource]) -> list[Notice]:
+def _named_start_notice(views: _Views) -> list[Notice]:
     """Report videos whose names state different starts; what is smaller than the last digit is rounding."""
-    found = [(date_in(source.path.stem), source.path.stem) for source in sources if isinstance(source, VideoSource)]
-    starts = sorted((start.ns, stem, start.unit_ns) for start, stem in found if start is not None)
-    if len(starts) < max(len(sources), 2):
+    stems = [source.path.stem for source in views.values() if isinstance(source, VideoSource)]
+    starts = sorted((start.ns, stem, start.unit_ns) for stem in stems if (start := date_in(stem)) is not None)
+    if len(starts) < max(len(views), 2):
         return []
     (first_ns, first, _), *_, (last_ns, last, _) = starts
     apart = last_ns - first_ns
@@ -447,42 +425,33 @@ def _named_start_notice(sources: Sequence[FrameSource]) -> list[Notice]:
     return [Notice(f"{text}: not used; give the offsets by ⟨sync=FILE⟩, or measure them")]
 
 
-def _frame_numbers(sources: Sequence[FrameSource], starts: Sequence[float | None]) -> _Evidence:
+def _frame_numbers(views: _Views, starts: Mapping[str, float]) -> _Evidence:
     """Return the clocks by the frame numbers of images.
 
     Images that are as many with other numbers are reported: numbered from 0 and from 1, rather than recorded at
     other times.
     """
-    clocks = tuple(None if start is None else Clock(offset_s=start) for start in starts)
-    numbered = [
-        (source, start)
-        for source, start in zip(sources, starts, strict=True)
-        if start is not None and isinstance(source, ImageFolderSource)
-    ]
     notices: list[Notice] = []
-    for folder, start in numbered[1:]:
-        first, offset = numbered[0]
+    numbered = [(views[name], start) for name, start in starts.items()]
+    folders = [(source, start) for source, start in numbered if isinstance(source, ImageFolderSource)]
+    for folder, start in folders[1:]:
+        first, offset = folders[0]
         if start != offset and len(folder.files) == len(first.files) and not notices:
             found = ", ".join(f"{source.label} begins with {source.files[0].name}" for source in (first, folder))
-            text = f"{found}: equal numbers are paired; pass ⟨sync=none⟩ to pair the first images"
-            notices.append(Notice(text))
-    return _Evidence("frame numbers in the file names", clocks, tuple(notices))
+            notices.append(Notice(f"{found}: equal numbers are paired; pass ⟨sync=none⟩ to pair the first images"))
+    clocks = {name: Clock(offset_s=start) for name, start in starts.items()}
+    return _Evidence("frame numbers in the file names", clocks, notices)
 
 
-def _file_notices(file: Path, names: Sequence[str], clocks: dict[str, Clock]) -> tuple[Notice, ...]:
+def _file_notices(file: Path, names: Iterable[str], clocks: dict[str, Clock]) -> list[Notice]:
     """Name the views without an entry, and those with clocks that no camera has at its own frame rate."""
     texts = []
-    missing = [name for name in names if name not in clocks]
-    if missing:
+    if missing := [name for name in names if name not in clocks]:
         texts.append(f"{file.name} has no entry for {listed(missing)}: offset 0 s and rate 1 are used")
-    unusual = [
-        f"{name} ({clocks[name].rate:g})"
-        for name in names
-        if name in clocks and abs(clocks[name].rate - 1) > _USUAL_DRIFT
-    ]
-    if unusual:
+    rates = {name: clocks[name].rate for name in names if name in clocks}
+    if unusual := [f"{name} ({rate:g})" for name, rate in rates.items() if abs(rate - 1) > _USUAL_DRIFT]:
         texts.append(f"{file.name}: {listed(unusual)}: a rate other than 1 means slow motion or a time lapse")
-    return tuple(Notice(text) for text in texts)
+    return [Notice(text) for text in texts]
 
 
 def read_sync_file(path: Path, names: Sequence[str]) -> dict[str, Clock]:
@@ -540,92 +509,89 @@ def _parse(path: Path) -> object:
         raise UsageError(f"{name}: {error}", "correct the file, or write JSON or TOML in UTF-8") from error
 
 
-def _by_audio(names: Sequence[str], sources: Sequence[FrameSource]) -> Synchronisation:
+def _by_audio(views: _Views) -> Synchronisation:
     """Compare the sound of every view with that of the first, and of views that do not match with the others.
 
     Raises:
         InputError: if a view has no sound or no time stamps, or its sound matches no view with a known clock.
     """
-    for source in sources:
+    paths = {}
+    for name, source in views.items():
         if not isinstance(source, VideoSource) or not source.has_audio:
             raise InputError(f"{source.label} has no audio track", SYNC_HINT)
         if not source.is_timed:
-            raise InputError(
-                f"{source.label} has no time stamps, which audio synchronization requires", "pass ⟨sync=FILE⟩"
-            )
-    paths = [source.path for source in sources if isinstance(source, VideoSource)]
-    clocks, notices, best = {0: Clock(std_seconds=0.0)}, [], AudioOffset(0.0, 0.0, 1.0)
-    known = [0]
-    for place in known:
-        for view in [view for view in range(len(paths)) if view not in clocks]:
-            offset = correlate_audio(paths[place], paths[view])
+            text = f"{source.label} has no time stamps, which audio synchronization requires"
+            raise InputError(text, "pass ⟨sync=FILE⟩")
+        paths[name] = source.path
+    known, best, notices = [next(iter(views))], AudioOffset(0.0, 0.0, 1.0), []
+    clocks = {known[0]: Clock(std_seconds=0.0)}
+    for first in known:
+        for name in [name for name in views if name not in clocks]:
+            offset = correlate_audio(paths[first], paths[name])
             if offset.score < MIN_SCORE or offset.second_peak > MAX_SECOND_PEAK:
                 best = max(best, offset, key=lambda one: one.score)
                 continue
-            known.append(view)
-            start, std = clocks[place].offset_s + offset.seconds, clocks[place].std_seconds or 0.0
-            clocks[view] = Clock(offset_s=start, std_seconds=float(np.hypot(std, offset.std_seconds)))
-            text = f"{names[view]} starts {offset.seconds:+.4f} s after {names[place]} by audio correlation"
+            known.append(name)
+            start, std = clocks[first].offset_s + offset.seconds, clocks[first].std_seconds or 0.0
+            clocks[name] = Clock(offset_s=start, std_seconds=float(np.hypot(std, offset.std_seconds)))
+            text = f"{name} starts {offset.seconds:+.4f} s after {first} by audio correlation"
             notices.append(Notice(f"{text} (score {offset.score:.0f})", Level.INFO))
-    if missing := [name for view, name in enumerate(names) if view not in clocks]:
+    if missing := [name for name in views if name not in clocks]:
         score = f"score {best.score:.0f}, need {MIN_SCORE:g}"
         reason = score if best.score < MIN_SCORE else "several offsets fit, as of a hum or a loop"
-        others = listed([names[view] for view in known])
-        raise InputError(f"audio of {listed(missing)} does not match that of {others} ({reason})", SYNC_HINT)
-    ordered = tuple(clocks[view] for view in range(len(paths)))
-    return Synchronisation(clocks=ordered, method="audio", notices=tuple(notices))
+        text = f"audio of {listed(missing)} does not match that of {listed(known)} ({reason})"
+        raise InputError(text, SYNC_HINT)
+    return _Evidence("audio", clocks).used(views, notices)
 
 
-def _time_codes(sources: Sequence[FrameSource], *, is_required: bool) -> _Evidence:
+def _time_codes(views: _Views, *, is_required: bool) -> _Evidence:
     """Return the clocks by the time codes of the views, relative to the earliest.
 
     Raises:
         InputError: if time codes drift apart; if they are required, also for a view without one.
     """
-    starts: list[tuple[float, float] | None] = []  # in seconds since midnight, and numbers per second
+    starts: dict[str, float] = {}  # in seconds since midnight
+    rates: dict[str, float] = {}
     notices: list[Notice] = []
     drifting: dict[bool, tuple[str, str]] = {}
     unstated: set[str] = set()
-    day_s = 0.0
-    for source in sources:
+    day_s = 1.0
+    for name, source in views.items():
         code: TimeCode | None = getattr(source, "timecode", None)
         if code is None:
             if is_required:
                 raise InputError(f"{source.label} has no embedded time code", SYNC_HINT)
-            starts.append(None)
             continue
         measured = timing(source.frame_times).fps or code.fps
         fps = code.fps if code.is_stated or abs(code.fps / measured - 1) < _USUAL_DRIFT else measured
         try:
-            starts.append((timecode_seconds(code.text, fps), fps))
+            start = timecode_seconds(code.text, fps)
         except InputError as error:
             if is_required:
                 raise
             notices.append(Notice(f"{source.label}: {error.marked_message}; it is not used"))
-            starts.append(None)
             continue
-        kind = "is of a whole rate" if code.text[8] == ":" else "is drop-frame"
-        drifting.setdefault(_is_ntsc(fps) and code.text[8] == ":", (source.label, kind))
-        day_s = day_s or timecode_seconds(f"24:00:00{code.text[8]}00", fps)
+        mark = code.text[8]
+        if not starts:
+            day_s = timecode_seconds(f"24:00:00{mark}00", fps)
+        starts[name], rates[name] = start, fps
+        kind = "is of a whole rate" if mark == ":" else "is drop-frame"
+        drifting.setdefault(_is_ntsc(fps) and mark == ":", (source.label, kind))
         if not code.is_stated and round(fps) >= _DOUBLE_RATE and int(code.text[9:]) < round(fps) // 2:
             unstated.add(source.label)
     if len(drifting) > 1:
         label, kind = drifting[False]
-        raise InputError(
-            f"the time code of {label} {kind}, that of {drifting[True][0]} is not: they drift apart", SYNC_HINT
-        )
+        text = f"the time code of {label} {kind}, that of {drifting[True][0]} is not: they drift apart"
+        raise InputError(text, SYNC_HINT)
     # Differences wrap around at midnight: the shorter one is used.
-    known = [start for start in starts if start is not None]
-    relative = [(start - known[0][0] + day_s / 2) % day_s - day_s / 2 for start, _ in known]
-    first, by_code = min(relative, default=0.0), iter(relative)
-    clocks = tuple(
-        None if start is None else Clock(offset_s=next(by_code) - first, std_seconds=0.5 / start[1])
-        for start in starts
-    )
-    if len(unstated) == len(known) and any(clock is not None and clock.offset_s % 1 for clock in clocks):
+    first = next(iter(starts.values()), 0.0)
+    starts = {name: (start - first + day_s / 2) % day_s - day_s / 2 for name, start in starts.items()}
+    earliest = min(starts.values(), default=0.0)
+    clocks = {name: Clock(offset_s=one - earliest, std_seconds=0.5 / rates[name]) for name, one in starts.items()}
+    if len(unstated) == len(clocks) and any(clock.offset_s % 1 for clock in clocks.values()):
         labels = listed(sorted(unstated))
         notices.append(Notice(f"{labels}: the rate of the time code is not stated; one number per frame is assumed"))
-    return _Evidence("time code", clocks, tuple(notices))
+    return _Evidence("time code", clocks, notices)
 
 
 def timecode_seconds(code: str, fps: float) -> float:
