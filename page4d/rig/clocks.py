@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from page4d.errors import InputError, listed
 from page4d.rig.records import Array
-from page4d.scene.clocks import SYNC_HINT
+from page4d.scene.records import SYNC_HINT
 
 PEAK_WIDTH = 6
 """Instants around the best offset that are attributed to its peak."""

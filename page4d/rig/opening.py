@@ -23,9 +23,9 @@ from page4d.rig.people.keypoints import detect_people
 from page4d.rig.people.model import POSE_MODEL, is_fetched
 from page4d.rig.people_clocks import COARSE_STEP, MAX_OFFSET, estimate_clocks, refine_clocks, renumbered
 from page4d.rig.records import Array, Lens, StageProgress, no_progress, of_stage
-from page4d.scene.clocks import BY_MOTION, BY_PEOPLE, SYNC_HINT, Synchronisation
+from page4d.scene.clocks import BY_MOTION, BY_PEOPLE, Synchronisation
 from page4d.scene.open import open_scene as open_folder
-from page4d.scene.records import Clock, Scene
+from page4d.scene.records import SYNC_HINT, Clock, Scene
 from page4d.scene.timeline import build_timeline
 
 MAX_FRAMES = 10**9

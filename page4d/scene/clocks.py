@@ -1,18 +1,13 @@
-"""Synchronization: the clock of every view, from a file, embedded time codes, audio, or a common start.
-
-Audio tracks of two recordings are correlated.
-"""
+"""Synchronization: the clock of every view, from a file, embedded time codes, audio, or a common start."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import av
 import numpy as np
-from av.error import FFmpegError
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -27,102 +22,11 @@ from page4d.io.documents import (
 )
 from page4d.io.input_files import composed, missing_path_hint
 from page4d.scene.images import ImageFolderSource
-from page4d.scene.records import Clock, FrameSource
+from page4d.scene.records import SYNC_HINT, Clock, FrameSource
+from page4d.scene.sound import AudioOffset, correlate_audio
 from page4d.scene.stamps import DAY_NS, NS, TABLE_HINT, Stamps, date_in, find_stamp_tables, is_stamp_table
 from page4d.scene.timeline import DROPPED, timing
-from page4d.scene.video import TimeCode, VideoSource, is_resource_error, open_container, video_stream
-
-SAMPLE_RATE_HZ = 8000
-MIN_SCORE = 15.0
-"""Minimum ratio of the correlation peak to the standard deviation of the correlation."""
-
-MAX_SECOND_PEAK = 0.6
-"""Relative height of the second correlation peak above which the offset is ambiguous."""
-
-_FADE_S = 0.25
-_PEAK_WIDTH_S = 0.005
-"""Distance from the highest correlation peak below which values are attributed to that peak."""
-
-_SOUND_S = 0.005
-"""Standard deviation of an offset by sound, which takes 3 ms per metre to either camera."""
-
-
-@dataclass(frozen=True)
-class AudioOffset:
-    """Delay of the second video's first frame in seconds, and how distinct the correlation peak is.
-
-    `score` is the peak over the standard deviation. `second_peak` is the height of the second peak relative to the
-    first: close to 1 for a hum or a loop. `std_seconds` is from the width of the peak at half its height, and the
-    unknown distances to what sounds.
-    """
-
-    seconds: float
-    score: float
-    second_peak: float
-    std_seconds: float = 0.0
-
-
-def correlate_audio(first: Path, second: Path) -> AudioOffset:
-    """Estimate the time of the second video's first frame relative to that of the first video.
-
-    The spectra are whitened to suppress hum, then correlated over all offsets.
-
-    Source: Knapp & Carter, "The generalized correlation method for estimation of time delay", 1976 (PHAT weighting).
-    """
-    (audio_a, start_a), (audio_b, start_b) = _mono(first), _mono(second)
-    length = len(audio_a) + len(audio_b)
-    if min(len(audio_a), len(audio_b)) == 0:
-        return AudioOffset(0.0, 0.0, 1.0)
-    size = 1 << (length - 1).bit_length()
-    # Truncation creates clicks at both ends, which whitening would match: fade in and out.
-    cross = np.fft.rfft(_faded(audio_a), size) * np.conj(np.fft.rfft(_faded(audio_b), size))
-    magnitude = np.abs(cross)
-    # Floor for empty bands, relative to the median, which a loud hum does not raise.
-    cross /= np.maximum(magnitude, np.median(magnitude) * 1e-3 + np.finfo(float).tiny)
-    correlation = np.fft.irfft(cross, size)
-    peak = int(np.argmax(correlation))
-    deviation = float(correlation.std())
-    shift = peak if peak < size // 2 else peak - size
-    score = float(correlation[peak]) / deviation if deviation > 0 else 0.0
-    apart = np.abs((np.arange(size) - peak + size // 2) % size - size // 2) > _PEAK_WIDTH_S * SAMPLE_RATE_HZ
-    second_peak = float(correlation[apart].max(initial=0.0) / correlation[peak]) if deviation > 0 else 1.0
-    around = np.roll(correlation, size // 2 - peak) >= correlation[peak] / 2
-    width = int(np.argmin(around[size // 2 :])) + int(np.argmin(around[size // 2 :: -1])) - 1
-    # An event at s in the first track is at s - shift in the second; each track has its own offset to the video.
-    return AudioOffset(
-        shift / SAMPLE_RATE_HZ + start_a - start_b,
-        score,
-        second_peak,
-        float(np.hypot(width / 2 / SAMPLE_RATE_HZ, _SOUND_S)),
-    )
-
-
-def _faded(audio: NDArray[np.float64]) -> NDArray[np.float64]:
-    from scipy.signal.windows import tukey
-
-    return audio * tukey(len(audio), min(2 * _FADE_S * SAMPLE_RATE_HZ / len(audio), 0.5))
-
-
-def _mono(path: Path) -> tuple[NDArray[np.float64], float]:
-    """Decode the first audio track at `SAMPLE_RATE_HZ`; return it with its start time relative to the first frame."""
-    parts: list[NDArray[np.float32]] = []
-    with open_container(path) as container:
-        stream, video = container.streams.audio[0], video_stream(container, path)
-        start, of_video = (float((one.start_time or 0) * (one.time_base or 0)) for one in (stream, video))
-        resampler = av.AudioResampler(format="flt", layout="mono", rate=SAMPLE_RATE_HZ)
-        try:
-            for frame in chain(container.decode(stream), [None]):
-                parts.extend(block.to_ndarray()[0] for block in resampler.resample(frame))
-        except FFmpegError as error:
-            if is_resource_error(error):
-                raise
-            raise InputError(
-                f"the audio track of {path.name} cannot be decoded: {error.strerror}", SYNC_HINT
-            ) from error
-    # Damaged floating-point audio has values that are not finite: they count as silence.
-    samples = np.nan_to_num(np.concatenate(parts).astype(np.float64) if parts else np.zeros(0), posinf=0, neginf=0)
-    return samples - (samples.mean() if len(samples) else 0.0), start - of_video
-
+from page4d.scene.video import TimeCode, VideoSource
 
 BY_PEOPLE = "people"
 BY_MOTION = "motion"
@@ -142,10 +46,6 @@ _DOUBLE_RATE = 48
 """Frame rate from which many cameras count one time code per two frames."""
 
 _EXAMPLE = 'write {"views": {"cam01": {"offset_s": 0.25}}}'
-SYNC_HINT = (
-    "pass another of ⟨sync=audio⟩, ⟨sync=people⟩, ⟨sync=motion⟩, ⟨sync=FILE⟩ and ⟨sync=none⟩, "
-    "or leave the view out (⟨views⟩)"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -528,7 +428,7 @@ def _by_audio(views: _Views) -> Synchronisation:
     for first in known:
         for name in [name for name in views if name not in clocks]:
             offset = correlate_audio(paths[first], paths[name])
-            if offset.score < MIN_SCORE or offset.second_peak > MAX_SECOND_PEAK:
+            if offset.doubt:
                 best = max(best, offset, key=lambda one: one.score)
                 continue
             known.append(name)
@@ -537,9 +437,7 @@ def _by_audio(views: _Views) -> Synchronisation:
             text = f"{name} starts {offset.seconds:+.4f} s after {first} by audio correlation"
             notices.append(Notice(f"{text} (score {offset.score:.0f})", Level.INFO))
     if missing := [name for name in views if name not in clocks]:
-        score = f"score {best.score:.0f}, need {MIN_SCORE:g}"
-        reason = score if best.score < MIN_SCORE else "several offsets fit, as of a hum or a loop"
-        text = f"audio of {listed(missing)} does not match that of {listed(known)} ({reason})"
+        text = f"audio of {listed(missing)} does not match that of {listed(known)} ({best.doubt})"
         raise InputError(text, SYNC_HINT)
     return _Evidence("audio", clocks).used(views, notices)
 

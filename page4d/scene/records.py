@@ -28,6 +28,12 @@ from page4d.scene.image_file import Image
 Seconds = Annotated[float, Field(ge=-1e12, le=1e12)]
 """An instant; file names may number frames by their date in milliseconds."""
 
+SYNC_HINT = (
+    "pass another of ⟨sync=audio⟩, ⟨sync=people⟩, ⟨sync=motion⟩, ⟨sync=FILE⟩ and ⟨sync=none⟩, "
+    "or leave the view out (⟨views⟩)"
+)
+"""What to do about clocks that are not determined."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Clock:

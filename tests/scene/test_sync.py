@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from page4d.errors import InputError, Page4DError, UsageError
 from page4d.scene import video
 from page4d.scene.batches import FrameBatch, open_batches
-from page4d.scene.clocks import correlate_audio, describe_clocks, read_sync_file, timecode_seconds
+from page4d.scene.clocks import describe_clocks, read_sync_file, timecode_seconds
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
+from page4d.scene.sound import correlate_audio
 from tests.scene.clip_writers import (
     NTSC,
     counter_clip,

@@ -18,8 +18,8 @@ from av.error import MemoryError as NoMemoryError
 
 from page4d.errors import InputError
 from page4d.scene import video as container
-from page4d.scene.clocks import correlate_audio
 from page4d.scene.probe import probe_video
+from page4d.scene.sound import correlate_audio
 from tests.scene.clip_writers import write_counter_clip, write_video
 
 SWEEP = """

@@ -14,9 +14,9 @@ from av.stream import Disposition
 from page4d.errors import InputError
 from page4d.formats.video import VideoFile
 from page4d.io.atomic import open_atomic
-from page4d.scene.clocks import correlate_audio
 from page4d.scene.open import open_scene
 from page4d.scene.probe import probe_video
+from page4d.scene.sound import correlate_audio
 from page4d.scene.video import VideoSource
 from tests.scene.clip_writers import counter_image, read_counter, write_counter_clip
 
