@@ -15,6 +15,7 @@ from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.weights.store import save_network
 from page4d_cli.app import run
+from tests.keymaps import recorded_config
 
 ROOT = Path(__file__).parents[1]
 SAMPLE = ROOT / "samples" / "room"
@@ -128,8 +129,10 @@ def test_a_converted_checkpoint_is_run(tmp_path, case: str, recipe: str):
         tmp_path / "public.safetensors",
     )
     weights = tmp_path / "net.safetensors"
+    config = tmp_path / "network.json"
+    config.write_text(recorded_config(case).to_json())
     convert = ["convert-weights", tmp_path / "public.safetensors", "--recipe", recipe, "--out", weights]
-    assert run([str(part) for part in [*convert, "--config", f"{golden}.json", "--quiet"]]) == 0
+    assert run([str(part) for part in [*convert, "--config", config, "--quiet"]]) == 0
     options = ("--weights", weights, "--size", 56, "--frames", "0:3", "--views", 2, "--quiet", "--no-preview")
     assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
     assert_consistent(tmp_path / "out")

@@ -107,7 +107,7 @@ def hub_record(entry: CatalogueEntry) -> dict[str, Any]:
     if reader is None or name not in reader.names:
         return {}
     config: dict[str, Any] = {}
-    for setting, value in reader.assumed(reader.published[reader.names.index(name)]).items():
+    for setting, value in reader.assumed(reader.published[name]).items():
         *parts, key = setting.split(".")
         record = config
         for part in parts:

@@ -430,8 +430,7 @@ def _summarize_published(path: Path) -> FileSummary:
     data = FAMILIES[family]
     settings: dict[str, Any] = {}
     if data.network is not None:
-        found = read_network(family, source.specs, str(path), {}, read_identity(path))
-        settings = found.settings.model_dump(mode="json")
+        settings = asdict(read_network(family, source.specs, str(path), identity=read_identity(path)).config)
     return FileSummary(
         path=path,
         kind="published encoder" if data.network is None else "published network",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from page4d.weights.conversion.convert import PlannedConversion
-    from page4d.weights.families.table import Settings
     from page4d_cli.progress import ProgressDisplay
 
 
@@ -89,7 +88,10 @@ def convert_weights(
     config: Annotated[
         list[Path] | None,
         Option(
-            "Constructor arguments of a network whose sizes differ from the published ones.", NETWORK, "FILE.json"
+            "Network of other sizes than the published ones, as that of page4d train --model; one per SOURCE, in "
+            "their order.",
+            NETWORK,
+            "FILE.json",
         ),
     ] = None,
     view_time: ViewTime,
@@ -114,6 +116,7 @@ def convert_weights(
 
     Nothing is downloaded, and no code in the files is run.
     """
+    from page4d.networks.config import NetworkConfig
     from page4d.weights.conversion.convert import (
         ConvertSettings,
         check_output,
@@ -132,7 +135,9 @@ def convert_weights(
         view_time=view_time.options(),
         dtype=DTYPES[Precision(dtype)],
         licence=licence,
-        configs=_read_configs(config or []),
+        configs=tuple(
+            NetworkConfig.from_json(options.read_text(path, "give a network as JSON")) for path in config or []
+        ),
         published_as=published_as,
     )
     with stops_cleanly():
@@ -151,18 +156,6 @@ def convert_weights(
         _print(conversion, out, dry_run=dry_run)
     for notice in conversion.blueprint.notices:
         console.print_message(notice, "warning: ", "yellow")
-
-
-def _read_configs(paths: list[Path]) -> "dict[str, Settings]":
-    from page4d.weights.families.table import read_settings
-
-    configs: dict[str, Settings] = {}
-    for path in paths:
-        settings = read_settings(path)
-        if settings.model in configs:
-            raise UsageError(f"--config '{path}' is a second one for {settings.model}", "give one per network")
-        configs[settings.model] = settings
-    return configs
 
 
 def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -> None:

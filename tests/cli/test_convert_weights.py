@@ -14,9 +14,9 @@ from page4d.weights import load
 from page4d.weights.loading import load_encoder
 from page4d.weights.store import write_tensors
 from tests.encoders.recorded import load_recorded
+from tests.keymaps import recorded_config
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "vggt_c.safetensors"
-CONFIG = GOLDEN.with_suffix(".json")
 NAME = "aggregator.frame_blocks.0.norm1.weight"
 
 
@@ -34,9 +34,16 @@ def source(weights, tmp_path) -> Path:
 
 
 @pytest.fixture
-def convert(cli, tmp_path):
-    def call(*sources: object, out: Path | None = None, config: Path | None = CONFIG):
-        more = () if config is None else ("--config", config)
+def config(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "network.json"
+    path.write_text(recorded_config("vggt_c").to_json())
+    return path
+
+
+@pytest.fixture
+def convert(cli, config, tmp_path):
+    def call(*sources: object, out: Path | None = None, described: bool = True):
+        more = ("--config", config) if described else ()
         return cli("convert-weights", *sources, *more, "--out", out or tmp_path / "out.safetensors")
 
     return call
@@ -185,16 +192,16 @@ def test_an_invalid_source_gives_a_two_line_error_and_writes_nothing(case, weigh
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_wrong_recipe_and_missing_settings_are_refused(source, tmp_path, convert) -> None:
+def test_a_wrong_recipe_and_missing_settings_are_refused(source, tmp_path, config, convert) -> None:
     ended = convert(source, "--recipe", "page4d", "--mask", "off")
     assert ended.code == 4
     assert "holds weights of VGGT, recipe page4d takes PAGE-4D" in ended.err
-    ended = convert(source, config=None)
+    ended = convert(source, described=False)
     assert ended.code == 2
-    assert "has embed_dim 32 where the published VGGT has 1024" in ended.err
+    assert "has encoder.embed_dim 32 where the published VGGT has 1024" in ended.err
     assert "--config" in ended.err
     assert convert(source, "--mask", "on").code == 2
-    assert convert(source, "--config", CONFIG).code == 2
+    assert convert(source, "--config", config).code == 2
     assert convert(tmp_path / "nowhere.safetensors").code == 4
     assert convert(source, out=tmp_path / "out.pt").code == 2
     assert convert(source, out=tmp_path / "no" / "out.safetensors").code == 5

@@ -59,6 +59,7 @@ from tests.cli.clips import write_scene, write_video
 from tests.cli.emulator import shown
 from tests.encoders.recorded import load_recorded
 from tests.exporters.capture import Capture, make_capture
+from tests.keymaps import recorded_config
 from tests.quality.test_quality_grade import GOOD, pair, run_record
 from tests.rig.test_register_command import found_in
 from tests.weights.hub_server import Repository
@@ -557,7 +558,8 @@ class TestGoldenScreens:
         monkeypatch.chdir(tmp_path)
         screen(width)
         save_file(load_recorded("vggt_c", ".").part("weights/"), "vggt.safetensors")
-        chosen = ("--config", GOLDEN.parents[1] / "golden" / "vggt_c.json", "--to", "page4d-mv", "--dtype", "fp16")
+        Path("network.json").write_text(recorded_config("vggt_c").to_json())
+        chosen = ("--config", "network.json", "--to", "page4d-mv", "--dtype", "fp16")
         ended = cli("convert-weights", "vggt.safetensors", *chosen, "--out", "mv.safetensors")
         self.check("conversion", width, re.sub(r"\b0:00:\d\d", "0:00:00", ended.err) + ended.out)
 

@@ -23,13 +23,11 @@ from page4d.networks.output import SKY_THRESHOLD, farthest_depth
 from page4d.networks.presets import PRESETS
 from page4d.weights import load
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.families.da3 import DA3NestedSettings
 from page4d.weights.families.table import recognize
 from page4d.weights.loading import LoadedNetwork
-from tests.keymaps import converted, converted_network
+from tests.keymaps import converted, converted_network, recorded_config
 from tests.networks.small_networks import SMALL_DA3, SMALL_DA3_METRIC, SMALL_DA3_NESTED, randomized_network
 from tests.networks.test_every_option import assert_same, inputs, numbers
-from tests.networks.test_recorded_tensors import mono_settings
 from tests.weights.checkpoints import checkpoint
 
 Parts = tuple[ViewTimeNetwork, ViewTimeNetwork, ViewTimeNetwork]
@@ -133,7 +131,7 @@ def test_contradicting_options_are_refused(changes: dict, message: str) -> None:
 class Source:
     """A small nested checkpoint, and the tensors that its two networks have after conversion."""
 
-    settings: DA3NestedSettings
+    config: NetworkConfig
     weights: dict[str, Tensor]
     expected: dict[str, Tensor]
     images: Tensor
@@ -143,12 +141,12 @@ class Source:
 def source(golden: Callable) -> Source:
     """Return one of recorded checkpoints of its two networks."""
     recorded, single = checkpoint("da3_b"), golden("da3mono_b")
-    metric = mono_settings(single.meta, metric_focal=300.0)
+    metric = replace(recorded_config("da3mono_b"), metric_focal=300.0)
     networks = {"model.da3.": recorded.weights, "model.da3_metric.": single.part("weights/")}
-    _, expected = converted(recorded.weights, recorded.settings)
+    _, expected = converted(recorded.weights, recorded.config)
     _, of_metric = converted(single.part("weights/"), metric)
     return Source(
-        settings=DA3NestedSettings(model="da3-nested", anyview=recorded.settings, metric=metric),
+        config=replace(recorded.config, metric_network=metric),
         weights={
             f"{prefix}{name.removeprefix('model.')}": value
             for prefix, weights in networks.items()
@@ -162,7 +160,7 @@ def source(golden: Callable) -> Source:
 def test_a_file_is_converted_to_both_networks(source: Source, tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     save_file({**source.weights, "model.da3.gs_head.projects.0.weight": torch.zeros(2)}, path)
-    conversion = plan_conversion([path], ConvertSettings(configs={"da3-nested": source.settings}))
+    conversion = plan_conversion([path], ConvertSettings(configs=(source.config,)))
     write_conversion(conversion, tmp_path / "network.safetensors")
     network = load(tmp_path / "network.safetensors", "cpu")
     state = network.state_dict()
@@ -184,7 +182,7 @@ def test_one_of_its_two_networks_alone_is_refused(source: Source) -> None:
 def network(golden: Callable) -> ViewTimeNetwork:
     """Return the recorded network for metres."""
     loaded = golden("da3mono_b")
-    return converted_network(loaded.part("weights/"), mono_settings(loaded.meta, metric_focal=300))
+    return converted_network(loaded.part("weights/"), replace(recorded_config("da3mono_b"), metric_focal=300.0))
 
 
 @pytest.fixture

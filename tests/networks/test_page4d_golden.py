@@ -11,8 +11,7 @@ from page4d.networks.config import Step
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.networks.tokens import ReleaseBias, Stream
-from page4d.weights.families.vggt import VGGTSettings
-from tests.keymaps import converted, converted_network
+from tests.keymaps import converted, converted_network, recorded_config
 
 MASK = PRESETS["page4d-mask"].mask
 PARTS = ("pose_encoding", "depth", "depth_confidence", "points", "points_confidence")
@@ -35,11 +34,11 @@ class Case:
 @pytest.fixture(scope="module", params=["a", "b"])
 def case(request: pytest.FixtureRequest, golden: Callable) -> Case:
     loaded = golden(f"page4d_{request.param}")
-    settings = VGGTSettings.model_validate(loaded.meta)
+    config = recorded_config(f"page4d_{request.param}")
     weights = loaded.part("weights/")
-    masked, plain = (converted_network(weights, settings, mask=mask) for mask in (True, False))
+    masked, plain = (converted_network(weights, config, mask=mask) for mask in (True, False))
     of_vggt = {name: value for name, value in weights.items() if "spatial_mask_head" not in name}
-    return Case(masked, plain, converted_network(of_vggt, settings), loaded.tensors)
+    return Case(masked, plain, converted_network(of_vggt, replace(config, mask=None)), loaded.tensors)
 
 
 def test_without_the_mask_page4d_equals_vggt(case: Case) -> None:
@@ -85,7 +84,7 @@ def test_the_mask_biases_special_tokens_only(case: Case) -> None:
 
 def test_a_mask_head_of_zeros_leaves_vggt_unchanged(golden: Callable, agrees: Callable) -> None:
     loaded = golden("vggt_c")
-    config, state = converted(loaded.part("weights/"), VGGTSettings.model_validate(loaded.meta))
+    config, state = converted(loaded.part("weights/"), recorded_config("vggt_c"))
     network = build_network(replace(config, mask=replace(MASK, layers=(1, 2)))).eval().requires_grad_(False)
     network.load_state_dict(network.state_dict() | state)
     out = network(loaded.tensors["input/images"].unsqueeze(1))

@@ -17,7 +17,9 @@ from page4d.networks.inputs.known_geometry import CameraFrames, depth_channels, 
 from page4d.networks.layers.attention import attend, grid_positions, rotary_tables
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
-from page4d.weights.families.pi3 import PI3X, PI3X_READER
+from page4d.weights.families.family import Family
+from page4d.weights.families.pi3 import PI3X
+from page4d.weights.families.table import read_network
 from tests.keymaps import rename
 from tests.networks.test_recorded_tensors import Run, read_run
 from tests.weights.checkpoints import manifest
@@ -94,14 +96,14 @@ def test_attention_in_camera_frames(ops: dict[str, Tensor], agrees: Callable) ->
     agrees(frames.of_tokens(slice(4, 9)).of_keys(ops["input/prope_k"][:, :, 4:9]), key[:, :, 4:9])
 
 
-def test_the_preset_is_the_public_network() -> None:
+def test_files_for_images_alone_lack_the_inputs_of_known_geometry() -> None:
     specs = manifest("pi3x")
-    assert PI3X_READER.build(specs, PI3X_READER.published[0]) == PRESETS["pi3x"]
     alone = {name: spec for name, spec in specs.items() if not name.startswith(CONDITIONING)}
     assert len(specs) - len(alone) == 436
-    assert PI3X_READER.build(alone, PI3X_READER.published[0]) == replace(PRESETS["pi3x"], known_geometry=None)
+    configs = [read_network(Family.PI3X, given, "x").config for given in (specs, alone)]
+    assert configs == [PRESETS["pi3x"], replace(PRESETS["pi3x"], known_geometry=None)]
     with torch.device("meta"):
-        networks = [build_network(PI3X_READER.build(given, PI3X_READER.published[0])) for given in (specs, alone)]
+        networks = [build_network(config) for config in configs]
     for network, given in zip(networks, (specs, alone), strict=True):
         renamed = rename({name: torch.empty(spec.shape, device="meta") for name, spec in given.items()}, PI3X)
         ours = network.state_dict()

@@ -16,11 +16,8 @@ from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput
 from page4d.networks.tokens import saddle_scores, select_reference, token_positions
-from page4d.weights.families.da3 import DA3MonoSettings, DA3Settings
-from page4d.weights.families.pi3 import Pi3Settings, Pi3XSettings
-from page4d.weights.families.vggt import VGGTSettings
-from page4d.weights.families.vggt_omega import OmegaSettings, by_axis
-from tests.keymaps import accounted, converted_network
+from page4d.weights.families.vggt_omega import by_axis
+from tests.keymaps import accounted, converted_network, recorded_config
 
 
 class Recorder:
@@ -250,30 +247,24 @@ def da3_mids(run: Run, recorder: Recorder) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Family:
-    """How a family is read: its cases, the committed one first, runs, settings and intermediate tensors."""
+    """How a family is read: its cases, the committed one first, runs and intermediate tensors."""
 
     cases: str
-    settings: Callable[[dict], object]
     mids: Mids
     runs: tuple[str, ...] = ("",)
     absent: tuple[str, ...] = ()
     """Some outputs that it does not predict."""
 
 
-def mono_settings(meta: dict, **changes: object) -> DA3MonoSettings:
-    encoder = {name: meta["encoder"][name] for name in ("embed_dim", "depth", "num_heads", "out_layers")}
-    return DA3MonoSettings.model_validate(meta | {"model": "da3-mono", "encoder": encoder} | changes)
-
-
 KNOWN_GEOMETRY = ("", "_rays", "_posed", "_depth", "_partial")
 FAMILIES = {
-    "vggt": Family("cab", VGGTSettings.model_validate, vggt_mids, absent=("dynamic",)),
-    "page4d": Family("ab", VGGTSettings.model_validate, page4d_mids, ("", "_nomask"), ("sky",)),
-    "pi3": Family("cab", Pi3Settings.model_validate, pi3_mids, absent=("pose_encoding", "dynamic")),
-    "pi3x": Family("cab", Pi3XSettings.model_validate, pi3x_mids, KNOWN_GEOMETRY, ("pose_encoding", "dynamic")),
-    "da3": Family("bac", DA3Settings.model_validate, da3_mids, ("", "_posed"), ("points", "sky")),
-    "da3mono": Family("bac", mono_settings, mono_mids, absent=("depth_confidence", "world_to_camera")),
-    "vggt_omega": Family("cab", OmegaSettings.model_validate, omega_mids, absent=("points", "dynamic")),
+    "vggt": Family("cab", vggt_mids, absent=("dynamic",)),
+    "page4d": Family("ab", page4d_mids, ("", "_nomask"), ("sky",)),
+    "pi3": Family("cab", pi3_mids, absent=("pose_encoding", "dynamic")),
+    "pi3x": Family("cab", pi3x_mids, KNOWN_GEOMETRY, ("pose_encoding", "dynamic")),
+    "da3": Family("bac", da3_mids, ("", "_posed"), ("points", "sky")),
+    "da3mono": Family("bac", mono_mids, absent=("depth_confidence", "world_to_camera")),
+    "vggt_omega": Family("cab", omega_mids, absent=("points", "dynamic")),
 }
 RUNS = [(name, case, run) for name, family in FAMILIES.items() for case in family.cases for run in family.runs]
 
@@ -321,7 +312,7 @@ def read_run(golden: Callable, family: str, case: str, name: str) -> Run:
         mids["pose_enc"] = outputs.pop("pose_enc")
     key = (family, case, not name if family == "page4d" else None)
     if key not in NETWORKS:
-        given = (loaded.part("weights/"), FAMILIES[family].settings(loaded.meta), key[-1])
+        given = (loaded.part("weights/"), recorded_config(f"{family}_{case}"), key[-1])
         rows = accounted(*given)[1].rows
         names = {row.source: row.target for row in rows if row.source and row.target}
         NETWORKS[key] = (converted_network(*given), names)

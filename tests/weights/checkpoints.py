@@ -12,9 +12,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from page4d.weights.families.table import Settings, read_settings
+from page4d.networks.config import NetworkConfig
+from page4d.networks.presets import PRESETS
 from page4d.weights.store import TensorSpec
-from tests.encoders.recorded import INSIDE, SHARED, load_recorded
+from tests.encoders.recorded import INSIDE, load_recorded
+from tests.keymaps import recorded_config
 from tests.networks.test_recorded_tensors import OUTPUTS
 
 
@@ -23,14 +25,14 @@ class Checkpoint:
     """Weights under their original names, with recorded images and outputs."""
 
     name: str
-    settings: Settings
+    config: NetworkConfig
     weights: dict[str, Tensor]
     images: Tensor
     tensors: dict[str, Tensor]
 
     @property
-    def configs(self) -> dict[str, Settings]:
-        return {self.settings.model: self.settings}
+    def configs(self) -> tuple[NetworkConfig, ...]:
+        return (self.config,)
 
     def save(self, folder: Path) -> Path:
         path = folder / f"{self.name}.safetensors"
@@ -58,9 +60,9 @@ class Checkpoint:
 
 def checkpoint(name: str) -> Checkpoint:
     recorded = load_recorded(name, ".")
-    folder = INSIDE if (INSIDE / f"{name}.json").exists() else SHARED
-    settings = read_settings(folder / f"{name}.json")
-    return Checkpoint(name, settings, recorded.part("weights/"), recorded["input/images"], recorded.tensors)
+    return Checkpoint(
+        name, recorded_config(name), recorded.part("weights/"), recorded["input/images"], recorded.tensors
+    )
 
 
 @cache
@@ -74,9 +76,8 @@ def page4d_and_pi3() -> tuple[Checkpoint, Checkpoint]:
         f"aggregator.spatial_mask_head.head0.{name}": torch.randn(shape, generator=generator)
         for name, shape in shapes.items()
     }
-    mask = given.settings.mask.model_copy(update={"layers_masked": (2, 3), "mask_after_frame_block": (1,)})
-    settings = given.settings.model_copy(update={"model": "page4d", "mask": mask})
-    return replace(given, name="page4d_c", settings=settings, weights=given.weights | head), checkpoint("pi3_c")
+    config = replace(given.config, mask=replace(PRESETS["page4d-mask"].mask, layers=(2, 3)))
+    return replace(given, name="page4d_c", config=config, weights=given.weights | head), checkpoint("pi3_c")
 
 
 @cache

@@ -69,7 +69,7 @@ def test_page4d_with_and_without_its_mask(mask: bool, target: Target, run: str, 
 
 def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path):
     upper, lower = page4d_and_pi3()
-    settings = ConvertSettings(configs=lower.configs | upper.configs)
+    settings = ConvertSettings(configs=upper.configs + lower.configs)
     conversion = plan_conversion([upper.save(tmp_path), lower.save(tmp_path)], settings)
     assert (conversion.recipe, conversion.target) == (Recipe.THREE_STAGE, Target.PAGE4D_MV)
     write_conversion(conversion, tmp_path / "out.safetensors")
@@ -163,12 +163,12 @@ def test_sources_that_do_not_fit_the_recipe_are_refused(tmp_path):
     with pytest.raises(WeightsError, match="holds weights of VGGT, recipe pi3 takes Pi3"):
         plan_conversion([source], replace(settings, recipe=Recipe.PI3))
     other = checkpoint("pi3_c")
-    both = replace(settings, configs=given.configs | other.configs)
+    both = replace(settings, configs=given.configs + other.configs)
     with pytest.raises(UsageError, match="no recipe combines VGGT and Pi3"):
         plan_conversion([source, other.save(tmp_path)], both)
     with pytest.raises(WeightsError, match="holds weights of VGGT, recipe three-stage takes Pi3 and PAGE-4D"):
         plan_conversion([source, tmp_path / "pi3_c.safetensors"], replace(both, recipe=Recipe.THREE_STAGE))
-    with pytest.raises(UsageError, match="configs describes pi3"):
+    with pytest.raises(UsageError, match="configs describes 2 networks of 1 source"):
         plan_conversion([source], both)
     with pytest.raises(UsageError, match="recipe three-stage lacks the weights of PAGE-4D"):
         plan_conversion(

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -24,10 +25,10 @@ from page4d.weights.conversion.accounting import (
 from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, ViewTimeOptions, network_blueprint
 from page4d.weights.families.family import Family
-from page4d.weights.families.shapes import NetworkSettings
-from page4d.weights.families.table import FAMILIES, read_network, read_settings, recognize
+from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
-from tests.weights.checkpoints import INSIDE, MANIFESTS, SHARED, manifest
+from tests.encoders.recorded import SHARED
+from tests.weights.checkpoints import MANIFESTS, manifest
 
 OWN, MV = Target.OWN, Target.PAGE4D_MV
 _SHAPES: dict = {}
@@ -53,7 +54,7 @@ def account(
     *sources: dict[str, TensorSpec],
     options: ViewTimeOptions | None = None,
 ) -> tuple[Blueprint, Account]:
-    found = [read_network(recognize(source, "x"), source, "x", {}) for source in sources]
+    found = [read_network(recognize(source, "x"), source, "x") for source in sources]
     specs = {each.family: source for each, source in zip(found, sources, strict=True)}
     blueprint = network_blueprint(recipe, target, {each.family: each for each in found}, mask, options)
     if blueprint.config not in _SHAPES:
@@ -198,50 +199,27 @@ def test_the_manifests_equal_the_recorded_ones(name: str, recording: str) -> Non
     assert {key: (spec.shape, str(spec.dtype)[6:]) for key, spec in manifest(name).items()} == recorded
 
 
-def published(family: str) -> NetworkSettings:
-    return FAMILIES[Family(family)].network.published[0]
-
-
-def test_published_settings_equal_the_reference_configurations() -> None:
-    for name in ("vggt", "page4d", "pi3"):
-        assert read_settings(INSIDE / f"config_full_{name}.json") == published(name)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "line 1: Expecting property name"),
-        ("[]", "Input should be an object"),
-        ("{}", "model"),
-        ('{"model": "vggt", "embed_dim": 32}', "depth: Field required"),
-        ('{"model": "other"}', "model"),
-    ],
-)
-def test_an_invalid_configuration_is_refused(text: str, message: str, tmp_path) -> None:
-    path = tmp_path / "c.json"
-    path.write_text(text)
-    with pytest.raises(UsageError, match=message):
-        read_settings(path)
-    with pytest.raises(UsageError, match="cannot read configs"):
-        read_settings(tmp_path / "nowhere.json")
-
-
-def test_unsupported_settings_are_refused(tmp_path) -> None:
-    document = json.loads((INSIDE / "config_full_vggt.json").read_text())
-    document["encoder"]["interpolate_offset"] = 0.1
-    path = tmp_path / "c.json"
-    path.write_text(json.dumps(document))
-    with pytest.raises(UsageError, match=r"encoder\.interpolate_offset"):
-        read_settings(path)
-
-
 def test_sizes_that_are_not_published_need_a_configuration() -> None:
     specs = {name: spec for name, spec in manifest("vggt").items() if ".frame_blocks.23." not in name}
     with pytest.raises(UsageError, match="has depth 23 where the published VGGT has 24") as caught:
-        read_network(Family.VGGT, specs, "x", {})
+        read_network(Family.VGGT, specs, "x")
     assert "configs" in caught.value.hint
     with pytest.raises(WeightsError, match="has depth 23 where its configs has 24"):
-        read_network(Family.VGGT, specs, "x", {"vggt": published("vggt")})
+        read_network(Family.VGGT, specs, "x", PRESETS["vggt"])
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ({"schedule": TIME_VIEW}, "schedule"),
+        ({"point_head": None}, "point_head"),
+        ({"mask": PRESETS["page4d-mask"].mask}, "mask"),
+        ({"encoder": PRESETS["vggt-omega"].encoder}, "encoder"),
+    ],
+)
+def test_a_configuration_of_other_parts_is_refused(change: dict, part: str) -> None:
+    with pytest.raises(UsageError, match=f"configs: {part} is not that of VGGT"):
+        read_network(Family.VGGT, manifest("vggt"), "x", replace(PRESETS["vggt"], **change))
 
 
 def test_unknown_tensors_are_refused() -> None:

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.errors import UsageError, WeightsError
+from page4d.errors import WeightsError
+from page4d.networks.config import NetworkConfig
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import SourceStage, build_account, target_name
 from page4d.weights.conversion.convert import tensor_shapes
-from page4d.weights.families.da3 import DA3Settings, da3_exemptions, da3_keys, read_da3
+from page4d.weights.families.da3 import da3_exemptions, da3_keys, da3_sizes
 from page4d.weights.store import TensorSpec
 from tests.keymaps import converted
 from tests.weights.checkpoints import checkpoint
@@ -24,21 +25,21 @@ def weights() -> dict[str, Tensor]:
 
 
 @pytest.fixture(scope="module")
-def settings() -> DA3Settings:
-    return checkpoint("da3_b").settings
+def config() -> NetworkConfig:
+    return checkpoint("da3_b").config
 
 
-def test_the_shared_norm_is_read_by_its_published_name(weights: Mapping[str, Tensor], settings: DA3Settings):
+def test_the_shared_norm_is_read_by_its_published_name(weights: Mapping[str, Tensor], config: NetworkConfig):
     """Other names of the same tensor are dropped, if a file has them."""
     others = {SHARED_NORM.replace(".0.2.", f".{level}.2."): weights[SHARED_NORM] for level in (1, 2, 3)}
     for given in (weights, weights | others):
-        _, state = converted(given, settings)
+        _, state = converted(given, config)
         assert torch.equal(state["depth_head.ray_branch.norm.weight"], weights[SHARED_NORM])
 
 
-def test_the_gaussian_head_is_dropped(weights: Mapping[str, Tensor], settings: DA3Settings):
-    config, state = converted(weights, settings)
-    found, tensors = converted(weights | {"model.gs_head.projects.0.weight": torch.zeros(2)}, settings)
+def test_the_gaussian_head_is_dropped(weights: Mapping[str, Tensor], config: NetworkConfig):
+    _, state = converted(weights, config)
+    found, tensors = converted(weights | {"model.gs_head.projects.0.weight": torch.zeros(2)}, config)
     assert (found, tensors.keys()) == (config, state.keys())
 
 
@@ -50,28 +51,9 @@ def test_the_gaussian_head_is_dropped(weights: Mapping[str, Tensor], settings: D
         ("model.cam_dec.fc_rot.weight", "no rule matches"),
     ],
 )
-def test_a_further_tensor_is_refused(weights: Mapping[str, Tensor], settings: DA3Settings, name: str, message: str):
+def test_a_further_tensor_is_refused(weights: Mapping[str, Tensor], config: NetworkConfig, name: str, message: str):
     with pytest.raises(WeightsError, match=message):
-        converted(weights | {name: torch.zeros(2)}, settings)
-
-
-def test_settings_that_no_public_network_has_are_refused(weights: Mapping[str, Tensor], settings: DA3Settings):
-    for layers in ((4, 7, 9, 11), (1, 7, 9, 11), (5, 7, 9, 13)):
-        encoder = settings.encoder.model_copy(update={"out_layers": layers})
-        with pytest.raises(UsageError, match="blocks that are read after"):
-            converted(weights, settings.model_copy(update={"encoder": encoder}))
-
-
-def test_blocks_after_the_last_that_is_read_are_dropped(weights: Mapping[str, Tensor], settings: DA3Settings):
-    """The cameras are read there too; blocks may end with a step within views."""
-    encoder = settings.encoder.model_copy(update={"out_layers": (5, 7, 9, 11), "depth": 13})
-    further = {
-        name.replace(".blocks.11.", ".blocks.12."): value for name, value in weights.items() if ".blocks.11." in name
-    }
-    found = converted({**weights, **further}, settings.model_copy(update={"encoder": encoder}))
-    config, state = converted(weights, settings)
-    assert found[0] == config
-    assert found[1].keys() == state.keys()
+        converted(weights | {name: torch.zeros(2)}, config)
 
 
 @pytest.mark.parametrize(("preset", "start"), [("da3-small", 4), ("da3-large", 8), ("da3-giant", 13)])
@@ -85,14 +67,15 @@ def test_odd_blocks_attend_across_views(preset: str, start: int):
 
 
 def test_the_nested_checkpoint_has_the_same_names_after_another_prefix(
-    weights: Mapping[str, Tensor], settings: DA3Settings
+    weights: Mapping[str, Tensor], config: NetworkConfig
 ):
-    config, state = converted(weights, settings)
+    _, state = converted(weights, config)
     prefix = "model.da3."
     nested = {
         name.replace("model.", prefix, 1): TensorSpec(shape=tuple(value.shape), dtype=value.dtype)
         for name, value in weights.items()
     }
-    assert read_da3(nested, settings, prefix) == config
+    own = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in weights.items()}
+    assert da3_sizes(nested, prefix) == da3_sizes(own)
     stage = SourceStage(origin="nested", exemptions=da3_exemptions(prefix), keys=da3_keys(config, prefix))
     assert build_account([(stage, nested)], tensor_shapes(config), {}, {}).targets().keys() == state.keys()

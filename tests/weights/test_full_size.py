@@ -14,8 +14,8 @@ from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Tag
 from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.view_time import network_blueprint
+from page4d.weights.families.family import Specs
 from page4d.weights.families.identity import Identity
-from page4d.weights.families.shapes import Specs
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
 from tests.weights.checkpoints import manifest
@@ -59,7 +59,7 @@ PUBLISHED = [
 
 def account(published: Published, specs: Specs) -> Account:
     family = recognize(specs, "x")
-    found = read_network(family, specs, "x", {}, Identity(given=published.name))
+    found = read_network(family, specs, "x", identity=Identity(given=published.name))
     blueprint = network_blueprint(Recipe(family), Target.OWN, {family: found}, published.mask)
     assert blueprint.config == PRESETS[published.preset]
     return account_for(blueprint, [specs], shapes_of(blueprint.config))

@@ -57,7 +57,7 @@ def pi3(monkeypatch) -> Checkpoint:
     """A small Pi3 in the place of the published one."""
     small = checkpoint("pi3_c")
     data = FAMILIES[Family.PI3]
-    reader = replace(data.network, published=(small.settings,))
+    reader = replace(data.network, published={"": small.config})
     monkeypatch.setitem(FAMILIES, Family.PI3, replace(data, network=reader))
     return small
 
@@ -175,7 +175,7 @@ class TestFetch:
     @pytest.mark.usefixtures("served")
     def test_python_shows_the_licence_once_and_a_silent_call_leaves_it_to_the_next(self, pi3, capsys) -> None:
         network = page4d.load("pi3", device="cpu", observer=None)
-        assert network.config.encoder.embed_dim == pi3.settings.encoder.embed_dim
+        assert network.config.encoder.embed_dim == pi3.config.encoder.embed_dim
         assert "licence" not in capsys.readouterr().err
         page4d.build_predictor("pi3", device="cpu")
         text = "pi3: licence CC-BY-NC-4.0; commercial use not permitted"
@@ -480,7 +480,7 @@ class TestConversions:
         small, _ = page4d_and_pi3()
         data = FAMILIES[Family.PAGE4D]
         monkeypatch.setitem(
-            FAMILIES, Family.PAGE4D, replace(data, network=replace(data.network, published=(small.settings,)))
+            FAMILIES, Family.PAGE4D, replace(data, network=replace(data.network, published={"": small.config}))
         )
         with pytest.raises(UsageError, match="does not record whether it runs with its mask") as caught:
             find_weights(small.save(tmp_path))
@@ -498,8 +498,8 @@ class TestConversions:
 def test_depth_anything_3_from_the_hub(hub, monkeypatch) -> None:
     small, entry = checkpoint("da3_b"), CATALOGUE["da3-base"]
     data = FAMILIES[Family.DA3]
-    reader = replace(data.network, published=(small.settings,), names=())
+    reader = replace(data.network, published={"": small.config})
     monkeypatch.setitem(FAMILIES, Family.DA3, replace(data, network=reader))
     hub.repositories[entry.repository] = Repository({entry.file: save(small.weights)})
     assert find_weights("da3-base").commercial is True
-    assert page4d.load("da3-base", device="cpu").config.encoder.embed_dim == small.settings.encoder.embed_dim
+    assert page4d.load("da3-base", device="cpu").config.encoder.embed_dim == small.config.encoder.embed_dim

@@ -13,7 +13,8 @@ from page4d.weights.families.da3 import stated_settings
 from page4d.weights.families.family import Family
 from page4d.weights.families.identity import Identity, candidates_of
 from page4d.weights.families.table import PublishedNetwork, read_network, recognize
-from tests.weights.checkpoints import SHARED, checkpoint, empty_checkpoint, manifest
+from tests.encoders.recorded import SHARED
+from tests.weights.checkpoints import checkpoint, empty_checkpoint, manifest
 
 NAMES = ("vggt-one", "vggt-two")
 
@@ -21,14 +22,13 @@ NAMES = ("vggt-one", "vggt-two")
 @pytest.fixture
 def twins(monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the family of VGGT two published networks of one size, which differ in a setting that tensors lack."""
-    settings = checkpoint("vggt_c").settings
+    config = checkpoint("vggt_c").config
     data = table.FAMILIES[Family.VGGT]
     network = replace(
         data.network,
-        published=(settings, settings.model_copy(update={"rope_freq": 200.0})),
-        names=NAMES,
+        published=dict(zip(NAMES, (config, replace(config, rope_base=200.0)), strict=True)),
         stated=stated_settings,
-        assumed=lambda settings: {"net.out_layers": settings.dpt_head.intermediate_layer_idx},
+        assumed=lambda config: {"net.out_layers": config.depth_head.layers},
     )
     monkeypatch.setitem(table.FAMILIES, Family.VGGT, replace(data, network=network))
 
@@ -123,7 +123,7 @@ def test_the_settings_of_a_part_are_read_where_the_record_has_two():
 def read(name: str, record: dict, path: str = "x/model.safetensors", given: str | None = None) -> PublishedNetwork:
     specs = manifest(name)
     identity = Identity(given=given, record=record, parts=tuple(reversed(path.split("/"))))
-    return read_network(recognize(specs, "x"), specs, "x", {}, identity)
+    return read_network(recognize(specs, "x"), specs, "x", identity=identity)
 
 
 @pytest.mark.parametrize(

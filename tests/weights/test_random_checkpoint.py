@@ -42,7 +42,7 @@ def test_small_files_of_both_formats_convert(name: str, golden: str, tmp_path: P
 def test_the_record_identifies_the_network(name: str) -> None:
     specs = manifest(TOOL["MANIFESTS"].get(name, name.replace("-", "_")))
     record = TOOL["hub_record"](CATALOGUE[name])
-    found = read_network(recognize(specs, "x"), specs, "x", {}, Identity(record=record))
+    found = read_network(recognize(specs, "x"), specs, "x", identity=Identity(record=record))
     assert found.name == (CATALOGUE[name].network or name)
 
 

@@ -29,7 +29,7 @@ NUM_PI3 = 2
 
 
 def network_of(folder: Path, *given: Checkpoint, **settings: object) -> ViewTimeNetwork:
-    configs = {family: config for each in given for family, config in each.configs.items()}
+    configs = tuple(each.config for each in given)
     paths = [each.save(folder) for each in given]
     out = folder / f"{len(given)}{given[0].name}.safetensors"
     write_conversion(plan_conversion(paths, ConvertSettings(configs=configs, **settings)), out)
@@ -111,7 +111,7 @@ def test_the_heads_compute_as_in_page4d(networks: tuple) -> None:
 def test_unsupported_targets_and_missing_sources_are_refused(tmp_path: Path) -> None:
     upper, lower = page4d_and_pi3()
     paths = [upper.save(tmp_path), lower.save(tmp_path)]
-    configs = upper.configs | lower.configs
+    configs = upper.configs + lower.configs
     with pytest.raises(UsageError, match="recipe three-stage makes the view x time network only"):
         plan_conversion(paths, ConvertSettings(configs=configs, target=Target.OWN))
     with pytest.raises(UsageError, match="recipe three-stage lacks the weights of Pi3"):
@@ -134,7 +134,7 @@ def test_sources_of_different_sizes_are_refused(change: dict, message: str) -> N
         specs = {
             name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in given.weights.items()
         }
-        found[family] = read_network(family, specs, given.name, given.configs)
+        found[family] = read_network(family, specs, given.name, given.config)
     other = replace(found[Family.PI3].config, **change)
     found[Family.PI3] = replace(found[Family.PI3], config=other)
     with pytest.raises(WeightsError, match=message) as caught:

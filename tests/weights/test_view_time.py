@@ -51,7 +51,7 @@ def convert(sources: dict[str, Path], tmp_path_factory: pytest.TempPathFactory):
         if key not in done:
             settings = ConvertSettings(
                 target=Target.PAGE4D_MV,
-                configs={family: settings for name in names for family, settings in known[name].items()},
+                configs=tuple(config for name in names for config in known[name]),
                 mask=False if "page4d_c" in names else None,
                 view_time=ViewTimeOptions(**options),
             )

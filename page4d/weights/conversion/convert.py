@@ -6,7 +6,7 @@ The place of the file is checked first; it is written with one tensor in memory 
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 import page4d
 from page4d.choices import Recipe, Target
-from page4d.errors import OutputError, UsageError, WeightsError
+from page4d.errors import OutputError, UsageError, WeightsError, counted
 from page4d.io.atomic import check_file
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig, build_encoder
@@ -31,10 +31,9 @@ from page4d.weights.conversion.view_time import (
     encoder_blueprint,
     network_blueprint,
 )
-from page4d.weights.families.family import Family
+from page4d.weights.families.family import Family, Specs
 from page4d.weights.families.identity import read_identity
-from page4d.weights.families.shapes import Specs
-from page4d.weights.families.table import FAMILIES, PublishedNetwork, Settings, read_network, recognize, titles
+from page4d.weights.families.table import FAMILIES, PublishedNetwork, read_network, recognize, titles
 from page4d.weights.sources import TensorSource, open_source
 from page4d.weights.store import COMMERCIAL, TensorSpec, describe_encoder, is_finite, save_tensors
 
@@ -50,8 +49,8 @@ class ConvertSettings:
     """For the view x time network only."""
     dtype: torch.dtype = torch.float32
     licence: str | None = None
-    configs: Mapping[str, Settings] = field(default_factory=dict)
-    """Constructor arguments by network, where they are not the published ones."""
+    configs: tuple[NetworkConfig, ...] = ()
+    """The networks of the sources, in their order, where their sizes are not the published ones."""
     published_as: str | None = None
     """The authors' name of the network, or its beginning; required where neither tensors nor names determine it."""
 
@@ -130,18 +129,17 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
                 "give one of them; give the shards of one network as their folder",
             )
         sources[family] = source
-    unused = sorted(set(settings.configs) - {family.value for family in sources})
-    if unused:
-        raise UsageError(f"⟨configs⟩ describes {unused[0]}, but no source is of this network", "leave it out")
+    configs: Sequence[NetworkConfig | None] = settings.configs or [None] * len(sources)
+    if len(configs) != len(sources):
+        raise UsageError(
+            f"⟨configs⟩ describes {counted(len(configs), 'network')} of {counted(len(sources), 'source')}",
+            "give one per source, in their order, or none",
+        )
     found = {
         family: read_network(
-            family,
-            source.specs,
-            str(source.path),
-            settings.configs,
-            read_identity(source.path, settings.published_as),
+            family, source.specs, str(source.path), config, read_identity(source.path, settings.published_as)
         )
-        for family, source in sources.items()
+        for (family, source), config in zip(sources.items(), configs, strict=True)
     }
     recipe = settings.recipe or _matching_recipe(tuple(sources))
     _check_families(recipe, sources)

@@ -27,12 +27,10 @@ from page4d.networks.config_parts import (
 from page4d.networks.encoders.build import EncoderConfig
 from page4d.networks.heads.motion import DynamicMask
 from page4d.networks.layers.block import INIT_STD
-from page4d.networks.presets import PRESETS
 from page4d.options import in_options
 from page4d.weights.conversion.accounting import Copy, Exemption, SourceStage
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES, PublishedNetwork, network_stage
-from page4d.weights.families.vggt import VGGTSettings
 
 _EITHER = "leave one of them out"
 
@@ -342,8 +340,9 @@ def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -
 
 
 def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options: ViewTimeOptions) -> Blueprint:
-    kind = found.mask_head
+    kind, released = found.mask_head, found.mask
     assert kind is not None
+    assert released is not None
     if kind is MaskHeadKind.CKPT150 and target is Target.OWN:
         raise WeightsError(
             "this PAGE-4D checkpoint has the mask head of an older variant (checkpoint_150), not of the release",
@@ -356,9 +355,9 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options:
         )
     exemptions = (_MASK_SCALARS if mask else _MASK_UNUSED,)
     if target is Target.OWN:
-        config = replace(found.config, mask=_release_mask(found)) if mask else found.config
+        config = replace(found.config, mask=released if mask else None)
         return Blueprint(config=config, stages=(network_stage(found, config.schedule, exemptions),))
-    start = _release_mask(found).layers[0] if mask and kind is MaskHeadKind.RELEASE else None
+    start = released.layers[0] if mask and kind is MaskHeadKind.RELEASE else None
     config = view_time_network(found.config, kind if mask else MaskHeadKind.CONV, options, start)
     return Blueprint(
         config=config,
@@ -420,18 +419,3 @@ def _check_joint(lower: NetworkConfig, upper: NetworkConfig) -> None:
             f"PAGE-4D {upper.num_registers} and {upper.depth}",
             "three-stage needs one register more and fewer layers in Pi3",
         )
-
-
-def _release_mask(found: PublishedNetwork) -> MaskConfig:
-    """Return the mask of the public PAGE-4D release."""
-    assert isinstance(found.settings, VGGTSettings)
-    settings = found.settings.mask
-    if settings.mask_after_frame_block[0] != settings.layers_masked[0] - 1:
-        raise UsageError(
-            f"⟨configs⟩: the mask is predicted after frame block {settings.mask_after_frame_block[0]} "
-            f"and acts from layer {settings.layers_masked[0]}",
-            "page4d predicts it one layer before the first masked layer",
-        )
-    published = PRESETS["page4d-mask"].mask
-    assert published is not None
-    return replace(published, layers=settings.layers_masked)

@@ -3,13 +3,13 @@
 import math
 from dataclasses import replace
 
-from page4d.errors import UsageError
+from page4d.errors import UsageError, WeightsError
 from page4d.networks.encoders.build import ENCODER_PRESETS
 from page4d.networks.encoders.swin import SwinConfig
 from page4d.networks.encoders.twins import TwinsConfig
 from page4d.networks.encoders.vit import ViTConfig
 from page4d.weights.conversion.accounting import KeyMap, Rule
-from page4d.weights.families.shapes import Specs, count, shape_of, table_side
+from page4d.weights.families.family import Specs, count, shape_of
 
 _BLOCK = r"(norm1|norm2|mlp\.fc1|mlp\.fc2)\.(weight|bias)"
 
@@ -60,7 +60,10 @@ TWINS_TIMM: KeyMap = (
 def read_vit(specs: Specs, where: str) -> ViTConfig:
     """Return the configuration of a ViT in the names of timm."""
     dim, _, patch, _ = shape_of(specs, "patch_embed.proj.weight", 4)
-    depth, side = count(specs, "blocks."), table_side(specs, "pos_embed")
+    depth, patches = count(specs, "blocks."), shape_of(specs, "pos_embed", 3)[1] - 1
+    side = math.isqrt(max(patches, 0))
+    if side * side != patches:
+        raise WeightsError(f"'pos_embed' covers {patches} patches, which is not a square", "check the weights")
     for config in ENCODER_PRESETS.values():
         if isinstance(config, ViTConfig) and (config.embed_dim, config.depth) == (dim, depth):
             return replace(

@@ -1,14 +1,43 @@
-"""What describes a family of published checkpoints."""
+"""What describes a family of published checkpoints, and sizes from the names and shapes of tensors."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from page4d.errors import WeightsError
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig
 from page4d.weights.conversion.accounting import Exemption, KeyMap
-from page4d.weights.families.shapes import Specs
+from page4d.weights.store import TensorSpec
+
+Specs = Mapping[str, TensorSpec]
+"""Shapes and types of tensors by name."""
+
+
+def count(specs: Specs, prefix: str) -> int:
+    """Count the distinct numbers that follow a prefix."""
+    pattern = re.compile(re.escape(prefix) + r"(\d+)\.")
+    return len({match[1] for name in specs if (match := pattern.match(name)) is not None})
+
+
+def shape_of(specs: Specs, name: str, num_axes: int) -> tuple[int, ...]:
+    """Return the shape of a tensor that determines a size.
+
+    Raises:
+        WeightsError: if the tensor is missing, or has another number of axes or none of its values.
+    """
+    if name not in specs:
+        raise WeightsError(
+            f"the weights lack the tensor '{name}'", "they are incomplete, or their names were changed"
+        )
+    shape = specs[name].shape
+    if len(shape) != num_axes or 0 in shape:
+        raise WeightsError(
+            f"tensor '{name}' is {list(shape)} where {num_axes} axes are expected", "these weights were changed"
+        )
+    return shape
 
 
 class Family(StrEnum):
@@ -36,25 +65,24 @@ def _none(_: object) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkReader:
-    """How the configuration of a network follows from its tensors and its settings."""
+    """How a published network is found from its tensors."""
 
-    published: tuple[Any, ...]
-    """Settings of the published networks."""
-
-    names: tuple[str, ...] = ()
-    """Their names, as the authors call them, in the same order; required if there are several."""
+    published: Mapping[str, NetworkConfig]
+    """The published networks by their authors' names; "" for a single one without a name."""
 
     sizes: Callable[[Specs], dict[str, int]]
-    """Sizes that the tensors determine, by the place of the setting, such as `encoder.depth`."""
-
-    build: Callable[[Specs, Any], NetworkConfig]
-    """The network of tensors and settings, without any mask."""
+    """Sizes that the tensors determine, by their place in the configuration, such as `encoder.depth`."""
 
     stated: Callable[[Mapping[str, Any]], Mapping[str, Any]] = _none
     """Settings that the content of a `config.json` states, by name; without those that it lacks."""
 
-    assumed: Callable[[Any], Mapping[str, Any]] = _none
-    """The same settings, by the same names, as the conversion assumes them."""
+    assumed: Callable[[NetworkConfig], Mapping[str, Any]] = _none
+    """The same settings, by the same names, of a network."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the published networks."""
+        return tuple(filter(None, self.published))
 
 
 @dataclass(frozen=True, kw_only=True)

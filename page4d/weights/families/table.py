@@ -1,27 +1,19 @@
-"""All families of published checkpoints: licences, recognition, settings, key maps, and configurations."""
+"""All families of published checkpoints: licences, recognition, key maps, and configurations."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
-from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field, TypeAdapter
 
 from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import UsageError, WeightsError
-from page4d.io.json_records import config_from_json
 from page4d.networks.config import NetworkConfig, Schedule
-from page4d.networks.config_parts import MaskHeadKind
+from page4d.networks.config_parts import MaskConfig, MaskHeadKind
 from page4d.weights.conversion.accounting import UNCHANGED, Exemption, SourceStage
 from page4d.weights.families.da3 import (
     ANYVIEW,
     DA3_MONO_READER,
     DA3_NESTED_READER,
     DA3_READER,
-    DA3MonoSettings,
-    DA3NestedSettings,
-    DA3Settings,
     da3_exemptions,
     da3_keys,
     da3_mono_keys,
@@ -36,13 +28,12 @@ from page4d.weights.families.encoders import (
     read_twins,
     read_vit,
 )
-from page4d.weights.families.family import Family, FamilyData
+from page4d.weights.families.family import Family, FamilyData, Specs
 from page4d.weights.families.identity import Identity, candidates_of, check_record, name_of
-from page4d.weights.families.pi3 import PI3, PI3_READER, PI3X, PI3X_READER, Pi3Settings, Pi3XSettings
-from page4d.weights.families.shapes import NetworkSettings, Specs
-from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READER, VGGTSettings, read_mask_head
+from page4d.weights.families.pi3 import DEPTH_ENCODER, PI3, PI3_READER, PI3X, PI3X_READER
+from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READER, read_mask_head
 from page4d.weights.families.vggt_omega import READER as VGGT_OMEGA_READER
-from page4d.weights.families.vggt_omega import VGGT_OMEGA, OmegaSettings
+from page4d.weights.families.vggt_omega import VGGT_OMEGA
 from page4d.weights.families.vggt_omega import exemptions as vggt_omega_exemptions
 from page4d.weights.store import ENCODER_ENTRY
 
@@ -222,9 +213,11 @@ class PublishedNetwork:
     """The network of a source, as its authors run it."""
 
     family: Family
-    settings: NetworkSettings
     config: NetworkConfig
     """Without any mask."""
+
+    mask: MaskConfig | None
+    """The mask that it may run with; PAGE-4D only."""
 
     mask_head: MaskHeadKind | None
     """Structure of the mask head; PAGE-4D only."""
@@ -254,26 +247,28 @@ def read_network(
     family: Family,
     specs: Specs,
     where: str,
-    configs: Mapping[str, NetworkSettings],
+    given: NetworkConfig | None = None,
     identity: Identity = _UNIDENTIFIED,
 ) -> PublishedNetwork:
-    """Read sizes from tensor shapes, and other settings from `configs` by family or from the published ones.
+    """Return the published network whose sizes the tensors have, or the given one.
 
     Raises:
-        WeightsError: if the tensors are incomplete or contradict the configuration, or its `config.json` does.
-        UsageError: if the sizes are not the published ones and no configuration is given, or if several published
-            networks have these tensors and nothing identifies the one.
+        WeightsError: if the tensors are incomplete or contradict the given network, or its `config.json` does.
+        UsageError: if the sizes are not the published ones and no network is given, if the given one has other parts
+            than the published ones, or if several published networks have these tensors and nothing identifies one.
     """
     title, reader = FAMILIES[family].title, FAMILIES[family].network
     assert reader is not None
-    given = configs.get(family.value)
-    published = dict(zip(reader.names or (title,), reader.published, strict=True))
-    left = candidates_of(reader.names, identity, title) or [title]
+    names = reader.names
+    published = {name or title: config for name, config in reader.published.items()}
+    left = candidates_of(names, identity, title) or [title]
     candidates = {name: published[name] for name in left} if given is None else {title: given}
+    if given is not None:
+        _check_parts(given, next(iter(published.values())), title)
     found = reader.sizes(specs)
     differences = {
-        name: [(key, number) for key in found if (number := int(attrgetter(key)(settings))) != found[key]]
-        for name, settings in candidates.items()
+        name: [(key, number) for key in found if (number := attrgetter(key)(config)) != found[key]]
+        for name, config in candidates.items()
     }
     best = min(differences, key=lambda name: len(differences[name]))
     for key, number in differences[best]:
@@ -287,42 +282,27 @@ def read_network(
         )
     fitting = [name for name, different in differences.items() if not different]
     name = name_of(fitting, identity, where) if len(fitting) > 1 else best
-    settings = candidates[name]
-    stated, assumed = reader.stated(identity.record), reader.assumed(settings)
-    check_record(identity, name, reader.names, stated, assumed, where)
+    config = candidates[name]
+    check_record(identity, name, names, reader.stated(identity.record), reader.assumed(config), where)
+    if family is Family.PI3X and not any(tensor.startswith(DEPTH_ENCODER) for tensor in specs):
+        config = replace(config, known_geometry=None)
     return PublishedNetwork(
         family=family,
-        settings=settings,
-        config=reader.build(specs, settings),
+        config=replace(config, mask=None),
+        mask=config.mask,
         mask_head=read_mask_head(specs) if family is Family.PAGE4D else None,
-        name=name if name in reader.names else None,
-        notices=identity.notices if reader.names else (),
+        name=name if name in names else None,
+        notices=identity.notices if names else (),
     )
 
 
-_MAX_BYTES = 2**20
-
-DA3AnySettings = DA3Settings | DA3MonoSettings | DA3NestedSettings
-Settings = VGGTSettings | Pi3Settings | Pi3XSettings | DA3AnySettings | OmegaSettings
-"""Settings of any published network."""
-
-_ADAPTER: TypeAdapter[Settings] = TypeAdapter(Annotated[Settings, Field(discriminator="model")])
-
-
-def read_settings(path: Path) -> Settings:
-    """Read the constructor arguments of a public network from a JSON file.
-
-    Raises:
-        UsageError: if the file cannot be read, lacks a field, or holds an unsupported value.
-    """
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES).decode("utf-8", "replace")
-    except OSError as error:
-        raise UsageError(f"cannot read ⟨configs='{path}'⟩: {error.strerror}", "give a JSON file") from error
-    return config_from_json(
-        _ADAPTER,
-        text,
-        f"⟨configs='{path}'⟩: network",
-        'give the constructor arguments of the network as JSON, such as {"model": "vggt", "num_heads": 16, ...}',
-    )
+def _check_parts(given: NetworkConfig, published: NetworkConfig, title: str) -> None:
+    """Refuse a network with other kinds of parts than the published one; sizes may differ."""
+    for part in fields(NetworkConfig):
+        ours, theirs = getattr(given, part.name), getattr(published, part.name)
+        if not (is_dataclass(ours) or is_dataclass(theirs) or part.name == "schedule"):
+            continue
+        if type(ours) is not type(theirs) or (part.name == "schedule" and ours != theirs):
+            raise UsageError(
+                f"⟨configs⟩: {part.name} is not that of {title}", "change sizes of the published network only"
+            )

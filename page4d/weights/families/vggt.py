@@ -1,84 +1,9 @@
-"""Checkpoints of VGGT and PAGE-4D: settings, key maps and configurations."""
+"""Checkpoints of VGGT and PAGE-4D: key maps and sizes."""
 
-from typing import Literal
-
-from pydantic import Field
-
-from page4d.networks.config import FRAME_GLOBAL, NetworkConfig
-from page4d.networks.config_parts import CameraHeadConfig, MaskHeadKind
+from page4d.networks.config_parts import MaskHeadKind
+from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import KeyMap, Rule, dpt_rules
-from page4d.weights.families.family import NetworkReader
-from page4d.weights.families.shapes import (
-    LARGE_ENCODER,
-    EncoderSettings,
-    NetworkSettings,
-    Specs,
-    count,
-    read_dense_head,
-    shape_of,
-)
-
-_ENCODER = "aggregator.patch_embed."
-
-
-class CameraHeadSettings(NetworkSettings):
-    """The iterative camera head."""
-
-    num_heads: int
-    num_iterations: int
-    trunk_depth: int
-    trans_act: Literal["linear"] = "linear"
-    quat_act: Literal["linear"] = "linear"
-    fl_act: Literal["relu"] = "relu"
-
-
-class DenseHeadSettings(NetworkSettings):
-    """The dense heads."""
-
-    intermediate_layer_idx: tuple[int, int, int, int]
-    pos_embed: Literal[True] = True
-
-
-class DepthSettings(NetworkSettings):
-    """Output activations of the depth head."""
-
-    activation: Literal["exp"] = "exp"
-    conf_activation: Literal["expp1"] = "expp1"
-
-
-class PointSettings(NetworkSettings):
-    """Output activations of the point head."""
-
-    activation: Literal["inv_log"] = "inv_log"
-    conf_activation: Literal["expp1"] = "expp1"
-
-
-class MaskSettings(NetworkSettings):
-    """PAGE-4D's mask."""
-
-    layers_masked: tuple[int, ...] = tuple(range(10, 20))
-    mask_after_frame_block: tuple[int] = (9,)
-    scale: float = Field(default=64.0, ge=64, le=64)
-
-
-class VGGTSettings(NetworkSettings):
-    """VGGT, or PAGE-4D (VGGT with a mask)."""
-
-    model: Literal["vggt", "page4d"]
-    embed_dim: int
-    depth: int
-    num_heads: int
-    block_norm_eps: float
-    rope_freq: float
-    encoder: EncoderSettings
-    camera_head: CameraHeadSettings
-    dpt_head: DenseHeadSettings
-    depth_head: DepthSettings = DepthSettings()
-    point_head: PointSettings = PointSettings()
-    mask: MaskSettings = MaskSettings()
-    aa_order: tuple[Literal["frame"], Literal["global"]] = ("frame", "global")
-    aa_block_size: Literal[1] = 1
-
+from page4d.weights.families.family import NetworkReader, Specs, count, shape_of
 
 VGGT: KeyMap = (
     Rule(r"aggregator\.patch_embed\.mask_token", None),
@@ -105,59 +30,20 @@ def read_mask_head(specs: Specs) -> MaskHeadKind:
     return MaskHeadKind.CKPT150 if shape[1] == 1 else MaskHeadKind.RELEASE
 
 
-def read_sizes(specs: Specs) -> dict[str, int]:
-    """Return the sizes that the tensors determine, by the name of the setting."""
+def trunk_sizes(specs: Specs) -> dict[str, int]:
+    """Return the sizes of encoder and trunk, also of VGGT-Omega."""
     width = shape_of(specs, "aggregator.camera_token", 4)[-1]
     return {
-        "embed_dim": width,
+        "encoder.embed_dim": width,
         "depth": count(specs, "aggregator.frame_blocks."),
         "num_heads": width // shape_of(specs, "aggregator.frame_blocks.0.attn.q_norm.weight", 1)[0],
-        "camera_head.trunk_depth": count(specs, "camera_head.trunk."),
-        "encoder.depth": count(specs, f"{_ENCODER}blocks."),
+        "encoder.depth": count(specs, "aggregator.patch_embed.blocks."),
     }
 
 
-def _network(specs: Specs, settings: VGGTSettings) -> NetworkConfig:
-    dense = {
-        name: read_dense_head(specs, name, settings.dpt_head.intermediate_layer_idx)
-        for name in ("depth_head", "point_head")
-    }
-    camera_width = shape_of(specs, "camera_head.token_norm.weight", 1)[0]
-    camera_fc1 = shape_of(specs, "camera_head.trunk.0.mlp.fc1.weight", 2)[0]
-    return NetworkConfig(
-        encoder=settings.encoder.read(specs, _ENCODER),
-        depth=settings.depth,
-        num_heads=settings.num_heads,
-        schedule=FRAME_GLOBAL,
-        mlp_ratio=shape_of(specs, "aggregator.frame_blocks.0.mlp.fc1.weight", 2)[0] / settings.embed_dim,
-        norm_eps=settings.block_norm_eps,
-        rope_base=settings.rope_freq,
-        num_registers=shape_of(specs, "aggregator.register_token", 4)[2],
-        token_slots=shape_of(specs, "aggregator.camera_token", 4)[1],
-        camera_head=CameraHeadConfig(
-            trunk_depth=settings.camera_head.trunk_depth,
-            num_heads=settings.camera_head.num_heads,
-            num_iterations=settings.camera_head.num_iterations,
-            mlp_ratio=camera_fc1 / camera_width,
-        ),
-        depth_head=dense["depth_head"],
-        point_head=dense["point_head"],
-    )
+def _sizes(specs: Specs) -> dict[str, int]:
+    return {**trunk_sizes(specs), "camera_head.trunk_depth": count(specs, "camera_head.trunk.")}
 
 
-def _published(model: Literal["vggt", "page4d"]) -> VGGTSettings:
-    return VGGTSettings(
-        model=model,
-        embed_dim=1024,
-        depth=24,
-        num_heads=16,
-        block_norm_eps=1e-5,
-        rope_freq=100,
-        encoder=LARGE_ENCODER,
-        camera_head=CameraHeadSettings(num_heads=16, num_iterations=4, trunk_depth=4),
-        dpt_head=DenseHeadSettings(intermediate_layer_idx=(4, 11, 17, 23)),
-    )
-
-
-VGGT_READER = NetworkReader(published=(_published("vggt"),), sizes=read_sizes, build=_network)
-PAGE4D_READER = NetworkReader(published=(_published("page4d"),), sizes=read_sizes, build=_network)
+VGGT_READER = NetworkReader(published={"": PRESETS["vggt"]}, sizes=_sizes)
+PAGE4D_READER = NetworkReader(published={"": PRESETS["page4d-mask"]}, sizes=_sizes)

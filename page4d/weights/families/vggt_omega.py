@@ -1,85 +1,21 @@
-"""Checkpoints of VGGT-Omega: settings, key map, adaptation of attention weights, and configuration."""
+"""Checkpoints of VGGT-Omega: key map, adaptation of attention weights, and sizes."""
 
 from dataclasses import replace
 from functools import partial
-from typing import Literal
 
 import torch
-from pydantic import Field, field_validator
 from torch import Tensor
 
 from page4d.networks.config import NetworkConfig
-from page4d.networks.config_parts import CameraTransformerConfig
 from page4d.networks.encoders.dino import DinoV3Config
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Exemption, KeyMap, Rule, dpt_rules
-from page4d.weights.families.family import NetworkReader
-from page4d.weights.families.shapes import NetworkSettings, Specs, read_dense_head, shape_of
-from page4d.weights.families.vggt import read_sizes
+from page4d.weights.families.family import NetworkReader, Specs, count
+from page4d.weights.families.vggt import trunk_sizes
 
-_ENCODER = "aggregator.patch_embed."
-_TEXT_HEAD = "text_alignment_head."
 _OMEGA = PRESETS["vggt-omega"]
-"""The published network: settings that neither tensors nor settings determine are its."""
-
-_IMAGE_SIZE, _TEXT_IMAGE_SIZE = 512, 256
-"""Long sides of the images that the two published checkpoints were trained on."""
-
-
-class OmegaEncoderSettings(NetworkSettings):
-    """The DINOv3 encoder; options with a single supported value are checked."""
-
-    kind: Literal["dinov3"] = "dinov3"
-    depth: int
-    num_heads: int
-    norm_eps: float = 1e-5
-    qk_norm: Literal[False] = False
-
-
-class RotarySettings(NetworkSettings):
-    """Rotary positions of encoder and steps within images."""
-
-    base: float = 100.0
-    normalize: Literal["max"] = "max"
-
-
-class CameraTransformerSettings(NetworkSettings):
-    """The camera head."""
-
-    num_heads: int
-    trunk_depth: int
-    norm_eps: float = 1e-5
-    fov_offset: float = Field(default=0.01, ge=0.01, le=0.01)
-
-
-class OmegaDenseSettings(NetworkSettings):
-    """The dense head."""
-
-    intermediate_layer_idx: tuple[int, int, int, int]
-    norm_eps: float = 1e-5
-
-
-class OmegaSettings(NetworkSettings):
-    """VGGT-Omega; `text_head` is true for the checkpoint with a text head, which page4d leaves out."""
-
-    model: Literal["vggt-omega", "vggt_omega"]
-    embed_dim: int
-    depth: int
-    num_heads: int
-    register_attention_blocks: tuple[int, ...]
-    block_norm_eps: float = 1e-5
-    qk_norm_eps: float = 1e-5
-    rope: RotarySettings = RotarySettings()
-    encoder: OmegaEncoderSettings
-    camera_head: CameraTransformerSettings
-    dense_head: OmegaDenseSettings
-    text_head: bool = False
-
-    @field_validator("model")
-    @classmethod
-    def _as_family(cls, model: str) -> str:
-        return model.replace("_", "-")
-
+_TEXT = replace(_OMEGA, encoder=replace(_OMEGA.encoder, image_size=256))
+"""The network of the checkpoint with a text head, which page4d leaves out."""
 
 VGGT_OMEGA: KeyMap = (
     Rule(r"aggregator\.patch_embed\.storage_tokens", "encoder.register_tokens"),
@@ -180,66 +116,12 @@ def _reordered(theirs: str, ours: str, head_dim: int) -> tuple[Exemption, ...]:
 
 
 def _sizes(specs: Specs) -> dict[str, int]:
-    return {**read_sizes(specs), "text_head": int(any(name.startswith(_TEXT_HEAD) for name in specs))}
+    text = any(name.startswith("text_alignment_head.") for name in specs)
+    return {
+        **trunk_sizes(specs),
+        "camera_head.depth": count(specs, "camera_head.trunk."),
+        "encoder.image_size": (_TEXT if text else _OMEGA).encoder.image_size,
+    }
 
 
-def _encoder(specs: Specs, settings: OmegaSettings) -> DinoV3Config:
-    dim, _, patch, _ = shape_of(specs, f"{_ENCODER}patch_embed.proj.weight", 4)
-    return DinoV3Config(
-        image_size=_TEXT_IMAGE_SIZE if settings.text_head else _IMAGE_SIZE,
-        patch_size=patch,
-        embed_dim=dim,
-        depth=settings.encoder.depth,
-        num_heads=settings.encoder.num_heads,
-        mlp_ratio=shape_of(specs, f"{_ENCODER}blocks.0.mlp.fc1.weight", 2)[0] / dim,
-        num_registers=shape_of(specs, f"{_ENCODER}storage_tokens", 3)[1],
-        norm_eps=settings.encoder.norm_eps,
-        rope_base=settings.rope.base,
-    )
-
-
-def _network(specs: Specs, settings: OmegaSettings) -> NetworkConfig:
-    camera, dense = settings.camera_head, settings.dense_head
-    camera_width = shape_of(specs, "camera_head.token_norm.weight", 1)[0]
-    return replace(
-        _OMEGA,
-        encoder=_encoder(specs, settings),
-        depth=settings.depth,
-        num_heads=settings.num_heads,
-        register_layers=settings.register_attention_blocks,
-        mlp_ratio=shape_of(specs, "aggregator.frame_blocks.0.mlp.fc1.weight", 2)[0] / settings.embed_dim,
-        norm_eps=settings.block_norm_eps,
-        qk_norm_eps=settings.qk_norm_eps,
-        rope_base=settings.rope.base,
-        num_registers=shape_of(specs, "aggregator.register_token", 4)[2],
-        token_slots=shape_of(specs, "aggregator.camera_token", 4)[1],
-        camera_head=CameraTransformerConfig(
-            depth=camera.trunk_depth,
-            num_heads=camera.num_heads,
-            mlp_ratio=shape_of(specs, "camera_head.trunk.0.mlp.fc1.weight", 2)[0] / camera_width,
-            norm_eps=camera.norm_eps,
-        ),
-        depth_head=replace(
-            read_dense_head(specs, "dense_head", dense.intermediate_layer_idx, _OMEGA.depth_head),
-            norm_eps=dense.norm_eps,
-        ),
-    )
-
-
-_PUBLISHED = OmegaSettings(
-    model="vggt-omega",
-    embed_dim=1024,
-    depth=24,
-    num_heads=16,
-    register_attention_blocks=(2, 6, 9, 14, 20),
-    encoder=OmegaEncoderSettings(depth=24, num_heads=16),
-    camera_head=CameraTransformerSettings(num_heads=16, trunk_depth=4),
-    dense_head=OmegaDenseSettings(intermediate_layer_idx=(4, 11, 17, 23)),
-)
-
-READER = NetworkReader(
-    published=(_PUBLISHED, _PUBLISHED.model_copy(update={"text_head": True})),
-    names=("vggt_omega_1b_512", "vggt_omega_1b_256_text"),
-    sizes=_sizes,
-    build=_network,
-)
+READER = NetworkReader(published={"vggt_omega_1b_512": _OMEGA, "vggt_omega_1b_256_text": _TEXT}, sizes=_sizes)
