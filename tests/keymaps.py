@@ -1,6 +1,7 @@
 """Tensors renamed by a key map, and networks with them."""
 
 import json
+import re
 from collections.abc import Mapping
 
 from torch import Tensor
@@ -8,7 +9,7 @@ from torch import Tensor
 from page4d.choices import Recipe, Target
 from page4d.networks.config import NetworkConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
-from page4d.weights.conversion.accounting import Account, KeyMap, target_name
+from page4d.weights.conversion.accounting import Account, KeyMap
 from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.table import read_network, recognize
@@ -19,6 +20,12 @@ from tests.encoders.recorded import INSIDE
 def recorded_config(name: str) -> NetworkConfig:
     """Return the configuration of a recorded network."""
     return NetworkConfig.from_json(json.dumps(json.loads((INSIDE / "networks.json").read_text())[name]))
+
+
+def target_name(name: str, rules: KeyMap) -> str | None:
+    """Return the page4d name of a tensor, or None if it is dropped on purpose."""
+    rule = next(rule for rule in rules if re.fullmatch(rule.pattern, name))
+    return None if rule.target is None else re.fullmatch(rule.pattern, name).expand(rule.target)
 
 
 def rename(tensors: Mapping[str, Tensor], rules: KeyMap) -> dict[str, Tensor]:

@@ -15,7 +15,6 @@ from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import (
     Account,
     Copy,
-    Exemption,
     Rule,
     SourceStage,
     Tag,
@@ -240,15 +239,14 @@ def test_a_tensor_name_gives_its_part_of_the_network() -> None:
 
 def test_two_source_tensors_for_one_target_are_refused() -> None:
     spec = TensorSpec(shape=(1,), dtype=torch.float32)
-    stage = SourceStage(origin="x", exemptions=(), keys=(Rule("a|b", "c"),))
+    stage = SourceStage(origin="x", keys=(Rule("a|b", "c"),))
     with pytest.raises(WeightsError, match="'a' and 'b' would both become 'c'"):
         build_account([(stage, {"a": spec, "b": spec})], {"c": (1,)}, {}, {})
 
 
 COMBINED = SourceStage(
     origin="x",
-    exemptions=(Exemption(rule="sum", pattern=r"(\w)\.a", target=r"\1", adapt=torch.add, companion=r"\1.b"),),
-    keys=(Rule("never", None),),
+    keys=(Rule(r"(\w)\.a", r"\1", "sum", adapt=torch.add, companion=r"\1.b"),),
 )
 
 

@@ -9,11 +9,11 @@ from torch import Tensor
 from page4d.errors import WeightsError
 from page4d.networks.config import NetworkConfig
 from page4d.networks.presets import PRESETS
-from page4d.weights.conversion.accounting import SourceStage, build_account, target_name
+from page4d.weights.conversion.accounting import SourceStage, build_account
 from page4d.weights.conversion.convert import tensor_shapes
-from page4d.weights.families.da3 import da3_exemptions, da3_keys, da3_sizes
+from page4d.weights.families.da3 import da3_keys, da3_sizes
 from page4d.weights.store import TensorSpec
-from tests.keymaps import converted
+from tests.keymaps import converted, target_name
 from tests.weights.checkpoints import checkpoint
 
 SHARED_NORM = "model.head.scratch.output_conv2_aux.0.2.weight"
@@ -77,5 +77,5 @@ def test_the_nested_checkpoint_has_the_same_names_after_another_prefix(
     }
     own = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in weights.items()}
     assert da3_sizes(nested, prefix) == da3_sizes(own)
-    stage = SourceStage(origin="nested", exemptions=da3_exemptions(prefix), keys=da3_keys(config, prefix))
+    stage = SourceStage(origin="nested", keys=da3_keys(config, prefix))
     assert build_account([(stage, nested)], tensor_shapes(config), {}, {}).targets().keys() == state.keys()

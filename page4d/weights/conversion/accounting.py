@@ -23,6 +23,14 @@ class Rule:
 
     pattern: str
     target: str | None
+    title: str = ""
+    """Name in reports; by default the part of the network."""
+    adapt: Callable[..., Tensor] | None = None
+    """Makes a derived tensor of the source, and of its companion if it has one."""
+    companion: str | None = None
+    """A second tensor of the source, of the same shape, which is the second argument of `adapt`; it has no row."""
+    constant: tuple[float, ...] | None = None
+    """Values that a dropped tensor must have, because they are built in."""
 
 
 KeyMap = tuple[Rule, ...]
@@ -60,19 +68,6 @@ UNCHANGED: KeyMap = (Rule(r"(.*)", r"\1"),)
 """A file that page4d wrote."""
 
 
-def target_name(name: str, rules: KeyMap) -> str | None:
-    """Return the page4d name of a tensor, or None if it is dropped on purpose.
-
-    Raises:
-        WeightsError: if no rule matches.
-    """
-    for rule in rules:
-        match = re.fullmatch(rule.pattern, name)
-        if match is not None:
-            return None if rule.target is None else match.expand(rule.target)
-    raise WeightsError(f"no rule matches the tensor '{name}'", "these weights are of another network")
-
-
 class Tag(StrEnum):
     """Origin of a network tensor, or dropped."""
 
@@ -84,7 +79,7 @@ class Tag(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One tensor of the network, or one that is dropped, and the rule that applied."""
+    """One tensor of the network, or one that is dropped, and the title and effect of the rule that applied."""
 
     tag: Tag
     rule: str
@@ -95,33 +90,15 @@ class Row:
     shape: tuple[int, ...]
     """Shape in the network; of a dropped tensor, in the source."""
     companion: str | None = None
-    """A second source tensor that this one is combined with; it has no row of its own."""
     adapt: Callable[..., Tensor] | None = None
-    """Makes a derived tensor of the source, and of its companion if it has one."""
     constant: tuple[float, ...] | None = None
-    """Values that a dropped tensor must have, because they are built in."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exemption:
-    """A rule that precedes the key map: drops names, or renames them and optionally adapts the tensor."""
-
-    rule: str
-    pattern: str
-    target: str | None = None
-    adapt: Callable[..., Tensor] | None = None
-    companion: str | None = None
-    """A second tensor of the source, of the same shape, which is the second argument of `adapt`."""
-    constant: tuple[float, ...] | None = None
-    """Values that a dropped tensor must have, because they are built in."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceStage:
-    """Mapping of the tensors of one source to the network: exemptions first, then the key map."""
+    """Mapping of the tensors of one source to the network."""
 
     origin: str
-    exemptions: tuple[Exemption, ...]
     keys: KeyMap
     steps: Mapping[str, str] = field(default_factory=dict)
     """Steps of the network's schedule by their name in the key map, such as `time` for `frame`."""
@@ -214,35 +191,29 @@ def build_account(
 
 
 def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> Row | None:
-    """Apply the first exemption that matches, else the key map; no row if neither matches."""
+    """Apply the first rule that matches; no row if none does."""
 
-    def row(tag: Tag, rule: str, target: str | None, shape: tuple[int, ...] = spec.shape, **more: Any) -> Row:
-        return Row(tag=tag, rule=rule, origin=stage.origin, source=name, target=target, shape=shape, **more)
+    def row(tag: Tag, title: str, target: str | None, shape: tuple[int, ...] = spec.shape, **more: Any) -> Row:
+        return Row(tag=tag, rule=title, origin=stage.origin, source=name, target=target, shape=shape, **more)
 
-    for exemption in stage.exemptions:
-        match = re.fullmatch(exemption.pattern, name)
+    for rule in stage.keys:
+        match = re.fullmatch(rule.pattern, name)
         if match is None:
             continue
-        if exemption.target is None:
-            return row(Tag.DROPPED, exemption.rule, None, constant=exemption.constant)
-        target = _in_steps(match.expand(exemption.target), stage)
-        if exemption.adapt is None:
-            return row(Tag.COPIED, exemption.rule, target)
-        companion = None if exemption.companion is None else match.expand(exemption.companion)
+        if rule.target is None:
+            title = rule.title or f"{part_of(name)}: not part of the network"
+            return row(Tag.DROPPED, title, None, constant=rule.constant)
+        target = _in_steps(match.expand(rule.target), stage)
+        if rule.adapt is None:
+            return row(Tag.COPIED, rule.title or part_of(target), target)
+        companion = None if rule.companion is None else match.expand(rule.companion)
         arguments = [torch.empty(spec.shape, device="meta")] * (1 if companion is None else 2)
         try:
-            shape = tuple(exemption.adapt(*arguments).shape)
+            shape = tuple(rule.adapt(*arguments).shape)
         except (RuntimeError, IndexError):  # not a shape that can be adapted
             return None
-        return row(Tag.DERIVED, exemption.rule, target, shape, companion=companion, adapt=exemption.adapt)
-    try:
-        mapped = target_name(name, stage.keys)
-    except WeightsError:
-        return None
-    if mapped is None:
-        return row(Tag.DROPPED, f"{part_of(name)}: not part of the network", None)
-    mapped = _in_steps(mapped, stage)
-    return row(Tag.COPIED, part_of(mapped), mapped)
+        return row(Tag.DERIVED, rule.title, target, shape, companion=companion, adapt=rule.adapt)
+    return None
 
 
 def _in_steps(target: str, stage: SourceStage) -> str:

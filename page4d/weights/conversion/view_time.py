@@ -28,7 +28,7 @@ from page4d.networks.encoders.build import EncoderConfig
 from page4d.networks.heads.motion import DynamicMask
 from page4d.networks.layers.block import INIT_STD
 from page4d.options import in_options
-from page4d.weights.conversion.accounting import Copy, Exemption, SourceStage
+from page4d.weights.conversion.accounting import Copy, Rule, SourceStage
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES, PublishedNetwork, network_stage
 
@@ -259,19 +259,11 @@ RECIPE_SOURCES: dict[Recipe, tuple[Family, ...]] = {
 }
 """Sources of each recipe, in the order in which they are read."""
 
-_MASK_UNUSED = Exemption(
-    rule=in_options("mask head: not used (⟨mask=off⟩)"), pattern=r"aggregator\.spatial_mask_head\..*"
-)
-_MASK_SCALARS = Exemption(
-    rule="aggregator.dynamic.head",
-    pattern=r"aggregator\.spatial_mask_head\.(alpha_logit|tau_logit)",
-    target=r"aggregator.dynamic.head.\1",
-)
-_PI3_HEADS = Exemption(
-    rule="Pi3 heads: PAGE-4D heads are used", pattern=r"(?:(?:point|conf|camera)_(?:decoder|head))\..*"
-)
-_PAGE4D_ENCODER = Exemption(rule="encoder: Pi3 encoder is used", pattern=r"aggregator\.patch_embed\..*")
-_PAGE4D_REGISTERS = Exemption(rule="registers: Pi3 registers are used", pattern=r"aggregator\.register_token")
+_MASK_UNUSED = Rule(r"aggregator\.spatial_mask_head\..*", None, in_options("mask head: not used (⟨mask=off⟩)"))
+_MASK_SCALARS = Rule(r"aggregator\.spatial_mask_head\.(alpha_logit|tau_logit)", r"aggregator.dynamic.head.\1")
+_PI3_HEADS = Rule(r"(?:(?:point|conf|camera)_(?:decoder|head))\..*", None, "Pi3 heads: PAGE-4D heads are used")
+_PAGE4D_ENCODER = Rule(r"aggregator\.patch_embed\..*", None, "encoder: Pi3 encoder is used")
+_PAGE4D_REGISTERS = Rule(r"aggregator\.register_token", None, "registers: Pi3 registers are used")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,8 +282,7 @@ def encoder_blueprint(family: Family, config: EncoderConfig) -> Blueprint:
     """Return the blueprint of a single encoder."""
     data = FAMILIES[family]
     assert not callable(data.keys)
-    assert not callable(data.exemptions)
-    stage = SourceStage(origin=data.title, exemptions=data.exemptions, keys=data.keys)
+    stage = SourceStage(origin=data.title, keys=data.keys)
     return Blueprint(config=config, stages=(stage,), notices=data.notices)
 
 
@@ -353,15 +344,15 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options:
             "a PAGE-4D checkpoint does not record whether it runs with its mask",
             "pass ⟨mask=on⟩ for checkpoint_mask.pt, ⟨mask=off⟩ for checkpoint_nomask.pt",
         )
-    exemptions = (_MASK_SCALARS if mask else _MASK_UNUSED,)
+    head = _MASK_SCALARS if mask else _MASK_UNUSED
     if target is Target.OWN:
         config = replace(found.config, mask=released if mask else None)
-        return Blueprint(config=config, stages=(network_stage(found, config.schedule, exemptions),))
+        return Blueprint(config=config, stages=(network_stage(found, config.schedule, head),))
     start = released.layers[0] if mask and kind is MaskHeadKind.RELEASE else None
     config = view_time_network(found.config, kind if mask else MaskHeadKind.CONV, options, start)
     return Blueprint(
         config=config,
-        stages=(network_stage(found, config.schedule, exemptions),),
+        stages=(network_stage(found, config.schedule, head),),
         new=NewTensors(values=options.scalars, mask_head=not mask),
     )
 
@@ -373,17 +364,18 @@ def _three_stage(
     assert kind is not None
     _check_joint(lower, upper)
     replaced = "|".join(str(layer) for layer in range(lower.depth))
-    page4d_layers = Exemption(
-        rule=f"layers 0 to {lower.depth - 1}: Pi3 layers are used",
-        pattern=rf"aggregator\.(?:frame|global)_blocks\.(?:{replaced})\..*",
+    page4d_layers = Rule(
+        rf"aggregator\.(?:frame|global)_blocks\.(?:{replaced})\..*",
+        None,
+        f"layers 0 to {lower.depth - 1}: Pi3 layers are used",
     )
-    registers = Exemption(
-        rule="registers: first Pi3 registers, in each slot",
-        pattern="register_token",
-        target="aggregator.special.register_token",
+    registers = Rule(
+        "register_token",
+        "aggregator.special.register_token",
+        "registers: first Pi3 registers, in each slot",
         adapt=lambda tokens: tokens[:, :1, : upper.num_registers].expand(-1, upper.token_slots, -1, -1),
     )
-    exemptions = (_PAGE4D_ENCODER, _PAGE4D_REGISTERS, page4d_layers, _MASK_SCALARS if mask else _MASK_UNUSED)
+    unused = (_PAGE4D_ENCODER, _PAGE4D_REGISTERS, page4d_layers, _MASK_SCALARS if mask else _MASK_UNUSED)
     joined = replace(
         upper,
         encoder=lower.encoder,
@@ -393,8 +385,8 @@ def _three_stage(
     if config.sparse is not None:  # its blocks are copies of Pi3 blocks, in layers of PAGE-4D
         config = replace(config, sparse=replace(config.sparse, norm_eps=lower.norm_eps_of(lower.depth - 1)))
     stages = (
-        network_stage(pi3, config.schedule, (_PI3_HEADS, registers)),
-        network_stage(page4d, config.schedule, exemptions),
+        network_stage(pi3, config.schedule, _PI3_HEADS, registers),
+        network_stage(page4d, config.schedule, *unused),
     )
     # PAGE-4D's mask head was not trained on the features of Pi3's layers.
     values = {"alpha": 0.0, **options.scalars} if mask else options.scalars

@@ -12,7 +12,7 @@ from page4d.errors import WeightsError
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.presets import PRESETS
-from page4d.weights.conversion.accounting import Exemption, KeyMap, Rule, dpt_rules, fusion_rules
+from page4d.weights.conversion.accounting import KeyMap, Rule, dpt_rules, fusion_rules
 from page4d.weights.families.family import NetworkReader, Specs, count, shape_of
 
 _STATED = {
@@ -55,6 +55,16 @@ def da3_keys(config: NetworkConfig, prefix: str = PREFIX) -> KeyMap:
     names, backbone = re.escape(prefix), re.escape(prefix + _BACKBONE)
     aux = rf"{names}head\.scratch\.output_conv"
     return (
+        Rule(
+            rf"{backbone}camera_token",
+            "aggregator.special.camera_token",
+            "camera token",
+            adapt=lambda token: token[:, :, None],
+        ),
+        Rule(rf"{aux}1_aux\.[012]\..*", None, "ray branches of levels 0 to 2: never read"),
+        Rule(rf"{aux}2_aux\.[012]\.[05]\..*", None, "ray branches of levels 0 to 2: never read"),
+        Rule(rf"{aux}2_aux\.[123]\.2\..*", None, "further names of the norm that all ray branches share"),
+        Rule(rf"{names}gs_head\..*", None, "Gaussian head: not used"),
         Rule(rf"{backbone}((?:cls_token|pos_embed|patch_embed\..*))", r"encoder.\1"),
         Rule(rf"{backbone}norm\.(.*)", r"aggregator.readout_norm.\1"),
         *_block_rules(config, rf"{backbone}blocks\."),
@@ -72,26 +82,6 @@ def da3_keys(config: NetworkConfig, prefix: str = PREFIX) -> KeyMap:
         Rule(rf"{aux}2_aux\.3\.5\.(.*)", r"depth_head.ray_branch.out_conv2.\1"),
         # One norm for all levels of the ray branch, published as that of the first.
         Rule(rf"{aux}2_aux\.0\.2\.(.*)", r"depth_head.ray_branch.norm.\1"),
-    )
-
-
-def da3_exemptions(prefix: str = PREFIX) -> tuple[Exemption, ...]:
-    """Return the rules of tensors that are reshaped or that the network does not need."""
-    names = re.escape(prefix)
-    conv = rf"{names}head\.scratch\.output_conv"
-    return (
-        Exemption(
-            rule="camera token",
-            pattern=re.escape(prefix + _BACKBONE) + "camera_token",
-            target="aggregator.special.camera_token",
-            adapt=lambda token: token[:, :, None],
-        ),
-        Exemption(rule="ray branches of levels 0 to 2: never read", pattern=rf"{conv}1_aux\.[012]\..*"),
-        Exemption(rule="ray branches of levels 0 to 2: never read", pattern=rf"{conv}2_aux\.[012]\.[05]\..*"),
-        Exemption(
-            rule="further names of the norm that all ray branches share", pattern=rf"{conv}2_aux\.[123]\.2\..*"
-        ),
-        Exemption(rule="Gaussian head: not used", pattern=rf"{names}gs_head\..*"),
     )
 
 

@@ -23,6 +23,13 @@ VIT_TIMM: KeyMap = (
 
 def _swin(merging: tuple[Rule, ...]) -> KeyMap:
     return (
+        Rule(
+            r"layers\.(\d)\.blocks\.(\d+)\.attn\.relative_position_bias_table",
+            r"stages.\1.blocks.\2.attn.offset_table",
+            "relative position bias tables",
+            adapt=lambda table: table[None],
+        ),
+        Rule("absolute_pos_embed", "pos_embed", "absolute position table"),
         Rule(r"patch_embed\.proj\.(.*)", r"patch_embed.proj.\1"),
         Rule(r"patch_embed\.norm\.(.*)", r"patch_norm.\1"),
         Rule(r"layers\.(\d)\.blocks\.(\d+)\.attn\.(relative_position_index)", None),

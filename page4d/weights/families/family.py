@@ -9,7 +9,7 @@ from typing import Any
 from page4d.errors import WeightsError
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig
-from page4d.weights.conversion.accounting import Exemption, KeyMap
+from page4d.weights.conversion.accounting import KeyMap
 from page4d.weights.store import TensorSpec
 
 Specs = Mapping[str, TensorSpec]
@@ -102,7 +102,6 @@ class FamilyData:
     keys: KeyMap | Callable[[NetworkConfig], KeyMap]
     """Where sizes change it, a function of the published network; its steps have the names of that schedule."""
 
-    exemptions: tuple[Exemption, ...] | Callable[[NetworkConfig], tuple[Exemption, ...]] = ()
     network: NetworkReader | None = None
     """None for an encoder."""
 

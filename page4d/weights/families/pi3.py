@@ -1,5 +1,6 @@
 """Checkpoints of Pi3 and Pi3X: key maps and sizes."""
 
+from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import KeyMap, Rule
 from page4d.weights.families.family import NetworkReader, Specs, count, shape_of
@@ -11,7 +12,8 @@ _PI3_DECODERS = {
 }
 
 PI3: KeyMap = (
-    Rule(r"image_(?:mean|std)", None),
+    Rule("image_mean", None, "normalization constants: built in", constant=IMAGE_MEAN),
+    Rule("image_std", None, "normalization constants: built in", constant=IMAGE_DEVIATION),
     Rule(r"(encoder\..*)", r"\1"),
     Rule(r"register_token", "aggregator.special.register_token"),
     *(
@@ -41,7 +43,7 @@ PI3: KeyMap = (
     Rule(r"camera_head\.fc_t\.(.*)", r"frame_head.pose.translation.\1"),
     Rule(r"camera_head\.fc_rot\.(.*)", r"frame_head.pose.rotation.\1"),
 )
-"""The public Pi3 checkpoint; its normalization constants are built into page4d."""
+"""The public Pi3 checkpoint."""
 
 
 def _sizes(specs: Specs) -> dict[str, int]:

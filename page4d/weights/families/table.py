@@ -4,17 +4,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 
-from page4d.conventions import IMAGE_DEVIATION, IMAGE_MEAN
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import NetworkConfig, Schedule
 from page4d.networks.config_parts import MaskConfig, MaskHeadKind
-from page4d.weights.conversion.accounting import UNCHANGED, Exemption, SourceStage
+from page4d.weights.conversion.accounting import UNCHANGED, Rule, SourceStage
 from page4d.weights.families.da3 import (
-    ANYVIEW,
     DA3_MONO_READER,
     DA3_NESTED_READER,
     DA3_READER,
-    da3_exemptions,
     da3_keys,
     da3_mono_keys,
     da3_nested_keys,
@@ -33,8 +30,7 @@ from page4d.weights.families.identity import Identity, candidates_of, check_reco
 from page4d.weights.families.pi3 import DEPTH_ENCODER, PI3, PI3_READER, PI3X, PI3X_READER
 from page4d.weights.families.vggt import PAGE4D, PAGE4D_READER, VGGT, VGGT_READER, read_mask_head
 from page4d.weights.families.vggt_omega import READER as VGGT_OMEGA_READER
-from page4d.weights.families.vggt_omega import VGGT_OMEGA
-from page4d.weights.families.vggt_omega import exemptions as vggt_omega_exemptions
+from page4d.weights.families.vggt_omega import vggt_omega_keys
 from page4d.weights.store import ENCODER_ENTRY
 
 _UNIDENTIFIED = Identity()
@@ -42,23 +38,6 @@ _MASK_HEAD = "aggregator.spatial_mask_head."
 _VGGT_BLOCKS = ("aggregator.frame_blocks.", "aggregator.global_blocks.")
 _PI3_PARTS = ("decoder.", "encoder.blocks.", "register_token")
 _PI3X_PARTS = ("metric_token",)
-_UNUSED = (
-    Exemption(rule="track head: not used", pattern=r"track_head\..*"),
-    Exemption(rule="mask token: used in pretraining only", pattern=r"aggregator\.patch_embed\.mask_token"),
-    Exemption(rule="normalization constants: built in", pattern="image_mean", constant=IMAGE_MEAN),
-    Exemption(rule="normalization constants: built in", pattern="image_std", constant=IMAGE_DEVIATION),
-)
-
-
-_SWIN_TABLES = (
-    Exemption(
-        rule="relative position bias tables",
-        pattern=r"layers\.(\d)\.blocks\.(\d+)\.attn\.relative_position_bias_table",
-        target=r"stages.\1.blocks.\2.attn.offset_table",
-        adapt=lambda table: table[None],
-    ),
-    Exemption(rule="absolute position table", pattern="absolute_pos_embed", target="pos_embed"),
-)
 
 FAMILIES: dict[Family, FamilyData] = {
     Family.VGGT: FamilyData(
@@ -68,7 +47,6 @@ FAMILIES: dict[Family, FamilyData] = {
         absent=(_MASK_HEAD,),
         keys=VGGT,
         network=VGGT_READER,
-        exemptions=_UNUSED,
     ),
     Family.PAGE4D: FamilyData(
         title="PAGE-4D",
@@ -76,7 +54,6 @@ FAMILIES: dict[Family, FamilyData] = {
         present=(*_VGGT_BLOCKS, _MASK_HEAD),
         keys=PAGE4D,
         network=PAGE4D_READER,
-        exemptions=_UNUSED,
     ),
     Family.PI3: FamilyData(
         title="Pi3",
@@ -85,7 +62,6 @@ FAMILIES: dict[Family, FamilyData] = {
         absent=_PI3X_PARTS,
         keys=PI3,
         network=PI3_READER,
-        exemptions=_UNUSED,
     ),
     Family.DA3: FamilyData(
         title="Depth Anything 3",
@@ -93,7 +69,6 @@ FAMILIES: dict[Family, FamilyData] = {
         present=("model.backbone.pretrained.camera_token", "model.cam_dec.", "model.cam_enc."),
         keys=da3_keys,
         network=DA3_READER,
-        exemptions=da3_exemptions(),
     ),
     Family.DA3_MONO: FamilyData(
         title="Depth Anything 3 (single image)",
@@ -114,16 +89,14 @@ FAMILIES: dict[Family, FamilyData] = {
         ),
         keys=da3_nested_keys,
         network=DA3_NESTED_READER,
-        exemptions=da3_exemptions(ANYVIEW),
     ),
     Family.VGGT_OMEGA: FamilyData(
         title="VGGT-Omega",
         licence="FAIR Noncommercial Research License v1 (Meta), for code, weights and outputs: "
         "no commercial use of the weights or of any result",
         present=("aggregator.inter_frame_blocks.",),
-        keys=VGGT_OMEGA,
+        keys=vggt_omega_keys,
         network=VGGT_OMEGA_READER,
-        exemptions=vggt_omega_exemptions,
     ),
     Family.PI3X: FamilyData(
         title="Pi3X",
@@ -131,7 +104,6 @@ FAMILIES: dict[Family, FamilyData] = {
         present=(*_PI3_PARTS, *_PI3X_PARTS),
         keys=PI3X,
         network=PI3X_READER,
-        exemptions=_UNUSED,
     ),
     Family.VIT: FamilyData(
         title="ViT (timm)",
@@ -148,7 +120,6 @@ FAMILIES: dict[Family, FamilyData] = {
         present=("layers.0.blocks.0.attn.relative_position_bias_table",),
         absent=("layers.0.downsample.norm.weight",),
         keys=SWIN_TIMM,
-        exemptions=_SWIN_TABLES,
         encoder=read_swin,
     ),
     Family.SWIN_MICROSOFT: FamilyData(
@@ -156,7 +127,6 @@ FAMILIES: dict[Family, FamilyData] = {
         licence="MIT (Microsoft)",
         present=("layers.0.blocks.0.attn.relative_position_bias_table", "layers.0.downsample.norm.weight"),
         keys=SWIN_MICROSOFT,
-        exemptions=_SWIN_TABLES,
         encoder=read_swin,
     ),
     Family.TWINS: FamilyData(
@@ -228,17 +198,15 @@ class PublishedNetwork:
     notices: tuple[str, ...] = ()
 
 
-def network_stage(found: PublishedNetwork, schedule: Schedule, exemptions: tuple[Exemption, ...] = ()) -> SourceStage:
+def network_stage(found: PublishedNetwork, schedule: Schedule, *first: Rule) -> SourceStage:
     """Return the mapping of a published network's tensors to a network with another schedule.
 
-    `exemptions` precede those of the family.
+    The rules `first` precede those of the family.
     """
     data, published = FAMILIES[found.family], found.config
-    own = data.exemptions(published) if callable(data.exemptions) else data.exemptions
     return SourceStage(
         origin=data.title,
-        exemptions=(*exemptions, *own),
-        keys=data.keys(published) if callable(data.keys) else data.keys,
+        keys=(*first, *(data.keys(published) if callable(data.keys) else data.keys)),
         steps={theirs.value: ours.value for theirs, ours in zip(published.schedule, schedule, strict=True)},
     )
 

@@ -6,7 +6,7 @@ from page4d.weights.conversion.accounting import KeyMap, Rule, dpt_rules
 from page4d.weights.families.family import NetworkReader, Specs, count, shape_of
 
 VGGT: KeyMap = (
-    Rule(r"aggregator\.patch_embed\.mask_token", None),
+    Rule(r"aggregator\.patch_embed\.mask_token", None, "mask token: used in pretraining only"),
     Rule(r"aggregator\.patch_embed\.(.*)", r"encoder.\1"),
     Rule(r"aggregator\.((?:camera|register)_token)", r"aggregator.special.\1"),
     Rule(r"aggregator\.frame_blocks\.(.*)", r"aggregator.blocks.frame.\1"),
@@ -16,7 +16,7 @@ VGGT: KeyMap = (
     Rule(r"(camera_head\.(?:token_norm|trunk_norm|embed_pose|pose_branch|trunk)\..*)", r"\1"),
     *dpt_rules("depth_head"),
     *dpt_rules("point_head"),
-    Rule(r"track_head\..*", None),
+    Rule(r"track_head\..*", None, "track head: not used"),
 )
 """The public VGGT checkpoint, for the schedule frame, global."""
 

@@ -9,28 +9,13 @@ from torch import Tensor
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.dino import DinoV3Config
 from page4d.networks.presets import PRESETS
-from page4d.weights.conversion.accounting import Exemption, KeyMap, Rule, dpt_rules
+from page4d.weights.conversion.accounting import KeyMap, Rule, dpt_rules
 from page4d.weights.families.family import NetworkReader, Specs, count
 from page4d.weights.families.vggt import trunk_sizes
 
 _OMEGA = PRESETS["vggt-omega"]
 _TEXT = replace(_OMEGA, encoder=replace(_OMEGA.encoder, image_size=256))
 """The network of the checkpoint with a text head, which page4d leaves out."""
-
-VGGT_OMEGA: KeyMap = (
-    Rule(r"aggregator\.patch_embed\.storage_tokens", "encoder.register_tokens"),
-    Rule(r"aggregator\.patch_embed\.(.*)", r"encoder.\1"),
-    Rule(r"aggregator\.((?:camera|register)_token)", r"aggregator.special.\1"),
-    Rule(r"aggregator\.frame_blocks\.(.*)", r"aggregator.blocks.frame.\1"),
-    Rule(r"aggregator\.inter_frame_blocks\.(.*)", r"aggregator.blocks.global.\1"),
-    Rule(r"camera_head\.camera_branch\.0\.(.*)", r"camera_head.pose_branch.fc1.\1"),
-    Rule(r"camera_head\.camera_branch\.2\.(.*)", r"camera_head.pose_branch.fc2.\1"),
-    Rule(r"(camera_head\.(?:token_norm|trunk|trunk_norm)\..*)", r"\1"),
-    Rule(r"dense_head\.proj\.(.*)", r"depth_head.shuffled.value.\1"),
-    Rule(r"dense_head\.proj_conf\.(.*)", r"depth_head.shuffled.confidence.\1"),
-    *dpt_rules("depth_head", "dense_head"),
-)
-"""Names of the public VGGT-Omega checkpoints, after `exemptions`."""
 
 
 def by_axis(rows: Tensor, head_dim: int) -> Tensor:
@@ -49,8 +34,8 @@ def queries_and_keys_by_axis(rows: Tensor, mask: Tensor | None = None, *, head_d
     return torch.cat([by_axis(queries, head_dim), by_axis(keys, head_dim), values])
 
 
-def exemptions(config: NetworkConfig) -> tuple[Exemption, ...]:
-    """Return the rules of tensors that are dropped, or changed for the order of rotary channels and the bias masks.
+def vggt_omega_keys(config: NetworkConfig) -> KeyMap:
+    """Return the key map, with changes for the order of rotary channels and the masks of biases.
 
     Published files hold a mask of every bias of a fused projection, with which the public code multiplies it.
     """
@@ -66,50 +51,61 @@ def exemptions(config: NetworkConfig) -> tuple[Exemption, ...]:
         (r"(camera_head)\.trunk", r"\1.trunk"),
     )
     return (
-        Exemption(rule="mask token: used in pretraining only", pattern=r"aggregator\.patch_embed\.mask_token"),
-        Exemption(rule="text head: not used", pattern=r"text_alignment_head\..*"),
+        Rule(r"aggregator\.patch_embed\.mask_token", None, "mask token: used in pretraining only"),
+        Rule(r"text_alignment_head\..*", None, "text head: not used"),
         _wavelengths(r"aggregator\.patch_embed\.rope_embed\.periods", encoder.rope_base, encoder_dim),
         _wavelengths(r"aggregator\.rope_embed\.periods", config.rope_base, trunk_dim),
         *(rule for theirs, ours, head_dim in rotary for rule in _reordered(theirs, ours, head_dim)),
         *(
-            Exemption(
-                rule="biases of queries, keys and values: multiplied by their masks",
-                pattern=rf"{theirs}\.(\d+\.attn\.qkv\.bias)",
-                target=rf"{ours}.\2",
+            Rule(
+                rf"{theirs}\.(\d+\.attn\.qkv\.bias)",
+                rf"{ours}.\2",
+                "biases of queries, keys and values: multiplied by their masks",
                 adapt=torch.mul,
                 companion=r"\g<0>_mask",
             )
             for theirs, ours in unordered
         ),
+        Rule(r"aggregator\.patch_embed\.storage_tokens", "encoder.register_tokens"),
+        Rule(r"aggregator\.patch_embed\.(.*)", r"encoder.\1"),
+        Rule(r"aggregator\.((?:camera|register)_token)", r"aggregator.special.\1"),
+        Rule(r"aggregator\.frame_blocks\.(.*)", r"aggregator.blocks.frame.\1"),
+        Rule(r"aggregator\.inter_frame_blocks\.(.*)", r"aggregator.blocks.global.\1"),
+        Rule(r"camera_head\.camera_branch\.0\.(.*)", r"camera_head.pose_branch.fc1.\1"),
+        Rule(r"camera_head\.camera_branch\.2\.(.*)", r"camera_head.pose_branch.fc2.\1"),
+        Rule(r"(camera_head\.(?:token_norm|trunk|trunk_norm)\..*)", r"\1"),
+        Rule(r"dense_head\.proj\.(.*)", r"depth_head.shuffled.value.\1"),
+        Rule(r"dense_head\.proj_conf\.(.*)", r"depth_head.shuffled.confidence.\1"),
+        *dpt_rules("depth_head", "dense_head"),
     )
 
 
-def _wavelengths(pattern: str, base: float, head_dim: int) -> Exemption:
+def _wavelengths(pattern: str, base: float, head_dim: int) -> Rule:
     quarter = head_dim // 4
     periods = tuple(base ** (place / quarter) for place in range(quarter))
-    return Exemption(rule="wavelengths of rotary positions: built in", pattern=pattern, constant=periods)
+    return Rule(pattern, None, "wavelengths of rotary positions: built in", constant=periods)
 
 
-def _reordered(theirs: str, ours: str, head_dim: int) -> tuple[Exemption, ...]:
+def _reordered(theirs: str, ours: str, head_dim: int) -> KeyMap:
     """Return the rules of blocks with rotary positions."""
     return (
-        Exemption(
-            rule="weights of queries and keys: channels in the order of axes",
-            pattern=rf"{theirs}\.(\d+\.attn\.qkv\.weight)",
-            target=rf"{ours}.\2",
+        Rule(
+            rf"{theirs}\.(\d+\.attn\.qkv\.weight)",
+            rf"{ours}.\2",
+            "weights of queries and keys: channels in the order of axes",
             adapt=partial(queries_and_keys_by_axis, head_dim=head_dim),
         ),
-        Exemption(
-            rule="biases of queries, keys and values: multiplied by their masks, channels in the order of axes",
-            pattern=rf"{theirs}\.(\d+\.attn\.qkv\.bias)",
-            target=rf"{ours}.\2",
+        Rule(
+            rf"{theirs}\.(\d+\.attn\.qkv\.bias)",
+            rf"{ours}.\2",
+            "biases of queries, keys and values: multiplied by their masks, channels in the order of axes",
             adapt=partial(queries_and_keys_by_axis, head_dim=head_dim),
             companion=r"\g<0>_mask",
         ),
-        Exemption(
-            rule="norms of queries and keys: channels in the order of axes",
-            pattern=rf"{theirs}\.(\d+\.attn\.[qk]_norm\.(?:weight|bias))",
-            target=rf"{ours}.\2",
+        Rule(
+            rf"{theirs}\.(\d+\.attn\.[qk]_norm\.(?:weight|bias))",
+            rf"{ours}.\2",
+            "norms of queries and keys: channels in the order of axes",
             adapt=partial(by_axis, head_dim=head_dim),
         ),
     )
