@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 from scipy.spatial import cKDTree
 from torch import Tensor
 
@@ -105,8 +106,7 @@ _WEISZFELD_STEPS = 10
 _ADAM_STEPS = 1000
 _ADAM_RATE = 1e-4
 _ADAM_TOLERANCE = 1e-6
-_BISECTIONS = 200
-_PRUNE_EVERY = 4
+_TOLERANCE = 1e-12
 
 Pixels = Float[Tensor, " N"]
 Fit = tuple[Tensor, Tensor]
@@ -205,74 +205,20 @@ def _fit_adam(prediction: Pixels, truth: Pixels) -> Fit:
     return scale.detach(), shift.detach()
 
 
-@dataclass(frozen=True)
-class _Deviations:
-    """Sum of |truth - scale * prediction - shift| as a function of the scale, at the optimal shift for each scale.
-
-    `prediction` is at least 0, so residuals and the optimal shift decrease with the scale. Pixels with residuals of
-    fixed sign are aggregated: `surplus` is the number of positive minus negative ones, `slope` the derivative of
-    their sum with respect to the scale.
-    """
-
-    prediction: Pixels
-    truth: Pixels
-    surplus: int = 0
-    slope: float = 0.0
-
-    def at(self, scale: float) -> tuple[float, float]:
-        """Return the derivative with respect to the scale, and the optimal shift."""
-        residual = self.truth - scale * self.prediction
-        number = len(residual)
-        # The optimal shift is the median of all residuals, including the aggregated ones.
-        rank = min(max((number + self.surplus + 1) // 2, 1), number)
-        shift = residual.kthvalue(rank).values
-        sign = (residual - shift).sign()
-        level = sign == 0
-        # The subgradient of |0| is any value in [-1, 1]; the value that makes the shift optimal applies to the scale.
-        balance = -(float(sign.sum()) + self.surplus) / float(level.sum())
-        derivative = self.slope - float(sign @ self.prediction) - balance * float(self.prediction[level].sum())
-        return derivative, float(shift)
-
-    def between(self, low: float, high: float, low_shift: float, high_shift: float) -> "_Deviations":
-        """Aggregate the pixels whose residual has the same sign at all scales from `low` to `high`."""
-        above = self.truth - high * self.prediction > low_shift
-        below = self.truth - low * self.prediction < high_shift
-        open_ = ~(above | below)
-        return _Deviations(
-            self.prediction[open_],
-            self.truth[open_],
-            self.surplus + int(above.sum()) - int(below.sum()),
-            self.slope - float(self.prediction[above].sum()) + float(self.prediction[below].sum()),
-        )
-
-
 def _fit_deviations(prediction: Pixels, truth: Pixels) -> Fit:
-    """Minimise the sum of absolute deviations exactly: it is convex in the scale, so its derivative is bisected."""
-    deviations = _Deviations(prediction - prediction.min(), truth)
-    start, _ = _fit_squares(prediction, truth)
-    width = float(start.abs()) / 16 or 1.0
-    low, high = float(start) - width, float(start) + width
-    (low_slope, low_shift), (high_slope, high_shift) = deviations.at(low), deviations.at(high)
-    while low_slope > 0 or high_slope < 0:
-        width *= 4
-        if low_slope > 0:
-            low -= width
-            low_slope, low_shift = deviations.at(low)
-        if high_slope < 0:
-            high += width
-            high_slope, high_shift = deviations.at(high)
-    for step in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        slope, shift = deviations.at(middle)
-        if slope <= 0:
-            low, low_shift = middle, shift
-        if slope >= 0:
-            high, high_shift = middle, shift
-        if step % _PRUNE_EVERY == _PRUNE_EVERY - 1 and low < high:
-            deviations = deviations.between(low, high, low_shift, high_shift)
-    scale = truth.new_tensor((low + high) / 2)
+    """Minimise the sum of absolute deviations over the scale, in which it is convex: the best shift is a median."""
+
+    def deviations(scale: float) -> float:
+        residual = truth - scale * prediction
+        return float((residual - residual.median()).abs().sum())
+
+    scale, _ = _fit_squares(prediction, truth)
+    width = float(scale.abs()) / 16 or 1.0
+    try:
+        found = minimize_scalar(deviations, (float(scale) - width, float(scale) + width), tol=_TOLERANCE)
+        scale = truth.new_tensor(found.x)
+    except RuntimeError:  # no slope around it, so it is one of the best
+        pass
     return scale, (truth - scale * prediction).median()
 
 
