@@ -148,11 +148,16 @@ def camera_rays(
 
     `image_size` is (height, width). The product of a ray and a z-depth is the point.
     """
-    height, width = image_size
-    grid = pixel_grid(height, width, pixel_center=pixel_center, dtype=intrinsics.dtype, device=intrinsics.device)
-    grid = grid.expand(*intrinsics.shape[:-2], height, width, 2)
-    plane = normalize_pixels(grid, intrinsics)
-    return torch.cat([plane, torch.ones_like(plane[..., :1])], dim=-1)
+    column, row = (
+        torch.arange(side, dtype=intrinsics.dtype, device=intrinsics.device) + pixel_center
+        for side in reversed(image_size)
+    )
+    matrix = intrinsics[..., None, None, :, :]
+    y = (row[:, None] - matrix[..., 1, 2]) / matrix[..., 1, 1]
+    rays = torch.ones(*intrinsics.shape[:-2], *image_size, 3, dtype=intrinsics.dtype, device=intrinsics.device)
+    rays[..., 0] = (column - matrix[..., 0, 2] - matrix[..., 0, 1] * y) / matrix[..., 0, 0]
+    rays[..., 1] = y
+    return rays
 
 
 def world_points(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
@@ -230,16 +230,16 @@ def measure_agreement(
     flat = cameras.map(lambda matrices: matrices.reshape(-1, shape[-3], *matrices.shape[-2:]))
     counts = torch.zeros(3, *frames.shape, dtype=torch.uint8, device=depth.device)
     for frame, maps in enumerate(frames):
-        rig = flat[frame]
+        rig, logarithms = flat[frame], torch.where(flags[frame], maps, torch.nan).log()
         for view, mask in enumerate(own[frame]):
             points = mask.flatten().nonzero()[:, 0]  # once: a GPU waits for their number
-            rays = camera_rays(rig.intrinsics[view], shape[-2:]).flatten(0, 1)[points]
-            depths, of_points = maps[view].flatten()[points], counts.new_zeros(3, len(rays))
+            rays = camera_rays(rig.intrinsics[view], shape[-2:]).flatten(0, 1).index_select(0, points)
+            depths, of_points = maps[view].flatten().index_select(0, points), counts.new_zeros(3, len(rays))
             for other in compared_views(rig, view):
                 confirms, sees_through = _compare(
                     depths,
                     rays,
-                    (maps[other], flags[frame, other]),
+                    logarithms[other],
                     rig[[view, other]],
                     None if margin is None else (margin[frame, view].flatten()[points], margin[frame, other]),
                 )
@@ -252,26 +252,27 @@ def measure_agreement(
 def _compare(
     own: Float[Tensor, " N"],
     rays: Float[Tensor, "N 3"],
-    other: tuple[Float[Tensor, "H W"], Bool[Tensor, "H W"]],
+    other: Float[Tensor, "H W"],
     cameras: Cameras,
     spread: tuple[Float[Tensor, " N"], Float[Tensor, "H W"]] | None,
 ) -> tuple[Bool[Tensor, " N"], Bool[Tensor, " N"]]:
     """Return which points of the first of two cameras the second confirms, and which it sees through.
 
-    `own` are the depths of the points along their `rays`, `other` the depth of the second camera and where it is
-    known.
+    `own` are the depths of the points along their `rays`, `other` the log depth of the second camera, NaN where it is
+    not known.
     """
-    size = (other[0].shape[-2], other[0].shape[-1])
+    size = (other.shape[-2], other.shape[-1])
     warped = ray_warp(rays, cameras[0], cameras[1]).to(own).at(own, _MIN_DEPTH)
     visible = warped.visible(size, _MIN_DEPTH)
-    around, has_depth = _around(*other, warped.pixels)
+    column, row = pixel_indices(warped.pixels, size)
+    around = _around(other, column, row)
     tolerance = torch.full_like(own, TOLERANCE)
     if spread is not None:
-        column, row = pixel_indices(warped.pixels, size)
         tolerance = (tolerance + (spread[0] + spread[1][row, column])).clamp(max=MAX_TOLERANCE)
-    beyond = warped.depth.clamp(min=_MIN_DEPTH).log() - around.log()
-    confirms = (has_depth & (beyond.abs() <= tolerance)).any(dim=0)
-    sees_through = ((beyond < -tolerance) | ~has_depth).all(dim=0) & has_depth.any(dim=0)
+    beyond = warped.depth.clamp(min=_MIN_DEPTH).log() - around
+    # No comparison with NaN holds: of the pixels around, those with depth count.
+    confirms = (beyond.abs() <= tolerance).any(dim=0)
+    sees_through = (beyond < -tolerance).any(dim=0) & ~(beyond >= -tolerance).any(dim=0)
     return confirms & visible, sees_through & visible
 
 
@@ -283,17 +284,12 @@ def compared_views(rig: Cameras, view: int) -> list[int]:
     return sorted(distance.argsort(stable=True)[: min(len(distance) - 1, MAX_COMPARED_VIEWS)].tolist())
 
 
-def _around(
-    depth: Float[Tensor, "H W"], known: Bool[Tensor, "H W"], pixels: Float[Tensor, "N 2"]
-) -> tuple[Float[Tensor, "9 N"], Bool[Tensor, "9 N"]]:
-    """Return the depth of the 3x3 pixels around positions, 1 where it is not known, and where it is known."""
-    height, width = depth.shape
-    column, row = pixel_indices(pixels, (height, width))
-    steps = torch.tensor([-1, 0, 1], device=depth.device)
-    rows = (row + steps.repeat_interleave(3)[:, None]).clamp(0, height - 1)
-    columns = (column + steps.repeat(3)[:, None]).clamp(0, width - 1)
-    is_known = known[rows, columns]
-    return torch.where(is_known, depth[rows, columns], 1.0), is_known
+def _around(maps: Float[Tensor, "H W"], column: Int[Tensor, " N"], row: Int[Tensor, " N"]) -> Float[Tensor, "9 N"]:
+    """Return the values of the 3x3 pixels around some pixels, at the border of those that exist."""
+    height, width = maps.shape
+    steps = torch.tensor([-1, 0, 1], device=maps.device)[:, None]
+    rows, columns = (row + steps).clamp_(0, height - 1).mul_(width), (column + steps).clamp_(0, width - 1)
+    return maps.flatten().index_select(0, (rows[:, None] + columns).flatten()).view(9, -1)
 
 
 def pixel_indices(pixels: Float[Tensor, "*batch 2"], size: tuple[int, int]) -> tuple[Tensor, Tensor]:
