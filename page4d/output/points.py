@@ -123,7 +123,7 @@ def view_surface(instant: Predictions, view: int, options: PointOptions) -> View
         in_camera = transform_points(world_to_camera, in_world)
         confidence = instant.points_confidence[0, 0, view]
     confidence = torch.nan_to_num(confidence.detach().cpu().float(), nan=0.0).clamp(0.0, 1.0)
-    valid = valid & (in_camera[..., 2] > 0) & in_camera.isfinite().all(-1) & in_world.isfinite().all(-1)
+    valid = valid & (in_camera[..., 2] > 0) & in_world.isfinite().all(-1)  # of no other point in the camera
     keep = valid & (confidence >= options.min_confidence)
     if instant.agreement is not None and options.min_views:
         # Enough views see the pixel, and no more views see through it than confirm it.
@@ -140,24 +140,25 @@ def view_surface(instant: Predictions, view: int, options: PointOptions) -> View
 def _view_cloud(instant: Predictions, view: int, options: PointOptions) -> tuple[PointCloud, Bool[Tensor, "H W"]]:
     """Return the points of a view, and the pixels that they belong to."""
     surface = view_surface(instant, view, options)
-    keep = surface.keep
-    number = int(keep.sum())
-    colors = instant.images[0, 0, view].detach().cpu().permute(1, 2, 0)[keep]
-    dynamic = torch.zeros(number) if instant.dynamic is None else instant.dynamic[0, 0, view].cpu()[keep]
+    places = surface.keep.flatten().nonzero()[:, 0]
+
+    def kept(maps: Float[Tensor, "H W *_"]) -> NDArray[np.float32]:
+        return to_numpy(maps.detach().cpu().flatten(0, 1).index_select(0, places).float())
+
     velocity, sigma = (
-        None if maps is None else to_numpy(maps[0, 0, view].detach().cpu()[keep].float())
-        for maps in (instant.velocity, instant.velocity_sigma)
+        None if maps is None else kept(maps[0, 0, view]) for maps in (instant.velocity, instant.velocity_sigma)
     )
+    dynamic = torch.zeros(surface.keep.shape) if instant.dynamic is None else instant.dynamic[0, 0, view]
     cloud = PointCloud(
-        xyz=to_numpy(surface.in_world[keep].float()),
-        rgb=to_bytes(to_numpy(colors)),
-        confidence=to_numpy(surface.confidence[keep]),
-        view=np.full(number, view, dtype=np.uint8),
-        dynamic=(to_numpy(dynamic) > DYNAMIC_THRESHOLD).astype(np.uint8),
+        xyz=kept(surface.in_world),
+        rgb=to_bytes(to_numpy(instant.images[0, 0, view].detach().cpu().flatten(1).index_select(1, places).T)),
+        confidence=kept(surface.confidence),
+        view=np.full(len(places), view, dtype=np.uint8),
+        dynamic=(kept(dynamic) > DYNAMIC_THRESHOLD).astype(np.uint8),
         velocity=velocity,
         velocity_sigma=sigma,
     )
-    return cloud, keep
+    return cloud, surface.keep
 
 
 def surface_mask(

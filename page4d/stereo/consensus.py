@@ -216,7 +216,6 @@ def _evidence(
     warp = ray_warp(rays.reshape(1, 1, -1, 3), camera, other_camera).to(log_depth)
     across, down, ahead = (warp.directions[0, 0] * log_depth.reshape(-1, 1).exp()).unbind(-1)
     origin = warp.origin.flatten()
-    surface = torch.stack([part.flatten() for part in other], dim=-1)
     likelihood = log_depth.new_empty(len(hypotheses), log_depth.numel())
     at_once = max(1, _MAX_SAMPLES // max(1, log_depth.numel()))
     for start in range(0, len(hypotheses), at_once):
@@ -229,10 +228,11 @@ def _evidence(
         visible = (distance > _MIN_DEPTH) & (column > 0) & (column < width) & (row > 0) & (row < height)
         index = row.nan_to_num_().clamp_(0, height - 1).long().mul_(width)
         index += column.nan_to_num_().clamp_(0, width - 1).long()
-        found = surface[index.flatten()].view(*index.shape, len(other))
-        beyond = distance.clamp_(min=_MIN_DEPTH).log_().sub_(found[..., 0]).div_(found[..., 3])
-        support = beyond.square().mul_(-0.5).exp_().mul_(found[..., 1])
-        support -= found[..., 2] * (beyond < -_FREE_SPACE)
+        # A third of the time of indexing.
+        found = _Surface(*(one.flatten().index_select(0, index.flatten()).view(index.shape) for one in other))
+        beyond = distance.clamp_(min=_MIN_DEPTH).log_().sub_(found.log_depth).div_(found.spread)
+        support = beyond.square().mul_(-0.5).exp_().mul_(found.support)
+        support -= found.violation * (beyond < -_FREE_SPACE)
         likelihood[part] = support.mul_(visible)
     return likelihood.view(len(hypotheses), *log_depth.shape)
 
