@@ -99,6 +99,9 @@ _FOR_STATIC, _FOR_MOVING = -1.0, 3.0
 _MAX_GAIN = 2.0
 """Largest change of the exposure between an instant and the background."""
 
+_GAIN_SIDE_PX = 128
+"""Long side of the grid of pixels that the change is measured at."""
+
 _SURE = 0.01
 
 
@@ -115,13 +118,15 @@ def sharpen_motion(
     foreground beyond a number of standard deviations of its background; here one Gaussian, and as log odds.
     """
     sharpened = dynamic.clone()
+    step = max(1, max(dynamic.shape[-2:]) // _GAIN_SIDE_PX)
+    few = (..., slice(None, None, step), slice(None, None, step))
     for time in range(len(dynamic)):
         for view in range(dynamic.shape[1]):
             known, color = background.known[view], background.color[view]
-            static = known & (dynamic[time, view] <= DYNAMIC_THRESHOLD)
+            static = (known & (dynamic[time, view] <= DYNAMIC_THRESHOLD))[few]
             if not bool(static.any()):
                 continue
-            gain = (images[time, view] / color.clamp(min=1 / 255))[:, static].median(dim=1).values
+            gain = (images[time, view][few] / color[few].clamp(min=1 / 255))[:, static].median(dim=1).values
             gain = gain.clamp(1 / _MAX_GAIN, _MAX_GAIN)[:, None, None]
             difference = (images[time, view] / gain - color).abs().mean(dim=0)
             smooth = functional.avg_pool2d(difference[None, None], 3, 1, 1, count_include_pad=False)[0, 0]
