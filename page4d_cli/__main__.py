@@ -1,5 +1,6 @@
 """Run as `python -m page4d_cli`."""
 
+import gc
 import os
 import sys
 
@@ -8,6 +9,8 @@ def start() -> None:
     """Run the command line of this process; Ctrl-C is handled also while it is loaded."""
     # Threads of OpenMP that wait give up their core: spinning costs more than the work where other processes run.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # By default the objects of the loaded libraries, a quarter of a million, are searched for cycles a hundred times.
+    gc.set_threshold(20_000)
     try:
         from page4d_cli.app import main
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ from page4d.formats.maps import FLOW_SHARE, choose_depth_scale, choose_motion_st
 from page4d.formats.open3d import CloudWriter, cloud_writer
 from page4d.installation import load_open3d
 from page4d.io.json_records import FileModel
+from page4d.networks.layers.execution import on_threads
 from page4d.output.instant import InstantOptions, instant_writers, write_instant
 from page4d.output.layout import OutputLayout
 from page4d.output.mesh import check_mesh_voxel, choose_mesh_voxel
@@ -115,6 +116,7 @@ class Writer(Stage[FileWriters]):
     def _cloud_writer(self) -> CloudWriter:
         return cloud_writer(needs_comments=self._scene.world_offset is not None)
 
+    @on_threads(1)  # each kind of file
     def __call__(self, instant: Instant) -> Instant:
         """Write the files of an instant."""
         assert instant.options is not None
