@@ -37,11 +37,12 @@ sys.path.insert(0, str(ROOT))
 import numpy as np
 import torch
 from scipy.spatial import cKDTree
-from scipy.spatial.transform import Rotation
 
 from page4d import Output, open_output
 from page4d.choices import Registration, SceneFamily, Subject
+from page4d.evaluation.cameras import absolute_errors, align_rig, pair_errors
 from page4d.geometry.alignment import align_cameras, align_points
+from page4d.geometry.transforms import camera_centers
 from page4d.lab.synthetic.capture import RenderedSource, SyntheticCapture
 from page4d.options import RegisterSettings
 from page4d.rig.evidence import PixelEvidence
@@ -88,44 +89,28 @@ def print_pairs(found: Assembly, truth: list[np.ndarray]) -> None:
 def print_cameras(found: Assembly, truth: list[np.ndarray], scene: Scene) -> None:
     """Print errors of pairs of placed cameras, of centres after alignment, and of focal lengths."""
     records, of_views = found.placed()
-    placed = [index for index, camera in enumerate(of_views) if camera is not None]
-    cameras = [np.eye(4) if camera is None else camera.world_to_camera.numpy() for camera in of_views]
-    turns, bends = [], []
-    for first, second in combinations(placed, 2):
-        mine, true = relative(cameras, first, second), relative(truth, first, second)
-        turns.append(float(rotation_angle_deg(mine[:3, :3], true[:3, :3])))
-        bends.append(float(direction_angle_deg(mine[:3, 3], true[:3, 3])))
-        names = f"{found.names[first]}-{found.names[second]}"
-        print(f"rig  {names} rotation {turns[-1]:6.2f} direction {bends[-1]:6.2f} degrees")
-    if placed:
-        print(
-            f"rotation {np.median(turns):.2f} ({max(turns):.2f}), direction {np.median(bends):.2f} ({max(bends):.2f})"
-        )
-        scale, errors = centre_errors([cameras[i] for i in placed], [truth[i] for i in placed])
+    placed = {index: camera.world_to_camera for index, camera in enumerate(of_views) if camera is not None}
+    if len(placed) > 1:
+        mine, true = torch.stack([*placed.values()]), torch.stack([torch.from_numpy(truth[view]) for view in placed])
+        pairs, transform = pair_errors(mine, true), align_rig(mine, true).transform
+        turns, bends = pairs.rotation_deg, pairs.signed_direction_deg
+        for (first, second), turn, bend in zip(combinations(placed, 2), turns, bends, strict=True):
+            print(
+                f"rig  {found.names[first]}-{found.names[second]} rotation {turn:6.2f} direction {bend:6.2f} degrees"
+            )
+        medians = (f"{np.median(errors):.2f} ({errors.max():.2f})" for errors in (turns, bends))
+        print("rotation {}, direction {}".format(*medians))
+        errors = absolute_errors(transform.apply_to_cameras(mine), true)[0] / torch.pdist(camera_centers(true)).max()
         print("centres (share of the rig's extent):", " ".join(f"{error:.3f}" for error in errors))
         if found.person_height is not None:
-            print(f"height of people: {found.person_height[0] * scale:.3f} in the unit of the calibration")
+            height = found.person_height[0] * float(transform.scale)
+            print(f"height of people: {height:.3f} in the unit of the calibration")
     for view, true_view in zip(records, scene.views, strict=True):
         assert true_view.camera is not None
         true_lens = true_view.camera.intrinsics.double().numpy()
         ratio = view.focal / float(np.sqrt(true_lens[0, 0] * true_lens[1, 1]))
         state = f"placed, residual {view.residual_px:.1f} px" if view.placed else f"not placed: {view.reason}"
         print(f"{view.view}: {state}; focal / true {ratio:.3f} (std {view.focal_std})")
-
-
-def centre_errors(cameras: list[np.ndarray], truth: list[np.ndarray]) -> tuple[float, list[float]]:
-    """Return the scale of the least-squares similarity, and errors of centres over the largest distance.
-
-    Source: Umeyama (1991).
-    """
-    mine, true = (np.stack([-c[:3, :3].T @ c[:3, 3] for c in rig]) for rig in (cameras, truth))
-    extent = max(float(np.linalg.norm(one - other)) for one, other in combinations(true, 2))
-    mine, true = mine - mine.mean(0), true - true.mean(0)
-    turns = [t[:3, :3].T @ c[:3, :3] for c, t in zip(cameras, truth, strict=True)]
-    rotation = Rotation.from_matrix(turns).mean().as_matrix()
-    turned = mine @ rotation.T
-    scale = float((turned * true).sum() / (turned**2).sum())
-    return scale, [float(error) / extent for error in np.linalg.norm(scale * turned - true, axis=-1)]
 
 
 THRESHOLD_M = 0.02
