@@ -352,17 +352,15 @@ def average_rotations(
 def _spanning_tree(
     views: Sequence[int], pairs: Sequence[PairPose], kept: Mapping[int, Float[Array, "3 3"]]
 ) -> Float[Array, "n 3 3"]:
-    found = dict(kept)
+    found, ranked = dict(kept), sorted(pairs, key=lambda pair: (-pair.score, pair.views))
     while len(found) < len(views):
-        for pair in sorted(pairs, key=lambda pair: (-pair.score, pair.views)):
-            assert pair.rotation is not None
-            first, second = pair.views
-            if first in found and second not in found:
-                found[second] = pair.rotation @ found[first]
-                break
-            if second in found and first not in found:
-                found[first] = pair.rotation.T @ found[second]
-                break
+        pair = next(pair for pair in ranked if len(found.keys() & {*pair.views}) == 1)
+        assert pair.rotation is not None
+        first, second = pair.views
+        if first in found:
+            found[second] = pair.rotation @ found[first]
+        else:
+            found[first] = pair.rotation.T @ found[second]
     return np.stack([found[view] for view in views])
 
 

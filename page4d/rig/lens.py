@@ -3,7 +3,6 @@
 import math
 import re
 import warnings
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -65,17 +64,23 @@ def lenses_of(
     if focal is not None and "=" in focal and (both := sorted(named.keys() & known.keys())):
         raise UsageError(f"⟨focal={focal}⟩: {both[0]} has its lens from {scene.calibration}", "leave it out")
     found = of_file | known
-    return tuple(found.get(view.name) or _lens(view, named.get(view.name)) for view in scene.views)
+    return tuple(found.get(view.name) or _lens(view, focal, named.get(view.name)) for view in scene.views)
 
 
-def _lens(view: View, given: "_Focal | None") -> Lens:
+def _lens(view: View, text: str | None, given: "_Focal | None") -> Lens:
+    """Return the lens of a view without a calibration, from `focal`, the text of the option, if it names the view."""
     size = view.source.size
-    if given is not None:
-        return _centred(given.pixels(view), size, FocalSource.OPTION)
-    stated = stated_focal(view.source)
-    if stated is not None:
-        return _centred(stated, size, FocalSource.EXIF)
-    return _centred(START_FOCAL * max(size), size, FocalSource.UNKNOWN)
+    if given is None:
+        stated = stated_focal(view.source)
+        source = FocalSource.UNKNOWN if stated is None else FocalSource.EXIF
+        return _centred(stated or START_FOCAL * max(size), size, source)
+    number, is_equivalent = given
+    lens = _centred(focal_of_equivalent(number, size) if is_equivalent else number, size, FocalSource.OPTION)
+    try:
+        check_lens(torch.from_numpy(lens.intrinsics), size, None)
+    except InputError as error:
+        raise UsageError(f"⟨focal={text}⟩: {view.name}: {error.marked_message}", _FORM) from None
+    return lens
 
 
 def _centred(focal: float, size: tuple[int, int], source: FocalSource) -> Lens:
@@ -114,24 +119,8 @@ def _calibrated(scene: Scene, file: Path) -> dict[str, Lens]:
     return lenses
 
 
-@dataclass(frozen=True)
-class _Focal:
-    """A value of `focal`: pixels or millimetres of 35 mm film."""
-
-    text: str
-    number: float
-    is_equivalent: bool
-
-    def pixels(self, view: View) -> float:
-        """Convert to pixels of a view; raise UsageError if no lens has this focal length."""
-        size = view.source.size
-        focal = focal_of_equivalent(self.number, size) if self.is_equivalent else self.number
-        lens = _centred(focal, size, FocalSource.OPTION)
-        try:
-            check_lens(torch.from_numpy(lens.intrinsics), size, None)
-        except InputError as error:
-            raise UsageError(f"⟨focal={self.text}⟩: {view.name}: {error.marked_message}", _FORM) from None
-        return focal
+_Focal = tuple[float, bool]
+"""A value of `focal`: pixels, or millimetres of 35 mm film."""
 
 
 def _parse(text: str, names: tuple[str, ...]) -> dict[str, _Focal]:
@@ -140,8 +129,7 @@ def _parse(text: str, names: tuple[str, ...]) -> dict[str, _Focal]:
     if "=" not in text:
         if len(parts) > 1:
             raise UsageError(f"⟨focal={text}⟩: {len(parts)} values without names of views", _FORM)
-        value = _value(text, parts[0])
-        return dict.fromkeys(names, value)
+        return dict.fromkeys(names, _value(text, parts[0]))
     found: dict[str, _Focal] = {}
     for part in parts:
         name, equals, value_text = (piece.strip() for piece in part.rpartition("="))
@@ -160,7 +148,7 @@ def _value(text: str, part: str) -> _Focal:
     number = float(match["number"]) if match else math.nan
     if match is None or not 0 < number < math.inf:
         raise UsageError(f"⟨focal={text}⟩: '{part}' is not a focal length", _FORM)
-    return _Focal(text, number, is_equivalent=(match["unit"] or "").lower() == "mm")
+    return number, (match["unit"] or "").lower() == "mm"
 
 
 FILM_DIAGONAL_MM = math.hypot(36.0, 24.0)

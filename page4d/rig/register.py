@@ -241,10 +241,9 @@ class Assembly:
 
     def _with_known_pose(self, pair: PairPose) -> PairPose:
         """Give a pair of known cameras their relative pose, unless its evidence shows another."""
-        both = [self.known_poses.get(view) for view in pair.views]
-        if not (pair.is_accepted or pair.needs_loop) or both[0] is None or both[1] is None:
+        if not _may_hold(pair, self.known_poses):
             return pair
-        pose = relative_pose_of(both[0], both[1])
+        pose = relative_pose_of(*(self.known_poses[view] for view in pair.views))
         if pose is None:
             return replace(pair, reason="the calibrated cameras are at one point", needs_loop=False)
         turn = float(rotation_angle_deg(pose.rotation, np.asarray(pair.rotation)))
@@ -274,9 +273,8 @@ class Assembly:
 
     def _register_texture(self, tolerance: float) -> None:
         """Add pairs from texture, by one method after the other until all views are placed."""
-        affinity = np.ones((len(self.names),) * 2)
-        if len(self.names) >= _CHOSEN_BY_TEXTURE:
-            affinity = self.texture[-1].affinity()
+        is_large = len(self.names) >= _CHOSEN_BY_TEXTURE
+        affinity = self.texture[-1].affinity() if is_large else np.ones((len(self.names),) * 2)
         wanted = [pair for pair in choose_pairs(affinity) if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
         from_people = self.cameras()
         for source in self.texture:
@@ -514,21 +512,17 @@ class Assembly:
 
     def pair_records(self) -> list[PairRecord]:
         """Record all pairs that were tried."""
+        found, row, placed = self.adjustment, self.placement.views.index, self.cameras().keys()
         return [
             PairRecord(
                 views=(self.names[pair.views[0]], self.names[pair.views[1]]),
                 evidence=pair.evidence.value,
-                distance_std=self._distance_std(pair),
+                distance_std=found.distance_std(*map(row, pair.views)) if found and placed >= {*pair.views} else None,
                 accepted=pair.is_accepted,
                 **{name: getattr(pair, name) for name in _RECORDED},
             )
             for pair in self.pairs.values()
         ]
-
-    def _distance_std(self, pair: PairPose) -> float | None:
-        if self.adjustment is None or not self.cameras().keys() >= {*pair.views}:
-            return None
-        return self.adjustment.distance_std(*map(self.placement.views.index, pair.views))
 
     @property
     def person_height(self) -> tuple[float, float] | None:
@@ -599,15 +593,18 @@ def _in_world(pose: Float[Array, "4 4"], origin: Float[Array, " 3"], factor: flo
 
 def _agreeing(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> PairPose:
     """Refuse a texture pair that contradicts cameras from people."""
-    may_hold = pair.is_accepted or pair.needs_loop
-    if not may_hold or not cameras.keys() >= {*pair.views}:
+    if not _may_hold(pair, cameras):
         return pair
-    first, second = (cameras[view] for view in pair.views)
-    relative = second @ np.linalg.inv(first)
-    difference = float(rotation_angle_deg(relative[:3, :3], np.asarray(pair.rotation)))
+    first, second = (cameras[view][:3, :3] for view in pair.views)
+    difference = float(rotation_angle_deg(second @ first.T, np.asarray(pair.rotation)))
     if difference <= _TEXTURE_LIMIT_DEG:
         return pair
     return replace(pair, reason=f"{difference:.0f} degrees from the rig from people", needs_loop=False)
+
+
+def _may_hold(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> bool:
+    """Return whether a pair of views that have cameras is not refused."""
+    return (pair.is_accepted or pair.needs_loop) and cameras.keys() >= {*pair.views}
 
 
 def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[Array, "V V"]:
