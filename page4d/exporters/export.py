@@ -260,7 +260,7 @@ def export_record(job: ExportJob, written: Written, num_files: int, num_bytes: i
     has_pictures = job.pictures is not None
     options = json.loads(json.dumps(asdict(job.settings), default=str))
     del options["scene"]  # a path of this machine
-    remarks = [*written.remarks, *(job.pictures.remarks if job.pictures else ())]
+    remarks = list(written.remarks)
     if job.settings.scene is not None and job.format.pictures is PictureUse.NONE:
         remarks.append(f"{job.format.name} has no pictures: those of ⟨scene⟩ are not written")
     if run.world_offset is not None:

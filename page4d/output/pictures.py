@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from page4d.choices import Poses, Preprocess
+from page4d.choices import Preprocess
 from page4d.errors import InputError, UsageError, counted, listed, unknown_name
 from page4d.geometry.distortion import Distortion
 from page4d.io.json_records import RESTORE_RECORD, readable
@@ -30,8 +30,7 @@ from page4d.scene.image_file import in_8_bits
 from page4d.scene.images import resize, undistortion_map
 from page4d.scene.layout import Candidate
 from page4d.scene.open import open_sources
-from page4d.scene.records import Clock, FrameSource, Scene, View, ViewCamera
-from page4d.scene.timeline import build_timeline
+from page4d.scene.records import FrameSource, Scene, View, ViewCamera
 
 if TYPE_CHECKING:
     from page4d.output.reader import Output
@@ -41,8 +40,8 @@ PictureSize = Literal["original", "maps"]
 
 _SAME_TIME_S = 1e-6
 _HINT = "give the videos of the run"
-_SETTINGS = ("image_fps", "fps", "frames", "stride", "max_frames", "allow_damaged", "max_megapixels")
-"""Settings of the run that determine which frames of its videos are used; clocks are recorded themselves."""
+_SETTINGS = ("image_fps", "allow_damaged", "max_megapixels")
+"""Settings of the run that determine the frames of its videos and their times."""
 
 
 def instant_index(output: "Output", time_index: int) -> int:
@@ -94,12 +93,11 @@ def choose_times(output: "Output", times: Iterable[int] | None) -> tuple[int, ..
 class Pictures:
     """Original pictures of a run's views: upright, with square pixels, without lens distortion.
 
-    `scene` has the views of the run, without masks and depth. `remarks` state what could not be checked.
+    `scene` has the views of the run, without masks and depth.
     """
 
     output: "Output"
     scene: Scene
-    remarks: tuple[str, ...] = ()
 
     def read(self, view: str, instants: Iterable[int]) -> Iterator[NDArray[np.uint8]]:
         """Yield the RGB pictures [H, W, 3] of a view at instants of the run, which must increase.
@@ -124,37 +122,27 @@ class Pictures:
 def open_pictures(output: "Output", folder: Path | str) -> Pictures:
     """Open the scene of a run and check that it is the same capture.
 
-    Files are compared by size and hash, frames by their times. Runs of version 0.2 recorded neither: there, the sizes
-    of the pictures and the times of the run are compared.
+    Files are compared by size and hash, frames by their times.
 
     Raises:
-        InputError: if views, sizes, files or times differ from those of the run, or the lens of a view is unknown.
+        InputError: if views, sizes, files or times differ from those of the run, or it did not record its files.
     """
     folder, records = Path(folder), output.run.views
     options, preprocess = _recorded_settings(output)
     sources, _, _ = open_sources(_candidates(folder, records), options)
-    for record, source in zip(records, sources, strict=True):
-        _check_file(record, source)
-    clocks = tuple(record.clock for record in records)
-    recorded = [record.source for record in records]
-    if all(source is not None for source in recorded):
-        indices = tuple(_indices(record, source) for record, source in zip(records, sources, strict=True))
-    else:
-        indices = _paired_again(output, sources, clocks, options)
+    indices = [_indices(record, source) for record, source in zip(records, sources, strict=True)]
     views = tuple(
         View(
             name=name,
             source=with_background(source, preprocess),
-            clock=clock,
+            clock=record.clock,
             indices=of_view,
             camera=_distorted_camera(output, name),
         )
-        for name, source, clock, of_view in zip(output.view_names, sources, clocks, indices, strict=True)
+        for name, source, record, of_view in zip(output.view_names, sources, records, indices, strict=True)
     )
     scene = Scene(name=output.run.scene.name, views=views, times=np.array(output.run.times), options=options)
-    unchecked = [record.name for record in records if record.source is None]
-    text = f"{listed(unchecked)}: the run recorded no hash of the videos; only sizes and times were compared"
-    return Pictures(output=output, scene=scene, remarks=(text,) if unchecked else ())
+    return Pictures(output=output, scene=scene)
 
 
 def picture_size(output: "Output", view: str, size: PictureSize) -> tuple[int, int]:
@@ -190,63 +178,30 @@ def _candidates(folder: Path, records: Sequence[ViewRecord]) -> tuple[Candidate,
     return select_views(scene, tuple(found[record.name].name for record in records), folder)[0]
 
 
-def _check_file(record: ViewRecord, source: FrameSource) -> None:
-    """Refuse a view of another size, or other files if the run recorded them."""
+def _indices(record: ViewRecord, source: FrameSource) -> tuple[int, ...]:
+    """Return the recorded frames, after a check that size, files and times are those of the run."""
     height, width = source.size
     if (width, height) != record.original_size:
         size = "{}x{}".format(*record.original_size)
         raise InputError(f"{source.label} is {width}x{height}, the run has {size}", _HINT)
-    if record.source is None:
-        return
+    known = record.source
+    if known is None:
+        raise InputError(f"the run did not record the files of {record.name}", "run page4d again")
     text = f"{source.label} is not the {'folder' if source.label.endswith('/') else 'file'} of the run"
     identity = identify(source)
-    if identity is None or identity.num_bytes != record.source.bytes:
+    if identity is None or identity.num_bytes != known.bytes:
         found = "no file" if identity is None else f"{identity.num_bytes:,} bytes"
-        raise InputError(f"{text}: {found}, the run has {record.source.bytes:,}", _HINT)
-    if identity.sha256_ends != record.source.sha256_ends:
+        raise InputError(f"{text}: {found}, the run has {known.bytes:,}", _HINT)
+    if identity.sha256_ends != known.sha256_ends:
         raise InputError(f"{text}: its content differs", _HINT)
-
-
-def _indices(record: ViewRecord, source: FrameSource) -> tuple[int, ...]:
-    """Return the recorded frames, after a check that they are at the recorded times."""
-    assert record.source is not None
     times = source.frame_times
-    for place, (frame, seconds) in enumerate(zip(record.source.frames, record.source.seconds, strict=True)):
+    for place, (frame, seconds) in enumerate(zip(known.frames, known.seconds, strict=True)):
         if frame >= len(times):
             raise InputError(f"{source.label} has {counted(len(times), 'frame')}, the run used frame {frame}", _HINT)
         if abs(times[frame] - seconds) > _SAME_TIME_S:
             found = f"frame {frame} is at {times[frame]:.6f} s, in the run at {seconds:.6f} s (instant {place})"
             raise InputError(f"{source.label}: {found}", _HINT)
-    return tuple(record.source.frames)
-
-
-def _paired_again(
-    output: "Output", sources: Sequence[FrameSource], clocks: Sequence[Clock], options: SceneOptions
-) -> tuple[tuple[int, ...], ...]:
-    """Select and pair frames as the run did, by its settings and clocks, and check that its times result."""
-    expected = np.array(output.run.times)
-    try:
-        timeline = build_timeline(
-            output.view_names,
-            [clock.to_common(source.frame_times) for clock, source in zip(clocks, sources, strict=True)],
-            fps=options.fps,
-            frames=options.frames,
-            stride=options.stride,
-            max_frames=options.max_frames,
-        )
-    except UsageError as error:
-        raise InputError(
-            f"the times of the videos are not those of the run: {error.marked_message}", _HINT
-        ) from error
-    if len(timeline.times) != len(expected):
-        found = f"the videos have {counted(len(timeline.times), 'instant')} with its settings"
-        raise InputError(f"{found}, the run has {len(expected)}", _HINT)
-    late = np.flatnonzero(np.abs(timeline.times - expected) > _SAME_TIME_S)
-    if len(late):
-        place = int(late[0])
-        found = f"instant {place} is at {timeline.times[place]:.6f} s, in the run at {expected[place]:.6f} s"
-        raise InputError(f"the times of the videos are not those of the run: {found}", _HINT)
-    return timeline.indices
+    return tuple(known.frames)
 
 
 def _distorted_camera(output: "Output", view: str) -> ViewCamera | None:
@@ -255,17 +210,7 @@ def _distorted_camera(output: "Output", view: str) -> ViewCamera | None:
     record = output.run.views[index].undistorted
     if record is None:
         return None
-    intrinsics = record.intrinsics
-    if intrinsics is not None:
-        matrix = torch.tensor(intrinsics, dtype=torch.float64)
-    elif output.run.settings.get("poses") == Poses.INPUT:
-        matrix = output.cameras.intrinsics[0, index]
-    else:
-        raise InputError(
-            f"run.json lacks the intrinsics with which the lens distortion of {view} was removed (a run of version "
-            f"{output.run.page4d} with ⟨poses={output.run.settings.get('poses')}⟩)",
-            "run page4d again",
-        )
+    matrix = torch.tensor(record.intrinsics, dtype=torch.float64)
     distortion = Distortion(model=record.model, coefficients=record.coefficients)
     poses = output.cameras.world_to_camera[:, index]
     return ViewCamera(world_to_camera=poses, intrinsics=matrix, distortion=distortion)

@@ -299,7 +299,8 @@ class PixelRecord(FileModel):
 class DistortionRecord(FileModel):
     """Lens distortion removed on load: images, maps and cameras are those of an ideal pinhole camera.
 
-    `intrinsics` [3, 3] at original pixels are those with which it was removed; None in files of version 0.2.
+    `intrinsics` [3, 3] at original pixels are those with which it was removed; None in files of version 0.2, whose
+    pictures are not found again.
     """
 
     model: LensModel

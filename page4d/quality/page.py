@@ -74,8 +74,6 @@ def _limitations(output: Output, scene: Path | str | None, measured: int) -> tup
     if scene is None:
         text = "without ⟨scene⟩, pictures are not compared: cameras that are wrong but consistent are not noticed"
         found.append(in_options(text))
-    else:
-        found.extend(output.pictures(scene).remarks)
     if len(output.view_names) == 1:
         found.append("one view: there is nothing to compare its depth with")
     if output.num_times > measured:
