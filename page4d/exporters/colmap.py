@@ -226,12 +226,7 @@ def _rig(part: _Part, camera_ids: NDArray[np.int64]) -> tuple[Sequence[Rig], Seq
     reference = make_poses(job.world_to_camera[list(part.places), 0])
     poses_and_images = zip(reference, part.image_ids.tolist(), strict=True)
     frames = [
-        Frame(
-            id=number,
-            rig=rig,
-            rig_from_world=pose,
-            image_ids=tuple(ids),
-        )
+        Frame(id=number, rig=rig, rig_from_world=pose, image_ids=tuple(ids))
         for number, (pose, ids) in enumerate(poses_and_images, start=part.image_ids.size + 1)
     ]
     return [rig], frames

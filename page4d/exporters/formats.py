@@ -82,7 +82,8 @@ class Format:
     points far outside the scene, because its readers derive the extent of the scene from them. Unless the user
     gives a scale, a run is scaled so that no point is nearer than `nearest` (0: any); metres are kept if none is
     nearer than half of it. Formats of the `same_size` take pictures of one size alone.
-    A format that `needs_velocity` takes runs with velocities alone.
+    A format that `needs_velocity` takes runs with velocities alone. Readers of one that `tests_first` test its first
+    view, so that one alone may be held out.
     Formats with `animated_points` contain the middle instant alone; `animated`, all instants with up to that many.
     """
 
@@ -109,6 +110,7 @@ class Format:
     cuts_outliers: bool = True
     nearest: float = 0.0
     needs_velocity: bool = False
+    tests_first: bool = False
     animated_points: int = 0
     options: frozenset[str] = frozenset()
 
@@ -216,6 +218,7 @@ _FORMATS = (
         min_views=3,  # one is for testing, and of a single other view the reader derives extent 0
         min_instants=2,
         max_instants=300,
+        tests_first=True,
         options=frozenset({"pinhole_focal", "hold_out"}),
     ),
     Format(
@@ -242,6 +245,7 @@ _FORMATS = (
         static_rig=True,
         min_views=2,  # the trainer draws two at a time
         min_instants=2,
+        tests_first=True,
         options=frozenset({"image_format", "image_size", "hold_out"}),
     ),
     Format(

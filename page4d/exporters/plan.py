@@ -5,7 +5,7 @@ Files, points and bytes follow from the sizes of pictures and clouds, before any
 
 import math
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -38,9 +38,7 @@ def check_options(chosen: Sequence[Format], settings: ExportSettings) -> None:
     Raises:
         UsageError: naming the option and the formats that take it.
     """
-    limited = frozenset[str]().union(*(options_of(format) for format in FORMATS.values()))
-    taken = frozenset[str]().union(*(options_of(format) for format in chosen))
-    for name in sorted(limited - taken):
+    for name in sorted(_options_of_any(FORMATS.values()) - _options_of_any(chosen)):
         if getattr(settings, name) != getattr(_DEFAULTS, name):
             option = "⟨images=False⟩" if name == "images" else f"⟨{name}⟩"
             takers = [format.name for format in FORMATS.values() if name in options_of(format)]
@@ -57,16 +55,17 @@ def check_options(chosen: Sequence[Format], settings: ExportSettings) -> None:
 
 def options_of(format: Format) -> frozenset[str]:
     """Return the fields of `ExportSettings` that a format takes and others may not."""
-    options = format.options
-    if format.point_bytes:
-        options |= _POINT_OPTIONS
-    return options
+    return format.options | (_POINT_OPTIONS if format.point_bytes else frozenset())
+
+
+def _options_of_any(formats: Iterable[Format]) -> frozenset[str]:
+    return frozenset[str]().union(*map(options_of, formats))
 
 
 def settings_of(format: Format, settings: ExportSettings) -> ExportSettings:
     """Reset the options that a format does not take, where several formats are exported with the same options."""
-    limited = frozenset[str]().union(*(options_of(other) for other in FORMATS.values()))
-    return replace(settings, **{name: getattr(_DEFAULTS, name) for name in limited - options_of(format)})
+    others = _options_of_any(FORMATS.values()) - options_of(format)
+    return replace(settings, **{name: getattr(_DEFAULTS, name) for name in others})
 
 
 def plan_job(output: Output, format: Format, settings: ExportSettings, pictures: Pictures | None) -> ExportJob:
@@ -178,6 +177,8 @@ def _check_limits(
         raise InputError(
             f"{format.name} needs velocities, and this run has none", "reconstruct the scene again with ⟨motion=True⟩"
         )
+    if format.tests_first and (held_out := sum(view.held_out for view in views)) > 1:
+        raise UsageError(f"{format.name} holds out one view, not {held_out}", "give one ⟨hold_out⟩")
     if format.static_rig and not (is_constant(poses) and is_constant(intrinsics)):
         others = [
             other.name

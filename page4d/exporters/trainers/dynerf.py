@@ -32,15 +32,6 @@ _VIDEO_PRESET = "veryfast"
 _FRAME_RATES = (0.01, 1000.0)
 
 
-def check(job: ExportJob) -> None:
-    """Refuse several views for testing.
-
-    Raises:
-        UsageError: if several views are held out.
-    """
-    reading_order(job)
-
-
 def write(job: ExportJob, folder: Path) -> Written:
     """Write the folder.
 

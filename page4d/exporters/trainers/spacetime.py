@@ -45,15 +45,13 @@ _SETTINGS = {
 
 
 def check(job: ExportJob) -> None:
-    """Refuse views that the trainer cannot divide into those for training and one for testing.
+    """Refuse too few views for training besides one for testing.
 
     Raises:
-        UsageError: if several views are held out.
-        InputError: if there are too few views.
+        InputError: with both numbers.
     """
     least = _BATCH + any(view.held_out for view in job.views)
     job.format.check_number("view", len(job.views), least, None, VIEW_HINTS)
-    reading_order(job)
 
 
 def write(job: ExportJob, folder: Path) -> Written:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError
 from page4d.exporters.job import ExportJob
 from page4d.formats import llff
 
@@ -22,16 +22,9 @@ def repeated_view(job: ExportJob, file: str) -> str:
 
 
 def reading_order(job: ExportJob) -> list[int]:
-    """Return all views in the order of readers that test the first: it is the first one unless another is held out.
-
-    Raises:
-        UsageError: if several views are held out.
-    """
-    _, held_out = split_views(job)
-    if len(held_out) > 1:
-        raise UsageError(f"{job.format.name} holds out one view, not {len(held_out)}", "give one ⟨hold_out⟩")
-    first = held_out[0] if held_out else 0
-    return [first, *(number for number in range(len(job.views)) if number != first)]
+    """Return all views in the order of readers that test the first one: a view that is held out comes first."""
+    train, test = split_views(job)
+    return test + train
 
 
 def sorted_names(number: int) -> list[str]:
