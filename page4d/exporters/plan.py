@@ -35,6 +35,8 @@ _NEAREST_PERCENTILE = 0.1
 def check_options(chosen: Sequence[Format], settings: ExportSettings) -> None:
     """Refuse an option that differs from its default and that none of the chosen formats takes.
 
+    Views to hold out are refused for every format with pictures that cannot: its readers would train on them.
+
     Raises:
         UsageError: naming the option and the formats that take it.
     """
@@ -46,6 +48,11 @@ def check_options(chosen: Sequence[Format], settings: ExportSettings) -> None:
             raise UsageError(
                 f"{names} takes no {option}", f"leave it out; these formats take it: {listed(takers, 20)}"
             )
+    mixed = [one.name for one in chosen if one.pictures is not PictureUse.NONE and "hold_out" not in one.options]
+    if settings.hold_out and mixed:
+        raise UsageError(
+            f"{listed(mixed)} would contain the views of ⟨hold_out⟩", "export it alone, with ⟨views⟩ for training"
+        )
     warps = any((settings.pinhole or format.pinhole) is Pinhole.COMMON for format in chosen)
     if settings.pinhole_focal is not None and not warps:
         raise UsageError(

@@ -122,8 +122,12 @@ class TestErrors:
                 *("--pinhole-focal without --pinhole common", "give --pinhole common"),
             ),
             (
-                *("colmap,spacetime", ("--hold-out", "cam01,cam02"), 2),
+                *("glb,spacetime", ("--hold-out", "cam01,cam02"), 2),
                 *("spacetime holds out one view, not 2", "give one --hold-out"),
+            ),
+            (
+                *("colmap,nerfstudio", ("--hold-out", "cam01"), 2),
+                *("colmap would contain the views of --hold-out", "--views for training"),
             ),
             (
                 *("spacetime", ("--hold-out", "cam01", "--views", "cam01,cam02", "--dry-run"), 3),
