@@ -125,15 +125,13 @@ def _serve(
             )
         console.print_text(viewer.address)
         sys.stdout.flush()
+        is_here = _is_here()
         if not quiet:
             console.print_message("Ctrl-C ends the viewer")
-        if not _has_display():
-            if not quiet:
-                console.print_message(
-                    "no display was found; on a remote machine, forward the port and open the address in your own "
-                    f"browser: ssh -L {viewer.port}:127.0.0.1:{viewer.port} HOST"
-                )
-        elif opens_browser:
+            if not is_here:
+                forward = f"ssh -L {viewer.port}:127.0.0.1:{viewer.port} HOST"
+                console.print_message(f"from another machine, forward the port and open the address: {forward}")
+        if is_here and opens_browser:
             webbrowser.open(viewer.address)
         try:
             viewer.wait()
@@ -144,5 +142,7 @@ def _serve(
             sys.stderr.write(f"{after}the viewer has ended\n")
 
 
-def _has_display() -> bool:
-    return sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+def _is_here() -> bool:
+    """Return whether the user sits at a display of this machine; X11 over ssh would draw its browser remotely."""
+    has_display = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return not os.environ.get("SSH_CONNECTION") and (has_display or sys.platform in ("darwin", "win32"))

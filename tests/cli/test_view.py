@@ -152,15 +152,22 @@ def test_an_interrupt_ends_the_viewer(folder, tmp_path, number, code, last):
 
 
 @pytest.mark.parametrize(
-    ("display", "options", "opens"), [("", (), False), (":0", (), True), (":0", ("--no-browser",), False)]
+    ("display", "ssh", "options", "opens"),
+    [
+        ("", "", (), False),
+        (":0", "", (), True),
+        (":0", "", ("--no-browser",), False),
+        (":10", "192.0.2.1 50000 192.0.2.2 22", (), False),
+    ],
 )
 @pytest.mark.usefixtures("viser")
-def test_a_browser_opens_where_there_is_a_display(cli, folder, monkeypatch, display, options, opens):
+def test_a_browser_opens_where_there_is_a_display(cli, folder, monkeypatch, display, ssh, options, opens):
     from page4d.viewer.server import LiveViewer
 
     opened: list[str] = []
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("DISPLAY", display)
+    monkeypatch.setenv("SSH_CONNECTION", ssh)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setattr(command.webbrowser, "open", opened.append)
     monkeypatch.setattr(LiveViewer, "wait", lambda _: None)
@@ -168,7 +175,7 @@ def test_a_browser_opens_where_there_is_a_display(cli, folder, monkeypatch, disp
     assert ended.code == 0
     assert ended.out.startswith("http://127.0.0.1:")
     assert opened == ([ended.out.strip()] if opens else [])
-    assert ("ssh -L" in ended.err) == (not display)
+    assert ("ssh -L" in ended.err) == (not display or bool(ssh))
 
 
 @pytest.mark.parametrize(
