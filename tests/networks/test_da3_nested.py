@@ -1,6 +1,5 @@
 """Depth Anything 3 for single images, and nested with its other network: metres, sky, other sizes, and conversion."""
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,17 +9,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from page4d.errors import UsageError, WeightsError
+from page4d.errors import WeightsError
 from page4d.geometry.camera import decode_pose
 from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.config import NetworkConfig
-from page4d.networks.config_parts import CameraHeadConfig
-from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.metric import align_to_metric, metric_depth, scale_to_metric
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.output import SKY_THRESHOLD, farthest_depth
-from page4d.networks.presets import PRESETS
 from page4d.weights import load
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
 from page4d.weights.families.table import recognize
@@ -99,32 +95,6 @@ def test_heads_keep_full_precision() -> None:
     half = LoadedNetwork(SMALL_DA3_NESTED, torch.bfloat16).state_dict()
     assert half["metric_network.encoder.blocks.0.attn.qkv.weight"].dtype is torch.bfloat16
     assert half["metric_network.depth_head.out_conv1.weight"].dtype is torch.float32
-
-
-def test_the_configuration_is_read_as_it_was_written() -> None:
-    assert NetworkConfig.from_json(SMALL_DA3_NESTED.to_json()) == SMALL_DA3_NESTED
-    assert SMALL_DA3_NESTED.predicts_metres
-    assert not SMALL_DA3.predicts_metres
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"camera_head": None}, "without a camera head"),
-        ({"depth_head": replace(SMALL_DA3.depth_head, confidence=False)}, "a depth head with confidence"),
-        ({"point_head": SMALL_DA3.depth_head}, "a metric network with a point head"),
-        ({"metric_focal": 300.0}, "a metric network with a point head, a motion head or a metric_focal"),
-        ({"metric_network": SMALL_DA3}, "with a trunk, or without metric_focal"),
-        ({"metric_network": replace(SMALL_DA3_METRIC, metric_focal=None)}, "without metric_focal"),
-        (
-            {"metric_network": replace(SMALL_DA3_METRIC, encoder=replace(SMALL_DA3_METRIC.encoder, patch_size=16))},
-            "patches of 8 px with a metric network of 16 px",
-        ),
-    ],
-)
-def test_contradicting_options_are_refused(changes: dict, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        replace(SMALL_DA3_NESTED, **changes)
 
 
 @dataclass(frozen=True)
@@ -230,23 +200,3 @@ def test_the_quantile_of_many_pixels_is_that_of_every_nth(monkeypatch: pytest.Mo
     in_sky = torch.arange(len(depth)) < 20
     monkeypatch.setattr("page4d.networks.output._MAX_PIXELS", 2000)
     assert farthest_depth(depth, in_sky) == torch.quantile(depth[20::3], 0.99)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"depth_head": None}, "depth 0, with levels (4, 11, 17, 23) of the encoder"),
-        ({"encoder": DinoV2Config(num_registers=0)}, "depth 0, with levels () of the encoder"),
-        ({"num_registers": 4}, "depth 0 with special tokens"),
-        ({"camera_token": True, "camera_head": CameraHeadConfig()}, "parts other than a depth head"),
-        ({"ray_head": True}, "parts other than a depth head"),
-    ],
-)
-def test_without_a_trunk_only_levels_are_read(changes: dict, words: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(words)):
-        replace(PRESETS["da3-mono"], **changes)
-
-
-def test_levels_beyond_the_encoder_are_refused() -> None:
-    with pytest.raises(UsageError, match="levels"):
-        DinoV2Config(levels=(0, 24))

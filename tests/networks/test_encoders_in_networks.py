@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.errors import UsageError
 from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind, build_optimizers
 from page4d.networks.config import NetworkConfig
 from page4d.networks.encoders.build import EncoderConfig
@@ -111,24 +110,6 @@ def test_position_tables_and_gains_have_no_weight_decay(network: ViewTimeNetwork
     excluded = ("table", "pos_embed", "row_embed", "column_embed", "cls_token", "gamma", "bias", "norm")
     assert found
     assert not [name for name in found if name.rsplit(".", 1)[-1] in excluded or "norm" in name.split(".")[-2]]
-
-
-@pytest.mark.parametrize("name", list(ENCODERS))
-def test_the_configuration_survives_json(name: str) -> None:
-    config = network_on(name)
-    assert NetworkConfig.from_json(config.to_json()) == config
-
-
-@pytest.mark.parametrize(
-    ("encoder", "found"),
-    [
-        (replace(VIT, num_classes=10), "an encoder with 10 classes"),
-        (replace(VIT, patch_width=8, patch_embedding=PatchEmbedding.DUAL_NORMED), "patches of 8 x 4 px"),
-    ],
-)
-def test_unsupported_encoders_are_refused(tiny: NetworkConfig, encoder: EncoderConfig, found: str) -> None:
-    with pytest.raises(UsageError, match=found):
-        replace(tiny, encoder=encoder)
 
 
 @pytest.mark.parametrize("name", ["mv-vit", "mv-swin", "mv-twins", "mv-navit"])

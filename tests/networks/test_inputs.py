@@ -11,7 +11,6 @@ from page4d.geometry.camera import Cameras, camera_rays, project
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid, transform_points
 from page4d.networks.conditioning import Conditioning, Grid, SizeGroups
-from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import MatchConfig, MatchTarget
 from page4d.networks.inputs.known_cameras import patch_directions, plucker_lines, relative_cameras
 from page4d.networks.inputs.matching import (
@@ -23,9 +22,8 @@ from page4d.networks.inputs.matching import (
     target_images,
 )
 from page4d.networks.network import ViewTimeNetwork, build_network
-from page4d.networks.presets import PRESETS
 from tests.networks.small_networks import EXPLICIT_INPUTS as CONFIG
-from tests.networks.small_networks import fill_zeros, without_gradient
+from tests.networks.small_networks import fill_zeros
 
 SHAPE = (2, 3, 2)
 SIZE = (16, 24)
@@ -79,16 +77,6 @@ def test_known_cameras_change_the_outputs(network: ViewTimeNetwork, images: Tens
         values = [getattr(result, name) for result in results]
         assert (values[0] - values[1]).abs().max() > 1e-6
         assert (values[1] - values[2]).abs().max() > 1e-6
-
-
-def test_every_parameter_gets_a_gradient(network: ViewTimeNetwork, images: Tensor, cameras: Cameras) -> None:
-    out = fill_zeros(network)(
-        images, conditioning=conditioning_of(cameras), mask_ext=torch.rand(*SHAPE, *SIZE, dtype=torch.float64)
-    )
-    values = (*out.pose_encoding_iterations, out.depth, out.depth_confidence, out.points, out.points_confidence)
-    loss = sum(value.square().mean() for value in (*values, out.dynamic_logit, out.matches.expected))
-    (loss + (out.rays * torch.randn_like(out.rays)).mean()).backward()
-    assert without_gradient(network) == []
 
 
 def test_predictions_are_independent_of_the_world_and_unit_of_known_cameras(
@@ -246,27 +234,3 @@ def test_rays_intersect_at_their_common_point() -> None:
     skew = intersect_rays(directions[0], directions[1].roll(1, dims=1), origin - other)
     assert (skew[..., 2].abs() > 1e-3).any()
     assert intersect_rays(directions[0], directions[0], 0 * origin).isfinite().all()
-
-
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: MatchConfig(dim=0),
-        lambda: MatchConfig(finer=0),
-        lambda: replace(CONFIG, matches=MatchConfig(fine_dim=4)),
-        lambda: replace(CONFIG, matches=MatchConfig(fine_dim=8, finer=3)),
-        lambda: MatchConfig(targets=()),
-        lambda: MatchConfig(targets=("next-view", "next-view")),
-        lambda: replace(CONFIG, depth_head=None, point_head=None),
-        lambda: replace(CONFIG, depth_head=replace(CONFIG.depth_head, fine_dim=4)),
-        lambda: replace(PRESETS["mv-tiny"], depth_head=replace(PRESETS["mv-tiny"].depth_head, fine_dim=8)),
-    ],
-)
-def test_invalid_configurations_are_refused(build) -> None:
-    with pytest.raises(UsageError) as caught:
-        build()
-    assert caught.value.hint
-
-
-def test_the_configuration_survives_json() -> None:
-    assert NetworkConfig.from_json(CONFIG.to_json()) == CONFIG

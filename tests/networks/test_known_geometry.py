@@ -1,6 +1,5 @@
 """Known intrinsics, depth and poses as inputs of the network like Pi3X."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,15 +11,12 @@ from page4d.errors import ShapeError, UsageError
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
 from page4d.networks.conditioning import Conditioning
-from page4d.networks.config import FRAME_GLOBAL, TIME_VIEW
-from page4d.networks.config_parts import MetricHeadConfig
-from page4d.networks.encoders.dino import DinoV2Config
 from page4d.networks.inputs.known_geometry import length_unit
 from page4d.networks.network import build_network
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
 from page4d.weights.loading import LoadedNetwork
-from tests.networks.small_networks import SMALL_PI3X, randomized_network, without_gradient
+from tests.networks.small_networks import SMALL_PI3X, randomized_network
 
 TIMES, VIEWS, SIZE = 2, 2, (28, 42)
 MASKS = ("known_intrinsics", "known_poses", "known_depths")
@@ -50,14 +46,6 @@ def close(one: NetworkOutput, other: NetworkOutput, atol: float = 1e-10) -> bool
         for name, value in vars(one).items()
         if isinstance(value, Tensor)
     )
-
-
-@pytest.mark.parametrize("schedule", [FRAME_GLOBAL, TIME_VIEW], ids=["frame-global", "time-view"])
-def test_every_parameter_gets_a_gradient(schedule: tuple) -> None:
-    network = randomized_network(replace(SMALL_PI3X, schedule=schedule))
-    out = network(images(), conditioning=known())
-    (out.points.square().mean() + out.depth_confidence.mean() + out.world_to_camera[..., :3, :].sum()).backward()
-    assert without_gradient(network) == []
 
 
 def test_each_kind_of_value_matters_and_only_for_known_images() -> None:
@@ -166,32 +154,6 @@ def test_other_networks_take_no_depth() -> None:
         cameras = Conditioning(world_to_camera=given.world_to_camera, intrinsics=given.intrinsics, **change)
         with pytest.raises(UsageError, match="takes no depth maps"):
             network(images().float(), conditioning=cameras)
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
-        (lambda: replace(SMALL_PI3X.known_geometry, num_heads=8), "width 32 with 8 heads"),
-        (lambda: replace(SMALL_PI3X.known_geometry, depth_encoder=DinoV2Config()), "depth encoder of 3 channels"),
-        (lambda: replace(SMALL_PI3X.known_geometry, pose_layers=(2, 0)), "known geometry: layers"),
-        (
-            lambda: replace(SMALL_PI3X, known_geometry=PRESETS["pi3x"].known_geometry, depth=18),
-            "depth encoder of width",
-        ),
-        (lambda: replace(SMALL_PI3X, depth=2), "a layer outside"),
-        (lambda: replace(SMALL_PI3X, encoder=replace(SMALL_PI3X.encoder, in_channels=2)), "images of 2 channels"),
-        (lambda: MetricHeadConfig(dim=8, num_heads=4), "metric head: width 8"),
-    ],
-)
-def test_invalid_configurations_are_refused(build: Callable[[], object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        build()
-
-
-def test_presets_have_the_inputs_and_units_of_the_networks() -> None:
-    assert PRESETS["pi3x"].predicts_metres
-    assert PRESETS["pi3x"].takes_cameras
-    assert not PRESETS["pi3"].predicts_metres
 
 
 def test_poses_need_no_intrinsics() -> None:

@@ -1,19 +1,15 @@
 """Motion head: the upsampled patch mask at initialisation, refined by changes in time within a view."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.errors import UsageError
 from page4d.lab.synthetic.capture import SceneRequest, sample_truth
 from page4d.lab.training.losses import motion_loss
 from page4d.networks.config_parts import MotionHeadConfig
 from page4d.networks.heads.motion import MotionHead
 from page4d.networks.layers.execution import ForwardLimits
-from page4d.networks.network import build_network
 from tests.networks.small_networks import DEMO_LIKE, demo_like
 
 SHAPE, SIZE, GRID = (2, 3, 2), (16, 24), (2, 3)
@@ -145,12 +141,3 @@ def test_a_trained_head_is_more_accurate_than_the_best_patch_mask() -> None:
     iou = [float((mask & moving).sum() / (mask | moving).sum()) for mask in (found, best)]
     assert losses[-1] < 0.5 * losses[0]
     assert iou[0] > iou[1]
-
-
-def test_invalid_configurations_are_refused() -> None:
-    with pytest.raises(UsageError, match="motion head without a mask"):
-        build_network(replace(DEMO_LIKE, mask=None))
-    with pytest.raises(UsageError, match="motion head reads a fine map of 9 channels"):
-        replace(DEMO_LIKE, motion_head=MotionHeadConfig(fine_dim=9))
-    with pytest.raises(UsageError, match="motion head: dim is 0"):
-        MotionHeadConfig(dim=0)

@@ -1,6 +1,7 @@
 """Network configurations: JSON, validation, and the networks that they build."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,27 +13,49 @@ from page4d.networks.config import FRAME_GLOBAL, NetworkConfig, Step, images_tog
 from page4d.networks.config_parts import (
     BiasRows,
     CameraHeadConfig,
+    DenseOutput,
     DPTHeadConfig,
     EpipolarConfig,
     FrameHeadConfig,
     MaskConfig,
+    MatchConfig,
+    MetricHeadConfig,
+    MotionHeadConfig,
     SparseConfig,
     Streams,
 )
 from page4d.networks.encoders.dino import DinoV2Config
+from page4d.networks.encoders.vit import PatchEmbedding
 from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 from page4d.networks.tokens import SpecialTokens, token_positions
+from tests.networks.small_networks import (
+    DEMO_LIKE,
+    EXPLICIT_INPUTS,
+    OMEGA_LIKE,
+    SMALL_DA3,
+    SMALL_DA3_METRIC,
+    SMALL_DA3_NESTED,
+    SMALL_PI3X,
+)
+from tests.networks.test_encoders_in_networks import ENCODERS
 
 TINY = PRESETS["mv-tiny"]
 BARE = {"camera_head": None, "depth_head": None, "point_head": None, "mask": None}
 PAGE4D_MASK = replace(PRESETS["page4d-mask"].mask, layers=(1, 2))
 
 
-@pytest.mark.parametrize("name", list(PRESETS))
-def test_json_round_trip(name: str) -> None:
-    config = PRESETS[name]
+@pytest.mark.parametrize(
+    "config",
+    [
+        *PRESETS.values(),
+        EXPLICIT_INPUTS,
+        SMALL_DA3_NESTED,
+        *(replace(TINY, encoder=encoder, point_head=None) for encoder in ENCODERS.values()),
+    ],
+)
+def test_json_round_trip(config: NetworkConfig) -> None:
     again = NetworkConfig.from_json(config.to_json())
     assert again == config
     assert again.to_json() == config.to_json()
@@ -92,6 +115,7 @@ def test_missing_fields_take_defaults() -> None:
     fields = json.loads(TINY.to_json())
     del fields["token_slots"]
     assert NetworkConfig.from_json(json.dumps(fields)) == TINY
+    assert DPTHeadConfig().output is DenseOutput.CONVOLUTIONS, "as configurations before VGGT-Omega"
 
 
 @pytest.mark.parametrize(
@@ -143,12 +167,105 @@ def test_missing_fields_take_defaults() -> None:
         lambda: ForwardLimits(max_images=0),
         lambda: ForwardLimits(max_tokens=0),
         lambda: ForwardLimits(max_queries=-2),
+        lambda: MatchConfig(dim=0),
+        lambda: MatchConfig(finer=0),
+        lambda: replace(EXPLICIT_INPUTS, matches=MatchConfig(fine_dim=4)),
+        lambda: replace(EXPLICIT_INPUTS, matches=MatchConfig(fine_dim=8, finer=3)),
+        lambda: MatchConfig(targets=()),
+        lambda: MatchConfig(targets=("next-view", "next-view")),
+        lambda: replace(EXPLICIT_INPUTS, depth_head=None, point_head=None),
+        lambda: replace(EXPLICIT_INPUTS, depth_head=replace(EXPLICIT_INPUTS.depth_head, fine_dim=4)),
+        lambda: replace(TINY, depth_head=replace(TINY.depth_head, fine_dim=8)),
     ],
 )
 def test_invalid_configurations_are_refused(build) -> None:
     with pytest.raises(UsageError) as caught:
         build()
     assert caught.value.hint
+
+
+CONTRADICTIONS = (
+    (SMALL_PI3X.known_geometry, {"num_heads": 8}, "width 32 with 8 heads"),
+    (SMALL_PI3X.known_geometry, {"depth_encoder": DinoV2Config()}, "depth encoder of 3 channels"),
+    (SMALL_PI3X.known_geometry, {"pose_layers": (2, 0)}, "known geometry: layers"),
+    (SMALL_PI3X, {"known_geometry": PRESETS["pi3x"].known_geometry, "depth": 18}, "depth encoder of width"),
+    (SMALL_PI3X, {"depth": 2}, "a layer outside"),
+    (SMALL_PI3X, {"encoder": replace(SMALL_PI3X.encoder, in_channels=2)}, "images of 2 channels"),
+    (MetricHeadConfig(), {"dim": 8, "num_heads": 4}, "metric head: width 8"),
+    (
+        OMEGA_LIKE,
+        {"encoder": replace(OMEGA_LIKE.encoder, patch_size=14, image_size=28)},
+        "on patches of 14 px",
+    ),
+    (DPTHeadConfig(), {"output": DenseOutput.PIXEL_SHUFFLE, "fine_dim": 8}, "pixel-shuffle with a fine map"),
+    (OMEGA_LIKE, {"mask": MaskConfig(layers=(1,))}, "a mask with register layers"),
+    (
+        OMEGA_LIKE,
+        {"camera_head": None, "camera_token": False, "num_registers": 0},
+        "register layers without special tokens",
+    ),
+    (
+        SMALL_DA3,
+        {"camera_token": False, "camera_head": None, "num_registers": 1},
+        "camera encoder without a camera token",
+    ),
+    (
+        SMALL_DA3,
+        {"depth_head": replace(SMALL_DA3.depth_head, layers=(0, 1, 2, 3))},
+        "layer 0, which has no step within",
+    ),
+    (
+        SMALL_DA3,
+        {"camera_encoder": replace(SMALL_DA3.camera_encoder, num_heads=3)},
+        "encoder of width 16 with 3",
+    ),
+    (SMALL_DA3_NESTED, {"camera_head": None}, "without a camera head"),
+    (
+        SMALL_DA3_NESTED,
+        {"depth_head": replace(SMALL_DA3.depth_head, confidence=False)},
+        "a depth head with confidence",
+    ),
+    (SMALL_DA3_NESTED, {"point_head": SMALL_DA3.depth_head}, "a metric network with a point head"),
+    (
+        SMALL_DA3_NESTED,
+        {"metric_focal": 300.0},
+        "a motion head or a metric_focal",
+    ),
+    (SMALL_DA3_NESTED, {"metric_network": SMALL_DA3}, "with a trunk, or without metric_focal"),
+    (SMALL_DA3_NESTED, {"metric_network": replace(SMALL_DA3_METRIC, metric_focal=None)}, "without metric_focal"),
+    (
+        SMALL_DA3_NESTED,
+        {"metric_network": replace(SMALL_DA3_METRIC, encoder=replace(SMALL_DA3_METRIC.encoder, patch_size=16))},
+        "patches of 8 px with a metric network of 16 px",
+    ),
+    (PRESETS["da3-mono"], {"depth_head": None}, "depth 0, with levels (4, 11, 17, 23) of the encoder"),
+    (PRESETS["da3-mono"], {"encoder": DinoV2Config(num_registers=0)}, "depth 0, with levels () of the encoder"),
+    (PRESETS["da3-mono"], {"num_registers": 4}, "depth 0 with special tokens"),
+    (PRESETS["da3-mono"], {"camera_token": True, "camera_head": CameraHeadConfig()}, "parts other than a depth head"),
+    (PRESETS["da3-mono"], {"ray_head": True}, "parts other than a depth head"),
+    (DinoV2Config(), {"levels": (0, 24)}, "levels"),
+    (DEMO_LIKE, {"mask": None}, "motion head without a mask"),
+    (DEMO_LIKE, {"motion_head": MotionHeadConfig(fine_dim=9)}, "motion head reads a fine map of 9 channels"),
+    (MotionHeadConfig(), {"dim": 0}, "motion head: dim is 0"),
+    (TINY, {"encoder": replace(ENCODERS["vit"], num_classes=10)}, "an encoder with 10 classes"),
+    (
+        TINY,
+        {"encoder": replace(ENCODERS["vit"], patch_width=8, patch_embedding=PatchEmbedding.DUAL_NORMED)},
+        "patches of 8 x 4 px",
+    ),
+)
+
+
+@pytest.mark.parametrize(("config", "changes", "message"), CONTRADICTIONS)
+def test_contradictions_are_named(config, changes: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        replace(config, **changes)
+
+
+def test_lengths_are_in_metres_where_a_part_predicts_them() -> None:
+    assert PRESETS["pi3x"].takes_cameras
+    metres = {name: PRESETS[name].predicts_metres for name in ("pi3", "pi3x", "da3-giant", "da3-nested")}
+    assert metres == {"pi3": False, "pi3x": True, "da3-giant": False, "da3-nested": True}
 
 
 UNUSED = {"local_points", "confidence_logits", "camera_to_world", "rays", "matches", "memory", "motion_logit"} | {

@@ -12,7 +12,6 @@ from page4d.networks.conditioning import Conditioning
 from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, Schedule, Step, merge, neighbours
 from page4d.networks.config_parts import SparseConfig, Streams
 from page4d.networks.layers.attention import LogitsBias
-from page4d.networks.layers.execution import ForwardLimits
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.output import NetworkOutput
 from page4d.networks.presets import PRESETS
@@ -134,12 +133,10 @@ def test_cross_attention_equals_global_attention_with_pairs_rerescheduled(random
 
 
 @pytest.mark.parametrize("streams", list(Streams))
-def test_cross_attention_is_unchanged_by_limits_and_the_order_of_views(randomized: Callable, streams: Streams):
+def test_cross_attention_is_unchanged_by_the_order_of_views(randomized: Callable, streams: Streams):
     images, external = capture(2, 4)
     network = with_lambdas(randomized(schedule=FRAME_CROSS, mask=replace(MASK, streams=streams)))
     whole = predict(network, images, external)
-    limited = predict(network, images, external, limits=ForwardLimits(max_tokens=60, max_queries=7))
-    torch.testing.assert_close(whole.depth, limited.depth, rtol=1e-11, atol=0)
     order = [0, 2, 3, 1]
     permuted = predict(network, images[:, :, order], external[:, :, order])
     torch.testing.assert_close(whole.depth[:, :, order], permuted.depth, rtol=1e-11, atol=0)

@@ -26,7 +26,6 @@ from page4d.networks.sparse import (
 )
 from page4d.networks.tokens import Stream, token_positions
 from tests.networks.naive_twin import run_trunk
-from tests.networks.small_networks import without_gradient
 
 MASK = PRESETS["mv-tiny"].mask
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -282,16 +281,10 @@ def test_keypoints_bias_the_geometry_stream(randomized: Callable, streams: Strea
 
 
 @pytest.mark.parametrize("strategy", list(SparseStrategy))
-def test_every_sparse_parameter_gets_a_gradient(randomized: Callable, strategy: SparseStrategy) -> None:
-    network = opened(
-        randomized(mask=None, sparse=SparseConfig(layers=(3,), strategy=strategy, landmarks=2)), weight=0.5
-    )
-    out = network(images_of(), conditioning=Conditioning(keypoints=torch.rand(1, 3, 2, 2, 3, dtype=torch.float64)))
-    (out.depth.square().mean() + out.pose_encoding.square().mean()).backward()
-    assert without_gradient(network.aggregator.sparse) == []
-    network.zero_grad()
+def test_a_closed_gate_gets_a_gradient(randomized: Callable, strategy: SparseStrategy) -> None:
+    network = randomized(mask=None, sparse=SparseConfig(layers=(3,), strategy=strategy, landmarks=2))
     opened(network, gate=0.0)(images_of()).depth.mean().backward()
-    assert network.aggregator.sparse.layers["3"].gate.grad.abs() > 0  # a closed gate gets a gradient
+    assert network.aggregator.sparse.layers["3"].gate.grad.abs() > 0
 
 
 @pytest.mark.parametrize("strategy", list(SparseStrategy))
