@@ -259,6 +259,8 @@ def sweep_pixels(state: RefinementState) -> RefinementState:
     if images is None or not state.has_cameras:
         return state
     regions = [static.regions for static in evidence.static] if evidence.static and state.rig_is_known else None
+    if regions is not None and not any(regions):
+        return state
     descriptors = evidence.descriptors.of(images) if evidence.descriptors and state.rig_is_known else None
     swept = sweep_planes(
         evidence.views, images, state.rig_by_time, state.rig_depth, state.rig_is_known, descriptors, regions

@@ -13,6 +13,7 @@ from page4d.networks.conditioning import Conditioning, ViewGroups
 from page4d.networks.config_parts import MatchTarget
 from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
+from page4d.stereo.descriptors import DenseDescriptors
 from page4d.stereo.refine import run_refinement
 from page4d.stereo.state import StaticDepth
 from page4d.stereo.sweep import sweep_planes
@@ -201,8 +202,9 @@ def test_known_static_depth_is_kept_and_open_pixels_are_as_accurate(truth: Groun
     is_open = torch.zeros_like(truth.depth, dtype=torch.bool)
     is_open[:, :, :2, 16:48, 24:64] = True  # nothing in the last view
 
-    def depth_of(static: list[StaticDepth] | None) -> Tensor:
-        found = run_refinement(RigOutput.of(output), PATCH, FINER, known, truth.images, static=static)
+    def depth_of(static: list[StaticDepth] | None, descriptors: DenseDescriptors | None = None) -> Tensor:
+        options = {"static": static, "descriptors": descriptors}
+        found = run_refinement(RigOutput.of(output), PATCH, FINER, known, truth.images, **options)
         return found.output.outputs[0].depth * found.rig_scale[:, None, None, None, None]
 
     maps = zip(is_open.unbind(2), filled_depth(truth).unbind(2), strict=True)
@@ -213,4 +215,5 @@ def test_known_static_depth_is_kept_and_open_pixels_are_as_accurate(truth: Groun
     assert errors[0] < min(1.05 * errors[1], 0.9 * errors[2])
     torch.testing.assert_close(partly[~is_open].float(), filled_depth(truth)[~is_open])
     closed = [one._replace(is_open=torch.zeros_like(one.is_open)) for one in static]
-    torch.testing.assert_close(depth_of(closed)[~is_open], partly[~is_open])
+    unused = DenseDescriptors(network=None, sha256="")  # it would fail
+    torch.testing.assert_close(depth_of(closed, unused)[~is_open], partly[~is_open])
