@@ -18,7 +18,6 @@ from page4d.geometry.camera import Cameras, has_depth, pixel_grid, resize_intrin
 from page4d.geometry.pixels import PixelTransform, shared_canvas
 from page4d.geometry.statistics import MAD_TO_STD, weighted_median
 from page4d.geometry.warp import compared_views, measure_agreement, sample
-from page4d.networks.layers.execution import on_threads
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
 from page4d.stereo.background import Background, sharpen_motion, without_specks
@@ -289,7 +288,6 @@ def fine_background(
     return FusedBackground(background=raised, agreement=agreement)
 
 
-@on_threads(1)
 @torch.no_grad()
 def fine_instant(
     coarse: Predictions, batch: FrameBatch, fused: FusedBackground | None, compared: Compared

@@ -5,16 +5,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from page4d.errors import Level, Notice, counted
 from page4d.geometry.time_axis import to_device
 from page4d.io.json_records import FileModel
+from page4d.networks.layers.execution import on_threads
 from page4d.output.record import ComparedRecord, FineDepthRecord
 from page4d.output.rig_record import RegistrationRecord
 from page4d.records import Predictions
-from page4d.run.plan import RunPlan
+from page4d.run.plan import AUTO_SIDE, RunPlan
 from page4d.run.stage import Instant, Stage
 from page4d.scene.batches import BatchReader, FrameBatch, open_placed_batches
 from page4d.scene.records import with_instants
@@ -71,7 +73,9 @@ class Detailer(Stage[DetailState]):
             network = to_device(instant.background, self._device)
             self._fused = fine_background(network, coarse, self._samples(), self._transforms, compared)
             self._background = to_device(self._fused, "cpu")
-        fine = fine_instant(coarse, batch, self._fused, compared)
+        is_small = max(batch.images.shape[-2:]) <= AUTO_SIDE  # threads would wait for each other
+        with on_threads(1 if is_small else torch.get_num_threads()):
+            fine = fine_instant(coarse, batch, self._fused, compared)
         return replace(instant, predictions=to_device(fine, "cpu"), background=self._background)
 
     @property
