@@ -359,11 +359,16 @@ _FORMATS = (
 FORMATS = {format.name: format for format in _FORMATS}
 """All formats by name, in the order of `page4d export --list`."""
 
-_UNSUPPORTED = {
-    "alembic": "Alembic has no writer for Python",
-    "abc": "Alembic has no writer for Python",
-    "fbx": "FBX has no free writer",
+_USD_INSTEAD = "export usd; Blender converts its cameras"
+_ELSEWHERE = {
+    "alembic": ("Alembic has no writer for Python", _USD_INSTEAD),
+    "abc": ("Alembic has no writer for Python", _USD_INSTEAD),
+    "fbx": ("FBX has no free writer", _USD_INSTEAD),
+    "ply": ("it is that of the run's clouds", "use the run's points/*.ply"),
+    "tum": ("it is that of the run's trajectories", "use the run's cameras/*.tum"),
+    "open3d": ("it is that of the run's cameras", "use the run's cameras/*.open3d.json and points/*.ply"),
 }
+"""Why a format is not exported, and what to do, by name."""
 
 
 def find_format(name: str) -> Format:
@@ -374,9 +379,11 @@ def find_format(name: str) -> Format:
     """
     if name in FORMATS:
         return FORMATS[name]
-    if reason := _UNSUPPORTED.get(name.lower()):
-        raise UsageError(f"no format '{shortened(name)}': {reason}", "export usd; Blender converts its cameras")
+    if name.lower() in _ELSEWHERE:
+        reason, hint = _ELSEWHERE[name.lower()]
+        raise UsageError(f"no format '{shortened(name)}': {reason}", hint)
     rest = "'page4d export --list' prints all"
-    read = [one.name for one in FORMATS.values() if re.search(rf"\b{re.escape(name)}\b", one.used_by, re.IGNORECASE)]
+    reader = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])", re.IGNORECASE)
+    read = [one.name for one in FORMATS.values() if reader.search(one.used_by)]
     hint = f"{name} reads {listed(read)}; {rest}" if read else did_you_mean(name, FORMATS, rest)
     raise UsageError(f"no format '{shortened(name)}'", hint)

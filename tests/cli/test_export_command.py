@@ -79,6 +79,8 @@ class TestErrors:
             ("nuke", (), 2, "no format 'nuke'", "nuke reads usd, exr, chan; 'page4d export --list'"),
             ("alembic", (), 2, "no format 'alembic': Alembic has no writer for Python", "export usd"),
             ("fbx", (), 2, "no format 'fbx': FBX has no free writer", "export usd"),
+            ("ply", (), 2, "no format 'ply': it is that of the run's clouds", "use the run's points/*.ply"),
+            ("splatting", (), 2, "no format 'splatting'", "hint:  did you mean splat? 'page4d export --list'"),
             ("glb,", (), 2, "the name of a format is empty", "--list"),
             ("glb", ("--to", ""), 2, "the value of --to is empty", "give a value"),
             ("glb", ("--text",), 2, "glb takes no --text", "these formats take it: colmap"),
