@@ -1,7 +1,8 @@
 """Minimal training runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -9,6 +10,8 @@ from unittest.mock import patch
 import torch
 
 from page4d.choices import SceneFamily
+from page4d.lab.synthetic.capture import SceneRequest, sample_truth
+from page4d.lab.training import data, validation
 from page4d.lab.training import engine as first_step
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.config import CurriculumStage, EvaluationConfig, FamilyConfig, SampleShape, TrainConfig
@@ -18,6 +21,7 @@ from page4d.lab.training.schedule import Budget
 from page4d.lab.training.state import TrainCheckpoint
 from page4d.lab.training.train import TrainOutcome, TrainRequest, train
 from page4d.networks.presets import PRESETS
+from page4d.records import GroundTruth
 
 SIZE = (28, 42)
 
@@ -42,6 +46,14 @@ TINY = TrainConfig(
 """One sample per step."""
 
 
+_rendered = cache(sample_truth)
+
+
+def rendered_once(seeds: Sequence[int], request: SceneRequest, device: torch.device | str = "cpu") -> GroundTruth:
+    """Return the scenes of `sample_truth`, which all runs of a process share."""
+    return _rendered(tuple(seeds), request, device)
+
+
 def never() -> None:
     """Never stop."""
 
@@ -55,10 +67,15 @@ def train_tiny(
     observer: SilentTrainingObserver | None = None,
     **more: Any,
 ) -> TrainOutcome:
-    """Train without drawing the learning curve, which takes longer than the steps, and poll `stop` by step only."""
+    """Train without drawing the learning curve or rendering a scene again, and poll `stop` by step only."""
     more = {"device": "cpu", "half": False, **more}
     request = TrainRequest(out=out, config=config, budget=Budget(samples=samples), **more)
-    with patch("page4d.lab.training.train.draw_curve"), patch.object(first_step, "_INTERVAL_S", 0.0):
+    with (
+        patch("page4d.lab.training.train.draw_curve"),
+        patch.object(first_step, "_INTERVAL_S", 0.0),
+        patch.object(data, "sample_truth", rendered_once),
+        patch.object(validation, "sample_truth", rendered_once),
+    ):
         return train(request, observer or SilentTrainingObserver(), stop)
 
 
