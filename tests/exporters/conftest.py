@@ -2,7 +2,9 @@
 
 import pytest
 
+from page4d.exporters.export import Exported
 from tests.exporters.capture import UNEVEN, Capture, make_capture
+from tests.exporters.trainer_shots import export_one
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +29,10 @@ def moving_capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
 def uneven_capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     """A capture of 4 static cameras and 4 instants with a gap in time."""
     return make_capture(tmp_path_factory.mktemp("uneven"), numbers=UNEVEN)
+
+
+@pytest.fixture(scope="module")
+def exported(request: pytest.FixtureRequest, capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """The static capture in the format NAME of the tests, with their OPTIONS if there are any."""
+    options = getattr(request.module, "OPTIONS", {})
+    return export_one(capture, request.module.NAME, tmp_path_factory.mktemp("exported") / "room", **options)

@@ -23,11 +23,6 @@ from tests.exporters.trainer_shots import Points, Shot, export_one, mistakes, ne
 NAME = "dynamic3dgs"
 
 
-@pytest.fixture(scope="module")
-def exported(capture: Capture, tmp_path_factory) -> Exported:
-    return export_one(capture, NAME, tmp_path_factory.mktemp("dynamic3d") / "room")
-
-
 def load_meta(folder: Path, name: str) -> dict[str, Any]:
     return json.loads((folder / f"{name}_meta.json").read_text())
 

@@ -16,7 +16,6 @@ from tests.exporters.trainer_shots import (
     Shot,
     assert_colors,
     by_instant,
-    export_one,
     export_uncropped,
     planned,
     poses_of_rows,
@@ -30,11 +29,6 @@ VIEWS = (1, 0, 2)
 """Views of the export in the order of its files."""
 INSTANTS = (0, 2)
 OPTIONS: dict[str, Any] = {"views": ("cam01", "cam02", "cam03"), "hold_out": ("cam02",), "instants": (0, None, 2)}
-
-
-@pytest.fixture(scope="module")
-def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return export_one(capture, NAME, tmp_path_factory.mktemp("dynerf") / "room", **OPTIONS)
 
 
 def load_shots(folder: Path) -> tuple[list[Shot], dict[str, list[float]]]:

@@ -84,11 +84,6 @@ def load_shots(folder: Path) -> list[Shot]:
 
 
 @pytest.fixture(scope="module")
-def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return export_one(capture, NAME, tmp_path_factory.mktemp("easyvolcap") / "room")
-
-
-@pytest.fixture(scope="module")
 def moving(moving_capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     return export_one(moving_capture, NAME, tmp_path_factory.mktemp("easyvolcap") / "room", image_format="png")
 

@@ -16,11 +16,6 @@ from tests.exporters.trainer_shots import Points, Shot, assert_colors, export_on
 NAME = "fudan-4dgs"
 
 
-@pytest.fixture(scope="module")
-def exported(capture: Capture, tmp_path_factory) -> Exported:
-    return export_one(capture, NAME, tmp_path_factory.mktemp("fudan") / "room")
-
-
 def load_shots(folder: Path, name: str, extension: str = ".png") -> list[Shot]:
     """Read cameras as the loader does: poses from OpenGL, its own intrinsics per frame, path without extension."""
     frames = json.loads((folder / f"transforms_{name}.json").read_text())["frames"]

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pycolmap
-import pytest
 
 from page4d.exporters.export import Exported
 from tests.exporters.capture import THRESHOLD, Capture, read_rgb
@@ -25,11 +24,6 @@ NAME = "4dgaussians"
 CLOUD = "points3D_multipleview.ply"
 OTHER_FORMS = ("sparse", "transforms_train.json", "poses_bounds.npy", "dataset.json", "train_meta.json")
 """Names for which the loader takes the folder for another form."""
-
-
-@pytest.fixture(scope="module")
-def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return export_one(capture, NAME, tmp_path_factory.mktemp("multipleview") / "room")
 
 
 def load_shots(folder: Path) -> tuple[list[Shot], list[float]]:

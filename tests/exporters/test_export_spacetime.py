@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pycolmap
-import pytest
 
 from page4d.exporters.export import Exported
 from tests.exporters.capture import THRESHOLD, Capture, read_rgb
@@ -23,13 +22,9 @@ from tests.exporters.trainer_shots import (
 )
 
 NAME = "spacetime"
+OPTIONS = {"hold_out": ("cam03",)}
 VIEWS = (2, 0, 1, 3)
 """Views of the run in the order of the files: the held-out one is the first."""
-
-
-@pytest.fixture(scope="module")
-def exported(capture: Capture, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    return export_one(capture, NAME, tmp_path_factory.mktemp("spacetime") / "room", hold_out=("cam03",))
 
 
 def source_and_duration(command: str) -> tuple[Path, int]:
@@ -82,7 +77,7 @@ def test_colors(exported: Exported, capture: Capture):
 
 
 def test_colors_show_pictures_that_are_not_centred(capture: Capture, tmp_path: Path):
-    command = export_uncropped(capture, NAME, tmp_path / "room", hold_out=("cam03",)).next_step
+    command = export_uncropped(capture, NAME, tmp_path / "room", **OPTIONS).next_step
     assert worst_error(capture, load_shots(command)[0], **points_of(capture, command)) > THRESHOLD
 
 
