@@ -32,7 +32,13 @@ from tests.run.test_reconstruct import StopAt, uncalibrated
 CAPTURE = SyntheticCapture(seed=11, num_views=3, num_times=5, image_size=(60, 80), spacing_deg=14.0)
 NETWORK_SIDE, SIDE = 42, 80
 SETTINGS = ReconstructSettings(
-    long_side=NETWORK_SIDE, depth_size=SIDE, chunk=3, overlap=1, preview=False, points=PointOptions(min_views=0)
+    long_side=NETWORK_SIDE,
+    depth_size=SIDE,
+    chunk=3,
+    overlap=1,
+    preview=False,
+    check_calibration=False,
+    points=PointOptions(min_views=0),
 )
 
 

@@ -28,7 +28,9 @@ from tests.run.test_settings_act import write_inputs
 from tests.run.truth import TruthPredictor, exact_predictions
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=5, image_size=(24, 32))
-SETTINGS = ReconstructSettings(chunk=3, overlap=1, preview=False, layers=True, points=PointOptions(edge_angle_deg=90))
+SETTINGS = ReconstructSettings(
+    chunk=3, overlap=1, preview=False, check_calibration=False, layers=True, points=PointOptions(edge_angle_deg=90)
+)
 
 Disturb = Callable[[int, Predictions], Predictions]
 

@@ -226,7 +226,7 @@ def test_the_memory_of_a_long_run_is_predicted() -> None:
 def test_a_resumed_run_keeps_its_plan_under_another_memory_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("page4d.run.plan.used_bytes", lambda _: 0)
     scene, out = CAPTURE.scene(), tmp_path / "out"
-    planned = replace(SETTINGS, chunk=None, check_calibration=False)
+    planned = replace(SETTINGS, chunk=None)
     with pytest.raises(InterruptedRunError):
         reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=planned, observer=StopAt(1))
     found = Forecast(

@@ -30,7 +30,14 @@ CAPTURE = SyntheticCapture(
     seed=96, num_views=3, num_times=7, image_size=(72, 96), fps=12, subject=Subject.PEOPLE, spacing_deg=20
 )
 SETTINGS = ReconstructSettings(
-    chunk=4, overlap=1, preview=False, fuse=False, motion=True, tracks=200, points=PointOptions(edge_angle_deg=90)
+    chunk=4,
+    overlap=1,
+    preview=False,
+    check_calibration=False,
+    fuse=False,
+    motion=True,
+    tracks=200,
+    points=PointOptions(edge_angle_deg=90),
 )
 
 

@@ -20,7 +20,7 @@ from page4d.run.summary import empty_frames_notice
 from page4d.scene.batches import FrameBatch, open_batches
 from page4d.scene.records import PairedFrames, Scene
 
-SETTINGS = ReconstructSettings(long_side=42, preview=False, poses=Poses.INPUT)
+SETTINGS = ReconstructSettings(long_side=42, preview=False, check_calibration=False, poses=Poses.INPUT)
 
 
 def scene_of(num_times: int) -> Scene:

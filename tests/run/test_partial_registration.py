@@ -34,7 +34,7 @@ UNIT = 0.5
 """Units of the registered rig per metre."""
 
 PLACED = (0, 2, 3)
-SETTINGS = ReconstructSettings(chunk=4, overlap=2, preview=False, long_side=40)
+SETTINGS = ReconstructSettings(chunk=4, overlap=2, preview=False, check_calibration=False, long_side=40)
 CAMERAS = [view.camera for view in CAPTURE.scene().views if view.camera is not None]
 TRUE = torch.stack([camera.world_to_camera.reshape(-1, 4, 4)[0].double() for camera in CAMERAS])
 APART = float((camera_centers(TRUE[0]) - camera_centers(TRUE[2])).norm())
@@ -226,9 +226,7 @@ def test_views_are_registered_in_the_world_of_calibrated_ones(
     monkeypatch.setattr(registration, "register_rig", placed_around(unit, places))
     scene, predictor = half_calibrated(known), DisturbedTruth(CAPTURE, lambda _, found: found)
     changes = {} if length is None else {"scale_from": length}
-    record = reconstruct(
-        scene, predictor, out=tmp_path / "out", settings=SETTINGS, check_calibration=False, **changes
-    )
+    record = reconstruct(scene, predictor, out=tmp_path / "out", settings=SETTINGS, **changes)
     expected = [
         "calibration" if place in known else "evidence" if place in places else "network" for place in range(4)
     ]

@@ -67,8 +67,8 @@ def fake(monkeypatch) -> FakeCheck:
 
 
 def result(out: Path, existing=ExistingOutput.REFUSE, scene: Scene | None = None, **changes):
-    scene = scene or CAPTURE.scene()
-    return reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=SETTINGS, existing=existing, **changes)
+    scene, settings = scene or CAPTURE.scene(), replace(SETTINGS, check_calibration=True)
+    return reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=settings, existing=existing, **changes)
 
 
 def test_faults_are_warnings_and_recorded(tmp_path):

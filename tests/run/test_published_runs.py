@@ -72,7 +72,9 @@ class WallOnCanvas(TruthPredictor):
 
 
 def run(preprocess: Preprocess, out: Path, points: PointOptions | None = None) -> Output:
-    settings = ReconstructSettings(preprocess=preprocess, points=points or PointOptions(), preview=False)
+    settings = ReconstructSettings(
+        preprocess=preprocess, points=points or PointOptions(), preview=False, check_calibration=False
+    )
     reconstruct(STILL.scene(), WallOnCanvas(STILL), out=out, settings=settings)
     return open_output(out)
 
@@ -113,7 +115,7 @@ def test_maps_and_cameras_refer_to_the_whole_image(preprocess: Preprocess, tmp_p
 
 def test_maps_of_an_image_that_was_cropped_before_it_was_resized(tmp_path: Path) -> None:
     capture = SyntheticCapture(seed=5, num_views=1, num_times=1, image_size=(61, 24))
-    settings = ReconstructSettings(preprocess=Preprocess.VGGT_OMEGA, preview=False)
+    settings = ReconstructSettings(preprocess=Preprocess.VGGT_OMEGA, preview=False, check_calibration=False)
     reconstruct(capture.scene(), WallOnCanvas(capture, multiple=16), out=tmp_path / "out", settings=settings)
     output = open_output(tmp_path / "out")
     (name,) = output.view_names
@@ -175,7 +177,7 @@ def predictor_of(name: str) -> NetworkPredictor:
     torch.manual_seed(0)
     network = fill_zeros(build_network(NETWORKS[name]).eval())
     side = 3 * network.config.patch_size
-    settings = ReconstructSettings(chunk=4, overlap=2, long_side=side, preview=False)
+    settings = ReconstructSettings(chunk=4, overlap=2, long_side=side, preview=False, check_calibration=False)
     return NetworkPredictor(network=network, device=CPU, settings=settings)
 
 

@@ -32,7 +32,7 @@ from page4d.scene.records import PairedFrames, Scene
 from tests.run.truth import TruthPredictor, random_similarity
 
 CAPTURE = SyntheticCapture(seed=5, num_views=2, num_times=9, image_size=(24, 32))
-SETTINGS = ReconstructSettings(chunk=4, overlap=2, preview=False)
+SETTINGS = ReconstructSettings(chunk=4, overlap=2, preview=False, check_calibration=False)
 
 
 def uncalibrated(scene: Scene) -> Scene:
@@ -139,7 +139,7 @@ def test_resume_refuses_other_settings_and_names_them(tmp_path):
 
 def test_a_resumed_run_keeps_earlier_warnings(tmp_path):
     scene, out = CAPTURE.scene(), tmp_path / "out"
-    settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
+    settings = ReconstructSettings(chunk=8, overlap=1, preview=False, check_calibration=False)
     with pytest.raises(InterruptedRunError):
         reconstruct(scene, TruthPredictor(CAPTURE, fails_above(4)), out=out, settings=settings, observer=StopAt(5))
     record = reconstruct(scene, TruthPredictor(CAPTURE), out=out, settings=settings, existing=ExistingOutput.RESUME)
@@ -148,7 +148,7 @@ def test_a_resumed_run_keeps_earlier_warnings(tmp_path):
 
 
 def test_an_overlap_of_half_a_chunk_runs(tmp_path):
-    settings = ReconstructSettings(chunk=8, overlap=4, preview=False)
+    settings = ReconstructSettings(chunk=8, overlap=4, preview=False, check_calibration=False)
     scene = uncalibrated(CAPTURE.scene())
     record = reconstruct(scene, TruthPredictor(CAPTURE, in_random_world), out=tmp_path / "out", settings=settings)
     assert record.status == "complete"
@@ -162,7 +162,7 @@ def test_known_cameras_need_fewer_shared_instants(is_calibrated: bool, chunk: in
 
 
 def test_chunks_without_overlap_are_refused_unless_calibrated(tmp_path):
-    settings = ReconstructSettings(chunk=4, overlap=0, preview=False)
+    settings = ReconstructSettings(chunk=4, overlap=0, preview=False, check_calibration=False)
     with pytest.raises(UsageError, match="without shared instants to align them by"):
         reconstruct(uncalibrated(CAPTURE.scene()), TruthPredictor(CAPTURE), out=tmp_path / "out", settings=settings)
     assert not (tmp_path / "out").exists()
@@ -213,7 +213,7 @@ def fails_above(length: int) -> Callable[[int, Predictions], Predictions]:
 
 
 def test_a_chunk_that_does_not_fit_is_halved_and_the_run_finishes(tmp_path):
-    settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
+    settings = ReconstructSettings(chunk=8, overlap=1, preview=False, check_calibration=False)
     out = tmp_path / "out"
     record = reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, fails_above(3)), out=out, settings=settings)
     assert max(chunk.stop - chunk.start for chunk in record.chunks) <= 3
@@ -225,7 +225,7 @@ def test_a_chunk_that_does_not_fit_is_halved_and_the_run_finishes(tmp_path):
 
 
 def test_a_run_that_never_fits_in_memory_is_refused_with_a_smaller_size(tmp_path):
-    settings = ReconstructSettings(chunk=8, overlap=1, preview=False)
+    settings = ReconstructSettings(chunk=8, overlap=1, preview=False, check_calibration=False)
     with pytest.raises(MemoryBudgetError, match="out of memory even with") as failure:
         reconstruct(CAPTURE.scene(), TruthPredictor(CAPTURE, fails_above(0)), out=tmp_path / "out", settings=settings)
     assert "long_side" in failure.value.hint

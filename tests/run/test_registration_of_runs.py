@@ -241,7 +241,6 @@ def test_a_resumed_run_keeps_its_upright_world(people: list[WorldRecord], tmp_pa
 def run_calibrated(
     out: Path, existing: ExistingOutput = ExistingOutput.REFUSE, scene: Scene | None = None, **changes: object
 ) -> RunRecord:
-    changes = {"check_calibration": False, **changes}
     scene, predictor = scene or CAPTURE.scene(), TruthPredictor(CAPTURE)
     return reconstruct(scene, predictor, out=out, settings=SETTINGS, existing=existing, **changes)
 

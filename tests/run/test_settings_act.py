@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from functools import cache
 from itertools import count
 from pathlib import Path
 from signal import SIGINT
@@ -20,6 +21,7 @@ from page4d.errors import InputError, InterruptedRunError, MemoryBudgetError, Pa
 from page4d.io.atomic import file_sha256
 from page4d.networks.config_parts import MatchConfig
 from page4d.options import NetworkOptions, PointOptions, ReconstructSettings, SceneOptions, option_name
+from page4d.weights.loading import load
 from page4d.weights.store import save_network
 from page4d_cli.app import run
 from tests.cli.clips import rig, write_depth, write_image_folder, write_scene
@@ -55,6 +57,8 @@ PLAIN: Options = {
     "frames": (0, 2),
     "refine": False,
     "preview": False,
+    "register": "off",
+    "check_calibration": False,
 }
 
 
@@ -65,6 +69,8 @@ def plain(*without: str, **options: Any) -> Options:
 
 BASES: dict[str, Options] = {
     "plain": plain(),
+    "registered": plain("register"),
+    "checked": plain("check_calibration", calibration="rig.json"),
     "images": plain(scene="images"),
     "all instants": plain("frames"),
     "one chunk": plain("chunk"),
@@ -82,7 +88,7 @@ BASES: dict[str, Options] = {
     "bundled, calibrated": plain("weights", frames=(0, 1), calibration="rig.json"),
     "calibrated without unit": plain(calibration="rig_without_unit.json"),
     "calibrated at another size": plain(calibration="larger_rig.json", calibration_resize="crop-center"),
-    "three calibrated": plain(scene="three", calibration="three.json"),
+    "three calibrated": plain("register", scene="three", calibration="three.json"),
     "masked": plain(masks="masks"),
     "measured depth": plain("weights", calibration="rig.json", depth="depth"),
 }
@@ -125,14 +131,14 @@ RUN_CASES = (
     Case("memory_bytes", "8GB", Effect.NONE),
     Case("poses", "predicted", base="calibrated"),
     Case("camera_motion", "static"),
-    Case("register", "off", Effect.FINGERPRINT),
-    Case("focal", "60", Effect.FINGERPRINT),
-    Case("intrinsics", "rig.json", Effect.FINGERPRINT),
+    Case("register", "off", Effect.FINGERPRINT, base="registered"),
+    Case("focal", "60", Effect.FINGERPRINT, base="registered"),
+    Case("intrinsics", "rig.json", Effect.FINGERPRINT, base="registered"),
     Case("scale_from", "cam01-cam02=1.25m"),
     Case("world", "first-camera", base="calibrated"),
     Case("up", "y", base="upright"),
     Case("floor_at", "floor.csv", base="upright"),
-    Case("check_calibration", False, Effect.NONE, base="calibrated"),
+    Case("check_calibration", False, Effect.NONE, base="checked"),
     Case("refine", True),
     Case("fuse", False),
     Case("points", {"min_confidence": 0.6}),
@@ -259,6 +265,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
+        patched.setattr("page4d.run.predictor.load", cache(load))
         write_inputs()
         yield result
 

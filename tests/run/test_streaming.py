@@ -81,7 +81,7 @@ def test_memory_does_not_grow_with_the_capture_and_frames_are_decoded_once(tmp_p
     capture = SyntheticCapture(seed=5, num_views=2, num_times=times, image_size=(12, 16))
     scene, reads = counted(capture.scene())
     predictor = CountingPredictor(capture)
-    settings = replace(SETTINGS, chunk=4, overlap=2, check_calibration=False)
+    settings = replace(SETTINGS, chunk=4, overlap=2)
     reconstruct(scene, predictor, out=tmp_path / "out", settings=settings)
     assert len(predictor.calls) == (times - 2 + 1) // 2
     assert max(predictor.num_alive) <= 3, "one predicted, one written, and a reference that is not yet freed"
