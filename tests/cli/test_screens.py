@@ -244,31 +244,30 @@ def rig(tmp_path) -> Path:
 
 @pytest.mark.parametrize("width", WIDTHS)
 class TestGoldenScreens:
+    @pytest.fixture(autouse=True)
+    def _screen(self, width, screen, tmp_path, monkeypatch) -> None:
+        screen(width)
+        monkeypatch.chdir(tmp_path)
+
     def check(self, name: str, width: int, text: str, *, fits: bool = True) -> None:
         if fits:
             check_width(text, width)
         check_golden(f"{name}_{width}", text)
 
-    def test_golden_inspect_scene(self, width, screen, cli) -> None:
-        screen(width)
+    def test_golden_inspect_scene(self, width, cli) -> None:
         self.check("inspect_scene_room", width, cli("inspect-scene", ROOM).out)
         calibrated = cli("inspect-scene", ROOM, "--calibration", ROOM / "truth" / "cameras.json")
         self.check("inspect_scene_calibrated", width, calibrated.out)
 
-    def test_golden_inspect_scene_of_a_rig_with_clocks(self, width, screen, rig, cli) -> None:
-        screen(width)
+    def test_golden_inspect_scene_of_a_rig_with_clocks(self, width, rig, cli) -> None:
         self.check("inspect_scene_clocks", width, cli("inspect-scene", rig).out)
 
-    def test_golden_plan(self, width, screen, tmp_path, cli, monkeypatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        screen(width)
+    def test_golden_plan(self, width, cli, monkeypatch) -> None:
         monkeypatch.setattr("page4d.run.time._read", lambda _: None)  # other tests may have made runs
         chosen = ("--dry-run", "--size", 56, "--chunk", 8, "--overlap", 2)
         self.check("plan", width, masked(cli("reconstruct", ROOM, "--out", "out", *chosen).out))
 
-    def test_golden_result(self, width, screen, tmp_path, cli, monkeypatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        screen(width)
+    def test_golden_result(self, width, cli) -> None:
         chosen = ("--untrained", "--preset", "mv-tiny", "--size", 28, "--no-preview", "--frames", "0:2")
         ended = cli("reconstruct", write_scene(Path("rig")), "--out", "out", *chosen)
         check_width(ended.err, width)
@@ -276,9 +275,8 @@ class TestGoldenScreens:
         self.check("result", width, masked(out), fits=False)
         check_width(out.partition("next step")[0], width)
 
-    def test_golden_graded_result(self, width, screen, capsys) -> None:
+    def test_golden_graded_result(self, width, capsys) -> None:
         """People place all views but one, and most of the time is that of registration."""
-        screen(width)
         cameras = [
             PlacedRecord(
                 view=f"cam{index}", placed=not reason, source=source, focal=900, focal_source="exif", reason=reason
@@ -320,9 +318,7 @@ class TestGoldenScreens:
             run_report.report_run(of_demo, job, 251.0, letter)
             assert capsys.readouterr().out.count("--weights") == 1
 
-    def test_golden_registration(self, width, screen, tmp_path, cli, monkeypatch) -> None:
-        screen(width)
-        monkeypatch.chdir(tmp_path)
+    def test_golden_registration(self, width, cli, monkeypatch) -> None:
         monkeypatch.setattr("page4d.run.registration.register_rig", found_in)
         monkeypatch.setattr("page4d.run.registration.is_fetched", lambda: True)
         monkeypatch.setattr("page4d.run.registration.model_sha256", lambda: "0" * 64)
@@ -335,9 +331,7 @@ class TestGoldenScreens:
             "pairs of"
         )
 
-    def test_golden_calibration_from_a_board(self, width, screen, tmp_path, cli, monkeypatch) -> None:
-        screen(width)
-        monkeypatch.chdir(tmp_path)
+    def test_golden_calibration_from_a_board(self, width, cli, monkeypatch) -> None:
         seen = {
             "num_pictures": 118,
             "num_together": 96,
@@ -369,21 +363,18 @@ class TestGoldenScreens:
         check_width(ended.err + ended.out.partition("next step")[0], width)
         self.check("calibration", width, ended.err + ended.out, fits=False)
 
-    def test_golden_validation(self, width, screen, capsys) -> None:
-        screen(width)
+    def test_golden_validation(self, width, capsys) -> None:
         for one in json.loads(VALIDATION.read_text()):
             validate._print(Validation.model_validate(one))
         self.check("validation", width, capsys.readouterr().out)
 
-    def test_golden_residuals(self, width, screen, capsys) -> None:
-        screen(width)
+    def test_golden_residuals(self, width, capsys) -> None:
         residual = {"rotation_deg": 1.25, "distance": 0.031, "share": 0.02, "focal_percent": -1.5}
         cameras = [CameraResidualRecord(view=name, **residual) for name in ("cam01", "a longer name", "cam03")]
         run_report._report_agreement(AgreementRecord(cameras=cameras, at_fault="cam03"), "m")
         self.check("residuals", width, capsys.readouterr().out)
 
-    def test_golden_batch(self, width, screen, capsys) -> None:
-        screen(width)
+    def test_golden_batch(self, width, capsys) -> None:
         done = {"seconds": 12.34, "num_times": 24, "num_views": 4, "num_points": 1_234_567, "warnings": ["a", "b"]}
         scenes = [
             SceneOutcome(scene="takes/a", out="results/a", status=SceneStatus.COMPLETE, **done),
@@ -399,15 +390,13 @@ class TestGoldenScreens:
         run_report.report_batch(BatchRecord(scenes=scenes))
         self.check("batch", width, capsys.readouterr().out)
 
-    def test_golden_evaluation(self, width, screen, evaluation, capsys) -> None:
-        screen(width)
+    def test_golden_evaluation(self, width, evaluation, capsys) -> None:
         evaluate._report(evaluation)
         text = capsys.readouterr().out.replace(evaluation.out, "OUT").replace(evaluation.truth, "TRUTH")
         # The order of measured depth is near random, of either sign by the rounding of the processor.
         self.check("evaluate", width, re.sub(r"\d", "9", text).replace("normalized -", "normalized "))
 
-    def test_golden_report(self, width, screen, capsys) -> None:
-        screen(width)
+    def test_golden_report(self, width, capsys) -> None:
         names = ("cam0", "cam1", "a longer name")
         pairs = tuple(pair(one, other, 0.01) for one, other in permutations(names, 2))
         overall = replace(GOOD, photo_gain=0.01, contradicted=0.1)
@@ -441,8 +430,7 @@ class TestGoldenScreens:
         )
         self.check("report", width, re.sub(r"\d", "9", capsys.readouterr().out))
 
-    def test_golden_doctor(self, width, screen, capsys, monkeypatch) -> None:
-        screen(width)
+    def test_golden_doctor(self, width, capsys, monkeypatch) -> None:
         found = [
             Capability("Python 3.11+", True, "3.11.7", needed=True),
             Capability(
@@ -463,13 +451,11 @@ class TestGoldenScreens:
         self.check("doctor", width, capsys.readouterr().out)
 
     @pytest.mark.usefixtures("hub")
-    def test_golden_weights(self, width, screen, cli) -> None:
-        screen(width)
+    def test_golden_weights(self, width, cli) -> None:
         self.check("weights_list", width, cli("weights", "list").out)
         self.check("weights_show", width, cli("weights", "show", "da3-base").out)
 
-    def test_golden_fetched_weights(self, width, screen, hub, tmp_path, cli) -> None:
-        screen(width)
+    def test_golden_fetched_weights(self, width, hub, tmp_path, cli) -> None:
         path, entry = tmp_path / "tiny.safetensors", CATALOGUE["da3-base"]
         save_network(build_network(PRESETS["mv-tiny"]), path, {"licence": "as published", "description": "tiny"})
         hub.repositories[entry.repository] = Repository({entry.file: path.read_bytes()})
@@ -478,45 +464,34 @@ class TestGoldenScreens:
         text = re.sub(r"\d+:\d\d:\d\d", "0:00:00", re.sub(r"\b[0-9a-f]{64}\b", "SHA-256", masked(text)))
         self.check("weights_get", width, text, fits=False)
 
-    def test_golden_synthesized_capture(self, width, screen, tmp_path, cli, monkeypatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        screen(width)
+    def test_golden_synthesized_capture(self, width, cli) -> None:
         small = ("--views", 2, "--frames", 2, "--size", "48x32", "--supersample", 1)
         self.check("synthesize", width, masked(cli("synthesize", "--out", "room", *small).out))
 
-    def test_golden_page_of_the_viewer(self, width, screen, capture, tmp_path, cli, monkeypatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        screen(width)
+    def test_golden_page_of_the_viewer(self, width, capture, cli) -> None:
         self.check("view", width, masked(cli("view", capture.folder, "--html", "page.html").out))
 
-    def test_golden_export_list(self, width, screen, cli, monkeypatch) -> None:
+    def test_golden_export_list(self, width, cli, monkeypatch) -> None:
         monkeypatch.setattr(export_report, "is_installed", lambda extra: extra == "usd")
         monkeypatch.setattr(sys, "executable", "python3")
-        screen(width)
         self.check("export_list", width, cli("export", "--list").out)
 
-    def test_golden_export(self, width, screen, capture, tmp_path, cli, monkeypatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        screen(width)
+    def test_golden_export(self, width, capture, tmp_path, cli) -> None:
         chosen = ("--format", "nerfstudio", "--hold-out", "cam02", "--pinhole", "common", "--max-points", 5000)
         ended = cli("export", capture.folder, *chosen, "--scene", capture.scene, "--to", "dir")
         check_width(ended.out.partition("next step")[0], width)
         shown = without_points(masked(ended.out.replace(str(tmp_path), "/path/to")))
         self.check("export", width, shown, fits=False)
 
-    def test_golden_export_plan(self, width, screen, capture, tmp_path, cli, monkeypatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        screen(width)
+    def test_golden_export_plan(self, width, capture, cli) -> None:
         chosen = ("--format", "colmap,glb", "--scale", 2, "--min-confidence", 0.5, "--instants", "1:")
         ended = cli("export", capture.folder, *chosen, "--scene", capture.scene, "--to", "dir", "--dry-run")
         self.check("export_plan", width, without_points(masked(ended.out)))
 
-    def test_golden_inspect_shapes(self, width, screen, cli) -> None:
-        screen(width)
+    def test_golden_inspect_shapes(self, width, cli) -> None:
         self.check("inspect_shapes", width, cli("inspect-shapes", "--model", "mv-tiny").out)
 
-    def test_golden_benchmark(self, width, screen, capsys) -> None:
-        screen(width)
+    def test_golden_benchmark(self, width, capsys) -> None:
         extents = [Extent(times=times, views=4, size=(64, 96)) for times in (1, 16)]
         first = Measurement(
             extent=extents[0], tflop=0.02, predicted_bytes=5e6, actual=Cost(4e6, 0.125), refinement=0.5
@@ -526,9 +501,7 @@ class TestGoldenScreens:
         self.check("benchmark", width, capsys.readouterr().out)
 
     @pytest.mark.parametrize("command", ["train", "pretrain"])
-    def test_golden_training(self, width, screen, tmp_path, cli, monkeypatch, command) -> None:
-        monkeypatch.chdir(tmp_path)
-        screen(width)
+    def test_golden_training(self, width, cli, monkeypatch, command) -> None:
         steps = {
             "step": 120,
             "samples": 960,
@@ -554,18 +527,15 @@ class TestGoldenScreens:
         ended = cli(command, *(["videos"] if command == "pretrain" else []), "--out", "run", "--until-seconds", 600)
         self.check(command, width, ended.err + ended.out)
 
-    def test_golden_conversion(self, width, screen, tmp_path, cli, monkeypatch) -> None:
-        monkeypatch.chdir(tmp_path)
-        screen(width)
+    def test_golden_conversion(self, width, cli) -> None:
         save_file(load_recorded("vggt_c", ".").part("weights/"), "vggt.safetensors")
         Path("network.json").write_text(recorded_config("vggt_c").to_json())
         chosen = ("--config", "network.json", "--to", "page4d-mv", "--dtype", "fp16")
         ended = cli("convert-weights", "vggt.safetensors", *chosen, "--out", "mv.safetensors")
         self.check("conversion", width, re.sub(r"\b0:00:\d\d", "0:00:00", ended.err) + ended.out)
 
-    def test_golden_demo(self, width, screen, cli, monkeypatch, evaluation) -> None:
+    def test_golden_demo(self, width, cli, monkeypatch, evaluation) -> None:
         """The result is one of the ground truth; results of networks have screens above."""
-        screen(width)
         job = SceneJob(scene=ROOM, out=Path("demo_out"))
         record = open_output(evaluation.out).run
         monkeypatch.setattr(demo, "reconstruct", lambda **_: run_report.report_run(record, job, 60.0))
@@ -576,8 +546,7 @@ class TestGoldenScreens:
         text = re.sub(r"^(time +).*", r"\1# s", text, flags=re.MULTILINE)  # a dear stage is named
         self.check("demo", width, re.sub(r"\d", "9", text).replace("normalized -", "normalized "), fits=False)
 
-    def test_golden_held_out(self, width, screen, capsys) -> None:
-        screen(width)
+    def test_golden_held_out(self, width, capsys) -> None:
         metrics = dict.fromkeys(held_out.COLUMNS, 0.1234) | {"ordering": None}
         names = ("network", "network, known cameras", "constant depth at the mean of the training set")
         held_out.show({"arc": dict.fromkeys(names, metrics)}, 1)
