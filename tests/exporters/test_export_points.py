@@ -191,7 +191,7 @@ def test_points_at_a_single_instant_of_many_are_found():
             cloud = super().points(index)
             return cloud[np.full(cloud.num_points, index == 1)]
 
-    found = reader(Once(num_times=100))
+    found = reader(Once(num_times=40))
     assert found.model().cloud.num_points == STATIC + MOVING
     assert found.bounds.diagonal < 10
 

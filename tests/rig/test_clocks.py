@@ -39,7 +39,7 @@ def test_periodic_motion_is_ambiguous() -> None:
     assert not found.is_clear
 
 
-@pytest.mark.parametrize("num_instants", [160, 100])
+@pytest.mark.parametrize("num_instants", [pytest.param(160, marks=pytest.mark.slow), 100])
 def test_motion_that_repeats_beyond_the_search_is_ambiguous(num_instants: int) -> None:
     rng = np.random.default_rng(5)
     cameras = ring(2, rng)
