@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Annotated, TypeAlias
 
 import torch
@@ -18,7 +18,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 from torch import Tensor
 
-from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER
+from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError
 from page4d.formats.camera_model import CORRECTION_HINT, MAX_SIDE_PX, ROTATION_TOLERANCE, CalibratedCamera
 from page4d.formats.files import error_context
@@ -203,30 +203,6 @@ def make_camera(
         )
 
 
-def opencv_camera(
-    path: Path,
-    name: str,
-    matrix: Float[Tensor, "3 3"] | Sequence[Sequence[float]],
-    image_size: tuple[int, int] | None,
-    world_to_camera: Float[Tensor, "4 4"] | None,
-    distortion: Distortion | None,
-) -> CalibratedCamera:
-    """Build a camera whose top-left pixel centre is at (0, 0), as in OpenCV; a lens alone has the identity as pose.
-
-    Raises:
-        InputError: with the file and the name of the camera.
-    """
-    return make_camera(
-        path.name,
-        name,
-        intrinsics=torch.as_tensor(matrix, dtype=torch.float64),
-        world_to_camera=torch.eye(4, dtype=torch.float64) if world_to_camera is None else world_to_camera,
-        image_size=image_size,
-        distortion=distortion,
-        pixel_center=INTEGER_PIXEL_CENTER,
-    )
-
-
 def pose_matrix(rotation: Float[Tensor, "*F 3 3"], translation: Sequence[float]) -> Float[Tensor, "*F 4 4"]:
     """Build `world_to_camera` from its rotation and translation."""
     return rigid(rotation, torch.tensor(list(translation), dtype=torch.float64))
@@ -352,3 +328,28 @@ def _check_one_camera(images: list[ImageCamera]) -> None:
             raise InputError(f"the intrinsics change by {change:.3g} px between frames", _ONE_CAMERA_HINT)
         if image.distortion != first.distortion or image.image_size != first.image_size:
             raise InputError("the distortion or the image size changes between frames", _ONE_CAMERA_HINT)
+
+
+def matrix_of(value: object, key: str) -> Tensor:
+    """Build the matrix of an `!!opencv-matrix` node: rows, cols and row-major data."""
+    if not isinstance(value, dict):
+        raise InputError(f"{key} is not a matrix", CORRECTION_HINT)
+    data = value.get("data")
+    if not isinstance(data, list):
+        raise InputError(f"{key} has no data", CORRECTION_HINT)
+    numbers = torch.tensor([number_of(number, key) for number in data], dtype=torch.float64)
+    rows, columns = (number_of(value.get(side), f"{key}.{side}") for side in ("rows", "cols"))
+    if not (0 < rows <= len(data) and 0 < columns <= len(data) and int(rows) * int(columns) == len(data)):
+        raise InputError(f"{key} has {len(data)} numbers for {rows:g}x{columns:g}", CORRECTION_HINT)
+    return numbers.reshape(int(rows), int(columns))
+
+
+def numbers_of(value: object, key: str, rows: int, columns: int) -> Tensor:
+    """Build a matrix of known size from an `!!opencv-matrix` node, a list of numbers, or a list of rows."""
+    if isinstance(value, list):
+        flat = [number for row in value[: rows * columns + 1] for number in (row if isinstance(row, list) else [row])]
+        value = {"rows": rows, "cols": columns, "data": flat}
+    matrix = matrix_of(value, key)
+    if matrix.shape != (rows, columns):
+        raise InputError(f"{key} has shape {tuple(matrix.shape)}, expected {(rows, columns)}", CORRECTION_HINT)
+    return matrix

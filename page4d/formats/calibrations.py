@@ -13,8 +13,7 @@ from page4d.choices import CalibrationFormat, LengthUnit
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened, unknown_name
 from page4d.formats.camera_model import CalibratedCamera, Calibration, camera_distances
-from page4d.formats.files import check_exists, key_paths, read_document, unreadable
-from page4d.formats.opencv_yaml import lens_file
+from page4d.formats.files import check_exists, key_paths, lens_file, read_document, unreadable
 from page4d.formats.table import FORMATS, RigFormat
 from page4d.io.atomic import check_file
 from page4d.io.folders import check_replaceable, staged_folder
@@ -118,9 +117,12 @@ def _recognized(content: object) -> tuple[RigFormat | None, object]:
     inner = (
         [value for value in content.values() if isinstance(value, dict | list)] if isinstance(content, dict) else []
     )
-    if row is None and len(inner) == 1:
-        found = _recognized(inner[0])
-        return found if found[0] is not None else (None, content)
+    if row is None and len(inner) == 1 and isinstance(content, dict):
+        row, below = _recognized(inner[0])
+        if row is not None and row.reader == "read_tables":  # what is stated for all cameras
+            facts = {key: value for key, value in content.items() if value is not inner[0]}
+            below = facts | (below if isinstance(below, dict) and "cameras" in below else {"cameras": below})
+        content = content if row is None else below
     return row, content
 
 
@@ -212,7 +214,7 @@ def _scaled(camera: CalibratedCamera, factor: float) -> CalibratedCamera:
 
 
 def _with_distance_notice(calibration: Calibration) -> Calibration:
-    """Add a warning if cameras in assumed metres are implausibly far apart."""
+    """Take cameras that are implausibly far apart for assumed metres as ones of an unknown unit."""
     if calibration.scale is not Scale.METRIC or calibration.file_unit is not None:
         return calibration
     starts = [camera.world_to_camera.reshape(-1, 4, 4)[0] for camera in calibration.cameras]
@@ -220,10 +222,10 @@ def _with_distance_notice(calibration: Calibration) -> Calibration:
     if distance <= SUSPICIOUS_DISTANCE_M:
         return calibration
     notice = (
-        f"cameras of {calibration.path.name} are up to {distance:.0f} m apart; "
-        "if the file is in millimetres, pass ⟨calibration_unit=mm⟩"
+        f"cameras of {calibration.path.name} are up to {distance:.0f} apart, too far for metres: "
+        "their unit is unknown; pass ⟨calibration_unit=mm⟩ if they are in millimetres"
     )
-    return replace(calibration, notices=(*calibration.notices, notice))
+    return replace(calibration, scale=Scale.ARBITRARY, notices=(*calibration.notices, notice))
 
 
 def choose_format(path: Path, given: CalibrationFormat | None) -> CalibrationFormat:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from scipy.io.matlab import MatlabObject, MatlabOpaque
 
-from page4d.errors import InputError, shortened
+from page4d.errors import InputError, listed, shortened
 from page4d.formats.camera_model import CORRECTION_HINT
 from page4d.formats.table import SUPPORTED_FORMATS
 from page4d.io import documents
@@ -39,6 +39,9 @@ MAX_IMAGES = 500_000
 """Largest number of images of moving cameras."""
 
 _MAX_KEYS, _HEAD, _MAX_ARRAY_BYTES = 1000, 4096, 65536
+
+_SUFFIXES = (".yml", ".yaml", ".json", ".xml")
+"""Suffixes of the files of a pair."""
 
 Schema = TypeVar("Schema", bound=BaseModel)
 
@@ -113,7 +116,7 @@ def read_document(path: Path) -> Any:
             return _PARSERS[kind](text)
         for parse in (_PARSERS[name] for name in ("json", "toml", "yaml", "labels")):
             with suppress(DocumentError):
-                if content := parse(text):
+                if (content := parse(text)) and not isinstance(content, str):
                     return content
     raise unreadable(path, "neither its name nor its content matches a supported format")
 
@@ -127,14 +130,32 @@ def _rows(text: str) -> list[dict[str, str]]:
         raise DocumentError("its rows have different numbers of columns") from None
 
 
-def _labelled(text: str) -> dict[str, str]:
-    """Return the numbers below the first line with each label; later ones are of other transforms.
+def _labelled(text: str) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return the numbers below the first line with each label, or those of cameras in blocks of lines.
 
-    Source: files of TemugeB/handpose3d and bodypose3d (`c0.dat`, `rot_trans_c0.dat`), python_stereo_camera_calibrate.
+    Later numbers with a label are of other transforms, those after an empty line a range of depth. Captury has
+    millimetres.
+
+    Source: files of TemugeB/handpose3d and bodypose3d (`c0.dat`, `rot_trans_c0.dat`), python_stereo_camera_calibrate;
+    MVSNet, README, "Camera files"; Multiface, README, `KRT`; MPI-INF-3DHP, `camera.calibration`.
     """
-    labels = dict(reversed(re.findall(r"^\s*([A-Za-z]+):([^:A-Za-df-z#]*)", text, re.MULTILINE)))
+    parts = re.split(r"\n\s*\n", text.strip())
+    blocks = [[line.split() for line in part.splitlines()] for part in parts]
+    if all(len(rows) == 8 and [*map(len, rows)] == [1, 3, 3, 3, len(rows[4]), 4, 4, 4] for rows in blocks):
+        return [{"name": rows[0][0], "K": rows[1:4], "D": rows[4], "RT": rows[5:]} for rows in blocks]
+    if text.startswith("Skeletool Camera Calibration"):
+        cameras = [dict(re.findall(r"(\w+)[ \t]+(.+)", f"name {part}")) for part in re.split(r"(?m)^name", text)[1:]]
+        lenses = ("none" if part.get("radial", "0") == "0" else "of Captury" for part in cameras)
+        tables = [part | {"distortion_model": lens} for part, lens in zip(cameras, lenses, strict=True)]
+        return {"cameras": [part | {"size": part.get("size", "").split()} for part in tables], "unit": "mm"}
+    label = re.compile(r"^\s*([A-Za-z]+)(?::|[ \t]*$)([^:A-Za-df-z#]*)", re.MULTILINE)
+    labels = dict(reversed([pair for part in parts for pair in label.findall(part)]))
     has_lens = any(label.lower().startswith("distortion") for label in labels)
-    return labels | ({"distortion_model": "none"} if has_lens else {})  # 4 or 5 numbers of `calibrateCamera`
+    return {
+        key: [line.split() for line in numbers.splitlines() if line.strip()] for key, numbers in labels.items()
+    } | (
+        {"distortion_model": "none"} if has_lens else {}  # 4 or 5 numbers of `calibrateCamera`
+    )
 
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
@@ -321,3 +342,42 @@ def error_context(label: str, camera: str | None = None) -> Iterator[None]:
         name = "" if camera is None else f"camera {shortened(camera)}: "
         prefix = "" if error.marked_message.startswith(name) else name
         raise InputError(f"{label}: {prefix}{error.marked_message}", error.marked_hint) from None
+
+
+def lens_file(path: Path) -> Path:
+    """Return the file of lenses that belongs to one of poses (`extri.yml`, `rot_trans_c0.dat`), else `path`."""
+    if match := re.fullmatch(r"rot_trans_(.+)\.dat|(.+)_rot_trans\.dat", path.name):
+        files = [path.with_name(f"{match[1] or match[2]}{end}.dat") for end in ("", "_intrinsics")]
+        return next((file for file in files if file.is_file()), files[0])
+    return _renamed(path, "extr", "intr")
+
+
+def partner_of(path: Path) -> Path:
+    """Return the other file of a pair `intri`, `extri`, which may not exist, or `path`."""
+    lenses = lens_file(path)
+    return lenses if lenses != path else _renamed(path, "intr", "extr")
+
+
+def _renamed(path: Path, word: str, other: str) -> Path:
+    """Replace a word in the name of a file by one of the same length; each letter keeps its case.
+
+    If there is no such file, but one with another suffix, or in the only sibling folder whose name begins with the
+    other word (`intrinsic/intr_1.xml`, `extrinsic/extr_1.xml`), that is returned.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        return "".join(new.upper() if old.isupper() else new for old, new in zip(found[0], other, strict=True))
+
+    name = re.sub(rf"{word}(?=i|[^a-z])", replaced, path.name, flags=re.IGNORECASE)
+    if name == path.name:
+        return path
+    files = [path.with_name(name), *(path.with_name(name).with_suffix(suffix) for suffix in _SUFFIXES)]
+    if path.parent.name.lower().startswith(word):
+        beside = [folder / name for folder in path.parent.parent.glob(f"{other}*") if (folder / name).is_file()]
+        files += beside if len(beside) == 1 else []
+    return next((file for file in files if file.is_file()), files[0])
+
+
+def undistorted(label: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the notice for cameras of a file without distortion coefficients, which may lack for a reason."""
+    return (f"{label} has no distortion of {listed(names)}: undistorted images are assumed",) if names else ()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from page4d.errors import InputError
+from page4d.formats.build import numbers_of
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
 from page4d.formats.files import error_context
 from page4d.formats.opencv_rigs import read_single_cameras, read_stereo, read_tables
-from page4d.formats.opencv_yaml import numbers_of
 
 _Table = Mapping[str, Any]
 

@@ -3,49 +3,58 @@
 They are documents of YAML, JSON or NPZ; readers of TOML and MAT files make such tables.
 
 Pixels have the centre of the top-left one at (0, 0), as in OpenCV. Kalibr measures in metres, CMU Panoptic Studio in
-centimetres; the other files do not state their unit.
+centimetres; most other files do not state their unit.
 
 Source: Kalibr wiki, "Yaml formats"; MC-Calib, `saveCamerasParams` and "Output explanation"; ROS,
 `camera_calibration_parsers` and `sensor_msgs/distortion_models.hpp`; JARVIS-HybridNet, `calib_params`; OpenCV,
 `stereoCalibrate`, `calibrateCamera` and samples/cpp/stereo_calib.cpp; Panoptic Studio toolbox,
 `demo_3Dkeypoints_reprojection_hd.ipynb`; `calibration_full.json` of AvatarReX; AIST++, `aist_plusplus/loader.py`;
 WILDTRACK, `calibrations/` (`intr_CVLab1.xml`, `extr_CVLab1.xml`); multical, `io/export_calib.py` and
-`io/import_calib.py`.
+`io/import_calib.py`; XRPrimer, `data_structure/camera`; InterHand2.6M, README; NeuS, README, "Data Convention".
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import scipy.linalg
 import torch
 from torch import Tensor
 
-from page4d.conventions import PIXEL_CENTER, Scale
+from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, listed, shortened
 from page4d.formats.build import (
     brown_conrady,
     fisheye,
+    is_rotation,
+    make_camera,
     number_of,
-    opencv_camera,
+    numbers_of,
     pinhole,
     pose_matrix,
     rotation_of,
     whole_size,
 )
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
-from page4d.formats.files import check_count, error_context, read_document, unreadable
-from page4d.formats.opencv_yaml import numbers_of, partner_of, undistorted
+from page4d.formats.files import check_count, error_context, partner_of, read_document, undistorted, unreadable
 from page4d.formats.table import CAMERA_MATRIX
 from page4d.geometry.distortion import Distortion
 from page4d.geometry.rotation import matrix_from_quaternion
 from page4d.geometry.transforms import invert_rigid
 from page4d.io.input_files import natural_key
 
-_FISHEYE_MODELS = frozenset(
-    "equidistant equi fisheye opencv_fisheye kannala_brandt kannala_brandt4 kannalabrandtk3 kb4".split()
+_FISHEYE_MODELS = frozenset("equidistant equi fisheye opencvfisheye kannalabrandt kannalabrandtk kb".split())
+_NAMED_BROWN = frozenset("radtan radialtangential plumbbob brown brownconrady opencv fullopencv".split())
+_BROWN_CONRADY_MODELS = _NAMED_BROWN | frozenset(
+    "rationalpolynomial rational polynomial standard none pinhole simplepinhole simpleradial radial".split()
 )
-_BROWN_CONRADY_MODELS = frozenset({"radtan", "radial-tangential", "plumb_bob", "rational_polynomial", "none"})
+_OTHER_MODELS = frozenset(
+    "omni omnidirectional mei ds doublesphere eucm ucm unified fov division ocam scaramuzza ftheta spherical "
+    "equirectangular thinprismfisheye inversebrownconrady modifiedbrownconrady".split()
+)
+"""Names of lens models, without punctuation and numbers."""
 
 _MODEL_HINT = "calibrate with a pinhole camera and radial-tangential or equidistant (fisheye) distortion"
 
@@ -58,49 +67,26 @@ def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     Raises:
         InputError: if a camera is invalid, of a model that is not supported, or without a pose.
     """
-    tables = list(_tables(content, r".+", "camera_model").items())
+    tables = [
+        (str(key), table) for key, table in content.items() if isinstance(table, dict) and "camera_model" in table
+    ]
     if all(re.fullmatch(r"\D*\d+", key) for key, _ in tables):  # Kalibr sorts names as text: cam10 precedes cam2
         tables.sort(key=lambda item: natural_key(item[0]))
-    check_count(path, len(tables))
     has_imu_alone = all({"T_cam_imu", "T_imu_cam"} & {*table} and "T_cn_cnm1" not in table for _, table in tables)
-    cameras: list[CalibratedCamera] = []
+    placed: dict[str, dict[str, Any]] = {}
     pose = torch.eye(4, dtype=torch.float64)
     for key, table in tables:
         with error_context(path.name, key):
-            if table["camera_model"] != "pinhole":
-                raise InputError(f"the camera model {str(table['camera_model'])[:40]} is not supported", _MODEL_HINT)
             if "T_cn_cnm1" in table:
                 pose = numbers_of(table["T_cn_cnm1"], "T_cn_cnm1", 4, 4) @ pose
             elif has_imu_alone and "T_cam_imu" in table:
                 pose = numbers_of(table["T_cam_imu"], "T_cam_imu", 4, 4)
             elif has_imu_alone:
                 pose = invert_rigid(numbers_of(table["T_imu_cam"], "T_imu_cam", 4, 4))
-            elif cameras and poses:
+            elif placed and poses:
                 raise InputError("T_cn_cnm1 is missing", "calibrate the cameras together, or pass ⟨intrinsics⟩")
-        cameras.append(table_camera(path, key, {"distortion_model": "none", **table, "w2c": pose.tolist()}, poses))
-    return Calibration(path=path, scale=Scale.METRIC, cameras=tuple(cameras))
-
-
-def read_mc_calib(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
-    """Read `calibrated_cameras_data.yml`; `camera_pose_matrix` maps the camera to the first one of its group.
-
-    Raises:
-        InputError: if a camera is invalid, or the cameras have no common world.
-    """
-    tables = _tables(content, r"camera_\d+", "camera_matrix")
-    check_count(path, len(tables))
-    groups = {str(table.get("camera_group")) for table in tables.values()}
-    if poses and len(groups) > 1:
-        raise unreadable(path, f"its cameras form {len(groups)} groups without common poses")
-    cameras = []
-    for key, table in sorted(tables.items(), key=lambda item: natural_key(item[0])):
-        needed = ("distortion_vector", *(("camera_pose_matrix",) if poses else ()))
-        if missing := [name for name in needed if name not in table]:
-            raise InputError(f"{path.name}: camera {key}: {listed(missing)} missing", CORRECTION_HINT)
-        model = {"0": "none", "1": "fisheye"}.get(str(table.get("distortion_type")), "of another type")
-        given = {**table, "distortion_model": model, "c2w": table.get("camera_pose_matrix")}
-        cameras.append(table_camera(path, key, given, poses))
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras))
+        placed[key] = {"distortion_model": "none", **table, "w2c": pose.tolist()}
+    return replace(read_tables(path, placed, poses), scale=Scale.METRIC, notices=())
 
 
 def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
@@ -122,17 +108,16 @@ def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
     known = [name for name in given if name in pose_of or not poses]
     if not known:
         raise InputError(f"'{path.name}' has no camera_poses", "pass it as ⟨intrinsics⟩")
-    cameras = []
-    for name in known:
-        parts = [given[name], pose_of[name]] if poses else [given[name], {}]
-        if not all(isinstance(part, dict) for part in parts):
-            raise unreadable(path, f"camera {shortened(name)} or its pose is not an object")
-        model = "fisheye" if given[name].get("model") == "fisheye" else "none"
-        table = {**parts[0], **parts[1], "distortion_model": model}
-        cameras.append(table_camera(path, name, table, poses, needs_size=True))
+    parts = [(given[name], pose_of[name] if poses else {}) for name in known]
+    if not all(isinstance(part, dict) for pair in parts for part in pair):
+        raise unreadable(path, "a camera or its pose is not an object")
+    tables = {
+        name: {**lens, **pose, "distortion_model": "fisheye" if lens.get("model") == "fisheye" else "none"}
+        for name, (lens, pose) in zip(known, parts, strict=True)
+    }
     left_out = [name for name in given if name not in known]
     notices = (f"{path.name}: {listed(left_out)} left out: without a pose",) if left_out else ()
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), notices=notices)
+    return replace(read_tables(path, tables, poses), notices=notices)
 
 
 def read_single_cameras(
@@ -146,8 +131,13 @@ def read_single_cameras(
     Raises:
         InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
-    if isinstance(content, dict) and _number_of_matrices(content):
-        return read_tables(path, content, poses)
+    if isinstance(content, dict):
+        if _number_of_matrices(content) or _are_placed(by_property(content), poses):
+            return read_tables(path, content, poses)
+        pair = {key: table for key, table in content.items() if isinstance(table, dict) and re.fullmatch(_SIDE, key)}
+        if len(pair) == 2:
+            flat = {f"{side}_{key}": value for side, table in pair.items() for key, value in table.items()}
+            return read_stereo(path, content | flat, poses)
     files = content if isinstance(content, list) else [(path, content)]
     check_count(path, len(files))
     files = [(file, table if _is_whole(table, poses) else _with_partner(file, table)) for file, table in files]
@@ -160,13 +150,12 @@ def read_single_cameras(
     own = _own_parts([_HALF.sub("", file.name) for file, _ in files])
     names = [name if name and given.count(name) == 1 else part for name, part in zip(given, own, strict=True)]
     cameras = tuple(table_camera(file, name, table, poses) for name, (file, table) in zip(names, files, strict=True))
-    plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not _coefficients(table)]
+    plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not coefficients_of(table)]
     return Calibration(path=path, scale=Scale.ARBITRARY, cameras=cameras, notices=undistorted(path.name, plain))
 
 
 def _is_whole(table: Mapping[str, Any], poses: bool) -> bool:
-    has_pose = any(_find(table, pattern) is not None for pattern in (_ROTATION, _WORLD_TO_CAMERA, _CAMERA_TO_WORLD))
-    return _lens_numbers(_lowered(table)) is not None and (has_pose or not poses)
+    return _lens_numbers(_lowered(table)) is not None and (not poses or _has_pose(table))
 
 
 def _with_partner(path: Path, table: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +166,7 @@ def _with_partner(path: Path, table: dict[str, Any]) -> dict[str, Any]:
 
 
 _HALF = re.compile(
-    r"(?i)^(in|ex)tri?(nsics?)?[ _.-]+|[ _.-]+(in|ex)tri?(nsics?)?(?=\.\w+$)|^rot_trans_|_rot_trans(?=\.)"
+    r"(?i)^(in|ex)tri?(nsics?)?[ _.-]+|[ _.-]+(in|ex)tri?(nsics?)?(?=\.\w+$)|^rot_trans_|(_rot_trans|_cam)(?=\.)"
 )
 """The part of a file name that is not common to lenses and poses."""
 
@@ -185,26 +174,25 @@ _HALF = re.compile(
 def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = True) -> Calibration:
     """Read a table per camera, in a list or by name, at the top or below `cameras`, or arrays of all cameras.
 
-    Poses are R and T, or a matrix named as that of the world to the camera, or the reverse. Only the unit of CMU
-    Panoptic Studio, with `panel` and `node`, is known. Cameras of a list without names are in the order of the views.
+    Poses are R and T, or a matrix named as that of the world to the camera, or the reverse. Unit and convention
+    may be stated for all cameras; CMU Panoptic Studio, with `panel` and `node`, has centimetres. Cameras of a list
+    without names are in the order of the views.
 
     Raises:
         InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
     given = _by_camera(content) if isinstance(content, dict) else content
-    check_count(path, len(given))
-    items = given.items() if isinstance(given, dict) else enumerate(given, start=1)
+    facts = _lowered(content if isinstance(content, dict) else {})
+    facts = {key: value for key, value in facts.items() if key in _FACTS}
+    pairs = given.items() if isinstance(given, dict) else enumerate(given, start=1)
+    items = [(str(key), table) for key, table in pairs if isinstance(table, dict)]
+    check_count(path, len(items))
     tables: dict[str, dict[str, Any]] = {}
     for key, table in items:
-        if isinstance(table, dict):
-            with error_context(path.name, str(key)):
-                tables[str(key)] = _joined(table)
+        with error_context(path.name, key):
+            tables[key] = facts | _joined(table)
     if isinstance(given, dict):  # others describe no camera
-        tables = {
-            key: table
-            for key, table in tables.items()
-            if _lens_numbers(table) is not None or _find(table, _ROTATION) is not None
-        }
+        tables = {key: table for key, table in tables.items() if _lens_numbers(table) is not None or _has_pose(table)}
     names, unnamed = [*tables], False
     if isinstance(given, list):
         own = _own_names([*tables.values()])
@@ -212,35 +200,38 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
         if own and unnamed:
             tables = {name: tables[names[own.index(name)]] for name in sorted(own, key=int)}
         names = [str(n + 1) for n in range(len(tables))] if unnamed else own
-    is_studio = bool(tables) and all({"panel", "node"} <= {*table} for table in tables.values())
+    groups = {str(table.get("camera_group")) for table in tables.values()}
+    if poses and len(groups) > 1:  # of MC-Calib
+        raise unreadable(path, f"its cameras form {len(groups)} groups without common poses")
+    units = {"cm" if {"panel", "node"} <= {*table} else _unit(table) for table in tables.values()}
+    unit = units.pop() if len(units) == 1 else None
     cameras = tuple(
-        table_camera(path, name, table, poses, _METRES_PER_CM if is_studio else 1.0)
+        table_camera(path, name, table, poses, _METRES[unit] if unit else 1.0)
         for name, table in zip(names, tables.values(), strict=True)
     )
     if not cameras and isinstance(content, dict) and _lens_numbers(_lowered(content)) is not None:
         return read_single_cameras(path, content, poses)
     if not cameras:
         raise unreadable(path, "none of its tables has a camera matrix")
-    plain = [name for name, table in zip(names, tables.values(), strict=True) if not _coefficients(table)]
+    plain = [name for name, table in zip(names, tables.values(), strict=True) if not coefficients_of(table)]
     return Calibration(
         path=path,
-        scale=Scale.METRIC if is_studio else Scale.ARBITRARY,
+        scale=Scale.METRIC if unit else Scale.ARBITRARY,
         cameras=cameras,
-        file_unit="cm" if is_studio else None,
+        file_unit=unit,
         unnamed=unnamed,
         notices=undistorted(path.name, plain),
     )
 
 
 def _by_camera(content: dict[str, Any]) -> dict[str, Any] | list[Any]:
-    """Return the tables of a document; lenses and poses may also be apart, by name, or stacked in arrays."""
-    lenses, poses = (content.get(key, content.get(f"{key}s")) for key in ("intrinsic", "extrinsic"))
-    if isinstance(lenses, dict) and isinstance(poses, dict) and {*lenses} & {*poses}:
-        return {name: {"intrinsic": lens, "extrinsic": poses.get(name)} for name, lens in lenses.items()}
+    """Return the tables of a document; properties may also be those of all cameras, by name or stacked in arrays."""
+    given = content.get("cameras", content)
+    if isinstance(given, dict) and (tables := by_property(given)):
+        return dict(tables)
     number = _number_of_matrices(content)
     if not number:
-        cameras: dict[str, Any] | list[Any] = content.get("cameras", content)
-        return cameras
+        return given if isinstance(given, list) else dict(given)
     # What is not one array per camera, such as a size, is common.
     stacked = {
         key: value
@@ -253,6 +244,57 @@ def _by_camera(content: dict[str, Any]) -> dict[str, Any] | list[Any]:
     return [common | row | ({} if name is None else {"name": name}) for name, row in zip(names, rows, strict=True)]
 
 
+def by_property(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return a table per camera of properties by camera: `{"K": {"cam1": ...}}`, `K_cam1` or `cam1_K`.
+
+    Every table has a lens, which may be common to all, as distortion and size may be. {} for other documents.
+    """
+    of_cameras = {
+        key: value
+        for key, value in content.items()
+        if isinstance(value, dict)
+        and _PROPERTY.fullmatch(key)
+        and all(isinstance(one, dict | list) and not _PROPERTY.fullmatch(name) for name, one in value.items())
+    }
+    common = {key: value for key, value in content.items() if key not in of_cameras and _OF_LENS.fullmatch(key)}
+    tables: dict[str, dict[str, Any]] = {}
+    if of_cameras:
+        for key, value in of_cameras.items():
+            for camera, one in value.items():
+                tables.setdefault(camera, {})[key] = one
+    elif not common and _find(content, _ROTATION) is None:  # else a pair, whose R_left is that of a rectification
+        names = [
+            key
+            for key, value in content.items()
+            if not _PROPERTY.fullmatch(key) and (not isinstance(value, dict) or "data" in value)
+        ]
+        cuts = [(key, *part) for key in names for part in _cuts(key)]
+        cameras = dict.fromkeys(camera for _, word, camera in cuts if _LENS_WORD.fullmatch(word))
+        for key, word, camera in cuts:
+            is_value = isinstance(content[key], dict | list) or word.lower() in ("h", "w", "height", "width")
+            if camera in cameras and _PROPERTY.fullmatch(word) and is_value:
+                tables.setdefault(camera, {})[word] = content[key]
+    tables = {camera: common | table for camera, table in tables.items()}
+    return {camera: table for camera, table in tables.items() if any(map(_LENS_WORD.fullmatch, table))}
+
+
+def _cuts(key: str) -> Iterator[tuple[str, str]]:
+    """Yield both parts of a key at every underscore, in either order."""
+    for match in re.finditer("_", key[:_MOST_NUMBERS]):
+        left, right = key[: match.start()], key[match.end() :]
+        yield left, right
+        yield right, left
+
+
+def _are_placed(tables: Mapping[str, Mapping[str, Any]], poses: bool) -> bool:
+    """Return whether there are several cameras, all with poses if these are needed."""
+    return len(tables) > 1 and all(not poses or any(map(_POSE_WORD.fullmatch, table)) for table in tables.values())
+
+
+def _has_pose(table: Mapping[str, Any]) -> bool:
+    return any(_find(table, pattern) is not None for pattern in (_ROTATION, _WORLD_TO_CAMERA, _CAMERA_TO_WORLD))
+
+
 _IDS = frozenset({"ids", "names", "camera_ids", "camera_names", "cam_ids", "cam_names"})
 
 
@@ -263,7 +305,17 @@ def _number_of_matrices(content: Mapping[str, Any]) -> int:
     return len(given) if is_stack and all(isinstance(row, list) for item in given for row in item) else 0
 
 
-_METRES_PER_CM = 0.01
+def _unit(table: Mapping[str, Any]) -> str | None:
+    """Return the unit of lengths that a table states, if it is a metric one."""
+    text = next((str(table[key]).lower() for key in _UNITS if key in table), "").removesuffix("s")
+    for word, short in (("meter", "metre"), ("millimetre", "mm"), ("centimetre", "cm"), ("metre", "m")):
+        text = text.replace(word, short)
+    return text if text in _METRES else None
+
+
+_METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001}
+_UNITS = ("unit", "units", "length_unit", "length_units")
+_CONVENTIONS = ("convention", "camera_convention", "pose_convention")
 _NAME = re.compile(r"(cam(era)?_?)?(name|label|id|uid|serial(_?(no|number))?)")
 
 
@@ -279,8 +331,13 @@ def _own_names(tables: Sequence[Mapping[str, Any]]) -> list[str]:
 def _joined(table: Mapping[str, Any]) -> dict[str, Any]:
     """Return a table with lower-case keys, joined with those of tables in it (`intrinsics`, `extrinsics`)."""
     inner = {key: value for key, value in table.items() if isinstance(value, dict) and "data" not in value}
+    if any(_COLOR.match(key) for key in inner):
+        inner = {key: value for key, value in inner.items() if not _OTHER_SENSOR.match(key)}
+    lenses = [key for key, value in inner.items() if _lens_numbers(_joined(value)) is not None]
+    if len(lenses) > 1:
+        raise InputError(f"it has {len(lenses)} lenses: {listed(lenses)}", "keep that of the video")
     parts = [
-        _translated({key: value for key, value in table.items() if key not in inner}),
+        _translated({key: value for key, value in table.items() if not isinstance(value, dict) or "data" in value}),
         *map(_joined, inner.values()),
     ]
     return {key: value for part in reversed(parts) for key, value in part.items()}
@@ -295,6 +352,9 @@ def _own_parts(names: Sequence[str]) -> list[str]:
 def _lens_numbers(table: Mapping[str, Any]) -> Any:
     """Return the camera matrix, or fx fy cx cy as EuRoC writes them; None if there is neither."""
     separate = next(([table[key] for key in keys] for keys in _FOUR if {*keys} <= {*table}), None)
+    focal, center = table.get("focal_length"), table.get("principal_point")
+    if isinstance(focal, list) and isinstance(center, list):
+        separate = [*focal, *center]
     given = table.get("intrinsics", table.get("intrinsic", _find(table, _LENS)))  # the first one also of OpenPose
     return separate if given is None else given
 
@@ -303,60 +363,105 @@ _FOUR = (("fx", "fy", "cx", "cy"), ("fx", "fy", "ppx", "ppy"))
 
 
 def table_camera(
-    path: Path, name: str, content: dict[str, Any], poses: bool, metres: float = 1.0, *, needs_size: bool = False
+    path: Path, name: str, content: dict[str, Any], poses: bool, metres: float = 1.0
 ) -> CalibratedCamera:
     """Build a camera from a table with a matrix, distortion, image size, R and T; of `poses` in units of `metres`.
+
+    The centre of the top-left pixel is at (0, 0), as in OpenCV, unless the table has another `pixel_center`. A lens
+    alone has the identity as pose.
 
     Raises:
         InputError: with the file and the name of the camera.
     """
     with error_context(path.name, name):
-        table = _translated(content)
-        if {"fx", "k", "p"} <= {*table}:
+        table = _joined(content)
+        if {"k", "p"} <= {*table} and ("fx" in table or {"f", "c"} <= {*table}):
             raise InputError(
-                "it has fx, k and p, as files of Human3.6M have, whose T is the position of the camera",
+                "it has f, k and p, as files of Human3.6M have, whose T is the position of the camera",
                 "write K, distCoeffs, R and T of x = R X + T",
             )
-        given = _lens_numbers(table)
+        given, model = _lens_numbers(table), _model(table)
+        if model is not None and _plain(model) in _OTHER_MODELS:
+            _lens(coefficients_of(table), model)
         if given is None:
             raise InputError("camera_matrix is missing", CORRECTION_HINT)
         numbers = _flat(given, "camera_matrix")
-        matrix = pinhole(*numbers) if len(numbers) == 4 else numbers_of(numbers, "camera_matrix", 3, 3)
+        if len(numbers) == 16:
+            numbers = [number for row in range(3) for number in numbers[4 * row : 4 * row + 3]]
+        is_matrix = isinstance(given, dict) or any(isinstance(row, list) for row in given)
+        is_lens = len(numbers) == 4 and not is_matrix
+        matrix = pinhole(*numbers) if is_lens else numbers_of(numbers, "camera_matrix", 3, 3)
+        center = number_of(table.get("pixel_center", INTEGER_PIXEL_CENTER), "pixel_center")
+        if center not in (INTEGER_PIXEL_CENTER, PIXEL_CENTER):
+            raise InputError(f"pixel_center is {center:g}, expected 0 or 0.5", CORRECTION_HINT)
         # JARVIS multiplies rows, as MATLAB does: x_camera = x R + T, and its matrices are transposed.
         is_transposed = bool(matrix[2, :2].any()) and not matrix[:2, 2].any()
         pose = _pose(table, is_transposed) if poses else None
         if poses and pose is None:
             hint = "pass it as ⟨intrinsics⟩, or the calibration of a rig, with poses named R and T, w2c or c2w"
             raise InputError(f"it has a lens, but no pose (R and T) among {listed(content, 8)}", hint)
-        lens = _lens(_coefficients(table), _model(table))
+        lens = _lens(coefficients_of(table), model)
         size = _size(table)
-        if size is None and needs_size:
-            raise InputError("the image size is missing, or not a width and a height", CORRECTION_HINT)
-    if pose is not None:
-        pose[:3, 3] *= metres
-    return opencv_camera(path, name, matrix.T if is_transposed else matrix, size, pose, lens)
+    pose = torch.eye(4, dtype=torch.float64) if pose is None else pose
+    pose[:3, 3] *= metres
+    return make_camera(
+        path.name,
+        name,
+        intrinsics=matrix.T if is_transposed else matrix,
+        world_to_camera=pose,
+        image_size=size,
+        distortion=lens,
+        pixel_center=center,
+    )
 
 
 def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | None:
-    """Return the pose of R, a matrix or a vector, and T, or of a matrix of both; None if one is missing."""
-    turn, shift = (_find(table, pattern) for pattern in (_ROTATION, _TRANSLATION))
-    if turn is None or shift is None:
-        found = [_find(table, pattern) for pattern in (_WORLD_TO_CAMERA, _CAMERA_TO_WORLD)]
-        if found == [None, None]:
-            return None
-        numbers = torch.tensor(_flat(found[1] if found[0] is None else found[0], "the pose"), dtype=torch.float64)
-        if numbers.numel() not in (12, 16):
-            raise InputError(f"the pose has {numbers.numel()} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
-        pose = pose_matrix(numbers.reshape(-1, 4)[:3, :3], numbers.reshape(-1, 4)[:3, 3].tolist())
-        return invert_rigid(pose) if found[0] is None else pose
-    shift = numbers_of(_flat(shift, "T"), "T", 1, 3)[0].tolist()
-    turn = _flat(turn, "R")
-    if is_transposed and len(turn) == 3:
-        raise InputError(
-            "camera_matrix is transposed, and R is a vector", "write the principal point in its last column"
-        )
-    rotation = _rotation(turn)
-    return pose_matrix(rotation.T if is_transposed else rotation, shift)
+    """Return the pose of R, a matrix or a vector, and T, or of a matrix of both; None if one is missing.
+
+    All statements of it have to agree.
+    """
+    found: dict[str, Tensor] = {}
+    shift = _find(table, _TRANSLATION)
+    convention = next((str(table[key]).lower() for key in _CONVENTIONS if key in table), "")
+    is_inverse = "c2w" in convention or table.get("world2cam") is False or table.get("cam2world") is True
+    for key, value in table.items():
+        if not isinstance(value, dict | list | str):
+            continue
+        if _ROTATION.fullmatch(key) and shift is not None:
+            place = numbers_of(_flat(shift, "T"), "T", 1, 3)[0].tolist()
+            turn = _flat(value, "R")
+            if is_transposed and len(turn) == 3:
+                raise InputError(
+                    "camera_matrix is transposed, and R is a vector", "write the principal point in its last column"
+                )
+            rotation = _rotation(turn)
+            pose = pose_matrix(rotation.T if is_transposed else rotation, place)
+        elif _WORLD_TO_CAMERA.fullmatch(key) or _CAMERA_TO_WORLD.fullmatch(key):
+            numbers = torch.tensor(_flat(value, "the pose"), dtype=torch.float64)
+            if numbers.numel() not in (12, 16):
+                raise InputError(f"the pose has {numbers.numel()} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
+            pose = pose_matrix(numbers.reshape(-1, 4)[:3, :3], numbers.reshape(-1, 4)[:3, 3].tolist())
+        else:
+            continue
+        found[key] = invert_rigid(pose) if _CAMERA_TO_WORLD.fullmatch(key) or is_inverse else pose
+    first = next(iter(found), "")
+    for key, pose in found.items():
+        if not is_rotation(pose[:3, :3]):
+            return pose  # which is refused
+        turned, moved = (pose - found[first])[:3, :3].abs().max(), (pose - found[first])[:3, 3].norm()
+        if turned > _SAME_POSE or moved > _SAME_POSE * (1 + pose[:3, 3].norm()):
+            raise InputError(f"{first} and {key} state different poses", "keep the one from the world to the camera")
+    if not found:
+        return None
+    axes = str(table.get("coordinate_system", "")).lower()  # may be those of the world
+    if _FOREIGN.search(convention + axes) or _OPENGL.search(axes):
+        raise InputError(f"its convention is {(convention or axes)[:40]}", "write poses with the axes of OpenCV")
+    return found[first] * (torch.tensor(_FLIP, dtype=torch.float64)[:, None] if _OPENGL.search(convention) else 1)
+
+
+_SAME_POSE = 2e-3
+_FLIP = (1, -1, -1, 1)
+_OPENGL, _FOREIGN = re.compile(r"opengl|blender|nerf(studio)?\b|arkit"), re.compile("unity|unreal|pytorch3d|directx")
 
 
 def _rotation(turn: Sequence[float]) -> Tensor:
@@ -375,43 +480,51 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     Raises:
         InputError: if a matrix is missing or invalid.
     """
+    if _are_placed(by_property(content), True):
+        return read_tables(path, content, poses)
     is_half = not _sides(content, _STEREO_LENS) or _find(content, _ROTATION) is None
     table = _with_partner(path, content) if is_half else content
-    label = path.name
     matrices, coefficients = (_sides(table, pattern) for pattern in (_STEREO_LENS, _STEREO_DISTORTION))
-    with error_context(label, "2"):
-        pose = _pose(table) if poses else None
-        if poses and pose is None:
-            raise InputError("R and T are missing", "add them, or pass the file as ⟨intrinsics⟩")
-    cameras = []
-    for side, to_camera in ((0, None), (1, pose)):
-        with error_context(label, str(side + 1)):
-            if side not in matrices or (coefficients and side not in coefficients):
-                what = "distortion D" if side in matrices else "camera matrix M"
-                raise InputError(f"the {what}{side + 1} is missing", CORRECTION_HINT)
-            lens = _lens(_flat(coefficients.get(side, []), f"D{side + 1}"), _model(_lowered(table)))
-            matrix = numbers_of(matrices[side], f"M{side + 1}", 3, 3)
-            size = _size(_lowered(table))
-        cameras.append(opencv_camera(path, str(side + 1), matrix, size, to_camera, lens))
-    notices = () if coefficients else undistorted(label, ["both cameras"])
-    return Calibration(path=path, scale=Scale.ARBITRARY, cameras=tuple(cameras), unnamed=True, notices=notices)
+    for side in (0, 1):
+        if side not in matrices or (coefficients and side not in coefficients):
+            what = "distortion D" if side in matrices else "camera matrix M"
+            raise InputError(f"{path.name}: camera {side + 1}: the {what}{side + 1} is missing", CORRECTION_HINT)
+    facts = {key: value for key, value in _lowered(table).items() if key in _FACTS}
+    pose = {key: value for key, value in table.items() if _ROTATION.fullmatch(key) or _TRANSLATION.fullmatch(key)}
+    first = {"R": torch.eye(3).tolist(), "T": [0.0, 0.0, 0.0]}
+    tables = [
+        facts | {"K": matrices[side], "D": coefficients.get(side, [])} | each
+        for side, each in enumerate((first, pose))
+    ]
+    return read_tables(path, tables, poses)
 
 
 _LENS = re.compile(f"{CAMERA_MATRIX}|(?i:ks?)")
+_COLOR = re.compile("(?i)colou?r|rgb")
+_OTHER_SENSOR = re.compile("(?i)depth|infra|ir|thermal|tof")
 _DISTORTION = re.compile(r"(?i:d|kc|coeffs|(?:lens_?|cam(?:era)?_?)?dist(?!ance|\w*(?:model|type))\w*?)")
 _RADIAL, _TANGENTIAL = (
     re.compile(f"(?i:{kind}_?dist(?:ortion)?(?:_?coeff?(?:icient)?s)?)") for kind in ("radial", "tangential")
 )
-_ROTATION = re.compile("(?i:r|rot(ation)?(_?(matrix|mat|vector|vec))?|rmat|rvec)")
-_TRANSLATION = re.compile("(?i:t|trans(lation)?(_?(matrix|vector|vec))?|tvec)")
+_ROTATION = re.compile("(?i:(extrinsics?_)?(r|rot(ation)?(_?(matrix|mat|vector|vec))?|rmat|rvec))")
+_TRANSLATION = re.compile("(?i:(extrinsics?_)?(t|trans(lation)?(_?(matrix|vector|vec))?|tvec))")
 
 _WORLD_TO_CAMERA, _CAMERA_TO_WORLD = (
     re.compile(f"(?i:{words})(?i:_?(?:mat|matrix))?")
     for words in (
-        "rt|extrinsics?|w2c|world_?(?:to|2)_?cam(?:era)?|t_c(?:am(?:era)?)?_?w(?:orld)?",
-        "c2w|cam(?:era)?_?(?:to|2)_?world|t_w(?:orld)?_?c(?:am(?:era)?)?",
+        "rt|extrinsics?|w2c|world_?(?:to|2)_?cam(?:era)?|t_c(?:am(?:era)?)?_?w(?:orld)?|c(?:am(?:era)?)?_t_w(?:orld)?",
+        "c2w|camera_pose_matrix|cam(?:era)?_?(?:to|2)_?world|t_w(?:orld)?_?c(?:am(?:era)?)?|w(?:orld)?_t_c(?:am(?:era)?)?",
     )
 )
+_LENS_WORD = re.compile(f"{_LENS.pattern}|(?i:intrinsics?|p|world_mat|projection(_matrix)?|focal)")
+_OF_LENS = re.compile(
+    f"{_LENS_WORD.pattern}|(?i:d|dist(ortion)?(_?coeff?(s|icients)?)?|image_size|size|height|width|h|w)"
+)
+_POSE_WORD = re.compile(
+    f"{_ROTATION.pattern}|{_WORLD_TO_CAMERA.pattern}|{_CAMERA_TO_WORLD.pattern}|(?i:camrot|p|world_mat|projection)"
+)
+_PROPERTY = re.compile(f"{_OF_LENS.pattern}|{_POSE_WORD.pattern}|{_TRANSLATION.pattern}|(?i:princpt|campos)")
+"""What is stated of a camera."""
 
 _SIDE = "(?i:(0|1|2|l|r|left|right))"
 _STEREO_LENS, _STEREO_DISTORTION = (
@@ -430,23 +543,16 @@ def _sides(table: Mapping[str, object], pattern: re.Pattern[str]) -> dict[int, o
 
 
 def _find(table: Mapping[str, Any], pattern: re.Pattern[str], default: Any = None) -> Any:
-    """Return the value of the first key that matches."""
-    return next((value for key, value in table.items() if pattern.fullmatch(key)), default)
+    """Return the value of the first key that matches, which is no number or flag."""
+    values = (value for key, value in table.items() if pattern.fullmatch(key))
+    return next((value for value in values if isinstance(value, dict | list | str)), default)
 
 
 def _lowered(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in table.items()}
 
 
-def _tables(content: Mapping[str, Any], name: str, key: str) -> dict[str, dict[str, Any]]:
-    return {
-        str(camera): table
-        for camera, table in content.items()
-        if isinstance(table, dict) and key in table and re.fullmatch(name, str(camera))
-    }
-
-
-def _coefficients(given: Mapping[str, Any]) -> list[float]:
+def coefficients_of(given: Mapping[str, Any]) -> list[float]:
     """Return the distortion in OpenCV's order, also of radial and tangential parts, or of single keys `k1`, `p1`."""
     table = _joined(given)
     if (whole := _find(table, _DISTORTION)) is not None:
@@ -500,27 +606,70 @@ def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
         pose = pose_matrix(matrix_from_quaternion(turn), numbers("tx_world_cam ty_world_cam tz_world_cam"))
         model = {"distortion_model": table.get("intrinsics_type"), "dist": lens[4:]}
         return table | model | {"k": lens[:4], "c2w": pose[:3].tolist()}
+    if {"campos", "camrot", "focal", "princpt"} <= {*table}:
+        rotation = _rotation(_flat(table["camrot"], "camrot"))
+        shift = -rotation @ numbers_of(table["campos"], "campos", 1, 3)[0]
+        lens = _flat(table["focal"], "focal") + _flat(table["princpt"], "princpt")
+        return table | {"k": lens, "r": rotation.tolist(), "t": shift.tolist()}
+    for key, parts in _SEPARATE.items():
+        if {*parts.split()} <= {*table}:
+            table = table | {key: numbers(parts)}
+    if "q" in table and "r" not in table and {*_SEPARATE["q"].split()} <= {*table}:
+        table = table | {"r": matrix_from_quaternion(torch.tensor(table["q"], dtype=torch.float64)).tolist()}
+    projection = next((table[key] for key in _PROJECTIONS if key in table), None)
+    if projection is not None and _lens_numbers(table) is None:
+        return table | _parts_of_projection(_flat(projection, "the projection matrix"))
     return table
+
+
+_SEPARATE = {"r": "r11 r12 r13 r21 r22 r23 r31 r32 r33", "t": "tx ty tz", "q": "qw qx qy qz"}
+_PROJECTIONS = ("p", "projection", "projection_matrix", "world_mat")
+
+
+def _parts_of_projection(numbers: Sequence[float]) -> dict[str, Any]:
+    """Return K, R and T of a projection matrix, which is known up to a factor.
+
+    Source: Hartley & Zisserman (2004), section 6.2.4.
+    """
+    matrix = torch.tensor(numbers, dtype=torch.float64)
+    if len(matrix) not in (12, 16) or not bool(torch.isfinite(matrix).all()):
+        raise InputError(f"the projection matrix has {len(matrix)} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
+    matrix = matrix.reshape(-1, 4)[:3]
+    lens, turn = (torch.from_numpy(part) for part in scipy.linalg.rq(matrix[:, :3].numpy()))
+    signs = lens.diagonal().sign()
+    if not bool(signs.all()):
+        raise InputError("the projection matrix is singular", CORRECTION_HINT)
+    lens, turn = lens * signs, signs[:, None] * turn
+    pose = torch.linalg.det(turn).sign() * torch.cat([turn, torch.linalg.solve(lens, matrix[:, 3:])], dim=1)
+    return {"k": (lens / lens[2, 2]).triu().tolist(), "w2c": pose.tolist()}
 
 
 def _model(table: Mapping[str, object]) -> str | None:
     """Return the distortion model that a file declares."""
+    keys = ("camera_model", "lens_model", "model_type", "projection_type", "model")
+    others = [*(str(table.get(key)) for key in keys), *(["omnidirectional"] if table.get("xi") else [])]
+    if other := next((model for model in others if _plain(model) in _OTHER_MODELS), None):
+        return other
     flag = next((table[key] for key in ("fisheye_model", "fisheye", "is_fisheye") if key in table), None)
     if flag is not None:
         if (text := str(flag).lower()) not in _FLAGS:
             raise InputError(f"fisheye is '{shortened(str(flag))}', expected true or false", CORRECTION_HINT)
         return "fisheye" if _FLAGS[text] else "none"
-    if (declared := table.get("distortion_model")) is not None:
-        return str(declared) or "none"
-    others = (str(table.get(key)) for key in ("camera_model", "lens_model", "projection_type", "model"))
-    return next((model for model in others if _is_fisheye(model)), None)  # other ones may be those of devices
+    if (declared := table.get("distortion_model", table.get("distortion_type"))) is not None:
+        return {"": "none", "0": "none", "1": "fisheye"}.get(str(declared), str(declared))  # numbers of MC-Calib
+    return next((model for model in others if _plain(model) in _FISHEYE_MODELS | _NAMED_BROWN), None)
 
 
 _FLAGS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
 
 
+def _plain(model: str) -> str:
+    """Return the name of a lens model as in the sets of models."""
+    return re.sub(r"^distortion\.|[^a-z]", "", model.lower())
+
+
 def _is_fisheye(model: str | None) -> bool:
-    return model is not None and model.lower() in _FISHEYE_MODELS
+    return model is not None and _plain(model) in _FISHEYE_MODELS
 
 
 def _lens(coefficients: Sequence[float], model: str | None) -> Distortion | None:
@@ -532,15 +681,17 @@ def _lens(coefficients: Sequence[float], model: str | None) -> Distortion | None
             "4 distortion coefficients are k1 k2 p1 p2, or k1 k2 k3 k4 of a fisheye lens",
             "add 'fisheye_model: 0' or 'fisheye_model: 1' to the file",
         )
-    if model is not None and model.lower() not in _BROWN_CONRADY_MODELS:
+    is_zero = not any(coefficients) and model is not None and "brownconrady" in _plain(model)  # those of RealSense
+    if model is not None and _plain(model) not in _BROWN_CONRADY_MODELS and not is_zero:
         raise InputError(f"the distortion model {model[:40]} is not supported", _MODEL_HINT)
     return brown_conrady(coefficients)
 
 
 def _size(table: Mapping[str, object]) -> tuple[int, int] | None:
     """Return (height, width), if the file states them."""
-    for prefix in ("image_", "img_", ""):
-        names = (f"{prefix}height", f"{prefix}width")
+    for names in (("image_height", "image_width"), ("img_height", "img_width"), ("height", "width"), ("h", "w")):
+        if names == ("h", "w") and len({*names} & {*table}) == 1:
+            raise InputError("the image has a height or a width alone", "give both sides of the image, or neither")
         if all(name in table for name in names):
             height, width = (number_of(table[name], name) for name in names)
             break
@@ -564,4 +715,8 @@ def _flat(value: object, key: str) -> list[float]:
 
 
 _MOST_NUMBERS = 64
-_SIZES = ("image_size", "imagesize", "img_size", "imgsize", "size", "resolution")
+_SIZES = ("image_size", "imagesize", "img_size", "imgsize", "size", "resolution", "camera_resolution")
+_FACTS = frozenset(
+    (*_UNITS, *_CONVENTIONS, *_SIZES, "world2cam", *"height width image_height image_width".split())
+) | (frozenset("coordinate_system distortion_model camera_model fisheye fisheye_model".split()))
+"""What a file may state for all cameras."""

@@ -10,9 +10,10 @@ import torch
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, shortened
-from page4d.formats.build import brown_conrady, number_of, opencv_camera, pinhole, pose_matrix, whole_size
+from page4d.formats.build import number_of, pinhole
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context
+from page4d.formats.opencv_rigs import table_camera
 
 _UNITS_PER_PIXEL = 64.0
 _MM_PER_METRE = 1000.0
@@ -56,31 +57,30 @@ def _camera(path: Path, node: ElementTree.Element, fallback_name: str) -> Calibr
         view = _child(node, "fov_video")
         transform = _child(node, "transform")
         left, top, right, bottom = (_number(view, key) for key in ("left", "top", "right", "bottom"))
-        image_size = whole_size(bottom - top + 1, right - left + 1)
-        intrinsics = pinhole(
-            _number(intrinsic, "focalLengthU") / _UNITS_PER_PIXEL,
-            _number(intrinsic, "focalLengthV") / _UNITS_PER_PIXEL,
-            _number(intrinsic, "centerPointU") / _UNITS_PER_PIXEL - left,
-            _number(intrinsic, "centerPointV") / _UNITS_PER_PIXEL - top,
-            _number(intrinsic, "skew", 0.0) / _UNITS_PER_PIXEL,
+        size = {"height": bottom - top + 1, "width": right - left + 1}
+        fx, fy, skew, cx, cy = (
+            _number(intrinsic, key, default) / _UNITS_PER_PIXEL
+            for key, default in (("focalLengthU", None), ("focalLengthV", None), ("skew", 0.0), *_CENTRE)
         )
         signs = {1: 1.0, 2: -1.0, 3: -1.0}  # The camera axes of QTM are x right, y up, z backwards.
         rows = [[sign * _number(transform, f"r{row}{column}") for column in (1, 2, 3)] for row, sign in signs.items()]
-        rotation = torch.tensor(rows, dtype=torch.float64)
         center = torch.tensor([_number(transform, key) for key in "xyz"], dtype=torch.float64) / _MM_PER_METRE
-        distortion = brown_conrady(_distortion_coefficients(intrinsic))
-    pose = pose_matrix(rotation, (-rotation @ center).tolist())
-    return opencv_camera(path, name, intrinsics, image_size, pose, distortion)
+        shift = -torch.tensor(rows, dtype=torch.float64) @ center
+        lens = {"K": pinhole(fx, fy, cx - left, cy - top, skew).tolist(), "D": _distortion_coefficients(intrinsic)}
+    return table_camera(path, name, lens | size | {"R": rows, "T": shift.tolist()}, True)
 
 
-def _distortion_coefficients(intrinsic: ElementTree.Element) -> tuple[float, ...]:
+_CENTRE = (("centerPointU", None), ("centerPointV", None))
+
+
+def _distortion_coefficients(intrinsic: ElementTree.Element) -> list[float]:
     """Return k1 k2 p1 p2 k3; QTM misspells the tangential keys as "tangental"."""
     k1, k2, k3 = (_number(intrinsic, f"radialDistortion{order}", 0.0) for order in (1, 2, 3))
     p1, p2 = (
         _number(intrinsic, f"tangentalDistortion{order}", _number(intrinsic, f"tangentialDistortion{order}", 0.0))
         for order in (1, 2)
     )
-    return k1, k2, p1, p2, k3
+    return [k1, k2, p1, p2, k3]
 
 
 def _child(node: ElementTree.Element, tag: str) -> ElementTree.Element:

@@ -44,7 +44,8 @@ class RigFormat:
 CAMERA_MATRIX = "(?i:cm|(?:camera|intrinsics?)?_?(?:mtx|mat|matrix))"
 """Pattern of the keys of a camera matrix, besides single letters."""
 
-_LENS = f"[Kk]|fx|principal_point|intrinsics_0|{CAMERA_MATRIX}"
+_LENS = f"[KkP]|fx|principal_point|intrinsics_0|projection(_matrix)?|{CAMERA_MATRIX}"
+_COLOR = r"(?i:(colou?r|rgb)\w*)"
 _FIRST = "(?i:0|1|l|left)"
 
 FORMATS = (
@@ -74,6 +75,10 @@ FORMATS = (
         is_single=True,
     ),
     RigFormat("AliceVision", "", ("*.sfm",), "poses/#/poseId", advice="export a COLMAP scene in Meshroom"),
+    RigFormat("OpenSfM", "", (), "#/shots", advice="use opensfm export_colmap"),
+    RigFormat("Basalt", "", (), "value0/T_imu_cam", advice="write a JSON with K, dist, R and T of every camera"),
+    RigFormat("DepthAI", "", (), "cameraData", advice="write a JSON with K, dist, R and T of every camera"),
+    RigFormat("RealityCapture", "", (), r"#/#name|<.*xmpmeta>", advice="export the registration as COLMAP text"),
     RigFormat("OpenMVG", "", ("sfm_data.json",), "sfm_data_version", advice="use openMVG_main_openMVG2Colmap"),
     RigFormat(
         "Dynamic 3D Gaussians",
@@ -83,8 +88,8 @@ FORMATS = (
         reader="read_gaussians",
         needs_poses=True,
     ),
-    RigFormat("Kalibr", "opencv_rigs", keys="[^#]+/camera_model", reader="read_kalibr"),
-    RigFormat("MC-Calib", "opencv_rigs", keys=r"camera_\d+/camera_matrix", reader="read_mc_calib"),
+    RigFormat("Kalibr", "opencv_rigs", keys="[^#]+/(rostopic|T_cn_cnm1|T_cam_imu|T_imu_cam)", reader="read_kalibr"),
+    RigFormat("MC-Calib", "opencv_rigs", keys=r"camera_\d+/camera_pose_matrix", reader="read_tables"),
     RigFormat(
         "OpenCV stereo",
         "opencv_rigs",
@@ -95,8 +100,16 @@ FORMATS = (
     RigFormat(
         "single cameras (ROS, OpenCV)",
         "opencv_rigs",
-        ("*calib*.npz", "*camera*.npz", "*intrinsic*.npz", "*stereo*.npz", "rot_trans_*.dat", "*_rot_trans.dat"),
-        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]s?|rvec|principal_point|R",
+        (
+            "*calib*.npz",
+            "*camera*.npz",
+            "*intrinsic*.npz",
+            "*stereo*.npz",
+            "rot_trans_*.dat",
+            "*_rot_trans.dat",
+            "*_cam.txt",
+        ),
+        keys=f"{CAMERA_MATRIX}|distortion_model|[Kk]s?|rvec|principal_point|R|intrinsics?/#/#|projection_parameters",
         reader="read_single_cameras",
         is_single=True,
     ),
@@ -104,7 +117,7 @@ FORMATS = (
         "OpenCV YAML",
         "opencv_yaml",
         ("*.yml", "*.yaml", "intr[i_]*.json", "extr[i_]*.json", "intr[i_]*.xml", "extr[i_]*.xml"),
-        keys=r"(K|R|Rot|T)_.+",
+        keys=r"(K|R|Rot|T|world_mat)_.+|.+_Rt",
         written=CalibrationFormat.OPENCV,
         suffix=".yml",
     ),
@@ -144,8 +157,8 @@ FORMATS = (
     RigFormat(
         "tables of cameras",
         "opencv_rigs",
-        ("calibration*.json", "setting[0-9]*.json", "models.json", "*calib*.csv"),
-        keys=rf"(cameras/)?[^/]+/({_LENS}|intrinsics?/(#|{_LENS}))|cameras/[^/]+/intrinsics?|intrinsics?/[^/]+/(#|{_LENS})",
+        ("calibration*.json", "setting[0-9]*.json", "models.json", "*calib*.csv", "krt", "camera.calibration"),
+        keys=rf"(cameras/)?[^/]+/(({_COLOR}/)?({_LENS})|intrinsics?/(#|{_LENS}))|camrot|world_?(to|2)_?cam/[^/]+|cameras/[^/]+/intrinsics?|intrinsics?/[^/]+/(#|{_LENS})",
         reader="read_tables",
     ),
     RigFormat("Metashape", "metashape", ("cameras.xml",), keys="<document>", needs_poses=True),

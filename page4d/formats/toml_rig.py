@@ -59,14 +59,15 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
     cameras = []
     for key, table in known.items():
         name = str(table.get("name", key))
-        cameras.append(table_camera(path, name, {"fisheye": False, **table}, poses, needs_size=True))
+        cameras.append(table_camera(path, name, {"fisheye": False, **table}, poses))
     left_out = [key for key in tables if key not in known]
     notice = f"{path.name}: {listed(left_out)} left out: not calibrated completely, or marked with 'ignore'"
     metadata = content.get("metadata")
-    is_arbitrary = isinstance(metadata, dict) and metadata.get("unit") == Scale.ARBITRARY.unit
+    unit = metadata.get("unit") if isinstance(metadata, dict) else None
     return Calibration(
         path=path,
-        scale=Scale.ARBITRARY if is_arbitrary else Scale.METRIC,
+        scale=Scale.ARBITRARY if unit == Scale.ARBITRARY.unit else Scale.METRIC,
+        file_unit="m" if unit == Scale.METRIC.unit else None,
         cameras=tuple(cameras),
         notices=(notice,) if left_out else (),
     )

@@ -78,16 +78,19 @@ def test_a_unit_makes_arbitrary_formats_metric(tmp_path: Path) -> None:
     assert read_calibration(write_yaml(tmp_path, make_rig()), "m").scale is Scale.METRIC
 
 
-def test_implausible_camera_distances_are_reported(tmp_path: Path) -> None:
+def test_cameras_too_far_apart_for_metres_are_of_an_unknown_unit(tmp_path: Path) -> None:
     rig = make_rig()
     centers = [-camera.rotation.T @ camera.translation for camera in rig]
     distance = max(np.linalg.norm(a - b) for a in centers for b in centers) * 1000
-    assert read_calibration(write_toml(tmp_path, rig, 1000.0)).notices == (
+    calibration = read_calibration(write_toml(tmp_path, rig, 1000.0))
+    assert calibration.scale is Scale.ARBITRARY
+    assert calibration.notices == (
         (
-            f"cameras of Calib.toml are up to {distance:.0f} m apart; "
-            "if the file is in millimetres, pass ⟨calibration_unit=mm⟩"
+            f"cameras of Calib.toml are up to {distance:.0f} apart, too far for metres: their unit is unknown; "
+            "pass ⟨calibration_unit=mm⟩ if they are in millimetres"
         ),
     )
+    assert read_calibration(write_toml(tmp_path, rig, 1000.0), "mm").scale is Scale.METRIC
 
 
 def test_a_unit_that_contradicts_the_file_is_refused(tmp_path: Path) -> None:

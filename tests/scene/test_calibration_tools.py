@@ -125,6 +125,8 @@ def write_storage(path: Path, content: dict[str, Any]) -> Path:
 )
 def test_a_stereo_pair_of_opencv_is_read_in_any_spelling(keys: str, tmp_path: Path) -> None:
     content = dict(zip(keys.split(), STEREO.values(), strict=True))
+    content |= {f"{key}{side}": np.eye(3, 4)[:, :size] for side in ("1", "_l", "_left", "2", "_r", "_right")
+                for key, size in (("R", 3), ("P", 4))}  # fmt: skip
     paths = [write_storage(tmp_path / "stereo.yml", content), tmp_path / "stereo.json"]
     paths[1].write_text(json.dumps({key: np.asarray(value).tolist() for key, value in content.items()}))
     np.savez(tmp_path / "stereo.npz", **content, object_points=np.zeros((90, 90)), errors=np.array([None]))
@@ -150,9 +152,7 @@ def test_a_complete_stereo_file_is_not_completed_by_others(tmp_path: Path) -> No
     write_storage(tmp_path / "extrinsics.yml", STEREO)
     calibration = read_calibration(path)
     assert [camera.distortion for camera in calibration.cameras] == [None, None]
-    assert calibration.notices == (
-        "intrinsics.yml has no distortion of both cameras: undistorted images are assumed",
-    )
+    assert calibration.notices == ("intrinsics.yml has no distortion of 1, 2: undistorted images are assumed",)
     write_storage(path, {key: value for key, value in STEREO.items() if key != "D2"})
     with pytest.raises(InputError, match=r"intrinsics.yml: camera 2: the distortion D2 is missing"):
         read_calibration(path)
@@ -356,6 +356,66 @@ def test_tables_of_cameras_are_read_in_any_arrangement(tmp_path: Path) -> None:
         read_calibration(path)
 
 
+def tables_of_brown_conrady(rig: list[RigCamera]) -> Iterator[tuple[str, str, object]]:
+    """Yield files of other arrangements and spellings, and with statements for all cameras."""
+    tables = {
+        camera.name: {"K": camera.integer_intrinsics.tolist(), "D": [*camera.coefficients, 0.0],
+                      "R": camera.rotation.tolist(), "T": camera.translation.tolist()}
+        for camera in rig
+    }  # fmt: skip
+    to_world = {camera.name: np.linalg.inv(camera.world_to_camera) for camera in rig}
+    yield "by property", "rig.json", {key: {name: table[key] for name, table in tables.items()} for key in "KDRT"}
+    yield "K_cam01", "rig.json", {f"{key}_{name}": table[key] for name, table in tables.items() for key in "KDRT"}
+    short = {camera.name: {"K": tables[camera.name]["K"], "distortion": [*camera.coefficients, 0.0], "width": 640,
+                           "height": 480, "Rt": camera.world_to_camera[:3].tolist()} for camera in rig}  # fmt: skip
+    yield (
+        "cam01_K",
+        "rig.json",
+        {f"{name}_{key}": value for name, table in short.items() for key, value in table.items()},
+    )
+    rows = [(table["K"], [table["D"]], np.c_[table["R"], table["T"]]) for table in tables.values()]
+    lines = [[" ".join(map(repr, map(float, row))) for part in parts for row in part] for parts in rows]
+    yield "Multiface", "KRT", "\n\n".join("\n".join((name, *part)) for name, part in zip(tables, lines, strict=True))
+    poses = {name: {"c2w": (pose @ np.diag([1.0, -1, -1, 1])).tolist()} for name, pose in to_world.items()}
+    opengl = [{"name": name, "K": table["K"], "D": table["D"]} | poses[name] for name, table in tables.items()]
+    yield "OpenGL", "rig.json", {"convention": "OpenGL", "cams": opengl, "version": 2}
+    millimetres = {name: table | {"T": (1000 * np.array(table["T"])).tolist()} for name, table in tables.items()}
+    yield "unit", "rig.json", {"units": "millimeters", "rig": millimetres}
+    inverse = {name: {"extrinsic_r": pose[:3, :3].tolist(), "extrinsic_t": pose[:3, 3].tolist(), "rotation": 0}
+               for name, pose in to_world.items()}  # fmt: skip
+    lens = {name: {"K": table["K"], "camera_model": "OPENCV", "D": table["D"][:4]} for name, table in tables.items()}
+    yield "XRPrimer", "rig.json", {name: lens[name] | inverse[name] | {"world2cam": False} for name in tables}
+    depth = {"depth": {"K": K.tolist(), "R": np.eye(3).tolist(), "T": [0.0, 0.0, 1.0]}}
+    yield "sensors", "rig.json", {name: depth | {"color": table} for name, table in tables.items()}
+    header = (
+        "name,fx,fy,cx,cy,k1,k2,p1,p2," + ",".join(f"r{i}{j}" for i in (1, 2, 3) for j in (1, 2, 3)) + ",tx,ty,tz"
+    )
+    cells = [[camera.name, *camera.integer_intrinsics[[0, 1, 0, 1], [0, 1, 2, 2]], *camera.coefficients,
+              *camera.rotation.ravel(), *camera.translation] for camera in rig]  # fmt: skip
+    yield "columns", "rig.csv", "\n".join((header, *(",".join(map(str, row)) for row in cells)))
+
+
+def projections(rig: list[RigCamera]) -> Iterator[tuple[str, str, object]]:
+    """Yield files of lenses without distortion: NeuS, projection matrices, InterHand2.6M, NeRSemble, Captury."""
+    square = {camera.name: np.pad(camera.integer_intrinsics, (0, 1)) + np.diag([0, 0, 0, 1.0]) for camera in rig}
+    matrices = {camera.name: -2 * square[camera.name] @ camera.world_to_camera for camera in rig}
+    yield "NeuS", "cameras.json", {f"world_mat_{name}": matrix.tolist() for name, matrix in matrices.items()}
+    yield "P", "rig.json", {name: {"P": matrix[:3].tolist()} for name, matrix in matrices.items()}
+    hand = {"campos": {camera.name: (-camera.rotation.T @ camera.translation).tolist() for camera in rig},
+            "camrot": {camera.name: camera.rotation.tolist() for camera in rig},
+            "focal": {camera.name: camera.intrinsics[[0, 1], [0, 1]].tolist() for camera in rig},
+            "princpt": {camera.name: camera.integer_intrinsics[:2, 2].tolist() for camera in rig}}  # fmt: skip
+    yield "InterHand2.6M", "camera.json", {"0": hand}
+    text = "Skeletool Camera Calibration File V1.0\n"
+    for camera in rig:
+        pose = camera.world_to_camera * [1, 1, 1, 1000.0]
+        pose[3, 3] = 1
+        numbers = [" ".join(map(repr, map(float, matrix.ravel()))) for matrix in (square[camera.name], pose)]
+        text += f"name  {camera.name}\n  size  {camera.size[1]} {camera.size[0]}\n  animated  0\n"
+        text += f"  intrinsic  {numbers[0]} \n  extrinsic  {numbers[1]} \n  radial  0\n"
+    yield "Captury", "camera.calibration", text
+
+
 def other_tables(rig: list[RigCamera]) -> Iterator[tuple[str, str, object]]:
     """Yield files of other conventions: their data set, name and content."""
     lenses = [camera.integer_intrinsics for camera in rig]
@@ -373,6 +433,8 @@ def other_tables(rig: list[RigCamera]) -> Iterator[tuple[str, str, object]]:
     ]
     yield "numbered", "rig.json", numbered[::-1]
     turns = [rig[0].vector.tolist(), *(camera.rotation.tolist() for camera in rig[1:])]
+    if not rig[0].fisheye:
+        yield from tables_of_brown_conrady(rig)
     google = [
         {"name": camera.name, "position": center, "orientation": turn, "focal_length": lens[0, 0],
          "principal_point": camera.intrinsics[:2, 2].tolist(), "pixel_aspect_ratio": lens[1, 1] / lens[0, 0],
@@ -400,6 +462,7 @@ def other_tables(rig: list[RigCamera]) -> Iterator[tuple[str, str, object]]:
         ]  # fmt: skip
         header = "name,w,h,rx,ry,rz,tx,ty,tz,fx,fy,px,py"
         yield "ActorsHQ", "calibration.csv", "\n".join((header, *(",".join(map(str, row)) for row in rows)))
+        yield from projections(rig)
         matrices = {"k": [camera.intrinsics.tolist() for camera in rig],
                     "w2c": [camera.world_to_camera.tolist() for camera in rig]}  # fmt: skip
         instants = {key: [value] * 3 for key, value in matrices.items()}
@@ -421,8 +484,57 @@ def test_tables_of_other_conventions_have_the_same_pixels(lens: str, tmp_path: P
         expected = ["1", "2", "3"] if kind == "numbered" else [camera.name for camera in rig]
         assert [camera.name for camera in cameras] == expected, kind
         assert not any("no distortion" in notice for notice in calibration.notices) or lens == "none", kind
+        assert (calibration.scale is Scale.METRIC) == (kind in ("unit", "Captury")), kind
         for camera, true in zip(cameras, rig, strict=True):
             np.testing.assert_allclose(read_pixels(camera, points), true.pixels(points), atol=1e-9, err_msg=kind)
+
+
+def test_cameras_of_mvsnet_and_common_lenses_are_read(tmp_path: Path) -> None:
+    rig = make_rig()
+    (tmp_path / "cams").mkdir()
+    for camera in rig:
+        lens, pose = ("\n".join(" ".join(map(repr, map(float, row))) for row in matrix)
+                      for matrix in (camera.integer_intrinsics, camera.world_to_camera))  # fmt: skip
+        (tmp_path / "cams" / f"{camera.name}_cam.txt").write_text(
+            f"extrinsic\n{pose}\n\nintrinsic\n{lens}\n\n425.0 2.5\n"
+        )
+    common = {
+        "world_2_cam": {camera.name: camera.world_to_camera.tolist() for camera in rig},
+        "intrinsics": K.tolist(),
+    }
+    (tmp_path / "camera_params.json").write_text(json.dumps(common))  # NeRSemble
+    for path, lenses in ((tmp_path / "cams", [camera.integer_intrinsics for camera in rig]), (tmp_path, [K] * 3)):
+        for camera, true, lens in zip(read_calibration(path).cameras, rig, lenses, strict=True):
+            assert camera.name == true.name
+            np.testing.assert_allclose(camera.world_to_camera, true.world_to_camera, atol=1e-12)
+            np.testing.assert_allclose(camera.intrinsics[:2, 2], lens[:2, 2] + 0.5, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"xi": 1.2}, "the distortion model omnidirectional is not supported"),
+        ({"camera_model": "ds", "distortion_model": "radtan"}, "the distortion model ds is not supported"),
+        ({"camera_model": "Double-Sphere"}, "the distortion model Double-Sphere is not supported"),
+        ({"model": "distortion.inverse_brown_conrady"}, "distortion.inverse_brown_conrady is not supported"),
+        ({"left": {"K": K.tolist()}, "right": {"K": K.tolist()}}, "it has 2 lenses: left, right"),
+        ({"w2c": np.eye(4).tolist()}, "r and w2c state different poses"),
+        ({"convention": "unity"}, "its convention is unity"),
+        ({"h": 480}, "the image has a height or a width alone"),
+        ({"f": [1, 1], "c": [0, 0], "k": [0, 0, 0], "p": [0, 0]}, "it has f, k and p"),
+    ],
+)
+def test_statements_that_a_camera_contradicts_are_not_ignored(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    table = {"K": K.tolist(), "D": [-0.1, 0, 0, 0, 0.0], "R": np.eye(3).tolist(), "T": [1.0, 0.0, 0.0]}
+    path = tmp_path / "rig.json"
+    path.write_text(json.dumps({"cam1": table | change}))
+    with pytest.raises(InputError, match=rf"rig.json: camera cam1: .*{message}"):
+        read_calibration(path)
+    zero = table | {"D": [0.0] * 5, "model": "distortion.inverse_brown_conrady"}
+    path.write_text(json.dumps({"cam1": zero}))
+    assert read_calibration(path).cameras[0].distortion is None
 
 
 def bouguet(camera: RigCamera, end: str = "") -> dict[str, Any]:
@@ -780,14 +892,17 @@ def test_poses_of_multical_may_be_missing(tmp_path: Path) -> None:
 
 
 TOOL_ERRORS: tuple[tuple[str, str, str, str], ...] = (
-    ("kalibr", "camera_model: pinhole", "camera_model: omni", "camera cam01: the camera model omni is not supported"),
+    (
+        "kalibr",
+        "camera_model: pinhole",
+        "camera_model: omni",
+        "camera cam01: the distortion model omni is not supported",
+    ),
     ("kalibr", "distortion_model: radtan", "distortion_model: fov", "the distortion model fov is not supported"),
     ("kalibr", r"cam02:\n.*T_cn_cnm1.*\n", "cam02:\n", "camera cam02: T_cn_cnm1 is missing"),
     ("mc-calib", "camera_group: 0", "camera_group: 1", "2 groups without common poses"),
-    ("mc-calib", "distortion_type: 0", "distortion_type: 2", "the distortion model of another type is not supported"),
-    ("mc-calib", "distortion_vector:", "distortion_vectors:", "camera_0: distortion_vector missing"),
+    ("mc-calib", "distortion_type: 0", "distortion_type: 2", "the distortion model 2 is not supported"),
     ("multical", r'"camera_poses": \{', '"camera_poses": {"a_to_b": 1, ', "relative to 2 cameras: b, cam01"),
-    ("multical", '"image_size"', '"sizes"', "camera cam01: the image size is missing, or not a width and a height"),
     ("metashape", "<k1>", "<k4>0.1</k4><k1>", "the lens has k4, p3 or p4"),
     ("metashape", 'type="frame"', 'type="spherical"', "the sensor type spherical is not supported"),
     ("metashape", "<f>([^<]*)</f>", r"<fx>\1</fx>", "its calibration has no focal length f"),
