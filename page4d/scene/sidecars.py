@@ -1,12 +1,13 @@
 """Masks and measured depth maps: one sequence per view, paired with the frames of the view."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from page4d.errors import InputError, Notice, UsageError, counted, listed
+from page4d.errors import InputError, Level, Notice, UsageError, counted, listed
 from page4d.formats.depth_files import DEPTH_SUFFIXES
 from page4d.io.input_files import composed, missing_path_hint, reading_again
 from page4d.scene.identity import files_of
@@ -57,7 +58,10 @@ def find_sidecars(
     floats = [view.name for view, frames in zip(views, paired, strict=True) if frames is not None and frames.is_float]
     if 0 < len(floats) < len(views) - len(missing):
         raise InputError(f"{kind} of {listed(floats)} are float, those of other views 16-bit levels", _ONE_KIND)
-    notices = [
+    of_one = [view.name for view, each in zip(views, paired, strict=True)
+              if each is not None and len(each.frames.frame_times) == 1 < len(each.indices)]  # fmt: skip
+    notices = [Notice(f"{kind}: one image for all frames of {listed(of_one)}", Level.INFO)] if of_one else []
+    notices += [
         Notice(f"{kind}: {notice.marked_text}", notice.level)
         for frames in paired
         if frames is not None
@@ -148,7 +152,11 @@ def _sidecar(kind: str, folder: Path, view: View) -> Candidate | None:
         ]
         words = DEPTH_WORDS if kind == DEPTH_MAPS else MASK_WORDS
         found = [one for entry in folders for one in maps_below(entry, entry.name, words, _SUFFIXES[kind])] or found
-        if not found and files_with(folder, _SUFFIXES[kind]):
+        loose = files_with(folder, _SUFFIXES[kind]) if not found else []
+        if kind == MASKS:
+            named = [file for file in loose if composed(file.stem) == view.name]
+            found += [Candidate(name=view.name, path=file, label=file.name, files=(file,)) for file in named]
+        if not found and loose:
             maps = maps_below(folder, "", words, _SUFFIXES[kind])
             found += [replace(one, path=folder / one.label) for one in maps if camera_in_name(one.label) == view.name]
     sequences = [candidate for candidate in found if candidate]
@@ -190,6 +198,9 @@ def _pair_by_time(kind: str, video: FrameSource, view: View, late_s: float = 0.0
 def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int, ...]:
     """Pair by file stem, number or time in the names if the view is an image folder, else by number in the video."""
     source, indices = view.source, view.indices
+    is_single = len(images.files) == 1 and not re.search(r"\d", images.files[0].stem.replace(view.name, ""))
+    if kind == MASKS and is_single:  # of a static camera
+        return (0,) * len(indices)
     available: Sequence[str | int]
     wanted: Sequence[str | int]
     if isinstance(source, ImageFolderSource):

@@ -425,3 +425,18 @@ def test_an_empty_mask_is_named_with_its_folder(rig: Path, tmp_path):
     (folder / "b" / "004.png").write_bytes(b"")
     with pytest.raises(InputError, match=r"^b/004\.png is empty$"):
         open_scene(rig, masks=folder)
+
+
+@pytest.mark.parametrize("name", ["{view}.png", "{view}_mask.png", "{view}/mask.png"])
+def test_a_mask_of_a_static_camera_holds_for_all_frames(name: str, tmp_path):
+    (tmp_path / "rig").mkdir()
+    for view in ("cam0", "cam1"):
+        write_counter_clip(tmp_path / "rig" / f"{view}.mp4", 5)
+        path = tmp_path / "m" / name.format(view=view)
+        write_images(path.parent, {path.name: np.eye(48, 64) > 0.5})
+    scene = open_scene(tmp_path / "rig", masks=tmp_path / "m")
+    assert [view.mask and view.mask.indices for view in scene.views] == [(0,) * 5] * 2
+    assert "masks: one image for all frames of cam0, cam1" in [notice.text for notice in scene.notices]
+    dynamic = read(scene).dynamic
+    assert float(dynamic.max()) == 1.0
+    assert bool((dynamic == dynamic[:, :1]).all())
