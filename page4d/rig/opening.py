@@ -185,7 +185,7 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
     (first,) = _windows(scene, range(0, scene.num_times, coarse), NUM_SAMPLES, 1, lenses, progress)
     people = detect_people(scene, first, lenses, of_stage(progress, "synchronizing: keypoints"))
     rate = 1 / (coarse * interval)
-    found = estimate_clocks(
+    ahead = estimate_clocks(
         scene.view_names,
         people,
         lenses,
@@ -193,10 +193,9 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
         max_offset=max(MAX_OFFSET, min(round(MAX_OFFSET_S * rate), len(first) // 3)),
         step=min(COARSE_STEP, max(1, round(rate / COARSE_RATE_HZ))),
     )
-    ahead = np.rint(found).astype(np.int64)
     if is_long:
-        scene = _aligned(scene, -found * coarse * interval)
-        ahead[:] = 0
+        scene = _aligned(scene, -ahead.astype(np.float64) * coarse * interval)
+        ahead = np.zeros_like(ahead)
         instants = _windows(scene, range(0, scene.num_times, step), _WINDOW, _MAX_WINDOWS, lenses, progress)
         sampled = [instant for window in instants for instant in window]
         people = detect_people(scene, sampled, lenses, of_stage(progress, "synchronizing: keypoints in windows"))

@@ -4,6 +4,7 @@ The offset of a pair is the one at which people fit one relative pose best.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -171,6 +172,14 @@ class PairCurve:
             self._fine[offset] = 0.0 if found is None else found.score
         return self._fine[offset]
 
+    def part(self, low: float, high: float, start: RelativePose | None = None) -> "PairCurve":
+        """Return the curve of the people whom the first view shows from one instant to another one."""
+        part = copy(self)
+        within = tuple(one.at((one.instants >= low) & (one.instants <= high)) for one in self._people[0])
+        part._people, part.start = (within, self._people[1]), start
+        part.scores, part.common, part._fine = {}, {}, {}
+        return part
+
     def repeats(self, lag: int) -> bool:
         """Return whether the motion of both views repeats itself after a number of instants."""
         return all(
@@ -291,7 +300,7 @@ def check_clocks(
             continue
         thirds = np.quantile(numbers, (0, 1 / 3, 2 / 3, 1))
         uncertain = _STAMPED if are_stamped else _FREE
-        uncertain += _disagreement(people, lenses, view, found.instants, thirds)
+        uncertain += _disagreement(people, lenses, curve, found.instants, thirds)
         if abs(found.instants) <= CERTAIN_RATIO * uncertain:
             continue
         texts.append(
@@ -303,32 +312,24 @@ def check_clocks(
 
 
 def _disagreement(
-    people: Sequence[ViewPeople], lenses: Sequence[Lens], view: int, offset: float, thirds: Float[Array, "4"]
+    people: Sequence[ViewPeople], lenses: Sequence[Lens], curve: PairCurve, offset: float, thirds: Float[Array, "4"]
 ) -> float:
     """Return by how many instants parts of the capture and other views disagree on an offset to the first view.
 
     Infinite where the first or last two thirds, or another view with common people, show no offset. `thirds` are the
     limits of the instants.
     """
-    parts = []
-    for low, high in (thirds[[0, 2]], thirds[[1, 3]]):
-        parts.append(pair_offset(PairCurve([_within(people[0], low, high), *people[1:]], lenses, (0, view))))
-    known = [part.instants for part in parts if part is not None]
-    if len(known) < 2:
+    early, late = (pair_offset(curve.part(low, high)) for low, high in (thirds[[0, 2]], thirds[[1, 3]]))
+    if early is None or late is None:
         return np.inf
-    loops = []
+    loops, view = [], curve.views[1]
     for other in (place for place in range(1, len(people)) if place != view):
         to, back = (pair_offset(PairCurve(people, lenses, pair)) for pair in ((0, other), (other, view)))
         if to is not None and back is not None:
             loops.append(abs(to.instants + back.instants - offset) if to.is_clear and back.is_clear else np.inf)
         if len(loops) == MAX_WITNESSES:
             break
-    return abs(known[0] - known[1]) + (float(np.median(loops)) if loops else 0.0)
-
-
-def _within(people: ViewPeople, low: float, high: float) -> ViewPeople:
-    """Return people from one instant to another one."""
-    return tuple(one.at((one.instants >= low) & (one.instants <= high)) for one in people)
+    return abs(early.instants - late.instants) + (float(np.median(loops)) if loops else 0.0)
 
 
 def renumbered(people: Sequence[ViewPeople], numbers: NDArray[np.int64]) -> tuple[ViewPeople, ...]:
@@ -344,7 +345,7 @@ def estimate_clocks(
     *,
     max_offset: int = MAX_OFFSET,
     step: int = COARSE_STEP,
-) -> Float[Array, " V"]:
+) -> Offsets:
     """Return by how many sampled instants each static view is ahead of the first one, from body keypoints.
 
     Instants are consecutive. Offsets up to `max_offset` are searched, every `step` instants first.
@@ -356,20 +357,17 @@ def estimate_clocks(
         InputError: if a view or group of views fits the others nowhere, or at another offset almost as well.
     """
     number = len(names)
-    if number < 2:
-        return np.zeros(number)
     pairs = paired_views(number)
     curves = [PairCurve(people, lenses, pair, max_offset, step) for pair in pairs]
     for done, curve in enumerate(curves, start=1):
         curve.search()
         progress(done, len(pairs))
     ahead = _ascended(curves, joint_offsets(number, [curve.evidence() for curve in curves]))
-    refined = _refined(curves, ahead)
     evidence = [curve.evidence() for curve in curves]
     check_cuts(_WHAT, names, [cut(evidence, ahead, group) for group in groups(number)], MAX_OTHER, _unclear)
     _check_scores(names, curves, evidence, ahead)
     _check_beyond(names, curves, ahead)
-    return refined
+    return ahead
 
 
 def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
@@ -389,23 +387,6 @@ def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
     return ahead
 
 
-def _refined(curves: Sequence[PairCurve], ahead: Offsets) -> Float[Array, " V"]:
-    """Return offsets in parts of an instant: the maximum of the sum of the parabolas of all pairs."""
-    rows, targets = [], []
-    for curve in curves:
-        offset = curve.offset(ahead)
-        vertex, curvature = curve.vertex(offset)
-        row = np.zeros(len(ahead))
-        row[list(curve.views)] = -1.0, 1.0
-        rows.append(np.sqrt(curvature) * row)
-        targets.append(np.sqrt(curvature) * (vertex - offset))
-    # The first view has offset 0, and a view without a peak stays.
-    rows += [*np.diag([1e3, *np.full(len(ahead) - 1, 1e-3)])]
-    targets += [0.0] * len(ahead)
-    moved, *_ = np.linalg.lstsq(np.array(rows), np.array(targets), rcond=None)
-    return np.asarray(ahead + np.clip(moved, -1, 1))
-
-
 def _unclear(worst: Cut) -> str:
     if worst.placed <= 0:
         return "no clear offset (no common people)"
@@ -416,17 +397,17 @@ def _check_scores(
     names: Sequence[str], curves: Sequence[PairCurve], evidence: Sequence[PairEvidence], ahead: Offsets
 ) -> None:
     """Refuse low scores of a view in its best pair, and offsets at the edge of the search."""
+    evident = [pair.at(np.array([curve.offset(ahead)]))[0] for curve, pair in zip(curves, evidence, strict=True)]
+    best = {}
     for view, name in enumerate(names):
-        best = (0.0, 0.0, 0, 0)
-        for curve, pair in zip(curves, evidence, strict=True):
-            offset = curve.offset(ahead)
-            if view in curve.views and abs(offset) <= curve.max_offset:
-                evident = float(pair.at(np.array([offset]))[0])
-                best = max(best, (evident, curve.score(offset), abs(offset), curve.common[offset]))
-        _, score, offset, common = best
+        own = [number for number, curve in enumerate(curves) if view in curve.views]
+        best[max(own, key=lambda number: float(evident[number]))] = name
+    for number, name in best.items():
+        curve, offset = curves[number], curves[number].offset(ahead)
+        score, common = curve.score(offset), curve.common[offset]
         where = ""
-        if score < MIN_PEAK or offset > curves[0].max_offset - curves[0].step:
-            where = f"score {score:.2f} at {offset} frames, of at most {curves[0].max_offset}"
+        if score < MIN_PEAK or abs(offset) > curve.max_offset - curve.step:
+            where = f"score {score:.2f} at {abs(offset)} frames, of at most {curve.max_offset}"
         elif score < WEAK_PEAK and common < MIN_WEAK_COMMON:
             where = f"score {score:.2f} from {common} frames, need {WEAK_PEAK} or {MIN_WEAK_COMMON} frames"
         if where:
@@ -476,9 +457,7 @@ def refine_clocks(
         poses = [pose for step in (-1, 0, 1) if (pose := whole.pose(offset + step)) is not None]
         start = max(poses, key=lambda pose: pose.score).pose if poses else None
         for low, high in windows:
-            part = list(people)
-            part[first] = _within(people[first], low + ahead[first], high + ahead[first])
-            curves.append(PairCurve(part, lenses, (first, second), limit, start=start))
+            curves.append(whole.part(low + ahead[first], high + ahead[first], start))
             middles.append((low + high) / 2)
     ahead = _ascended(curves, ahead)
     measured = []

@@ -155,7 +155,7 @@ def test_a_weak_view_needs_many_common_instants(monkeypatch: pytest.MonkeyPatch)
     people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S)
     monkeypatch.setattr(clocks, "WEAK_PEAK", 1.1)
     monkeypatch.setattr(clocks, "MIN_WEAK_COMMON", 10_000)
-    with pytest.raises(InputError, match=r"clock of cam01: .*, need 1.1 or 10000 frames"):
+    with pytest.raises(InputError, match=r"clock of cam02: .*, need 1.1 or 10000 frames"):
         estimate_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras])
 
 
