@@ -22,7 +22,7 @@ from page4d.io.atomic import file_sha256
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.weights.file_type import FETCH_AGAIN, ZIP_START, first_bytes, is_pickle
 from page4d.weights.names import INDEX_SUFFIX
-from page4d.weights.store import DTYPES_BY_CODE, MAX_CHARS, TensorSpec, damaged
+from page4d.weights.store import DTYPES_BY_CODE, MAX_CHARS, TensorSpec, damaged, specs_of
 
 _WRAPPERS = ("model", "state_dict")
 """Keys of training checkpoints that hold the tensors, next to the optimizer state and the like."""
@@ -185,8 +185,7 @@ def _open_checkpoint(path: Path) -> TensorSource:
         raise damaged(path, error) from error
     tensors = _unwrap(path, loaded)
     _check_tensors(path, tensors)
-    specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
-    return TensorSource(path=path, files=(path,), specs=specs, read=tensors.__getitem__, metadata={})
+    return TensorSource(path=path, files=(path,), specs=specs_of(tensors), read=tensors.__getitem__, metadata={})
 
 
 def _check_archive(path: Path) -> None:

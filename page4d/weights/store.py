@@ -64,6 +64,11 @@ class TensorSpec:
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
+def specs_of(tensors: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
+    """Return shapes and types of tensors by name."""
+    return {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
+
+
 def write_tensors(
     file: BinaryIO,
     specs: Mapping[str, TensorSpec],
@@ -132,8 +137,7 @@ def save_network(network: ViewTimeNetwork, path: Path, metadata: Mapping[str, st
         OutputError: if the file cannot be written.
     """
     tensors = network.state_dict()
-    specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
-    save_tensors(path, network.config, metadata, specs, tensors.__getitem__)
+    save_tensors(path, network.config, metadata, specs_of(tensors), tensors.__getitem__)
 
 
 def save_tensors(

@@ -40,7 +40,7 @@ from page4d.networks.encoders.vit import ViTConfig
 from page4d.networks.profile.meta import meta_run, on_meta_device
 from page4d.networks.profile.table import Profile, ProfileBuilder, ProfileStage
 from page4d.options import in_options
-from page4d.weights.store import TensorSpec, save_tensors
+from page4d.weights.store import save_tensors, specs_of
 
 
 def profile_mae(config: MAEConfig, *, batch: int = 1, size: tuple[int, int] | None = None) -> Profile:
@@ -340,7 +340,6 @@ def release_encoder(state: PretrainState, path: Path, metrics: Sequence[Mapping[
     names = tuple(Path(scene).name for scene in config.scenes)
     frozen = replace(config, scenes=names, decay_start_sample=position.decay_start)
     tensors = state.task.encoder.state_dict()
-    specs = {name: TensorSpec(shape=tuple(value.shape), dtype=value.dtype) for name, value in tensors.items()}
     metadata = {
         "licence": LICENCE,
         "description": f"a ViT pretrained by {config.method.kind} on {position.samples} crops of {', '.join(names)}",
@@ -350,7 +349,7 @@ def release_encoder(state: PretrainState, path: Path, metrics: Sequence[Mapping[
         "steps": str(position.step),
         "loss": json.dumps(summarize_metrics(metrics)["loss"]),
     }
-    save_tensors(path, config.encoder, metadata, specs, lambda name: tensors[name].cpu())
+    save_tensors(path, config.encoder, metadata, specs_of(tensors), tensors.__getitem__)
 
 
 def _warn_of_collapse(metrics: Sequence[Mapping[str, Any]], observer: TrainObserver) -> None:

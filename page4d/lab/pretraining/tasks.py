@@ -1,6 +1,5 @@
 """MAE and DINO as training tasks: losses of crops, updates after a step, the released encoder, and its pictures."""
 
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image as Picture
 from torch import Tensor, nn
 
-from page4d.io.atomic import write_bytes_atomic
+from page4d.formats.maps import write_png
 from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.pretraining.data import Crops, Footage, denormalised
 from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
@@ -129,10 +128,10 @@ def draw_pictures(task: PretrainTask, footage: Footage, config: PretrainConfig, 
     frames = footage.spread(min(_FRAMES, footage.num_frames))
     if isinstance(task, MAETask):
         images = _center_squares(frames, config.crops.size)
-        _write(reconstruction_sheet(task, images), folder / "reconstruction.png")
+        write_png(folder / "reconstruction.png", np.asarray(reconstruction_sheet(task, images)))
     else:
         images = _center_squares(frames, config.crops.size * _ATTENTION_SCALE)
-        _write(attention_sheet(task.encoder, images), folder / "attention.png")
+        write_png(folder / "attention.png", np.asarray(attention_sheet(task.encoder, images)))
 
 
 @torch.no_grad()
@@ -229,9 +228,3 @@ def _sheet(tiles: Sequence[Sequence[Picture.Image]], titles: Sequence[str]) -> P
         for row, line in enumerate(tiles):
             picture.paste(line[column], (left, _TITLE + row * (_TILE + _GAP)))
     return picture
-
-
-def _write(picture: Picture.Image, path: Path) -> None:
-    encoded = io.BytesIO()
-    picture.save(encoded, format="PNG", optimize=True)
-    write_bytes_atomic(path, encoded.getvalue())

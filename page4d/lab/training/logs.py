@@ -1,10 +1,11 @@
 """Progress reports of a run, and its logs: `metrics.jsonl`, and TensorBoard files on request."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TextIO
+
+from pydantic_core import to_json
 
 from page4d.errors import CapabilityError, InputError, shortened
 from page4d.installation import install_command
@@ -175,12 +176,4 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _line(values: Mapping[str, Any]) -> str:
-    return json.dumps(_finite(values), allow_nan=False) + "\n"
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, float):
-        return value if abs(value) < float("inf") else None
-    return value
+    return to_json(values, inf_nan_mode="null").decode() + "\n"

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
 from page4d.errors import UsageError
@@ -90,7 +91,7 @@ class _MetaDispatch(_StorageTracker):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = result_of(function, args, kwargs or {})
         if formula := _FLOPS.get(function.overloadpacket):
-            self.flops[self._running[-1]] += repetitions.get() * formula(result, *args)
+            self.flops[self._running[-1]] += repetitions.get() * formula(*args, **(kwargs or {}), out_val=result)
         if self.record((args, kwargs), result):
             self.peak_in = self._running[-1]
         return result
@@ -309,14 +310,9 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.clone: _clone,
     _aten.floor_divide: lambda *args: _pointwise(_aten.floor_divide, args),  # not tagged as pointwise
 }
-_FLOPS: dict[Any, Callable[..., int]] = {  # of operations by their result and arguments; of all others 0
-    _aten._scaled_dot_product_flash_attention_for_cpu: lambda _, query, key, value, *__: (
+_FLOPS: dict[Any, Callable[..., int]] = {  # of operations by their arguments and result; of all others 0
+    **flop_registry,
+    _aten._scaled_dot_product_flash_attention_for_cpu: lambda query, key, value, **_: (
         2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
-    ),
-    _aten.addmm: lambda result, _, one, __: 2 * result.numel() * one.shape[-1],
-    _aten.mm: lambda result, one, _: 2 * result.numel() * one.shape[-1],
-    _aten.bmm: lambda result, one, _: 2 * result.numel() * one.shape[-1],
-    _aten.convolution: lambda result, maps, weight, *more: (
-        2 * (maps if more[4] else result).numel() * weight[0].numel()
     ),
 }
