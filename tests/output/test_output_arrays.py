@@ -17,8 +17,8 @@ from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
 from page4d.output.layout import OutputLayout
 from page4d.output.reader import Output, open_output
-from page4d.output.record import write_run
-from page4d.scene.records import Clock
+from page4d.output.record import source_record, write_run
+from page4d.scene.open import open_scene
 from tests.output.output_scene import export, made_capture, with_velocity
 from tests.scene.clip_writers import counter_clip, read_counter, write_video
 
@@ -38,12 +38,13 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Output:
+def output(tmp_path_factory: pytest.TempPathFactory, scene: Path) -> Output:
     """A run of these videos; its maps are of the ray-traced capture."""
     folder = tmp_path_factory.mktemp("out")
     export(folder, made_capture(TIMES, 56, SIZES, names=NAMES))
     run = open_output(folder).run
-    views = [view.model_copy(update={"clock": Clock(offset_s=0.1)}) for view in run.views]
+    sources = map(source_record, open_scene(scene).views)
+    views = [view.model_copy(update={"source": source}) for view, source in zip(run.views, sources, strict=True)]
     write_run(OutputLayout(folder, NAMES), run.model_copy(update={"views": views}))
     return open_output(folder)
 
