@@ -40,6 +40,9 @@ COARSE_STEP = 3
 MIN_PEAK = 0.4
 """Smallest score at the best offset: right ones reach 0.5 to 0.8."""
 
+MIN_EVIDENCE = 0.05
+"""Smallest evidence of a view in its best pair: people at rest reach 0.02 at wrong offsets."""
+
 MAX_SECOND = 0.9
 """Score of another offset, as a share of the best, above which the offset is ambiguous."""
 
@@ -408,6 +411,8 @@ def _check_scores(
         where = ""
         if score < MIN_PEAK or abs(offset) > curve.max_offset - curve.step:
             where = f"score {score:.2f} at {abs(offset)} frames, of at most {curve.max_offset}"
+        elif evident[number] < MIN_EVIDENCE:
+            where = f"score {score:.2f}, other offsets score hardly less"
         elif score < WEAK_PEAK and common < MIN_WEAK_COMMON:
             where = f"score {score:.2f} from {common} frames, need {WEAK_PEAK} or {MIN_WEAK_COMMON} frames"
         if where:

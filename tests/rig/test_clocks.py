@@ -159,6 +159,13 @@ def test_a_weak_view_needs_many_common_instants(monkeypatch: pytest.MonkeyPatch)
         estimate_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras])
 
 
+def test_people_at_rest_do_not_determine_a_clock() -> None:
+    curve = PairCurve(((), ()), [camera.lens for camera in ring(2, np.random.default_rng(5))], (0, 1))
+    curve.scores, curve.common = {-5: 0.66, 0: 0.64, 5: 0.64}, {-5: 90, 0: 90, 5: 90}
+    with pytest.raises(InputError, match=r"clock of cam02: no clear offset \(score 0.66, other offsets score hardly"):
+        clocks._check_scores(("cam01", "cam02"), [curve], [curve.evidence()], np.array([0, -5]))
+
+
 def evidence(views: tuple[int, int], **peaks: float) -> PairEvidence:
     """Return evidence of offsets up to 20 with peaks, such as `at_7=0.5` and `before_3=0.2` of offset -3."""
     offsets = np.arange(-20, 21)
