@@ -31,7 +31,7 @@ from page4d.rig.graph import (
 from page4d.rig.length import person_height
 from page4d.rig.people.keypoints import ideal_people
 from page4d.rig.people.model import POSE_MODEL, is_fetched
-from page4d.rig.people.pose import register_people_pair
+from page4d.rig.people.pose import contradict, register_people_pair
 from page4d.rig.records import (
     Array,
     Evidence,
@@ -280,7 +280,11 @@ class Assembly:
         for source in self.texture:
             for done, (first, second) in enumerate(wanted):
                 self.progress(done, len(wanted), "registering: pairs from texture")
-                found = source.registered((first, second), (self.lenses[first], self.lenses[second]))
+                lenses = self.lenses[first], self.lenses[second]
+                found = source.registered((first, second), lenses)
+                if contradict(self.pairs.get(((first, second), Evidence.PEOPLE)), found, lenses):
+                    reason = found.reason or "people in both views do not fit its texture"
+                    found = replace(found, reason=reason, needs_loop=False)
                 found = _agreeing(self._with_known_pose(found), from_people)
                 self.pairs[found.key] = found
             for found in confirmed(list(self.pairs.values())):

@@ -44,6 +44,10 @@ MAX_ROTATION_SHARE = 0.8
 MIN_FRONT_SHARE = 0.75
 """Least share of matches on epipolar lines that meet in front of both cameras: it is one half for random matches."""
 
+PLANE_SHARES, PLANE_SIGMAS = (0.75, 0.9), 2.5
+"""Shares of the score from which the other pose of a plane is a rival: where matches off the plane do not prefer the
+pose by standard deviations of their number, and anywhere. On a wall two poses explain all, and few matches choose."""
+
 MIN_CELLS = 6
 """Fewest cells of an 8x8 grid with an inlier, in either view: fewer are one object, such as a poster."""
 
@@ -97,7 +101,7 @@ def register_texture_pair(
         return replace(found, reason=reason)
     share = score / matches.num_distinct()
     small = f"{share:.1%} of the distinct matches of texture agree, {MIN_SHARE:.0%} are needed"
-    reason = _doubt(pose, matches, inliers)
+    reason = _doubt(pose, matches, inliers) or _rival_of_plane(pose, matches)
     if reason or (share < MIN_SHARE and not method.loops_confirm):
         return replace(found, reason=reason or small)
     found = _with_controls(found, pose, matches, seed)
@@ -132,11 +136,11 @@ def determined_pair(
     if found is None:
         return None
     least = MIN_GUIDED if pose else least_determined(found.rotation)
-    pose, inliers = found, matches.inliers(found)
+    inliers = matches.inliers(found)
     if matches.num_distinct(inliers) < max(least, MIN_DETERMINED_SHARE * total):
         return None
-    doubt = _doubt(pose, matches, inliers)
-    return None if doubt else _pair_of(pose, matches, views, evidence, inliers)
+    doubt = _doubt(found, matches, inliers) or ("" if pose else _rival_of_plane(found, matches))
+    return None if doubt else _pair_of(found, matches, views, evidence, inliers)
 
 
 def may_be_determined(matches: TextureMatches, seed: int) -> bool:
@@ -240,6 +244,12 @@ def _fitted(matches: TextureMatches, seed: int) -> RelativePose | None:
 def _refined_start(matches: TextureMatches, tolerance: float, seed: int) -> RelativePose | None:
     first, second = matches.normalized
     pose = estimate_pose(first, second, tolerance, seed, max_points=_MAX_POINTS, max_iterations=MAX_ITERATIONS)
+    return _refined(pose, matches)
+
+
+def _refined(pose: RelativePose | None, matches: TextureMatches) -> RelativePose | None:
+    """Return a pose refined on its inliers, in rounds; None if there is none, or too few matches agree with it."""
+    first, second = matches.normalized
     for _ in range(_ROUNDS):
         if pose is None:
             return None
@@ -283,6 +293,41 @@ def _doubt(pose: RelativePose, matches: TextureMatches, inliers: NDArray[np.bool
         cells = np.unique(np.floor(points[inliers] * _GRID / max(lens.image_size)), axis=0)
         if len(cells) < MIN_CELLS:
             return f"the matches of texture cover {len(cells)} of {_GRID * _GRID} cells of the image"
+    return ""
+
+
+def _rival_of_plane(pose: RelativePose, matches: TextureMatches) -> str:
+    """Return which other pose explains the inliers on a plane as well, if no others decide; empty if there is none.
+
+    Source: Malis and Vargas, "Deeper understanding of the homography decomposition for vision-based control", 2007:
+    a plane in two calibrated views has two poses in front of both.
+    """
+    import cv2  # a local import keeps start-up short
+
+    first, second = matches.normalized
+    inliers = matches.inliers(pose)
+    kept = matches.once(inliers)
+    plane, _ = cv2.findHomography(first[kept], second[kept], cv2.RANSAC, 2 * matches.tolerance)
+    if plane is None:
+        return ""
+    moved = cv2.perspectiveTransform(first[None], plane)[0]
+    flat = np.linalg.norm(moved - second, axis=1) < 3 * matches.tolerance
+    on_plane, score = inliers & flat, _sharp_score(pose, matches)
+    _, rotations, shifts, _ = cv2.decomposeHomographyMat(plane, np.eye(3))
+    for rotation, shift in zip(rotations, shifts, strict=True):
+        direction = shift.ravel() / max(float(np.linalg.norm(shift)), np.finfo(np.float64).tiny)
+        start = RelativePose(rotation=rotation, direction=direction)
+        if in_front(start, first[on_plane], second[on_plane]).mean() < MIN_FRONT_SHARE:
+            continue
+        rival = _refined(start, matches)
+        if rival is None or (share := _sharp_score(rival, matches) / score) < PLANE_SHARES[0]:
+            continue
+        turn = float(rotation_angle_deg(pose.rotation, rival.rotation))
+        bend = float(direction_angle_deg(pose.direction, rival.direction))
+        own, other = (matches.num_distinct(matches.inliers(one) & ~flat) for one in (pose, rival))
+        is_close = share >= PLANE_SHARES[1] or own - other < PLANE_SIGMAS * (own + other) ** 0.5
+        if is_close and (turn > MAX_RIVAL_DEG[0] or bend > MAX_RIVAL_DEG[1]):
+            return f"a pose that differs by {turn:.1f} degrees, in direction by {bend:.1f}, explains the plane too"
     return ""
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from page4d.rig.people.pairs import TOLERANCE, exchange_sides
-from page4d.rig.people.pose import MIN_INSTANTS, register_people_pair
-from page4d.rig.records import PairPose, ViewPeople, direction_angle_deg, rotation_angle_deg
+from page4d.rig.people.pose import MIN_INSTANTS, contradict, register_people_pair
+from page4d.rig.records import PairPose, ViewPeople, direction_angle_deg, exp_rotation, rotation_angle_deg
 from tests.rig.people_rig import SWAPPED_SIDES, Filming, PeopleRig, film_people, lens, with_instants
 
 EXACT = Filming(angles_deg=(0.0, 65.0, 174.0), num_instants=40, seed=1)
@@ -61,6 +61,23 @@ def test_noise_bias_crowds_and_strangers_are_tolerated(filming: Filming, second:
     rotation_deg, direction_deg = errors_deg(filmed(filming), pair)
     assert rotation_deg < 4
     assert direction_deg < 3
+
+
+@pytest.mark.parametrize(
+    ("turn_deg", "people", "is_contradicted"),
+    [
+        (0.5, {}, False),
+        (6.0, {}, True),
+        (6.0, {"reason": "halves of the instants differ by 4.9 degrees"}, True),
+        (6.0, {"control": 0.9}, False),
+        (6.0, {"num_instants": MIN_INSTANTS - 1}, False),
+    ],
+)
+def test_people_contradict_texture_where_they_agree_by_more_than_chance(turn_deg, people, is_contradicted) -> None:
+    pair, rig = pair_of(REAL, 1), filmed(REAL)
+    turned = exp_rotation(np.radians([turn_deg, 0, 0])) @ pair.rotation
+    texture = replace(pair, rotation=turned, matches=None, reason="")
+    assert contradict(replace(pair, **people), texture, rig.lenses[:2]) == is_contradicted
 
 
 def test_people_without_agreement_are_refused() -> None:

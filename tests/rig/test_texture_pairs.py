@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
 
+import cv2
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
@@ -41,17 +42,21 @@ class Pair:
     views: tuple[ViewTexture, ViewTexture]
     rotation: np.ndarray
     direction: np.ndarray
+    translation: np.ndarray
 
 
 def make_pair(
     *, angle_deg: float = 15, baseline: float = 1.0, right: int = 200, wrong: int = 150, instants: int = 1,
-    spread: float = 1.0, seed: int = 0,
+    flat: int = 0, spread: float = 1.0, seed: int = 0,
 ) -> Pair:  # fmt: skip
-    """Two views of points at depths 3 to 6, `wrong` of whose matches join points at random."""
+    """Two views of points at depths 3 to 6, `wrong` of whose matches join points at random; the last on a wall."""
     generator = np.random.default_rng(seed)
     count = right + wrong
     pixels = (generator.uniform(0.05, 0.95, (count, 2)) - 0.5) * spread * np.array([1280, 720])
-    points = np.concatenate([pixels / FOCAL, np.ones((count, 1))], axis=1) * generator.uniform(3, 6, (count, 1))
+    rays = np.concatenate([pixels / FOCAL, np.ones((count, 1))], axis=1)
+    depth = generator.uniform(3, 6, (count, 1))
+    depth[count - flat :, 0] = 1 / (rays[count - flat :] @ WALL)
+    points = rays * depth
     rotation = Rotation.from_rotvec([0, -np.radians(angle_deg), 0.05]).as_matrix()
     target = np.array([0, 0, 4.5])
     centre = target + baseline * (rotation.T @ -target - target + 1e-9)
@@ -77,7 +82,8 @@ def make_pair(
         views.append(features)
     translation = -rotation @ centre
     length = np.linalg.norm(translation)
-    return Pair((views[0], views[1]), rotation, translation / length if length else np.array([1.0, 0, 0]))
+    direction = translation / length if length else np.array([1.0, 0, 0])
+    return Pair((views[0], views[1]), rotation, direction, translation)
 
 
 def registered(
@@ -146,6 +152,37 @@ def test_a_turn_in_place_has_no_direction() -> None:
 
 def test_matches_on_one_small_object_are_refused() -> None:
     assert not registered(*make_pair(spread=0.08, wrong=0).views).is_accepted
+
+
+WALL = np.array([0.5, 0.1, 0.9]) / 4
+
+
+def with_another_pose(pair: Pair, count: int) -> Pair:
+    """Replace wrong matches by those of points that the other pose of the wall explains."""
+    plane = pair.rotation + np.outer(pair.translation, WALL)
+    _, rotations, shifts, normals = cv2.decomposeHomographyMat(plane, np.eye(3))
+    apart = [float(rotation_angle_deg(rotation, pair.rotation)) if normal[2] > 0 else 0.0
+             for rotation, normal in zip(rotations, normals, strict=True)]  # fmt: skip
+    rotation, shift = rotations[int(np.argmax(apart))], shifts[int(np.argmax(apart))].ravel()
+    first, second = (view[0] for view in pair.views)
+    rays = np.pad((first.points[:count] - [640, 360]) / FOCAL, ((0, 0), (0, 1)), constant_values=1.0)
+    moved = rays * np.linspace(3, 6, count)[:, None] @ rotation.T + shift
+    points = second.points.copy()
+    points[:count] = moved[:, :2] / moved[:, 2:] * FOCAL + [640, 360]
+    return replace(pair, views=(pair.views[0], {0: replace(second, points=points)}))
+
+
+@pytest.mark.parametrize(("others", "misleading", "is_accepted"), [(3, 0, False), (5, 15, False), (100, 15, True)])
+def test_a_wall_needs_other_matches_that_choose_one_of_its_two_poses(others, misleading, is_accepted) -> None:
+    pair = make_pair(angle_deg=20, right=160 + others, flat=160, wrong=100)
+    found = registered(*with_another_pose(pair, misleading).views)
+    assert found.is_accepted == is_accepted, found.reason
+    if is_accepted:
+        assert rotation_angle_deg(found.rotation, pair.rotation) < 0.5
+    else:
+        assert re.fullmatch(
+            r"a pose that differs by [\d.]+ degrees, in direction by [\d.]+, explains .*", found.reason
+        )
 
 
 def test_the_same_arguments_give_the_same_result() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.rig.epipolar import RelativePose, estimate_pose, refine_pose
+from page4d.rig.epipolar import RelativePose, estimate_pose, normalized_points, refine_pose, sampson_errors
 from page4d.rig.people.pairs import (
     TOLERANCE,
     PersonPairs,
@@ -31,6 +31,9 @@ MIN_INSTANTS = 25
 
 MIN_COMMON_INSTANTS = 8
 """Common instants of two tracklets that give a hypothesis."""
+
+MIN_FIT = 0.5
+"""Share of the joints that fit a right pose from texture: 0.85 and more, wrong ones of simulated rigs up to 0.05."""
 
 NUM_CONTROLS = 3
 """Random permutations of the instants."""
@@ -210,6 +213,24 @@ def _jackknife_deg(found: PeoplePose, seed: int) -> float:
         pose = refine_pose(pose, *people.points(), scale=_CAUCHY_SCALE)
         changes.append(rotation_angle_deg(pose.rotation, found.pose.rotation))
     return float(np.median(changes))
+
+
+def contradict(people: PairPose | None, pair: PairPose, lenses: tuple[Lens, Lens]) -> bool:
+    """Return whether most joints do not fit a pose from texture, of people who agree by more than chance.
+
+    The precision of their own pose is of no account.
+    """
+    if people is None or people.matches is None or pair.rotation is None or pair.direction is None:
+        return False
+    if _refusal(people.score, people.control, 0.0, people.num_instants):
+        return False
+    pose = RelativePose(rotation=pair.rotation, direction=pair.direction)
+    first, second = (
+        normalized_points(points, lens)
+        for points, lens in zip((people.matches.first, people.matches.second), lenses, strict=True)
+    )
+    errors = np.abs(sampson_errors(pose.essential, first, second))
+    return float(np.average(errors < TOLERANCE, weights=people.matches.weights)) < MIN_FIT
 
 
 def _refusal(score: float, control: float | None, jackknife_deg: float, num_instants: int) -> str:
