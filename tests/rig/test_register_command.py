@@ -266,5 +266,5 @@ def test_named_people_fetch_their_model_as_named_weights_do(monkeypatch):
         existing=ExistingOutput.REFUSE,
     )
     monkeypatch.setattr("page4d.batch.jobs.in_processes", lambda *_: None)
-    run_batch(request, [], Path("out"), Verbosity(quiet=True), Place(1, None), dry_run=False)
+    run_batch(request, [], Path("out"), Verbosity(quiet=True), Place(1, None))
     assert len(fetched) == 2
