@@ -315,8 +315,8 @@ def _rival_of_plane(pose: RelativePose, matches: TextureMatches) -> str:
     on_plane, score = inliers & flat, _sharp_score(pose, matches)
     _, rotations, shifts, _ = cv2.decomposeHomographyMat(plane, np.eye(3))
     for rotation, shift in zip(rotations, shifts, strict=True):
-        direction = shift.ravel() / max(float(np.linalg.norm(shift)), np.finfo(np.float64).tiny)
-        start = RelativePose(rotation=rotation, direction=direction)
+        direction = np.ravel(shift) / max(float(np.linalg.norm(shift)), np.finfo(np.float64).tiny)
+        start = RelativePose(rotation=np.asarray(rotation, np.float64), direction=np.asarray(direction, np.float64))
         if in_front(start, first[on_plane], second[on_plane]).mean() < MIN_FRONT_SHARE:
             continue
         rival = _refined(start, matches)
