@@ -423,7 +423,8 @@ class BoardViews:
             )
             if poses and self.given is None:
                 pose, numbers = poses[0]
-                kept.append(replace(one, pose=first, numbers=numbers))
+                # Footage for lenses has a clock of its own.
+                kept.append(replace(one, pose=first, numbers=numbers, velocity=None, acceleration=None))
                 boards.append(np.linalg.inv(placed.cameras[one.view])[None] @ pose)
                 first += 1
         free = np.zeros(self.lenses.shape, bool)

@@ -443,6 +443,13 @@ def without_view(evidence: BoardEvidence, view: int, kept) -> BoardEvidence:
     return replace(evidence, shared=[one for one in evidence.shared if one.view != view or kept(one.pose)])
 
 
+def test_footage_for_lenses_has_a_clock_of_its_own() -> None:
+    _, evidence = rig(late_s=0.06)
+    own = [replace(one, pose=one.pose + 24, velocity=5 * one.velocity) for one in evidence.shared if one.view == 1]
+    found = BoardViews("abc", [SIZE] * 3, replace(evidence, alone=own)).result()
+    assert found.record.cameras[1].clock_s == pytest.approx(-0.06, abs=0.002)
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
