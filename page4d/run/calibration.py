@@ -555,7 +555,7 @@ class BoardViews:
         others = {one.pose for one in self.evidence.shared if one.view != view}
         alone = [one for one in self.evidence.alone if one.view == view]
         used = bool((self.problem.view == view).any())
-        clock_s, clock_std_s = self._clock(view)
+        clock_s, clock_std_s = self._clock(view) if used else (None, None)
         return BoardCameraRecord(
             view=self.names[view],
             placed=view not in self.reasons,

@@ -450,6 +450,16 @@ def test_footage_for_lenses_has_a_clock_of_its_own() -> None:
     assert found.record.cameras[1].clock_s == pytest.approx(-0.06, abs=0.002)
 
 
+def test_no_clock_is_stated_of_a_view_that_is_seen_with_no_other() -> None:
+    """The first view has clock 0, and is not placed either: others are relative to the second one."""
+    _, evidence = rig(late_s=0.06)
+    apart = [replace(one, view=3, pose=one.pose + 24) for one in evidence.shared if one.view == 2]
+    evidence = without_view(replace(evidence, shared=[*evidence.shared, *apart]), 0, lambda pose: pose < 5)
+    found = BoardViews("abcd", [SIZE] * 4, evidence).result()
+    assert [camera.placed for camera in found.record.cameras] == [False, True, True, False]
+    assert [camera.clock_s for camera in found.record.cameras[1:]] == [None, pytest.approx(0.06, abs=0.004), None]
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
