@@ -602,10 +602,12 @@ def _sheared(pixels: Float[Array, "n 2"], lens: Lens, share: float) -> Float[Arr
 
 
 def _without_skew(sighting: Sighting, lens: Lens) -> Sighting:
-    pixels, velocity = _sheared(sighting.pixels, lens, -1), sighting.velocity
-    if velocity is not None:
-        velocity = _sheared(sighting.pixels + velocity, lens, -1) - pixels
-    return replace(sighting, pixels=pixels, velocity=velocity)
+    pixels = _sheared(sighting.pixels, lens, -1)
+    velocity, acceleration = (
+        None if change is None else _sheared(sighting.pixels + change, lens, -1) - pixels
+        for change in (sighting.velocity, sighting.acceleration)
+    )
+    return replace(sighting, pixels=pixels, velocity=velocity, acceleration=acceleration)
 
 
 _FILM_HINT = (

@@ -460,6 +460,15 @@ def test_no_clock_is_stated_of_a_view_that_is_seen_with_no_other() -> None:
     assert [camera.clock_s for camera in found.record.cameras[1:]] == [None, pytest.approx(0.06, abs=0.004), None]
 
 
+def test_skew_is_taken_out_of_motion_as_out_of_pixels() -> None:
+    pixels, change = np.array([[300.0, 200.0], [400.0, 300.0]]), np.array([[10.0, 20.0], [30.0, -50.0]])
+    one = Sighting(view=0, pose=0, numbers=np.arange(2), pixels=pixels, velocity=change, acceleration=change)
+    plain = calibration._without_skew(one, SKEWED)
+    expected = change[:, 0] - 40 / 612 * change[:, 1]
+    for changed in (plain.velocity, plain.acceleration):
+        np.testing.assert_allclose(changed, np.column_stack([expected, change[:, 1]]))
+
+
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
