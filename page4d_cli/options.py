@@ -8,7 +8,7 @@ from enum import Enum
 from functools import wraps
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 from pydantic import TypeAdapter, ValidationError
@@ -17,6 +17,9 @@ from page4d.choices import CalibrationFormat
 from page4d.errors import InputError, UsageError, counted, did_you_mean, shortened
 from page4d.io import documents
 from page4d.options import OUTPUT, Option, SceneOptions, in_options, parse_count
+
+if TYPE_CHECKING:
+    from page4d.networks.config import NetworkConfig
 
 ParserError: type[Exception] = typer.BadParameter.__mro__[2]
 """ClickException, the base class of the parser's errors: of click, or of the copy in newer versions of typer."""
@@ -322,3 +325,19 @@ def read_text(path: Path, hint: str) -> str:
         return documents.read_text(path)
     except documents.DocumentError as error:
         raise InputError(f"'{path}' cannot be read: {error}", hint) from error
+
+
+def read_network(path: Path, hint: str) -> "NetworkConfig":
+    """Read a network as JSON.
+
+    Raises:
+        InputError: if the file cannot be read, with the given hint.
+        UsageError: if it holds no network, with the given hint.
+    """
+    from page4d.networks.config import NetworkConfig
+
+    text = read_text(path, hint)
+    try:
+        return NetworkConfig.from_json(text)
+    except UsageError as error:
+        raise UsageError(f"'{path}': {error.marked_message}", hint) from error

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from page4d_cli.progress import ProgressDisplay
 
 
+_NETWORKS = 'give a network as JSON, such as page4d.networks.PRESETS["vggt"].to_json()'
+
+
 class SwitchOption(StrEnum):
     """On or off."""
 
@@ -116,7 +119,6 @@ def convert_weights(
 
     Nothing is downloaded, and no code in the files is run.
     """
-    from page4d.networks.config import NetworkConfig
     from page4d.weights.conversion.convert import (
         ConvertSettings,
         check_output,
@@ -135,9 +137,7 @@ def convert_weights(
         view_time=view_time.options(),
         dtype=DTYPES[Precision(dtype)],
         licence=licence,
-        configs=tuple(
-            NetworkConfig.from_json(options.read_text(path, "give a network as JSON")) for path in config or []
-        ),
+        configs=tuple(options.read_network(path, _NETWORKS) for path in config or []),
         published_as=published_as,
     )
     with stops_cleanly():

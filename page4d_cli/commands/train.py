@@ -123,11 +123,9 @@ def train(
 
 def _network(model: str) -> "str | NetworkConfig":
     """Return the name of a preset, or the configuration in a JSON file."""
-    from page4d.networks.config import NetworkConfig
-
     if not model.endswith(".json"):
         return model
-    return NetworkConfig.from_json(options.read_text(Path(model), "give a network as JSON, or the name of a preset"))
+    return options.read_network(Path(model), "give a network as JSON, or the name of a preset")
 
 
 def _configuration(

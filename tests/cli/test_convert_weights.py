@@ -205,6 +205,12 @@ def test_a_wrong_recipe_and_missing_settings_are_refused(source, tmp_path, confi
     assert convert(tmp_path / "nowhere.safetensors").code == 4
     assert convert(source, out=tmp_path / "out.pt").code == 2
     assert convert(source, out=tmp_path / "no" / "out.safetensors").code == 5
+    config.write_text('{"depth": 2}')
+    ended = convert(source)
+    assert ended.code == 2
+    first, second = ended.err.splitlines()
+    assert first == f"error: '{config}': network configuration: encoder: Field required"
+    assert second.startswith("hint:  give a network as JSON")
 
 
 class _FullDisk:
