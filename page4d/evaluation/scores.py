@@ -5,6 +5,7 @@ completeness, F-score and normal consistency of nearest neighbours.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +108,7 @@ _ADAM_STEPS = 1000
 _ADAM_RATE = 1e-4
 _ADAM_TOLERANCE = 1e-6
 _TOLERANCE = 1e-12
+_SAME_SUM = 1e-9
 
 Pixels = Float[Tensor, " N"]
 Fit = tuple[Tensor, Tensor]
@@ -207,18 +209,17 @@ def _fit_adam(prediction: Pixels, truth: Pixels) -> Fit:
 
 def _fit_deviations(prediction: Pixels, truth: Pixels) -> Fit:
     """Minimise the sum of absolute deviations over the scale, in which it is convex: the best shift is a median."""
+    scale, _ = _fit_squares(prediction, truth)
+    width = scale.abs() / 16 or 1.0
 
-    def deviations(scale: float) -> float:
-        residual = truth - scale * prediction
+    def deviations(step: float) -> float:
+        residual = truth - (scale + step * width) * prediction
         return float((residual - residual.median()).abs().sum())
 
-    scale, _ = _fit_squares(prediction, truth)
-    width = float(scale.abs()) / 16 or 1.0
-    try:
-        found = minimize_scalar(deviations, (float(scale) - width, float(scale) + width), tol=_TOLERANCE)
-        scale = truth.new_tensor(found.x)
-    except RuntimeError:  # no slope around it, so it is one of the best
-        pass
+    with suppress(RuntimeError):  # no slope around the start, so it is one of the best
+        found = minimize_scalar(deviations, (-1.0, 1.0), tol=_TOLERANCE)
+        if found.fun < (1 - _SAME_SUM) * deviations(0.0):  # else rounding chose it, as for equal predictions
+            scale = scale + found.x * width
     return scale, (truth - scale * prediction).median()
 
 

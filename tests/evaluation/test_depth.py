@@ -86,6 +86,14 @@ def test_least_absolute_deviations_are_exact(seed: int) -> None:
     assert found == pytest.approx(solved.fun, rel=1e-9)
 
 
+def test_least_absolute_deviations_are_those_of_any_unit_and_of_equal_predictions() -> None:
+    prediction, truth, everywhere = pixels(0, 60)
+    near, far = (align_depth(unit * prediction, truth, everywhere, DepthAlignment.SCALE_SHIFT) for unit in (1, 1e9))
+    assert float(1e9 * far.scale) == pytest.approx(float(near.scale), rel=1e-9)
+    flat = align_depth(torch.full_like(prediction, 2.0), truth, everywhere, DepthAlignment.SCALE_SHIFT)
+    assert (float(flat.scale), float(flat.shift)) == pytest.approx((float(truth.median()) / 2, 0))
+
+
 def test_the_published_scale_is_close_to_the_least_absolute_one() -> None:
     prediction, truth, everywhere = pixels(0)
     fit = align_depth(prediction, truth, everywhere, DepthAlignment.SCALE)
