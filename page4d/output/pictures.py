@@ -60,7 +60,7 @@ def instant_index(output: "Output", time_index: int) -> int:
 
 
 def _several(values: Any) -> tuple[Any, ...]:
-    return (values,) if isinstance(values, str) or not isinstance(values, Iterable) else tuple(values)
+    return (values,) if isinstance(values, str) or not np.iterable(values) else tuple(values)
 
 
 def choose_views(output: "Output", views: Iterable[str] | None) -> tuple[str, ...]:

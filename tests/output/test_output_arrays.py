@@ -133,7 +133,8 @@ def test_an_instant_is_any_whole_number(output: Output):
 
 def test_arrays_can_be_saved_and_loaded(output: Output, tmp_path: Path):
     arrays = output.arrays(views=["cam 1"], times=[0, 1])
-    assert np.array_equal(output.arrays(views="cam 1", times=1)["depth"], arrays["depth"][1:])
+    for instant in (1, np.array(1), torch.tensor(1)):
+        assert np.array_equal(output.arrays(views="cam 1", times=instant)["depth"], arrays["depth"][1:])
     np.savez(tmp_path / "a.npz", **arrays)
     loaded = np.load(tmp_path / "a.npz")  # without pickle
     assert all(np.array_equal(loaded[name], value) for name, value in arrays.items())
