@@ -207,6 +207,17 @@ def test_sizes_that_are_not_published_need_a_configuration() -> None:
         read_network(Family.VGGT, specs, "x", PRESETS["vggt"])
 
 
+def test_shapes_that_are_not_published_need_a_configuration() -> None:
+    table = "aggregator.patch_embed.pos_embed"
+    specs = manifest("vggt") | {table: TensorSpec(shape=(1, 32**2 + 1, 1024), dtype=torch.float32)}
+    with pytest.raises(WeightsError, match=r"pos_embed' of VGGT is \[1, 1025, 1024\] where") as caught:
+        account(Recipe.VGGT, OWN, None, specs)
+    assert "configs" in caught.value.hint
+    config = replace(PRESETS["vggt"], encoder=replace(PRESETS["vggt"].encoder, image_size=448))
+    found = read_network(Family.VGGT, specs, "x", config)
+    account_for(network_blueprint(Recipe.VGGT, OWN, {Family.VGGT: found}), [specs], tensor_shapes(config))
+
+
 @pytest.mark.parametrize(
     ("change", "part"),
     [

@@ -185,7 +185,8 @@ def build_account(
         second = f"; {problems[-1]}" if len(problems) > 1 else ""
         raise WeightsError(
             f"the weights do not fit the network: {problems[0]}{second}{more}",
-            "these weights are incomplete, modified or of another network; nothing was written",
+            "these weights are incomplete, modified or of another network (⟨configs⟩ describes one of other sizes); "
+            "nothing was written",
         )
     return Account(rows=tuple(rows))
 
