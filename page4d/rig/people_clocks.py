@@ -436,8 +436,12 @@ def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offs
             raise undetermined(_WHAT, [name], reason)
 
 
-_COMMON_ERROR = 0.5
-"""Standard deviation, in instants, of an error that all windows have: of the bias of keypoints."""
+_COMMON_ERROR, _DROP = 0.5, 0.25
+"""Standard deviation, in instants, of an error that all windows have, of the bias of keypoints, and the share that
+scores fall in an instant from their peak, below which it grows: 1 % of slow people, whose offset was 2.9 wrong."""
+
+_MAX_COMMON, _MAX_COMMON_S = 2.0, 0.1
+"""Such errors, in instants and in seconds, that determine nothing if they are above both."""
 
 
 def refine_clocks(
@@ -465,7 +469,7 @@ def refine_clocks(
             curves.append(whole.part(low + ahead[first], high + ahead[first], start))
             middles.append((low + high) / 2)
     ahead = _ascended(curves, ahead)
-    measured = []
+    measured, drops = [], []
     for curve, middle in zip(curves, middles, strict=True):
         offset = curve.offset(ahead)
         near = [curve.fine_score(one) for one in range(offset - FINE, offset + FINE + 1)]
@@ -473,10 +477,15 @@ def refine_clocks(
         vertex, curvature = curve.vertex(best)
         if curvature > 0:
             measured.append((curve.views, middle, vertex, curvature))
+            drops.append(curvature / 2 / near[best - offset + FINE])
     missing = [name for view, name in enumerate(names) if not any(view in one[0] for one in measured)]
     if missing:
         raise undetermined(_WHAT, missing, "no clear offset in any part of the capture")
+    # Where scores fall quadratically, their width is that of the motion during an error of keypoints.
+    common = _COMMON_ERROR * max(1.0, (_DROP / float(np.median(drops))) ** 0.5)
+    if common > _MAX_COMMON and common * step_s > _MAX_COMMON_S:
+        raise undetermined(_WHAT, names[1:], f"people move too slowly: it is known to {common * step_s:.3f} s only")
     pairs, times, offsets, weights = (np.array(column) for column in zip(*measured, strict=True))
     middle = (windows[0][0] + windows[-1][1]) / 2
     found = Measured(pairs, times * step_s, offsets * step_s, weights, times > middle)
-    return fitted_clocks(_WHAT, names, found, step_s, _COMMON_ERROR)
+    return fitted_clocks(_WHAT, names, found, step_s, common)

@@ -149,6 +149,21 @@ def test_offsets_in_windows_give_a_rate() -> None:
     assert found.deviations[1] >= 0.5 * FRAME_S
 
 
+@pytest.mark.parametrize(
+    ("speed", "step_s", "least", "most"),
+    [(1.0, 0.1, 0.5, 0.55), (0.1, 0.1, 1.2, 2), (0.03, 0.1, 0, 0), (0.03, 0.01, 3, 8)],
+)
+def test_the_deviation_of_a_clock_is_that_of_keypoints_at_the_speed_of_people(speed, step_s, least, most) -> None:
+    rng = np.random.default_rng(5)
+    cameras = ring(2, rng)
+    people = observe(cameras, [Walk.random(rng)], rng, num_instants=100, step_s=speed * 2 * FRAME_S, bias=0.003)
+    lenses = [camera.lens for camera in cameras]
+    with nullcontext() if most else pytest.raises(InputError, match="people move too slowly"):
+        found = refine_clocks(("a", "b"), people, lenses, [(0, 99)], np.array([0, 0]), step_s)
+        assert least <= found.deviations[1] / step_s <= most
+        assert abs(found.ahead[1]) < 3 * found.deviations[1]
+
+
 def test_a_weak_view_needs_many_common_instants(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
     cameras = ring(2, rng)
