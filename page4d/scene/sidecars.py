@@ -198,7 +198,8 @@ def _pair_by_time(kind: str, video: FrameSource, view: View, late_s: float = 0.0
 def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int, ...]:
     """Pair by file stem, number or time in the names if the view is an image folder, else by number in the video."""
     source, indices = view.source, view.indices
-    is_single = len(images.files) == 1 and not re.search(r"\d", images.files[0].stem.replace(view.name, ""))
+    number = rf"(?<!\d){re.escape(view.name)}(?!\d)"  # a view 00 has a frame 000000
+    is_single = len(images.files) == 1 and not re.search(r"\d", re.sub(number, "", images.files[0].stem))
     if kind == MASKS and is_single:  # of a static camera
         return (0,) * len(indices)
     available: Sequence[str | int]

@@ -440,3 +440,11 @@ def test_a_mask_of_a_static_camera_holds_for_all_frames(name: str, tmp_path):
     dynamic = read(scene).dynamic
     assert float(dynamic.max()) == 1.0
     assert bool((dynamic == dynamic[:, :1]).all())
+
+
+def test_the_mask_of_the_first_frame_is_no_mask_of_a_static_camera(tmp_path):
+    (tmp_path / "rig").mkdir()
+    write_counter_clip(tmp_path / "rig" / "00.mp4", 5)
+    write_images(tmp_path / "m" / "00", {"000000.png": np.eye(48, 64) > 0.5})
+    with pytest.raises(InputError):
+        open_scene(tmp_path / "rig", masks=tmp_path / "m")
