@@ -387,6 +387,8 @@ def cameras_alone(candidates: Sequence[Candidate]) -> tuple[list[Candidate], lis
         (_PHOTOS, "named as photos or figures", Level.WARNING),
     ):
         named = [candidate for candidate in kept if _words(candidate.label) & names]
+        if names is _PHOTOS:
+            named = [candidate for candidate in named if candidate.files]
         if len(named) < len(kept):
             left += [LeftOut(candidate=candidate, kind=kind, level=level) for candidate in named]
             kept = [candidate for candidate in kept if candidate not in named]

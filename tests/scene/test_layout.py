@@ -451,6 +451,7 @@ def test_a_copy_is_used_if_it_is_selected(tmp_path: Path):
         (tree("a_ir.mp4", "b_ir.mp4", "b2_rgb.mp4"), "a_ir b2_rgb b_ir"),
         (tree("1/1.png", "1/2.png", "2/1.png", "2/2.png"), "1 2"),
         (tree("house/{t}.png"), "house"),
+        (tree("a_figure.mp4", "b_photo.mp4", "c.mp4"), "a_figure b_photo c"),
     ],
 )
 def test_ordinary_layouts_are_read_without_a_warning(files: Tree, views: str, tmp_path: Path):
