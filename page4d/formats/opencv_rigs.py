@@ -47,8 +47,11 @@ from page4d.io.input_files import natural_key
 
 _FISHEYE_MODELS = frozenset("equidistant equi fisheye opencvfisheye kannalabrandt kannalabrandtk kb".split())
 _NAMED_BROWN = frozenset("radtan radialtangential plumbbob brown brownconrady opencv fullopencv".split())
-_BROWN_CONRADY_MODELS = _NAMED_BROWN | frozenset(
-    "rationalpolynomial rational polynomial standard none pinhole simplepinhole simpleradial radial".split()
+_RADIAL_MODELS = frozenset("polynomial simpleradial radial".split())
+_BROWN_CONRADY_MODELS = (
+    _NAMED_BROWN
+    | _RADIAL_MODELS
+    | frozenset("rationalpolynomial rational standard none pinhole simplepinhole".split())
 )
 _OTHER_MODELS = frozenset(
     "omni omnidirectional mei ds doublesphere eucm ucm unified fov division ocam scaramuzza ftheta spherical "
@@ -226,7 +229,8 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
 
 def _by_camera(content: dict[str, Any]) -> dict[str, Any] | list[Any]:
     """Return the tables of a document; properties may also be those of all cameras, by name or stacked in arrays."""
-    given = content.get("cameras", content)
+    given = content.get("cameras")
+    given = given if isinstance(given, dict | list) else content
     if isinstance(given, dict) and (tables := by_property(given)):
         return dict(tables)
     number = _number_of_matrices(content)
@@ -262,28 +266,32 @@ def by_property(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         for key, value in of_cameras.items():
             for camera, one in value.items():
                 tables.setdefault(camera, {})[key] = one
-    elif not common and _find(content, _ROTATION) is None:  # else a pair, whose R_left is that of a rectification
+    elif not any(map(_LENS_WORD.fullmatch, common)) and _find(content, _ROTATION) is None:
+        # Otherwise a pair, whose R_left is that of a rectification.
         names = [
             key
             for key, value in content.items()
             if not _PROPERTY.fullmatch(key) and (not isinstance(value, dict) or "data" in value)
         ]
-        cuts = [(key, *part) for key in names for part in _cuts(key)]
-        cameras = dict.fromkeys(camera for _, word, camera in cuts if _LENS_WORD.fullmatch(word))
-        for key, word, camera in cuts:
-            is_value = isinstance(content[key], dict | list) or word.lower() in ("h", "w", "height", "width")
-            if camera in cameras and _PROPERTY.fullmatch(word) and is_value:
-                tables.setdefault(camera, {})[word] = content[key]
+        # A camera may have the name of a property (K_P, R_P), and P_rect_01 may be given next to K_01.
+        for lens, is_first in ((_MATRIX_WORD, True), (_MATRIX_WORD, False), (_LENS_WORD, True), (_LENS_WORD, False)):
+            cuts = [(key, *cut) for key in names for cut in _cuts(key, is_first)]
+            tables = {camera: {} for _, word, camera in cuts if lens.fullmatch(word)}
+            for key, word, camera in cuts:
+                is_value = isinstance(content[key], dict | list) or word.lower() in ("h", "w", "height", "width")
+                if camera in tables and _PROPERTY.fullmatch(word) and is_value:
+                    tables[camera][word] = content[key]
+            if tables:
+                break
     tables = {camera: common | table for camera, table in tables.items()}
     return {camera: table for camera, table in tables.items() if any(map(_LENS_WORD.fullmatch, table))}
 
 
-def _cuts(key: str) -> Iterator[tuple[str, str]]:
-    """Yield both parts of a key at every underscore, in either order."""
+def _cuts(key: str, is_first: bool) -> Iterator[tuple[str, str]]:
+    """Yield the words before (`is_first`) or after every underscore of a key, and the rest of it."""
     for match in re.finditer("_", key[:_MOST_NUMBERS]):
         left, right = key[: match.start()], key[match.end() :]
-        yield left, right
-        yield right, left
+        yield (left, right) if is_first else (right, left)
 
 
 def _are_placed(tables: Mapping[str, Mapping[str, Any]], poses: bool) -> bool:
@@ -340,7 +348,11 @@ def _joined(table: Mapping[str, Any]) -> dict[str, Any]:
         _translated({key: value for key, value in table.items() if not isinstance(value, dict) or "data" in value}),
         *map(_joined, inner.values()),
     ]
-    return {key: value for part in reversed(parts) for key, value in part.items()}
+    joined = {key: value for part in reversed(parts) for key, value in part.items()}
+    given = next((joined[key] for key in _PROJECTIONS if isinstance(joined.get(key), dict | list)), None)
+    if given is None or _lens_numbers(joined) is not None:
+        return joined
+    return joined | _parts_of_projection(_flat(given, "the projection matrix"))
 
 
 def _own_parts(names: Sequence[str]) -> list[str]:
@@ -422,8 +434,12 @@ def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | Non
     """
     found: dict[str, Tensor] = {}
     shift = _find(table, _TRANSLATION)
-    convention = next((str(table[key]).lower() for key in _CONVENTIONS if key in table), "")
-    is_inverse = "c2w" in convention or table.get("world2cam") is False or table.get("cam2world") is True
+    convention = next((re.sub("[ -]", "_", str(table[key]).lower()) for key in _CONVENTIONS if key in table), "")
+    is_inverse = (
+        _CAMERA_TO_WORLD.search(convention) is not None
+        or table.get("world2cam") is False
+        or table.get("cam2world") is True
+    )
     for key, value in table.items():
         if not isinstance(value, dict | list | str):
             continue
@@ -506,6 +522,7 @@ _DISTORTION = re.compile(r"(?i:d|kc|coeffs|(?:lens_?|cam(?:era)?_?)?dist(?!ance|
 _RADIAL, _TANGENTIAL = (
     re.compile(f"(?i:{kind}_?dist(?:ortion)?(?:_?coeff?(?:icient)?s)?)") for kind in ("radial", "tangential")
 )
+_NAMED_DISTORTION = re.compile(rf"{_RADIAL.pattern}|{_TANGENTIAL.pattern}|(?i:(lens_?)?distortions?)")
 _ROTATION = re.compile("(?i:(extrinsics?_)?(r|rot(ation)?(_?(matrix|mat|vector|vec))?|rmat|rvec))")
 _TRANSLATION = re.compile("(?i:(extrinsics?_)?(t|trans(lation)?(_?(matrix|vector|vec))?|tvec))")
 
@@ -516,7 +533,8 @@ _WORLD_TO_CAMERA, _CAMERA_TO_WORLD = (
         "c2w|camera_pose_matrix|cam(?:era)?_?(?:to|2)_?world|t_w(?:orld)?_?c(?:am(?:era)?)?|w(?:orld)?_t_c(?:am(?:era)?)?",
     )
 )
-_LENS_WORD = re.compile(f"{_LENS.pattern}|(?i:intrinsics?|p|world_mat|projection(_matrix)?|focal)")
+_MATRIX_WORD = re.compile(f"{_LENS.pattern}|(?i:intrinsics?|focal)")
+_LENS_WORD = re.compile(f"{_MATRIX_WORD.pattern}|(?i:p|world_mat|projection(_matrix)?)")
 _OF_LENS = re.compile(
     f"{_LENS_WORD.pattern}|(?i:d|dist(ortion)?(_?coeff?(s|icients)?)?|image_size|size|height|width|h|w)"
 )
@@ -557,6 +575,9 @@ def coefficients_of(given: Mapping[str, Any]) -> list[float]:
     table = _joined(given)
     if (whole := _find(table, _DISTORTION)) is not None:
         return _flat(whole, "the distortion")
+    for key, value in table.items():  # 0 and 1 may be flags
+        if _NAMED_DISTORTION.fullmatch(key) and isinstance(value, int | float) and float(value) not in (0.0, 1.0):
+            raise InputError(f"{key} is not a list of numbers", CORRECTION_HINT)
     radial, tangential = (_flat(_find(table, part, []), "the distortion") for part in (_RADIAL, _TANGENTIAL))
     single = {key: number_of(table[key], key) for key in _SINGLE if key in table}
     single |= {f"k{n}": value for n, value in enumerate(radial, 1)} | {
@@ -616,9 +637,6 @@ def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
             table = table | {key: numbers(parts)}
     if "q" in table and "r" not in table and {*_SEPARATE["q"].split()} <= {*table}:
         table = table | {"r": matrix_from_quaternion(torch.tensor(table["q"], dtype=torch.float64)).tolist()}
-    projection = next((table[key] for key in _PROJECTIONS if key in table), None)
-    if projection is not None and _lens_numbers(table) is None:
-        return table | _parts_of_projection(_flat(projection, "the projection matrix"))
     return table
 
 
@@ -646,20 +664,22 @@ def _parts_of_projection(numbers: Sequence[float]) -> dict[str, Any]:
 
 def _model(table: Mapping[str, object]) -> str | None:
     """Return the distortion model that a file declares."""
-    keys = ("camera_model", "lens_model", "model_type", "projection_type", "model")
-    others = [*(str(table.get(key)) for key in keys), *(["omnidirectional"] if table.get("xi") else [])]
+    others = [*(str(table.get(key)) for key in _MODELS), *(["omnidirectional"] if table.get("xi") else [])]
     if other := next((model for model in others if _plain(model) in _OTHER_MODELS), None):
         return other
-    flag = next((table[key] for key in ("fisheye_model", "fisheye", "is_fisheye") if key in table), None)
+    flag = next((table[key] for key in _FLAGGED if key in table), None)
     if flag is not None:
         if (text := str(flag).lower()) not in _FLAGS:
             raise InputError(f"fisheye is '{shortened(str(flag))}', expected true or false", CORRECTION_HINT)
         return "fisheye" if _FLAGS[text] else "none"
-    if (declared := table.get("distortion_model", table.get("distortion_type"))) is not None:
+    if (declared := next((table[key] for key in _DECLARED if table.get(key) is not None), None)) is not None:
         return {"": "none", "0": "none", "1": "fisheye"}.get(str(declared), str(declared))  # numbers of MC-Calib
     return next((model for model in others if _plain(model) in _FISHEYE_MODELS | _NAMED_BROWN), None)
 
 
+_MODELS = ("camera_model", "lens_model", "model_type", "projection_type", "model")
+_DECLARED = ("distortion_model", "distortion_type")
+_FLAGGED = ("fisheye_model", "fisheye", "is_fisheye")
 _FLAGS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
 
 
@@ -684,15 +704,19 @@ def _lens(coefficients: Sequence[float], model: str | None) -> Distortion | None
     is_zero = not any(coefficients) and model is not None and "brownconrady" in _plain(model)  # those of RealSense
     if model is not None and _plain(model) not in _BROWN_CONRADY_MODELS and not is_zero:
         raise InputError(f"the distortion model {model[:40]} is not supported", _MODEL_HINT)
+    if len(coefficients) == 3 and model is not None and _plain(model) in _RADIAL_MODELS:
+        coefficients = [*coefficients[:2], 0.0, 0.0, coefficients[2]]
     return brown_conrady(coefficients)
 
 
 def _size(table: Mapping[str, object]) -> tuple[int, int] | None:
     """Return (height, width), if the file states them."""
-    for names in (("image_height", "image_width"), ("img_height", "img_width"), ("height", "width"), ("h", "w")):
-        if names == ("h", "w") and len({*names} & {*table}) == 1:
+    for names in _SIDE_LENGTHS:
+        # An H may also be a homography.
+        stated = [name for name in names if name in table and not isinstance(table[name], dict | list)]
+        if names == ("h", "w") and len(stated) == 1:
             raise InputError("the image has a height or a width alone", "give both sides of the image, or neither")
-        if all(name in table for name in names):
+        if len(stated) == 2:
             height, width = (number_of(table[name], name) for name in names)
             break
     else:
@@ -715,8 +739,17 @@ def _flat(value: object, key: str) -> list[float]:
 
 
 _MOST_NUMBERS = 64
+_SIDE_LENGTHS = (("image_height", "image_width"), ("img_height", "img_width"), ("height", "width"), ("h", "w"))
 _SIZES = ("image_size", "imagesize", "img_size", "imgsize", "size", "resolution", "camera_resolution")
 _FACTS = frozenset(
-    (*_UNITS, *_CONVENTIONS, *_SIZES, "world2cam", *"height width image_height image_width".split())
-) | (frozenset("coordinate_system distortion_model camera_model fisheye fisheye_model".split()))
+    (
+        *_UNITS,
+        *_CONVENTIONS,
+        *_SIZES,
+        *_MODELS,
+        *_DECLARED,
+        *_FLAGGED,
+        *(key for pair in _SIDE_LENGTHS for key in pair),
+    )
+) | {"world2cam", "coordinate_system"}
 """What a file may state for all cameras."""

@@ -45,7 +45,9 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
         InputError: if a file is missing or damaged, or a camera is invalid.
     """
     found, label = {str(key): value for key, value in content.items()}, path
-    halves = {_LENSES: "K_.+|.+_K|world_mat_.+", _POSES: "(R|Rot|T)_.+|.+_Rt|world_mat_.+"}
+    is_first = any(re.fullmatch("(K|R|Rot|T|world_mat)_.+", key) for key in found)
+    lens, pose = ("(K|world_mat)_.+", "(R|Rot|T|world_mat)_.+") if is_first else (".+_K", ".+_(R|Rt|T)")
+    halves = {_LENSES: lens, _POSES: pose}
     lacks = [what for what, keys in halves.items() if not any(re.fullmatch(keys, key) for key in found)]
     if lacks and (poses or lacks != [_POSES]):
         partner, has = partner_of(path), next((what for what in halves if what not in lacks), lacks[0])
@@ -55,7 +57,9 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
         if not partner.is_file():
             raise unreadable(path, f"{partner.name} is missing ({path.name} and {partner.name} belong together)")
         other = read_document(partner)
-        found = {str(key): value for key, value in other.items()} | found if isinstance(other, dict) else found
+        other = {str(key): value for key, value in other.items()} if isinstance(other, dict) else {}
+        lenses, placed = (other, found) if _LENSES in lacks else (found, other)
+        found = lenses | placed | lenses  # in the order of the lenses
         label = path.with_name(" and ".join(sorted((path.name, partner.name), key=str.lower, reverse=True)))
     tables = by_property(found)
     listed_names = found.get("names")

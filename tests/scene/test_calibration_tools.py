@@ -522,6 +522,8 @@ def test_cameras_of_mvsnet_and_common_lenses_are_read(tmp_path: Path) -> None:
         ({"convention": "unity"}, "its convention is unity"),
         ({"h": 480}, "the image has a height or a width alone"),
         ({"f": [1, 1], "c": [0, 0], "k": [0, 0, 0], "p": [0, 0]}, "it has f, k and p"),
+        ({"D": None, "radial_distortion": -0.1}, "radial_distortion is not a list of numbers"),
+        ({"D": None, "distortion": 0.1}, "distortion is not a list of numbers"),
     ],
 )
 def test_statements_that_a_camera_contradicts_are_not_ignored(
@@ -535,6 +537,57 @@ def test_statements_that_a_camera_contradicts_are_not_ignored(
     zero = table | {"D": [0.0] * 5, "model": "distortion.inverse_brown_conrady"}
     path.write_text(json.dumps({"cam1": zero}))
     assert read_calibration(path).cameras[0].distortion is None
+
+
+LENS, PLACED = {"K": K.tolist(), "D": [-0.1, 0.02, 0.0, 0.0, 0.003]}, {"R": np.eye(3).tolist(), "T": [1.0, 0.0, 0.0]}
+
+
+@pytest.mark.parametrize(
+    ("table", "common"),
+    [
+        (LENS | PLACED | {"H": np.eye(3).tolist()}, {}),  # a homography
+        ({"intrinsics": LENS, "extrinsics": PLACED, "projection": "perspective"}, {}),
+        ({"intrinsics": LENS, "extrinsics": PLACED, "P": np.c_[K, np.zeros(3)].tolist()}, {}),
+        (LENS | PLACED | {"D": [-0.1, 0.02, 0.003], "distortion_model": "radial"}, {}),
+        (LENS | {"R": PLACED["R"], "T": [-1.0, 0.0, 0.0]}, {"convention": "camera to world"}),
+        (LENS | PLACED, {"cameras": 1}),
+    ],
+)
+def test_other_entries_of_a_camera_are_understood(
+    table: dict[str, Any], common: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "rig.json"
+    path.write_text(json.dumps({"cam1": table} | common))
+    (camera,) = read_calibration(path).cameras
+    np.testing.assert_array_equal(camera.world_to_camera[:3], np.c_[np.eye(3), [1.0, 0.0, 0.0]])
+    assert camera.distortion.coefficients == (-0.1, 0.02, 0.0, 0.0, 0.003)
+
+
+@pytest.mark.parametrize(
+    "stated", [{"is_fisheye": True}, {"lens_model": "fisheye"}, {"distortion_type": "equidistant"}]
+)
+def test_a_stereo_file_states_the_lens_and_the_size_of_both_cameras(stated: dict[str, Any], tmp_path: Path) -> None:
+    content = {key: np.asarray(value).tolist() for key, value in STEREO.items()} | {"D1": [0.1] * 4, "D2": [0.2] * 4}
+    path = tmp_path / "stereo.json"
+    path.write_text(json.dumps(content | stated | {"img_height": 48, "img_width": 64}))
+    for camera in read_calibration(path).cameras:
+        assert (camera.distortion.model, camera.image_size) == (LensModel.FISHEYE, SIZE)
+
+
+@pytest.mark.parametrize("key", ["{word}_{name}", "{name}_{word}"])
+def test_cameras_may_be_named_as_properties_and_have_a_common_size(key: str, tmp_path: Path) -> None:
+    names = ("left", "R", "K") if key.startswith("{word}") else ("cam2", "cam1", "cam3")
+    lenses = {key.format(word="K", name=name): (K + np.diag([n, 0, 0])).tolist() for n, name in enumerate(names)}
+    poses = {key.format(word=word, name=name): PLACED[word] for name in names[::-1] for word in ("R", "T")}
+    rectified = {key.format(word="P", name=f"rect_{name}"): np.eye(3, 4).tolist() for name in names}
+    (tmp_path / "intri.json").write_text(json.dumps({"height": 48, "width": 64} | lenses | rectified))
+    (tmp_path / "extri.json").write_text(json.dumps(poses))
+    for path in (tmp_path / "intri.json", tmp_path / "extri.json")[: 1 + key.startswith("{word}")]:
+        cameras = read_calibration(path).cameras
+        assert [(camera.name, float(camera.intrinsics[0, 0])) for camera in cameras] == [
+            (name, 70.0 + n) for n, name in enumerate(names)
+        ]
+        assert {camera.image_size for camera in cameras} == {SIZE}
 
 
 def bouguet(camera: RigCamera, end: str = "") -> dict[str, Any]:
