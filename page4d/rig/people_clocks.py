@@ -82,8 +82,14 @@ MAX_SCORED = 25
 
 WEAK_PEAK = 0.65
 MIN_WEAK_COMMON = 85
-"""Score of a view below which it needs this many common instants: with 80, the offset of such a view can be wrong by
-3 to 7 instants in all its pairs."""
+"""Score of a view below which it needs this many common instants, or a peak that is confirmed: with 80 at 60 fps, the
+offset of such a view can be wrong by 3 to 7 instants in all its pairs."""
+
+_SIDE, MAX_SIDE = 4, 0.6
+"""Score this many instants from a confirmed peak, as a share of it: 0.7 to 1 next to peaks wrong by 3 to 7."""
+
+MAX_APART = 1.0
+"""Instants between a confirmed peak and those of the first and of the last two thirds of the common instants."""
 
 _WHAT = "people do not determine the clock of"
 
@@ -182,6 +188,19 @@ class PairCurve:
         part._people, part.start = (within, self._people[1]), start
         part.scores, part.common, part._fine = {}, {}, {}
         return part
+
+    def is_confirmed(self, offset: int) -> bool:
+        """Return whether a peak is narrow, and the first and the last two thirds of it have one there, too.
+
+        People fit some pose at any offset by chance, but in other parts at other offsets; slow ones fit at all
+        offsets near the right one.
+        """
+        if max(self.fine_score(offset - _SIDE), self.fine_score(offset + _SIDE)) > MAX_SIDE * self.fine_score(offset):
+            return False
+        here, there = (np.concatenate([one.instants for one in people]) for people in self._people)
+        limits = np.quantile(np.intersect1d(here, there - offset), (0, 1 / 3, 2 / 3, 1))
+        found = (pair_offset(self.part(low, high)) for low, high in (limits[[0, 2]], limits[[1, 3]]))
+        return all(one is not None and one.is_clear and abs(one.instants - offset) <= MAX_APART for one in found)
 
     def repeats(self, lag: int) -> bool:
         """Return whether the motion of both views repeats itself after a number of instants."""
@@ -413,7 +432,7 @@ def _check_scores(
             where = f"score {score:.2f} at {abs(offset)} frames, of at most {curve.max_offset}"
         elif evident[number] < MIN_EVIDENCE:
             where = f"score {score:.2f}, other offsets score hardly less"
-        elif score < WEAK_PEAK and common < MIN_WEAK_COMMON:
+        elif score < WEAK_PEAK and common < MIN_WEAK_COMMON and not curve.is_confirmed(offset):
             where = f"score {score:.2f} from {common} frames, need {WEAK_PEAK} or {MIN_WEAK_COMMON} frames"
         if where:
             raise undetermined(_WHAT, [name], f"no clear offset ({where})")

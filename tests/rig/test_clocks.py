@@ -164,14 +164,38 @@ def test_the_deviation_of_a_clock_is_that_of_keypoints_at_the_speed_of_people(sp
         assert abs(found.ahead[1]) < 3 * found.deviations[1]
 
 
-def test_a_weak_view_needs_many_common_instants(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("side", "parts", "is_refused"),
+    [
+        (0.5, (9.0, 9.9), False),
+        (0.7, (9.0, 9.0), True),
+        (0.5, (9.0, 10.2), True),
+        (0.5, (None, 9.0), True),
+        (0.5, (9.0, -9.0), True),
+    ],
+)
+def test_a_weak_view_needs_many_common_instants_or_a_narrow_peak_in_its_parts(
+    side: float, parts: tuple, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = np.random.default_rng(5)
     cameras = ring(2, rng)
-    people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S)
-    monkeypatch.setattr(clocks, "WEAK_PEAK", 1.1)
-    monkeypatch.setattr(clocks, "MIN_WEAK_COMMON", 10_000)
-    with pytest.raises(InputError, match=r"clock of cam02: .*, need 1.1 or 10000 frames"):
-        estimate_clocks(("cam01", "cam02"), people, [camera.lens for camera in cameras])
+    people = observe(cameras, [Walk.random(rng)], rng, num_instants=60)
+    curve = PairCurve(people, [camera.lens for camera in cameras], (0, 1))
+    curve.scores, curve.common = {-9: 0.1, 0: 0.1, 9: 0.5}, {-9: 51, 0: 51, 9: 51}
+    monkeypatch.setattr(PairCurve, "fine_score", lambda _, offset: {9: 0.5, 13: 0.5 * side}.get(offset, 0.2))
+    found, asked = iter(parts), []
+
+    def searched(part: PairCurve) -> PairOffset | None:
+        asked.append([int(one.instants[place]) for one in part._people[0] for place in (0, -1)])
+        value = next(found)
+        return None if value is None else PairOffset(instants=value, score=0.5, is_clear=True)
+
+    monkeypatch.setattr(clocks, "pair_offset", searched)
+    expected = pytest.raises(InputError, match=r"clock of cam02: .*score 0.50 from 51 frames, need 0.65 or 85")
+    with expected if is_refused else nullcontext():
+        clocks._check_scores(("cam01", "cam02"), [curve], [curve.evidence()], np.array([0, 9]))
+    if not is_refused:
+        assert np.array(asked) == pytest.approx(np.array([[0, 33], [17, 50]]), abs=1)
 
 
 def test_people_at_rest_do_not_determine_a_clock() -> None:
