@@ -295,8 +295,8 @@ def _cuts(key: str, is_first: bool) -> Iterator[tuple[str, str]]:
 
 
 def _are_placed(tables: Mapping[str, Mapping[str, Any]], poses: bool) -> bool:
-    """Return whether there are several cameras, all with poses if these are needed."""
-    return len(tables) > 1 and all(not poses or any(map(_POSE_WORD.fullmatch, table)) for table in tables.values())
+    """Return whether there are several cameras, all placed if poses are needed; R alone may be a rectification."""
+    return len(tables) > 1 and all(not poses or any(map(_PLACE_WORD.fullmatch, table)) for table in tables.values())
 
 
 def _has_pose(table: Mapping[str, Any]) -> bool:
@@ -538,10 +538,8 @@ _LENS_WORD = re.compile(f"{_MATRIX_WORD.pattern}|(?i:p|world_mat|projection(_mat
 _OF_LENS = re.compile(
     f"{_LENS_WORD.pattern}|(?i:d|dist(ortion)?(_?coeff?(s|icients)?)?|image_size|size|height|width|h|w)"
 )
-_POSE_WORD = re.compile(
-    f"{_ROTATION.pattern}|{_WORLD_TO_CAMERA.pattern}|{_CAMERA_TO_WORLD.pattern}|(?i:camrot|p|world_mat|projection)"
-)
-_PROPERTY = re.compile(f"{_OF_LENS.pattern}|{_POSE_WORD.pattern}|{_TRANSLATION.pattern}|(?i:princpt|campos)")
+_PLACE_WORD = re.compile(f"{_TRANSLATION.pattern}|{_WORLD_TO_CAMERA.pattern}|{_CAMERA_TO_WORLD.pattern}|(?i:campos)")
+_PROPERTY = re.compile(f"{_OF_LENS.pattern}|{_ROTATION.pattern}|{_PLACE_WORD.pattern}|(?i:princpt|camrot)")
 """What is stated of a camera."""
 
 _SIDE = "(?i:(0|1|2|l|r|left|right))"

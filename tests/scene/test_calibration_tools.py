@@ -132,7 +132,10 @@ def test_a_stereo_pair_of_opencv_is_read_in_any_spelling(keys: str, tmp_path: Pa
     np.savez(tmp_path / "stereo.npz", **content, object_points=np.zeros((90, 90)), errors=np.array([None]))
     paths.append(tmp_path / "stereo.npz")
     if not keys.startswith("K_left"):  # which would be cameras called left and right, without poses
-        paths.append(write_storage(tmp_path / "intrinsics.yml", dict(list(content.items())[:4])))
+        rectified = {f"{side}_{key}": np.eye(3, columns) for side in ("left", "right")
+                     for key, columns in (("R", 3), ("P", 4))}  # fmt: skip
+        lenses = dict(list(content.items())[:4])
+        paths.append(write_storage(tmp_path / "intrinsics.yml", lenses | rectified | {"width": 64, "height": 48}))
         paths.append(write_storage(tmp_path / "extrinsics.yml", {key: STEREO[key] for key in ("R", "T")}))
     points = np.random.default_rng(3).uniform([-0.5, -0.5, 3.5], [0.5, 0.5, 4.5], (20, 3))
     for path in paths:
