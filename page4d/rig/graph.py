@@ -3,8 +3,8 @@
 Positions follow from the directions of pairs, with distances from points that pairs share.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise, product
 from types import MappingProxyType
@@ -301,6 +301,17 @@ def confirmed(pairs: Sequence[PairPose]) -> tuple[PairPose, ...]:
         if error < _CONFIRMED_DEG and any(known[index].is_accepted for index in loop):
             right |= set(loop)
     return tuple(replace(known[i], reason="", needs_loop=False) for i in sorted(right) if known[i].needs_loop)
+
+
+def views_in_loops(links: Iterable[Pair]) -> set[int]:
+    """Return the views with two partners at least, among those that have."""
+    kept = {*links}
+    while True:
+        partners = Counter(view for link in kept for view in link)
+        inside = {link for link in kept if min(partners[view] for view in link) > 1}
+        if inside == kept:
+            return {*partners}
+        kept = inside
 
 
 def _loops(pairs: Sequence[PairPose]) -> list[tuple[tuple[int, int, int], float]]:

@@ -11,7 +11,15 @@ from page4d.geometry.transforms import camera_centers
 from page4d.rig import adjust as adjustment
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks, triangulate
 from page4d.rig.epipolar import pixels_of
-from page4d.rig.graph import Placement, choose_links, choose_pairs, confirmed, connected_parts, place
+from page4d.rig.graph import (
+    Placement,
+    choose_links,
+    choose_pairs,
+    confirmed,
+    connected_parts,
+    place,
+    views_in_loops,
+)
 from page4d.rig.records import (
     NUM_JOINTS,
     Array,
@@ -335,6 +343,20 @@ def test_parts_and_links():
     assert links
     assert (1, 2) not in links
     assert all((first < 2) != (second < 2) for first, second in links)
+
+
+@pytest.mark.parametrize(
+    ("links", "views"),
+    [
+        ([(0, 1), (1, 2)], set()),
+        ([(0, 1), (1, 2), (0, 2)], {0, 1, 2}),
+        ([(0, 1), (1, 2), (0, 2), (2, 3), (3, 4)], {0, 1, 2}),
+        ([(0, 1), (1, 2), (2, 3), (0, 3)], {0, 1, 2, 3}),
+        ([(0, 1), (0, 1)], set()),
+    ],
+)
+def test_views_at_the_end_of_a_chain_are_in_no_loop(links: list[tuple[int, int]], views: set[int]) -> None:
+    assert views_in_loops(links) == views
 
 
 @pytest.mark.parametrize(
