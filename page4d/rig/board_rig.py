@@ -7,7 +7,7 @@ flexible new technique for camera calibration", 2000.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import cv2
 import numpy as np
@@ -134,7 +134,7 @@ class BoardAdjustment(LeastSquares[State]):
         self.corner = board.points[np.concatenate([one.numbers for one in self.sightings])]
         self.pixels = np.concatenate([one.pixels for one in self.sightings])
         self.velocity, self.acceleration = np.zeros_like(self.pixels), np.zeros_like(self.pixels)
-        for one, start, stop in zip(self.sightings, self.starts, self.starts[1:], strict=False):
+        for one, (start, stop) in zip(self.sightings, pairwise(self.starts), strict=True):
             if one.velocity is not None:
                 self.velocity[start:stop] = one.velocity
             if one.acceleration is not None:

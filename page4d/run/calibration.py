@@ -434,8 +434,7 @@ class BoardViews:
         moves = np.array([view in part[1:] for view in range(len(self.names))])
         self.problem = BoardAdjustment(self.board, self.models, kept, free, moves, self.sizes)
         self.state = self.problem.fit(replace(placed, boards=np.concatenate(boards)))
-        self.residual = self.problem.errors_px(self.state)[0]
-        self.errors = np.linalg.norm(self.residual, axis=1)
+        self.errors = self.problem.errors(self.state)
         return part
 
     def _residual(self, view: int) -> float:
