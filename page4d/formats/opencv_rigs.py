@@ -19,47 +19,37 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import scipy.linalg
 import torch
-from torch import Tensor
 
-from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
-from page4d.errors import InputError, listed, shortened
-from page4d.formats.build import (
-    brown_conrady,
-    fisheye,
-    is_rotation,
-    make_camera,
-    number_of,
-    numbers_of,
-    pinhole,
-    pose_matrix,
-    rotation_of,
-    whole_size,
+from page4d.conventions import Scale
+from page4d.errors import InputError, listed
+from page4d.formats.build import numbers_of
+from page4d.formats.camera_model import CORRECTION_HINT, Calibration
+from page4d.formats.camera_table import (
+    DISTORTION,
+    FACTS,
+    LENS_WORD,
+    MATRIX_WORD,
+    METRES,
+    MOST_NUMBERS,
+    OF_LENS,
+    PLACE_WORD,
+    PROPERTY,
+    ROTATION,
+    TRANSLATION,
+    coefficients_of,
+    find_value,
+    has_pose,
+    joined_table,
+    lens_numbers,
+    lowered,
+    table_camera,
+    unit_of,
 )
-from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
 from page4d.formats.files import check_count, error_context, partner_of, read_document, undistorted, unreadable
 from page4d.formats.table import CAMERA_MATRIX
-from page4d.geometry.distortion import Distortion
-from page4d.geometry.rotation import matrix_from_quaternion
 from page4d.geometry.transforms import invert_rigid
 from page4d.io.input_files import natural_key
-
-_FISHEYE_MODELS = frozenset("equidistant equi fisheye opencvfisheye kannalabrandt kannalabrandtk kb".split())
-_NAMED_BROWN = frozenset("radtan radialtangential plumbbob brown brownconrady opencv fullopencv".split())
-_RADIAL_MODELS = frozenset("polynomial simpleradial radial".split())
-_BROWN_CONRADY_MODELS = (
-    _NAMED_BROWN
-    | _RADIAL_MODELS
-    | frozenset("rationalpolynomial rational standard none pinhole simplepinhole".split())
-)
-_OTHER_MODELS = frozenset(
-    "omni omnidirectional mei ds doublesphere eucm ucm unified fov division ocam scaramuzza ftheta spherical "
-    "equirectangular thinprismfisheye inversebrownconrady modifiedbrownconrady".split()
-)
-"""Names of lens models, without punctuation and numbers."""
-
-_MODEL_HINT = "calibrate with a pinhole camera and radial-tangential or equidistant (fisheye) distortion"
 
 
 def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
@@ -158,7 +148,7 @@ def read_single_cameras(
 
 
 def _is_whole(table: Mapping[str, Any], poses: bool) -> bool:
-    return _lens_numbers(_lowered(table)) is not None and (not poses or _has_pose(table))
+    return lens_numbers(lowered(table)) is not None and (not poses or has_pose(table))
 
 
 def _with_partner(path: Path, table: dict[str, Any]) -> dict[str, Any]:
@@ -185,17 +175,17 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
         InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
     given = _by_camera(content) if isinstance(content, dict) else content
-    facts = _lowered(content if isinstance(content, dict) else {})
-    facts = {key: value for key, value in facts.items() if key in _FACTS}
+    facts = lowered(content if isinstance(content, dict) else {})
+    facts = {key: value for key, value in facts.items() if key in FACTS}
     pairs = given.items() if isinstance(given, dict) else enumerate(given, start=1)
     items = [(str(key), table) for key, table in pairs if isinstance(table, dict)]
     check_count(path, len(items))
     tables: dict[str, dict[str, Any]] = {}
     for key, table in items:
         with error_context(path.name, key):
-            tables[key] = facts | _joined(table)
+            tables[key] = facts | joined_table(table)
     if isinstance(given, dict):  # others describe no camera
-        tables = {key: table for key, table in tables.items() if _lens_numbers(table) is not None or _has_pose(table)}
+        tables = {key: table for key, table in tables.items() if lens_numbers(table) is not None or has_pose(table)}
     names, unnamed = [*tables], False
     if isinstance(given, list):
         own = _own_names([*tables.values()])
@@ -206,13 +196,13 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
     groups = {str(table.get("camera_group")) for table in tables.values()}
     if poses and len(groups) > 1:  # of MC-Calib
         raise unreadable(path, f"its cameras form {len(groups)} groups without common poses")
-    units = {"cm" if {"panel", "node"} <= {*table} else _unit(table) for table in tables.values()}
+    units = {"cm" if {"panel", "node"} <= {*table} else unit_of(table) for table in tables.values()}
     unit = units.pop() if len(units) == 1 else None
     cameras = tuple(
-        table_camera(path, name, table, poses, _METRES[unit] if unit else 1.0)
+        table_camera(path, name, table, poses, METRES[unit] if unit else 1.0)
         for name, table in zip(names, tables.values(), strict=True)
     )
-    if not cameras and isinstance(content, dict) and _lens_numbers(_lowered(content)) is not None:
+    if not cameras and isinstance(content, dict) and lens_numbers(lowered(content)) is not None:
         return read_single_cameras(path, content, poses)
     if not cameras:
         raise unreadable(path, "none of its tables has a camera matrix")
@@ -257,50 +247,46 @@ def by_property(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         key: value
         for key, value in content.items()
         if isinstance(value, dict)
-        and _PROPERTY.fullmatch(key)
-        and all(isinstance(one, dict | list) and not _PROPERTY.fullmatch(name) for name, one in value.items())
+        and PROPERTY.fullmatch(key)
+        and all(isinstance(one, dict | list) and not PROPERTY.fullmatch(name) for name, one in value.items())
     }
-    common = {key: value for key, value in content.items() if key not in of_cameras and _OF_LENS.fullmatch(key)}
+    common = {key: value for key, value in content.items() if key not in of_cameras and OF_LENS.fullmatch(key)}
     tables: dict[str, dict[str, Any]] = {}
     if of_cameras:
         for key, value in of_cameras.items():
             for camera, one in value.items():
                 tables.setdefault(camera, {})[key] = one
-    elif not any(map(_LENS_WORD.fullmatch, common)) and _find(content, _ROTATION) is None:
+    elif not any(map(LENS_WORD.fullmatch, common)) and find_value(content, ROTATION) is None:
         # Otherwise a pair, whose R_left is that of a rectification.
         names = [
             key
             for key, value in content.items()
-            if not _PROPERTY.fullmatch(key) and (not isinstance(value, dict) or "data" in value)
+            if not PROPERTY.fullmatch(key) and (not isinstance(value, dict) or "data" in value)
         ]
         # A camera may have the name of a property (K_P, R_P), and P_rect_01 may be given next to K_01.
-        for lens, is_first in ((_MATRIX_WORD, True), (_MATRIX_WORD, False), (_LENS_WORD, True), (_LENS_WORD, False)):
+        for lens, is_first in ((MATRIX_WORD, True), (MATRIX_WORD, False), (LENS_WORD, True), (LENS_WORD, False)):
             cuts = [(key, *cut) for key in names for cut in _cuts(key, is_first)]
             tables = {camera: {} for _, word, camera in cuts if lens.fullmatch(word)}
             for key, word, camera in cuts:
                 is_value = isinstance(content[key], dict | list) or word.lower() in ("h", "w", "height", "width")
-                if camera in tables and _PROPERTY.fullmatch(word) and is_value:
+                if camera in tables and PROPERTY.fullmatch(word) and is_value:
                     tables[camera][word] = content[key]
             if tables:
                 break
     tables = {camera: common | table for camera, table in tables.items()}
-    return {camera: table for camera, table in tables.items() if any(map(_LENS_WORD.fullmatch, table))}
+    return {camera: table for camera, table in tables.items() if any(map(LENS_WORD.fullmatch, table))}
 
 
 def _cuts(key: str, is_first: bool) -> Iterator[tuple[str, str]]:
     """Yield the words before (`is_first`) or after every underscore of a key, and the rest of it."""
-    for match in re.finditer("_", key[:_MOST_NUMBERS]):
+    for match in re.finditer("_", key[:MOST_NUMBERS]):
         left, right = key[: match.start()], key[match.end() :]
         yield (left, right) if is_first else (right, left)
 
 
 def _are_placed(tables: Mapping[str, Mapping[str, Any]], poses: bool) -> bool:
     """Return whether there are several cameras, all placed if poses are needed; R alone may be a rectification."""
-    return len(tables) > 1 and all(not poses or any(map(_PLACE_WORD.fullmatch, table)) for table in tables.values())
-
-
-def _has_pose(table: Mapping[str, Any]) -> bool:
-    return any(_find(table, pattern) is not None for pattern in (_ROTATION, _WORLD_TO_CAMERA, _CAMERA_TO_WORLD))
+    return len(tables) > 1 and all(not poses or any(map(PLACE_WORD.fullmatch, table)) for table in tables.values())
 
 
 _IDS = frozenset({"ids", "names", "camera_ids", "camera_names", "cam_ids", "cam_names"})
@@ -308,22 +294,11 @@ _IDS = frozenset({"ids", "names", "camera_ids", "camera_names", "cam_ids", "cam_
 
 def _number_of_matrices(content: Mapping[str, Any]) -> int:
     """Return the number of camera matrices of an array [N, 3, 3]; 0 for a single one."""
-    given = _lens_numbers(_lowered(content))
+    given = lens_numbers(lowered(content))
     is_stack = isinstance(given, list) and all(isinstance(item, list) and len(item) == 3 for item in given)
     return len(given) if is_stack and all(isinstance(row, list) for item in given for row in item) else 0
 
 
-def _unit(table: Mapping[str, Any]) -> str | None:
-    """Return the unit of lengths that a table states, if it is a metric one."""
-    text = next((str(table[key]).lower() for key in _UNITS if key in table), "").removesuffix("s")
-    for word, short in (("meter", "metre"), ("millimetre", "mm"), ("centimetre", "cm"), ("metre", "m")):
-        text = text.replace(word, short)
-    return text if text in _METRES else None
-
-
-_METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001}
-_UNITS = ("unit", "units", "length_unit", "length_units")
-_CONVENTIONS = ("convention", "camera_convention", "pose_convention")
 _NAME = re.compile(r"(cam(era)?_?)?(name|label|id|uid|serial(_?(no|number))?)")
 
 
@@ -336,156 +311,10 @@ def _own_names(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     return []
 
 
-def _joined(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with lower-case keys, joined with those of tables in it (`intrinsics`, `extrinsics`)."""
-    inner = {key: value for key, value in table.items() if isinstance(value, dict) and "data" not in value}
-    if any(_COLOR.match(key) for key in inner):
-        inner = {key: value for key, value in inner.items() if not _OTHER_SENSOR.match(key)}
-    lenses = [key for key, value in inner.items() if _lens_numbers(_joined(value)) is not None]
-    if len(lenses) > 1:
-        raise InputError(f"it has {len(lenses)} lenses: {listed(lenses)}", "keep that of the video")
-    parts = [
-        _translated({key: value for key, value in table.items() if not isinstance(value, dict) or "data" in value}),
-        *map(_joined, inner.values()),
-    ]
-    joined = {key: value for part in reversed(parts) for key, value in part.items()}
-    given = next((joined[key] for key in _PROJECTIONS if isinstance(joined.get(key), dict | list)), None)
-    if given is None or _lens_numbers(joined) is not None:
-        return joined
-    return joined | _parts_of_projection(_flat(given, "the projection matrix"))
-
-
 def _own_parts(names: Sequence[str]) -> list[str]:
     """Return the first part between dots that all names of files have and that differs, or whole names."""
     parts = zip(*(name.split(".") for name in names), strict=False)  # names may have several dots
     return list(next((part for part in parts if len({*part}) == len(names)), names))
-
-
-def _lens_numbers(table: Mapping[str, Any]) -> Any:
-    """Return the camera matrix, or fx fy cx cy as EuRoC writes them; None if there is neither."""
-    separate = next(([table[key] for key in keys] for keys in _FOUR if {*keys} <= {*table}), None)
-    focal, center = table.get("focal_length"), table.get("principal_point")
-    if isinstance(focal, list) and isinstance(center, list):
-        separate = [*focal, *center]
-    given = table.get("intrinsics", table.get("intrinsic", _find(table, _LENS)))  # the first one also of OpenPose
-    return separate if given is None else given
-
-
-_FOUR = (("fx", "fy", "cx", "cy"), ("fx", "fy", "ppx", "ppy"))
-
-
-def table_camera(
-    path: Path, name: str, content: dict[str, Any], poses: bool, metres: float = 1.0
-) -> CalibratedCamera:
-    """Build a camera from a table with a matrix, distortion, image size, R and T; of `poses` in units of `metres`.
-
-    The centre of the top-left pixel is at (0, 0), as in OpenCV, unless the table has another `pixel_center`. A lens
-    alone has the identity as pose.
-
-    Raises:
-        InputError: with the file and the name of the camera.
-    """
-    with error_context(path.name, name):
-        table = _joined(content)
-        if {"k", "p"} <= {*table} and ("fx" in table or {"f", "c"} <= {*table}):
-            raise InputError(
-                "it has f, k and p, as files of Human3.6M have, whose T is the position of the camera",
-                "write K, distCoeffs, R and T of x = R X + T",
-            )
-        given, model = _lens_numbers(table), _model(table)
-        if model is not None and _plain(model) in _OTHER_MODELS:
-            _lens(coefficients_of(table), model)
-        if given is None:
-            raise InputError("camera_matrix is missing", CORRECTION_HINT)
-        numbers = _flat(given, "camera_matrix")
-        if len(numbers) == 16:
-            numbers = [number for row in range(3) for number in numbers[4 * row : 4 * row + 3]]
-        is_matrix = isinstance(given, dict) or any(isinstance(row, list) for row in given)
-        is_lens = len(numbers) == 4 and not is_matrix
-        matrix = pinhole(*numbers) if is_lens else numbers_of(numbers, "camera_matrix", 3, 3)
-        center = number_of(table.get("pixel_center", INTEGER_PIXEL_CENTER), "pixel_center")
-        if center not in (INTEGER_PIXEL_CENTER, PIXEL_CENTER):
-            raise InputError(f"pixel_center is {center:g}, expected 0 or 0.5", CORRECTION_HINT)
-        # JARVIS multiplies rows, as MATLAB does: x_camera = x R + T, and its matrices are transposed.
-        is_transposed = bool(matrix[2, :2].any()) and not matrix[:2, 2].any()
-        pose = _pose(table, is_transposed) if poses else None
-        if poses and pose is None:
-            hint = "pass it as ⟨intrinsics⟩, or the calibration of a rig, with poses named R and T, w2c or c2w"
-            raise InputError(f"it has a lens, but no pose (R and T) among {listed(content, 8)}", hint)
-        lens = _lens(coefficients_of(table), model)
-        size = _size(table)
-    pose = torch.eye(4, dtype=torch.float64) if pose is None else pose
-    pose[:3, 3] *= metres
-    return make_camera(
-        path.name,
-        name,
-        intrinsics=matrix.T if is_transposed else matrix,
-        world_to_camera=pose,
-        image_size=size,
-        distortion=lens,
-        pixel_center=center,
-    )
-
-
-def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | None:
-    """Return the pose of R, a matrix or a vector, and T, or of a matrix of both; None if one is missing.
-
-    All statements of it have to agree.
-    """
-    found: dict[str, Tensor] = {}
-    shift = _find(table, _TRANSLATION)
-    convention = next((re.sub("[ -]", "_", str(table[key]).lower()) for key in _CONVENTIONS if key in table), "")
-    is_inverse = (
-        _CAMERA_TO_WORLD.search(convention) is not None
-        or table.get("world2cam") is False
-        or table.get("cam2world") is True
-    )
-    for key, value in table.items():
-        if not isinstance(value, dict | list | str):
-            continue
-        if _ROTATION.fullmatch(key) and shift is not None:
-            place = numbers_of(_flat(shift, "T"), "T", 1, 3)[0].tolist()
-            turn = _flat(value, "R")
-            if is_transposed and len(turn) == 3:
-                raise InputError(
-                    "camera_matrix is transposed, and R is a vector", "write the principal point in its last column"
-                )
-            rotation = _rotation(turn)
-            pose = pose_matrix(rotation.T if is_transposed else rotation, place)
-        elif _WORLD_TO_CAMERA.fullmatch(key) or _CAMERA_TO_WORLD.fullmatch(key):
-            numbers = torch.tensor(_flat(value, "the pose"), dtype=torch.float64)
-            if numbers.numel() not in (12, 16):
-                raise InputError(f"the pose has {numbers.numel()} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
-            pose = pose_matrix(numbers.reshape(-1, 4)[:3, :3], numbers.reshape(-1, 4)[:3, 3].tolist())
-        else:
-            continue
-        found[key] = invert_rigid(pose) if _CAMERA_TO_WORLD.fullmatch(key) or is_inverse else pose
-    first = next(iter(found), "")
-    for key, pose in found.items():
-        if not is_rotation(pose[:3, :3]):
-            return pose  # which is refused
-        turned, moved = (pose - found[first])[:3, :3].abs().max(), (pose - found[first])[:3, 3].norm()
-        if turned > _SAME_POSE or moved > _SAME_POSE * (1 + pose[:3, 3].norm()):
-            raise InputError(f"{first} and {key} state different poses", "keep the one from the world to the camera")
-    if not found:
-        return None
-    axes = str(table.get("coordinate_system", "")).lower()  # may be those of the world
-    if _FOREIGN.search(convention + axes) or _OPENGL.search(axes):
-        raise InputError(f"its convention is {(convention or axes)[:40]}", "write poses with the axes of OpenCV")
-    return found[first] * (torch.tensor(_FLIP, dtype=torch.float64)[:, None] if _OPENGL.search(convention) else 1)
-
-
-_SAME_POSE = 2e-3
-_FLIP = (1, -1, -1, 1)
-_OPENGL, _FOREIGN = re.compile(r"opengl|blender|nerf(studio)?\b|arkit"), re.compile("unity|unreal|pytorch3d|directx")
-
-
-def _rotation(turn: Sequence[float]) -> Tensor:
-    if len(turn) == 4:
-        raise InputError("R is a quaternion of an unknown order", "write R as a matrix or a rotation vector")
-    if len(turn) not in (3, 9):
-        raise InputError(f"R has {len(turn)} numbers, expected 3 or 9", CORRECTION_HINT)
-    return rotation_of(turn if len(turn) == 3 else [turn[:3], turn[3:6], turn[6:]])
 
 
 def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
@@ -498,15 +327,15 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     """
     if _are_placed(by_property(content), True):
         return read_tables(path, content, poses)
-    is_half = not _sides(content, _STEREO_LENS) or _find(content, _ROTATION) is None
+    is_half = not _sides(content, _STEREO_LENS) or find_value(content, ROTATION) is None
     table = _with_partner(path, content) if is_half else content
     matrices, coefficients = (_sides(table, pattern) for pattern in (_STEREO_LENS, _STEREO_DISTORTION))
     for side in (0, 1):
         if side not in matrices or (coefficients and side not in coefficients):
             what = "distortion D" if side in matrices else "camera matrix M"
             raise InputError(f"{path.name}: camera {side + 1}: the {what}{side + 1} is missing", CORRECTION_HINT)
-    facts = {key: value for key, value in _lowered(table).items() if key in _FACTS}
-    pose = {key: value for key, value in table.items() if _ROTATION.fullmatch(key) or _TRANSLATION.fullmatch(key)}
+    facts = {key: value for key, value in lowered(table).items() if key in FACTS}
+    pose = {key: value for key, value in table.items() if ROTATION.fullmatch(key) or TRANSLATION.fullmatch(key)}
     first = {"R": torch.eye(3).tolist(), "T": [0.0, 0.0, 0.0]}
     tables = [
         facts | {"K": matrices[side], "D": coefficients.get(side, [])} | each
@@ -515,37 +344,10 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     return read_tables(path, tables, poses)
 
 
-_LENS = re.compile(f"{CAMERA_MATRIX}|(?i:ks?)")
-_COLOR = re.compile("(?i)colou?r|rgb")
-_OTHER_SENSOR = re.compile("(?i)depth|infra|ir|thermal|tof")
-_DISTORTION = re.compile(r"(?i:d|kc|coeffs|(?:lens_?|cam(?:era)?_?)?dist(?!ance|\w*(?:model|type))\w*?)")
-_RADIAL, _TANGENTIAL = (
-    re.compile(f"(?i:{kind}_?dist(?:ortion)?(?:_?coeff?(?:icient)?s)?)") for kind in ("radial", "tangential")
-)
-_NAMED_DISTORTION = re.compile(rf"{_RADIAL.pattern}|{_TANGENTIAL.pattern}|(?i:(lens_?)?distortions?)")
-_ROTATION = re.compile("(?i:(extrinsics?_)?(r|rot(ation)?(_?(matrix|mat|vector|vec))?|rmat|rvec))")
-_TRANSLATION = re.compile("(?i:(extrinsics?_)?(t|trans(lation)?(_?(matrix|vector|vec))?|tvec))")
-
-_WORLD_TO_CAMERA, _CAMERA_TO_WORLD = (
-    re.compile(f"(?i:{words})(?i:_?(?:mat|matrix))?")
-    for words in (
-        "rt|extrinsics?|w2c|world_?(?:to|2)_?cam(?:era)?|t_c(?:am(?:era)?)?_?w(?:orld)?|c(?:am(?:era)?)?_t_w(?:orld)?",
-        "c2w|camera_pose_matrix|cam(?:era)?_?(?:to|2)_?world|t_w(?:orld)?_?c(?:am(?:era)?)?|w(?:orld)?_t_c(?:am(?:era)?)?",
-    )
-)
-_MATRIX_WORD = re.compile(f"{_LENS.pattern}|(?i:intrinsics?|focal)")
-_LENS_WORD = re.compile(f"{_MATRIX_WORD.pattern}|(?i:p|world_mat|projection(_matrix)?)")
-_OF_LENS = re.compile(
-    f"{_LENS_WORD.pattern}|(?i:d|dist(ortion)?(_?coeff?(s|icients)?)?|image_size|size|height|width|h|w)"
-)
-_PLACE_WORD = re.compile(f"{_TRANSLATION.pattern}|{_WORLD_TO_CAMERA.pattern}|{_CAMERA_TO_WORLD.pattern}|(?i:campos)")
-_PROPERTY = re.compile(f"{_OF_LENS.pattern}|{_ROTATION.pattern}|{_PLACE_WORD.pattern}|(?i:princpt|camrot)")
-"""What is stated of a camera."""
-
 _SIDE = "(?i:(0|1|2|l|r|left|right))"
 _STEREO_LENS, _STEREO_DISTORTION = (
     re.compile(rf"(?:{word})_?{_SIDE}|{_SIDE}[_.]?(?:{word})")
-    for word in (f"[MK]|{CAMERA_MATRIX}", _DISTORTION.pattern)
+    for word in (f"[MK]|{CAMERA_MATRIX}", DISTORTION.pattern)
 )
 
 
@@ -556,198 +358,3 @@ def _sides(table: Mapping[str, object], pattern: re.Pattern[str]) -> dict[int, o
     first = 0 if "0" in found else 1
     names = {str(first): 0, "l": 0, "left": 0, str(first + 1): 1, "r": 1, "right": 1}
     return {names[side]: value for side, value in found.items() if side in names}
-
-
-def _find(table: Mapping[str, Any], pattern: re.Pattern[str], default: Any = None) -> Any:
-    """Return the value of the first key that matches, which is no number or flag."""
-    values = (value for key, value in table.items() if pattern.fullmatch(key))
-    return next((value for value in values if isinstance(value, dict | list | str)), default)
-
-
-def _lowered(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key.lower(): value for key, value in table.items()}
-
-
-def coefficients_of(given: Mapping[str, Any]) -> list[float]:
-    """Return the distortion in OpenCV's order, also of radial and tangential parts, or of single keys `k1`, `p1`."""
-    table = _joined(given)
-    if (whole := _find(table, _DISTORTION)) is not None:
-        return _flat(whole, "the distortion")
-    for key, value in table.items():  # 0 and 1 may be flags
-        if _NAMED_DISTORTION.fullmatch(key) and isinstance(value, int | float) and float(value) not in (0.0, 1.0):
-            raise InputError(f"{key} is not a list of numbers", CORRECTION_HINT)
-    radial, tangential = (_flat(_find(table, part, []), "the distortion") for part in (_RADIAL, _TANGENTIAL))
-    single = {key: number_of(table[key], key) for key in _SINGLE if key in table}
-    single |= {f"k{n}": value for n, value in enumerate(radial, 1)} | {
-        f"p{n}": value for n, value in enumerate(tangential, 1)
-    }
-    is_radial = not {"p1", "p2"} & {*single} and (
-        _is_fisheye(_model(table)) or any(single.get(key) for key in _SINGLE[5:])
-    )
-    order = [key for key in _SINGLE if "k" in key][:4] if is_radial else _SINGLE
-    return [single.get(key, 0.0) for key in order] if single else []
-
-
-_SINGLE = ("k1", "k2", "p1", "p2", "k3", "k4", "k5", "k6")
-
-
-def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with lower-case keys; of other conventions with k, and r and t or a pose as others have them.
-
-    Source: OpenPose, `doc/advanced/calibration_module.md`; nerfies, `camera.py`; the Immersive Light Field videos,
-    `models.json`; HumanRF, `camera_data.py` of ActorsHQ; Ego-Exo4D, `gopro_calibs.csv`.
-    """
-    table = _lowered(given)
-
-    def numbers(keys: str) -> list[float]:
-        return [number_of(table.get(key), key) for key in keys.split()]
-
-    if "intrinsics" in table and table.get("cameramatrix"):
-        return table | {"w2c": table["cameramatrix"]}
-    if {"orientation", "position", "focal_length"} <= {*table}:
-        rotation = _rotation(_flat(table["orientation"], "orientation"))
-        shift = -rotation @ numbers_of(table["position"], "position", 1, 3)[0]
-        table = {"pixel_aspect_ratio": 1.0, "skew": 0.0} | table
-        focal, aspect, skew = numbers("focal_length pixel_aspect_ratio skew")
-        centre = numbers_of(table.get("principal_point"), "principal_point", 1, 2)[0] - PIXEL_CENTER
-        lens = [focal, focal * aspect, *centre.tolist(), skew]
-        return table | {"k": pinhole(*lens).tolist(), "r": rotation.tolist(), "t": shift.tolist()}
-    if {"rx", "tx", "w", "px"} <= {*table}:
-        width, height, *lens = numbers("w h fx fy px py")
-        lens = [side * part for side, part in zip((width, height) * 2, lens, strict=True)]
-        lens[2:] = [part - PIXEL_CENTER for part in lens[2:]]
-        pose = pose_matrix(rotation_of(numbers("rx ry rz")), numbers("tx ty tz"))
-        size = {"width": width, "height": height}
-        return table | size | {"k": lens, "c2w": pose[:3].tolist()}
-    if {"tx_world_cam", "intrinsics_0"} <= {*table}:
-        lens = numbers(" ".join(f"intrinsics_{n}" for n in range(8)))
-        turn = torch.tensor(numbers(" ".join(f"q{axis}_world_cam" for axis in "wxyz")), dtype=torch.float64)
-        pose = pose_matrix(matrix_from_quaternion(turn), numbers("tx_world_cam ty_world_cam tz_world_cam"))
-        model = {"distortion_model": table.get("intrinsics_type"), "dist": lens[4:]}
-        return table | model | {"k": lens[:4], "c2w": pose[:3].tolist()}
-    if {"campos", "camrot", "focal", "princpt"} <= {*table}:
-        rotation = _rotation(_flat(table["camrot"], "camrot"))
-        shift = -rotation @ numbers_of(table["campos"], "campos", 1, 3)[0]
-        lens = _flat(table["focal"], "focal") + _flat(table["princpt"], "princpt")
-        return table | {"k": lens, "r": rotation.tolist(), "t": shift.tolist()}
-    for key, parts in _SEPARATE.items():
-        if {*parts.split()} <= {*table}:
-            table = table | {key: numbers(parts)}
-    if "q" in table and "r" not in table and {*_SEPARATE["q"].split()} <= {*table}:
-        table = table | {"r": matrix_from_quaternion(torch.tensor(table["q"], dtype=torch.float64)).tolist()}
-    return table
-
-
-_SEPARATE = {"r": "r11 r12 r13 r21 r22 r23 r31 r32 r33", "t": "tx ty tz", "q": "qw qx qy qz"}
-_PROJECTIONS = ("p", "projection", "projection_matrix", "world_mat")
-
-
-def _parts_of_projection(numbers: Sequence[float]) -> dict[str, Any]:
-    """Return K, R and T of a projection matrix, which is known up to a factor.
-
-    Source: Hartley & Zisserman (2004), section 6.2.4.
-    """
-    matrix = torch.tensor(numbers, dtype=torch.float64)
-    if len(matrix) not in (12, 16) or not bool(torch.isfinite(matrix).all()):
-        raise InputError(f"the projection matrix has {len(matrix)} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
-    matrix = matrix.reshape(-1, 4)[:3]
-    lens, turn = (torch.from_numpy(part) for part in scipy.linalg.rq(matrix[:, :3].numpy()))
-    signs = lens.diagonal().sign()
-    if not bool(signs.all()):
-        raise InputError("the projection matrix is singular", CORRECTION_HINT)
-    lens, turn = lens * signs, signs[:, None] * turn
-    pose = torch.linalg.det(turn).sign() * torch.cat([turn, torch.linalg.solve(lens, matrix[:, 3:])], dim=1)
-    return {"k": (lens / lens[2, 2]).triu().tolist(), "w2c": pose.tolist()}
-
-
-def _model(table: Mapping[str, object]) -> str | None:
-    """Return the distortion model that a file declares."""
-    others = [*(str(table.get(key)) for key in _MODELS), *(["omnidirectional"] if table.get("xi") else [])]
-    if other := next((model for model in others if _plain(model) in _OTHER_MODELS), None):
-        return other
-    flag = next((table[key] for key in _FLAGGED if key in table), None)
-    if flag is not None:
-        if (text := str(flag).lower()) not in _FLAGS:
-            raise InputError(f"fisheye is '{shortened(str(flag))}', expected true or false", CORRECTION_HINT)
-        return "fisheye" if _FLAGS[text] else "none"
-    if (declared := next((table[key] for key in _DECLARED if table.get(key) is not None), None)) is not None:
-        return {"": "none", "0": "none", "1": "fisheye"}.get(str(declared), str(declared))  # numbers of MC-Calib
-    return next((model for model in others if _plain(model) in _FISHEYE_MODELS | _NAMED_BROWN), None)
-
-
-_MODELS = ("camera_model", "lens_model", "model_type", "projection_type", "model")
-_DECLARED = ("distortion_model", "distortion_type")
-_FLAGGED = ("fisheye_model", "fisheye", "is_fisheye")
-_FLAGS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
-
-
-def _plain(model: str) -> str:
-    """Return the name of a lens model as in the sets of models."""
-    return re.sub(r"^distortion\.|[^a-z]", "", model.lower())
-
-
-def _is_fisheye(model: str | None) -> bool:
-    return model is not None and _plain(model) in _FISHEYE_MODELS
-
-
-def _lens(coefficients: Sequence[float], model: str | None) -> Distortion | None:
-    """Build the distortion; four coefficients of an undeclared model may be either one."""
-    if _is_fisheye(model):
-        return fisheye(coefficients)
-    if model is None and len(coefficients) == 4 and any(coefficients):
-        raise InputError(
-            "4 distortion coefficients are k1 k2 p1 p2, or k1 k2 k3 k4 of a fisheye lens",
-            "add 'fisheye_model: 0' or 'fisheye_model: 1' to the file",
-        )
-    is_zero = not any(coefficients) and model is not None and "brownconrady" in _plain(model)  # those of RealSense
-    if model is not None and _plain(model) not in _BROWN_CONRADY_MODELS and not is_zero:
-        raise InputError(f"the distortion model {model[:40]} is not supported", _MODEL_HINT)
-    if len(coefficients) == 3 and model is not None and _plain(model) in _RADIAL_MODELS:
-        coefficients = [*coefficients[:2], 0.0, 0.0, coefficients[2]]
-    return brown_conrady(coefficients)
-
-
-def _size(table: Mapping[str, object]) -> tuple[int, int] | None:
-    """Return (height, width), if the file states them."""
-    for names in _SIDE_LENGTHS:
-        # An H may also be a homography.
-        stated = [name for name in names if name in table and not isinstance(table[name], dict | list)]
-        if names == ("h", "w") and len(stated) == 1:
-            raise InputError("the image has a height or a width alone", "give both sides of the image, or neither")
-        if len(stated) == 2:
-            height, width = (number_of(table[name], name) for name in names)
-            break
-    else:
-        pair = next((table[key] for key in _SIZES if key in table), None)
-        if not isinstance(pair, list) or len(pair) != 2:
-            return None
-        width, height = (number_of(value, "image_size") for value in pair)
-    return whole_size(height, width) if height or width else None
-
-
-def _flat(value: object, key: str) -> list[float]:
-    """Return the numbers of a matrix of OpenCV, which may be empty, or of nested lists."""
-    if isinstance(value, dict):
-        value = value.get("data", [])
-    value = value.split() if isinstance(value, str) else value
-    if not isinstance(value, list):
-        raise InputError(f"{key} is not a list of numbers", CORRECTION_HINT)
-    rows = [row if isinstance(row, list) else [row] for row in value[:_MOST_NUMBERS]]
-    return [number_of(number, key) for row in rows for number in row[:_MOST_NUMBERS]]
-
-
-_MOST_NUMBERS = 64
-_SIDE_LENGTHS = (("image_height", "image_width"), ("img_height", "img_width"), ("height", "width"), ("h", "w"))
-_SIZES = ("image_size", "imagesize", "img_size", "imgsize", "size", "resolution", "camera_resolution")
-_FACTS = frozenset(
-    (
-        *_UNITS,
-        *_CONVENTIONS,
-        *_SIZES,
-        *_MODELS,
-        *_DECLARED,
-        *_FLAGGED,
-        *(key for pair in _SIDE_LENGTHS for key in pair),
-    )
-) | {"world2cam", "coordinate_system"}
-"""What a file may state for all cameras."""

@@ -17,6 +17,7 @@ from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, UsageError
 from page4d.formats.build import matrix_of
 from page4d.formats.camera_model import CORRECTION_HINT, Calibration
+from page4d.formats.camera_table import coefficients_of, table_camera
 from page4d.formats.files import (
     check_count,
     error_context,
@@ -26,7 +27,7 @@ from page4d.formats.files import (
     undistorted,
     unreadable,
 )
-from page4d.formats.opencv_rigs import by_property, coefficients_of, table_camera
+from page4d.formats.opencv_rigs import by_property
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import LensModel
 from page4d.geometry.rotation import rotation_vector_from_matrix

@@ -12,8 +12,8 @@ from page4d.conventions import Scale
 from page4d.errors import InputError, shortened
 from page4d.formats.build import number_of, pinhole
 from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera, Calibration
+from page4d.formats.camera_table import table_camera
 from page4d.formats.files import check_count, error_context
-from page4d.formats.opencv_rigs import table_camera
 
 _UNITS_PER_PIXEL = 64.0
 _MM_PER_METRE = 1000.0

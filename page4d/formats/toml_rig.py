@@ -16,8 +16,8 @@ from typing import Any
 from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER, Scale
 from page4d.errors import InputError, listed
 from page4d.formats.camera_model import CalibratedCamera, Calibration
+from page4d.formats.camera_table import table_camera
 from page4d.formats.files import check_count
-from page4d.formats.opencv_rigs import table_camera
 from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import LensModel
 from page4d.geometry.rotation import rotation_vector_from_matrix
