@@ -9,7 +9,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -57,7 +57,7 @@ POINTS = "Points"
 
 @dataclass(frozen=True)
 class Option:
-    """An option of the command line, in the annotation of the field or parameter that takes its value.
+    """An option of the command line, in the annotation of the parameter, or by `option` the field, that it sets.
 
     `panel` is its heading in the help, `expert` options are in the complete help only. `name` is needed where it is
     not the field's with dashes for underscores ("no-..." for a flag that is on by default), `metavar` where the type
@@ -71,6 +71,22 @@ class Option:
     name: str = ""
     also: str = ""
     expert: bool = False
+
+
+_OPTION = "option"
+
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002
+    panel: str = "Options",
+    metavar: str = "",
+    name: str = "",
+    *,
+    expert: bool = False,
+) -> Any:
+    """Return a field of a settings record with a default and an `Option`."""
+    return field(default=default, metadata={_OPTION: Option(help, panel, metavar, name, expert=expert)})
 
 
 def text_form(parse: Callable[[str], object]) -> BeforeValidator:
@@ -259,81 +275,62 @@ class SceneOptions:
     """
 
     views: Annotated[
-        PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None,
-        text_form(_parse_views),
-        Option("The first N views, or names (of files, without suffix) such as cam01,cam03.", SCENE, "N|NAMES"),
-    ] = None
-    sync: Annotated[
-        str,
-        BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value),
-        Option(
-            "Clocks of the views: a file such as sync.json, or none, audio, timecode, people (with 'page4d weights "
-            "get people'), motion (with ⟨calibration⟩), or auto: sync.json, else time codes, else frame numbers, "
-            "else a common start.",
-            SCENE,
-            "FILE|MODE",
-        ),
-    ] = "auto"
-    fps: Annotated[FrameRate | None, Option("Instants per second. Default: the lowest frame rate.", SCENE, "FPS")] = (
-        None
+        PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None, text_form(_parse_views)
+    ] = option(None, "The first N views, or names (of files, without suffix) such as cam01,cam03.", SCENE, "N|NAMES")
+    sync: Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)] = option(
+        "auto",
+        "Clocks of the views: a file such as sync.json, or none, audio, timecode, people (with 'page4d weights "
+        "get people'), motion (with ⟨calibration⟩), or auto: sync.json, else time codes, else frame numbers, "
+        "else a common start.",
+        SCENE,
+        "FILE|MODE",
     )
-    image_fps: Annotated[
-        FrameRate | None, Option("Frame rate of image folders. Default: 30.", SCENE, "FPS", expert=True)
-    ] = None
-    stride: Annotated[PositiveInt, Option("Use every Nth instant.", SCENE)] = 1
-    frames: Annotated[
-        tuple[int | None, int | None],
-        text_form(_parse_frames),
-        Option("Instants A to B - 1 of the timeline.", SCENE, "A:B"),
-    ] = (None, None)
-    max_frames: Annotated[
-        PositiveInt | None, Option("Refuse captures with more instants. Default: 100000.", SCENE, expert=True)
-    ] = None
-    calibration: Annotated[
-        Path | None,
-        Option(
-            "Calibration: a file of Qualisys, Pose2Sim, Anipose, OpenCV, Kalibr, nerfstudio and others, a COLMAP "
-            "model, or a folder with one.",
-            RIG,
-            "FILE",
-        ),
-    ] = None
-    calibration_unit: Annotated[
-        LengthUnit | None, Option("Unit of length of a calibration whose format has none.", RIG, expert=True)
-    ] = None
-    calibration_match: Annotated[
-        CalibrationMatch, Option("Pair cameras and views by name or in order.", RIG, expert=True)
-    ] = CalibrationMatch.NAME
+    fps: FrameRate | None = option(None, "Instants per second. Default: the lowest frame rate.", SCENE, "FPS")
+    image_fps: FrameRate | None = option(None, "Frame rate of image folders. Default: 30.", SCENE, "FPS", expert=True)
+    stride: PositiveInt = option(1, "Use every Nth instant.", SCENE)
+    frames: Annotated[tuple[int | None, int | None], text_form(_parse_frames)] = option(
+        (None, None), "Instants A to B - 1 of the timeline.", SCENE, "A:B"
+    )
+    max_frames: PositiveInt | None = option(
+        None, "Refuse captures with more instants. Default: 100000.", SCENE, expert=True
+    )
+    calibration: Path | None = option(
+        None,
+        "Calibration: a file of Qualisys, Pose2Sim, Anipose, OpenCV, Kalibr, nerfstudio and others, a COLMAP "
+        "model, or a folder with one.",
+        RIG,
+        "FILE",
+    )
+    calibration_unit: LengthUnit | None = option(
+        None, "Unit of length of a calibration whose format has none.", RIG, expert=True
+    )
+    calibration_match: CalibrationMatch = option(
+        CalibrationMatch.NAME, "Pair cameras and views by name or in order.", RIG, expert=True
+    )
     calibration_resize: CalibResize = None
-    again: Annotated[
-        tuple[str, ...],
-        text_form(_parse_names),
-        Option("Views that moved since ⟨calibration⟩: register them in its world, with its lenses.", RIG, "NAMES"),
-    ] = ()
-    masks: Annotated[Path | None, Option("Masks: <view>/*.png or <view>.mp4.", SCENE, "FOLDER")] = None
-    mask_meaning: Annotated[
-        MaskMeaning, Option("Meaning of mask pixels above half the maximum.", SCENE, expert=True)
-    ] = MaskMeaning.DYNAMIC
-    depth: Annotated[
-        Path | None,
-        Option(
-            "Measured depth, instead of the network's: <view>/*.png (16 bits), *.npy or *.exr (float), or lossless "
-            "gray16 <view>.mkv. Needs ⟨calibration⟩, unless ⟨weights⟩ names a network that takes depth, such as "
-            "Pi3X.",
-            SCENE,
-            "FOLDER",
-        ),
-    ] = None
-    depth_levels: Annotated[
-        PositiveFinite | None,
-        Option(
-            "Levels of measured depth per metre, or per unit of length if the scale is arbitrary. Default: 1000, for "
-            "float 1.",
-            SCENE,
-            "X",
-            expert=True,
-        ),
-    ] = None
+    again: Annotated[tuple[str, ...], text_form(_parse_names)] = option(
+        (), "Views that moved since ⟨calibration⟩: register them in its world, with its lenses.", RIG, "NAMES"
+    )
+    masks: Path | None = option(None, "Masks: <view>/*.png or <view>.mp4.", SCENE, "FOLDER")
+    mask_meaning: MaskMeaning = option(
+        MaskMeaning.DYNAMIC, "Meaning of mask pixels above half the maximum.", SCENE, expert=True
+    )
+    depth: Path | None = option(
+        None,
+        "Measured depth, instead of the network's: <view>/*.png (16 bits), *.npy or *.exr (float), or lossless "
+        "gray16 <view>.mkv. Needs ⟨calibration⟩, unless ⟨weights⟩ names a network that takes depth, such as "
+        "Pi3X.",
+        SCENE,
+        "FOLDER",
+    )
+    depth_levels: PositiveFinite | None = option(
+        None,
+        "Levels of measured depth per metre, or per unit of length if the scale is arbitrary. Default: 1000, for "
+        "float 1.",
+        SCENE,
+        "X",
+        expert=True,
+    )
     allow_damaged: AllowDamaged = False
     max_megapixels: MaxPixels = 64.0
 
@@ -364,17 +361,14 @@ class NetworkOptions:
     once. `sha256` is the hash that the given file, or that of the hub, must have.
     """
 
-    weights: Annotated[
-        str | Path | None,
-        Option(f"{WEIGHTS_HELP} Default: the bundled network mv-demo, for demonstrations.", NETWORK, WEIGHTS_METAVAR),
-    ] = None
+    weights: str | Path | None = option(
+        None, f"{WEIGHTS_HELP} Default: the bundled network mv-demo, for demonstrations.", NETWORK, WEIGHTS_METAVAR
+    )
     sha256: Sha256 = None
-    untrained: Annotated[
-        bool, Option("Run a network with random weights: THE VALUES ARE NOISE.", NETWORK, expert=True)
-    ] = False
-    preset: Annotated[
-        str, Option(f"Network that ⟨untrained⟩ builds: {NETWORK_PRESETS}.", NETWORK, "NAME", expert=True)
-    ] = "mv-small"
+    untrained: bool = option(False, "Run a network with random weights: THE VALUES ARE NOISE.", NETWORK, expert=True)
+    preset: str = option(
+        "mv-small", f"Network that ⟨untrained⟩ builds: {NETWORK_PRESETS}.", NETWORK, "NAME", expert=True
+    )
     device: Device = "auto"
     precision: NetworkPrecision = Precision.AUTO
 
@@ -391,69 +385,60 @@ class PointOptions:
     None of `min_views` chooses by the rig. `outliers` and `normals` need Open3D.
     """
 
-    source: Annotated[
-        PointSource,
-        Option("Make point clouds from depth maps or the point head.", OUTPUT, name="points-from", expert=True),
-    ] = PointSource.DEPTH
-    min_confidence: Annotated[float, Field(ge=0, le=1), Option("Drop points below this confidence.", OUTPUT)] = 0.0
-    edges: Annotated[
-        EdgeFilter,
-        Option("Detection of flying pixels: by ⟨edge_angle_deg⟩, or as in Pi3's code.", OUTPUT, expert=True),
-    ] = EdgeFilter.SLANT
-    edge_angle_deg: Annotated[
-        float,
-        Field(ge=1, le=90),
-        Option(
-            "Drop points on surfaces seen at a larger angle from their normal (flying pixels); 90 keeps all.",
-            OUTPUT,
-            "DEG",
-            "edge-angle",
-            expert=True,
-        ),
-    ] = 85.0
-    min_views: Annotated[
-        Annotated[NonNegativeInt, Field(le=256)] | None,
-        Option(
-            "Views that must see a point where it is, its own included, and not fewer than see through it; 0 keeps "
-            "all points. Default: 2, or 1 with two views, or 0 where the views do not agree.",
-            OUTPUT,
-            expert=True,
-        ),
-    ] = None
-    voxel_size: Annotated[
-        VoxelSize, Option("Keep one point per voxel of this side length; 0 keeps all.", OUTPUT, "SIZE", "voxel")
-    ] = 0.0
-    outliers: Annotated[bool, Option("Remove statistical outliers from the clouds.", OUTPUT, expert=True)] = False
-    normals: Annotated[bool, Option("Add surface normals to the clouds.", OUTPUT)] = False
-    max_points: Annotated[
-        NonNegativeInt,
-        Field(lt=2**31),
-        Option("Maximum number of points per instant; 0 keeps all.", OUTPUT, expert=True),
-    ] = 0
+    source: PointSource = option(
+        PointSource.DEPTH,
+        "Make point clouds from depth maps or the point head.",
+        OUTPUT,
+        name="points-from",
+        expert=True,
+    )
+    min_confidence: Annotated[float, Field(ge=0, le=1)] = option(0.0, "Drop points below this confidence.", OUTPUT)
+    edges: EdgeFilter = option(
+        EdgeFilter.SLANT, "Detection of flying pixels: by ⟨edge_angle_deg⟩, or as in Pi3's code.", OUTPUT, expert=True
+    )
+    edge_angle_deg: Annotated[float, Field(ge=1, le=90)] = option(
+        85.0,
+        "Drop points on surfaces seen at a larger angle from their normal (flying pixels); 90 keeps all.",
+        OUTPUT,
+        "DEG",
+        "edge-angle",
+        expert=True,
+    )
+    min_views: Annotated[NonNegativeInt, Field(le=256)] | None = option(
+        None,
+        "Views that must see a point where it is, its own included, and not fewer than see through it; 0 keeps "
+        "all points. Default: 2, or 1 with two views, or 0 where the views do not agree.",
+        OUTPUT,
+        expert=True,
+    )
+    voxel_size: VoxelSize = option(
+        0.0, "Keep one point per voxel of this side length; 0 keeps all.", OUTPUT, "SIZE", "voxel"
+    )
+    outliers: bool = option(False, "Remove statistical outliers from the clouds.", OUTPUT, expert=True)
+    normals: bool = option(False, "Add surface normals to the clouds.", OUTPUT)
+    max_points: Annotated[NonNegativeInt, Field(lt=2**31)] = option(
+        0, "Maximum number of points per instant; 0 keeps all.", OUTPUT, expert=True
+    )
 
 
 @config_record("registration settings")
 class RegisterSettings:
     """Settings of the registration of a rig from evidence."""
 
-    register: Annotated[
-        Registration,
-        Option(
-            "Evidence: body keypoints of people ('page4d weights get people'), texture ('page4d weights get texture' "
-            "widens it), or both.",
-            RIG,
-            "auto|people|texture",
-        ),
-    ] = Registration.AUTO
+    register: Registration = option(
+        Registration.AUTO,
+        "Evidence: body keypoints of people ('page4d weights get people'), texture ('page4d weights get texture' "
+        "widens it), or both.",
+        RIG,
+        "auto|people|texture",
+    )
     focal: _Focal = None
     intrinsics: _Intrinsics = None
     scale_from: _ScaleFrom = None
     world: _World = WorldFrame.AUTO
     up: _Up = UpAxis.AUTO
     floor_at: _FloorAt = None
-    max_instants: Annotated[PositiveInt, Option("Number of instants that are sampled.", RIG)] = (
-        MAX_REGISTRATION_INSTANTS
-    )
+    max_instants: PositiveInt = option(MAX_REGISTRATION_INSTANTS, "Number of instants that are sampled.", RIG)
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -465,31 +450,28 @@ class RegisterSettings:
 class CalibrateSettings:
     """Settings of the calibration from a board: the board as text or as a file, and what is known of the lenses."""
 
-    board: Annotated[
-        str,
-        Option(
-            "The board: charuco:COLUMNSxROWS,SQUARE,MARKER,DICTIONARY (numbers of squares), such as "
-            "charuco:7x5,30mm,22mm,4x4_50; chessboard:9x6,25mm (inner corners); aruco:5x7,40mm,10mm,apriltag_36h11 "
-            "(markers, side, gap); or a file of Caliscope, OpenCV, Anipose, Pose2Sim or Kalibr.",
-            RIG,
-            "BOARD|FILE",
-        ),
-    ] = ""
-    lenses: Annotated[
-        Path | None, Option("Videos of the board for the lens of each view alone, named as the views.", RIG, "FOLDER")
-    ] = None
-    lens_model: Annotated[LensModel, Option("Model of the distortion.", RIG)] = LensModel.BROWN_CONRADY
+    board: str = option(
+        "",
+        "The board: charuco:COLUMNSxROWS,SQUARE,MARKER,DICTIONARY (numbers of squares), such as "
+        "charuco:7x5,30mm,22mm,4x4_50; chessboard:9x6,25mm (inner corners); aruco:5x7,40mm,10mm,apriltag_36h11 "
+        "(markers, side, gap); or a file of Caliscope, OpenCV, Anipose, Pose2Sim or Kalibr.",
+        RIG,
+        "BOARD|FILE",
+    )
+    lenses: Path | None = option(
+        None, "Videos of the board for the lens of each view alone, named as the views.", RIG, "FOLDER"
+    )
+    lens_model: LensModel = option(LensModel.BROWN_CONRADY, "Model of the distortion.", RIG)
     intrinsics: _Intrinsics = None
     floor_at: Annotated[
-        int | Path | None,
-        text_form(lambda text: int(text) if _INTEGER.fullmatch(text) else Path(text)),
-        Option(
-            "Floor on which the world then stands: the instant at which the board lies on it, or a table of points "
-            "on it with columns point, view, x, y (pixels), and X, Y, Z (metres) for a world of your own.",
-            RIG,
-            "INSTANT|FILE",
-        ),
-    ] = None
+        int | Path | None, text_form(lambda text: int(text) if _INTEGER.fullmatch(text) else Path(text))
+    ] = option(
+        None,
+        "Floor on which the world then stands: the instant at which the board lies on it, or a table of points "
+        "on it with columns point, view, x, y (pixels), and X, Y, Z (metres) for a world of your own.",
+        RIG,
+        "INSTANT|FILE",
+    )
     up: _Up = UpAxis.AUTO
 
     def __post_init__(self) -> None:
@@ -522,145 +504,113 @@ class ReconstructSettings:
     without a calibration. `mesh_voxel` is in units of the scene.
     """
 
-    long_side: Annotated[
-        _LongSide | None,
-        Option("Long side of the network's images in pixels. Default: that of its training.", NETWORK, name="size"),
-    ] = None
-    depth_size: Annotated[
-        _LongSide | DepthSize,
-        text_form(_parse_depth_size),
-        Option(
-            "Long side of depth maps and clouds in pixels, or video, network (theirs), or auto: 512 with known "
-            "cameras and no ⟨long_side⟩, else network. Depth is upsampled along colour edges, and refined by the "
-            "pictures where cameras are known.",
-            OUTPUT,
-            "NAME|N",
-        ),
-    ] = DepthSize.AUTO
-    preprocess: Annotated[
-        Preprocess,
-        Option(
-            "native: ⟨long_side⟩, without cropping or stretching. Others as in the published code: VGGT at 518 px, "
-            "cropped or padded; Pi3 at 255,000 pixels per image.",
-            NETWORK,
-            expert=True,
-        ),
-    ] = Preprocess.NATIVE
-    chunk: Annotated[
-        PositiveInt | None,
-        text_form(_parse_chunk),
-        Option("Instants per chunk, predicted together; auto: 8, or fewer if memory requires it.", NETWORK, "auto|N"),
-    ] = None
-    overlap: Annotated[
-        NonNegativeInt | None,
-        Option(
-            "Instants that neighbouring chunks share. Default: 1 with known cameras, which align chunks, else 2.",
-            NETWORK,
-            expert=True,
-        ),
-    ] = None
-    memory_bytes: Annotated[
-        Annotated[int, Field(gt=0, lt=2**63)] | None,
-        text_form(parse_memory),
-        Option(
-            "Memory limit such as 20GB: of a GPU, or of the process; auto: the free memory.",
-            NETWORK,
-            "auto|SIZE",
-            "memory",
-        ),
-    ] = None
-    poses: Annotated[
-        Poses,
-        Option("Cameras of the result with a calibration: the calibrated or the predicted ones.", RIG, expert=True),
-    ] = Poses.INPUT
-    camera_motion: Annotated[
-        CameraMotion,
-        Option(
-            "Predicted cameras: one per view for the whole capture (static), or one per instant (moving); auto: "
-            "measured per view from pixels. With a calibration of static cameras, moving: the rig moves as one.",
-            RIG,
-            name="cameras",
-        ),
-    ] = CameraMotion.AUTO
-    register: Annotated[
-        Registration,
-        Option(
-            "Cameras without a calibration: people (with 'page4d weights get people'), texture, network (also: off), "
-            "or auto: people and texture where they determine cameras, else the network.",
-            RIG,
-            "MODE",
-        ),
-    ] = Registration.AUTO
+    long_side: _LongSide | None = option(
+        None, "Long side of the network's images in pixels. Default: that of its training.", NETWORK, name="size"
+    )
+    depth_size: Annotated[_LongSide | DepthSize, text_form(_parse_depth_size)] = option(
+        DepthSize.AUTO,
+        "Long side of depth maps and clouds in pixels, or video, network (theirs), or auto: 512 with known "
+        "cameras and no ⟨long_side⟩, else network. Depth is upsampled along colour edges, and refined by the "
+        "pictures where cameras are known.",
+        OUTPUT,
+        "NAME|N",
+    )
+    preprocess: Preprocess = option(
+        Preprocess.NATIVE,
+        "native: ⟨long_side⟩, without cropping or stretching. Others as in the published code: VGGT at 518 px, "
+        "cropped or padded; Pi3 at 255,000 pixels per image.",
+        NETWORK,
+        expert=True,
+    )
+    chunk: Annotated[PositiveInt | None, text_form(_parse_chunk)] = option(
+        None, "Instants per chunk, predicted together; auto: 8, or fewer if memory requires it.", NETWORK, "auto|N"
+    )
+    overlap: NonNegativeInt | None = option(
+        None,
+        "Instants that neighbouring chunks share. Default: 1 with known cameras, which align chunks, else 2.",
+        NETWORK,
+        expert=True,
+    )
+    memory_bytes: Annotated[Annotated[int, Field(gt=0, lt=2**63)] | None, text_form(parse_memory)] = option(
+        None,
+        "Memory limit such as 20GB: of a GPU, or of the process; auto: the free memory.",
+        NETWORK,
+        "auto|SIZE",
+        "memory",
+    )
+    poses: Poses = option(
+        Poses.INPUT,
+        "Cameras of the result with a calibration: the calibrated or the predicted ones.",
+        RIG,
+        expert=True,
+    )
+    camera_motion: CameraMotion = option(
+        CameraMotion.AUTO,
+        "Predicted cameras: one per view for the whole capture (static), or one per instant (moving); auto: "
+        "measured per view from pixels. With a calibration of static cameras, moving: the rig moves as one.",
+        RIG,
+        name="cameras",
+    )
+    register: Registration = option(
+        Registration.AUTO,
+        "Cameras without a calibration: people (with 'page4d weights get people'), texture, network (also: off), "
+        "or auto: people and texture where they determine cameras, else the network.",
+        RIG,
+        "MODE",
+    )
     focal: _Focal = None
     intrinsics: _Intrinsics = None
     scale_from: _ScaleFrom = None
     world: _World = WorldFrame.AUTO
     up: _Up = UpAxis.AUTO
     floor_at: _FloorAt = None
-    check_calibration: Annotated[
-        bool,
-        Option(
-            "Compare the calibration of static cameras with people and texture; faults are warnings.",
-            RIG,
-            name="check",
-            expert=True,
-        ),
-    ] = True
-    refine: Annotated[
-        bool,
-        Option(
-            "Refine cameras and depth (bundle adjustment and multi-view stereo), if the network has matches.", RIG
-        ),
-    ] = True
-    fuse: Annotated[
-        bool,
-        Option(
-            "Give static parts of static cameras one depth from several instants, and compare the depth of all "
-            "views.",
-            RIG,
-            expert=True,
-        ),
-    ] = True
+    check_calibration: bool = option(
+        True,
+        "Compare the calibration of static cameras with people and texture; faults are warnings.",
+        RIG,
+        name="check",
+        expert=True,
+    )
+    refine: bool = option(
+        True, "Refine cameras and depth (bundle adjustment and multi-view stereo), if the network has matches.", RIG
+    )
+    fuse: bool = option(
+        True,
+        "Give static parts of static cameras one depth from several instants, and compare the depth of all views.",
+        RIG,
+        expert=True,
+    )
     points: PointOptions = PointOptions()
-    layers: Annotated[
-        bool, Option("Also write the static points once, and the moving ones of each instant.", OUTPUT)
-    ] = False
-    mesh: Annotated[
-        bool,
-        Option(
-            "Fuse the depth maps of each instant into a mesh (TSDF); with ⟨layers⟩, static surfaces once and moving "
-            "ones of each instant.",
-            OUTPUT,
-        ),
-    ] = False
-    mesh_voxel: Annotated[
-        VoxelSize, Option("Voxel size of the mesh; 0: from the image resolution.", OUTPUT, "SIZE", expert=True)
-    ] = 0.0
-    motion: Annotated[
-        bool, Option("Measure the velocity of every point: velocity maps, and velocities in the clouds.", OUTPUT)
-    ] = False
-    motion_size: Annotated[
-        _LongSide,
-        Option("Maximum long side in pixels of the images whose optical flow is measured.", OUTPUT, expert=True),
-    ] = 1280
-    tracks: Annotated[
-        NonNegativeInt,
-        Field(le=1_000_000),
-        Option("With ⟨motion⟩, follow points through the capture, at most N at a time; 0: none.", OUTPUT),
-    ] = 0
-    tracks2d: Annotated[
-        Path | None,
-        Option(
-            "With ⟨motion⟩, lift 2D tracks of other trackers: a folder of VIEW.npz (TAPIR, TAPNext, CoTracker).",
-            OUTPUT,
-            "DIR",
-            expert=True,
-        ),
-    ] = None
-    preview: Annotated[bool, Option("Write preview pictures and a video.", OUTPUT)] = True
-    strict_seams: Annotated[
-        bool, Option("Fail, instead of warning, if neighbouring chunks do not fit together.", NETWORK, expert=True)
-    ] = False
+    layers: bool = option(False, "Also write the static points once, and the moving ones of each instant.", OUTPUT)
+    mesh: bool = option(
+        False,
+        "Fuse the depth maps of each instant into a mesh (TSDF); with ⟨layers⟩, static surfaces once and moving "
+        "ones of each instant.",
+        OUTPUT,
+    )
+    mesh_voxel: VoxelSize = option(
+        0.0, "Voxel size of the mesh; 0: from the image resolution.", OUTPUT, "SIZE", expert=True
+    )
+    motion: bool = option(
+        False, "Measure the velocity of every point: velocity maps, and velocities in the clouds.", OUTPUT
+    )
+    motion_size: _LongSide = option(
+        1280, "Maximum long side in pixels of the images whose optical flow is measured.", OUTPUT, expert=True
+    )
+    tracks: Annotated[NonNegativeInt, Field(le=1_000_000)] = option(
+        0, "With ⟨motion⟩, follow points through the capture, at most N at a time; 0: none.", OUTPUT
+    )
+    tracks2d: Path | None = option(
+        None,
+        "With ⟨motion⟩, lift 2D tracks of other trackers: a folder of VIEW.npz (TAPIR, TAPNext, CoTracker).",
+        OUTPUT,
+        "DIR",
+        expert=True,
+    )
+    preview: bool = option(True, "Write preview pictures and a video.", OUTPUT)
+    strict_seams: bool = option(
+        False, "Fail, instead of warning, if neighbouring chunks do not fit together.", NETWORK, expert=True
+    )
     seed: Seed = 0
 
     def __post_init__(self) -> None:
@@ -710,16 +660,22 @@ _COMMAND_OPTIONS = {"target": "to", "folder": "to", "published_as": "as", "scala
 """Names of options in messages that are not fields of settings."""
 
 
+def annotations_of(record: Any) -> dict[str, Any]:
+    """Return the types of the fields of a settings record, annotated with their options."""
+    options = {field.name: field.metadata.get(_OPTION) for field in fields(record)}
+    hints = get_type_hints(record, include_extras=True)
+    return {name: hints[name] if given is None else Annotated[hints[name], given] for name, given in options.items()}
+
+
 @cache
 def options_of(record: type) -> dict[str, Option]:
     """Return the options of a settings record by field, with those of the records in it."""
     found: dict[str, Option] = {}
-    for field, annotation in get_type_hints(record, include_extras=True).items():
-        if isinstance(annotation, type) and hasattr(annotation, "__dataclass_fields__"):
+    for name, annotation in annotations_of(record).items():
+        if hasattr(annotation, "__dataclass_fields__"):
             found |= options_of(annotation)
-        for option in getattr(annotation, "__metadata__", ()):
-            if isinstance(option, Option):
-                found[field] = option
+        given = [one for one in getattr(annotation, "__metadata__", ()) if isinstance(one, Option)]
+        found |= {name: given[-1]} if given else {}
     return found
 
 
@@ -834,73 +790,57 @@ class ExportSettings:
     `instants` is (start, stop, step). `max_points` has the scope of the format, `voxel` the unit of the run.
     """
 
-    scene: Annotated[
-        Path | None,
-        Option(
-            "Folder of the run's videos, for formats with pictures; those of another capture are refused.",
-            SELECTION,
-            "FOLDER",
-        ),
-    ] = None
+    scene: Path | None = option(
+        None,
+        "Folder of the run's videos, for formats with pictures; those of another capture are refused.",
+        SELECTION,
+        "FOLDER",
+    )
     instants: RunInstants = (None, None, 1)
     views: RunViews = None
-    hold_out: Annotated[
-        tuple[str, ...], text_form(parse_names), Option("Views for testing instead of training.", SELECTION, "NAMES")
-    ] = ()
-    per_instant: Annotated[bool, Option("colmap, nerfstudio: write one model per instant.", SPECIAL)] = False
-    max_points: Annotated[
-        Annotated[NonNegativeInt, Field(lt=2**31)] | None,
-        Option("Largest number of points, drawn at random from every view; 0 keeps all. Default: by format.", POINTS),
-    ] = None
-    voxel: Annotated[
-        VoxelSize,
-        Option("Keep one point per voxel of this side length, in units of the run; 0 keeps all.", POINTS, "SIZE"),
-    ] = 0.0
-    min_confidence: Annotated[float, Field(ge=0, le=1), Option("Drop points of lower confidence.", POINTS)] = 0.0
-    only: Annotated[PointLayer, Option("Static or moving points, or all.", POINTS)] = PointLayer.ALL
-    seed: Seed = 0
-    images: Annotated[bool, Option("colmap: write the model without pictures.", PICTURES, name="no-images")] = True
-    image_format: Annotated[ImageFormat | None, Option("File format of pictures. Default: by format.", PICTURES)] = (
-        None
+    hold_out: Annotated[tuple[str, ...], text_form(parse_names)] = option(
+        (), "Views for testing instead of training.", SELECTION, "NAMES"
     )
-    image_size: Annotated[
-        Annotated[int, Field(ge=8, le=MAX_IMAGE_SIDE)] | None,
-        Option("Long side of pictures in pixels; intrinsics are those of the resized pictures.", PICTURES),
-    ] = None
-    pinhole: Annotated[
-        Pinhole | None,
-        Option(
-            "Intrinsics of the pictures, which are warped to them. keep: those of the run. centered: principal point "
-            "in the middle. common: also one focal length and size for all views. Default: by format.",
-            PICTURES,
-            "MODE",
-        ),
-    ] = None
-    pinhole_focal: Annotated[
-        PositiveFinite | None,
-        Option(
-            "Focal length of ⟨pinhole=common⟩ in pixels. Default: the smallest without empty borders.",
-            PICTURES,
-            "PX",
-            expert=True,
-        ),
-    ] = None
-    up: Annotated[
-        UpAxis,
-        Option(
-            "Axis of the run's world that points up. auto: that of an upright world, else the vertical of level "
-            "cameras.",
-            WORLD,
-        ),
-    ] = UpAxis.AUTO
-    scale: Annotated[
-        Annotated[float, Field(ge=1e-9, le=1e9)] | None,
-        text_form(_parse_scale),
-        Option("Factor for all lengths. auto: 1, or what the format needs.", WORLD, "auto|S"),
-    ] = None
-    text: Annotated[bool, Option("colmap: write text instead of binary files.", SPECIAL)] = False
-    split: Annotated[bool, Option("usd: write one file per instant.", SPECIAL)] = False
-    animated: Annotated[bool, Option("glb: write all instants, not only the middle one.", SPECIAL)] = False
+    per_instant: bool = option(False, "colmap, nerfstudio: write one model per instant.", SPECIAL)
+    max_points: Annotated[NonNegativeInt, Field(lt=2**31)] | None = option(
+        None, "Largest number of points, drawn at random from every view; 0 keeps all. Default: by format.", POINTS
+    )
+    voxel: VoxelSize = option(
+        0.0, "Keep one point per voxel of this side length, in units of the run; 0 keeps all.", POINTS, "SIZE"
+    )
+    min_confidence: Annotated[float, Field(ge=0, le=1)] = option(0.0, "Drop points of lower confidence.", POINTS)
+    only: PointLayer = option(PointLayer.ALL, "Static or moving points, or all.", POINTS)
+    seed: Seed = 0
+    images: bool = option(True, "colmap: write the model without pictures.", PICTURES, name="no-images")
+    image_format: ImageFormat | None = option(None, "File format of pictures. Default: by format.", PICTURES)
+    image_size: Annotated[int, Field(ge=8, le=MAX_IMAGE_SIDE)] | None = option(
+        None, "Long side of pictures in pixels; intrinsics are those of the resized pictures.", PICTURES
+    )
+    pinhole: Pinhole | None = option(
+        None,
+        "Intrinsics of the pictures, which are warped to them. keep: those of the run. centered: principal point "
+        "in the middle. common: also one focal length and size for all views. Default: by format.",
+        PICTURES,
+        "MODE",
+    )
+    pinhole_focal: PositiveFinite | None = option(
+        None,
+        "Focal length of ⟨pinhole=common⟩ in pixels. Default: the smallest without empty borders.",
+        PICTURES,
+        "PX",
+        expert=True,
+    )
+    up: UpAxis = option(
+        UpAxis.AUTO,
+        "Axis of the run's world that points up. auto: that of an upright world, else the vertical of level cameras.",
+        WORLD,
+    )
+    scale: Annotated[Annotated[float, Field(ge=1e-9, le=1e9)] | None, text_form(_parse_scale)] = option(
+        None, "Factor for all lengths. auto: 1, or what the format needs.", WORLD, "auto|S"
+    )
+    text: bool = option(False, "colmap: write text instead of binary files.", SPECIAL)
+    split: bool = option(False, "usd: write one file per instant.", SPECIAL)
+    animated: bool = option(False, "glb: write all instants, not only the middle one.", SPECIAL)
 
     def __post_init__(self) -> None:
         if self.pinhole_focal is not None and self.pinhole not in (None, Pinhole.COMMON):
@@ -926,23 +866,15 @@ class EvaluationSettings:
     metric).
     """
 
-    alignments: Annotated[
-        Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] | None,
-        Option(
-            "Depth alignment, repeatable; tables show the first. Default: all but the slow scale-shift-adam; first "
-            "metric, which is none, if the result has metres, else scale.",
-            DEPTH,
-            name="align",
-        ),
-    ] = None
-    max_depth: Annotated[
-        PositiveFinite | None, Option("Ignore pixels with a true depth of this value or more.", DEPTH)
-    ] = None
-    threshold: Annotated[
-        PositiveFinite | None, Option("Distance threshold of the F-score. Default: 5 cm.", POINTS)
-    ] = None
-    points_per_instant: Annotated[PositiveInt, Option("Random points per instant and direction.", POINTS)] = 5_000
-    fps: Annotated[
-        FrameRate | None, Option("Frame rate of a ground truth that does not record it.", SCENE, "FPS")
-    ] = None
+    alignments: Annotated[tuple[DepthAlignment, ...], Field(min_length=1)] | None = option(
+        None,
+        "Depth alignment, repeatable; tables show the first. Default: all but the slow scale-shift-adam; first "
+        "metric, which is none, if the result has metres, else scale.",
+        DEPTH,
+        name="align",
+    )
+    max_depth: PositiveFinite | None = option(None, "Ignore pixels with a true depth of this value or more.", DEPTH)
+    threshold: PositiveFinite | None = option(None, "Distance threshold of the F-score. Default: 5 cm.", POINTS)
+    points_per_instant: PositiveInt = option(5_000, "Random points per instant and direction.", POINTS)
+    fps: FrameRate | None = option(None, "Frame rate of a ground truth that does not record it.", SCENE, "FPS")
     seed: Seed = 0

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from page4d.choices import CalibrationFormat
 from page4d.errors import InputError, UsageError, counted, did_you_mean, shortened
 from page4d.io import documents
-from page4d.options import OUTPUT, Option, SceneOptions, in_options, parse_count
+from page4d.options import OUTPUT, Option, SceneOptions, annotations_of, in_options, parse_count
 
 if TYPE_CHECKING:
     from page4d.networks.config import NetworkConfig
@@ -132,10 +132,10 @@ def _parameters(name: str, annotation: Any, default: Any) -> Iterator[inspect.Pa
     metadata = getattr(annotation, "__metadata__", ())
     if is_dataclass(record := _plain(annotation)):
         left_out = {field for one in metadata if isinstance(one, Without) for field in one.fields}
-        hints = get_type_hints(record, include_extras=True)
+        annotations = annotations_of(record)
         for field in fields(record):
             if field.name not in left_out:
-                yield from _parameters(f"{name}__{field.name}", hints[field.name], field.default)
+                yield from _parameters(f"{name}__{field.name}", annotations[field.name], field.default)
         return
     option = next((one for one in metadata if isinstance(one, Option)), None)
     if option is not None:

@@ -1,14 +1,14 @@
 """Options of `page4d convert-weights` for the parts of the view x time network that a checkpoint lacks."""
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from page4d import choices
 from page4d.errors import shortened
-from page4d.options import Option, parse_count
+from page4d.io.json_records import config_record
+from page4d.options import option, parse_count
 
 if TYPE_CHECKING:
     from page4d.weights.conversion.view_time import ViewTimeOptions
@@ -35,66 +35,55 @@ class SparseOption(StrEnum):
     MEMORY = "memory"
 
 
-@dataclass(frozen=True, kw_only=True)
+@config_record("options of the view x time network")
 class ViewTime:
     """Options of the view x time network that are given."""
 
-    streams: Annotated[
-        StreamsOption | None,
-        Option(
-            "single: one token stream. dual: one stream for cameras, one for geometry. own: dual, each with its own "
-            "copies of the masked layers' blocks. Default: dual, for Pi3 single.",
-            PANEL,
-            expert=True,
-        ),
-    ] = None
-    sparse: Annotated[
-        SparseOption | None,
-        Option(
-            "Add sparse attention across all images, with a gate that starts at 0. Default: none.", PANEL, expert=True
-        ),
-    ] = None
-    sparse_layers: Annotated[
-        str | None,
-        Option("Layers after which it is added, counted from 0. Default: the last two.", PANEL, "N,N", expert=True),
-    ] = None
-    time_encoding: Annotated[
-        choices.TimeEncoding | None,
-        Option("Encode distances in time, with gates that start at 0. Default: none.", PANEL, expert=True),
-    ] = None
-    full_attention: Annotated[
-        choices.FullAttention | None,
-        Option(
-            "When all images attend to each other, as in the published network. Default: one-view, for captures of "
-            "a single camera.",
-            PANEL,
-            expert=True,
-        ),
-    ] = None
-    time_weights: Annotated[
-        choices.TimeWeights | None,
-        Option(
-            "Weights that attend along time: those of attention within one image (frame), or across all images "
-            "(global), which then attend to the same instant and the same view. Default: frame.",
-            PANEL,
-            expert=True,
-        ),
-    ] = None
-    epipolar: Annotated[
-        bool,
-        Option("In masked layers, favor attention along epipolar lines if cameras are given.", PANEL, expert=True),
-    ] = False
-    scalars: Annotated[
-        list[str] | None,
-        Option(
-            "Initial value of a learned scalar: alpha, beta (default 1), lambda_pose, lambda_geo, lambda_pose_t, "
-            "lambda_geo_t, lambda_kpt, sparse_gate, time_gate (default 0).",
-            PANEL,
-            "NAME=X",
-            name="set",
-            expert=True,
-        ),
-    ] = None
+    streams: StreamsOption | None = option(
+        None,
+        "single: one token stream. dual: one stream for cameras, one for geometry. own: dual, each with its own "
+        "copies of the masked layers' blocks. Default: dual, for Pi3 single.",
+        PANEL,
+        expert=True,
+    )
+    sparse: SparseOption | None = option(
+        None,
+        "Add sparse attention across all images, with a gate that starts at 0. Default: none.",
+        PANEL,
+        expert=True,
+    )
+    sparse_layers: str | None = option(
+        None, "Layers after which it is added, counted from 0. Default: the last two.", PANEL, "N,N", expert=True
+    )
+    time_encoding: choices.TimeEncoding | None = option(
+        None, "Encode distances in time, with gates that start at 0. Default: none.", PANEL, expert=True
+    )
+    full_attention: choices.FullAttention | None = option(
+        None,
+        "When all images attend to each other, as in the published network. Default: one-view, for captures of "
+        "a single camera.",
+        PANEL,
+        expert=True,
+    )
+    time_weights: choices.TimeWeights | None = option(
+        None,
+        "Weights that attend along time: those of attention within one image (frame), or across all images "
+        "(global), which then attend to the same instant and the same view. Default: frame.",
+        PANEL,
+        expert=True,
+    )
+    epipolar: bool = option(
+        False, "In masked layers, favor attention along epipolar lines if cameras are given.", PANEL, expert=True
+    )
+    scalars: list[str] | None = option(
+        None,
+        "Initial value of a learned scalar: alpha, beta (default 1), lambda_pose, lambda_geo, lambda_pose_t, "
+        "lambda_geo_t, lambda_kpt, sparse_gate, time_gate (default 0).",
+        PANEL,
+        "NAME=X",
+        name="set",
+        expert=True,
+    )
 
     def options(self) -> "ViewTimeOptions | None":
         """Return the options of a conversion, or None if none is given."""
