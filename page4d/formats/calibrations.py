@@ -9,17 +9,15 @@ from typing import NamedTuple
 
 import torch
 
-from page4d.choices import CalibrationFormat, LengthUnit
+from page4d.choices import CalibrationFormat
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened, unknown_name
-from page4d.formats.camera_model import CalibratedCamera, Calibration, camera_distances
+from page4d.formats.camera_model import METRES, CalibratedCamera, Calibration, camera_distances
 from page4d.formats.files import check_exists, key_paths, lens_file, read_document, unreadable
 from page4d.formats.table import FORMATS, RigFormat
 from page4d.io.atomic import check_file
 from page4d.io.folders import check_replaceable, staged_folder
 from page4d.io.input_files import natural_key
-
-METRES_PER_UNIT: dict[str, float] = {LengthUnit.METRE: 1.0, LengthUnit.CENTIMETRE: 0.01, LengthUnit.MILLIMETRE: 0.001}
 
 SUSPICIOUS_DISTANCE_M = 100.0
 """Distance of cameras above which the unit of the file is probably millimetres."""
@@ -35,8 +33,8 @@ def read_calibration(path: Path, unit: str | None = None, views: Collection[str]
         InputError: if the file is missing, damaged or of an unknown format, or contains an invalid camera.
         UsageError: if `unit` is unknown or contradicts the file.
     """
-    if unit is not None and unit not in METRES_PER_UNIT:
-        raise unknown_name("unit", unit, METRES_PER_UNIT, "⟨calibration_unit⟩: ")
+    if unit is not None and unit not in METRES:
+        raise unknown_name("unit", unit, METRES, "⟨calibration_unit⟩: ")
     calibration = _read(path, views, poses=True)
     return _with_distance_notice(calibration) if unit is None else _in_metres(calibration, unit)
 
@@ -203,7 +201,7 @@ def _in_metres(calibration: Calibration, unit: str) -> Calibration:
                 "omit ⟨calibration_unit⟩",
             )
         return calibration
-    cameras = tuple(_scaled(camera, METRES_PER_UNIT[unit]) for camera in calibration.cameras)
+    cameras = tuple(_scaled(camera, METRES[unit]) for camera in calibration.cameras)
     return replace(calibration, scale=Scale.METRIC, cameras=cameras)
 
 

@@ -220,6 +220,9 @@ MAX_TIME_S = 1e10
 _SAME = 1e-5
 """Difference of equal numbers in two files."""
 
+METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001}
+"""Metres per unit of length."""
+
 CORRECTION_HINT = "correct the calibration file or calibrate again"
 
 

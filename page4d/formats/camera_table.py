@@ -29,7 +29,7 @@ from page4d.formats.build import (
     rotation_of,
     whole_size,
 )
-from page4d.formats.camera_model import CORRECTION_HINT, CalibratedCamera
+from page4d.formats.camera_model import CORRECTION_HINT, METRES, CalibratedCamera
 from page4d.formats.files import error_context
 from page4d.formats.table import CAMERA_MATRIX
 from page4d.geometry.distortion import Distortion
@@ -202,13 +202,12 @@ def has_pose(table: Mapping[str, Any]) -> bool:
 
 def lens_numbers(table: Mapping[str, Any]) -> Any:
     """Return the camera matrix, or fx fy cx cy as EuRoC writes them; None if there is neither."""
+    table = _lowered(table)
     separate = next(([table[key] for key in keys] for keys in _FOUR if {*keys} <= {*table}), None)
     focal, center = table.get("focal_length"), table.get("principal_point")
     if isinstance(focal, list) and isinstance(center, list):
         separate = [*focal, *center]
-    given = table.get(
-        "intrinsics", table.get("intrinsic", find_value(table, _LENS))
-    )  # the first one also of OpenPose
+    given = table.get("intrinsics", table.get("intrinsic", find_value(table, _LENS)))  # the first also of OpenPose
     return separate if given is None else given
 
 
@@ -242,7 +241,6 @@ def unit_of(table: Mapping[str, Any]) -> str | None:
     return text if text in METRES else None
 
 
-METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001}
 _UNITS = ("unit", "units", "length_unit", "length_units")
 _CONVENTIONS = ("convention", "camera_convention", "pose_convention")
 
@@ -253,8 +251,7 @@ def find_value(table: Mapping[str, Any], pattern: re.Pattern[str], default: Any 
     return next((value for value in values if isinstance(value, dict | list | str)), default)
 
 
-def lowered(table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with its keys in lower case."""
+def _lowered(table: Mapping[str, Any]) -> dict[str, Any]:
     return {key.lower(): value for key, value in table.items()}
 
 
@@ -287,7 +284,7 @@ def _translated(given: Mapping[str, Any]) -> dict[str, Any]:
     Source: OpenPose, `doc/advanced/calibration_module.md`; nerfies, `camera.py`; the Immersive Light Field videos,
     `models.json`; HumanRF, `camera_data.py` of ActorsHQ; Ego-Exo4D, `gopro_calibs.csv`.
     """
-    table = lowered(given)
+    table = _lowered(given)
 
     def numbers(keys: str) -> list[float]:
         return [number_of(table.get(key), key) for key in keys.split()]
@@ -429,7 +426,7 @@ def _flat(value: object, key: str) -> list[float]:
 MOST_NUMBERS = 64
 _SIDE_LENGTHS = (("image_height", "image_width"), ("img_height", "img_width"), ("height", "width"), ("h", "w"))
 _SIZES = ("image_size", "imagesize", "img_size", "imgsize", "size", "resolution", "camera_resolution")
-FACTS = frozenset(
+_FACTS = frozenset(
     (
         *_UNITS,
         *_CONVENTIONS,
@@ -440,4 +437,8 @@ FACTS = frozenset(
         *(key for pair in _SIDE_LENGTHS for key in pair),
     )
 ) | {"world2cam", "coordinate_system"}
-"""What a file may state for all cameras."""
+
+
+def facts_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a file states for all cameras."""
+    return {key: value for key, value in _lowered(content).items() if key in _FACTS}

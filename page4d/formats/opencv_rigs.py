@@ -24,13 +24,11 @@ import torch
 from page4d.conventions import Scale
 from page4d.errors import InputError, listed
 from page4d.formats.build import numbers_of
-from page4d.formats.camera_model import CORRECTION_HINT, Calibration
+from page4d.formats.camera_model import CORRECTION_HINT, METRES, Calibration
 from page4d.formats.camera_table import (
     DISTORTION,
-    FACTS,
     LENS_WORD,
     MATRIX_WORD,
-    METRES,
     MOST_NUMBERS,
     OF_LENS,
     PLACE_WORD,
@@ -38,11 +36,11 @@ from page4d.formats.camera_table import (
     ROTATION,
     TRANSLATION,
     coefficients_of,
+    facts_of,
     find_value,
     has_pose,
     joined_table,
     lens_numbers,
-    lowered,
     table_camera,
     unit_of,
 )
@@ -148,7 +146,7 @@ def read_single_cameras(
 
 
 def _is_whole(table: Mapping[str, Any], poses: bool) -> bool:
-    return lens_numbers(lowered(table)) is not None and (not poses or has_pose(table))
+    return lens_numbers(table) is not None and (not poses or has_pose(table))
 
 
 def _with_partner(path: Path, table: dict[str, Any]) -> dict[str, Any]:
@@ -175,8 +173,7 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
         InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
     given = _by_camera(content) if isinstance(content, dict) else content
-    facts = lowered(content if isinstance(content, dict) else {})
-    facts = {key: value for key, value in facts.items() if key in FACTS}
+    facts = facts_of(content) if isinstance(content, dict) else {}
     pairs = given.items() if isinstance(given, dict) else enumerate(given, start=1)
     items = [(str(key), table) for key, table in pairs if isinstance(table, dict)]
     check_count(path, len(items))
@@ -202,7 +199,7 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
         table_camera(path, name, table, poses, METRES[unit] if unit else 1.0)
         for name, table in zip(names, tables.values(), strict=True)
     )
-    if not cameras and isinstance(content, dict) and lens_numbers(lowered(content)) is not None:
+    if not cameras and isinstance(content, dict) and lens_numbers(content) is not None:
         return read_single_cameras(path, content, poses)
     if not cameras:
         raise unreadable(path, "none of its tables has a camera matrix")
@@ -294,7 +291,7 @@ _IDS = frozenset({"ids", "names", "camera_ids", "camera_names", "cam_ids", "cam_
 
 def _number_of_matrices(content: Mapping[str, Any]) -> int:
     """Return the number of camera matrices of an array [N, 3, 3]; 0 for a single one."""
-    given = lens_numbers(lowered(content))
+    given = lens_numbers(content)
     is_stack = isinstance(given, list) and all(isinstance(item, list) and len(item) == 3 for item in given)
     return len(given) if is_stack and all(isinstance(row, list) for item in given for row in item) else 0
 
@@ -334,11 +331,10 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
         if side not in matrices or (coefficients and side not in coefficients):
             what = "distortion D" if side in matrices else "camera matrix M"
             raise InputError(f"{path.name}: camera {side + 1}: the {what}{side + 1} is missing", CORRECTION_HINT)
-    facts = {key: value for key, value in lowered(table).items() if key in FACTS}
     pose = {key: value for key, value in table.items() if ROTATION.fullmatch(key) or TRANSLATION.fullmatch(key)}
     first = {"R": torch.eye(3).tolist(), "T": [0.0, 0.0, 0.0]}
     tables = [
-        facts | {"K": matrices[side], "D": coefficients.get(side, [])} | each
+        facts_of(table) | {"K": matrices[side], "D": coefficients.get(side, [])} | each
         for side, each in enumerate((first, pose))
     ]
     return read_tables(path, tables, poses)
