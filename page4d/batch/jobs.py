@@ -22,9 +22,10 @@ from typing import cast
 from pydantic import Field
 
 import page4d
-from page4d.errors import InterruptedRunError, Notice, Observer, Page4DError, UsageError, listed
+from page4d.errors import InputError, InterruptedRunError, Notice, Observer, Page4DError, UsageError, listed
 from page4d.io.atomic import real_path, write_bytes_atomic
-from page4d.io.json_records import FileModel, format_json, readable
+from page4d.io.folders import locked
+from page4d.io.json_records import FileModel, format_json, read_model, readable
 from page4d.io.limits import known_error
 from page4d.options import in_options
 from page4d.output.record import RunRecord
@@ -102,7 +103,7 @@ class SceneOutcome(FileModel):
 
 
 class BatchRecord(FileModel):
-    """The content of `batch.json`, in the order of the command line."""
+    """The content of `batch.json`: scenes of earlier batches below the root, then those of the command line."""
 
     page4d: str = page4d.__version__
     scenes: list[SceneOutcome]
@@ -113,13 +114,19 @@ class BatchRecord(FileModel):
         return sum(scene.status is not SceneStatus.COMPLETE for scene in self.scenes)
 
     def write(self, root: Path) -> None:
-        """Write `batch.json` below the root.
+        """Write `batch.json` below the root, with the scenes of other batches that it has, which may run now.
 
         Raises:
             OutputError: if it cannot be written.
         """
-        root.mkdir(parents=True, exist_ok=True)
-        write_bytes_atomic(root / BATCH_FILE, format_json(self.model_dump(mode="json")).encode())
+        own = {Path(scene.out).name for scene in self.scenes}
+        with locked(root / f".{BATCH_FILE}.lock", lambda: None):
+            others: list[SceneOutcome] = []
+            with suppress(InputError):  # none yet, or damaged
+                earlier = read_model(root / BATCH_FILE, BatchRecord).scenes
+                others = [scene for scene in earlier if Path(scene.out).name not in own]
+            record = BatchRecord(scenes=[*others, *self.scenes])
+            write_bytes_atomic(root / BATCH_FILE, format_json(record.model_dump(mode="json")).encode())
 
 
 def not_begun(job: SceneJob) -> SceneOutcome:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from page4d.errors import InputError, Level, Notice, UsageError, counted, listed
+from page4d.errors import InputError, Level, Notice, Page4DError, UsageError, counted, listed
 from page4d.formats.depth_files import DEPTH_SUFFIXES
 from page4d.io.input_files import composed, missing_path_hint, reading_again
+from page4d.scene.discover import discover
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, files_with, probe_image_folder, time_by_name
@@ -88,7 +89,7 @@ def notices_of(source: FrameSource) -> tuple[Notice, ...]:
 
 def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) -> PairedFrames | None:
     kinds: dict[bool, str] = {}
-    found = _sidecar(kind, folder, view)
+    found = _sidecar(kind, folder, view.name)
     if found is None:
         return None
     path, files = found.path, found.files
@@ -134,7 +135,16 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
     return PairedFrames(frames=frames, indices=indices, is_float=True in kinds)
 
 
-def _sidecar(kind: str, folder: Path, view: View) -> Candidate | None:
+def fit_any_scene(masks: Path, scene: Path) -> bool:
+    """Return whether a folder has masks as one image per view of a scene, as of static cameras."""
+    try:
+        found = [_sidecar(MASKS, masks, view.name) for view in discover(scene).candidates] if masks.is_dir() else []
+    except Page4DError:
+        return False
+    return any(found) and all(len(one.files) == 1 for one in found if one is not None)
+
+
+def _sidecar(kind: str, folder: Path, name: str) -> Candidate | None:
     """Return the image folder or the video of a view, or the series of this kind in the folder of its camera.
 
     Raises:
@@ -143,26 +153,26 @@ def _sidecar(kind: str, folder: Path, view: View) -> Candidate | None:
     found: list[Candidate | None] = []
     with reading_again(f"'{folder}'"):
         entries = sorted(folder.iterdir())
-        folders = [entry for entry in entries if composed(entry.name) == view.name and entry.is_dir()]
+        folders = [entry for entry in entries if composed(entry.name) == name and entry.is_dir()]
         found += [images_in(entry, entry.name, _SUFFIXES[kind]) for entry in folders]
         found += [
-            Candidate(name=view.name, path=entry, label=entry.name)
+            Candidate(name=name, path=entry, label=entry.name)
             for entry in entries
-            if composed(entry.stem) == view.name and entry.suffix.lower() in VIDEO_SUFFIXES
+            if composed(entry.stem) == name and entry.suffix.lower() in VIDEO_SUFFIXES
         ]
         words = DEPTH_WORDS if kind == DEPTH_MAPS else MASK_WORDS
         found = [one for entry in folders for one in maps_below(entry, entry.name, words, _SUFFIXES[kind])] or found
         loose = files_with(folder, _SUFFIXES[kind]) if not found else []
         if kind == MASKS:
-            named = [file for file in loose if composed(file.stem) == view.name]
-            found += [Candidate(name=view.name, path=file, label=file.name, files=(file,)) for file in named]
+            named = [file for file in loose if composed(file.stem) == name]
+            found += [Candidate(name=name, path=file, label=file.name, files=(file,)) for file in named]
         if not found and loose:
             maps = maps_below(folder, "", words, _SUFFIXES[kind])
-            found += [replace(one, path=folder / one.label) for one in maps if camera_in_name(one.label) == view.name]
+            found += [replace(one, path=folder / one.label) for one in maps if camera_in_name(one.label) == name]
     sequences = [candidate for candidate in found if candidate]
     if len(sequences) > 1:
-        names = ", ".join(candidate.label.rstrip("/") for candidate in sequences)
-        raise InputError(f"'{folder}' holds {len(sequences)} sequences for {view.name}: {names}", "keep one of them")
+        labels = ", ".join(candidate.label.rstrip("/") for candidate in sequences)
+        raise InputError(f"'{folder}' holds {len(sequences)} sequences for {name}: {labels}", "keep one of them")
     return sequences[0] if sequences else None
 
 

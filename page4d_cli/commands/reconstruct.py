@@ -296,6 +296,7 @@ def reconstruct(
 ) -> None:
     """Reconstruct synchronized videos: points, depth and cameras."""
     from page4d.batch.jobs import SceneJob, scene_jobs
+    from page4d.scene.sidecars import fit_any_scene
 
     if jobs > 1 and (distributed is not None or len(scenes) == 1):
         other = (
@@ -303,8 +304,12 @@ def reconstruct(
         )
         raise UsageError(f"--jobs {jobs} with {other}", "leave it out")
 
-    of_one_scene = {"depth": scene.depth, "masks": scene.masks, "tracks2d": settings.tracks2d}
-    if len(scenes) > 1 and (name := next((name for name, folder in of_one_scene.items() if folder), None)):
+    given = {"depth": scene.depth, "masks": scene.masks, "tracks2d": settings.tracks2d}
+    of_one_scene = [name for name, folder in given.items() if folder is not None]
+    if len(scenes) > 1 and scene.masks is not None and fit_any_scene(scene.masks, scenes[0]):
+        of_one_scene.remove("masks")
+    if len(scenes) > 1 and of_one_scene:
+        name = of_one_scene[0]
         raise UsageError(f"⟨{name}⟩ of one scene with {len(scenes)} scenes", "reconstruct each with its own")
     if overwrite and resume:
         raise UsageError("--overwrite and --resume contradict each other", "give one of them")

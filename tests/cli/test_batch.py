@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli.clips import write_scene
 from tests.cli.conftest import NETWORK
 from tests.run.test_reconstruct import bytes_of
+from tests.scene.clip_writers import write_images
 
 
 @pytest.fixture
@@ -38,6 +40,11 @@ def test_a_batch_of_one_or_several_scenes_writes_a_result_per_scene_and_reports_
     alone = reconstruct(write_scene(scenes[1]), root, "--batch", "--resume", "--quiet")
     assert (alone.code, alone.out) == (0, "")
     assert (root / "absent" / "run.json").is_file()
+    record = json.loads((root / "batch.json").read_text())  # of both batches, as of the tasks of an array
+    assert [(Path(scene["out"]).name, scene["status"]) for scene in record["scenes"]] == [
+        ("two", "complete"),
+        ("absent", "complete"),
+    ]
 
 
 def test_a_dry_run_prints_every_plan_and_writes_nothing(scenes, tmp_path, cli):
@@ -47,6 +54,17 @@ def test_a_dry_run_prints_every_plan_and_writes_nothing(scenes, tmp_path, cli):
     ended = cli("reconstruct", scenes[0], scenes[2], "--out", tmp_path / "root", *NETWORK, "--dry-run", "--json")
     assert [Path(plan["out"]).name for plan in json.loads(ended.out)] == ["one", "two"]
     assert not (tmp_path / "root").exists()
+
+
+def test_masks_of_static_cameras_serve_all_scenes_of_a_batch(tmp_path, cli):
+    takes = [write_scene(tmp_path / "takes" / name, ("left", "right")) for name in ("one", "two")]
+    masks, white = tmp_path / "masks", np.full((48, 64, 3), 255, np.uint8)
+    write_images(masks, {"left.png": white, "right.png": white})
+    arguments = ("--out", tmp_path / "root", *NETWORK, "--masks", masks, "--mask-meaning", "keep", "--dry-run")
+    assert cli("reconstruct", *takes, *arguments).code == 0
+    (masks / "left.png").unlink()
+    write_images(masks / "left", {"000000.png": white, "000001.png": white})
+    assert "--masks of one scene with 2 scenes" in cli("reconstruct", *takes, *arguments).err
 
 
 @pytest.mark.parametrize("option", ["depth", "masks", "tracks2d"])
