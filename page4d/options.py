@@ -459,7 +459,7 @@ class CalibrateSettings:
         "BOARD|FILE",
     )
     lenses: Path | None = option(
-        None, "Videos of the board for the lens of each view alone, named as the views.", RIG, "FOLDER"
+        None, "Videos of the board for the lens of each view, named like the views.", RIG, "FOLDER"
     )
     lens_model: LensModel = option(LensModel.BROWN_CONRADY, "Model of the distortion.", RIG)
     intrinsics: _Intrinsics = None

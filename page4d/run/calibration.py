@@ -130,7 +130,7 @@ class BoardRecord(FileModel):
         if left:
             texts.append(f"cameras of {len(left)} of {len(self.cameras)} views are not placed ({'; '.join(left)})")
         if late:
-            texts.append(f"the pictures of the views are not of one time: {listed(late)}; give ⟨sync=FILE⟩ with that")
+            texts.append(f"the views are not synchronous: {listed(late)}; state the offsets by ⟨sync=FILE⟩")
         return tuple(Notice(text, Level.WARNING) for text in texts)
 
 

@@ -224,7 +224,7 @@ def check_sizes(
     if any(own == shown[::-1] for _, own, shown in sizes):
         raise InputError(
             listed(differing, separator="; "),
-            "turn the videos as the calibrated images, or calibrate images that are turned as the videos",
+            "rotate the videos like the calibrated images, or calibrate with images that are rotated like the videos",
         )
     if differing and resize is None:
         hint = (

@@ -310,6 +310,6 @@ def check_is_no_view(folder: Path, scenes: Iterable[Path]) -> None:
         is_ignored = target.name.startswith(".") or target.name.lower() in RESERVED_FOLDERS
         if target.parent == real_path(scene) and not is_ignored:
             raise UsageError(
-                f"the pictures in '{folder}' would be a view of the scene '{scene}' next time",
+                f"the pictures in '{folder}' would be read as a view of the scene '{scene}'",
                 "give a folder outside the scene",
             )

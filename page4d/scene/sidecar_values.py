@@ -221,7 +221,7 @@ def check_depth(scene: "Scene") -> tuple[Notice, ...]:
     if saturated := [view for view, share in shares.items() if share]:
         share = 100 * np.mean([shares[view] for view in saturated])
         text = f"depth maps of {listed(saturated)}: {share:.2g} % of the pixels are saturated"
-        notices.append(Notice(f"{text}: their value, the largest of the format, is read as no reading"))
+        notices.append(Notice(f"{text}: their value, the largest of the format, is read as missing"))
     if any(view.depth is not None and view.depth.is_float for view in scene.views):
         unit = "metre" if scene.scale is Scale.METRIC else "unit of the calibration"
         text = f"float depth maps: a value of {scene.depth_levels:g} is 1 {unit}; ⟨depth_levels⟩ states another scale"

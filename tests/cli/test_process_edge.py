@@ -253,7 +253,7 @@ def test_pictures_that_would_be_a_view_of_the_scene_are_refused(words, cli, scen
     (tmp_path / "link").symlink_to(scene)
     ended = cli(*(word.format(scene=scene) for word in words.split()), target)
     assert ended.code == 2
-    assert f"error: the pictures in '{target}' would be a view of the scene '{scene}' next time" in ended.err
+    assert f"error: the pictures in '{target}' would be read as a view of the scene '{scene}'" in ended.err
     assert not target.exists()
 
 

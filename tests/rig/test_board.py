@@ -436,7 +436,7 @@ def test_the_clock_of_a_camera_is_determined(late_s, given) -> None:
     focals = [camera.focal for camera in found.record.cameras]
     np.testing.assert_allclose(focals, (PINHOLE[0] * PINHOLE[1]) ** 0.5, rtol=0.003)
     (notice,) = found.record.notices
-    assert re.search(rf"not of one time: b is \d+ ms {'late' if late_s > 0 else 'early'}", notice.text)
+    assert re.search(rf"not synchronous: b is \d+ ms {'late' if late_s > 0 else 'early'}", notice.text)
 
 
 def without_view(evidence: BoardEvidence, view: int, kept) -> BoardEvidence:

@@ -35,7 +35,8 @@ def shape_of(specs: Specs, name: str, num_axes: int) -> tuple[int, ...]:
     shape = specs[name].shape
     if len(shape) != num_axes or 0 in shape:
         raise WeightsError(
-            f"tensor '{name}' is {list(shape)} where {num_axes} axes are expected", "these weights were changed"
+            f"tensor '{name}' is {list(shape)} where {num_axes} axes are expected",
+            "the weights were modified: fetch them again",
         )
     return shape
 
