@@ -155,7 +155,7 @@ def test_a_calibration_of_turned_images_is_refused(resize: str | None, folder: P
     calibration = write_calibration(tmp_path / "c.json", {"a": sized(48, 64), "b": {}, "c": {}})
     with pytest.raises(InputError, match="a: calibration is for 48x64, video is 64x48") as caught:
         open_scene(folder, calibration=calibration, calibration_resize=resize)
-    assert caught.value.hint.startswith("turn the videos")
+    assert caught.value.hint.startswith("rotate the videos")
 
 
 @pytest.mark.parametrize("resize", ["crop-center", "scale"])
