@@ -12,10 +12,11 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
+from page4d.rig.edges import Directions
 from page4d.rig.least_squares import LeastSquares, Normal, by_motion, in_camera, motions
 from page4d.rig.lens import START_FOCAL
 from page4d.rig.people.pairs import TOLERANCE
-from page4d.rig.records import NUM_JOINTS, Array, Evidence, PairPose
+from page4d.rig.records import NUM_JOINTS, Array, Evidence, PairPose, exp_rotation, log_rotation
 
 _Indices = NDArray[np.int64]
 
@@ -242,6 +243,9 @@ _INDEPENDENT = 4.0
 exact, so that more observations gain little. On `treadmill` (people, 1500 per view) lines are 16 px off, with 17 px
 expected; on `caliscope_a` (texture, 770) 4.0 and 2.3 px, on `tabletop` (texture) 0.8 and 1.8 px."""
 
+_PEOPLE_INDEPENDENT = 0.07
+"""The same of people, in weights, against directions of edges: rotations from people are 1.4 degrees wrong."""
+
 RESIDUAL_LIMIT = TOLERANCE
 """Median residual in focal lengths beyond which a camera does not fit the others."""
 
@@ -272,8 +276,9 @@ class Adjustment:
 
     Of each lens, `log_focal` is the logarithm of the factor on its focal length, and `focal_std` its standard
     deviation; `k1` and `k1_std` are those of radial distortion. All are 0 where the lens is known. `residual_px` are
-    reprojection errors of the observations of `tracks`. `covariance` is that of the motions of all cameras in their
-    frames (rotation vector, translation), their log focal lengths, and k1.
+    reprojection errors of the observations of `tracks`. `directed` are the cameras with directions of edges.
+    `covariance` is that of the motions of all cameras in their frames (rotation vector, translation), their log focal
+    lengths, and k1.
     """
 
     world_to_camera: Float[Array, "V 4 4"]
@@ -285,6 +290,7 @@ class Adjustment:
     points: Float[Array, "P 3"]
     tracks: Observations
     residual_px: Float[Array, " N"]
+    directed: tuple[int, ...] = ()
     covariance: Float[Array, "8V 8V"]
 
     def distance_std(self, first: int, second: int) -> float:
@@ -342,12 +348,14 @@ def adjust(
     k1: Mapping[int, float] = MappingProxyType({}),
     texture_sigma: float = TEXTURE_SIGMA,
     fixed: Collection[int] = (0,),
+    directions: Mapping[int, Directions] = MappingProxyType({}),
 ) -> Adjustment | None:
     """Triangulate tracks and adjust cameras, points and unknown lenses, each of a group of equal ones; -1 is known.
 
     The distortion of the unknown lenses with a `k1` is estimated, too; tracks are undistorted by that value.
     `texture_sigma` is the Cauchy scale of texture in focal lengths. `fixed` cameras stay; if they are at one point,
-    which for several must be the origin, the scale stays, too. Observations far from the result of a first adjustment
+    which for several must be the origin, the scale stays, too. `directions` are those in
+    some views of three of the world. Observations far from the result of a first adjustment
     are dropped and a second one follows. The result is None if no point can be triangulated.
     """
     bent = np.zeros(len(groups))
@@ -355,21 +363,27 @@ def adjust(
     tracks = _through(_distorted, bent, intrinsics, _thinned(tracks))
     lenses = np.zeros((groups.max(initial=-1) + 1, 2))
     lenses[groups[list(k1)], 1] = list(k1.values())
-    cameras, matrices = world_to_camera, intrinsics
+    cameras, matrices, axes = world_to_camera, intrinsics, np.eye(3)
+    for view, seen in [*directions.items()][:1]:
+        axes = cameras[view, :3, :3].T @ seen.rotation
     for is_last in (False, True):
         points, usable = triangulate(cameras, matrices, _through(_undistorted, bent, matrices, tracks))
         tracks = tracks.select(usable[tracks.point])
         if tracks.num_points == 0:
             return None
-        problem = _Problem(tracks, intrinsics, groups, groups[list(k1)], texture_sigma, fixed)
-        start, tolerance = _State(cameras, points[usable], lenses), _TOLERANCE if is_last else _FIRST_TOLERANCE
+        problem = _Problem(tracks, intrinsics, groups, groups[list(k1)], texture_sigma, fixed, directions)
+        start = _State(cameras, points[usable], lenses, axes)
+        tolerance = _TOLERANCE if is_last else _FIRST_TOLERANCE
         state = problem.minimise(start, tolerance, _MAX_ITERATIONS)
         bent = problem.of_views(state.lenses)[:, 1]
-        cameras, lenses, matrices = state.cameras, state.lenses, problem.scaled_intrinsics(state.lenses)
+        cameras, lenses, axes = state.cameras, state.lenses, state.axes
+        matrices = problem.scaled_intrinsics(lenses)
         distance = np.linalg.norm(problem.residuals(state), axis=-1)
         if not is_last:
             tracks = tracks.select(distance < _OUTLIER)
-    std = problem.lens_std(state)
+    std, covariance = problem.lens_std(state), problem.covariance(state)
+    for view in directions:
+        std[view, 0] = max(std[view, 0], np.sqrt(max(covariance[8 * view + 6, 8 * view + 6], 0.0)))
     return Adjustment(
         world_to_camera=cameras,
         intrinsics=matrices,
@@ -380,7 +394,8 @@ def adjust(
         points=state.points,
         tracks=tracks,
         residual_px=distance * problem.sigma_px,
-        covariance=problem.covariance(state),
+        directed=(*directions,),
+        covariance=covariance,
     )
 
 
@@ -423,11 +438,12 @@ def _undistorted(plane: Float[Array, "N 2"], k1: Float[Array, " N"]) -> Float[Ar
 
 @dataclass(frozen=True)
 class _State:
-    """Cameras, points and, per group of lenses, the log factor on the focal length and k1."""
+    """Cameras, points, per group of lenses the log factor on the focal length and k1, and three axes of the world."""
 
     cameras: Float[Array, "V 4 4"]
     points: Float[Array, "P 3"]
     lenses: Float[Array, "G 2"]
+    axes: Float[Array, "3 3"]
 
 
 def by_local(local: Float[Array, "N 3"]) -> Float[Array, "N 2 3"]:
@@ -455,8 +471,9 @@ class _Problem(LeastSquares[_State]):
         bent: Collection[int],
         texture_sigma: float,
         fixed: Collection[int],
+        directions: Mapping[int, Directions],
     ) -> None:
-        self.tracks, self.intrinsics, self.groups = tracks, intrinsics, groups
+        self.tracks, self.intrinsics, self.groups, self.directions = tracks, intrinsics, groups, directions
         self.view, self.block = tracks.view, tracks.point
         focal = np.sqrt(intrinsics[:, 0, 0] * intrinsics[:, 1, 1])
         self.sigma_px = focal[tracks.view] * np.where(tracks.is_people, _PEOPLE_SIGMA, texture_sigma)
@@ -470,15 +487,18 @@ class _Problem(LeastSquares[_State]):
         precision = mean / max(num_groups, 1) / _FOCAL_PRIOR**2 + (np.eye(num_groups) - mean) / _FOCAL_SPREAD**2
         # Columns of the parameters of each view; those of the lens of a known one are the last, which is never free.
         cameras = np.arange(6 * num_views).reshape(-1, 6)
-        size = cameras.size + 2 * num_groups
+        size = cameras.size + 2 * num_groups + 3
         lens = np.where(groups >= 0, cameras.size + groups + [[0], [num_groups]], size)
         self.columns = np.concatenate([cameras, lens.T], axis=1)
         slope = block_diag(np.linalg.cholesky(precision).T, np.eye(num_groups) / _K1_PRIOR)
-        self.prior_slope = np.pad(slope, ((0, 0), (cameras.size, 0)))
+        self.prior_slope = np.pad(slope, ((0, 0), (cameras.size, 3)))
         self.free = np.ones(size, bool)
+        self.free[-3:] = bool(directions)
         self.free[cameras[list(fixed)]] = False
-        self.free[cameras.size + num_groups :] = np.isin(np.arange(num_groups), [*bent])
+        self.free[cameras.size + num_groups : -3] = np.isin(np.arange(num_groups), [*bent])
         self.fixed = list(fixed)
+        independent = np.where(tracks.is_people, _PEOPLE_INDEPENDENT, _INDEPENDENT)
+        self.inflation = np.maximum(np.bincount(tracks.view, self.weights / independent, num_views), 1.0)
 
     def of_views(self, lenses: Float[Array, "G 2"]) -> Float[Array, "V 2"]:
         """Return the log factor on the focal length, and k1, of every view."""
@@ -519,9 +539,25 @@ class _Problem(LeastSquares[_State]):
         return self.residuals(state), by_camera, slope @ state.cameras[self.view, :3, :3]
 
     def prior(self, state: _State) -> tuple[Float[Array, " 2G"], Float[Array, "2G F"]]:
-        """Return the deviations of unknown focal lengths and of k1."""
+        """Return the deviations of unknown focal lengths and of k1, and of those from directions."""
         slope = self.prior_slope
-        return slope[:, slope.shape[1] - len(slope) :] @ (state.lenses - self.prior_mean).T.ravel(), slope
+        value = slope[:, slope.shape[1] - len(slope) - 3 : -3] @ (state.lenses - self.prior_mean).T.ravel()
+        parts = [self.of_directions(view, state) for view in self.directions]
+        return np.concatenate([value, *(one for one, _ in parts)]), np.concatenate(
+            [slope, *(one for _, one in parts)]
+        )
+
+    def of_directions(self, view: int, state: _State) -> tuple[Float[Array, " 4"], Float[Array, "4 F"]]:
+        """Return the deviations of a view from its directions, and their derivatives."""
+        seen, rotation = self.directions[view], state.cameras[view, :3, :3]
+        turn = log_rotation(seen.rotation @ (rotation @ state.axes).T)
+        value = np.append(turn, seen.log_focal - self.of_views(state.lenses)[view, 0])
+        slope = np.zeros((4, len(self.free) + 1))
+        slope[:3, self.columns[view, :3]], slope[3, self.columns[view, 6]] = -np.eye(3), -1.0
+        slope[:3, -4:-1] = -rotation
+        values, vectors = np.linalg.eigh(self.inflation[view] * seen.information)
+        root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
+        return root @ value, root @ slope[:, :-1]
 
     def gauge(self, state: _State) -> Float[Array, "G F"]:
         """Return the direction in which all translations grow, if the scale is not given by fixed cameras."""
@@ -534,10 +570,11 @@ class _Problem(LeastSquares[_State]):
         """Return the state after a step, of bounded length for lenses."""
         size = 6 * len(state.cameras)
         lenses = state.lenses + np.clip(
-            change[size:].reshape(2, len(state.lenses)).T, -_MAX_LENS_STEP, _MAX_LENS_STEP
+            change[size:-3].reshape(2, len(state.lenses)).T, -_MAX_LENS_STEP, _MAX_LENS_STEP
         )
         lenses[:, 1] = np.clip(lenses[:, 1], -_MAX_K1, _MAX_K1)
-        return _State(motions(change[:size].reshape(-1, 6)) @ state.cameras, state.points + blocks, lenses)
+        cameras = motions(change[:size].reshape(-1, 6)) @ state.cameras
+        return _State(cameras, state.points + blocks, lenses, exp_rotation(change[-3:]) @ state.axes)
 
     def lens_std(self, state: _State) -> Float[Array, "V 2"]:
         """Return the standard deviations of log focal lengths and k1 from the curvature of the cost at the optimum.
@@ -572,6 +609,9 @@ class _Problem(LeastSquares[_State]):
             observed = robust[kind] @ squared[kind] / (2 * freedom * max(robust[kind].sum(), 1e-12))
             variance[kind] = observed * np.maximum(count / _INDEPENDENT, 1.0)[view[kind]]
         bread, meat = Normal(self, state, robust), Normal(self, state, robust**2 * variance)
+        for seen in self.directions:
+            slope = self.of_directions(seen, state)[1]
+            meat.hessian += (self.inflation[seen] - 1) * slope.T @ slope
         matrix, _, inverse = bread.reduced()
         size, free = len(self.free), np.flatnonzero(self.free)
         moved = inverse @ bread.coupling

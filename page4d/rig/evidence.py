@@ -13,6 +13,7 @@ from jaxtyping import Float
 
 from page4d.options import MAX_REGISTRATION_INSTANTS, RegisterSettings
 from page4d.rig.camera_motion import ViewMotion, measure_camera_motion
+from page4d.rig.edges import ViewEdges
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.floor import read_floor_points
 from page4d.rig.learned import QUICK_FEATURES, TEXTURE_MODEL, learned_method, texture_kinds
@@ -173,6 +174,12 @@ class PixelEvidence:
         found = detect_people(self.scene, self.instants, self.lenses, of_stage(self.progress, "detecting: people"))
         unseen = {place for place, sample in enumerate(self.samples) if sample.obstacle or sample.is_frozen}
         return tuple(() if place in unseen else people for place, people in enumerate(found))
+
+    @cached_property
+    def edges(self) -> tuple[ViewEdges, ...]:
+        """Straight edges of the views."""
+        views = with_content(self.scene, self.samples).views
+        return tuple(ViewEdges(view, one.instants) for view, one in zip(views, self.samples, strict=True))
 
     @cached_property
     def textures(self) -> tuple["TextureSource", ...]:

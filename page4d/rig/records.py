@@ -84,6 +84,12 @@ class Lens:
         """Estimated radial distortion; 0 where there is none."""
         return 0.0 if self.is_known or self.distortion is None else self.distortion.coefficients[0]
 
+    def with_focal(self, focal: float) -> Float[Array, "3 3"]:
+        """Return the intrinsics with another focal length in px."""
+        matrix = self.intrinsics.copy()
+        matrix[:2, :2] *= focal / self.focal
+        return matrix
+
     def estimated(self, intrinsics: Float[Array, "3 3"], k1: float) -> "Lens":
         """Return the lens with these intrinsics and radial distortion."""
         bent = Distortion(model=LensModel.BROWN_CONRADY, coefficients=(k1, 0.0, 0.0, 0.0)) if k1 else None
@@ -251,6 +257,11 @@ def placed_record(name: str, lens: Lens, reason: str = "", **fields: Any) -> Pla
 def exp_rotation(vector: Float[Array, "*batch 3"]) -> Float[Array, "*batch 3 3"]:
     """Convert rotation vectors to matrices."""
     return np.asarray(Rotation.from_rotvec(vector.reshape(-1, 3)).as_matrix().reshape(*vector.shape, 3))
+
+
+def log_rotation(matrix: Float[Array, "*batch 3 3"]) -> Float[Array, "*batch 3"]:
+    """Convert rotation matrices to vectors."""
+    return np.asarray(Rotation.from_matrix(matrix).as_rotvec())
 
 
 def rotation_angle_deg(

@@ -6,6 +6,7 @@ Pairs, graph and adjustment are repeated for an unknown focal length.
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -16,6 +17,7 @@ from page4d.errors import Notice
 from page4d.options import in_options
 from page4d.output.rig_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.adjust import RESIDUAL_LIMIT, TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
+from page4d.rig.edges import Directions, ViewEdges, shared_directions
 from page4d.rig.epipolar import RelativePose, relative_pose_of
 from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import (
@@ -51,6 +53,14 @@ from page4d.rig.records import (
 from page4d.rig.texture import TextureMatches, TextureMethod
 from page4d.rig.texture_pairs import GUIDE_BAND, guided_pair
 from page4d.scene.records import ViewCamera
+
+_DIRECTION_TURN_DEG = 10.0
+"""Angle between the directions of edges in two views, under the relative rotation of their cameras, up to which they
+are the same: independent ones are so close in 0.7 % of the cases."""
+
+_DIRECTION_RESIDUAL = 1.5
+"""Ratio of the residual of a camera with and without directions of edges beyond which these do not fit the evidence:
+on `treadmill` it is up to 1.2."""
 
 _ROUNDS = 8
 """Most rounds of pairs and adjustment for unknown lenses: a start value that is 50 % too large takes six."""
@@ -120,8 +130,8 @@ class Assembly:
     """Views with cameras or reasons, and all pairs that were tried, from people and texture.
 
     With `texture_alone` unknown focal lengths are sought from texture alone, first as one, with `shares_focal`;
-    otherwise people must determine them before texture. `bent` are the views whose distortion is estimated, too.
-    Cameras of `placement` count as soon as there is an `adjustment` of them.
+    otherwise people, or straight edges as `started` ones, must determine them before texture. `bent` are the views
+    whose distortion is estimated, too. Cameras of `placement` count as soon as there is an `adjustment` of them.
 
     Views with `known` cameras keep these, and the others are placed in their world.
     """
@@ -131,8 +141,10 @@ class Assembly:
     people: tuple[ViewPeople, ...] | None
     num_instants: int
     texture: Sequence[TextureSource] = ()
+    edges: Sequence[ViewEdges] = ()
     texture_alone: bool = False
     shares_focal: bool = False
+    started: set[int] = field(default_factory=set)
     bent: set[int] = field(default_factory=set)
     known: Mapping[int, ViewCamera] = field(default_factory=dict)
     seed: int = 0
@@ -154,9 +166,10 @@ class Assembly:
 
     def run(self) -> None:
         """Register pairs, place the cameras of the largest part and adjust them."""
-        self.shares_focal = self.texture_alone
+        self._start_from_edges()
+        self.shares_focal = self.texture_alone and not self._has_starts()
         self._iterate()
-        if self.texture_alone and self._has_own_focals():
+        if self.shares_focal and self._has_own_focals():
             self._iterate()
         if self._bends():
             self._iterate()
@@ -182,6 +195,40 @@ class Assembly:
             if found is None or self._lens_change(found) < _SAME_FOCAL or number == _ROUNDS - 1:
                 break
             self._set_lenses(found)
+
+    def _start_from_edges(self) -> None:
+        """Start from the focal lengths that straight edges show, of other views from their mean."""
+        found: dict[int, float] = {}
+        unknown = [view for view, lens in enumerate(self.lenses) if not lens.is_known] if self.edges else []
+        for done, view in enumerate(unknown):
+            self.progress(done, len(unknown), "detecting: straight edges")
+            if (focal := self.edges[view].focal(self.lenses[view])) is not None:
+                found[view] = focal / max(self.lenses[view].image_size)
+        for view in unknown if found else ():
+            lens = self.lenses[view]
+            focal = max(lens.image_size) * found.get(view, float(np.mean([*found.values()])))
+            self.lenses[view] = replace(lens, intrinsics=lens.with_focal(focal))
+        self.started |= found.keys()
+
+    def _directions(self, found: Adjustment) -> dict[int, Directions]:
+        """Return directions of edges that fit the rotations of cameras, by row, and focal lengths of `lenses`.
+
+        Rotations are those of pairs or, if they fit more views, the adjusted ones. Not of views with known lenses
+        and texture alone, which is more accurate.
+        """
+        seen: dict[int, Directions] = {}
+        of_people = {view for pair in self.placement.pairs if pair.evidence is Evidence.PEOPLE for view in pair.views}
+        for row, view in enumerate(self.placement.views if self.edges else ()):
+            lens, change = self.lenses[view], 0.0
+            if lens.is_known and view not in of_people:
+                continue
+            if view not in self.started:
+                lens, change = self._lens(view, found), float(found.log_focal[row])
+            if (own := self.edges[view].directions(lens)) is not None:
+                seen[row] = replace(own, log_focal=own.log_focal + change)
+        cameras = (self.placement.world_to_camera, found.world_to_camera)
+        of_rotations = [dict(enumerate(poses[:, :3, :3])) for poses in cameras]
+        return max((shared_directions(seen, turns, _DIRECTION_TURN_DEG) for turns in of_rotations), key=len)
 
     def _lens_change(self, found: Adjustment) -> float:
         """Return the largest change of magnification: of a focal length, or of k1 half a focal length off axis."""
@@ -254,9 +301,13 @@ class Assembly:
             return replace(pair, reason=differs, needs_loop=False)
         return replace(pair, rotation=pose.rotation, direction=pose.direction)
 
+    def _has_starts(self) -> bool:
+        """Return whether all focal lengths are known or shown by edges."""
+        return all(lens.is_known or view in self.started for view, lens in enumerate(self.lenses))
+
     def _texture_applies(self) -> bool:
-        """Return whether there is texture, with focal lengths that are known, estimated from people, or assumed."""
-        has_focal = self.adjustment is not None or all(lens.is_known for lens in self.lenses)
+        """Return whether there is texture, with focal lengths that are known, estimated, or assumed."""
+        has_focal = self.adjustment is not None or self._has_starts()
         return bool(self.texture) and (has_focal or self.texture_alone)
 
     def _people_suffice(self) -> bool:
@@ -398,7 +449,16 @@ class Assembly:
         fixed = [row[view] for view in self.known] or [0]
         poses = self.placement.world_to_camera
         k1 = {row[view]: self.lenses[view].estimated_k1 for view in bent or self.bent if view in row}
-        return adjust(poses, matrices, tracks, groups, k1=k1, fixed=fixed, texture_sigma=texture_sigma)
+        adjusted = partial(adjust, k1=k1, fixed=fixed, texture_sigma=texture_sigma)
+        found = adjusted(poses, matrices, tracks, groups)
+        if found is None or not (directions := self._directions(found)):
+            return found
+        better = adjusted(poses, matrices, tracks, groups, directions=directions)
+        if better is None:
+            return found
+        residuals = [(self._residual(view, one) for one in (found, better)) for view in self.placement.views]
+        fits = all(not before or (after or 0) <= _DIRECTION_RESIDUAL * before for before, after in residuals)
+        return better if fits else found
 
     def _set_lenses(self, found: Adjustment) -> None:
         """Take the estimated lenses; views that are not placed take the mean focal length of the others."""
@@ -481,16 +541,19 @@ class Assembly:
         """
         error = max(float(found.focal_std.max()), self._lens_change(found))
         left, reason = set(self.placement.views) - self.reasons.keys(), ""
-        if self.texture_alone and error > _OWN_FOCAL_LIMIT:
+        directed = {self.placement.views[row] for row in found.directed}
+        has_people = any(pair.evidence is Evidence.PEOPLE for pair in self.placement.pairs)
+        if not has_people and error > _OWN_FOCAL_LIMIT:
             reason = f"texture determines its focal length to {error:.0%} alone (⟨focal⟩, ⟨intrinsics⟩)"
-        elif self.texture_alone and not all(self.lenses[view].is_known for view in left):
+        elif not has_people and not all(self.lenses[view].is_known for view in left):
             alone = left - views_in_loops([pair.views for pair in self.placement.pairs if {*pair.views} <= left])
             why = "texture determines focal lengths in loops of views alone (⟨focal⟩, ⟨intrinsics⟩)"
-            self.reasons |= dict.fromkeys(alone - self.known.keys(), in_options(why))
-            left -= alone
-        if len(left) == 2:
+            self.reasons |= dict.fromkeys(alone - self.known.keys() - directed, in_options(why))
+            left -= alone - directed
+        unknown = {view for view in left if not self.lenses[view].is_known}
+        if len(left) == 2 and not unknown <= directed:
             reason = "two views do not determine an unknown focal length (⟨focal⟩, ⟨intrinsics⟩)"
-        if reason and not all(self.lenses[view].is_known for view in left):
+        if reason and unknown:
             self.reasons |= dict.fromkeys(left - self.known.keys(), in_options(reason))
 
     def placed(self) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
@@ -684,6 +747,7 @@ def assembled(evidence: PixelEvidence) -> Assembly:
         people=people,
         texture=textures,
         texture_alone=settings.register is Registration.TEXTURE,
+        edges=evidence.edges if settings.register is not Registration.PEOPLE else (),
         num_instants=len(evidence.instants),
         seed=settings.seed,
         progress=evidence.progress,

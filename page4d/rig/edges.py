@@ -1,0 +1,263 @@
+"""Straight edges of the background of static views: rotations to three orthogonal directions, and focal lengths.
+
+Rooms, furniture and machines have edges along three orthogonal directions. Each direction has a vanishing point in a
+picture, and these determine the rotation of the camera, and mostly its focal length, without another view. Views in
+whose world the directions are the same thus have accurate relative rotations, even if they show different things.
+
+Source: Caprile & Torre, "Using vanishing points for camera calibration", IJCV 1990; Coughlan & Yuille, "Manhattan
+world", ICCV 1999.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import permutations, product
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from page4d.rig.epipolar import undistorted_pixels
+from page4d.rig.records import Array, Lens, exp_rotation, rotation_angle_deg
+from page4d.scene.content import gray_of, scaled_area
+from page4d.scene.records import View
+
+MAX_SIDE_PX = 1600
+"""Long side of the pictures in which segments are found."""
+
+NUM_PICTURES = 5
+"""Pictures of a view whose median shows the background without people who move."""
+
+MAX_SEGMENTS, MIN_SEGMENTS = 300, 20
+"""Segments of a view that count, the longest, and fewest of a view that shows directions."""
+
+MIN_LENGTH = 0.03
+"""Least length of a segment in long sides of the picture."""
+
+_MARGIN_PX = 4
+"""Distance from dead borders and from those of the picture below which a segment is a part of these."""
+
+TOLERANCE, _TOLERANCE_PX = 1.6e-3, 0.8
+"""Distance of the ends of a segment from the line through its middle and a vanishing point up to which it has this
+direction: in long sides, and at least in pixels."""
+
+_SCALES = (3.0, 2.0, 1.5, 1.0, 1.0)
+"""Tolerances of the rounds of refinement: from all focal lengths within 10 % it then has one result."""
+
+MIN_SCORE = 0.5
+"""Least score of directions: views of rooms have 0.55 to 0.88, of a dome, a hand, and a desk from above 0.22 to 0.36.
+"""
+
+FOCALS = np.geomspace(0.5, 2.5, 28)
+"""Focal lengths in long sides at which the directions of an unknown lens are sought: steps of 6 %."""
+
+_FAR, MIN_PEAK = np.log(1.2), 1.05
+"""Least ratio of the score of a focal length to those that differ by more than a fifth."""
+
+SLACK_RAD, SLACK_FOCAL = np.radians(0.4), 0.007
+"""Standard deviations by which edges are not orthogonal, and lenses not as modelled: with true lenses, relative
+rotations in real rooms are 0.1 to 0.9 degrees wrong, most of them far more than their covariance."""
+
+_NUM_SAMPLES = 600
+"""Random samples of three segments: 99.7 % probability of right ones where an eighth of all pairs is parallel."""
+
+_MIN_SINE = 0.03
+"""Sine of the angle between the planes of two segments below which they determine no direction."""
+
+_SYMMETRIES = np.stack(
+    [
+        matrix
+        for order, signs in product(permutations(range(3)), product((1.0, -1.0), repeat=3))
+        if np.linalg.det(matrix := np.eye(3)[list(order)] * signs) > 0
+    ]
+)
+"""The 24 rotations that exchange three orthogonal axes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directions:
+    """Three orthogonal directions in a view.
+
+    `rotation` maps them into the camera; `log_focal` is the logarithm of the factor on the focal length that they
+    show. `information` is the inverse covariance of a rotation vector in the camera and of this logarithm, and
+    `score` the share of the length of all segments that is along them.
+    """
+
+    rotation: Float[Array, "3 3"]
+    log_focal: float
+    information: Float[Array, "4 4"]
+    score: float
+
+
+class ViewEdges:
+    """Straight segments of the background of a view, found on first access, and the directions that they show."""
+
+    def __init__(self, view: View, instants: tuple[int, ...]) -> None:
+        self.view, self.instants = view, instants
+        self._last: tuple[Lens, Directions | None] | None = None
+
+    @cached_property
+    def segments(self) -> Float[Array, "N 2 2"]:
+        """Ends of the segments in original pixels, inside of the content, the longest first.
+
+        Raises:
+            InputError: if a frame cannot be decoded.
+        """
+        height, width = self.view.source.size
+        scale = min(1.0, MAX_SIDE_PX / max(height, width))
+        size = max(1, round(height * scale)), max(1, round(width * scale))
+        places = np.linspace(0, len(self.instants) - 1, NUM_PICTURES).round().astype(int)
+        indices = sorted({self.view.indices[self.instants[place]] for place in places})
+        with self.view.source.open(size) as reader:
+            pictures = [gray_of(pixels) for pixels in reader.read(indices)]
+        area = None if self.view.content is None else self.view.content.area
+        inside = np.ones(size, bool) if area is None else scaled_area(area, size)
+        return straight_segments(np.median(pictures, axis=0).astype(np.uint8), inside) / scale
+
+    def focal(self, lens: Lens) -> float | None:
+        """Return the focal length in px at which most edges are along three directions, if few are at others."""
+        ends, side = self._ends(lens), max(lens.image_size)
+        if len(ends) < MIN_SEGMENTS:
+            return None
+        scores = np.array([_sampled(ends, lens.with_focal(factor * side), lens)[1] for factor in FOCALS])
+        best = int(scores.argmax())
+        far = np.abs(np.log(FOCALS / FOCALS[best])) > _FAR
+        is_peak = scores[best] >= max(MIN_SCORE, MIN_PEAK * float(scores[far].max()))
+        return float(FOCALS[best] * side) if is_peak else None
+
+    def directions(self, lens: Lens) -> Directions | None:
+        """Return the directions along which most edges are through a lens; None if too few are."""
+        if self._last is not None and self._last[0] is lens:
+            return self._last[1]
+        ends, found = self._ends(lens), None
+        if len(ends) >= MIN_SEGMENTS:
+            found = _refined(ends, lens, _sampled(ends, lens.intrinsics, lens)[0])
+        self._last = lens, found
+        return found
+
+    def _ends(self, lens: Lens) -> Float[Array, "N 2 2"]:
+        """Return the segments without distortion."""
+        ends = undistorted_pixels(self.segments, lens)
+        return np.asarray(ends[np.isfinite(ends).all((1, 2))])
+
+
+def straight_segments(gray: NDArray[np.uint8], inside: NDArray[np.bool_]) -> Float[Array, "N 2 2"]:
+    """Return the ends of straight segments of a picture in its pixels, the longest first, away from dead borders.
+
+    Source: Grompone von Gioi et al., "LSD: a fast line segment detector with a false detection control", TPAMI 2010.
+    """
+    import cv2  # a local import keeps start-up short
+
+    found = cv2.createLineSegmentDetector().detect(gray)[0]
+    if found is None:
+        return np.zeros((0, 2, 2))
+    ends = np.asarray(found, np.float64).reshape(-1, 2, 2) + 0.5  # OpenCV's pixel centres are integers
+    length = np.linalg.norm(ends[:, 1] - ends[:, 0], axis=-1)
+    kernel = np.ones((2 * _MARGIN_PX + 1,) * 2, np.uint8)
+    inner = cv2.erode(np.pad(inside.astype(np.uint8), 1), kernel)[1:-1, 1:-1] > 0
+    column, row = np.clip(ends.mean(1).astype(int), 0, np.array(gray.shape[::-1]) - 1).T
+    usable = np.flatnonzero((length >= MIN_LENGTH * max(gray.shape)) & inner[row, column])
+    return ends[usable[np.argsort(-length[usable], kind="stable")[:MAX_SEGMENTS]]]
+
+
+def shared_directions(
+    views: Mapping[int, Directions], rotations: Mapping[int, Float[Array, "3 3"]], limit_deg: float
+) -> dict[int, Directions]:
+    """Return the directions that are the same in the world, those of the most views, in one order; none of one view.
+
+    Those of two views are the same if some order of them differs by at most `limit_deg` under the rotations of the
+    cameras.
+    """
+    best: dict[int, Directions] = {}
+    for view, own in views.items():
+        world, same = rotations[view].T @ own.rotation, {}
+        for other, found in views.items():
+            ordered = found.rotation @ _SYMMETRIES
+            angles = rotation_angle_deg(ordered, np.broadcast_to(rotations[other] @ world, ordered.shape))
+            if angles.min() <= limit_deg:
+                same[other] = replace(found, rotation=ordered[angles.argmin()])
+        best = same if len(same) > len(best) else best
+    return best if len(best) > 1 else {}
+
+
+def _tolerance(lens: Lens) -> float:
+    """Return the tolerance in px."""
+    return max(TOLERANCE * max(lens.image_size), _TOLERANCE_PX)
+
+
+def _sampled(
+    ends: Float[Array, "N 2 2"], matrix: Float[Array, "3 3"], lens: Lens
+) -> tuple[Float[Array, "3 3"], float]:
+    """Return the best rotation of three directions among random samples of segments, and its score.
+
+    Two segments of a sample have the first direction; the second is in the plane of the third segment.
+    """
+    lengths = np.linalg.norm(ends[:, 1] - ends[:, 0], axis=-1)
+    rays = np.concatenate([ends, np.ones((len(ends), 2, 1))], -1) @ np.linalg.inv(matrix).T
+    planes = np.cross(rays[:, 0], rays[:, 1])
+    planes /= np.linalg.norm(planes, axis=-1, keepdims=True)
+    chosen = np.random.default_rng(0).choice(len(ends), (_NUM_SAMPLES, 3), p=lengths / lengths.sum())
+    one = np.cross(planes[chosen[:, 0]], planes[chosen[:, 1]])
+    two = np.cross(planes[chosen[:, 2]], one)
+    sines = np.linalg.norm([one, two], axis=-1)
+    usable = (sines > _MIN_SINE * np.maximum([np.ones_like(sines[0]), sines[0]], 1e-12)).all(0)
+    if not usable.any():
+        return np.eye(3), 0.0
+    one, two = one[usable] / sines[0, usable, None], two[usable] / sines[1, usable, None]
+    rotations = np.stack([one, two, np.cross(one, two)], axis=-1)
+    scores = _scores(ends, matrix, rotations, _tolerance(lens))
+    best = int(scores.argmax())
+    return rotations[best], float(scores[best])
+
+
+def _errors(
+    ends: Float[Array, "N 2 2"], matrix: Float[Array, "3 3"], rotations: Float[Array, "*batch 3 3"]
+) -> Float[Array, "*batch N 3"]:
+    """Return the distances in px, signed, of ends from lines through the middles of segments and vanishing points."""
+    vanishing = np.swapaxes(matrix @ rotations, -1, -2)  # one a row
+    first, middle = (np.insert(points, 2, 1.0, axis=1) for points in (ends[:, 0], ends.mean(1)))
+    area = np.cross(first, middle) @ np.swapaxes(vanishing, -1, -2)
+    across = vanishing[..., None, :, :2] - vanishing[..., None, :, 2:] * middle[:, None, :2]
+    return np.asarray(area / np.maximum(np.linalg.norm(across, axis=-1), 1e-12))
+
+
+def _scores(
+    ends: Float[Array, "N 2 2"], matrix: Float[Array, "3 3"], rotations: Float[Array, "H 3 3"], tolerance: float
+) -> Float[Array, " H"]:
+    """Return the shares of the length of segments along three directions, less where their errors are larger."""
+    lengths = np.linalg.norm(ends[:, 1] - ends[:, 0], axis=-1)
+    errors = np.abs(_errors(ends, matrix, rotations)).min(-1) / tolerance
+    return np.asarray(np.maximum(1 - errors**2, 0.0) @ lengths / lengths.sum())
+
+
+def _refined(ends: Float[Array, "N 2 2"], lens: Lens, start: Float[Array, "3 3"]) -> Directions | None:
+    """Return the directions next to a rotation, with the focal length unless that is known, if enough edges fit."""
+    tolerance, values = _tolerance(lens), np.zeros(3 if lens.is_known else 4)
+
+    def at(values: Array) -> tuple[Array, Array]:
+        focal = lens.focal * np.exp(values[3:].sum())
+        return lens.with_focal(float(focal)), exp_rotation(values[:3]) @ start
+
+    for scale in _SCALES:
+        errors = np.abs(_errors(ends, *at(values)))
+        axis, kept = errors.argmin(-1), np.flatnonzero(errors.min(-1) < scale * tolerance)
+        if len(kept) < MIN_SEGMENTS // 2:
+            return None
+
+        def error(values: Array, rows: NDArray[np.intp] = kept, columns: NDArray[np.intp] = axis[kept]) -> Array:
+            return np.asarray(_errors(ends[rows], *at(values))[np.arange(len(rows)), columns])
+
+        found = least_squares(error, values, loss="soft_l1", f_scale=tolerance / 5, x_scale=0.01)
+        values = found.x
+    matrix, rotation = at(values)
+    score = float(_scores(ends, matrix, rotation[None], tolerance)[0])
+    if score < MIN_SCORE:
+        return None
+    variance = max(2 * float(found.cost) / len(kept), (tolerance / 10) ** 2)
+    slope = np.zeros((len(kept), 4))
+    slope[:, : len(values)] = np.asarray(found.jac)
+    full = slope.T @ slope / variance
+    slack = np.diag([SLACK_RAD**-2] * 3 + [SLACK_FOCAL**-2])
+    information = full - full @ np.linalg.solve(full + slack, full)  # the inverse of the sum of both covariances
+    return Directions(rotation=rotation, log_focal=float(values[3:].sum()), information=information, score=score)

@@ -1,0 +1,162 @@
+"""Directions of straight edges in views, focal lengths from them, and rigs that they correct."""
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from page4d.rig.edges import Directions, ViewEdges, shared_directions, straight_segments
+from page4d.rig.records import FocalSource, Lens, exp_rotation, rotation_angle_deg
+from tests.rig.people_rig import FOCAL_PX, Filming, film_people
+from tests.rig.test_assemble import assembled
+
+SIZE = (1080, 1920)
+AXES = exp_rotation(np.array([0.02, 0.4, -0.03]))
+"""Directions of the room in the world, which no camera is parallel to."""
+
+
+def lens(focal: float = 1500.0, source: FocalSource = FocalSource.UNKNOWN) -> Lens:
+    """Return a lens with the principal point at the centre."""
+    matrix = np.array([[focal, 0, SIZE[1] / 2], [0, focal, SIZE[0] / 2], [0, 0, 1.0]])
+    return Lens(intrinsics=matrix, image_size=SIZE, focal_source=source)
+
+
+def room(rotation: np.ndarray, true: Lens, counts: tuple[int, ...] = (30, 30, 30), others: int = 20) -> ViewEdges:
+    """Return edges along each axis of a frame, with an error of half a pixel at their ends, and others."""
+    random = np.random.default_rng(0)
+    height, width = true.image_size
+    segments = []
+    for axis, count in [*enumerate(counts), (None, others)]:
+        start = random.uniform(0.1, 0.9, (count, 2)) * [width, height]
+        towards = random.normal(size=(count, 2))
+        if axis is not None:
+            vanishing = true.intrinsics @ rotation[:, axis]
+            towards = vanishing[:2] - vanishing[2] * start
+        towards /= np.linalg.norm(towards, axis=1, keepdims=True)
+        end = start + random.uniform(0.05, 0.2, (count, 1)) * width * towards
+        segments.append(np.stack([start, end], 1) + random.normal(0, 0.5, (count, 2, 2)))
+    return edges_of(np.concatenate(segments))
+
+
+def edges_of(segments: np.ndarray) -> ViewEdges:
+    """Return edges that were found."""
+    edges: Any = ViewEdges(None, ())  # type: ignore[arg-type]
+    vars(edges)["segments"] = segments
+    return edges
+
+
+def angle_of(found: Directions, rotation: np.ndarray) -> float:
+    """Return the angle of directions to a rotation, in the order that is nearest."""
+    same = shared_directions(
+        {0: replace(found, rotation=rotation), 1: found}, {0: np.eye(3), 1: np.eye(3)}, limit_deg=20.0
+    )
+    return float(rotation_angle_deg(same[1].rotation, rotation)) if same else 180.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_room_shows_rotation_and_focal_length(seed: int):
+    """Among a fifth of other edges, through known and unknown lenses of 1200 to 2600 px."""
+    random = np.random.default_rng(seed)
+    true, rotation = lens(random.uniform(1200, 2600)), exp_rotation(random.uniform(-0.5, 0.5, 3))
+    edges = room(rotation, true)
+    start = edges.focal(lens())
+    assert start == pytest.approx(true.focal, rel=0.06)
+    found = edges.directions(lens(start))
+    assert found is not None
+    assert start * np.exp(found.log_focal) == pytest.approx(true.focal, rel=0.01)
+    assert angle_of(found, rotation) < 0.3
+    known = edges.directions(replace(true, focal_source=FocalSource.OPTION))
+    assert known is not None
+    assert known.log_focal == 0.0
+    assert not known.information[3].any()
+    assert angle_of(known, rotation) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("counts", "others", "has_directions", "has_focal"),
+    [
+        ((30, 30, 30), 10, True, True),
+        ((60, 0, 0), 10, True, False),  # one direction: any focal length fits
+        ((20, 20, 20), 200, False, False),
+        ((0, 0, 0), 90, False, False),
+        ((5, 5, 5), 0, False, False),
+        ((0, 0, 0), 0, False, False),
+    ],
+)
+def test_other_views_show_none(counts: tuple[int, ...], others: int, has_directions: bool, has_focal: bool):
+    """Edges in random directions, and too few of them, show no directions, and one direction no focal length."""
+    edges = room(exp_rotation(np.array([0.3, 0.4, 0.2])), lens(), counts, others)
+    assert (edges.directions(lens()) is not None) == has_directions
+    assert (edges.focal(lens()) is not None) == has_focal
+
+
+def test_segments_are_those_of_the_picture_not_of_its_borders():
+    """A bright square is four segments, without the edge of the content."""
+    picture = np.full((200, 300), 40, np.uint8)
+    picture[60:140, 100:180] = 220
+    picture[:, :30] = 0
+    inside = np.ones(picture.shape, bool)
+    inside[:, :30] = False
+    found = straight_segments(picture, inside)
+    assert len(found) == 4
+    assert np.abs(np.abs(found - [140, 100]).max((1, 2)) - 40).max() < 1.5
+    assert not len(straight_segments(np.zeros((50, 50), np.uint8), np.ones((50, 50), bool)))
+
+
+def test_directions_are_shared_by_views_in_whose_world_they_are_the_same():
+    """Whatever their order and signs; one that is turned by 20 degrees is another, and one view shares with none."""
+    views = [exp_rotation(np.array([0.0, angle, 0.0])) for angle in (0.0, 1.2, 2.5, 4.0)]
+    other = np.array([[0, 0, 1.0], [1, 0, 0], [0, 1, 0]])
+    turned = [np.eye(3), other, exp_rotation(np.radians([0, 5.0, 0])), exp_rotation(np.radians([0, 20.0, 0]))]
+    found = {
+        place: Directions(rotation=view @ AXES @ turn, log_focal=0.0, information=np.eye(4), score=1.0)
+        for place, (view, turn) in enumerate(zip(views, turned, strict=True))
+    }
+    same = shared_directions(found, dict(enumerate(views)), limit_deg=10.0)
+    assert same.keys() == {0, 1, 2}
+    assert rotation_angle_deg(same[1].rotation, views[1] @ AXES) < 1e-6
+    assert shared_directions({0: found[0]}, {0: views[0]}, limit_deg=10.0) == {}
+    assert shared_directions({}, {}, limit_deg=10.0) == {}
+
+
+RIG = film_people(
+    Filming(angles_deg=(0.0, 70.0, 140.0), num_instants=30, num_people=1, noise_px=4.0, bias_px=8.0, seed=2)
+)
+UNKNOWN = [
+    replace(one, focal_source=FocalSource.UNKNOWN, intrinsics=one.with_focal(1.4 * one.focal)) for one in RIG.lenses
+]
+
+
+def turns(found: Any, views: tuple[int, ...]) -> list[float]:
+    """Return the rotation errors between placed cameras."""
+    cameras = found.cameras()
+    relative = [
+        (cameras[b][:3, :3] @ cameras[a][:3, :3].T, RIG.relative_pose(a, b)[0]) for a, b in combinations(views, 2)
+    ]
+    return [float(rotation_angle_deg(mine, true)) for mine, true in relative]
+
+
+def test_edges_correct_cameras_from_people_and_their_focal_lengths():
+    """Keypoints with a bias of 8 px leave an unknown focal length, and rotations, more open than edges."""
+    edges = [room(pose[:3, :3] @ AXES, true) for pose, true in zip(RIG.world_to_camera, RIG.lenses, strict=True)]
+    alone = assembled(RIG.people, UNKNOWN, num_instants=RIG.num_instants)
+    found = assembled(RIG.people, UNKNOWN, num_instants=RIG.num_instants, edges=edges)
+    assert found.adjustment is not None
+    assert found.adjustment.directed == (0, 1, 2)
+    assert max(turns(found, (0, 1, 2))) < min(0.5, max(turns(alone, (0, 1, 2))))
+    for one, std in zip(found.placed()[0], found.adjustment.focal_std, strict=True):
+        assert abs(np.log(one.focal / FOCAL_PX)) < min(3 * std, 0.02)
+
+
+def test_two_views_of_unknown_focal_lengths_are_placed_with_edges():
+    """People alone do not determine them; edges of another room, turned in one view by 30 degrees, do not either."""
+    people, lenses = RIG.people[:2], UNKNOWN[:2]
+    true = [pose[:3, :3] @ AXES for pose in RIG.world_to_camera[:2]]
+    wrong = [true[0], true[1] @ exp_rotation(np.radians([0, 30.0, 0]))]
+    for rotations, is_placed in ((true, True), (wrong, False), (None, False)):
+        edges = [] if rotations is None else [room(one, RIG.lenses[0]) for one in rotations]
+        found = assembled(people, lenses, num_instants=RIG.num_instants, edges=edges)
+        assert (len(found.cameras()) == 2) == is_placed
+        assert not is_placed or max(turns(found, (0, 1))) < 0.6
