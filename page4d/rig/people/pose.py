@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from page4d.rig.epipolar import RelativePose, estimate_pose, normalized_points, refine_pose, sampson_errors
+from page4d.rig.epipolar import MAX_STEPS, RelativePose, estimate_pose, normalized_points, refine_pose, sampson_errors
 from page4d.rig.people.pairs import (
     TOLERANCE,
     PersonPairs,
@@ -46,8 +46,9 @@ _MAX_DOUBLES = 8
 _NUM_REFINED = 2
 """Bounds of the cost: hypotheses from pairs of tracklets and from two such pairs, and how many are refined."""
 
-_QUICK_SINGLES, _QUICK_POINTS, _QUICK_ROUNDS = 4, 500, 2
-"""Bounds of a quick estimate: hypotheses, joints of each, and rounds; a score needs the pose to a degree only."""
+_QUICK_SINGLES, _QUICK_POINTS, _QUICK_ITERATIONS, _QUICK_ROUNDS, _QUICK_STEPS = 4, 500, 100, 2, 8
+"""Bounds of a quick estimate: hypotheses, joints and iterations of each, rounds, and steps of each; a score needs the
+pose to a degree only."""
 
 _HYPOTHESIS_TOLERANCE = TOLERANCE / 2
 _CAUCHY_SCALE = TOLERANCE / 3
@@ -139,11 +140,11 @@ def quick_people_pose(people: PersonPairs, start: RelativePose | None = None) ->
     poses = [] if start is None else [start]
     for rows in sorted(rows_of_tracklets(people), key=lambda rows: -len(rows))[:_QUICK_SINGLES]:
         first, second, _ = people.subset(rows).points()
-        pose = estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, max_points=_QUICK_POINTS)
+        pose = estimate_pose(first, second, _HYPOTHESIS_TOLERANCE, 0, _QUICK_POINTS, _QUICK_ITERATIONS)
         poses += [] if pose is None else [pose]
     if not poses:
         return None
-    found = _refined(people, max(poses, key=lambda pose: people.assign(pose)[1]), _QUICK_ROUNDS)
+    found = _refined(people, max(poses, key=lambda pose: people.assign(pose)[1]), _QUICK_ROUNDS, _QUICK_STEPS)
     return found if found.score > 0 else None
 
 
@@ -154,13 +155,15 @@ def best_people_pose(people: PersonPairs, poses: list[RelativePose]) -> PeoplePo
     return max(refined, key=lambda found: found.score, default=None)
 
 
-def _refined(people: PersonPairs, pose: RelativePose, rounds: int = _ROUNDS) -> PeoplePose:
+def _refined(
+    people: PersonPairs, pose: RelativePose, rounds: int = _ROUNDS, max_steps: int = MAX_STEPS
+) -> PeoplePose:
     chosen, score = people.assign(pose)
     best = PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
     for _ in range(rounds):
         if not len(chosen):
             break
-        pose = refine_pose(pose, *people.subset(chosen).points(), scale=_CAUCHY_SCALE)
+        pose = refine_pose(pose, *people.subset(chosen).points(), _CAUCHY_SCALE, max_steps)
         chosen, score = people.assign(pose)
         if score > best.score:
             best = PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
