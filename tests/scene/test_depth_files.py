@@ -1,5 +1,6 @@
 """Measured depth is read exactly from files of other programs; values that are no reading are left out."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.scene.clip_writers import Pixels, write_counter_clip, write_video
 
 DEPTH = np.linspace(0.5, 9.5, 48 * 64, dtype=np.float32).reshape(48, 64)
 HALF = DEPTH.astype(np.float16)
+ROOM = Path(__file__).parents[2] / "samples" / "room"
 NOISE = np.random.default_rng(0).random((48, 64), np.float32)
 
 
@@ -156,6 +158,16 @@ def test_float_depth_in_millimetres_is_reported(depth: float, is_reported: bool,
     found = [notice.text for notice in check_depth(replace(scene, scale=Scale.METRIC))]
     assert ("the median depth of a is 800 m: check depth_levels" in found) is is_reported
     assert "float depth maps: a value of 1 is 1 metre; depth_levels states another scale" in found
+
+
+@pytest.mark.parametrize(("levels", "factor"), [(1000, None), (100, "0.1"), (4000, "4"), (1e6, "1000")])
+def test_depth_of_another_unit_than_the_cameras_is_reported(levels: float, factor: str | None):
+    truth = ROOM / "truth"
+    scene = open_scene(ROOM, calibration=truth / "cameras.json", depth=truth / "depth", depth_levels=levels)
+    found = [notice.text for notice in scene.notices if "views agree at" in notice.text]
+    assert [re.search(r"agree at (\S+) times.*pass depth_levels=1000,", text)[1] for text in found] == [factor][
+        : factor is not None
+    ]
 
 
 @pytest.mark.parametrize(("far", "is_reported"), [(1000.0, True), (20.0, True), (15.0, False)])
