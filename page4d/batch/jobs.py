@@ -55,8 +55,12 @@ def scene_jobs(scenes: Sequence[Path], root: Path) -> list[SceneJob]:
     """Assign each scene the output folder `root/<name of the scene>`.
 
     Raises:
-        UsageError: if two scenes have the same name, or an output folder is a scene.
+        UsageError: if a scene is a file, two scenes have the same name, or an output folder is a scene.
     """
+    if files := [f"'{scene}'" for scene in scenes if scene.is_file()]:
+        raise UsageError(
+            f"not a folder: {listed(files)}", "give folders alone; in a shell, takes/*/ leaves files out"
+        )
     by_name: dict[str, list[Path]] = defaultdict(list)
     for scene in scenes:
         by_name[real_path(scene).name].append(scene)

@@ -147,7 +147,12 @@ def test_output_folders_are_named_after_scenes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("scenes", "words"), [(("x/take1", "y/take1"), "2 scenes are called 'take1'"), (("/",), "'/' has no name")]
+    ("scenes", "words"),
+    [
+        (("x/take1", "y/take1"), "2 scenes are called 'take1'"),
+        (("/",), "'/' has no name"),
+        ((__file__, "x"), "not a folder: '"),
+    ],
 )
 def test_scenes_without_distinct_folder_names_are_refused(scenes, words, tmp_path):
     with pytest.raises(UsageError, match=words):
