@@ -184,7 +184,8 @@ def parse_xml(content: bytes) -> ElementTree.Element:
 def first_violation(error: ValidationError, whole: str) -> str:
     """Format the first violation of a schema as "key: rule"; `whole` stands for the key of the top level."""
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    return f"{'.'.join(shortened(str(part)) for part in first['loc']) or whole}: {first['msg']}"
+    rule = "unknown key" if first["type"] == "extra_forbidden" else first["msg"]
+    return f"{'.'.join(shortened(str(part)) for part in first['loc']) or whole}: {rule}"
 
 
 def _check_size(size: int, max_bytes: int) -> None:

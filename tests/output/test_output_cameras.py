@@ -174,7 +174,7 @@ def test_records_of_inconsistent_shapes_are_refused(cameras: CaptureCameras):
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"scale": "metric"', '"scale": "metric", "more": 1', "more: Extra inputs"),
+        ('"scale": "metric"', '"scale": "metric", "more": 1', "more: unknown key"),
         ('"scale": "metric"', '"scale": "miles"', "scale: "),
         ('"times": [', '"times": [NaN, ', "line 15: NaN is not a JSON number"),
         ('"times": [', '"times": [0.0, ', "world_to_camera is not one matrix, or 3, for"),

@@ -134,7 +134,7 @@ def test_two_views_of_the_same_name_are_refused(tmp_path: Path) -> None:
         ('"safe_name": "cam_1"', '"safe_name": "../../x"', r"views\.0\.safe_name"),
         ('"safe_name": "cam_1"', '"safe_name": ".."', r"views\.0\.safe_name"),
         ('"status": "complete"', '"status": "done"', "status"),
-        ('"seed": 0', '"seed": 0, "sed": 1', "sed: Extra inputs"),
+        ('"seed": 0', '"seed": 0, "sed": 1', "sed: unknown key"),
         ('"model": "brown-conrady"', '"model": "x"', r"views\.1\.undistorted\.model"),
         ('"rate": 1.001', '"rate": 1e9', r"views\.1\.clock\.rate"),
         ('"rate": 1.001', '"rate": 1e-300', r"views\.1\.clock\.rate: Input should be greater"),

@@ -526,6 +526,7 @@ def test_a_sync_file_is_read(file: str, text: str, clock: tuple[float, float], t
         ("s.json", '{"cam01": {"offset": 1}}', "view 'cam01': offset: "),
         ("s.json", '{"cam01": {"rate": 0}}', "view 'cam01': rate: "),
         ("s.json", '{"cam01": {"rate": -1}}', "view 'cam01': rate: "),
+        ("s.json", '{"cam01": {"offset_frames": 3}}', "view 'cam01': offset_frames: unknown key"),
         ("s.json", '{"cam01": {"rate": 1e-9}}', "view 'cam01': rate: Input should be"),
         ("s.json", '{"cam01": {"rate": 1000}}', "view 'cam01': rate: Input should be"),
         ("s.json", '{"cam01": {"offset_s": 1e9}}', "view 'cam01': offset_s: Input should be"),
