@@ -69,9 +69,10 @@ def match_cameras(
         count = f"calibration has {len(cameras)} cameras, scene has {len(all_names)} videos"
         both = [name for name in all_names if name in by_name]
         calibrated = ",".join(both) if len(both) <= _MAX_NAMES_IN_HINT else "NAME,NAME,..."
+        select = f"add the videos, or select the views by name: ⟨views={calibrated}⟩"
+        # Equal numbers are those of one rig with other names, such as cameras counted from 0 and videos from 1.
         raise InputError(
-            f"{count}; missing video for {listed(without_video)}",
-            f"add the videos, or select the views by name: ⟨views={calibrated}⟩",
+            f"{count}; missing video for {listed(without_video)}", hint if len(cameras) == len(all_names) else select
         )
     misspelt = _nearly_equal(without_camera, without_video)
     if misspelt or len(without_camera) == len(view_names):
