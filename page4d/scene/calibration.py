@@ -29,6 +29,9 @@ from page4d.scene.records import Scene, View, ViewCamera
 _OTHER_SIZE = 0.15
 """Deviation of all principal points from the centres that is one of the image size, in units of half the image."""
 
+_MAX_STRETCH = 1.005
+"""Ratio of the scales along both axes of a picture that rounding of its size explains."""
+
 _MAX_NAMES_IN_HINT = 32
 """Names up to which a hint writes an option that can be copied."""
 
@@ -196,7 +199,7 @@ def place_cameras(
             instants.
     """
     differing = check_sizes(cameras, views, resize)
-    notices = tuple(Notice(f"{text}; {resize} applied") for text in differing)
+    notices = tuple(map(Notice, differing))
     placed = tuple(
         ViewCamera(
             world_to_camera=_poses_at(camera, view, file),
@@ -214,7 +217,8 @@ def check_sizes(
     """Return a text for each camera whose image size is not that of its view.
 
     Raises:
-        InputError: if image sizes differ and `resize` is None, or a calibrated image is turned.
+        InputError: if image sizes differ and `resize` is None, or cannot be what was done: a calibrated image is
+            turned, or smaller than what was cut out of it.
     """
     sizes = [
         (view.name, camera.image_size, view.source.size)
@@ -233,7 +237,20 @@ def check_sizes(
             "off; or use the calibration of these videos"
         )
         raise InputError(listed(differing, separator="; "), hint)
-    return differing
+    if resize is CalibrationResize.CROP_CENTER and any(
+        max(shown[0] - own[0], shown[1] - own[1]) > 0 for _, own, shown in sizes
+    ):
+        raise InputError(
+            f"⟨calibration_resize={resize}⟩ of larger videos: {listed(differing, separator='; ')}",
+            "pass ⟨calibration_resize=scale⟩ if the whole image was resized, or use the calibration of these videos",
+        )
+    texts = []
+    for text, (_, own, shown) in zip(differing, sizes, strict=True):
+        stretch = shown[1] * own[0] / (own[1] * shown[0])
+        is_stretched = resize is CalibrationResize.SCALE and max(stretch, 1 / stretch) > _MAX_STRETCH
+        doubt = f", with pixels stretched by {stretch:.3g}: wrong if edges were cut off" if is_stretched else ""
+        texts.append(f"{text}; {resize} applied{doubt}")
+    return texts
 
 
 def _doubts(

@@ -161,17 +161,25 @@ def test_a_calibration_of_turned_images_is_refused(resize: str | None, folder: P
 
 @pytest.mark.parametrize("resize", ["crop-center", "scale"])
 def test_a_calibration_of_another_size_is_cropped_or_scaled(resize: str, folder: Path, tmp_path: Path) -> None:
-    calibration = write_calibration(tmp_path / "c.json", {"a": sized(72, 54), "b": {}, "c": sized(32, 20)})
+    calibration = write_calibration(tmp_path / "c.json", {"a": sized(72, 54), "b": {}, "c": sized(85, 48)})
     scene = open_scene(folder, calibration=calibration, calibration_resize=resize)
     texts = [notice.text for notice in scene.notices]
     assert f"a: calibration is for 72x54, video is 64x48; {resize} applied" in texts
+    doubt = ", with pixels stretched by 0.753: wrong if edges were cut off" if resize == "scale" else ""
+    assert f"c: calibration is for 85x48, video is 64x48; {resize} applied{doubt}" in texts
     matrix = np.array(INTRINSICS)
-    for view, (width, height) in zip(scene.views, ((72, 54), (64, 48), (32, 20)), strict=True):
+    for view, (width, height) in zip(scene.views, ((72, 54), (64, 48), (85, 48)), strict=True):
         if resize == "scale":
             expected = np.diag([64 / width, 48 / height, 1]) @ matrix
         else:
             expected = matrix - [[0, 0, (width - 64) / 2], [0, 0, (height - 48) / 2], [0, 0, 0]]
         np.testing.assert_allclose(view.camera.intrinsics, expected, atol=1e-12)
+
+
+def test_videos_larger_than_the_calibrated_images_are_not_cut_out_of_them(folder: Path, tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "c.json", {"a": sized(72, 54), "b": {}, "c": sized(32, 24)})
+    with pytest.raises(InputError, match=r"calibration_resize='crop-center' of larger videos: a: .*; c: .* 32x24"):
+        open_scene(folder, calibration=calibration, calibration_resize="crop-center")
 
 
 def moving(times: list[float]) -> tuple[dict[str, Any], Any]:
