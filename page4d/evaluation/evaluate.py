@@ -26,6 +26,9 @@ from page4d.output.reader import Output
 _PASSES = 4
 """Number of passes over the frames: alignments, depth errors, points and masks; velocities are another."""
 
+_OTHER_FOCAL = 0.02
+"""Relative difference of focal lengths that calibrations of one lens do not have."""
+
 _SAME_INTERVAL = 0.1
 """Largest relative difference between the intervals of output and truth whose velocities are comparable."""
 
@@ -103,7 +106,7 @@ def notes(comparison: Comparison, evaluation: Evaluation) -> tuple[str, ...]:
     """Return all notes that apply to an evaluation."""
     return (
         *map(in_options, comparison.truth.notices),
-        *_run_notes(comparison),
+        *_run_notes(comparison, evaluation.cameras),
         *_match_notes(comparison, evaluation),
         *_depth_notes(comparison, evaluation),
         *_camera_notes(evaluation.cameras),
@@ -130,7 +133,7 @@ def _match(comparison: Comparison) -> MatchRecord:
     )
 
 
-def _run_notes(comparison: Comparison) -> Iterator[str]:
+def _run_notes(comparison: Comparison, cameras: CameraReport | None) -> Iterator[str]:
     run = comparison.output.run
     if run.network.notice:
         yield run.network.notice
@@ -142,7 +145,10 @@ def _run_notes(comparison: Comparison) -> Iterator[str]:
         yield "the run used given masks: mask errors may be those of the masks"
     undistorted = [view.name for view in run.views if view.undistorted is not None]
     if undistorted:
-        yield f"the run undistorted {listed(undistorted)}: the truth is assumed to be of undistorted images"
+        differ = 0.0 if cameras is None else cameras.overall.focal_error or 0.0
+        doubt = f", but its focal lengths differ by {differ:.0%}: its pixels may show other points"
+        text = f"the run undistorted {listed(undistorted)}: the truth is assumed to be of undistorted images"
+        yield text + doubt * (differ > _OTHER_FOCAL)
 
 
 def _match_notes(comparison: Comparison, evaluation: Evaluation) -> Iterator[str]:

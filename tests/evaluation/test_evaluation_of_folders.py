@@ -107,6 +107,23 @@ def test_notes_explain_the_limits_of_the_metrics(of_perfect: Evaluation):
     json.dumps(of_perfect.document(), allow_nan=False)
 
 
+@pytest.mark.parametrize(("factor", "doubt"), [(1.0, ""), (1.25, ", but its focal lengths differ by 25%: its ")])
+def test_truth_of_other_lenses_than_the_undistorted_ones_is_reported(
+    factor: float, doubt: str, perfect: Path, capture: Path, tmp_path
+):
+    out = copy_of(perfect, tmp_path / "out")
+
+    def lens(view: dict[str, Any]) -> None:
+        view["intrinsics"] = (np.array(view["intrinsics"]) * [[factor], [factor], [1]]).tolist()
+
+    edit_json(out / "cameras.json", lambda document: [lens(view) for view in document["views"].values()])
+    lenses = {"model": "brown-conrady", "coefficients": [0.1, 0.0, 0.0, 0.0], "intrinsics": np.eye(3).tolist()}
+    edit_json(out / "run.json", lambda document: document["views"][0].update(undistorted=lenses))
+    notes = " | ".join(evaluate(out, capture, **SETTINGS).notes)
+    assert f"the run undistorted cam01: the truth is assumed to be of undistorted images{doubt}" in notes
+    assert ("its focal lengths differ" in notes) is bool(doubt)
+
+
 @pytest.fixture(scope="module")
 def wrong(perfect: Path, tmp_path_factory) -> Path:
     """A result with errors in depth, cameras and masks, and confidence that decreases with the depth error."""
