@@ -7,12 +7,13 @@
 with these from other instants. Points within 2 cm of the reference count, both ways, at the instants that all runs
 have; a similarity, from the cameras and then from nearest points, maps each run to the reference.
 
-    python tools/measure_rig.py --false 40
+    python tools/measure_rig.py --false $(seq 0 39)
     python tools/measure_rig.py --apart office/cam_0 office/cam_1 stadium/cam18
 
-count false placements, with known lenses, unknown ones and one unknown focal length: of rendered rigs, and of two of
-them mixed, both of people or of tables; and of views of several captures, of which those of different folders show
-nothing in common. Pictures are rendered, and evidence is found, once for all lenses and mixtures.
+count false placements, with known lenses, unknown ones and one unknown focal length: of rendered rigs of these seeds
+(with `--mixed`, also of each with the one before of the same subject, people or a table), and of views of several
+captures, of which those of different folders show nothing in common. Pictures are rendered, and evidence is found,
+once for all lenses and mixtures.
 
     python tools/measure_rig.py --costs 4 16 64
 
@@ -272,10 +273,10 @@ def print_false(scenes: Iterator[tuple[Scene, PixelEvidence, Sequence[int]]]) ->
         )
 
 
-def rendered(count: int) -> Iterator[tuple[Scene, PixelEvidence, Sequence[int]]]:
-    """Yield rendered rigs with their evidence, and each mixed with the one before of the same subject."""
+def rendered(seeds: Sequence[int], *, are_mixed: bool) -> Iterator[tuple[Scene, PixelEvidence, Sequence[int]]]:
+    """Yield rendered rigs with their evidence, and each mixed with the one before of the same subject if asked."""
     before: dict[int, tuple[Scene, PixelEvidence]] = {}
-    for seed in range(count):
+    for seed in seeds:
         scene = synthetic_scene(seed)
         evidence = evidence_of(scene)
         yield scene, evidence, [0] * scene.num_views
@@ -283,7 +284,8 @@ def rendered(count: int) -> Iterator[tuple[Scene, PixelEvidence, Sequence[int]]]
             mixed = mixed_scene((other[0], scene))
             parts = [0] * other[0].num_views + [1] * scene.num_views
             yield mixed, mixed_evidence(mixed, (other[1], evidence)), parts
-        before[seed % 2] = scene, evidence
+        if are_mixed:
+            before[seed % 2] = scene, evidence
 
 
 def texture_ring(count: int) -> tuple[Assembly, list[np.ndarray], float]:
@@ -349,7 +351,8 @@ def main() -> None:
     """Register and compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("scene", type=Path, nargs="?")
-    parser.add_argument("--false", type=int, metavar="RIGS")
+    parser.add_argument("--false", type=int, nargs="+", metavar="SEED")
+    parser.add_argument("--mixed", action="store_true")
     parser.add_argument("--apart", type=Path, nargs="+", metavar="VIEW")
     parser.add_argument("--truth", type=Path)
     parser.add_argument("--calib-resize", default=None)
@@ -363,7 +366,8 @@ def main() -> None:
         print_costs(options.costs)
         return
     if options.false is not None or options.apart is not None:
-        print_false(rendered(options.false) if options.apart is None else iter([mixed_views(options.apart)]))
+        rigs = rendered(options.false, are_mixed=options.mixed) if options.apart is None else None
+        print_false(rigs or iter([mixed_views(options.apart)]))
         return
     scene = open_scene(options.scene, calibration=options.truth, calibration_resize=options.calib_resize)
     truth = [view.camera.world_to_camera.double().numpy() for view in scene.views if view.camera is not None]
