@@ -192,7 +192,10 @@ class Assembly:
             if self._texture_applies() and not self._people_suffice():
                 self._register_texture(tolerance)
             found = self.adjustment
-            if found is None or self._lens_change(found) < _SAME_FOCAL or number == _ROUNDS - 1:
+            if found is None or number == _ROUNDS - 1:
+                break
+            is_unchecked = first and any(pair.evidence is not Evidence.PEOPLE for pair in self.accepted())
+            if self._lens_change(found) < _SAME_FOCAL and not is_unchecked:
                 break
             self._set_lenses(found)
 
@@ -328,15 +331,14 @@ class Assembly:
         is_large = len(self.names) >= _CHOSEN_BY_TEXTURE
         affinity = self.texture[-1].affinity() if is_large else np.ones((len(self.names),) * 2)
         wanted = [pair for pair in choose_pairs(affinity) if self._axis_angle_deg(pair) < _TEXTURE_RANGE_DEG]
-        from_people = self.cameras()
+        from_people, is_rough = self.cameras(), tolerance > 1.0
         for source in self.texture:
             for done, (first, second) in enumerate(wanted):
                 self.progress(done, len(wanted), "registering: pairs from texture")
                 lenses = self.lenses[first], self.lenses[second]
-                found = source.registered((first, second), lenses)
-                if contradict(self.pairs.get(((first, second), Evidence.PEOPLE)), found, lenses):
-                    reason = found.reason or "people in both views do not fit its texture"
-                    found = replace(found, reason=reason, needs_loop=False)
+                found = source.registered((first, second), lenses, is_rough=is_rough)
+                if not is_rough:
+                    found = _fitting(found, self.pairs.get(((first, second), Evidence.PEOPLE)), lenses)
                 found = _agreeing(self._with_known_pose(found), from_people)
                 self.pairs[found.key] = found
             for found in confirmed(list(self.pairs.values())):
@@ -677,6 +679,13 @@ def _agreeing(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> Pai
     if difference <= _TEXTURE_LIMIT_DEG:
         return pair
     return replace(pair, reason=f"{difference:.0f} degrees from the rig from people", needs_loop=False)
+
+
+def _fitting(pair: PairPose, people: PairPose | None, lenses: tuple[Lens, Lens]) -> PairPose:
+    """Refuse a texture pair that contradicts people in both views."""
+    if (pair.is_accepted or pair.needs_loop) and contradict(people, pair, lenses):
+        return replace(pair, reason="people in both views do not fit its texture", needs_loop=False)
+    return pair
 
 
 def _may_hold(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> bool:

@@ -23,6 +23,9 @@ from page4d.rig.texture import ROOT_SIFT, TextureMatches, TextureMethod
 MIN_SHARE = 0.45
 """Least share of the distinct matches that are inliers: 66 right pairs have more, the best wrong pair has 41 %."""
 
+MIN_LOOP_DISTINCT = 40
+"""Fewest distinct inliers of RootSIFT in a loop that confirms them: a right pair of `room3` has 45."""
+
 MAX_JACKKNIFE_DEG = 4.0
 """Largest change of rotation between halves of the matches: right pairs have at most 3, wrong ones 11 and more."""
 
@@ -80,33 +83,36 @@ _SHARP, _REFINED = 0.25, 0.5
 
 
 def register_texture_pair(
-    matches: TextureMatches, views: Pair, seed: int = 0, method: TextureMethod = ROOT_SIFT
+    matches: TextureMatches, views: Pair, seed: int = 0, method: TextureMethod = ROOT_SIFT, *, is_rough: bool = False
 ) -> PairPose:
     """Estimate the pose of the second view relative to the first from texture at common instants.
 
     `score` is the number of distinct inliers, those that repeat over instants counted once. `reason` states why the
-    pair is refused. The result depends only on the arguments.
+    pair is refused. The other pose of a plane is no rival while focal lengths are start values, with `is_rough`: the
+    image of a plane depends on them. The result depends only on the arguments.
     """
     pose = _fitted(matches, seed)
     if pose is None:
         return PairPose(views=views, evidence=method.evidence, reason="too few matches of texture")
     inliers = matches.inliers(pose)
     found = _pair_of(pose, matches, views, method.evidence, inliers, method.weight)
-    score = int(found.score)
-    if score < method.min_distinct:
-        return replace(found, reason=f"{score} distinct inliers of texture, {method.min_distinct} are needed")
+    score, needed = int(found.score), method.min_distinct
+    few = f"{score} distinct inliers of texture, {needed} are needed" if score < needed else ""
+    if few and not (method.loops_confirm and score >= MIN_LOOP_DISTINCT):
+        return replace(found, reason=few)
     angle = float(direction_angle_deg(pose.rotation[2], np.array([0.0, 0.0, 1.0])))
     if angle > method.max_axes_deg:
         reason = f"texture of views that are {angle:.0f} degrees apart, {method.max_axes_deg:.0f} is the most"
         return replace(found, reason=reason)
     share = score / matches.num_distinct()
     small = f"{share:.1%} of the distinct matches of texture agree, {MIN_SHARE:.0%} are needed"
-    reason = _doubt(pose, matches, inliers) or _rival_of_plane(pose, matches)
-    if reason or (share < MIN_SHARE and not method.loops_confirm):
-        return replace(found, reason=reason or small)
+    weak = few or (small if share < MIN_SHARE else "")
+    reason = _doubt(pose, matches, inliers) or ("" if is_rough else _rival_of_plane(pose, matches))
+    if reason or (weak and not method.loops_confirm):
+        return replace(found, reason=reason or weak)
     found = _with_controls(found, pose, matches, seed)
-    if found.is_accepted and share < MIN_SHARE:
-        return replace(found, reason=f"{small} without a loop", needs_loop=True)
+    if found.is_accepted and weak:
+        return replace(found, reason=f"{weak} without a loop", needs_loop=True)
     return found
 
 

@@ -166,11 +166,11 @@ def test_texture_that_contradicts_the_people_is_refused(monkeypatch, turn_deg: f
 
     further: list[object] = []
 
-    def learned(views: tuple[int, int], _lenses: object) -> PairPose:
+    def learned(views: tuple[int, int], _lenses: object, **_: object) -> PairPose:
         further.append(views)
         return of_texture(views, turn_deg, evidence=Evidence.LEARNED)
 
-    sift = source(registered=lambda views, _lenses: of_texture(views, turn_deg))
+    sift = source(registered=lambda views, _lenses, **_: of_texture(views, turn_deg))
     assembly = assembled(texture=(sift, source(registered=learned)))
     assert all(view.placed for view in assembly.placed()[0])
     found = [pair for pair in assembly.pairs.values() if pair.evidence is Evidence.TEXTURE]
@@ -206,7 +206,7 @@ def test_two_views_are_adjusted_to_more_matches_of_the_learned_texture_that_plac
         first=few.first, second=few.second, weights=np.ones(60), first_ids=few.keys, second_ids=few.keys
     )
 
-    def registered(views: tuple[int, int], _lenses: object) -> PairPose:
+    def registered(views: tuple[int, int], _lenses: object, **_: object) -> PairPose:
         return of_texture(views, 0.5, evidence=kind, matches=matches)
 
     method = replace(ROOT_SIFT, evidence=kind)
@@ -264,8 +264,8 @@ def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
 ):
     tried = []
 
-    def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
-        tried.append(views)
+    def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens], *, is_rough: bool) -> PairPose:
+        tried.append(is_rough)
         return of_texture(views, score=12.0, reason="few")
 
     assembly = assembled(
@@ -274,7 +274,7 @@ def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
         texture=(source(registered=texture),),
         texture_alone=texture_alone,
     )
-    assert bool(tried) == is_used
+    assert tried == [texture_alone] * 3 * is_used
     reasons = [view.reason for view in assembly.placed()[0]]
     expected = "at most 12 inliers of texture" if is_used else "texture needs known focal lengths"
     assert all(expected in reason for reason in reasons), reasons
@@ -302,7 +302,10 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
         plane = plane * (1 + bent * (plane**2).sum(-1, keepdims=True))
         pixels.append(pixels_of(plane, people_lens(ratio * FOCAL_PX)) + random.normal(scale=0.3, size=plane.shape))
 
-    def texture(views: tuple[int, int], lenses: tuple[Lens, Lens]) -> PairPose:
+    rough = []
+
+    def texture(views: tuple[int, int], lenses: tuple[Lens, Lens], *, is_rough: bool) -> PairPose:
+        rough.append(is_rough)
         ids = np.arange(len(points))
         first, second = (undistorted_pixels(pixels[view], lens) for view, lens in zip(views, lenses, strict=True))
         return of_texture(
@@ -319,6 +322,8 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
     assembly = assembled(None, unknown, texture=(source(registered=texture),), texture_alone=True, num_instants=1)
     records, cameras = assembly.placed()
     assert [record.placed for record in records] == [not reason] * 3
+    assert rough[0], "focal lengths are start values"
+    assert not rough[-1], "the last poses pass all gates, even if the start values are right"
     if reason:
         assert reason in records[-1].reason
         return
@@ -341,7 +346,7 @@ def test_pairs_are_tried_by_every_method_and_those_of_large_rigs_by_common_textu
     tried: list[tuple[Evidence, tuple[int, int]]] = []
 
     def texture(evidence: Evidence) -> Any:
-        def register(views: tuple[int, int], _lenses: tuple[Lens, Lens]) -> PairPose:
+        def register(views: tuple[int, int], _lenses: tuple[Lens, Lens], **_: object) -> PairPose:
             tried.append((evidence, views))
             return PairPose(views=views, evidence=evidence, reason="few")
 
