@@ -328,8 +328,17 @@ def _scale_between(cameras: Cameras, known: Cameras) -> Float[Tensor, "B one one
 def _without_wrong_cameras(
     state: RefinementState, known: Cameras, scale: Float[Tensor, "B one one"]
 ) -> tuple[Float[Tensor, "B one one"], Float[Tensor, "B N P"]]:
-    """Return scale and depth of patches in known cameras: where adjusted ones are wrong, of the predicted depth."""
+    """Return scale and depth of patches in known cameras: where adjusted ones are wrong, of the predicted depth.
+
+    Static pixels of known depth give the scale of the predicted one.
+    """
     evidence, scale, depth = state.evidence, scale.clone(), state.patch_depth.clone()
+    if evidence.static is not None:
+        pairs = zip(evidence.static, evidence.views, strict=True)
+        ratios = torch.cat([(static.depth / view.depth[:, :, 0]).flatten(1) for static, view in pairs], dim=1)
+        of_static = ratios.where(ratios > 0, torch.nan).nanmedian(dim=1).values[:, None, None].to(scale)
+        if bool(of_static.isfinite().all()):
+            return of_static, evidence.prior_depth
     found, rig = state.cameras.by_time(evidence.num_times), known.by_time(evidence.num_times)
     for scene in range(len(depth)):
         if disagreement_deg(found[scene], rig[scene]) > MAX_DISAGREEMENT_DEG:

@@ -16,7 +16,7 @@ from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.records import GroundTruth
 from page4d.stereo import refine
 from page4d.stereo.refine import run_refinement
-from page4d.stereo.state import RefinementState
+from page4d.stereo.state import RefinementState, StaticDepth
 from tests.geometry.geometry_samples import se3_exp
 from tests.stereo.synthetic_rigs import (
     FINER,
@@ -112,6 +112,21 @@ def test_known_cameras_improve_depth_and_do_not_replace_adjusted_ones(output: Ne
     # Depth is in the unit of the adjusted cameras.
     ratio = (better.depth / truth.depth)[truth.depth > 0].median()
     assert ratio == pytest.approx(1 / 3, rel=0.1)
+
+
+def test_static_depth_gives_the_scale_of_the_rest(output: NetworkOutput, truth: GroundTruth):
+    """Without matches, where the network's depth has another unit than its cameras."""
+    doubled, columns = without_matches(replace(output, depth=2 * filled_depth(truth) / 3)), torch.arange(SIZE[1])
+    is_open = (columns >= SIZE[1] // 2).expand_as(truth.depth)
+    static = [
+        StaticDepth(*maps) for maps in zip((filled_depth(truth) * ~is_open).unbind(2), is_open.unbind(2), strict=True)
+    ]
+    found = run_refinement(RigOutput.of(doubled), PATCH, FINER, known_cameras(truth), static=static)
+    torch.testing.assert_close(found.rig_scale, torch.full((2,), 1.5).double(), rtol=1e-5, atol=0.0)
+    depth = found.output.outputs[0].depth * found.rig_scale[:, None, None, None, None]
+    near = (depth / filled_depth(truth)).log().abs()
+    assert near[~is_open].max() < 1e-4
+    assert near[is_open].median() < 0.02
 
 
 def test_confident_depth_moves_less(output: NetworkOutput):
