@@ -67,7 +67,7 @@ _SWEPT_DEPTH = 0.5
 
 _GUIDED_REDUCTIONS = (2, 2, 1)
 """Reduction of the images in the rounds of guided matching and adjustment: cameras that are far off need the wider
-reach of small images, their last correction the sharpness of whole ones."""
+reach of small images, their last correction the sharpness of whole ones. Known cameras need no first round."""
 
 _CONFIDENCE_POWER = 1.25
 """The prior sigma of log depth is divided by this power of the confidence."""
@@ -303,7 +303,8 @@ STEPS: tuple[Callable[[RefinementState], RefinementState], ...] = (
 
 def _rounds(evidence: EvidenceLevel) -> tuple[int, ...]:
     """Return the reduction of the images in every round of guided matching; none without images to compare."""
-    return _GUIDED_REDUCTIONS if evidence.comparable_images is not None else ()
+    first = 0 if evidence.known_cameras is None else 1
+    return _GUIDED_REDUCTIONS[first:] if evidence.comparable_images is not None else ()
 
 
 def _guided_correspondences(
