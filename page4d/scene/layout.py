@@ -536,7 +536,7 @@ def _show_the_same(picture: Image, original: Image) -> bool:
 
 def _chapter(candidate: Candidate) -> tuple[tuple[str | None, ...], int] | None:
     """Return the recording of a chapter, and its number in it from 0; None for other names."""
-    match = _CHAPTER.fullmatch(candidate.name.lower())
+    match = _CHAPTER.fullmatch((candidate.name if candidate.files else candidate.path.stem).lower())
     if match is None:
         return None
     folder = candidate.label.rstrip("/").rpartition("/")[0]

@@ -278,6 +278,11 @@ def small(name: str) -> Tree:
             {"GX010001": 0, "GX020002": 1},
             ["GX020002.MP4: the first chapter of the recording is missing, so it begins later than others"],
         ),
+        (
+            tree("a/GX010001.MP4", "b/GX020002.MP4"),
+            {"a": 0, "b": 1},
+            ["b/GX020002.MP4: the first chapter of the recording is missing, so it begins later than others"],
+        ),
     ],
 )
 def test_copies_chapters_and_maps_are_no_views(files: Tree, views: dict[str, int], notice: list[str], tmp_path: Path):
