@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from page4d.choices import MaskMeaning, Preprocess
-from page4d.conventions import IMAGE_MEAN
-from page4d.errors import UsageError
+from page4d.conventions import IMAGE_MEAN, Scale
+from page4d.errors import Notice, UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
 from page4d.geometry.time_axis import join_times, slice_times
+from page4d.geometry.warp import measure_agreement
 from page4d.scene.content import FAULTS, Fault, SmallCopy, frame_faults, small_copy
 from page4d.scene.image_file import Image
 from page4d.scene.images import ImageFolderSource, UndistortionMap, resample, resize, undistortion_map
@@ -38,6 +39,12 @@ _WHITE_RGB = (255, 255, 255)
 _UNDISTORTED_SCALE = 3
 """Size of undistorted frames relative to that of the result, at most the original one: with 3, the contrast of fine
 detail is 0.96 of that after an undistortion at full size by a Lanczos filter (1 and 2: 0.82 and 0.92)."""
+
+_FACTORS = (1.0, *(value for factor in (2, 4, 5, 8, 10, 100, 1000) for value in (factor, 1 / factor)))
+_COMPARED_SIDE, _COMPARED_STEP, _MIN_AGREEING = 160, 3, 0.4
+"""Factors by which units of depth differ, and the share of depth that other views must confirm at one of them, at
+least twice that of the depth as given. Of right depth, views of room and tabletop confirm 0.18 to 0.93, and at most
+1.3 times that at another factor."""
 
 UNKNOWN_MOTION = 0.5
 """Probability of motion in a view without masks if other views have masks."""
@@ -391,3 +398,26 @@ def with_background(source: "FrameSource", preprocess: Preprocess) -> "FrameSour
     """
     on_white = preprocess in (Preprocess.VGGT_CROP, Preprocess.VGGT_PAD, Preprocess.VGGT_OMEGA)
     return replace(source, background=_WHITE_RGB) if on_white and isinstance(source, ImageFolderSource) else source
+
+
+def depth_scale_notices(scene: "Scene") -> Iterator[Notice]:
+    """Report measured depth that fits the distances between calibrated cameras only after a multiplication."""
+    # Another unit of the cameras may follow from ⟨scale_from⟩.
+    if scene.scale is not Scale.METRIC or not scene.is_calibrated or scene.num_views < 2:
+        return
+    with open_batches(scene, _COMPARED_SIDE, 1) as reader:
+        batch = reader.read(0, 1)
+    if batch.depth is None or batch.cameras is None:
+        return
+    depth, cameras = batch.depth[0, 0], batch.cameras[0, 0]
+    compared = torch.zeros(depth.shape, dtype=torch.bool)
+    compared[:, 1::_COMPARED_STEP, 1::_COMPARED_STEP] = depth[:, 1::_COMPARED_STEP, 1::_COMPARED_STEP] > 0
+    shares = {}
+    for factor in _FACTORS:
+        agreement = measure_agreement(depth * factor, depth > 0, cameras, compared=compared)
+        shares[factor] = float((agreement.confirmed[compared] > 0).float().sum() / compared.sum().clamp(min=1))
+    best = max(shares, key=lambda factor: shares[factor])
+    if shares[best] >= max(_MIN_AGREEING, 2 * shares[1.0]):
+        text = f"depth maps of different views agree at {best:g} times their depth ({shares[best]:.0%} of the pixels"
+        levels = f"⟨depth_levels={scene.depth_levels / best:g}⟩"
+        yield Notice(f"{text}, as given {shares[1.0]:.0%}): pass {levels}, or correct the unit of the calibration")

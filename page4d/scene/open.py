@@ -12,6 +12,7 @@ from page4d.conventions import METRIC_DEPTH_SCALE, Scale
 from page4d.errors import InputError, Level, Notice, UsageError, listed, one_per_fact, unknown_name
 from page4d.formats.calibrations import read_calibration
 from page4d.options import SceneOptions
+from page4d.scene.batches import depth_scale_notices
 from page4d.scene.calibration import as_moving_camera, match_cameras, named_as_views, near_origin, place_cameras
 from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
 from page4d.scene.discover import discover, select_views
@@ -235,5 +236,5 @@ def _with_sidecars(scene: Scene, options: SceneOptions) -> Scene:
         default = 1.0 if any(depth is not None and depth.is_float for depth in depths) else METRIC_DEPTH_SCALE
         levels = options.depth_levels or default
         scene = replace(scene, views=views, notices=(*scene.notices, *notices), depth_levels=levels)
-        scene = replace(scene, notices=(*scene.notices, *check_depth(scene)))
+        scene = replace(scene, notices=(*scene.notices, *check_depth(scene), *depth_scale_notices(scene)))
     return scene

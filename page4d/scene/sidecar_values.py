@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, TypeGuard
 
 import cv2
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from page4d.choices import MaskMeaning
 from page4d.conventions import Scale
 from page4d.errors import InputError, Level, Notice, listed
 from page4d.formats.maps import DEEPEST_LEVEL
-from page4d.geometry.camera import Cameras, resize_intrinsics
-from page4d.geometry.warp import measure_agreement
 from page4d.scene.image_file import Image, read_header
 from page4d.scene.images import ImageFolderSource
 
@@ -50,13 +47,6 @@ _IF_ALL_ARE_MARKED = {
 
 _NEAREST_M, _FARTHEST_M, _FARTHEST_FLOAT_M = 0.01, 1000.0, 200.0
 """Range of the median depth of a view; float depth beyond is probably in millimetres."""
-
-_FACTORS = (1.0, *(value for factor in (2, 4, 5, 8, 10, 100, 1000) for value in (factor, 1 / factor)))
-_COMPARED_SIZE, _COMPARED_STEP = (120, 160), 3
-_MIN_AGREEING = 0.4
-"""Factors by which units of depth differ, and the share of depth that other views must confirm at one of them, at
-least twice that of the depth as given. Of right depth, views of room and tabletop confirm 0.18 to 0.93, and at most
-1.3 times that at another factor."""
 
 _MIN_FAR_SHARE = 0.02
 """Share of the readings at one distance, which is beyond twice all others, from which it is probably none."""
@@ -232,7 +222,6 @@ def check_depth(scene: "Scene") -> tuple[Notice, ...]:
         share = 100 * np.mean([shares[view] for view in saturated])
         text = f"depth maps of {listed(saturated)}: {share:.2g} % of the pixels are saturated"
         notices.append(Notice(f"{text}: their value, the largest of the format, is read as missing"))
-    notices += _scale_notices(scene)
     if any(view.depth is not None and view.depth.is_float for view in scene.views):
         unit = "metre" if scene.scale is Scale.METRIC else "unit of the calibration"
         text = f"float depth maps: a value of {scene.depth_levels:g} is 1 {unit}; ⟨depth_levels⟩ states another scale"
@@ -257,34 +246,6 @@ def _depth_notices(scene: "Scene", view: str, maps: Sequence[Image]) -> Iterator
     farthest = _FARTHEST_M if is_levels else _FARTHEST_FLOAT_M
     if scene.scale is Scale.METRIC and not _NEAREST_M <= median <= farthest:
         yield Notice(f"the median depth of {view} is {median:.4g} m: check ⟨depth_levels⟩")
-
-
-def _scale_notices(scene: "Scene") -> Iterator[Notice]:
-    """Report depth that fits the distances between calibrated cameras only after multiplication by a factor."""
-    known = [(view.depth, view.camera, view.source.size) for view in scene.views if view.depth and view.camera]
-    if len(known) < 2 or scene.scale is not Scale.METRIC:  # other units may follow from ⟨scale_from⟩
-        return
-    height, width = _COMPARED_SIZE
-    maps, poses, lenses = [], [], []
-    for frames, camera, size in known[:_MAX_SAMPLES]:
-        place = _places(frames)[len(_places(frames)) // 2]
-        flat = depth_levels(next(_decoded(frames, [place]))).astype(np.float32) / scene.depth_levels
-        maps.append(torch.from_numpy(cv2.resize(flat, (width, height), interpolation=cv2.INTER_NEAREST)))
-        poses.append(camera.world_to_camera.expand(scene.num_times, 4, 4)[place])
-        lenses.append(resize_intrinsics(camera.intrinsics, width / size[1], height / size[0]))
-    depth = torch.stack(maps)
-    cameras = Cameras(world_to_camera=torch.stack(poses), intrinsics=torch.stack(lenses), image_size=_COMPARED_SIZE)
-    compared = torch.zeros(depth.shape, dtype=torch.bool)
-    compared[:, 1::_COMPARED_STEP, 1::_COMPARED_STEP] = depth[:, 1::_COMPARED_STEP, 1::_COMPARED_STEP] > 0
-    shares = {}
-    for factor in _FACTORS:
-        agreement = measure_agreement(depth * factor, depth > 0, cameras, compared=compared)
-        shares[factor] = float((agreement.confirmed[compared] > 0).float().sum() / compared.sum().clamp(min=1))
-    best = max(shares, key=lambda factor: shares[factor])
-    if shares[best] >= max(_MIN_AGREEING, 2 * shares[1.0]):
-        text = f"depth maps of different views agree at {best:g} times their depth ({shares[best]:.0%} of the pixels"
-        levels = f"⟨depth_levels={scene.depth_levels / best:g}⟩"
-        yield Notice(f"{text}, as given {shares[1.0]:.0%}): pass {levels}, or correct the unit of the calibration")
 
 
 def _is_true_everywhere(paired: "Sequence[PairedFrames | None]", condition: Callable[[Image], bool]) -> bool:
