@@ -100,8 +100,8 @@ def _numbers(name: str) -> tuple[int, ...]:
 def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibration:
     """Name the cameras as the views where their files leave that open, and report it.
 
-    The cameras of an unnamed calibration are the views in natural order. If no view has the name of a camera, but the
-    name of each contains that of one (`hd_00_05` and 00_05), these belong together.
+    The cameras of an unnamed calibration are the views in natural order. If no view has the name of a camera, but one
+    name contains the other (`hd_00_05` and 00_05, cam01 and `int_cam01_img`), these belong together.
 
     Raises:
         InputError: if an unnamed calibration has another number of cameras.
@@ -119,16 +119,21 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
         return calibration
     else:
         names = [_FILE_NAME.sub(r"\1", name) for name in names]
-        pairing = paired_names(names, views)
+        pairing = views_of_names(names, views)
         if not pairing:
             return calibration
         order = [pairing.get(name, "") for name in names]
         pairs = listed([f"{name} is {view}" for name, view in zip(names, order, strict=True) if view], 4)
-        notice = f"cameras of {file} are paired with views whose names contain theirs: {pairs}"
+        notice = f"cameras of {file} are paired with views by a common part of their names: {pairs}"
     cameras = tuple(
         replace(camera, name=view or camera.name) for camera, view in zip(calibration.cameras, order, strict=True)
     )
     return replace(calibration, cameras=cameras, notices=(*calibration.notices, notice), unnamed=False)
+
+
+def views_of_names(names: Sequence[str], views: Sequence[str]) -> dict[str, str]:
+    """Return the view of each camera whose name is in that of the view or contains it; none if that is not plain."""
+    return paired_names(names, views) or {name: view for view, name in paired_names(views, names).items()}
 
 
 def paired_names(names: Sequence[str], longer: Sequence[str]) -> dict[str, str]:
@@ -231,26 +236,20 @@ def check_sizes(
             listed(differing, separator="; "),
             "rotate the videos like the calibrated images, or calibrate with images that are rotated like the videos",
         )
-    if differing and resize is None:
+    is_larger = any(shown[0] > own[0] or shown[1] > own[1] for _, own, shown in sizes)
+    if differing and (resize is None or (resize is CalibrationResize.CROP_CENTER and is_larger)):
         hint = (
             "pass ⟨calibration_resize=scale⟩ if the whole image was resized, or crop-center if its edges were cut "
             "off; or use the calibration of these videos"
         )
         raise InputError(listed(differing, separator="; "), hint)
-    if resize is CalibrationResize.CROP_CENTER and any(
-        max(shown[0] - own[0], shown[1] - own[1]) > 0 for _, own, shown in sizes
-    ):
-        raise InputError(
-            f"⟨calibration_resize={resize}⟩ of larger videos: {listed(differing, separator='; ')}",
-            "pass ⟨calibration_resize=scale⟩ if the whole image was resized, or use the calibration of these videos",
-        )
-    texts = []
-    for text, (_, own, shown) in zip(differing, sizes, strict=True):
-        stretch = shown[1] * own[0] / (own[1] * shown[0])
-        is_stretched = resize is CalibrationResize.SCALE and max(stretch, 1 / stretch) > _MAX_STRETCH
-        doubt = f", with pixels stretched by {stretch:.3g}: wrong if edges were cut off" if is_stretched else ""
-        texts.append(f"{text}; {resize} applied{doubt}")
-    return texts
+    stretches = [
+        1.0 if resize is not CalibrationResize.SCALE else shown[1] * own[0] / (own[1] * shown[0])
+        for _, own, shown in sizes
+    ]
+    doubt = ", with pixels stretched by {:.3g}: wrong if edges were cut off"
+    doubts = [doubt.format(one) * (max(one, 1 / one) > _MAX_STRETCH) for one in stretches]
+    return [f"{text}; {resize} applied{doubt}" for text, doubt in zip(differing, doubts, strict=True)]
 
 
 def _doubts(

@@ -13,7 +13,14 @@ from page4d.errors import InputError, Level, Notice, UsageError, listed, one_per
 from page4d.formats.calibrations import read_calibration
 from page4d.options import SceneOptions
 from page4d.scene.batches import depth_scale_notices
-from page4d.scene.calibration import as_moving_camera, match_cameras, named_as_views, near_origin, place_cameras
+from page4d.scene.calibration import (
+    as_moving_camera,
+    match_cameras,
+    named_as_views,
+    near_origin,
+    place_cameras,
+    views_of_names,
+)
 from page4d.scene.clocks import Synchronisation, start_of_clock, synchronise
 from page4d.scene.discover import discover, select_views
 from page4d.scene.identity import FileIdentity, identify
@@ -194,8 +201,12 @@ def _with_calibration(scene: Scene, options: SceneOptions, all_names: tuple[str,
     if lacking:
         notices = (*notices, Notice(f"{calibration.path.name} has no camera for {listed(lacking)}", Level.INFO))
     if not by_name:
+        by_names = views_of_names(calibration.names, scene.view_names)
+        differ = any(by_names.get(camera.name, view.name) != view.name for camera, view in known)
+        doubt, level = ("; their names pair otherwise", Level.WARNING) if differ else ("", Level.INFO)
         pairs = [f"{camera.name} is {view.name}" for camera, view in known]
-        notices = (*notices, Notice(f"cameras of {calibration.path.name} in its order: {listed(pairs)}", Level.INFO))
+        text = f"cameras of {calibration.path.name} in its order: {listed(pairs)}{doubt}"
+        notices = (*notices, Notice(text, level))
     calibrated = replace(
         scene,
         views=tuple(replace(view, camera=of_name.get(view.name)) for view in scene.views),

@@ -11,7 +11,7 @@ from scipy.spatial.transform import Rotation, Slerp
 
 from page4d.choices import CalibrationResize
 from page4d.conventions import Scale
-from page4d.errors import InputError, UsageError
+from page4d.errors import InputError, Level, UsageError
 from page4d.geometry.camera import project
 from page4d.geometry.transforms import transform_points
 from page4d.options import SceneOptions
@@ -87,6 +87,22 @@ def test_cameras_are_matched_in_file_order_on_request(folder: Path, tmp_path: Pa
     assert "cameras of cameras.json in its order: z is a, y is b, x is c" in [one.text for one in scene.notices]
     with pytest.raises(InputError, match="has 3 cameras, 2 views are used"):
         open_scene(folder, calibration=calibration, calibration_match="order", views=2)
+
+
+@pytest.mark.parametrize(
+    ("match", "text"),
+    [
+        ("name", "paired with views by a common part of their names: int_c_img is c, int_b_img is b, int_a_img is a"),
+        ("order", "in its order: int_c_img is a, int_b_img is b, int_a_img is c; their names pair otherwise"),
+    ],
+)
+def test_names_that_contain_those_of_views_are_paired(match: str, text: str, folder: Path, tmp_path: Path) -> None:
+    calibration = write_calibration(tmp_path / "cameras.json", {f"int_{name}_img": {} for name in "cba"})
+    scene = open_scene(folder, calibration=calibration, calibration_match=match)
+    order = (2, 1, 0) if match == "name" else (0, 1, 2)
+    for count, view in zip(order, scene.views, strict=True):
+        np.testing.assert_allclose(view.camera.world_to_camera, pose(0.1 * count))
+    assert [notice.level for notice in scene.notices if text in notice.text] == [Level.WARNING]
 
 
 def test_unmatched_names_are_listed(folder: Path, tmp_path: Path) -> None:
@@ -178,7 +194,7 @@ def test_a_calibration_of_another_size_is_cropped_or_scaled(resize: str, folder:
 
 def test_videos_larger_than_the_calibrated_images_are_not_cut_out_of_them(folder: Path, tmp_path: Path) -> None:
     calibration = write_calibration(tmp_path / "c.json", {"a": sized(72, 54), "b": {}, "c": sized(32, 24)})
-    with pytest.raises(InputError, match=r"calibration_resize='crop-center' of larger videos: a: .*; c: .* 32x24"):
+    with pytest.raises(InputError, match=r"a: calibration is for .*; c: calibration is for 32x24, video is 64x48"):
         open_scene(folder, calibration=calibration, calibration_resize="crop-center")
 
 
