@@ -166,19 +166,24 @@ def shared_directions(
 ) -> dict[int, Directions]:
     """Return the directions that are the same in the world, those of the most views, in one order; none of one view.
 
-    Those of two views are the same if some order of them differs by at most `limit_deg` under the rotations of the
-    cameras.
+    Those of two views are the same if they differ by at most `limit_deg` under the rotations of the cameras.
     """
     best: dict[int, Directions] = {}
     for view, own in views.items():
-        world, same = rotations[view].T @ own.rotation, {}
+        same = {}
         for other, found in views.items():
-            ordered = found.rotation @ _SYMMETRIES
-            angles = rotation_angle_deg(ordered, np.broadcast_to(rotations[other] @ world, ordered.shape))
-            if angles.min() <= limit_deg:
-                same[other] = replace(found, rotation=ordered[angles.argmin()])
+            ordered, turn = in_order(found, rotations[other] @ rotations[view].T @ own.rotation)
+            if turn <= limit_deg:
+                same[other] = ordered
         best = same if len(same) > len(best) else best
     return best if len(best) > 1 else {}
+
+
+def in_order(found: Directions, rotation: Float[Array, "3 3"]) -> tuple[Directions, float]:
+    """Return directions in the order and with the signs that are nearest to a rotation, and the angle in degrees."""
+    orders = found.rotation @ _SYMMETRIES
+    turns = rotation_angle_deg(orders, np.broadcast_to(rotation, orders.shape))
+    return replace(found, rotation=orders[turns.argmin()]), float(turns.min())
 
 
 def _tolerance(lens: Lens) -> float:

@@ -17,7 +17,7 @@ from page4d.errors import Notice
 from page4d.options import in_options
 from page4d.output.rig_record import PairRecord, PlacedRecord, RegistrationRecord
 from page4d.rig.adjust import RESIDUAL_LIMIT, TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
-from page4d.rig.edges import Directions, ViewEdges, shared_directions
+from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions
 from page4d.rig.epipolar import RelativePose, relative_pose_of
 from page4d.rig.evidence import PixelEvidence, TextureSource
 from page4d.rig.graph import (
@@ -57,6 +57,10 @@ from page4d.scene.records import ViewCamera
 _DIRECTION_TURN_DEG = 10.0
 """Angle between the directions of edges in two views, under the relative rotation of their cameras, up to which they
 are the same: independent ones are so close in 0.7 % of the cases."""
+
+_EDGE_TURN_DEG = 6.0
+"""The same of an accepted pair from texture, beyond which it needs a loop: right ones of rooms have up to 2 degrees,
+one that is 10.4 degrees wrong, on a wall whose pattern repeats, 10.2."""
 
 _DIRECTION_RESIDUAL = 1.5
 """Ratio of the residual of a camera with and without directions of edges beyond which these do not fit the evidence:
@@ -233,6 +237,22 @@ class Assembly:
         of_rotations = [dict(enumerate(poses[:, :3, :3])) for poses in cameras]
         return max((shared_directions(seen, turns, _DIRECTION_TURN_DEG) for turns in of_rotations), key=len)
 
+    def _along_edges(self, pair: PairPose) -> PairPose:
+        """Let a texture pair need a loop if the directions of edges are not the same under its rotation.
+
+        The pattern of a wall may repeat, so that matches of another period fit a wrong pose. A right pair is affected
+        where the views see edges along different directions.
+        """
+        if not (pair.is_accepted and self.edges and all(self._has_focal(view) for view in pair.views)):
+            return pair
+        first, second = (self.edges[view].directions(self.lenses[view]) for view in pair.views)
+        if first is None or second is None:
+            return pair
+        turn = in_order(second, np.asarray(pair.rotation) @ first.rotation)[1]
+        if turn <= _EDGE_TURN_DEG:
+            return pair
+        return replace(pair, reason=f"{turn:.0f} degrees from straight edges, without a loop", needs_loop=True)
+
     def _lens_change(self, found: Adjustment) -> float:
         """Return the largest change of magnification: of a focal length, or of k1 half a focal length off axis."""
         before = [self.lenses[view].estimated_k1 for view in self.placement.views]
@@ -304,9 +324,13 @@ class Assembly:
             return replace(pair, reason=differs, needs_loop=False)
         return replace(pair, rotation=pose.rotation, direction=pose.direction)
 
+    def _has_focal(self, view: int) -> bool:
+        """Return whether a focal length is known or shown by edges."""
+        return self.lenses[view].is_known or view in self.started
+
     def _has_starts(self) -> bool:
-        """Return whether all focal lengths are known or shown by edges."""
-        return all(lens.is_known or view in self.started for view, lens in enumerate(self.lenses))
+        """Return whether all focal lengths are."""
+        return all(map(self._has_focal, range(len(self.lenses))))
 
     def _texture_applies(self) -> bool:
         """Return whether there is texture, with focal lengths that are known, estimated, or assumed."""
@@ -339,7 +363,7 @@ class Assembly:
                 found = source.registered((first, second), lenses, is_rough=is_rough)
                 if not is_rough:
                     found = _fitting(found, self.pairs.get(((first, second), Evidence.PEOPLE)), lenses)
-                found = _agreeing(self._with_known_pose(found), from_people)
+                found = self._along_edges(_agreeing(self._with_known_pose(found), from_people))
                 self.pairs[found.key] = found
             for found in confirmed(list(self.pairs.values())):
                 self.pairs[found.key] = found

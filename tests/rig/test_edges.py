@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from page4d.rig.edges import Directions, ViewEdges, shared_directions, straight_segments
-from page4d.rig.records import FocalSource, Lens, exp_rotation, rotation_angle_deg
+from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions, straight_segments
+from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, exp_rotation, rotation_angle_deg
 from tests.rig.people_rig import FOCAL_PX, Filming, film_people
-from tests.rig.test_assemble import assembled
+from tests.rig.test_assemble import assembled, source
 
 SIZE = (1080, 1920)
 AXES = exp_rotation(np.array([0.02, 0.4, -0.03]))
@@ -47,14 +47,6 @@ def edges_of(segments: np.ndarray) -> ViewEdges:
     return edges
 
 
-def angle_of(found: Directions, rotation: np.ndarray) -> float:
-    """Return the angle of directions to a rotation, in the order that is nearest."""
-    same = shared_directions(
-        {0: replace(found, rotation=rotation), 1: found}, {0: np.eye(3), 1: np.eye(3)}, limit_deg=20.0
-    )
-    return float(rotation_angle_deg(same[1].rotation, rotation)) if same else 180.0
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_a_room_shows_rotation_and_focal_length(seed: int):
     """Among a fifth of other edges, through known and unknown lenses of 1200 to 2600 px."""
@@ -66,12 +58,12 @@ def test_a_room_shows_rotation_and_focal_length(seed: int):
     found = edges.directions(lens(start))
     assert found is not None
     assert start * np.exp(found.log_focal) == pytest.approx(true.focal, rel=0.01)
-    assert angle_of(found, rotation) < 0.3
+    assert in_order(found, rotation)[1] < 0.3
     known = edges.directions(replace(true, focal_source=FocalSource.OPTION))
     assert known is not None
     assert known.log_focal == 0.0
     assert not known.information[3].any()
-    assert angle_of(known, rotation) < 0.2
+    assert in_order(known, rotation)[1] < 0.2
 
 
 @pytest.mark.parametrize(
@@ -160,3 +152,24 @@ def test_two_views_of_unknown_focal_lengths_are_placed_with_edges():
         found = assembled(people, lenses, num_instants=RIG.num_instants, edges=edges)
         assert (len(found.cameras()) == 2) == is_placed
         assert not is_placed or max(turns(found, (0, 1))) < 0.6
+
+
+@pytest.mark.parametrize(("turn_deg", "is_accepted"), [(2.0, True), (10.0, False)])
+def test_texture_that_edges_contradict_needs_a_loop(turn_deg: float, is_accepted: bool):
+    """A pair 10 degrees off would be accepted by its own evidence; alone it is refused, in a right loop accepted."""
+    edges = [room(pose[:3, :3] @ AXES, true) for pose, true in zip(RIG.world_to_camera, RIG.lenses, strict=True)]
+    pairs = {
+        views: PairPose(
+            views=views,
+            evidence=Evidence.TEXTURE,
+            rotation=exp_rotation(np.radians([0, turn, 0])) @ RIG.relative_pose(*views)[0],
+            direction=RIG.relative_pose(*views)[1],
+            score=90,
+        )
+        for views, turn in (((0, 1), turn_deg), ((0, 2), 0.0), ((1, 2), 0.0))
+    }
+    texture = [source(registered=lambda views, _: pairs[views], kind=Evidence.TEXTURE)]
+    found = assembled(None, RIG.lenses, num_instants=RIG.num_instants, edges=edges, texture=texture)
+    assert found.pairs[(0, 1), Evidence.TEXTURE].is_accepted == is_accepted
+    assert is_accepted or found.pairs[(0, 1), Evidence.TEXTURE].needs_loop
+    assert found.pairs[(0, 2), Evidence.TEXTURE].is_accepted
