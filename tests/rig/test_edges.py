@@ -168,7 +168,7 @@ def test_texture_that_edges_contradict_needs_a_loop(turn_deg: float, is_accepted
         )
         for views, turn in (((0, 1), turn_deg), ((0, 2), 0.0), ((1, 2), 0.0))
     }
-    texture = [source(registered=lambda views, _: pairs[views], kind=Evidence.TEXTURE)]
+    texture = [source(registered=lambda views, _, **__: pairs[views], kind=Evidence.TEXTURE)]
     found = assembled(None, RIG.lenses, num_instants=RIG.num_instants, edges=edges, texture=texture)
     assert found.pairs[(0, 1), Evidence.TEXTURE].is_accepted == is_accepted
     assert is_accepted or found.pairs[(0, 1), Evidence.TEXTURE].needs_loop
