@@ -25,9 +25,9 @@ def test_memory_per_image_is_small_under_the_default_limits_of_a_cpu(name: str) 
     config, size = PRESETS[name], (side_of(name),) * 2
     limits = limits_within(config, [size], MAX_CPU_BYTES)
     few, many = (profile_network(config, times=1, views=views, size=size, limits=limits) for views in (1, 2))
-    unlimited = profile_network(config, times=1, views=2, size=size)
     per_image = many.computed_bytes - few.computed_bytes
-    assert per_image < 0.25 * unlimited.computed_bytes / 2 or per_image < 70e6
+    if per_image >= 70e6:
+        assert per_image < 0.25 * profile_network(config, times=1, views=2, size=size).computed_bytes / 2
     # Besides what all images keep, a few layers at most are in memory.
     assert few.computed_bytes - per_image < 2.5 * MAX_CPU_BYTES
 

@@ -50,8 +50,8 @@ def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | N
 
     None evaluates all entries at once. Slices are as equal as possible. Without gradient, each result is copied into
     the output as it is computed, so that the slices and their concatenation are never held at the same time. On the
-    meta device, where results depend on shapes alone, all slices but the first and the last are evaluated once: their
-    operations count, by `repetitions`, as in a real run.
+    meta device, where results depend on shapes alone, all slices after the first that are as long as it are evaluated
+    once: their operations count, by `repetitions`, as in a real run.
     """
     if at_once is None or at_once >= length:
         return function(slice(0, length))
@@ -61,10 +61,10 @@ def in_chunks(function: Callable[[slice], Tensor], length: int, at_once: int | N
         return torch.cat([function(chunk) for chunk in chunks], dim=dim)
     whole: Tensor | None = None
     for place, chunk in enumerate(chunks):
-        is_repeated = whole is not None and whole.is_meta and 0 < place < len(chunks) - 1
+        is_repeated = whole is not None and whole.is_meta and chunk.stop - chunk.start == size
         if is_repeated and place > 1:
             continue
-        with _repeated(len(chunks) - 2) if is_repeated else nullcontext():
+        with _repeated(length // size - 1) if is_repeated else nullcontext():
             part = function(chunk)
         if whole is None:
             shape = list(part.shape)
