@@ -28,6 +28,6 @@ def moving_capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
     return make_capture(tmp_path_factory.mktemp("viewer-moving"), moving=True, size=(60, 80))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def content(capture: Capture) -> ViewerContent:
     return viewer_content(capture.output, ExportSettings())

@@ -13,7 +13,7 @@ import pytest
 from page4d.errors import CapabilityError, InputError
 from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
-from page4d.viewer.content import viewer_content
+from page4d.viewer.content import ViewerContent, viewer_content
 from page4d.viewer.scene import ResidentClouds, Thumbnails, frustum
 from page4d.viewer.server import HOST, LAST_PORT, LiveViewer, free_port, live_viewer, running_server
 from tests.viewer.conftest import wait_until
@@ -29,16 +29,19 @@ def visible(viewer: LiveViewer) -> list[int]:
     return [place for place, (handle, *_) in viewer.clouds._nodes.items() if handle.visible]
 
 
-@pytest.fixture
-def viewer(content) -> Iterator[LiveViewer]:
+def _running(content: ViewerContent) -> Iterator[LiveViewer]:
     with live_viewer(content, port=0) as viewer:
         wait_until(lambda: viewer.shown is not None and len(viewer.clouds.places) == 4)
         yield viewer
 
 
-def test_only_this_machine_reaches_the_server(viewer):
+viewer = pytest.fixture(_running)
+untouched = pytest.fixture(_running, scope="module")
+
+
+def test_only_this_machine_reaches_the_server(untouched):
     sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    port = f"{viewer.port:04X}"
+    port = f"{untouched.port:04X}"
     listening = [words[1] for words in sockets if words[3] == LISTENING and words[1].endswith(f":{port}")]
     assert listening == [f"{LOOPBACK}:{port}"]
     sockets = [line.split() for line in Path("/proc/net/tcp6").read_text().splitlines()[1:]]
@@ -80,10 +83,10 @@ def test_a_taken_port_is_avoided(content):
         ("null", False),
     ],
 )
-def test_pages_of_other_sites_cannot_read_the_scene(viewer, origin, is_accepted):
+def test_pages_of_other_sites_cannot_read_the_scene(untouched, origin, is_accepted):
     client = pytest.importorskip("websockets.sync.client")
-    address, protocol = f"ws://127.0.0.1:{viewer.port}", f"viser-v{viser.__version__}"
-    origin = origin and origin.format(port=viewer.port)
+    address, protocol = f"ws://127.0.0.1:{untouched.port}", f"viser-v{viser.__version__}"
+    origin = origin and origin.format(port=untouched.port)
 
     def received() -> int:
         with client.connect(address, origin=origin, subprotocols=[protocol], max_size=None) as connection:
@@ -102,8 +105,8 @@ def test_nothing_is_printed(content, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_there_is_no_share_button(viewer):
-    messages = list(viewer.server._websock_server._broadcast_buffer.message_from_id.values())
+def test_there_is_no_share_button(untouched):
+    messages = list(untouched.server._websock_server._broadcast_buffer.message_from_id.values())
     themes = [message for message in messages if type(message).__name__ == "ThemeConfigurationMessage"]
     assert [theme.show_share_button for theme in themes] == [False]
 

@@ -133,9 +133,12 @@ def test_pictures_are_in_the_page_if_there_are_any(capture):
     assert len(updates) >= len(content.views) * (content.num_times - 1)
 
 
-def test_the_same_run_gives_the_same_page(capture):
+def test_the_same_run_gives_the_same_page_and_progress_counts_instants(capture):
+    seen = []
     content = viewer_content(capture.output, ExportSettings(max_points=50))
-    assert record_page(content) == record_page(content)
+    page = record_page(content, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert record_page(content) == page
 
 
 def test_the_page_is_one_file_without_addresses(page):
@@ -172,13 +175,6 @@ def test_the_name_of_a_scene_is_no_markup(capture):
     content = viewer_content(replace(capture.output, run=run), ExportSettings(max_points=50, instants=(0, 1, 1)))
     text = record_page(content).decode()
     assert "<title>&lt;script&gt;\\1 &amp; Kamera \u00fc - page4d</title>" in text
-
-
-def test_progress_counts_instants(capture):
-    seen = []
-    content = viewer_content(capture.output, ExportSettings(max_points=50))
-    record_page(content, progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_the_size_is_estimated(page, content, monkeypatch):
