@@ -88,7 +88,7 @@ def register_texture_pair(
     """Estimate the pose of the second view relative to the first from texture at common instants.
 
     `score` is the number of distinct inliers, those that repeat over instants counted once. `reason` states why the
-    pair is refused. The other pose of a plane is no rival while focal lengths are start values, with `is_rough`: the
+    pair is refused. Other poses of planes are no rivals while focal lengths are start values, with `is_rough`: the
     image of a plane depends on them. The result depends only on the arguments.
     """
     pose = _fitted(matches, seed)
@@ -107,7 +107,9 @@ def register_texture_pair(
     share = score / matches.num_distinct()
     small = f"{share:.1%} of the distinct matches of texture agree, {MIN_SHARE:.0%} are needed"
     weak = few or (small if share < MIN_SHARE else "")
-    reason = _doubt(pose, matches, inliers) or ("" if is_rough else _rival_of_plane(pose, matches))
+    reason = _doubt(pose, matches, inliers)
+    if not is_rough:
+        reason = reason or _rival_of_plane(pose, matches) or _rival_of_part(pose, matches, seed)
     if reason or (weak and not method.loops_confirm):
         return replace(found, reason=reason or weak)
     found = _with_controls(found, pose, matches, seed)
@@ -312,12 +314,9 @@ def _rival_of_plane(pose: RelativePose, matches: TextureMatches) -> str:
 
     first, second = matches.normalized
     inliers = matches.inliers(pose)
-    kept = matches.once(inliers)
-    plane, _ = cv2.findHomography(first[kept], second[kept], cv2.RANSAC, 2 * matches.tolerance)
+    plane, flat = _plane_of(matches, inliers)
     if plane is None:
         return ""
-    moved = cv2.perspectiveTransform(first[None], plane)[0]
-    flat = np.linalg.norm(moved - second, axis=1) < 3 * matches.tolerance
     on_plane, score = inliers & flat, _sharp_score(pose, matches)
     _, rotations, shifts, _ = cv2.decomposeHomographyMat(plane, np.eye(3))
     for rotation, shift in zip(rotations, shifts, strict=True):
@@ -334,6 +333,43 @@ def _rival_of_plane(pose: RelativePose, matches: TextureMatches) -> str:
         is_close = share >= PLANE_SHARES[1] or own - other < PLANE_SIGMAS * (own + other) ** 0.5
         if is_close and (turn > MAX_RIVAL_DEG[0] or bend > MAX_RIVAL_DEG[1]):
             return f"a pose that differs by {turn:.1f} degrees, in direction by {bend:.1f}, explains the plane too"
+    return ""
+
+
+def _plane_of(
+    matches: TextureMatches, among: NDArray[np.bool_]
+) -> tuple[Float[Array, "3 3"] | None, NDArray[np.bool_]]:
+    """Return the homography that most of some matches fit, if there is one, and which of all matches fit it."""
+    import cv2  # a local import keeps start-up short
+
+    first, second = matches.normalized
+    kept, plane = matches.once(among), None
+    if len(kept) >= MIN_POINTS:
+        plane, _ = cv2.findHomography(first[kept], second[kept], cv2.RANSAC, 2 * matches.tolerance)
+    if plane is None:
+        return None, np.zeros(len(first), bool)
+    moved = cv2.perspectiveTransform(first[None], plane)[0]
+    return np.asarray(plane, np.float64), np.linalg.norm(moved - second, axis=1) < 3 * matches.tolerance
+
+
+def _rival_of_part(pose: RelativePose, matches: TextureMatches, seed: int) -> str:
+    """Return which other pose a part of the matches gives that explains most of all; empty if there is none.
+
+    The parts are all without one of two planes of inliers, and those that are no inliers. Where a pattern repeats,
+    wrong matches of one period are on a plane; right poses turn by at most 2 degrees without any of theirs.
+    """
+    inliers, score = matches.inliers(pose), _sharp_score(pose, matches)
+    _, flat = _plane_of(matches, inliers)
+    _, other = _plane_of(matches, inliers & ~flat)
+    parts = ((~(inliers & flat), 1.0), (~(inliers & other & ~flat), 1.0), (~inliers, _STARTS[-1]))
+    for part, scale in parts:
+        rival = _refined_start(matches.select(part), scale * matches.tolerance, _NUM_STARTS * seed)
+        if rival is None or _sharp_score(rival, matches) < PLANE_SHARES[0] * score:
+            continue
+        turn = float(rotation_angle_deg(pose.rotation, rival.rotation))
+        bend = float(direction_angle_deg(pose.direction, rival.direction))
+        if turn > MAX_JACKKNIFE_DEG or bend > MAX_RIVAL_DEG[1]:
+            return f"a pose that differs by {turn:.1f} degrees, in direction by {bend:.1f}, explains most texture too"
     return ""
 
 
