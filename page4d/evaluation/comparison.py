@@ -27,6 +27,7 @@ from page4d.formats.maps import STILL_LEVEL, read_png
 from page4d.geometry.camera import project
 from page4d.io.documents import DocumentError, parse_json, read_text
 from page4d.output.reader import Output, open_output
+from page4d.scene.video import VIDEO_SUFFIXES
 
 CAMERAS = "cameras.json"
 _CAPTURE = "capture.json"
@@ -374,8 +375,12 @@ def _frames(output: Output, view: int, fps: float) -> tuple[int | None, ...]:
     """Return the true frame number of every instant; each frame is assigned to its nearest instant only.
 
     It is that of the frame that was used: the own times of a view may be no linear function of the common ones.
+    Images whose rate was assumed are frames by their numbers, whatever the rate of the truth.
     """
-    clock, source = output.run.views[view].clock, output.run.views[view].source
+    run, clock, source = output.run, output.run.views[view].clock, output.run.views[view].source
+    is_video = Path(run.views[view].file).suffix.lower() in VIDEO_SUFFIXES
+    is_timed = is_video or run.settings.get("image_fps") is not None
+    fps = fps if is_timed or "time stamps in the file names" in run.scene.synchronisation else ASSUMED_FPS
     places = (np.asarray(output.run.times) - clock.offset_s) / clock.rate * fps
     used = places if source is None else np.asarray(source.seconds) * fps
     numbers = np.rint(used.clip(-_MAX_FRAME, _MAX_FRAME)).astype(int)

@@ -107,6 +107,20 @@ def test_notes_explain_the_limits_of_the_metrics(of_perfect: Evaluation):
     json.dumps(of_perfect.document(), allow_nan=False)
 
 
+def test_images_of_an_assumed_rate_are_frames_by_their_numbers(perfect: Path, capture: Path, tmp_path):
+    out = copy_of(perfect, tmp_path / "out")
+
+    def as_images(document: dict[str, Any]) -> None:
+        for view in document["views"]:
+            view["file"] = f"{view['name']}/"
+            view["source"]["seconds"] = [frame / 30 for frame in view["source"]["frames"]]
+
+    edit_json(out / "run.json", as_images)
+    found = evaluate(out, capture, **SETTINGS)
+    assert len(found.match.times) == 4
+    assert found.depth.results[0].overall.abs_rel == 0
+
+
 @pytest.mark.parametrize(("factor", "doubt"), [(1.0, ""), (1.25, ", but its focal lengths differ by 25%: its ")])
 def test_truth_of_other_lenses_than_the_undistorted_ones_is_reported(
     factor: float, doubt: str, perfect: Path, capture: Path, tmp_path
