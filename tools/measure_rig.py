@@ -365,6 +365,9 @@ def main() -> None:
     if options.costs is not None:
         print_costs(options.costs)
         return
+    if options.clouds is not None:
+        print_clouds(options.clouds)
+        return
     if options.false is not None or options.apart is not None:
         rigs = rendered(options.false, are_mixed=options.mixed) if options.apart is None else None
         print_false(rigs or iter([mixed_views(options.apart)]))
@@ -376,8 +379,6 @@ def main() -> None:
     print_pairs(found, truth)
     for stage, seconds in found.seconds.items():
         print(f"{stage}: {seconds:.1f} s")
-    if options.clouds is not None:
-        print_clouds(options.clouds)
 
 
 if __name__ == "__main__":
