@@ -46,8 +46,8 @@ class PlacedRecord(FileModel):
 
     `focal` is in pixels of the original image; `focal_std` is the relative standard deviation of an estimated one;
     `residual_px` is the median reprojection error, `epipolar_px` the standard deviation of the epipolar lines of
-    other views (median over these), both in pixels of the original image. `focal` is a start value where the
-    source is `unknown` and the view is not placed.
+    other views (median over these), both in pixels of the original image. `edges` is whether directions of straight
+    edges correct the camera. `focal` is a start value where the source is `unknown` and the view is not placed.
     """
 
     view: Name
@@ -58,6 +58,7 @@ class PlacedRecord(FileModel):
     focal_std: NonNegativeFloat | None = None
     residual_px: NonNegativeFloat | None = None
     epipolar_px: NonNegativeFloat | None = None
+    edges: bool = False
     reason: str = ""
 
 
@@ -154,8 +155,10 @@ class RegistrationRecord(FileModel):
 
     @property
     def evidence(self) -> str:
-        """Names of the evidence of accepted pairs."""
-        return " and ".join(sorted({pair.evidence for pair in self.pairs if pair.accepted}))
+        """Names of the evidence of accepted pairs, and of straight edges."""
+        kinds = [str(kind) for kind in sorted({pair.evidence for pair in self.pairs if pair.accepted})]
+        kinds += ["straight edges"] if any(camera.edges for camera in self.cameras) else []
+        return ", ".join([*kinds[:-2], " and ".join(kinds[-2:])])
 
 
 Certainty = Literal["certain", "likely"]

@@ -639,9 +639,9 @@ class Assembly:
         return float(np.median(found.residual_px[seen])) if seen.any() else None
 
     def _errors(self, views: Sequence[int]) -> dict[int, dict[str, float | None]]:
-        """Return, per view, its residual, and standard deviations of an unknown focal length and of epipolar lines.
+        """Return, per view, its residual, standard deviations, and whether edges correct it.
 
-        Those of epipolar lines in a view are in px, the median over the other views.
+        They are those of an unknown focal length, and of epipolar lines in px, the median over the other views.
         """
         if (found := self.adjustment) is None:
             return {}
@@ -653,6 +653,7 @@ class Assembly:
                 "residual_px": self._residual(view, found),
                 "focal_std": None if self.lenses[view].is_known else float(found.focal_std[row]),
                 "epipolar_px": float(np.nanmedian(of_view)) if np.isfinite(of_view).any() else None,
+                "edges": row in found.directed,
             }
             for view, row, of_view in zip(views, rows, lines, strict=True)
         }
