@@ -39,7 +39,7 @@ _VISIBLE_STRETCH = 1.1
 
 _OVERLAP, _OVERLAP_KNOWN_CAMERAS = 2, 1
 """Instants that chunks share by default: known cameras align chunks, so that these only blend and compare them. Those
-of a calibrated static rig have one background, and share none, unless motion is measured between them."""
+of a calibrated static rig have one background, and share none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +146,7 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
     longest = settings.chunk or MAX_DEFAULT_LENGTH
-    share_background = settings.fuse and scene.has_static_rig and not settings.motion
-    of_known = 0 if share_background else _OVERLAP_KNOWN_CAMERAS
+    of_known = 0 if settings.fuse and scene.has_static_rig else _OVERLAP_KNOWN_CAMERAS
     default = min(of_known if world.is_fixed else _OVERLAP, longest // 2)
     overlap = default if settings.overlap is None else settings.overlap
     chunks, warnings = choose_chunks(forecast, limit, settings.chunk, overlap, scene.num_times)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
@@ -156,18 +155,13 @@ def test_an_overlap_of_half_a_chunk_runs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("is_calibrated", "options", "overlap"),
-    [
-        (True, {}, 0),  # static, with one background
-        (True, {"fuse": False}, 1),
-        (True, {"motion": True}, 1),  # which is measured between chunks, too
-        (False, {}, 2),
-        (False, {"chunk": 2}, 1),
-    ],
+    ("is_calibrated", "fuse", "chunk", "overlap"),
+    [(True, True, 4, 0), (True, False, 4, 1), (False, True, 4, 2), (False, True, 2, 1)],
 )
-def test_known_cameras_need_fewer_shared_instants(*, is_calibrated: bool, options: dict[str, Any], overlap: int):
+def test_known_cameras_need_fewer_shared_instants(*, is_calibrated: bool, fuse: bool, chunk: int, overlap: int):
+    """None if they are static, as their chunks have one background."""
     scene = CAPTURE.scene() if is_calibrated else uncalibrated(CAPTURE.scene())
-    plan = plan_run(scene, TruthPredictor(CAPTURE, settings=ReconstructSettings(**{"chunk": 4, **options})))
+    plan = plan_run(scene, TruthPredictor(CAPTURE, settings=ReconstructSettings(chunk=chunk, fuse=fuse)))
     assert {plan.overlap} == {chunk.overlap for chunk in plan.chunks[1:]} == {overlap}
 
 
