@@ -527,7 +527,7 @@ class ReconstructSettings:
     )
     overlap: NonNegativeInt | None = option(
         None,
-        "Instants that neighbouring chunks share. Default: 0 with static known cameras, 1 with moving, else 2.",
+        "Instants that neighbouring chunks share. Default: 1 with known cameras, which align chunks, else 2.",
         NETWORK,
         expert=True,
     )

@@ -38,8 +38,7 @@ velocity, 4 times 16 bits in two PNG files of velocities, and a vertex and two t
 _VISIBLE_STRETCH = 1.1
 
 _OVERLAP, _OVERLAP_KNOWN_CAMERAS = 2, 1
-"""Instants that chunks share by default: known cameras align chunks, so that these only blend and compare them. Those
-of a calibrated static rig have one background, and share none."""
+"""Instants that chunks share by default: known cameras align chunks, so that these only blend and compare them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +145,7 @@ def plan_run(scene: Scene, predictor: Predictor, evidence: SceneEvidence | None 
         num_bytes=settings.memory_bytes or usable_bytes(predictor.device), is_strict=settings.memory_bytes is not None
     )
     longest = settings.chunk or MAX_DEFAULT_LENGTH
-    of_known = 0 if settings.fuse and scene.has_static_rig else _OVERLAP_KNOWN_CAMERAS
-    default = min(of_known if world.is_fixed else _OVERLAP, longest // 2)
+    default = min(_OVERLAP_KNOWN_CAMERAS if world.is_fixed else _OVERLAP, longest // 2)
     overlap = default if settings.overlap is None else settings.overlap
     chunks, warnings = choose_chunks(forecast, limit, settings.chunk, overlap, scene.num_times)
     if len(chunks) > 1 and overlap == 0 and not world.is_fixed and not evidence.is_pending:

@@ -182,11 +182,11 @@ def test_descriptors_serve_the_refinement_under_known_cameras_and_a_run_does_not
 @pytest.mark.parametrize(
     ("num_times", "poses", "changes", "length"),
     [
-        (9, Poses.INPUT, {}, 6),  # chunks of 4 and 5 instants
+        (9, Poses.INPUT, {}, 6),  # chunks of 5 instants
         (9, Poses.PREDICTED, {}, 6),  # chunks of 5 and 6 instants
         (80, Poses.INPUT, {}, 8),
         (7, Poses.INPUT, {"chunk": 3}, 3),
-        (9, Poses.INPUT, {"overlap": 1}, 6),  # chunks of 5 instants
+        (9, Poses.INPUT, {"overlap": 1}, 6),  # as by default
         (80, Poses.INPUT, {"overlap": 5}, 10),  # as chunks, which are those of other cameras
         (80, Poses.INPUT, {"fuse": False}, 0),
         (7, Poses.INPUT, {}, 0),

@@ -154,14 +154,10 @@ def test_an_overlap_of_half_a_chunk_runs(tmp_path):
     assert record.status == "complete"
 
 
-@pytest.mark.parametrize(
-    ("is_calibrated", "fuse", "chunk", "overlap"),
-    [(True, True, 4, 0), (True, False, 4, 1), (False, True, 4, 2), (False, True, 2, 1)],
-)
-def test_known_cameras_need_fewer_shared_instants(*, is_calibrated: bool, fuse: bool, chunk: int, overlap: int):
-    """None if they are static, as their chunks have one background."""
+@pytest.mark.parametrize(("is_calibrated", "chunk", "overlap"), [(True, 4, 1), (False, 4, 2), (False, 2, 1)])
+def test_known_cameras_need_fewer_shared_instants(is_calibrated: bool, chunk: int, overlap: int):
     scene = CAPTURE.scene() if is_calibrated else uncalibrated(CAPTURE.scene())
-    plan = plan_run(scene, TruthPredictor(CAPTURE, settings=ReconstructSettings(chunk=chunk, fuse=fuse)))
+    plan = plan_run(scene, TruthPredictor(CAPTURE, settings=ReconstructSettings(chunk=chunk)))
     assert {plan.overlap} == {chunk.overlap for chunk in plan.chunks[1:]} == {overlap}
 
 
