@@ -380,7 +380,10 @@ def _frames(output: Output, view: int, fps: float) -> tuple[int | None, ...]:
     run, clock, source = output.run, output.run.views[view].clock, output.run.views[view].source
     is_video = Path(run.views[view].file).suffix.lower() in VIDEO_SUFFIXES
     is_timed = is_video or run.settings.get("image_fps") is not None
-    fps = fps if is_timed or "time stamps in the file names" in run.scene.synchronisation else ASSUMED_FPS
+    is_timed |= "time stamps in the file names" in run.scene.synchronisation
+    if source is not None:  # clocks from elsewhere keep the stamps of the images
+        is_timed |= not np.allclose(np.asarray(source.frames) / ASSUMED_FPS, source.seconds, rtol=0, atol=1e-4)
+    fps = fps if is_timed else ASSUMED_FPS
     places = (np.asarray(output.run.times) - clock.offset_s) / clock.rate * fps
     used = places if source is None else np.asarray(source.seconds) * fps
     numbers = np.rint(used.clip(-_MAX_FRAME, _MAX_FRAME)).astype(int)

@@ -354,9 +354,9 @@ def adjust(
 
     The distortion of the unknown lenses with a `k1` is estimated, too; tracks are undistorted by that value.
     `texture_sigma` is the Cauchy scale of texture in focal lengths. `fixed` cameras stay; if they are at one point,
-    which for several must be the origin, the scale stays, too. `directions` are those in
-    some views of three of the world. Observations far from the result of a first adjustment
-    are dropped and a second one follows. The result is None if no point can be triangulated.
+    which for several must be the origin, the scale stays, too. `directions` are those of straight edges in some
+    views, of the same three orthogonal axes. Observations far from the result of a first adjustment are dropped and a
+    second one follows. The result is None if no point can be triangulated.
     """
     bent = np.zeros(len(groups))
     bent[list(k1)] = list(k1.values())
@@ -382,8 +382,8 @@ def adjust(
         if not is_last:
             tracks = tracks.select(distance < _OUTLIER)
     std, covariance = problem.lens_std(state), problem.covariance(state)
-    for view in directions:
-        std[view, 0] = max(std[view, 0], np.sqrt(max(covariance[8 * view + 6, 8 * view + 6], 0.0)))
+    if directions:  # their weights are inflated, which the covariance makes up for
+        std = np.maximum(std, np.sqrt(np.maximum(np.diag(covariance).reshape(-1, 8)[:, 6:], 0.0)))
     return Adjustment(
         world_to_camera=cameras,
         intrinsics=matrices,
@@ -438,7 +438,7 @@ def _undistorted(plane: Float[Array, "N 2"], k1: Float[Array, " N"]) -> Float[Ar
 
 @dataclass(frozen=True)
 class _State:
-    """Cameras, points, per group of lenses the log factor on the focal length and k1, and three axes of the world."""
+    """Cameras, points, per group of lenses the log factor on the focal length and k1, and three orthogonal axes."""
 
     cameras: Float[Array, "V 4 4"]
     points: Float[Array, "P 3"]
@@ -538,7 +538,7 @@ class _Problem(LeastSquares[_State]):
         by_camera = np.concatenate([slope @ by_motion(local), by_lens], -1)
         return self.residuals(state), by_camera, slope @ state.cameras[self.view, :3, :3]
 
-    def prior(self, state: _State) -> tuple[Float[Array, " 2G"], Float[Array, "2G F"]]:
+    def prior(self, state: _State) -> tuple[Float[Array, " R"], Float[Array, "R F"]]:
         """Return the deviations of unknown focal lengths and of k1, and of those from directions."""
         slope = self.prior_slope
         value = slope[:, slope.shape[1] - len(slope) - 3 : -3] @ (state.lenses - self.prior_mean).T.ravel()

@@ -32,6 +32,9 @@ NUM_PICTURES = 5
 MAX_SEGMENTS, MIN_SEGMENTS = 300, 20
 """Segments of a view that count, the longest, and fewest of a view that shows directions."""
 
+MIN_SECOND = 8
+"""Fewest segments along a second direction: one alone, such as the vertical, determines no rotation about it."""
+
 MIN_LENGTH = 0.03
 """Least length of a segment in long sides of the picture."""
 
@@ -53,7 +56,7 @@ FOCALS = np.geomspace(0.5, 2.5, 28)
 """Focal lengths in long sides at which the directions of an unknown lens are sought: steps of 6 %."""
 
 _FAR, MIN_PEAK = np.log(1.2), 1.05
-"""Least ratio of the score of a focal length to those that differ by more than a fifth."""
+"""Difference of log focal lengths from which scores are compared with the best, and its least ratio to them."""
 
 SLACK_RAD, SLACK_FOCAL = np.radians(0.4), 0.007
 """Standard deviations by which edges are not orthogonal, and lenses not as modelled: with true lenses, relative
@@ -107,6 +110,8 @@ class ViewEdges:
         Raises:
             InputError: if a frame cannot be decoded.
         """
+        if not self.instants:
+            return np.zeros((0, 2, 2))
         height, width = self.view.source.size
         scale = min(1.0, MAX_SIDE_PX / max(height, width))
         size = max(1, round(height * scale)), max(1, round(width * scale))
@@ -127,7 +132,7 @@ class ViewEdges:
         scores = np.array([_sampled(ends[:_FEW_SEGMENTS], matrix, lens)[1] for matrix in matrices])
         best = int(scores.argmax())
         far = np.abs(np.log(FOCALS / FOCALS[best])) > _FAR
-        is_peak = scores[best] >= max(MIN_SCORE, MIN_PEAK * float(scores[far].max()))
+        is_peak = 0 < best < len(FOCALS) - 1 and scores[best] >= max(MIN_SCORE, MIN_PEAK * float(scores[far].max()))
         return float(FOCALS[best] * side) if is_peak else None
 
     def directions(self, lens: Lens) -> Directions | None:
@@ -261,7 +266,7 @@ def _refined(ends: Float[Array, "N 2 2"], lens: Lens, start: Float[Array, "3 3"]
         values = found.x
     matrix, rotation = at(values)
     score = float(_scores(ends, matrix, rotation[None], tolerance)[0])
-    if score < MIN_SCORE:
+    if score < MIN_SCORE or np.sort(np.bincount(axis[kept], minlength=3))[1] < MIN_SECOND:
         return None
     variance = max(2 * float(found.cost) / len(kept), (tolerance / 10) ** 2)
     slope = np.zeros((len(kept), 4))

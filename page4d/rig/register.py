@@ -54,12 +54,12 @@ from page4d.rig.texture import TextureMatches, TextureMethod
 from page4d.rig.texture_pairs import GUIDE_BAND, guided_pair
 from page4d.scene.records import ViewCamera
 
-_DIRECTION_TURN_DEG = 10.0
+_DIRECTION_TURN_DEG = 5.0
 """Angle between the directions of edges in two views, under the relative rotation of their cameras, up to which they
-are the same: independent ones are so close in 0.7 % of the cases."""
+are the same: on `treadmill` it is up to 3 degrees. Others that share the vertical are so close in a tenth of cases."""
 
 _EDGE_TURN_DEG = 5.0
-"""The same of an accepted pair from texture, beyond which it needs a loop: right ones of rooms have up to 2.3,
+"""The same of an accepted pair from texture, beyond which it needs a loop: right ones of rooms have up to 2.7,
 and wrong ones of 6.6 and 10.4 degrees, on walls whose patterns repeat, 6.5 and 10.2."""
 
 _DIRECTION_RESIDUAL = 1.5
@@ -243,7 +243,8 @@ class Assembly:
         The pattern of a wall may repeat, so that matches of another period fit a wrong pose. A right pair is affected
         where the views see edges along different directions.
         """
-        if not (pair.is_accepted and self.edges and all(self._has_focal(view) for view in pair.views)):
+        is_open = pair.is_accepted and bool(self.edges) and not self.known.keys() >= {*pair.views}
+        if not (is_open and all(self._has_focal(view) for view in pair.views)):
             return pair
         first, second = (self.edges[view].directions(self.lenses[view]) for view in pair.views)
         if first is None or second is None:
@@ -483,7 +484,10 @@ class Assembly:
         if better is None:
             return found
         residuals = [(self._residual(view, one) for one in (found, better)) for view in self.placement.views]
-        fits = all(not before or (after or 0) <= _DIRECTION_RESIDUAL * before for before, after in residuals)
+        fits = all(
+            before is None or (after is not None and after <= _DIRECTION_RESIDUAL * before)
+            for before, after in residuals
+        )
         return better if fits else found
 
     def _set_lenses(self, found: Adjustment) -> None:
@@ -560,14 +564,14 @@ class Assembly:
                 self.reasons[view] = f"not stable (halves of the instants differ by {change:.0f} degrees)"
 
     def _check_focals(self, found: Adjustment) -> None:
-        """Refuse views of unknown focal length where two are left, and where texture alone leaves it open.
+        """Refuse views of unknown focal length where two are left, or texture alone leaves it open, but for edges.
 
         Without a loop, a focal length and the poses of its pairs change together: chains of rendered rigs are 8 to 31
         degrees wrong at small standard deviations.
         """
         error = max(float(found.focal_std.max()), self._lens_change(found))
         left, reason = set(self.placement.views) - self.reasons.keys(), ""
-        directed = {self.placement.views[row] for row in found.directed}
+        directed = {self.placement.views[row] for row in found.directed if found.focal_std[row] <= _OWN_FOCAL_LIMIT}
         has_people = any(pair.evidence is Evidence.PEOPLE for pair in self.placement.pairs)
         if not has_people and error > _OWN_FOCAL_LIMIT:
             reason = f"texture determines its focal length to {error:.0%} alone (⟨focal⟩, ⟨intrinsics⟩)"
@@ -767,7 +771,7 @@ def assembled(evidence: PixelEvidence) -> Assembly:
 
     Where people place all views in loops of accepted pairs, texture is extracted by one method and only with known
     focal lengths, to be matched near epipolar lines. Elsewhere it is extracted with unknown focal lengths only where
-    people place some views, or the settings request texture.
+    people place some views, edges show all focal lengths, or the settings request texture.
     """
     settings, start = evidence.settings, time.perf_counter()
     uses_people = settings.register in (Registration.AUTO, Registration.PEOPLE) and is_fetched()

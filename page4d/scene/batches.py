@@ -19,6 +19,7 @@ from page4d.errors import Notice, UsageError
 from page4d.geometry.camera import Cameras
 from page4d.geometry.pixels import PixelTransform, fit_views, shared_canvas
 from page4d.geometry.time_axis import join_times, slice_times
+from page4d.geometry.transforms import camera_centers
 from page4d.geometry.warp import measure_agreement
 from page4d.scene.content import FAULTS, Fault, SmallCopy, frame_faults, small_copy
 from page4d.scene.image_file import Image
@@ -41,6 +42,9 @@ _UNDISTORTED_SCALE = 3
 detail is 0.96 of that after an undistortion at full size by a Lanczos filter (1 and 2: 0.82 and 0.92)."""
 
 _FACTORS = (1.0, *(value for factor in (2, 4, 5, 8, 10, 100, 1000) for value in (factor, 1 / factor)))
+_FARTHEST = 5.0
+"""Median depth in distances of the cameras up to which scales are tried: far away, parallel cameras agree at all."""
+
 _COMPARED_SIDE, _COMPARED_STEP, _MIN_AGREEING = 160, 3, 0.4
 """Factors by which units of depth differ, and the share of depth that other views must confirm at one of them, at
 least twice that of the depth as given. Of right depth, views of room and tabletop confirm 0.18 to 0.93, and at most
@@ -413,7 +417,11 @@ def depth_scale_notices(scene: "Scene") -> Iterator[Notice]:
     compared = torch.zeros(depth.shape, dtype=torch.bool)
     compared[:, 1::_COMPARED_STEP, 1::_COMPARED_STEP] = depth[:, 1::_COMPARED_STEP, 1::_COMPARED_STEP] > 0
     shares = {}
-    for factor in _FACTORS:
+    centers = camera_centers(cameras.world_to_camera.double())
+    distance = (
+        float(depth[compared].median()) / max(float(torch.pdist(centers).max()), 1e-12) if compared.any() else 0
+    )
+    for factor in [factor for factor in _FACTORS if factor == 1 or factor * distance <= _FARTHEST]:
         agreement = measure_agreement(depth * factor, depth > 0, cameras, compared=compared)
         shares[factor] = float((agreement.confirmed[compared] > 0).float().sum() / compared.sum().clamp(min=1))
     best = max(shares, key=lambda factor: shares[factor])

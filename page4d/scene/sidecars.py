@@ -136,12 +136,17 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
 
 
 def fit_any_scene(masks: Path, scene: Path) -> bool:
-    """Return whether a folder has masks as one image per view of a scene, as of static cameras."""
+    """Return whether a folder has masks as one image per view of a scene of several instants, of static cameras."""
     try:
-        found = [_sidecar(MASKS, masks, view.name) for view in discover(scene).candidates] if masks.is_dir() else []
+        views = discover(scene).candidates
+        found = [_sidecar(MASKS, masks, view.name) for view in views] if masks.is_dir() else []
     except Page4DError:
         return False
-    return any(found) and all(len(one.files) == 1 for one in found if one is not None)
+    return (
+        any(found)
+        and all(len(view.files) != 1 for view in views)
+        and all(len(one.files) == 1 for one in found if one is not None)
+    )
 
 
 def _sidecar(kind: str, folder: Path, name: str) -> Candidate | None:

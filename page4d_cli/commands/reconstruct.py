@@ -306,7 +306,7 @@ def reconstruct(
 
     given = {"depth": scene.depth, "masks": scene.masks, "tracks2d": settings.tracks2d}
     of_one_scene = [name for name, folder in given.items() if folder is not None]
-    if len(scenes) > 1 and scene.masks is not None and fit_any_scene(scene.masks, scenes[0]):
+    if len(scenes) > 1 and scene.masks is not None and all(fit_any_scene(scene.masks, one) for one in scenes):
         of_one_scene.remove("masks")
     if len(scenes) > 1 and of_one_scene:
         name = of_one_scene[0]
