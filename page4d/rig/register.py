@@ -56,7 +56,7 @@ from page4d.scene.records import ViewCamera
 
 _DIRECTION_TURN_DEG = 5.0
 """Angle between the directions of edges in two views, under the relative rotation of their cameras, up to which they
-are the same: on `treadmill` it is up to 3 degrees. Others that share the vertical are so close in a tenth of cases."""
+are the same: on `treadmill` it is up to 3 degrees. Others that share the vertical are so close in one case of ten."""
 
 _EDGE_TURN_DEG = 5.0
 """The same of an accepted pair from texture, beyond which it needs a loop: right ones of rooms have up to 2.7,
