@@ -295,8 +295,8 @@ def test_jacobians_match_finite_differences():
     matrices = np.stack([lens.intrinsics for lens in world.lenses])
     tracks = merge_tracks(placement.pairs, world.num_instants)
     points, _ = triangulate(placement.world_to_camera, matrices, tracks)
-    problem = adjustment._Problem(tracks, matrices, np.array([0, 1, 1, -1]), (0, 1), 0.001, (0,))
-    state = adjustment._State(placement.world_to_camera, points, np.array([[0.05, -0.2], [-0.02, 0.1]]))
+    problem = adjustment._Problem(tracks, matrices, np.array([0, 1, 1, -1]), (0, 1), 0.001, (0,), {})
+    state = adjustment._State(placement.world_to_camera, points, np.array([[0.05, -0.2], [-0.02, 0.1]]), np.eye(3))
     _, by_camera, by_point = problem.linearized(state)
     step = 1e-6
     for column in range(3):

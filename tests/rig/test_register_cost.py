@@ -35,7 +35,7 @@ def with_texture(rig: PeopleRig, people: Any, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(evidence, "extract_texture", extract)
     monkeypatch.setattr(evidence, "with_content", lambda scene, _: scene)
 
-    def nothing(_matches: object, pair: tuple[int, int], _seed: int, _: object) -> PairPose:
+    def nothing(_matches: object, pair: tuple[int, int], _seed: int, _method: object, **_: object) -> PairPose:
         return PairPose(views=pair, evidence=Evidence.TEXTURE, reason="none")
 
     monkeypatch.setattr(evidence, "register_texture_pair", nothing)
