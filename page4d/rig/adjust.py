@@ -542,10 +542,10 @@ class _Problem(LeastSquares[_State]):
         """Return the deviations of unknown focal lengths and of k1, and of those from directions."""
         slope = self.prior_slope
         value = slope[:, slope.shape[1] - len(slope) - 3 : -3] @ (state.lenses - self.prior_mean).T.ravel()
-        parts = [self.of_directions(view, state) for view in self.directions]
-        return np.concatenate([value, *(one for one, _ in parts)]), np.concatenate(
-            [slope, *(one for _, one in parts)]
+        values, slopes = zip(
+            (value, slope), *(self.of_directions(view, state) for view in self.directions), strict=True
         )
+        return np.concatenate(values), np.concatenate(slopes)
 
     def of_directions(self, view: int, state: _State) -> tuple[Float[Array, " 4"], Float[Array, "4 F"]]:
         """Return the deviations of a view from its directions, and their derivatives."""

@@ -49,8 +49,8 @@ _SCALES = (3.0, 2.0, 1.5, 1.0, 1.0)
 """Tolerances of the rounds of refinement: from all focal lengths within 10 % it then has one result."""
 
 MIN_SCORE = 0.5
-"""Least score of directions: views of rooms have 0.55 to 0.88, of a dome, a hand, and a desk from above 0.22 to 0.36.
-"""
+"""Least share of the length of all segments along three directions: views of rooms have 0.55 to 0.88, of a dome, a
+hand, and a desk from above 0.22 to 0.36."""
 
 FOCALS = np.geomspace(0.5, 2.5, 28)
 """Focal lengths in long sides at which the directions of an unknown lens are sought: steps of 6 %."""
@@ -86,14 +86,12 @@ class Directions:
     """Three orthogonal directions in a view.
 
     `rotation` maps them into the camera; `log_focal` is the logarithm of the factor on the focal length that they
-    show. `information` is the inverse covariance of a rotation vector in the camera and of this logarithm, and
-    `score` the share of the length of all segments that is along them.
+    show. `information` is the inverse covariance of a rotation vector in the camera and of this logarithm.
     """
 
     rotation: Float[Array, "3 3"]
     log_focal: float
     information: Float[Array, "4 4"]
-    score: float
 
 
 class ViewEdges:
@@ -265,8 +263,10 @@ def _refined(ends: Float[Array, "N 2 2"], lens: Lens, start: Float[Array, "3 3"]
         found = least_squares(error, values, loss="soft_l1", f_scale=tolerance / 5, x_scale=0.01)
         values = found.x
     matrix, rotation = at(values)
-    score = float(_scores(ends, matrix, rotation[None], tolerance)[0])
-    if score < MIN_SCORE or np.sort(np.bincount(axis[kept], minlength=3))[1] < MIN_SECOND:
+    if (
+        _scores(ends, matrix, rotation[None], tolerance)[0] < MIN_SCORE
+        or np.sort(np.bincount(axis[kept], minlength=3))[1] < MIN_SECOND
+    ):
         return None
     variance = max(2 * float(found.cost) / len(kept), (tolerance / 10) ** 2)
     slope = np.zeros((len(kept), 4))
@@ -274,4 +274,4 @@ def _refined(ends: Float[Array, "N 2 2"], lens: Lens, start: Float[Array, "3 3"]
     full = slope.T @ slope / variance
     slack = np.diag([SLACK_RAD**-2] * 3 + [SLACK_FOCAL**-2])
     information = full - full @ np.linalg.solve(full + slack, full)  # the inverse of the sum of both covariances
-    return Directions(rotation=rotation, log_focal=float(values[3:].sum()), information=information, score=score)
+    return Directions(rotation=rotation, log_focal=float(values[3:].sum()), information=information)

@@ -56,11 +56,8 @@ from page4d.scene.records import ViewCamera
 
 _DIRECTION_TURN_DEG = 5.0
 """Angle between the directions of edges in two views, under the relative rotation of their cameras, up to which they
-are the same: on `treadmill` it is up to 3 degrees. Others that share the vertical are so close in one case of ten."""
-
-_EDGE_TURN_DEG = 5.0
-"""The same of an accepted pair from texture, beyond which it needs a loop: right ones of rooms have up to 2.7,
-and wrong ones of 6.6 and 10.4 degrees, on walls whose patterns repeat, 6.5 and 10.2."""
+are the same: right pairs of rooms have up to 3 degrees, wrong ones of 6.6 and 10.4 degrees, on walls whose patterns
+repeat, 6.5 and 10.2. Others that share the vertical are so close in one case of ten."""
 
 _DIRECTION_RESIDUAL = 1.5
 """Ratio of the residual of a camera with and without directions of edges beyond which these do not fit the evidence:
@@ -250,7 +247,7 @@ class Assembly:
         if first is None or second is None:
             return pair
         turn = in_order(second, np.asarray(pair.rotation) @ first.rotation)[1]
-        if turn <= _EDGE_TURN_DEG:
+        if turn <= _DIRECTION_TURN_DEG:
             return pair
         return replace(pair, reason=f"{turn:.0f} degrees from straight edges, without a loop", needs_loop=True)
 
@@ -498,9 +495,7 @@ class Assembly:
             if view in self.placement.views:
                 self.lenses[view] = self._lens(view, found)
             elif not lens.is_known:
-                matrix = lens.intrinsics.copy()
-                matrix[:2, :2] *= factor
-                self.lenses[view] = replace(lens, intrinsics=matrix)
+                self.lenses[view] = replace(lens, intrinsics=lens.with_focal(factor * lens.focal))
 
     def _lens(self, view: int, found: Adjustment) -> Lens:
         """Return the adjusted lens of a placed view."""
@@ -643,9 +638,9 @@ class Assembly:
         return float(np.median(found.residual_px[seen])) if seen.any() else None
 
     def _errors(self, views: Sequence[int]) -> dict[int, dict[str, float | None]]:
-        """Return, per view, its residual, standard deviations, and whether edges correct it.
+        """Return, per view, its residual, whether edges correct it, and two standard deviations.
 
-        They are those of an unknown focal length, and of epipolar lines in px, the median over the other views.
+        These are of an unknown focal length, and of epipolar lines in px, the median over the other views.
         """
         if (found := self.adjustment) is None:
             return {}

@@ -132,14 +132,14 @@ def named_as_views(calibration: Calibration, views: Sequence[str]) -> Calibratio
 
 
 def views_of_names(names: Sequence[str], views: Sequence[str]) -> dict[str, str]:
-    """Return the view of each camera whose name is in that of the view or contains it; none if that is not plain."""
+    """Return the view of each camera whose name is in that of the view or contains it; none if it is ambiguous."""
     return paired_names(names, views) or {name: view for view, name in paired_names(views, names).items()}
 
 
 def paired_names(names: Sequence[str], longer: Sequence[str]) -> dict[str, str]:
     """Return which of the `longer` names end with, or else contain each name as a word, or are cameras of its number.
 
-    Either all names or all longer ones are paired; none if that is not plain.
+    Either all names or all longer ones are paired; none if it is ambiguous.
     """
     words = [re.escape(name) for name in names]
     numbers = [re.fullmatch(rf"(?i)(?:{CAMERA_WORD})?0*(\d+)", name) for name in names]

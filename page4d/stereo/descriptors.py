@@ -35,7 +35,7 @@ _ENLARGEMENT, _MULTIPLE = 5, 32
 """Factor by which images are enlarged, up to a long side, and the multiple of their sides."""
 
 LONG_SIDE_PX, MOVING_SIDE_PX = 640, 512
-"""This long side, and that where only moving parts are refined. At 512 instead of 640 px, images of 128 px take 0.55
+"""Long side, and that where only moving parts are refined. At 512 instead of 640 px, images of 128 px take 0.55
 times as long; AbsRel of a synthetic room is 1.6 % higher, of `tabletop` within 0.2 %, and of the moving parts of both
 1 % higher."""
 

@@ -104,7 +104,7 @@ def test_directions_are_shared_by_views_in_whose_world_they_are_the_same():
     other = np.array([[0, 0, 1.0], [1, 0, 0], [0, 1, 0]])
     turned = [np.eye(3), other, exp_rotation(np.radians([0, 5.0, 0])), exp_rotation(np.radians([0, 20.0, 0]))]
     found = {
-        place: Directions(rotation=view @ AXES @ turn, log_focal=0.0, information=np.eye(4), score=1.0)
+        place: Directions(rotation=view @ AXES @ turn, log_focal=0.0, information=np.eye(4))
         for place, (view, turn) in enumerate(zip(views, turned, strict=True))
     }
     same = shared_directions(found, dict(enumerate(views)), limit_deg=10.0)
