@@ -46,10 +46,11 @@ from page4d.geometry.alignment import align_cameras, align_points
 from page4d.geometry.transforms import camera_centers
 from page4d.lab.synthetic.capture import RenderedSource, SyntheticCapture
 from page4d.options import RegisterSettings
+from page4d.rig.assembly import Assembly
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.lens import lenses_of
 from page4d.rig.records import FocalSource, Lens, direction_angle_deg, rotation_angle_deg
-from page4d.rig.register import Assembly, assembled
+from page4d.rig.register import assembled
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 from tests.rig.people_rig import Filming, film_people

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from page4d.rig.assembly import Assembly
+from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.epipolar import pixels_of, undistorted_pixels
 from page4d.rig.graph import Placement
 from page4d.rig.records import (
@@ -22,7 +24,6 @@ from page4d.rig.records import (
     exp_rotation,
     rotation_angle_deg,
 )
-from page4d.rig.register import Assembly
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, match_textures
 from tests.rig.people_rig import FOCAL_PX, Filming, film_people
 from tests.rig.people_rig import lens as people_lens
@@ -42,6 +43,7 @@ def assembled(
     options = {"num_instants": WORLD.num_instants} | options
     assembly = Assembly(names=tuple(ascii_lowercase[: len(lenses)]), lenses=list(lenses), people=people, **options)
     assembly.run()
+    refuse_unconfirmed(assembly)
     return assembly
 
 

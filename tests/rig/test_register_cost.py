@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from page4d.choices import Registration
+from page4d.rig import assembly as assemble
 from page4d.rig import evidence, register
-from page4d.rig import register as assemble
+from page4d.rig.assembly import Assembly
 from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
-from page4d.rig.register import Assembly
 from page4d.rig.texture import InstantTexture
 from tests.rig.people_rig import Filming, PeopleRig, evidence_of, film_people
 
