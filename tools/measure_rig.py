@@ -50,7 +50,7 @@ from page4d.rig.assembly import Assembly
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.lens import lenses_of
 from page4d.rig.records import FocalSource, Lens, direction_angle_deg, rotation_angle_deg
-from page4d.rig.register import assembled
+from page4d.rig.register import assembled, placed_views
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
 from tests.rig.people_rig import Filming, film_people
@@ -90,7 +90,7 @@ def print_pairs(found: Assembly, truth: list[np.ndarray]) -> None:
 
 def print_cameras(found: Assembly, truth: list[np.ndarray], scene: Scene) -> None:
     """Print errors of pairs of placed cameras, of centres after alignment, and of focal lengths."""
-    records, of_views = found.placed()
+    records, of_views = placed_views(found)
     placed = {index: camera.world_to_camera for index, camera in enumerate(of_views) if camera is not None}
     if len(placed) > 1:
         mine, true = torch.stack([*placed.values()]), torch.stack([torch.from_numpy(truth[view]) for view in placed])
@@ -238,7 +238,7 @@ def count_false(scene: Scene, evidence: PixelEvidence, parts: Sequence[int], len
         )
     begin = time.process_time()
     found = assembled(evidence)
-    placed = {view: camera for view, camera in enumerate(found.placed()[1]) if camera is not None}
+    placed = {view: camera for view, camera in enumerate(placed_views(found)[1]) if camera is not None}
     wrong: set[int] = set()
     worst = 0.0
     for first, second in combinations(placed, 2):

@@ -11,7 +11,6 @@ from itertools import combinations
 import numpy as np
 from jaxtyping import Float
 
-from page4d.output.rig_record import PairRecord, PlacedRecord
 from page4d.rig.adjust import TEXTURE_SIGMA, Adjustment, Observations, adjust, merge_tracks
 from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions
 from page4d.rig.epipolar import RelativePose, relative_pose_of
@@ -40,7 +39,6 @@ from page4d.rig.records import (
     direction_angle_deg,
     extent_of,
     no_progress,
-    placed_record,
     rotation_angle_deg,
 )
 from page4d.rig.texture import TextureMatches, TextureMethod
@@ -96,9 +94,6 @@ _SIGNIFICANT = 3.0
 FROM_CALIBRATION = "from the calibration"
 
 
-_RECORDED = ("score", "control", "jackknife_deg", "residual_px", "num_instants", "reason")
-"""Fields of a pair that its record has too."""
-
 _NOWHERE = Placement(views=(), world_to_camera=np.zeros((0, 4, 4)), pairs=())
 
 
@@ -139,7 +134,7 @@ class Assembly:
         centers = np.stack([-pose[:3, :3].T @ pose[:3, 3] for pose in given.values()]) if given else np.zeros((1, 3))
         self.center = centers.mean(0)
         self.unit = extent_of(centers) or 1.0
-        self.known_poses = {view: _in_world(pose, self.center, 1 / self.unit) for view, pose in given.items()}
+        self.known_poses = {view: in_world(pose, self.center, 1 / self.unit) for view, pose in given.items()}
 
     def run(self) -> None:
         """Register pairs, place the cameras of the largest part and adjust them."""
@@ -160,7 +155,7 @@ class Assembly:
             self.pairs = {key: pair for key, pair in self.pairs.items() if key[1] is Evidence.PEOPLE}
             self._register_people()
             self._solve(tolerance)
-            if self._texture_applies() and not self._people_suffice():
+            if self.texture_applies() and not self._people_suffice():
                 self._register_texture(tolerance)
             found = self.adjustment
             if found is None or number == _ROUNDS - 1:
@@ -197,7 +192,7 @@ class Assembly:
             if lens.is_known and view not in of_people:
                 continue
             if view not in self.started:
-                lens, change = self._lens(view, found), float(found.log_focal[row])
+                lens, change = self.lens(view, found), float(found.log_focal[row])
             if (own := self.edges[view].directions(lens)) is not None:
                 seen[row] = replace(own, log_focal=own.log_focal + change)
         cameras = (self.placement.world_to_camera, found.world_to_camera)
@@ -300,7 +295,7 @@ class Assembly:
         """Return whether all focal lengths are."""
         return all(map(self._has_focal, range(len(self.lenses))))
 
-    def _texture_applies(self) -> bool:
+    def texture_applies(self) -> bool:
         """Return whether there is texture, with focal lengths that are known, estimated, or assumed."""
         has_focal = self.adjustment is not None or self._has_starts()
         return bool(self.texture) and (has_focal or self.texture_alone)
@@ -414,13 +409,13 @@ class Assembly:
             found |= zip(self.placement.views, self.adjustment.world_to_camera, strict=True)
         return {view: camera for view, camera in found.items() if view not in self.reasons}
 
-    def _parts(self) -> tuple[tuple[int, ...], ...]:
+    def parts(self) -> tuple[tuple[int, ...], ...]:
         """Return the parts of the rig that accepted pairs connect, the main one first."""
         return main_parts(len(self.names), [pair.views for pair in self.accepted()], [*self.known])
 
     def _solve(self, tolerance: float) -> None:
         self.placement, self.adjustment = _NOWHERE, None
-        part = self._parts()[0]
+        part = self.parts()[0]
         if len(part) < 2 or self.known.keys() >= {*part}:
             return
         self.placement = place(part, self.accepted(), self.lenses, tolerance, self.known_poses)
@@ -464,59 +459,14 @@ class Assembly:
         factor = float(np.exp(found.log_focal[unknown].mean())) if any(unknown) else 1.0
         for view, lens in enumerate(self.lenses):
             if view in self.placement.views:
-                self.lenses[view] = self._lens(view, found)
+                self.lenses[view] = self.lens(view, found)
             elif not lens.is_known:
                 self.lenses[view] = replace(lens, intrinsics=lens.with_focal(factor * lens.focal))
 
-    def _lens(self, view: int, found: Adjustment) -> Lens:
+    def lens(self, view: int, found: Adjustment) -> Lens:
         """Return the adjusted lens of a placed view."""
         lens, row = self.lenses[view], self.placement.views.index(view)
         return lens if lens.is_known else lens.estimated(found.intrinsics[row], float(found.k1[row]))
-
-    def placed(self) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
-        """Return the record of every view, and its camera if it is placed.
-
-        The world is that of the known cameras, else the first placed one.
-        """
-        if self.adjustment is not None:
-            for view in self.placement.views:
-                self.lenses[view] = self._lens(view, self.adjustment)
-        self.pairs |= {pair.key: pair for pair in self.placement.dropped}
-        cameras = self.cameras()
-        if len(cameras) < 2 and not self.known:
-            cameras = {}
-        parts = self._parts()
-        origin = np.linalg.inv(cameras[min(cameras)]) if cameras and not self.known else np.eye(4)
-        errors = self._errors(tuple(cameras))
-        records: list[PlacedRecord] = []
-        found: list[ViewCamera | None] = []
-        for view, (name, lens) in enumerate(zip(self.names, self.lenses, strict=True)):
-            if view not in cameras:
-                records.append(placed_record(name, lens, self._reason(view, parts)))
-                found.append(None)
-                continue
-            record, pose = placed_record(name, lens, "", **errors.get(view, {})), cameras[view] @ origin
-            if view in self.known:
-                record = record.model_copy(update={"source": "calibration"})
-            elif self.known:
-                pose = _in_world(pose, -self.center / self.unit, self.unit)
-            records.append(record)
-            found.append(self.known.get(view) or lens.camera(pose))
-        return records, found
-
-    def pair_records(self) -> list[PairRecord]:
-        """Record all pairs that were tried."""
-        found, row, placed = self.adjustment, self.placement.views.index, self.cameras().keys()
-        return [
-            PairRecord(
-                views=(self.names[pair.views[0]], self.names[pair.views[1]]),
-                evidence=pair.evidence.value,
-                distance_std=found.distance_std(*map(row, pair.views)) if found and placed >= {*pair.views} else None,
-                accepted=pair.is_accepted,
-                **{name: getattr(pair, name) for name in _RECORDED},
-            )
-            for pair in self.pairs.values()
-        ]
 
     @property
     def person_height(self) -> tuple[float, float] | None:
@@ -529,48 +479,6 @@ class Assembly:
         seen = found.tracks.view == self.placement.views.index(view)
         return float(np.median(found.residual_px[seen])) if seen.any() else None
 
-    def _errors(self, views: Sequence[int]) -> dict[int, dict[str, float | None]]:
-        """Return, per view, its residual, whether edges correct it, and two standard deviations.
-
-        These are of an unknown focal length, and of epipolar lines in px, the median over the other views.
-        """
-        if (found := self.adjustment) is None:
-            return {}
-        rows = [self.placement.views.index(view) for view in views]
-        sizes = [self.lenses[view].image_size for view in self.placement.views]
-        lines = found.epipolar_std_px(sizes)[np.ix_(rows, rows)].T
-        return {
-            view: {
-                "residual_px": self.residual(view, found),
-                "focal_std": None if self.lenses[view].is_known else float(found.focal_std[row]),
-                "epipolar_px": float(np.nanmedian(of_view)) if np.isfinite(of_view).any() else None,
-                "edges": row in found.directed,
-            }
-            for view, row, of_view in zip(views, rows, lines, strict=True)
-        }
-
-    def _reason(self, view: int, parts: tuple[tuple[int, ...], ...]) -> str:
-        if view in self.reasons:
-            return self.reasons[view]
-        part = next(part for part in parts if view in part)
-        if len(part) > 1 and part != parts[0]:
-            main = "the calibrated ones" if self.known else "the largest"
-            return f"in a part of {len(part)} views apart from {main}"
-        if view in self.placement.undetermined:
-            return "its distance from the other cameras is not determined"
-        if view in self.placement.views:
-            return "no other camera is placed"
-        if len(part) > 1:
-            return "its pairs contradict the others"
-        own = [pair for pair in self.pairs.values() if view in pair.views and pair.rotation is not None]
-        people = max((pair.score for pair in own if pair.evidence is Evidence.PEOPLE), default=None)
-        texture = max((pair.score for pair in own if pair.evidence is not Evidence.PEOPLE), default=None)
-        scores = [] if people is None else [f"best score {people:.2f}"]
-        scores += [] if texture is None else [f"at most {texture:.0f} inliers of texture"]
-        reason = f"no accepted pair; {', '.join(scores)}" if scores else "no pair with common evidence"
-        unused = self.texture and texture is None and not self._texture_applies()
-        return f"{reason}; texture needs known focal lengths" if unused else reason
-
 
 def turns_deg(before: Adjustment, after: Adjustment) -> Float[Array, "V V"]:
     """Return the changes of rotation between every two cameras."""
@@ -579,7 +487,7 @@ def turns_deg(before: Adjustment, after: Adjustment) -> Float[Array, "V V"]:
     return rotation_angle_deg(*relative)
 
 
-def _in_world(pose: Float[Array, "4 4"], origin: Float[Array, " 3"], factor: float) -> Float[Array, "4 4"]:
+def in_world(pose: Float[Array, "4 4"], origin: Float[Array, " 3"], factor: float) -> Float[Array, "4 4"]:
     """Return a camera in the world with another origin and a unit that is smaller by a factor."""
     moved = pose.copy()
     moved[:3, 3] = factor * (pose[:3, 3] + pose[:3, :3] @ origin)

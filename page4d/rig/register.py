@@ -1,17 +1,23 @@
 """Registration of the static views of a scene: which evidence is used, the cameras, and their record."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 from page4d.choices import Registration
 from page4d.errors import Notice
 from page4d.options import in_options
-from page4d.output.rig_record import RegistrationRecord
-from page4d.rig.assembly import Assembly
+from page4d.output.rig_record import PairRecord, PlacedRecord, RegistrationRecord
+from page4d.rig.assembly import Assembly, in_world
 from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.people.model import POSE_MODEL, is_fetched
-from page4d.rig.records import RigRegistration
+from page4d.rig.records import Evidence, RigRegistration, placed_record
+from page4d.scene.records import ViewCamera
+
+_RECORDED = ("score", "control", "jackknife_deg", "residual_px", "num_instants", "reason")
+"""Fields of a pair that its record has too."""
 
 NO_POSE_MODEL = f"body keypoints are not used: '{POSE_MODEL.command}' fetches the model"
 
@@ -33,11 +39,11 @@ def register_rig(evidence: PixelEvidence, notify: Callable[[Notice], None]) -> R
         notify(Notice(note))
     asked = evidence.settings.register
     lacks_model = asked in (Registration.AUTO, Registration.PEOPLE) and assembly.people is None
-    cameras, found = assembly.placed()
+    cameras, found = placed_views(assembly)
     height = assembly.person_height
     record = RegistrationRecord(
         asked=asked,
-        pairs=assembly.pair_records(),
+        pairs=pair_records(assembly),
         cameras=cameras,
         num_instants=assembly.num_instants,
         person_height=height and height[0],
@@ -78,3 +84,94 @@ def assembled(evidence: PixelEvidence) -> Assembly:
     duration = time.perf_counter() - detected - sum(extraction.values())
     assembly.seconds |= {"keypoints": detected - start} | extraction | {"pairs and adjustment": duration}
     return assembly
+
+
+def placed_views(rig: Assembly) -> tuple[list[PlacedRecord], list[ViewCamera | None]]:
+    """Return the record of every view, and its camera if it is placed.
+
+    The world is that of the known cameras, else the first placed one.
+    """
+    if rig.adjustment is not None:
+        for view in rig.placement.views:
+            rig.lenses[view] = rig.lens(view, rig.adjustment)
+    rig.pairs |= {pair.key: pair for pair in rig.placement.dropped}
+    cameras = rig.cameras()
+    if len(cameras) < 2 and not rig.known:
+        cameras = {}
+    parts = rig.parts()
+    origin = np.linalg.inv(cameras[min(cameras)]) if cameras and not rig.known else np.eye(4)
+    errors = _errors(rig, tuple(cameras))
+    records: list[PlacedRecord] = []
+    found: list[ViewCamera | None] = []
+    for view, (name, lens) in enumerate(zip(rig.names, rig.lenses, strict=True)):
+        if view not in cameras:
+            records.append(placed_record(name, lens, _reason(rig, view, parts)))
+            found.append(None)
+            continue
+        record, pose = placed_record(name, lens, "", **errors.get(view, {})), cameras[view] @ origin
+        if view in rig.known:
+            record = record.model_copy(update={"source": "calibration"})
+        elif rig.known:
+            pose = in_world(pose, -rig.center / rig.unit, rig.unit)
+        records.append(record)
+        found.append(rig.known.get(view) or lens.camera(pose))
+    return records, found
+
+
+def pair_records(rig: Assembly) -> list[PairRecord]:
+    """Record all pairs that were tried."""
+    found, row, placed = rig.adjustment, rig.placement.views.index, rig.cameras().keys()
+    return [
+        PairRecord(
+            views=(rig.names[pair.views[0]], rig.names[pair.views[1]]),
+            evidence=pair.evidence.value,
+            distance_std=found.distance_std(*map(row, pair.views)) if found and placed >= {*pair.views} else None,
+            accepted=pair.is_accepted,
+            **{name: getattr(pair, name) for name in _RECORDED},
+        )
+        for pair in rig.pairs.values()
+    ]
+
+
+def _errors(rig: Assembly, views: Sequence[int]) -> dict[int, dict[str, float | None]]:
+    """Return, per view, its residual, whether edges correct it, and two standard deviations.
+
+    These are of an unknown focal length, and of epipolar lines in px, the median over the other views.
+    """
+    if (found := rig.adjustment) is None:
+        return {}
+    rows = [rig.placement.views.index(view) for view in views]
+    sizes = [rig.lenses[view].image_size for view in rig.placement.views]
+    lines = found.epipolar_std_px(sizes)[np.ix_(rows, rows)].T
+    return {
+        view: {
+            "residual_px": rig.residual(view, found),
+            "focal_std": None if rig.lenses[view].is_known else float(found.focal_std[row]),
+            "epipolar_px": float(np.nanmedian(of_view)) if np.isfinite(of_view).any() else None,
+            "edges": row in found.directed,
+        }
+        for view, row, of_view in zip(views, rows, lines, strict=True)
+    }
+
+
+def _reason(rig: Assembly, view: int, parts: tuple[tuple[int, ...], ...]) -> str:
+    if view in rig.reasons:
+        return rig.reasons[view]
+    part = next(part for part in parts if view in part)
+    if len(part) > 1 and part != parts[0]:
+        main = "the calibrated ones" if rig.known else "the largest"
+        return f"in a part of {len(part)} views apart from {main}"
+    if view in rig.placement.undetermined:
+        return "its distance from the other cameras is not determined"
+    if view in rig.placement.views:
+        return "no other camera is placed"
+    if len(part) > 1:
+        return "its pairs contradict the others"
+    own = [pair for pair in rig.pairs.values() if view in pair.views and pair.rotation is not None]
+    people = max((pair.score for pair in own if pair.evidence is Evidence.PEOPLE), default=None)
+    texture = max((pair.score for pair in own if pair.evidence is not Evidence.PEOPLE), default=None)
+    scores = [] if people is None else [f"best score {people:.2f}"]
+    scores += [] if texture is None else [f"at most {texture:.0f} inliers of texture"]
+    reason = f"no accepted pair; {', '.join(scores)}" if scores else "no pair with common evidence"
+    unused = rig.texture and texture is None and not rig.texture_applies()
+    return f"{reason}; texture needs known focal lengths" if unused else reason

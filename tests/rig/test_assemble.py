@@ -24,6 +24,7 @@ from page4d.rig.records import (
     exp_rotation,
     rotation_angle_deg,
 )
+from page4d.rig.register import placed_views
 from page4d.rig.texture import ROOT_SIFT, TextureMatches, match_textures
 from tests.rig.people_rig import FOCAL_PX, Filming, film_people
 from tests.rig.people_rig import lens as people_lens
@@ -80,7 +81,7 @@ def test_views_are_placed_in_the_world_of_known_cameras_which_stay(known: tuple[
     given = {view: WORLD.lenses[view].camera(in_millimetres(WORLD.world_to_camera[view])) for view in known}
     lenses = [lens if view in known else replace(lens, focal_source=focal) for view, lens in enumerate(WORLD.lenses)]
     assembly = assembled(lenses=lenses, known=given)
-    records, cameras = assembly.placed()
+    records, cameras = placed_views(assembly)
     assert [record.source for record in records] == [
         "calibration" if view in known else "evidence" for view in range(3)
     ]
@@ -103,7 +104,7 @@ def test_a_calibration_that_contradicts_the_evidence_is_reported():
     turned[1, :3] = exp_rotation(np.radians([0.0, 25.0, 0.0])) @ turned[1, :3]
     given = {view: WORLD.lenses[view].camera(turned[view]) for view in (0, 1)}
     assembly = assembled(known=given)
-    assert assembly.placed()[1][1] is given[1]
+    assert placed_views(assembly)[1][1] is given[1]
     assert "the calibration does not fit a and b: people shows them" in assembly.notes[0]
 
 
@@ -112,7 +113,7 @@ def test_a_rig_with_an_unknown_focal_length_is_registered():
     lenses = tuple(
         replace(lens, intrinsics=lens.intrinsics * scale, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses
     )
-    views, cameras = assembled(lenses=lenses).placed()
+    views, cameras = placed_views(assembled(lenses=lenses))
     assert all(view.placed for view in views)
     assert views[0].focal == pytest.approx(WORLD.lenses[0].focal, rel=0.05)
     for first, second in combinations(range(3), 2):
@@ -138,7 +139,7 @@ def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypa
     )
     start = WORLD.lenses[0].intrinsics * [[1.5, 1, 1], [1, 1.5, 1], [1, 1, 1]]
     unknown = [Lens(intrinsics=start, image_size=lens.image_size) for lens in world.lenses]
-    _, cameras = assembled(world.people, unknown, num_instants=world.num_instants).placed()
+    _, cameras = placed_views(assembled(world.people, unknown, num_instants=world.num_instants))
     for view, (camera, bent) in enumerate(zip(cameras, k1, strict=True)):
         assert float(camera.intrinsics[0, 0]) == pytest.approx(world.lenses[view].focal, rel=0.02)
         assert (camera.distortion.coefficients[0] if bent else camera.distortion or 0) == pytest.approx(
@@ -150,16 +151,16 @@ def test_distortion_of_unknown_lenses_is_estimated_where_people_show_it(monkeypa
 
 
 def test_a_view_without_people_is_named_and_two_unknown_views_are_refused():
-    views, _ = assembled((*WORLD.people[:2], NOBODY)).placed()
+    views, _ = placed_views(assembled((*WORLD.people[:2], NOBODY)))
     assert [view.placed for view in views] == [True, True, False]
     assert views[2].reason == "no pair with common evidence"
     unknown = tuple(replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses[:2])
-    for view in assembled(WORLD.people[:2], unknown).placed()[0]:
+    for view in placed_views(assembled(WORLD.people[:2], unknown))[0]:
         assert "unknown focal length" in view.reason
 
 
 def test_a_rig_without_evidence_is_not_placed():
-    assert not any(view.placed for view in assembled((NOBODY,) * 3).placed()[0])
+    assert not any(view.placed for view in placed_views(assembled((NOBODY,) * 3))[0])
 
 
 @pytest.mark.parametrize(("turn_deg", "is_kept"), [(2.0, True), (30.0, False)])
@@ -174,7 +175,7 @@ def test_texture_that_contradicts_the_people_is_refused(monkeypatch, turn_deg: f
 
     sift = source(registered=lambda views, _lenses, **_: of_texture(views, turn_deg))
     assembly = assembled(texture=(sift, source(registered=learned)))
-    assert all(view.placed for view in assembly.placed()[0])
+    assert all(view.placed for view in placed_views(assembly)[0])
     found = [pair for pair in assembly.pairs.values() if pair.evidence is Evidence.TEXTURE]
     assert [pair.views for pair in found] == [(0, 1), (1, 2)]
     assert all(pair.is_accepted == is_kept for pair in found)
@@ -277,7 +278,7 @@ def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
         texture_alone=texture_alone,
     )
     assert tried == [texture_alone] * 3 * is_used
-    reasons = [view.reason for view in assembly.placed()[0]]
+    reasons = [view.reason for view in placed_views(assembly)[0]]
     expected = "at most 12 inliers of texture" if is_used else "texture needs known focal lengths"
     assert all(expected in reason for reason in reasons), reasons
 
@@ -322,7 +323,7 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
 
     unknown = [replace(lens, focal_source=FocalSource.UNKNOWN) for lens in WORLD.lenses]
     assembly = assembled(None, unknown, texture=(source(registered=texture),), texture_alone=True, num_instants=1)
-    records, cameras = assembly.placed()
+    records, cameras = placed_views(assembly)
     assert [record.placed for record in records] == [not reason] * 3
     assert rough[0], "focal lengths are start values"
     assert not rough[-1], "the last poses pass all gates, even if the start values are right"
@@ -339,7 +340,7 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
 
 def test_an_unknown_lens_keeps_its_start_where_only_known_ones_are_placed():
     lenses = [*WORLD.lenses[:2], replace(WORLD.lenses[2], focal_source=FocalSource.UNKNOWN)]
-    records, cameras = assembled([*WORLD.people[:2], NOBODY], lenses, texture_alone=True).placed()
+    records, cameras = placed_views(assembled([*WORLD.people[:2], NOBODY], lenses, texture_alone=True))
     assert [camera is not None for camera in cameras] == [True, True, False]
     assert [record.focal for record in records] == [FOCAL_PX] * 3
 

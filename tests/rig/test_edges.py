@@ -9,6 +9,7 @@ import pytest
 
 from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions, straight_segments
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, exp_rotation, rotation_angle_deg
+from page4d.rig.register import placed_views
 from tests.rig.people_rig import FOCAL_PX, Filming, film_people
 from tests.rig.test_assemble import assembled, source
 
@@ -139,7 +140,7 @@ def test_edges_correct_cameras_from_people_and_their_focal_lengths():
     assert found.adjustment is not None
     assert found.adjustment.directed == (0, 1, 2)
     assert max(turns(found, (0, 1, 2))) < min(0.5, max(turns(alone, (0, 1, 2))))
-    for one, std in zip(found.placed()[0], found.adjustment.focal_std, strict=True):
+    for one, std in zip(placed_views(found)[0], found.adjustment.focal_std, strict=True):
         assert abs(np.log(one.focal / FOCAL_PX)) < min(3 * std, 0.02)
 
 
