@@ -560,9 +560,11 @@ def _later_chapters(candidates: Sequence[Candidate]) -> list[LeftOut]:
 
 def missing_chapters(candidates: Sequence[Candidate]) -> list[Notice]:
     """Warn of views that begin with a later chapter where others begin with the first."""
-    numbers = {candidate.label: chapter[1] for candidate in candidates if (chapter := _chapter(candidate))}
-    late = [label for label, number in numbers.items() if number > 0]
-    if not 0 < len(late) < len(numbers):
+    chapters = {candidate.label: chapter for candidate in candidates if (chapter := _chapter(candidate))}
+    late = [label for label, (_, number) in chapters.items() if number > 0]
+    # Parts with one name in several folders are those of one recording; cameras count theirs each.
+    named = [recording[1:] for recording, _ in chapters.values() if recording[4] is not None]
+    if not 0 < len(late) < len(chapters) or len({*named}) < len(named):
         return []
     return [Notice(f"{listed(late)}: the first chapter of the recording is missing, so it begins later than others")]
 

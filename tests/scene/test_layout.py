@@ -283,6 +283,12 @@ def small(name: str) -> Tree:
             {"a": 0, "b": 1},
             ["b/GX020002.MP4: the first chapter of the recording is missing, so it begins later than others"],
         ),
+        (tree("a/video_part1.mp4", "b/video_part2.mp4"), {"a": 0, "b": 1}, []),
+        (
+            tree("a_part1.mp4", "b_part2.mp4"),
+            {"a_part1": 0, "b_part2": 1},
+            ["b_part2.mp4: the first chapter of the recording is missing, so it begins later than others"],
+        ),
     ],
 )
 def test_copies_chapters_and_maps_are_no_views(files: Tree, views: dict[str, int], notice: list[str], tmp_path: Path):
