@@ -1,7 +1,8 @@
 """Palette, colour maps and drawing primitives of pictures: text, banners, tiles, colour bars and scale bars."""
 
 import math
-import unicodedata
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import cv2
@@ -86,9 +87,13 @@ _SMALLEST_NOTICE = 13.0
 """Font size of the notice below which it is broken into lines."""
 
 
-def font(size: float) -> Any:
-    """Return the font that is bundled with Pillow."""
-    return ImageFont.load_default(size)
+@cache
+def font(size: float, layout: ImageFont.Layout | None = None) -> Any:
+    """Return the font of charts, DejaVu Sans, which has Latin, Greek, Cyrillic and some other scripts."""
+    import matplotlib
+
+    file = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    return ImageFont.truetype(file, 0.9 * size, layout_engine=layout)
 
 
 def text_size(text: str, size: float) -> tuple[int, int]:
@@ -98,8 +103,11 @@ def text_size(text: str, size: float) -> tuple[int, int]:
 
 
 def drawable(text: str) -> str:
-    """Reduce a text to the ASCII characters of the font; accents are dropped."""
-    return unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode("ascii").strip() or "?"
+    """Leave out the characters that the font lacks; a text without any other is written in code points."""
+    glyphs = font(13, ImageFont.Layout.BASIC)  # the other layout fails for control characters
+    missing = bytes(glyphs.getmask("\uffff"))
+    shown = "".join(each for each in text if each == " " or bytes(glyphs.getmask(each)) != missing).strip()
+    return shown or " ".join(f"U+{ord(each):04X}" for each in text) or "?"
 
 
 def fitted_text(text: str, size: float, width: float) -> str:

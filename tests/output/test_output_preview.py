@@ -266,8 +266,9 @@ def test_long_names_are_shortened_in_the_middle() -> None:
     assert cut.startswith("a")
     assert "..." in cut
     assert text_size(cut, 13)[0] <= 80
-    assert drawable("Kamera ü") == "Kamera u"
-    assert drawable("日本") == "?"
+    assert drawable("Kamera ü Κάμερα 左1") == "Kamera ü Κάμερα 1"
+    assert drawable("日本") == "U+65E5 U+672C"
+    assert drawable("\n") == "U+000A"
 
 
 @pytest.mark.parametrize("width", [300, 640, 2000])
