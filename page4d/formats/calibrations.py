@@ -45,7 +45,7 @@ def read_lenses(path: Path, views: Collection[str] | None = None) -> Calibration
     Raises:
         InputError: if the file is missing, damaged or of an unknown format, or contains an invalid camera.
     """
-    return _with_distance_notice(_read(path, views, poses=False))
+    return _read(path, views, poses=False)
 
 
 def is_calibration_name(path: Path) -> bool:

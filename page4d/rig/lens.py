@@ -12,13 +12,12 @@ from PIL import Image as PillowImage
 from torch import Tensor
 
 from page4d.choices import CalibrationMatch
-from page4d.errors import InputError, UsageError, listed, unknown_name
+from page4d.errors import InputError, Notice, UsageError, listed, unknown_name
 from page4d.formats.calibrations import read_lenses
 from page4d.formats.camera_model import CalibratedCamera, check_lens
-from page4d.formats.files import error_context
 from page4d.io.limits import is_exhausted
 from page4d.rig.records import FocalSource, Lens
-from page4d.scene.calibration import check_sizes, fit_to_view, match_cameras, named_as_views
+from page4d.scene.calibration import fit_lenses, match_cameras, named_as_views
 from page4d.scene.images import ImageFolderSource
 from page4d.scene.records import FrameSource, Scene, View, ViewCamera
 from page4d.scene.video import VideoSource, open_container
@@ -53,13 +52,13 @@ def lenses_of(
     known = {view.name: _given(view.camera, view.source.size) for view in scene.views if view.camera is not None}
     of_file: dict[str, Lens] = {}
     if intrinsics is not None:
-        of_file = _calibrated(scene, intrinsics)
+        of_file = _calibrated(scene, intrinsics)[0]
         missing = [name for name in scene.view_names if name not in of_file.keys() | known.keys()]
         if missing and for_all:
             hint = "rename the videos, or select those with a camera by ⟨views⟩"
             raise InputError(f"{intrinsics.name} has no camera for {listed(missing)}", hint)
     elif options.again and options.calibration is not None:
-        calibrated = _calibrated(scene, options.calibration)
+        calibrated = _calibrated(scene, options.calibration)[0]
         of_file = {name: lens for name, lens in calibrated.items() if name not in named}
     if focal is not None and "=" in focal and (both := sorted(named.keys() & known.keys())):
         raise UsageError(f"⟨focal={focal}⟩: {both[0]} has its lens from {scene.calibration}", "leave it out")
@@ -100,7 +99,12 @@ def _given(camera: ViewCamera | CalibratedCamera, size: tuple[int, int], matrix:
     )
 
 
-def _calibrated(scene: Scene, file: Path) -> dict[str, Lens]:
+def lens_notices(scene: Scene, file: Path) -> tuple[Notice, ...]:
+    """Return what is assumed of the lenses of a calibration file, and doubts about them."""
+    return _calibrated(scene, file)[1]
+
+
+def _calibrated(scene: Scene, file: Path) -> tuple[dict[str, Lens], tuple[Notice, ...]]:
     """Return the lenses of a calibration file by view, fitted to the views by the rules of `calibration_resize`."""
     names, resize = scene.view_names, scene.options.calibration_resize
     by_name = scene.options.calibration_match is CalibrationMatch.NAME
@@ -109,14 +113,13 @@ def _calibrated(scene: Scene, file: Path) -> dict[str, Lens]:
     # Cameras without a video are accepted: the file may be that of a larger rig.
     matched = match_cameras(calibration, names, names, scene.options.calibration_match, views_were_named=True)
     pairs = [(camera, view) for camera, view in zip(matched, scene.views, strict=True) if camera is not None]
-    check_sizes([camera for camera, _ in pairs], [view for _, view in pairs], resize)
-    lenses = {}
-    for camera, view in pairs:
-        matrix = fit_to_view(camera, view.source.size, resize)
-        with error_context(file.name, camera.name):
-            check_lens(matrix, view.source.size, camera.distortion)
-        lenses[view.name] = _given(camera, view.source.size, matrix)
-    return lenses
+    cameras, views = [camera for camera, _ in pairs], [view for _, view in pairs]
+    matrices, notices = fit_lenses(cameras, views, resize, file)
+    lenses = {
+        view.name: _given(camera, view.source.size, matrix)
+        for camera, view, matrix in zip(cameras, views, matrices, strict=True)
+    }
+    return lenses, (*map(Notice, calibration.notices), *notices)
 
 
 _Focal = tuple[float, bool]

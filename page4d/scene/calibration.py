@@ -23,7 +23,7 @@ from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.transforms import interpolate_rigid, move_origin
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import ImageFolderSource
-from page4d.scene.layout import CAMERA_NAME, CAMERA_WORD
+from page4d.scene.layout import CAMERA_NAME, CAMERA_WORD, camera_in_name
 from page4d.scene.records import Scene, View, ViewCamera
 
 _OTHER_SIZE = 0.15
@@ -203,20 +203,39 @@ def place_cameras(
         InputError: if image sizes differ and `resize` is None, or the poses of a moving camera do not cover the
             instants.
     """
-    differing = check_sizes(cameras, views, resize)
-    notices = tuple(map(Notice, differing))
+    matrices, notices = fit_lenses(cameras, views, resize, file)
     placed = tuple(
         ViewCamera(
             world_to_camera=_poses_at(camera, view, file),
-            intrinsics=fit_to_view(camera, view.source.size, resize),
+            intrinsics=matrix,
             distortion=None if camera.distortion is None or camera.distortion.is_identity else camera.distortion,
         )
-        for camera, view in zip(cameras, views, strict=True)
+        for camera, view, matrix in zip(cameras, views, matrices, strict=True)
     )
     return placed, (*notices, *_doubts(placed, cameras, views, file))
 
 
-def check_sizes(
+def fit_lenses(
+    cameras: Sequence[CalibratedCamera], views: Sequence[View], resize: CalibrationResize | None, file: Path
+) -> tuple[list[Tensor], list[Notice]]:
+    """Return the intrinsics [3, 3] at the images of the views, and notices of other sizes and of doubtful lenses.
+
+    Raises:
+        InputError: if image sizes differ and `resize` is None, or there is no such lens.
+    """
+    notices = [Notice(text) for text in _check_sizes(cameras, views, resize)]
+    matrices = [_fit_to_view(camera, view.source.size, resize) for camera, view in zip(cameras, views, strict=True)]
+    doubts: dict[str, list[str]] = {}
+    for matrix, camera, view in zip(matrices, cameras, views, strict=True):
+        with error_context(file.name, camera.name):
+            for doubt in check_lens(matrix, view.source.size, camera.distortion):
+                doubts.setdefault(doubt, []).append(camera.name)
+    return matrices, notices + [
+        Notice(f"{file.name}: camera {listed(names)}: {doubt}") for doubt, names in doubts.items()
+    ]
+
+
+def _check_sizes(
     cameras: Sequence[CalibratedCamera], views: Sequence[View], resize: CalibrationResize | None
 ) -> list[str]:
     """Return a text for each camera whose image size is not that of its view.
@@ -255,13 +274,8 @@ def check_sizes(
 def _doubts(
     placed: Sequence[ViewCamera], cameras: Sequence[CalibratedCamera], views: Sequence[View], file: Path
 ) -> tuple[Notice, ...]:
-    """Return doubts about the lenses at the sizes of the views, and about the positions of the cameras."""
-    doubts: dict[str, list[str]] = {}
-    for lens, camera, view in zip(placed, cameras, views, strict=True):
-        with error_context(file.name, camera.name):
-            for doubt in check_lens(lens.intrinsics, view.source.size, lens.distortion):
-                doubts.setdefault(doubt, []).append(camera.name)
-    texts = [f"camera {listed(names)}: {doubt}" for doubt, names in doubts.items()]
+    """Return doubts about the size of the calibrated images, and about the positions of the cameras."""
+    texts = []
     stated = [camera.image_size or camera.nominal_width for camera in cameras]
     centers = [
         2 * float(lens.intrinsics[axis, 2]) / view.source.size[1 - axis]
@@ -282,7 +296,7 @@ def _size(size: tuple[int, int]) -> str:
     return f"{size[1]}x{size[0]}"
 
 
-def fit_to_view(camera: CalibratedCamera, size: tuple[int, int], resize: CalibrationResize | None) -> Tensor:
+def _fit_to_view(camera: CalibratedCamera, size: tuple[int, int], resize: CalibrationResize | None) -> Tensor:
     """Return the intrinsics [3, 3] at images of (height, width)."""
     if camera.nominal_width is not None:
         focal_x, focal_y = (camera.intrinsics.diagonal()[:2] * size[1] / camera.nominal_width).tolist()

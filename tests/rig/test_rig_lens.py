@@ -12,7 +12,7 @@ from PIL import Image
 
 from page4d.choices import CalibrationResize
 from page4d.errors import InputError, UsageError
-from page4d.rig.lens import START_FOCAL, lenses_of
+from page4d.rig.lens import START_FOCAL, lens_notices, lenses_of
 from page4d.rig.records import FocalSource
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
@@ -154,6 +154,9 @@ def test_the_sizes_of_a_calibration_must_be_those_of_the_views(tmp_path: Path) -
     assert "calibration_resize" in error.value.hint
     scene = replace(scene, options=replace(scene.options, calibration_resize=CalibrationResize.SCALE))
     assert lenses_of(scene, intrinsics=file)[0].intrinsics[0, 0] == 35.0
+    wide = write_rig(tmp_path / "wide.json", scene.view_names, (HEIGHT, 2 * WIDTH))
+    text = "cam01: calibration is for 128x48, video is 64x48; scale applied, with pixels stretched by 0.5"
+    assert lens_notices(scene, wide)[0].text == f"{text}: wrong if edges were cut off"
     turned = write_rig(tmp_path / "turned.json", scene.view_names, (WIDTH, HEIGHT))
     with pytest.raises(InputError, match="calibration is for 48x64"):
         lenses_of(scene, intrinsics=turned)
