@@ -149,7 +149,7 @@ def paired_names(names: Sequence[str], longer: Sequence[str]) -> dict[str, str]:
         [rf"(?i)^(?:{CAMERA_WORD})?0*{match[1]}$" if match else "(?!)" for match in numbers],
     ):
         found = {
-            name: [each for each in longer if re.search(pattern, each)]
+            name: [each for each in longer if re.search(pattern, each) and not _is_of_date_or_take(name, each)]
             for name, pattern in zip(names, patterns, strict=True)
         }
         paired = {name: each[0] for name, each in found.items() if each}
@@ -157,6 +157,16 @@ def paired_names(names: Sequence[str], longer: Sequence[str]) -> dict[str, str]:
         if paired and is_plain and len(paired) in (len(names), len(longer)):
             return paired
     return {}
+
+
+def _is_of_date_or_take(number: str, name: str) -> bool:
+    """Return whether a name that is a number counts no cameras in another name, which it is in."""
+    if not number.isdecimal():
+        return False
+    camera = CAMERA_NAME.fullmatch(camera_in_name(name) or "")
+    if camera and camera[1]:  # cam01_take02, 2024_01_camA
+        return not camera[1].isdecimal() or int(camera[1]) != int(number)
+    return len(_numbers(name)) > 1 and not name.endswith(number)
 
 
 _FILE_NAME = re.compile(r"^(?:.*[/\\])?([^/\\]+)\.(?:mp4|mov|mkv|avi|png|jpe?g|tiff?|bmp)$", re.IGNORECASE)

@@ -862,6 +862,10 @@ def test_rows_of_poses_bounds_are_the_images_of_one_moving_camera(tmp_path: Path
         ("Camera_2 Camera_1", "cam01 cam02", "cam02 cam01"),
         ("depth_1 depth_2", "cam1 cam2", ""),
         ("1 2", "cam1_take1 cam2_take1", ""),
+        ("01", "2024_01_camA", ""),
+        ("01 02", "take_01_camA take_02_camB", ""),
+        ("01 02", "2024_01_05_left 2024_02_05_right", ""),
+        ("01 02", "take_05_cam_01_img take_05_cam_02_img", "take_05_cam_01_img take_05_cam_02_img"),
     ],
 )
 def test_names_are_paired_with_those_that_contain_them(names: str, longer: str, paired: str) -> None:
