@@ -130,12 +130,12 @@ def decompose_essential(
     for middle in (turn, turn.T):
         rotation = u @ middle @ vh
         rotation = rotation * np.sign(np.linalg.det(rotation))
-        for direction in (u[:, 2], -u[:, 2]):
-            pose = RelativePose(rotation=rotation, direction=direction)
-            depth_first, depth_second, squared_sine = _relative_depths(pose, first, second)
-            votes = float((squared_sine * weights)[(depth_first > 0) & (depth_second > 0)].sum())
+        pose = RelativePose(rotation=rotation, direction=u[:, 2])
+        depth_first, depth_second, squared_sine = _relative_depths(pose, first, second)
+        for sign in (1, -1):  # depths change their sign with the direction
+            votes = float((squared_sine * weights)[(sign * depth_first > 0) & (sign * depth_second > 0)].sum())
             if votes > most:
-                best, most = pose, votes
+                best, most = RelativePose(rotation=rotation, direction=sign * u[:, 2]), votes
     assert best is not None
     return best
 
@@ -234,12 +234,12 @@ def _moved(pose: RelativePose, step: Array) -> RelativePose:
 
 def _errors_and_derivatives(pose: RelativePose, first: Array, second: Array) -> tuple[Array, Array]:
     """Return Sampson errors [K] of points [3, K] and their derivatives [5, K] to the steps of `_moved`."""
-    turned = _skew(pose.direction) @ np.stack([np.eye(3), *map(_skew, np.eye(3))])
-    essentials = np.concatenate([turned, np.stack([*map(_skew, tangents(pose.direction))])]) @ pose.rotation
-    line_second, line_first = essentials @ first, essentials.swapaxes(1, 2) @ second
-    residuals = (line_second * second).sum(1)
-    lines = np.concatenate([line_second[:, :2], line_first[:, :2]], axis=1)
-    growth = (lines[0] * lines).sum(1)
+    moved = (_skew(tangent) for tangent in tangents(pose.direction))
+    essentials = np.stack([*(_skew(pose.direction) @ _TURNS), *moved]) @ pose.rotation
+    line_second, line_first = essentials @ first, essentials[:, :, :2].swapaxes(1, 2) @ second
+    residuals = np.einsum("pck,ck->pk", line_second, second)  # a product and its sum take three times as long
+    lines = np.concatenate([line_second[:, :2], line_first], axis=1)
+    growth = np.einsum("ck,pck->pk", lines[0], lines)
     length = np.sqrt(np.maximum(growth[0], np.finfo(np.float64).tiny))
     errors = residuals[0] / length
     return errors, (residuals[1:] - errors * growth[1:] / length) / length
@@ -276,3 +276,7 @@ def _homogeneous(points: Array) -> Array:
 def _skew(vector: Array) -> Array:
     x, y, z = vector
     return np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
+
+
+_TURNS = np.stack([np.eye(3), *map(_skew, np.eye(3))])
+"""The identity and its derivatives to a rotation vector."""

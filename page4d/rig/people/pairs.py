@@ -1,6 +1,7 @@
 """People of two views at common instants: which of them are the same person under a relative pose, and how well."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,15 @@ class PersonPairs:
     def common_instants(self) -> int:
         """Number of instants at which both views have people."""
         return len(np.unique(self.instants))
+
+    @cached_property
+    def _persons(self) -> tuple[Integers, Integers]:
+        """Ranks of the persons of both views, in order of instants."""
+        first, second = (
+            np.unique(_numbered(self.instants, tracklets), return_inverse=True)[1]
+            for tracklets in (self.first_tracklets, self.second_tracklets)
+        )
+        return first, second
 
     def subset(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> "PersonPairs":
         """Return some of the pairs."""
@@ -197,8 +207,8 @@ def exchange_sides(people: ViewPeople) -> ViewPeople:
 
 def rows_of_tracklets(people: PersonPairs) -> list[NDArray[np.intp]]:
     """Return the rows of every pair of tracklets."""
-    _, inverse = np.unique(np.stack([people.first_tracklets, people.second_tracklets]), axis=1, return_inverse=True)
-    return [np.flatnonzero(inverse.ravel() == group) for group in range(inverse.max(initial=-1) + 1)]
+    _, inverse = np.unique(_numbered(people.first_tracklets, people.second_tracklets), return_inverse=True)
+    return [np.flatnonzero(inverse == group) for group in range(inverse.max(initial=-1) + 1)]
 
 
 def matches_of(people: PersonPairs, pose: RelativePose, num_instants: int) -> tuple[PointMatches, float]:
@@ -228,20 +238,18 @@ def matches_of(people: PersonPairs, pose: RelativePose, num_instants: int) -> tu
 
 def _without_conflicts(people: PersonPairs, kept: NDArray[np.intp], support: Floats) -> NDArray[np.intp]:
     """Return positions in `kept` such that at no instant a person is in two pairs."""
+    first, second = (persons[kept] for persons in people._persons)
+    conflicting = (np.bincount(first)[first] > 1) | (np.bincount(second)[second] > 1)
     instants = people.instants[kept]
-    conflicting = np.zeros(len(kept), dtype=bool)
-    for tracklets in (people.first_tracklets, people.second_tracklets):
-        _, inverse, counts = np.unique(_numbered(instants, tracklets[kept]), return_inverse=True, return_counts=True)
-        conflicting |= counts[inverse] > 1
     contested = np.isin(instants, instants[conflicting])
     chosen = [np.flatnonzero(~contested)]
-    for instant in np.unique(instants[contested]):
-        rows = np.flatnonzero(instants == instant)
-        here, first = np.unique(people.first_tracklets[kept[rows]], return_inverse=True)
-        there, second = np.unique(people.second_tracklets[kept[rows]], return_inverse=True)
-        table = np.zeros((len(here), len(there)))
+    order = np.flatnonzero(contested)
+    order = order[np.argsort(instants[order], kind="stable")]
+    for rows in np.split(order, np.flatnonzero(np.diff(instants[order])) + 1):
+        here, there = (persons[rows] - persons[rows].min(initial=len(people.instants)) for persons in (first, second))
+        table = np.zeros((here.max(initial=-1) + 1, there.max(initial=-1) + 1))
         place = np.full(table.shape, -1)
-        table[first, second], place[first, second] = support[kept[rows]], rows
+        table[here, there], place[here, there] = support[kept[rows]], rows
         found = place[linear_sum_assignment(table, maximize=True)]
         chosen.append(found[found >= 0])
     return np.sort(np.concatenate(chosen))
@@ -256,7 +264,7 @@ def _possible(instants: Integers, first: Integers, second: Integers) -> int:
     return int(np.minimum(*counts).sum())
 
 
-def _numbered(instants: Integers, tracklets: Integers) -> Integers:
-    """Return a number for each person at an instant: sorting it is faster than sorting pairs of numbers."""
-    numbers: Integers = instants * (tracklets.max(initial=0) + 1) + tracklets
+def _numbered(first: Integers, second: Integers) -> Integers:
+    """Return a number for each pair of numbers: sorting it is faster than sorting pairs."""
+    numbers: Integers = first * (second.max(initial=0) + 1) + second
     return numbers

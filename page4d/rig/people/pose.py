@@ -89,7 +89,8 @@ def register_people_pair(
         return replace(pair, reason=reason)
     control = _control(first, second, lenses, num_instants, seed) if known is None else known.control
     exchanged = pair_people(first, exchange_sides(second), lenses)
-    final = _refined(resolve_sides(people, exchanged, found.pose), found.pose)
+    resolved = resolve_sides(people, exchanged, found.pose)
+    final = _refined(resolved, _assigned(resolved, found.pose))
     jackknife = _jackknife_deg(final, seed)
     matches, residual = matches_of(final.matched, final.pose, num_instants)
     return replace(
@@ -144,29 +145,32 @@ def quick_people_pose(people: PersonPairs, start: RelativePose | None = None) ->
         poses += [] if pose is None else [pose]
     if not poses:
         return None
-    found = _refined(people, max(poses, key=lambda pose: people.assign(pose)[1]), _QUICK_ROUNDS, _QUICK_STEPS)
+    best = max((_assigned(people, pose) for pose in poses), key=lambda found: found.score)
+    found = _refined(people, best, _QUICK_ROUNDS, _QUICK_STEPS)
     return found if found.score > 0 else None
 
 
 def best_people_pose(people: PersonPairs, poses: list[RelativePose]) -> PeoplePose | None:
     """Refine the best of some poses by rounds of assignment and adjustment; None without poses."""
-    ranked = sorted(poses, key=lambda pose: -people.assign(pose)[1])
-    refined = [_refined(people, pose) for pose in ranked[:_NUM_REFINED]]
+    ranked = sorted((_assigned(people, pose) for pose in poses), key=lambda found: -found.score)
+    refined = [_refined(people, found) for found in ranked[:_NUM_REFINED]]
     return max(refined, key=lambda found: found.score, default=None)
 
 
-def _refined(
-    people: PersonPairs, pose: RelativePose, rounds: int = _ROUNDS, max_steps: int = MAX_STEPS
-) -> PeoplePose:
+def _assigned(people: PersonPairs, pose: RelativePose) -> PeoplePose:
     chosen, score = people.assign(pose)
-    best = PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
+    return PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
+
+
+def _refined(
+    people: PersonPairs, start: PeoplePose, rounds: int = _ROUNDS, max_steps: int = MAX_STEPS
+) -> PeoplePose:
+    best = found = start
     for _ in range(rounds):
-        if not len(chosen):
+        if not len(found.matched.instants):
             break
-        pose = refine_pose(pose, *people.subset(chosen).points(), _CAUCHY_SCALE, max_steps)
-        chosen, score = people.assign(pose)
-        if score > best.score:
-            best = PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
+        found = _assigned(people, refine_pose(found.pose, *found.matched.points(), _CAUCHY_SCALE, max_steps))
+        best = max(best, found, key=lambda one: one.score)
     return best
 
 
