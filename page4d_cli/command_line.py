@@ -1,6 +1,7 @@
 """The subcommands of `page4d`, and the layout of their help."""
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -11,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 import page4d
+from page4d.errors import UsageError
 from page4d_cli import console, options
 from page4d_cli.commands.benchmark import benchmark
 from page4d_cli.commands.calibrate import calibrate
@@ -63,6 +65,21 @@ def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) 
 
 class _Command(TyperCommand):
     """A command whose help has options below headings; those for experts are left out unless `--help-all` asks."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments; a second list of an option, which would replace the first, is an error.
+
+        Raises:
+            UsageError: naming the option.
+        """
+        given = list(args)
+        rest: list[str] = super().parse_args(ctx, args)
+        order = [] if ctx.resilient_parsing else self.make_parser(ctx).parse_args(args=given)[2]
+        for one in order:
+            if order.count(one) > 1 and re.search("NAMES|,", one.metavar or ""):
+                name = max(one.opts, key=len)
+                raise UsageError(f"{name} is given more than once", f"separate values by commas: {name} A,B")
+        return rest
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options."""

@@ -49,6 +49,8 @@ def scene(tmp_path) -> Path:
         (("inspect-scene", "--masks", "x" * 5000), "xxx..."),
         (("inspect-scene", "--sync", "x" * 5000), "xxx..."),
         (("inspect-scene", "--views", "x" * 5000), "xxx..."),
+        (("inspect-scene", "--views", "1_0", "--views=cam02"), "--views is given more than once"),
+        (("reconstruct", "--again", "1_0", "--again", "cam02"), "--again is given more than once"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
 )
