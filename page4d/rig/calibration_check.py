@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.spatial.transform import Rotation
 
+from page4d.conventions import Scale
 from page4d.errors import counted, listed
 from page4d.options import in_options
 from page4d.output.rig_record import CalibrationCheckRecord, Certainty, FindingRecord, PairFitRecord
@@ -119,7 +120,8 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
     detected = time.perf_counter()
     textures = [TextureSource(evidence, kind, is_quick=True) for kind in texture_kinds()]
     progress = of_stage(evidence.progress, "checking: cameras")
-    record = check_calibration(scene.view_names, cameras, people, textures, progress)
+    unit = "m" if scene.scale is Scale.METRIC else "units"
+    record = check_calibration(scene.view_names, cameras, people, textures, progress, unit)
     compared = time.perf_counter()
     are_stamped = all(view.clock.frame_times for view in scene.views)
     clocks = check_clocks(scene.view_names, people, evidence.lenses, scene.times, instants, are_stamped=are_stamped)
@@ -156,8 +158,10 @@ class _Fit(NamedTuple):
 class _Check:
     """Evidence of all pairs, and the scores of hypotheses."""
 
-    def __init__(self, names: Sequence[str], cameras: Sequence[RigCamera], people: Sequence[ViewPeople]) -> None:
-        self.names, self.cameras = tuple(names), tuple(cameras)
+    def __init__(
+        self, names: Sequence[str], cameras: Sequence[RigCamera], people: Sequence[ViewPeople], unit: str
+    ) -> None:
+        self.names, self.cameras, self.unit = tuple(names), tuple(cameras), unit
         self.shared: dict[Pair, SharedPoints] = {}
         for i, j in permutations(range(len(names)), 2):
             lenses = (cameras[i].lens, cameras[j].lens)
@@ -326,13 +330,14 @@ def check_calibration(
     people: Sequence[ViewPeople],
     textures: Sequence[TextureSource] = (),
     progress: Progress = no_progress,
+    unit: str = "units",
 ) -> CalibrationCheckRecord:
     """Compare calibrated static cameras with body keypoints in undistorted original pixels of the same lenses.
 
     Texture, by one method after the other, is used while no fault is certain and cameras are unconfirmed. `progress`
-    receives the number of views that are done, and of all.
+    receives the number of views that are done, and of all. `unit` is the name of the cameras' unit of length.
     """
-    check = _Check(names, cameras, people)
+    check = _Check(names, cameras, people, unit)
     findings = [_duplicate_finding(check, views) for views in find_duplicates(cameras)]
     if not findings:
         finding = _fault(check, progress)
@@ -448,7 +453,7 @@ def _moved_camera(check: _Check, progress: Progress) -> FindingRecord | None:
         return None
     where = ""
     if displaced:
-        where = f"{shift:.3g} units from its place" + (f" and turned by {angle:.0f} degrees" if angle >= 5 else "")
+        where = f"{shift:.3g} {check.unit} from its place" + (f" and turned by {angle:.0f} degrees" if angle >= 5 else "")
     certainty: Certainty = "certain" if score <= CERTAIN_SHARE * better else "likely"
     return _pose_finding([check.names[view]], angle, (score, better), certainty, where)
 
