@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from page4d.rig.edges import Directions, ViewEdges, in_order, shared_directions, straight_segments
 from page4d.rig.records import Evidence, FocalSource, Lens, PairPose, exp_rotation, rotation_angle_deg
 from page4d.rig.register import placed_views
+from page4d.scene.open import open_scene
 from tests.rig.people_rig import FOCAL_PX, Filming, film_people
 from tests.rig.test_assemble import assembled, source
 
@@ -97,6 +100,21 @@ def test_segments_are_those_of_the_picture_not_of_its_borders():
     assert len(found) == 4
     assert np.abs(np.abs(found - [140, 100]).max((1, 2)) - 40).max() < 1.5
     assert not len(straight_segments(np.zeros((50, 50), np.uint8), np.ones((50, 50), bool)))
+
+
+@pytest.mark.parametrize(("orientation", "turns_left"), [(1, 0), (6, 1), (8, -1)])
+def test_segments_are_those_of_the_upright_picture(orientation: int, turns_left: int, tmp_path: Path):
+    """A camera that is held upright stores its picture turned; edges and cameras are those of the decoded one."""
+    upright = np.full((320, 200), 40, np.uint8)
+    upright[60:140, 40:160] = 220
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    for view in ("a", "b"):
+        (tmp_path / view).mkdir()
+        Image.fromarray(np.rot90(upright, turns_left)).save(tmp_path / view / "0.jpg", exif=exif, quality=95)
+    found = ViewEdges(open_scene(tmp_path).views[0], (0,)).segments
+    assert len(found) == 4
+    np.testing.assert_allclose([found.min((0, 1)), found.max((0, 1))], [[40, 60], [160, 140]], atol=4)
 
 
 def test_directions_are_shared_by_views_in_whose_world_they_are_the_same():

@@ -10,6 +10,7 @@ import torch
 from page4d.geometry.transforms import camera_centers
 from page4d.rig import adjust as adjustment
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks, triangulate
+from page4d.rig.edges import Directions
 from page4d.rig.epipolar import pixels_of
 from page4d.rig.graph import (
     Placement,
@@ -315,6 +316,15 @@ def test_jacobians_match_finite_differences():
         moved = replace(state, lenses=state.lenses + step * np.eye(2)[column])
         slope = (problem.residuals(moved) - problem.residuals(state)) / step
         np.testing.assert_allclose(slope, by_camera[..., 6 + column] * unknown, atol=1e-2, rtol=1e-4)
+    axes, information = exp_rotation(np.array([0.1, 0.4, -0.3])), np.diag([4.0, 9.0, 16.0, 25.0]) + 1.0
+    problem.directions = {
+        view: Directions(rotation=camera[:3, :3] @ axes, log_focal=0.1, information=information)
+        for view, camera in enumerate(placement.world_to_camera[1:], 1)
+    }
+    state, still = replace(state, axes=axes), np.zeros_like(points)
+    for change, slope in zip(step * np.eye(len(problem.free)), problem.prior(state)[1].T, strict=True):
+        moved = [problem.prior(problem.moved(state, sign * change, still))[0] for sign in (1, -1)]
+        np.testing.assert_allclose((moved[0] - moved[1]) / (2 * step), slope, atol=1e-6)
 
 
 def test_tracks_merge_and_keep_one_person_per_view():
