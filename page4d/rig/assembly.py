@@ -103,7 +103,8 @@ class Assembly:
 
     With `texture_alone` unknown focal lengths are sought from texture alone, first as one, with `shares_focal`;
     otherwise people, or straight edges as `started` ones, must determine them before texture. `bent` are the views
-    whose distortion is estimated, too. Cameras of `placement` count as soon as there is an `adjustment` of them.
+    whose distortion is estimated, too. `former` are the pairs of the last round. Cameras of `placement` count as soon
+    as there is an `adjustment` of them.
 
     Views with `known` cameras keep these, and the others are placed in their world.
     """
@@ -122,6 +123,7 @@ class Assembly:
     seed: int = 0
     progress: StageProgress = no_progress
     pairs: dict[tuple[Pair, Evidence], PairPose] = field(default_factory=dict)
+    former: dict[tuple[Pair, Evidence], PairPose] = field(default_factory=dict)
     placement: Placement = _NOWHERE
     adjustment: Adjustment | None = None
     reasons: dict[int, str] = field(default_factory=dict)
@@ -152,6 +154,7 @@ class Assembly:
         for number in range(_ROUNDS):
             first = number == 0 and not all(lens.is_known for lens in self.lenses)
             tolerance = _START_TOLERANCE if first else 1.0
+            self.former = self.pairs
             self.pairs = {key: pair for key, pair in self.pairs.items() if key[1] is Evidence.PEOPLE}
             self._register_people()
             self._solve(tolerance)
@@ -323,7 +326,8 @@ class Assembly:
             for done, (first, second) in enumerate(wanted):
                 self.progress(done, len(wanted), "registering: pairs from texture")
                 lenses = self.lenses[first], self.lenses[second]
-                found = source.registered((first, second), lenses, is_rough=is_rough)
+                before = self.former.get(((first, second), source.kind))
+                found = source.registered((first, second), lenses, before=before, is_rough=is_rough)
                 if not is_rough:
                     found = _fitting(found, self.pairs.get(((first, second), Evidence.PEOPLE)), lenses)
                 found = self._along_edges(_agreeing(self._with_known_pose(found), from_people))

@@ -289,10 +289,12 @@ class TextureSource:
             (self.dense[view],) = self._extracted(self.pixels.of_views([view]), more, self.views[view])
         return match_textures(self.dense[views[0]], self.dense[views[1]], lenses, self.method)
 
-    def registered(self, views: Pair, lenses: tuple[Lens, Lens], *, is_rough: bool = False) -> PairPose:
+    def registered(
+        self, views: Pair, lenses: tuple[Lens, Lens], before: PairPose | None = None, *, is_rough: bool = False
+    ) -> PairPose:
         """Return the pose of a pair of views, with the reason if it is refused."""
         matches, seed = self.matches(views, lenses), self.pixels.settings.seed
-        return register_texture_pair(matches, views, seed, self.method, is_rough=is_rough)
+        return register_texture_pair(matches, views, seed, self.method, before=before, is_rough=is_rough)
 
     def pair(self, views: Pair, lenses: tuple[Lens, Lens], pose: RelativePose | None = None) -> PairPose | None:
         """Return the best pose of a pair of views, or a given one, None unless texture determines it.

@@ -78,27 +78,41 @@ _STARTS = (1.0, 0.25)
 With two seeds, halves of the matches of a real pair miss its pose by 5 degrees; with four, by 0.3.
 """
 
+_AGREED_DEG = 0.1
+"""Angle between the poses of starts up to which they are the same."""
+
 _SHARP, _REFINED = 0.25, 0.5
 """Scales, in tolerances, of the score that compares starts and of the loss of refinement."""
 
+_SAME_INLIERS = 0.9
+"""Share of the inliers of two rounds that both have, from which the controls of the first hold in the second."""
+
 
 def register_texture_pair(
-    matches: TextureMatches, views: Pair, seed: int = 0, method: TextureMethod = ROOT_SIFT, *, is_rough: bool = False
+    matches: TextureMatches,
+    views: Pair,
+    seed: int = 0,
+    method: TextureMethod = ROOT_SIFT,
+    before: PairPose | None = None,
+    *,
+    is_rough: bool = False,
 ) -> PairPose:
     """Estimate the pose of the second view relative to the first from texture at common instants.
 
     `score` is the number of distinct inliers, those that repeat over instants counted once. `reason` states why the
     pair is refused. Other poses of planes are no rivals while focal lengths are start values, with `is_rough`: the
-    image of a plane depends on them. The result depends only on the arguments.
+    image of a plane depends on them. The controls of `before`, an accepted pair under other focal lengths, hold for
+    nearly the same inliers. The result depends only on the arguments.
     """
-    pose = _fitted(matches, seed)
+    least = MIN_LOOP_DISTINCT if method.loops_confirm else method.min_distinct
+    pose = _fitted(matches, seed, least)
     if pose is None:
         return PairPose(views=views, evidence=method.evidence, reason="too few matches of texture")
     inliers = matches.inliers(pose)
     found = _pair_of(pose, matches, views, method.evidence, inliers, method.weight)
     score, needed = int(found.score), method.min_distinct
     few = f"{score} distinct inliers of texture, {needed} are needed" if score < needed else ""
-    if few and not (method.loops_confirm and score >= MIN_LOOP_DISTINCT):
+    if score < least:
         return replace(found, reason=few)
     angle = float(direction_angle_deg(pose.rotation[2], np.array([0.0, 0.0, 1.0])))
     if angle > method.max_axes_deg:
@@ -112,7 +126,10 @@ def register_texture_pair(
         reason = reason or _rival_of_plane(pose, matches) or _rival_of_part(pose, matches, seed)
     if reason or (weak and not method.loops_confirm):
         return replace(found, reason=reason or weak)
-    found = _with_controls(found, pose, matches, seed)
+    if before is not None and before.is_accepted and _same_inliers(before, found):
+        found = replace(found, control=before.control, jackknife_deg=before.jackknife_deg)
+    else:
+        found = _with_controls(found, pose, matches, seed)
     if found.is_accepted and weak:
         return replace(found, reason=f"{weak} without a loop", needs_loop=True)
     return found
@@ -212,7 +229,7 @@ def _pair_of(
 
 def _with_controls(found: PairPose, pose: RelativePose, matches: TextureMatches, seed: int) -> PairPose:
     """Add the shuffled control and the jackknife, and refuse what they refute."""
-    control = _shuffled_score(matches, seed)
+    control = _shuffled_score(matches, seed, found.score / MIN_CONTROL_RATIO)
     halves = _half_poses(matches, seed)
     turns = [180.0 if one is None else float(rotation_angle_deg(pose.rotation, one.rotation)) for one in halves]
     shifts = [180.0 if one is None else float(direction_angle_deg(pose.direction, one.direction)) for one in halves]
@@ -234,18 +251,26 @@ def _with_controls(found: PairPose, pose: RelativePose, matches: TextureMatches,
     return replace(found, control=float(control), jackknife_deg=turn, reason=reason)
 
 
-def _fitted(matches: TextureMatches, seed: int) -> RelativePose | None:
+def _fitted(
+    matches: TextureMatches, seed: int, least: float = 0.0, *, until_agreed: bool = False
+) -> RelativePose | None:
     """Return the best pose of several starts of RANSAC over all matches with repetitions, refined on its inliers.
 
-    Starts with the same number of inliers may be several degrees apart: their sharper scores separate them.
+    Starts with the same number of inliers may be several degrees apart: their sharper scores separate them. No more
+    are made where the first have less than half of the `least` distinct inliers or, with `until_agreed`, where both
+    scales of one have the same pose, which most of the matches fit.
     """
     best, highest = None, 0.0
     for start in range(_NUM_STARTS):
-        for scale in _STARTS:
-            pose = _refined_start(matches, scale * matches.tolerance, _NUM_STARTS * seed + start)
-            if pose is not None:
-                score = _sharp_score(pose, matches)
-                best, highest = (pose, score) if score > highest else (best, highest)
+        poses = [_refined_start(matches, scale * matches.tolerance, _NUM_STARTS * seed + start) for scale in _STARTS]
+        found = [pose for pose in poses if pose is not None]
+        for pose in found:
+            score = _sharp_score(pose, matches)
+            best, highest = (pose, score) if score > highest else (best, highest)
+        count = 0 if best is None else matches.num_distinct(matches.inliers(best))
+        agree = until_agreed and len(found) == len(poses) and count >= MIN_SHARE * matches.num_distinct()
+        if 2 * count < least or (agree and rotation_angle_deg(*(pose.rotation for pose in found)) < _AGREED_DEG):
+            break
     return best
 
 
@@ -274,6 +299,13 @@ def _sharp_score(pose: RelativePose, matches: TextureMatches) -> float:
     errors = sampson_errors(pose.essential, *matches.normalized)
     kept = matches.once(matches.inliers(pose))
     return float((1 / (1 + np.square(errors[kept] / (_SHARP * matches.tolerance)))).sum())
+
+
+def _same_inliers(one: PairPose, other: PairPose) -> bool:
+    """Return whether nearly all inliers of two poses of a pair are the same matches."""
+    matches = [pair.matches for pair in (one, other) if pair.matches is not None]
+    first, second = ({*zip(of.first_ids.tolist(), of.second_ids.tolist(), strict=True)} for of in matches)
+    return len(first & second) >= _SAME_INLIERS * len(first | second)
 
 
 def _distinct(matches: TextureMatches, inliers: NDArray[np.bool_], weight: float) -> PointMatches:
@@ -384,12 +416,15 @@ def _rotation_share(first: Array, second: Array, tolerance: float) -> float:
     return float((errors < 2 * tolerance).mean())
 
 
-def _shuffled_score(matches: TextureMatches, seed: int) -> int:
-    """Return the distinct inliers of the same estimation after the second features are permuted among matches."""
+def _shuffled_score(matches: TextureMatches, seed: int, least: float) -> int:
+    """Return the distinct inliers of the same estimation after the second features are permuted among matches.
+
+    The estimation is shorter where they are far fewer than `least`.
+    """
     _, once = np.unique(matches.keys, return_index=True)
     order = once[np.random.default_rng(seed).permutation(len(once))]
     shuffled = replace(matches.select(once), second=matches.second[order], second_ids=matches.second_ids[order])
-    pose = _fitted(shuffled, seed)
+    pose = _fitted(shuffled, seed, least)
     return 0 if pose is None else shuffled.num_distinct(shuffled.inliers(pose))
 
 
@@ -402,5 +437,5 @@ def _half_poses(matches: TextureMatches, seed: int) -> list[RelativePose | None]
         side = np.zeros(int(keys.max()) + 1, dtype=bool)
         side[generator.permutation(keys)[: len(keys) // 2]] = True
         halves = (matches.select(kept) for kept in (side[matches.keys], ~side[matches.keys]))
-        poses += [_fitted(half, seed + split + 1) for half in halves]
+        poses += [_fitted(half, seed + split + 1, until_agreed=True) for half in halves]
     return poses

@@ -11,6 +11,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from page4d.options import RegisterSettings
+from page4d.rig import texture_pairs
 from page4d.rig.epipolar import RelativePose
 from page4d.rig.evidence import MAX_DENSE_VIEWS, MORE_INSTANTS, TextureSource
 from page4d.rig.learned import MAX_AXES_DEG, MIN_DISTINCT, WEIGHT, tolerance
@@ -128,6 +129,23 @@ def test_repeated_patterns_match_near_the_epipolar_lines_of_a_right_pose(turn_de
     assert (found.score > 100) == is_accepted
     assert found.matches is not None
     assert is_accepted or "by chance" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "is_again", "most"),
+    [(200, 50, False, 8 + 3 + 2 + 12), (200, 50, True, 8 + 3), (5, 250, False, 2)],
+)
+def test_few_poses_are_estimated_of_pairs_that_are_clear(right, wrong, is_again, most, monkeypatch) -> None:
+    """Starts, parts, shuffled matches and halves; the last two not again, and starts not where few matches agree."""
+    views = make_pair(right=right, wrong=wrong).views
+    before = registered(*views) if is_again else None
+    calls = []
+    estimate = texture_pairs.estimate_pose
+    monkeypatch.setattr(texture_pairs, "estimate_pose", lambda *a, **b: calls.append(1) or estimate(*a, **b))
+    found = registered(*views, before=before)
+    assert found.is_accepted == (right > wrong)
+    assert len(calls) <= most
+    assert before is None or (found.control, found.jackknife_deg) == (before.control, before.jackknife_deg)
 
 
 def test_wrong_matches_that_repeat_at_every_instant_are_refused() -> None:
