@@ -64,8 +64,9 @@ def choose_chunks(
     longest = min(requested or max(MAX_DEFAULT_LENGTH, min_length), num_times)
     shortest = longest if requested else min(min_length, num_times)
     for length in range(longest, shortest - 1, -1):  # each forecast takes a second
-        if forecast.peak_bytes(length) <= limit.num_bytes:
-            return plan_chunks(num_times, requested or length, overlap), []
+        chunks = plan_chunks(num_times, requested or length, overlap)
+        if forecast.peak_bytes(max(chunk.length for chunk in chunks)) <= limit.num_bytes:
+            return chunks, []
     needed = f"about {forecast.peak_bytes(shortest) / 1e9:.2f} GB"
     frames = (
         f"chunks of {counted(shortest, 'instant')} of {counted(forecast.views, 'view')} at {max(forecast.size)} px"
