@@ -296,6 +296,7 @@ class Run:
             return
         try:
             self._prepare()
+            trim_heap()
             with self.open_chunks(self.cleaner.plan, self.journal) as source, self.readers:
                 predictions = ChunkPredictions(self.plan, source, self.journal, self.state.plan, self._replan)
                 held, memory = self._held(predictions)
@@ -303,6 +304,7 @@ class Run:
                 try:
                     with queue as writing:
                         for chunk in predictions.from_chunk(len(self.finished), memory):
+                            trim_heap()  # what the network and refinement freed is not left to the writing thread
                             writing.put(chunk)
                             del chunk
                 finally:
