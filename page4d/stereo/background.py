@@ -17,6 +17,7 @@ from torch.nn import functional
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.statistics import MAD_TO_STD, weighted_median
 from page4d.records import Predictions
+from page4d.stereo import kernels
 
 MIN_STATIC_SHARE = 0.25
 """Share of the instants at which a pixel must be static for its background to be known."""
@@ -70,18 +71,28 @@ def _view_background(predictions: Predictions, view: int, has_depth: Bool[Tensor
     is_static = has_depth & (1 - static <= DYNAMIC_THRESHOLD)
     weight = is_static * static * (confidence + _MIN_WEIGHT)
     log_depth = torch.where(has_depth, depth, 1.0).log()
-    fused = weighted_median(log_depth, weight)
+    fused = median_of_maps(log_depth, weight)
     images = predictions.images[0, :, view]
-    color = weighted_median(images, weight[:, None].expand(images.shape))
+    color = median_of_maps(images, weight[:, None])
     deviation = (images - color).abs().mean(dim=1)
     return {
         "log_depth": fused,
-        "spread": MAD_TO_STD * weighted_median((log_depth - fused).abs(), weight),
-        "confidence": weighted_median(confidence.clamp(0, 1), weight),
+        "spread": MAD_TO_STD * median_of_maps((log_depth - fused).abs(), weight),
+        "confidence": median_of_maps(confidence.clamp(0, 1), weight),
         "color": color,
-        "color_std": MAD_TO_STD * weighted_median(deviation, weight),
+        "color_std": MAD_TO_STD * median_of_maps(deviation, weight),
         "known": is_static.float().mean(dim=0) >= MIN_STATIC_SHARE,
     }
+
+
+def median_of_maps(values: Float[Tensor, "T *C H W"], weight: Float[Tensor, "T *_ H W"]) -> Float[Tensor, "*C H W"]:
+    """Return the weighted median over instants; channels may share their weight."""
+    weight = weight.expand(values.shape)
+    return (
+        kernels.median_of_maps(values, weight)
+        if kernels.apply_to(values, weight)
+        else weighted_median(values, weight)
+    )
 
 
 _MIN_COLOR_STD = 0.01

@@ -16,11 +16,11 @@ from torch.nn import functional
 from page4d.formats.maps import DYNAMIC_THRESHOLD
 from page4d.geometry.camera import Cameras, has_depth, pixel_grid, resize_intrinsics
 from page4d.geometry.pixels import PixelTransform, shared_canvas
-from page4d.geometry.statistics import MAD_TO_STD, weighted_median
+from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.warp import compared_views, measure_agreement, sample
 from page4d.records import Predictions
 from page4d.scene.batches import FrameBatch
-from page4d.stereo.background import Background, sharpen_motion, without_specks
+from page4d.stereo.background import Background, median_of_maps, sharpen_motion, without_specks
 from page4d.stereo.consensus import FusedBackground, recalibrated
 from page4d.stereo.edges import upsample
 from page4d.stereo.regions import Region, covering_regions, resized_region
@@ -415,8 +415,8 @@ def _background_color(
     limit = _STATIC_STD * _bilinear(background.color_std[view].clamp(min=_MIN_COLOR_STD), network, transform)
     smooth = functional.avg_pool2d(pictures, 3, stride=1, padding=1, count_include_pad=False)
     weight = ((smooth - color).abs().mean(dim=1) <= limit).to(pictures) + _MIN_WEIGHT
-    fused = weighted_median(pictures, weight[:, None].expand(pictures.shape))
-    deviation = weighted_median((pictures - fused).abs().mean(dim=1), weight)
+    fused = median_of_maps(pictures, weight[:, None])
+    deviation = median_of_maps((pictures - fused).abs().mean(dim=1), weight)
     return fused, MAD_TO_STD * deviation
 
 

@@ -483,19 +483,36 @@ def _write_upsampled(
 
 def median_of_windows(values: Float[Tensor, "H W"], weight: Float[Tensor, "K H W"]) -> Float[Tensor, "H W"]:
     """Return the weighted median of every square window of K pixels. Weights outside the image must be 0."""
-    half = math.isqrt(len(weight)) // 2
-    medians, wide = torch.empty_like(weight[0]), functional.pad(values, (half,) * 4)
-    _write_medians(len(values), *(tensor.contiguous().numpy() for tensor in (medians, wide, weight)))
+    side = math.isqrt(len(weight))
+    wide = functional.pad(values, (side // 2,) * 4)
+    starts = np.add.outer(np.arange(side) * wide.shape[1], np.arange(side)).flatten()
+    return _medians(wide, starts, wide.shape[1], weight)
+
+
+def median_of_maps(values: Float[Tensor, "K *C H W"], weight: Float[Tensor, "K *C H W"]) -> Float[Tensor, "*C H W"]:
+    """Return the weighted median of K maps."""
+    rows, width = weight[0].numel() // weight.shape[-1], weight.shape[-1]
+    starts = np.arange(len(weight)) * rows * width
+    return _medians(values, starts, width, weight.reshape(len(weight), rows, width)).view(weight.shape[1:])
+
+
+def _medians(values: Tensor, starts: NDArray[np.int64], step: int, weight: Float[Tensor, "K H W"]) -> Tensor:
+    medians = torch.empty_like(weight[0])
+    tensors = (medians.numpy(), values.contiguous().numpy().reshape(-1), starts, step, weight.contiguous().numpy())
+    _write_medians(len(medians), *tensors)
     return medians
 
 
 @_Kernel
-def _write_medians(first: int, last: int, medians: Array, values: Array, weight: Array) -> None:
+def _write_medians(
+    first: int, last: int, medians: Array, values: Array, starts: NDArray[np.int64], step: int, weight: Array
+) -> None:
     """Write the medians of some rows: the smallest value with at least half of the weight at or below it.
 
-    A window has few values: comparing each with all takes less time than sorting.
+    The K values of the first row begin at `starts`, those of the next one `step` later. They are few: comparing each
+    with all takes less time than sorting.
     """
-    (count, _, width), side = weight.shape, values.shape[0] - medians.shape[0] + 1
+    count, _, width = weight.shape
     total, below = np.empty(width, np.float32), np.empty(width, np.float32)
     for y in range(first, last):
         median = medians[y]
@@ -505,11 +522,11 @@ def _write_medians(first: int, last: int, medians: Array, values: Array, weight:
             for x in range(width):
                 total[x] += weight[other, y, x]
         for place in range(count):
-            value = values[y + place // side, place % side :]
+            value = values[starts[place] + y * step :]
             for x in range(width):
                 below[x] = _ZERO
             for other in range(count):
-                compared, own = values[y + other // side, other % side :], weight[other, y]
+                compared, own = values[starts[other] + y * step :], weight[other, y]
                 for x in range(width):
                     below[x] += own[x] if compared[x] <= value[x] else _ZERO
             for x in range(width):

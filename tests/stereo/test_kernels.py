@@ -13,6 +13,7 @@ from torch import Tensor
 from page4d.geometry.camera import Cameras, camera_rays
 from page4d.geometry.warp import ray_warp
 from page4d.stereo import kernels
+from page4d.stereo.background import median_of_maps
 from page4d.stereo.descriptors import _products
 from page4d.stereo.edges import _median_of_windows, _windows, upsample
 from page4d.stereo.sweep import Windows, aggregate_scores, correlate
@@ -68,6 +69,11 @@ def medians(height: int, width: int, levels: int) -> Callable[[], Tensor]:
     return lambda: _median_of_windows(values, weight)
 
 
+def medians_of_maps(*shape: int) -> Callable[[], Tensor]:
+    values, weight = torch.randint(-9, 9, shape) / 9, torch.rand(shape[0], 1, *shape[2:])
+    return lambda: median_of_maps(values, weight)
+
+
 CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     "correlate, factors of labels": lambda: correlation(2, (9, 37), (12, 20), 0.9 + 0.2 * torch.rand(5, 1, 1)),
     "correlate, factors of pixels": lambda: correlation(1, (21, 18), (21, 18), 0.9 + 0.2 * torch.rand(3, 21, 18)),
@@ -81,6 +87,8 @@ CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     "upsample, one pixel": lambda: upsampling((1, 1), (3, 3), 1),
     "median_of_windows": lambda: medians(20, 39, 1000),
     "median_of_windows, equal values": lambda: medians(3, 5, 2),
+    "median_of_maps": lambda: medians_of_maps(8, 3, 5, 37),
+    "median_of_maps, one map": lambda: medians_of_maps(1, 1, 1, 1),
     "aggregate": lambda: aggregation(2, 35, 9, 40),
     "aggregate, one label": lambda: aggregation(1, 3, 1, 5),
     "aggregate, one pixel": lambda: aggregation(1, 1, 4, 1),
