@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 from page4d.choices import Precision
 from page4d.errors import InterruptedRunError, MemoryBudgetError, Page4DError, UsageError, counted
@@ -33,7 +34,7 @@ from page4d.lab.training.logs import (
     TensorBoardLog,
     TrainObserver,
 )
-from page4d.lab.training.optimizers import ProcessGroup, clip_gradients, local_device, open_process_group, set_rate
+from page4d.lab.training.optimizers import ProcessGroup, local_device, open_process_group, set_rate
 from page4d.lab.training.schedule import Budget, PlannedStep, Position, after, is_finished, remaining_samples
 from page4d.run.memory import is_out_of_memory
 from page4d.weights.loading import choose_device, choose_precision
@@ -72,7 +73,7 @@ def optimize(
         for name, value in found.items():
             parts.setdefault(name, []).append(value.detach().float())
     group.average_gradients(network)
-    norm = clip_gradients(network, config.optimizer.max_gradient_norm)
+    norm = clip_grad_norm_(network.parameters(), config.optimizer.max_gradient_norm)
     moved = bool(torch.isfinite(norm))
     for optimizer in state.optimizers:
         if moved:
