@@ -20,13 +20,14 @@ from numpy.typing import NDArray
 
 from page4d.conventions import PIXEL_CENTER
 from page4d.errors import InputError, Page4DError, UsageError, listed, shortened
+from page4d.formats.camera_model import METRES
 from page4d.formats.files import read_document
 from page4d.rig.records import Array, Progress
 from page4d.scene.content import gray_of
 from page4d.scene.records import FrameSource
 
-METRES = {"mm": 0.001, "cm": 0.01, "m": 1.0, "in": 0.0254, "inch": 0.0254}
-"""Units of length of a board."""
+_METRES = METRES | {"in": 0.0254, "inch": 0.0254}
+"""Metres per unit of a board."""
 
 MIN_CORNERS = 6
 """Corners of a board in a picture, in two or more rows and columns, from which the picture is used."""
@@ -289,11 +290,11 @@ def _board_files(folder: Path | None) -> Iterator[Path]:
 
 def _metres(text: str) -> float:
     match = _LENGTH.fullmatch(text.lower())
-    if match is None or match[2] not in METRES:
+    if match is None or match[2] not in _METRES:
         raise UsageError(
-            f"⟨board⟩: '{shortened(text)}' is not a length", f"give a number with a unit: {', '.join(METRES)}"
+            f"⟨board⟩: '{shortened(text)}' is not a length", f"give a number with a unit: {', '.join(_METRES)}"
         )
-    return float(match[1]) * METRES[match[2]]
+    return float(match[1]) * _METRES[match[2]]
 
 
 _SPELLINGS = {
@@ -372,7 +373,7 @@ def _caliscope_side(keys: Mapping[str, Any]) -> float:
     if isinstance(stated, int | float) and stated > 0:
         return float(stated) * METRES["cm"]
     sides = (keys["boardheight"] / keys["rows"], keys["boardwidth"] / keys["columns"])
-    return float(min(sides)) * METRES[str(keys["units"])]
+    return float(min(sides)) * _METRES[str(keys["units"])]
 
 
 def _leaves(content: object) -> Iterator[tuple[str, Any]]:

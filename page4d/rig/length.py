@@ -13,14 +13,15 @@ from jaxtyping import Float
 
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened
+from page4d.formats.camera_model import METRES
 from page4d.geometry.statistics import MAD_TO_STD
 from page4d.geometry.transforms import camera_centers
 from page4d.rig.adjust import CORRELATED_POSES, Observations, joints_of
 from page4d.rig.records import Array, RigRegistration, extent_of
 from page4d.scene.records import Scene, ViewCamera
 
-METRES = {"m": 1.0, "cm": 0.01, "mm": 0.001, "ft": 0.3048}
-"""Metres per unit that a distance may be given in."""
+_METRES = METRES | {"ft": 0.3048}
+"""Metres per unit of a distance."""
 
 TOLERANCE = 0.02
 """Maximum relative difference of a known distance from a metric calibration, and maximum variation over time."""
@@ -81,7 +82,7 @@ def known_length(scene: Scene, text: str | None) -> KnownLength | None:
 
 def _metres(number: str, unit: str) -> float:
     try:
-        metres = float(number) * METRES[unit]
+        metres = float(number) * _METRES[unit]
     except ValueError:
         raise UsageError(f"⟨scale_from⟩: '{number}' is not a number", _FORM) from None
     if not _MIN_METRES <= metres <= _MAX_METRES:
