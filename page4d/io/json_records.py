@@ -126,6 +126,23 @@ def read_model(path: Path, model: type[Model]) -> Model:
         ) from error
 
 
+def read_cached(path: Path, model: type[Model]) -> Model | None:
+    """Return a record of a cache; None if it is missing or damaged."""
+    try:
+        return read_model(path, model)
+    except (InputError, OSError):
+        return None
+
+
+def write_model(path: Path, record: FileModel) -> WrittenFile:
+    """Write a record atomically.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    return write_bytes_atomic(path, (format_json(record.model_dump(mode="json")) + "\n").encode())
+
+
 _SEAL = b',\n "sha256": "'
 _END = b'"\n}\n'
 

@@ -18,10 +18,9 @@ import torch
 from pydantic import PositiveFloat
 
 from page4d.choices import Registration
-from page4d.errors import InputError, OutputError
-from page4d.io.atomic import write_bytes_atomic
+from page4d.errors import OutputError
 from page4d.io.folders import cache_folder
-from page4d.io.json_records import FileModel, format_json, read_model
+from page4d.io.json_records import FileModel, read_cached, write_model
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings
 from page4d.rig.evidence import MAX_DENSE_VIEWS, MORE_INSTANTS
@@ -216,7 +215,7 @@ def record_rates(plan: RunPlan, seconds: Mapping[str, float]) -> None:
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     kept = MeasuredRates(subject=_subject(plan.predictor), date=now, rates=rates)
     with suppress(OutputError):  # without write access the next run measures again
-        write_bytes_atomic(_path(kept.subject), (format_json(kept.model_dump(mode="json")) + "\n").encode())
+        write_model(_path(kept.subject), kept)
 
 
 def _seconds(rates: StageRates, stage: str, work: Mapping[str, float]) -> float:
@@ -247,11 +246,8 @@ def _work(plan: RunPlan, lengths: Sequence[int]) -> dict[str, float]:
 def _read(predictor: Predictor) -> MeasuredRates | None:
     """Return what is kept of a predictor; None if nothing is, or nothing that can be read."""
     subject = _subject(predictor)
-    try:
-        found = read_model(_path(subject), MeasuredRates)
-    except (InputError, OSError):
-        return None
-    return found if found.subject == subject else None
+    found = read_cached(_path(subject), MeasuredRates)
+    return found if found is not None and found.subject == subject else None
 
 
 def _path(subject: Mapping[str, str]) -> Path:

@@ -7,10 +7,9 @@ from pathlib import Path
 
 from pydantic import Field
 
-from page4d.errors import InputError, UsageError, shortened
-from page4d.io.atomic import write_bytes_atomic
+from page4d.errors import UsageError, shortened
 from page4d.io.folders import cache_folder
-from page4d.io.json_records import FileModel, Sha256, format_json, read_model
+from page4d.io.json_records import FileModel, Sha256, read_cached, write_model
 from page4d.weights.catalogue import (
     BUNDLED,
     CATALOGUE,
@@ -155,11 +154,8 @@ def pin_file(reference: HubReference) -> Path:
 
 def read_pin(reference: HubReference) -> Pin | None:
     """Return the pin of a reference; None if it was not fetched yet, or the pin is damaged."""
-    try:
-        pin = read_model(pin_file(reference), Pin)
-    except (InputError, OSError):
-        return None
-    return pin if pin.reference == reference.place else None
+    pin = read_cached(pin_file(reference), Pin)
+    return pin if pin is not None and pin.reference == reference.place else None
 
 
 def write_pin(reference: HubReference, pin: Pin) -> None:
@@ -168,7 +164,7 @@ def write_pin(reference: HubReference, pin: Pin) -> None:
     Raises:
         OutputError: if the cache cannot be written.
     """
-    write_bytes_atomic(pin_file(reference), (format_json(pin.model_dump(mode="json")) + "\n").encode())
+    write_model(pin_file(reference), pin)
 
 
 def _parse_hub(text: str) -> HubReference:

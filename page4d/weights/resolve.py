@@ -16,10 +16,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from page4d.errors import InputError, Level, Notice, Observer, OutputError, SilentObserver, UsageError, WeightsError
-from page4d.io.atomic import describe_mismatch, file_sha256, real_path, write_bytes_atomic
+from page4d.errors import Level, Notice, Observer, OutputError, SilentObserver, UsageError, WeightsError
+from page4d.io.atomic import describe_mismatch, file_sha256, real_path
 from page4d.io.folders import check_space, locked
-from page4d.io.json_records import FileModel, Sha256, format_json, read_model
+from page4d.io.json_records import FileModel, Sha256, read_cached, write_model
 from page4d.output.record import WeightsSourceRecord
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
 from page4d.weights.families.identity import read_identity
@@ -78,11 +78,8 @@ def converted_files(key: str = "*") -> Iterator[tuple[Path, ConvertedFile]]:
     """Yield the complete files of the present version of the conversion; of one key, or all."""
     for record in sorted(weights_cache().glob(f"*-{key}-{conversion_version()}{RECORD_SUFFIX}")):
         path = record.with_suffix(SUFFIX)
-        try:
-            known = read_model(record, ConvertedFile)
-        except (InputError, OSError):
-            continue
-        if path.is_file() and path.stat().st_size == known.num_bytes:
+        known = read_cached(record, ConvertedFile)
+        if known is not None and path.is_file() and path.stat().st_size == known.num_bytes:
             yield path, known
 
 
@@ -162,8 +159,7 @@ def _convert(
     record = ConvertedFile(
         sha256=file_sha256(path), num_bytes=path.stat().st_size, family=family, sources=dict(digests)
     )
-    text = format_json(record.model_dump(mode="json")) + "\n"
-    write_bytes_atomic(path.with_suffix(RECORD_SUFFIX), text.encode())
+    write_model(path.with_suffix(RECORD_SUFFIX), record)
     return record
 
 
@@ -333,19 +329,16 @@ def _known_digest(path: Path) -> str:
     place, state = str(real_path(path)), path.stat()
     record = weights_cache() / "files" / f"{hashlib.sha256(place.encode()).hexdigest()[:16]}.json"
     now = {"path": place, "num_bytes": state.st_size, "changed_ns": state.st_mtime_ns}
-    try:
-        known = read_model(record, _FileDigest)
-        if known.model_dump(exclude={"sha256"}) == now:
-            return known.sha256
-    except (InputError, OSError):
-        pass
+    known = read_cached(record, _FileDigest)
+    if known is not None and known.model_dump(exclude={"sha256"}) == now:
+        return known.sha256
     try:
         sha256 = file_sha256(path)
     except OSError as error:
         raise WeightsError(f"cannot read '{path}': {error.strerror}", "check the file and its disk") from error
     described = _FileDigest.model_validate({**now, "sha256": sha256})
     with suppress(OutputError):  # a cache without write access costs the time of the digest
-        write_bytes_atomic(record, (format_json(described.model_dump(mode="json")) + "\n").encode())
+        write_model(record, described)
     return sha256
 
 
