@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from page4d.errors import UsageError
+from page4d.geometry.transforms import scale_translations
 from page4d.networks.conditioning import Grid, join
 from page4d.networks.config_parts import MetricHeadConfig
 from page4d.networks.layers.attention import RotaryTables, attend, rotary_tables
@@ -127,8 +128,7 @@ def _maps_to_align(output: NetworkOutput, single: NetworkOutput, metric_focal: f
 def _scaled(output: NetworkOutput, scale: Float[Tensor, " B"]) -> NetworkOutput:
     """Scale cameras, points and the origins of the ray map."""
     assert output.world_to_camera is not None
-    placed, points, rays = output.world_to_camera.clone(), output.points, output.ray_map
-    placed[..., :3, 3] *= scale[:, None, None, None].to(placed)
+    points, rays = output.points, output.ray_map
     if points is not None:
         points = points * scale[:, None, None, None, None, None].to(points)
     if rays is not None:
@@ -141,7 +141,7 @@ def _scaled(output: NetworkOutput, scale: Float[Tensor, " B"]) -> NetworkOutput:
     )
     return replace(
         output,
-        world_to_camera=placed,
+        world_to_camera=scale_translations(output.world_to_camera, scale[:, None, None]),
         points=points,
         ray_map=rays,
         metric_scale=scale,

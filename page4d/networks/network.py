@@ -235,10 +235,21 @@ class ViewTimeNetwork(nn.Module):
         conditioning: Conditioning,
         limits: ForwardLimits | None,
     ) -> list[NetworkOutput]:
-        """Predict for every group of views of one size, in the metres of the metric network if there is one."""
+        """Predict for every group of views of one size, in the metres of the metric network if there is one.
+
+        Where attention is full, all images are one instant.
+        """
         if limits is None:
             limits = self._default_limits(sizes, images[0].device)
-        outputs = self._predict_at_instants(images, masks, sizes, conditioning, limits)
+        full, num_times = self.config.full_attention, images[0].shape[1]
+        if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and sizes.num_views == 1):
+            joint = [as_one_instant(part) for part in images]
+            masks = None if masks is None else [as_one_instant(part) for part in masks]
+            sizes, conditioning = sizes.as_one_instant(num_times), conditioning.as_one_instant()
+            outputs = self._predict_groups(joint, masks, sizes, conditioning, limits)
+            outputs = [output.at_instants(num_times) for output in outputs]
+        else:
+            outputs = self._predict_groups(images, masks, sizes, conditioning, limits)
         if self.metric_network is None:
             return outputs
         singles = [self.metric_network(part, limits=limits) for part in images]
@@ -246,24 +257,6 @@ class ViewTimeNetwork(nn.Module):
         assert focal is not None
         with full_precision(images[0].device):
             return scale_to_metric(outputs, singles, focal)
-
-    def _predict_at_instants(
-        self,
-        images: list[Tensor],
-        masks: Sequence[Tensor] | None,
-        sizes: SizeGroups,
-        conditioning: Conditioning,
-        limits: ForwardLimits,
-    ) -> list[NetworkOutput]:
-        """Predict without the metric network, with all images as one instant where attention is full."""
-        full, num_times = self.config.full_attention, images[0].shape[1]
-        if full is FullAttention.ALWAYS or (full is FullAttention.ONE_VIEW and sizes.num_views == 1):
-            images = [as_one_instant(part) for part in images]
-            masks = None if masks is None else [as_one_instant(part) for part in masks]
-            sizes, conditioning = sizes.as_one_instant(num_times), conditioning.as_one_instant()
-            outputs = self._predict_groups(images, masks, sizes, conditioning, limits)
-            return [output.at_instants(num_times) for output in outputs]
-        return self._predict_groups(images, masks, sizes, conditioning, limits)
 
     def _predict_groups(
         self,

@@ -9,7 +9,7 @@ legal advice.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from page4d.errors import unknown_name
@@ -37,9 +37,6 @@ class CatalogueEntry:
 
     num_values: int
     """Parameters and buffers in the file, also of parts that page4d leaves out."""
-
-    num_bytes: int = field(init=False)
-    """Bytes of these tensors in float32. The file is larger by its header, or by what `notes` states."""
 
     image_bytes: int
     """Memory of a forward pass per image of 518 x 392 px in float32, besides the weights, from a profile."""
@@ -91,8 +88,10 @@ class CatalogueEntry:
 
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "num_bytes", 4 * self.num_values)
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of these tensors in float32. The file is larger by its header, or by what `notes` states."""
+        return 4 * self.num_values
 
 
 APACHE = "Apache-2.0"

@@ -36,7 +36,9 @@ class MotionHead(nn.Module):
         self.tokens = nn.Linear(dim, config.dim)
         self.differences = nn.Conv2d(2 * (config.compared + _COLOUR_CHANNELS) + 1, config.dim, kernel_size=1)
         self.blocks = nn.ModuleList(ResidualConvolution(config.dim, dilation) for dilation in config.dilations)
-        self.out = zero_convolution(config.dim, FINE_STRIDE**2)
+        self.out = nn.Conv2d(config.dim, FINE_STRIDE**2, kernel_size=1)
+        for parameter in self.out.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(
         self,
@@ -85,14 +87,6 @@ class ResidualConvolution(nn.Module):
     def forward(self, features: Float[Tensor, "F C h w"]) -> Float[Tensor, "F C h w"]:
         """Refine a feature map."""
         return features + self.mix(functional.gelu(self.spread(self.norm(features))))
-
-
-def zero_convolution(channels: int, num_out: int) -> nn.Conv2d:
-    """Return a 1 x 1 convolution whose weights and biases are initialized to zero."""
-    convolution = nn.Conv2d(channels, num_out, kernel_size=1)
-    for parameter in convolution.parameters():
-        nn.init.zeros_(parameter)
-    return convolution
 
 
 def _resized(features: Float[Tensor, "F C rows columns"], size: tuple[int, int]) -> Float[Tensor, "F C h w"]:

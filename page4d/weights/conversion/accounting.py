@@ -204,7 +204,9 @@ def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> Row | None:
         if rule.target is None:
             title = rule.title or f"{part_of(name)}: not part of the network"
             return row(Tag.DROPPED, title, None, constant=rule.constant)
-        target = _in_steps(match.expand(rule.target), stage)
+        target = match.expand(rule.target)
+        for theirs, ours in stage.steps.items():
+            target = target.replace(f"aggregator.blocks.{theirs}.", f"aggregator.blocks.{ours}.")
         if rule.adapt is None:
             return row(Tag.COPIED, rule.title or part_of(target), target)
         companion = None if rule.companion is None else match.expand(rule.companion)
@@ -215,13 +217,6 @@ def _apply_rules(stage: SourceStage, name: str, spec: TensorSpec) -> Row | None:
             return None
         return row(Tag.DERIVED, rule.title, target, shape, companion=companion, adapt=rule.adapt)
     return None
-
-
-def _in_steps(target: str, stage: SourceStage) -> str:
-    """Rename the blocks of a step to those of the network's schedule."""
-    for theirs, ours in stage.steps.items():
-        target = target.replace(f"aggregator.blocks.{theirs}.", f"aggregator.blocks.{ours}.")
-    return target
 
 
 def _mismatches(
