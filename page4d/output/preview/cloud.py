@@ -7,7 +7,6 @@ import io
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import av
@@ -122,21 +121,32 @@ def splat(
 
     Depth discontinuities are darkened, which separates shapes of equal colour.
     """
-    width, height = (side * SUPERSAMPLING for side in camera.size)
+    size = camera.size[0] * SUPERSAMPLING, camera.size[1] * SUPERSAMPLING
     projected = camera.to_canvas(points)
-    column, row = (np.floor(projected[:, axis] * SUPERSAMPLING).astype(np.int64) for axis in (0, 1))
-    order = np.argsort(-projected[:, 2], kind="stable")
-    column, row, depth, color = column[order], row[order], projected[order, 2], rgb[order]
-    # Points are sorted from far to near: of several in one pixel the last assignment, the nearest, remains.
-    front = np.full((height, width), -1, dtype=np.int64)
-    side = range(-radius_px, radius_px + 1)
-    for y, x in product(side, side):
-        inside = np.flatnonzero((column + x >= 0) & (column + x < width) & (row + y >= 0) & (row + y < height))
-        layer = np.full((height, width), -1, dtype=np.int64)
-        layer[row[inside] + y, column[inside] + x] = inside
-        np.maximum(front, layer, out=front)
-    picture = _painted(front, color, depth, min(camera.size) / camera.pixels_per_unit)
+    corner = np.floor(projected[:, :2] * SUPERSAMPLING) - radius_px
+    front = _nearest_points(corner, projected[:, 2], size, 2 * radius_px + 1)
+    picture = _painted(front, rgb, projected[:, 2], min(camera.size) / camera.pixels_per_unit)
     return _in_bytes(cv2.resize(picture, camera.size, interpolation=cv2.INTER_AREA))
+
+
+def _nearest_points(
+    corner: NDArray[np.floating], depth: NDArray[np.floating], size: tuple[int, int], side: int
+) -> NDArray[np.int32]:
+    """Return the index of the nearest point at every pixel [H, W] of a canvas, -1 where there is none.
+
+    Points are squares of `side` pixels, whose first pixels are at `corner` [N, 2].
+    """
+    width, height = (length + 2 * side for length in size)  # with a margin for squares that cross the border
+    inside = ((corner > -side) & (corner < np.array(size))).all(axis=1) & np.isfinite(depth)
+    points = np.flatnonzero(inside)
+    points = points[np.argsort(-depth[points], kind="stable")].astype(np.int32)
+    column, row = np.floor(corner[points]).astype(np.int32).T + side
+    square = np.arange(side, dtype=np.int32)
+    pixels = (row * width + column)[:, None] + (square[:, None] * width + square).ravel()
+    # Points are sorted from far to near: of several in one pixel the last assignment, the nearest, remains.
+    front = np.full(height * width, -1, dtype=np.int32)
+    front[pixels.ravel()] = np.repeat(points, side**2)
+    return front.reshape(height, width)[side:-side, side:-side]
 
 
 def _painted(
@@ -412,17 +422,7 @@ def _reduced(cloud: PointCloud) -> PointCloud:
 
 def draw(viewpoint: Viewpoint, cloud: PointCloud) -> NDArray[np.uint8]:
     """Draw a cloud as squares of 3 pixels, nearer points in front, with darkened depth discontinuities: [H, W, 3]."""
-    width, height = SIZE
     projected = viewpoint.project(cloud.xyz)
-    corner = projected[:, :2] - (_POINT_PX - 1) / 2
-    inside = ((corner >= 0) & (corner < np.array(SIZE) - _POINT_PX + 1)).all(axis=1) & np.isfinite(projected[:, 2])
-    points = np.flatnonzero(inside)
-    points = points[np.argsort(-projected[points, 2], kind="stable")].astype(np.int32)
-    column, row = corner[points].astype(np.int32).T
-    side = np.arange(_POINT_PX, dtype=np.int32)
-    pixels = (row * width + column)[:, None] + (side[:, None] * width + side).ravel()
-    # Points are sorted from far to near: of several in one pixel the last assignment, the nearest, remains.
-    front = np.full(height * width, -1, dtype=np.int32)
-    front[pixels.ravel()] = np.repeat(points, _POINT_PX**2)
-    extent = viewpoint.distance / _FOCAL_PX * height
-    return _in_bytes(_painted(front.reshape(height, width), cloud.rgb, projected[:, 2], extent))
+    front = _nearest_points(projected[:, :2] - (_POINT_PX - 1) / 2, projected[:, 2], SIZE, _POINT_PX)
+    extent = viewpoint.distance / _FOCAL_PX * SIZE[1]
+    return _in_bytes(_painted(front, cloud.rgb, projected[:, 2], extent))
