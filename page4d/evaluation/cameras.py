@@ -1,7 +1,7 @@
 """Camera errors: trajectories (ATE, RPE) after one alignment of all cameras, and pairs (RRA, RTA, AUC) without."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
@@ -13,8 +13,8 @@ from page4d.evaluation.comparison import Comparison
 from page4d.evaluation.record import CameraReport, PairReport, TrajectoryErrors
 from page4d.evaluation.scores import finite, median
 from page4d.geometry.alignment import DegenerateGeometryError, align_cameras, align_points
-from page4d.geometry.rotation import mean_rotation, rotation_angle
-from page4d.geometry.transforms import Sim3, camera_centers, invert_rigid, is_constant
+from page4d.geometry.rotation import rotation_angle
+from page4d.geometry.transforms import Sim3, camera_centers, invert_rigid, is_constant, scale_translations
 from page4d.output.record import TransformRecord
 
 MIN_FLATNESS = 1e-3
@@ -65,10 +65,10 @@ def align_rig(
     try:
         transform = align_cameras(predicted, true)
     except DegenerateGeometryError:
+        scale = torch.tensor(1.0 if depth_scale is None else depth_scale, dtype=true.dtype)
+        transform = align_cameras(scale_translations(predicted, scale), true, with_scale=False)
         return AlignedRig(
-            transform=_align_without_scale(predicted, true, 1.0 if depth_scale is None else depth_scale),
-            method=RigAlignment.ORIENTATIONS_WITHOUT_SCALE,
-            reason=reason,
+            transform=replace(transform, scale=scale), method=RigAlignment.ORIENTATIONS_WITHOUT_SCALE, reason=reason
         )
     return AlignedRig(transform=transform, method=RigAlignment.ORIENTATIONS, reason=reason)
 
@@ -113,7 +113,7 @@ def baseline_ratios(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 
         return (centers[first] - centers[second]).norm(dim=-1)
 
     baseline = distance(true)
-    apart = baseline > 64 * torch.finfo(true.dtype).eps * camera_centers(true).norm(dim=-1).max()
+    apart = baseline > _ROUNDING * torch.finfo(true.dtype).eps * camera_centers(true).norm(dim=-1).max()
     return distance(predicted)[apart] / baseline[apart]
 
 
@@ -197,19 +197,12 @@ def area_under_curve(
 def _degeneracy(side: str, centers: Float[Tensor, "K 3"]) -> str:
     """Return why centres do not determine a rotation; empty if they do."""
     spread = torch.linalg.svdvals(centers - centers.mean(0))
-    rounding = 64 * torch.finfo(centers.dtype).eps * float(centers.norm(dim=-1).max())
+    rounding = _ROUNDING * torch.finfo(centers.dtype).eps * float(centers.norm(dim=-1).max())
     if len(centers) < 2 or float(spread[0]) <= rounding * len(centers) ** 0.5:
         return f"all {side} camera centres coincide"
     if len(centers) < 3 or float(spread[1]) <= MIN_FLATNESS * float(spread[0]):
         return f"the {side} camera centres are collinear"
     return ""
-
-
-def _align_without_scale(predicted: Float[Tensor, "K 4 4"], true: Float[Tensor, "K 4 4"], scale: float) -> Sim3:
-    rotation = mean_rotation(true[:, :3, :3].transpose(-1, -2) @ predicted[:, :3, :3])
-    factor = torch.tensor(scale, dtype=true.dtype)
-    translation = (camera_centers(true) - factor * camera_centers(predicted) @ rotation.T).mean(0)
-    return Sim3(scale=factor, rotation=rotation, translation=translation)
 
 
 def _has_baseline(cameras: Float[Tensor, "*batch K 4 4"], first: Tensor, second: Tensor) -> Bool[Tensor, "*batch P"]:

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from page4d.choices import DepthAlignment
 from page4d.evaluation.comparison import Comparison, FramePair, Step
 from page4d.evaluation.record import (
     RESIZING,
@@ -23,7 +24,6 @@ from page4d.evaluation.record import (
 from page4d.evaluation.scores import (
     DEFINITIONS,
     STEPS,
-    DepthAlignment,
     DepthFit,
     align_depth,
     finite,

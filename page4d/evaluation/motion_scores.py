@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from page4d.evaluation.scores import mean, median
+
 MOVING_LIMIT = 0.002
 """True displacement per frame interval in metres above which a pixel counts as moving."""
 
@@ -216,14 +218,14 @@ def score_tracks(pairs: TrackPairs) -> TrackScores:
         aj[name] = _mean_of([_ratio(visible & shown & near, visible, shown & ~(visible & near)) for near in inside])
     return TrackScores(
         tracks=len(pairs.start),
-        mte=_mean([np.median(own) for own in _columns(seen)]),
-        ate=_mean([own.mean() for own in _columns(seen)]),
-        final=_mean([own[-1] for own in _columns(seen)]),
+        mte=mean([np.median(own) for own in _columns(seen)]),
+        ate=mean([own.mean() for own in _columns(seen)]),
+        final=mean([own[-1] for own in _columns(seen)]),
         apd=apd,
         aj=aj,
-        occlusion_accuracy=_mean(_ratio(counted & (visible == shown), counted)),
-        survival=_mean(_ratio(survived, counted)),
-        alive=_mean(_at_end(~lost, counted)),
+        occlusion_accuracy=mean(_ratio(counted & (visible == shown), counted)),
+        survival=mean(_ratio(survived, counted)),
+        alive=mean(_at_end(~lost, counted)),
         drift={f"{steps}": _drift(error, counted & pairs.measured, pairs.start + steps) for steps in DRIFT_STEPS},
     )
 
@@ -311,16 +313,9 @@ def _drift(
 ) -> float | None:
     """Return the median error over the tracks that are known at instant `at`."""
     tracks = np.flatnonzero(at < len(error))
-    values = error[at[tracks], tracks][known[at[tracks], tracks]]
-    return float(np.median(values)) if len(values) else None
-
-
-def _mean(values: "list[np.floating] | Float[np.ndarray, ' n']") -> float | None:
-    return float(np.mean(values)) if len(values) else None
+    return median(error[at[tracks], tracks][known[at[tracks], tracks]])
 
 
 def _mean_of(ratios: list[Float[np.ndarray, " n"]]) -> float | None:
     """Return the mean over thresholds of the means over tracks."""
-    means = [_mean(own) for own in ratios]
-    known = [mean for mean in means if mean is not None]
-    return sum(known) / len(known) if known else None
+    return mean([own.mean() for own in ratios if len(own)])

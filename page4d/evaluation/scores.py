@@ -4,7 +4,8 @@ Predicted depth is aligned with the truth in scale and shift, one protocol per f
 completeness, F-score and normal consistency of nearest neighbours.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -98,8 +99,6 @@ def _means_of_rest(ordered: Float[Tensor, " N"], removed: Tensor) -> Float[Tenso
     total = torch.cat([ordered.flip(0).cumsum(0).flip(0), ordered.new_zeros(1)])
     return total[removed] / (len(ordered) - removed)
 
-
-__all__ = ["DEFINITIONS", "DepthAlignment", "DepthFit", "align_depth"]
 
 _MIN_SCALE = 1e-3
 _EPSILON = 1e-8
@@ -304,9 +303,9 @@ class PointScores:
 def score_points(accuracy: Neighbours, completeness: Neighbours, threshold: float) -> PointScores:
     """Summarise the nearest neighbours of both directions; precision and recall count distances below `threshold`."""
     to_truth, to_prediction = accuracy.distance, completeness.distance
-    near, far = _mean(to_truth), _mean(to_prediction)
-    precision, recall = _mean(to_truth < threshold), _mean(to_prediction < threshold)
-    normals = _mean(accuracy.cosine), _mean(completeness.cosine)
+    near, far = mean(to_truth), mean(to_prediction)
+    precision, recall = mean(to_truth < threshold), mean(to_prediction < threshold)
+    normals = mean(accuracy.cosine), mean(completeness.cosine)
     total = None if near is None or far is None else near + far
     balanced = None
     if precision is not None and recall is not None:
@@ -328,8 +327,9 @@ def score_points(accuracy: Neighbours, completeness: Neighbours, threshold: floa
     )
 
 
-def _mean(values: NDArray[Any]) -> float | None:
-    known = values[~np.isnan(values)]
+def mean(values: NDArray[Any] | Sequence[float]) -> float | None:
+    """Return the mean of the values that are numbers, None without any."""
+    known = np.asarray(values)[~np.isnan(values)]
     return finite(known.mean()) if len(known) else None
 
 
@@ -340,4 +340,4 @@ def median(values: Any) -> float | None:
 
 def finite(value: Any) -> float | None:
     """Return a finite number, else None."""
-    return float(value) if np.isfinite(value) else None
+    return float(value) if math.isfinite(value) else None

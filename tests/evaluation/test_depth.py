@@ -8,8 +8,9 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from page4d.choices import DepthAlignment
 from page4d.evaluation.record import depth_errors
-from page4d.evaluation.scores import DepthAlignment, align_depth, counted_pixels, sum_depth_errors
+from page4d.evaluation.scores import align_depth, counted_pixels, sum_depth_errors
 
 QUICK = [kind for kind in DepthAlignment if kind is not DepthAlignment.SCALE_SHIFT_ADAM]
 LEARNED = [kind for kind in QUICK if kind is not DepthAlignment.METRIC]

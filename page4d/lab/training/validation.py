@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from torch import Tensor
 
-from page4d.choices import SceneFamily
+from page4d.choices import DepthAlignment, SceneFamily
 from page4d.errors import UsageError
 from page4d.evaluation.cameras import focal_errors, fraction_below, pair_errors
 from page4d.evaluation.depth import mask_overlap
-from page4d.evaluation.scores import DepthAlignment, align_depth, sparsify, sum_depth_errors
+from page4d.evaluation.scores import align_depth, finite, median, sparsify, sum_depth_errors
 from page4d.formats.maps import write_png
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import mean_rotation
@@ -94,14 +94,17 @@ def summarize(scenes: Sequence[SceneErrors]) -> Metrics:
     def pairs(name: str) -> Float[Tensor, " pairs"]:
         return torch.cat([torch.zeros(0, dtype=torch.float64), *(scene[name] for scene in scenes if name in scene)])
 
+    def below(errors: Float[Tensor, " pairs"]) -> float | None:
+        return finite(fraction_below(errors, THRESHOLD_DEG, torch.ones_like(errors, dtype=torch.bool)))
+
     rotation, direction = pairs("rotation_deg"), pairs("direction_deg")
     return {
         "abs_rel": mean("abs_rel"),
         "delta": mean("delta"),
-        "rotation_deg": _median(rotation),
-        "direction_deg": _median(direction),
-        "rra_15": _below(rotation),
-        "rta_15": _below(direction),
+        "rotation_deg": median(rotation.numpy()),
+        "direction_deg": median(direction.numpy()),
+        "rra_15": below(rotation),
+        "rta_15": below(direction),
         "focal": mean("focal"),
         "mask_iou": mean("mask_iou"),
         "ordering": mean("ordering"),
@@ -156,15 +159,6 @@ def _mask_errors(prediction: NetworkOutput, truth: GroundTruth, index: int) -> S
         return {}
     intersection, union = mask_overlap((prediction.dynamic[index] > 0.5) & truth.valid[index], moving)
     return {"mask_iou": float(intersection.sum() / union.sum())}
-
-
-def _median(values: Float[Tensor, " N"]) -> float | None:
-    return float(values.quantile(0.5)) if len(values) else None
-
-
-def _below(values: Float[Tensor, " N"]) -> float | None:
-    below = fraction_below(values, THRESHOLD_DEG, torch.ones_like(values, dtype=torch.bool))
-    return float(below) if len(values) else None
 
 
 _NUM_SEEDS = 2**31
