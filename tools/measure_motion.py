@@ -22,8 +22,9 @@ import page4d
 from page4d.choices import ExistingOutput, Subject
 from page4d.evaluation.motion_scores import MOVING_LIMIT
 from page4d.evaluation.record import Evaluation, FlowResult
+from page4d.geometry.camera import world_points
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.lab.synthetic.truth import true_velocity
+from page4d.lab.synthetic.truth import moved_points, true_velocity, visible_views
 from page4d.lab.synthetic.write import write_capture
 from page4d.output.reader import Output
 
@@ -65,13 +66,18 @@ def of_visible(output: Output, capture: SyntheticCapture) -> str:
     for index in range(1, output.num_times - 1, 4):
         for view, name in enumerate(output.view_names):
             velocity, sigma = output.velocity(index, name)
-            truth = true_velocity(capture, capture.rendered(index, view), index, view).numpy()
-            stays = [capture.flow((index, view), (index + step, view)).visible[0].numpy() for step in (-1, 1)]
+            frame, times = capture.rendered(index, view), capture.times
+            truth = true_velocity(capture, frame, index, view).numpy()
+            points = world_points(frame.depth.double(), capture.cameras_of(view)[index])
+            stays = (frame.depth > 0).numpy()
+            for end in (index - 1, index + 1):
+                moved = moved_points(capture, points, frame.objects, times[index], times[end]).flatten(0, 1)
+                stays &= visible_views(capture, moved, end)[:, view].reshape(stays.shape)
             place = tuple(
                 ((np.arange(new) + 0.5) * old / new).astype(int)
                 for new, old in zip(sigma.shape, truth.shape, strict=False)
             )
-            truth, visible = truth[np.ix_(*place)], (stays[0] & stays[1])[np.ix_(*place)]
+            truth, visible = truth[np.ix_(*place)], stays[np.ix_(*place)]
             moving = visible & (np.linalg.norm(truth, axis=-1) / capture.fps > MOVING_LIMIT)
             speed = np.linalg.norm(velocity, axis=-1)
             certain = moving & (sigma > 0) & ((speed == 0) | (speed > sigma))

@@ -8,6 +8,7 @@ from torch import Tensor
 from page4d.geometry.camera import pixel_grid
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.motion.flow import FlowView, ViewFlow
+from tests.synthetic.scenes import flow_between
 
 
 @cache
@@ -17,7 +18,7 @@ def exact_views(
     """Return the views at an instant with exact flow to another one, the true displacements, and visibility."""
     views, motions, visible = [], [], []
     for view in range(capture.num_views):
-        frame, flow = capture.rendered(source, view), capture.flow((source, view), (target, view))
+        frame, flow = capture.rendered(source, view), flow_between(capture, (source, view), (target, view))
         cameras = capture.cameras_of(view)
         optical = flow.optical[0]
         size = frame.depth.shape

@@ -25,6 +25,7 @@ from page4d.run.stages.motion import motion_notices, motion_record
 from page4d.run.stages.write import FileOptions
 from tests.run.test_reconstruct import StopAt, bytes_of
 from tests.run.truth import TruthPredictor, exact_predictions
+from tests.synthetic.scenes import flow_between
 
 CAPTURE = SyntheticCapture(
     seed=96, num_views=3, num_times=7, image_size=(72, 96), fps=12, subject=Subject.PEOPLE, spacing_deg=20
@@ -58,7 +59,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def true_velocity(index: int, view: int) -> np.ndarray:
     """Return the central difference [H, W, 3] of the motion of every pixel's object, one-sided at the ends."""
     steps = [step for step in (-1, 1) if 0 <= index + step < CAPTURE.num_times]
-    moved = {step: CAPTURE.flow((index, view), (index + step, view)).scene[0].numpy() for step in steps}
+    moved = {step: flow_between(CAPTURE, (index, view), (index + step, view)).scene[0].numpy() for step in steps}
     return sum(step * motion for step, motion in moved.items()) * CAPTURE.fps / len(steps)
 
 
@@ -173,7 +174,7 @@ def test_motion_is_not_measured_over_long_gaps():
 
 def test_2d_tracks_are_lifted_along_their_objects(tmp_path: Path):
     frame, camera = CAPTURE.rendered(0, 0), CAPTURE.cameras_of(0)
-    speed = CAPTURE.flow((0, 0), (1, 0)).scene[0].norm(dim=-1)
+    speed = flow_between(CAPTURE, (0, 0), (1, 0)).scene[0].norm(dim=-1)
     rows, columns = (index[::7] for index in torch.nonzero((speed > 0.03) & (frame.depth > 0)).unbind(1))
     points = world_points(frame.depth, camera[0])[rows, columns].double()
     poses = CAPTURE.world.object_to_world(torch.from_numpy(CAPTURE.times)[None])[0].double()

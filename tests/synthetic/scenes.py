@@ -1,19 +1,20 @@
 """Small worlds and cameras in double precision for the tests of the renderer."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from page4d.choices import SceneFamily, Subject
-from page4d.geometry.camera import Cameras
+from page4d.geometry.camera import Cameras, pixel_grid, project, world_points
 from page4d.geometry.transforms import invert_rigid, transform_points
-from page4d.lab.synthetic.capture import RenderedFrame, SyntheticCapture
+from page4d.lab.synthetic.capture import RenderedFrame, SyntheticCapture, visible_points
 from page4d.lab.synthetic.furnish import sample_world
 from page4d.lab.synthetic.materials import develop
 from page4d.lab.synthetic.render import Rendered, render
 from page4d.lab.synthetic.rigs import RigSpec, build_rig, sample_rig
-from page4d.lab.synthetic.world import Shape, Worlds, build_world
+from page4d.lab.synthetic.world import Shape, Snapshots, Worlds, build_world
 
 SIZE = (24, 32)
 EXACT = 1e-9
@@ -99,3 +100,40 @@ def single_rays(cameras: Cameras, pixels: Tensor) -> Cameras:
     return Cameras(
         world_to_camera=cameras.world_to_camera[None, None], intrinsics=intrinsics[None, None], image_size=(1, 1)
     )
+
+
+class Flow(NamedTuple):
+    """Exact flow of images [B]: scene flow in metres, optical flow in px, and whether the target shows a point."""
+
+    scene: Tensor
+    optical: Tensor
+    visible: Tensor
+
+
+def exact_flow(
+    world: Worlds, depth: Tensor, objects: Tensor, cameras: tuple[Cameras, Cameras], times: Tensor
+) -> Flow:
+    """Compute the flow from cameras [B] at the first of times [B, 2] to cameras at the second, 0 in the sky."""
+    poses = world.object_to_world(times)
+    batch = torch.arange(len(depth))[:, None, None]
+    motion = (poses[:, 1] @ invert_rigid(poses[:, 0])).to(depth.dtype)[batch, objects]
+    first, second = (one.to(depth.dtype) for one in cameras)
+    points = world_points(depth, first)
+    moved = (motion[..., :3, :3] @ points[..., None])[..., 0] + motion[..., :3, 3]
+    pixels, target_depth = project(transform_points(second.world_to_camera, moved), second.intrinsics)
+    known = depth > 0
+    shown = visible_points(Snapshots.of(world, times[:, 1:], depth.dtype), second, moved)
+    optical = pixels - pixel_grid(*first.image_size, dtype=depth.dtype)
+    return Flow(
+        torch.where(known[..., None], moved - points, 0.0),
+        torch.where((known & (target_depth > 0))[..., None], optical, 0.0),
+        known & shown,
+    )
+
+
+def flow_between(capture: SyntheticCapture, source: tuple[int, int], target: tuple[int, int]) -> Flow:
+    """Return the flow from one frame (time, view) of a capture to another one."""
+    frame = capture.rendered(*source)
+    first, second = (capture.cameras_of(view)[[time]] for time, view in (source, target))
+    times = torch.from_numpy(capture.times)[None, [source[0], target[0]]]
+    return exact_flow(capture.world, frame.depth[None], frame.objects[None], (first, second), times)

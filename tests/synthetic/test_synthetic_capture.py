@@ -130,17 +130,6 @@ def test_views_may_differ_in_size():
     assert float(gap.abs().max()) < 1e-4
 
 
-def test_flow_leads_from_any_frame_to_any_other(capture):
-    flow = capture.flow((0, 0), (2, 1))
-    start, target = (capture.rendered(time, view) for time, view in ((0, 0), (2, 1)))
-    rows, columns = flow.visible[0].nonzero(as_tuple=True)
-    pixels = torch.stack([columns, rows], dim=-1) + 0.5 + flow.optical[0, rows, columns]
-    x, y = pixels.floor().long().unbind(-1)
-    assert float((start.objects[rows, columns] == target.objects[y, x]).double().mean()) > 0.8
-    with pytest.raises(UsageError, match="read out over"):
-        SyntheticCapture(readout_s=0.01).flow((0, 0), (1, 0))
-
-
 def test_outdoors_the_sky_is_not_valid():
     truth = SyntheticCapture(
         seed=1, family=SceneFamily.RING, num_views=2, num_times=1, image_size=(24, 32), outdoors=True

@@ -5,9 +5,8 @@ import torch
 
 from page4d.geometry.camera import pixel_grid, project, world_points
 from page4d.geometry.transforms import transform_points
-from page4d.lab.synthetic.capture import Flow, exact_flow
 from page4d.lab.synthetic.render import render
-from tests.synthetic.scenes import EXACT, SETTINGS, SIZE, TIMES, filmed, single_rays
+from tests.synthetic.scenes import EXACT, SETTINGS, SIZE, TIMES, Flow, exact_flow, filmed, single_rays
 
 PAIRS = [((0, 0), (1, 0)), ((0, 0), (0, 1)), ((0, 0), (1, 2))]
 

@@ -9,12 +9,12 @@ from page4d.choices import SceneFamily
 from page4d.errors import UsageError
 from page4d.geometry.camera import project, world_points
 from page4d.geometry.transforms import transform_points
-from page4d.lab.synthetic.capture import SceneRequest, exact_flow, sample_truth
+from page4d.lab.synthetic.capture import SceneRequest, sample_truth, visible_points
 from page4d.lab.synthetic.furnish import sample_world
 from page4d.lab.synthetic.materials import Appearance, develop, plain_appearance, sample_appearance, tone_curve
 from page4d.lab.synthetic.render import render
 from page4d.lab.synthetic.rigs import build_rig, sample_rig
-from page4d.lab.synthetic.world import build_world
+from page4d.lab.synthetic.world import Snapshots, build_world
 
 SMALL = SceneRequest(num_times=2, num_views=2, image_size=(24, 32))
 
@@ -109,8 +109,9 @@ def test_everything_is_computed_on_the_device_of_the_worlds():
         rendered = render(world, cameras, times, supersample=2)
         images = develop(rendered.light, look, [2, 6])
         ends = (cameras[:, 0, 0], cameras[:, 1, 1])
-        flow = exact_flow(world, rendered.depth[:, 0, 0], rendered.objects[:, 0, 0], ends, times)
-    assert rendered.light.device == images.device == flow.optical.device == torch.device("cpu")
+        points = world_points(rendered.depth[:, 0, 0], ends[0].to(torch.float32))
+        visible = visible_points(Snapshots.of(world, times[:, 1:], points.dtype), ends[1].to(points.dtype), points)
+    assert rendered.light.device == images.device == visible.device == torch.device("cpu")
 
 
 @pytest.mark.parametrize(

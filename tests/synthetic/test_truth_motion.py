@@ -18,8 +18,9 @@ from page4d.geometry.camera import project, world_points
 from page4d.geometry.pixels import fit_views
 from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic import truth as truth_motion
-from page4d.lab.synthetic.capture import SyntheticCapture, exact_flow
+from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
+from tests.synthetic.scenes import exact_flow, flow_between
 
 CAPTURE = SyntheticCapture(seed=4, num_views=2, num_times=5, image_size=(96, 128), subject=Subject.PEOPLE)
 PEOPLE = replace(CAPTURE, seed=1, moving_cameras=True)
@@ -68,7 +69,7 @@ def test_velocity_is_the_central_difference_of_the_displacements(capture: Synthe
 
 @pytest.mark.parametrize("capture", [CAPTURE, PEOPLE], ids=["static", "moving cameras"])
 def test_moved_points_project_where_the_optical_flow_ends(capture: SyntheticCapture) -> None:
-    cameras, flow = capture.cameras_of(0), capture.flow((1, 0), (2, 0))
+    cameras, flow = capture.cameras_of(0), flow_between(capture, (1, 0), (2, 0))
     points = world_points(capture.rendered(1, 0).depth.double(), cameras[1]) + true_displacement(capture, 1, 0)
     pixels, depth = project(transform_points(cameras[2].world_to_camera, points), cameras[2].intrinsics)
     start = torch.stack(torch.meshgrid(torch.arange(128) + 0.5, torch.arange(96) + 0.5, indexing="xy"), dim=-1)

@@ -1,6 +1,6 @@
 """Synthetic captures of one rig, with frames rendered on demand, and batches of random scenes for training.
 
-Depth, cameras, scene flow, optical flow and visibility are exact.
+Depth, cameras and visibility are exact.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from typing import Annotated
 import cv2
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, UInt8
 from numpy.typing import NDArray
 from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
@@ -21,9 +21,9 @@ from torch import Tensor
 from page4d.choices import SceneFamily, Subject
 from page4d.conventions import Scale
 from page4d.errors import UsageError
-from page4d.geometry.camera import Cameras, pixel_grid, project, world_points
+from page4d.geometry.camera import Cameras, project
 from page4d.geometry.pixels import PixelTransform, fit_views
-from page4d.geometry.transforms import invert_rigid, transform_points
+from page4d.geometry.transforms import transform_points
 from page4d.io.json_records import config_record
 from page4d.lab.synthetic.board import MovingBoard
 from page4d.lab.synthetic.furnish import sample_world
@@ -49,48 +49,6 @@ from page4d.scene.image_file import Image
 from page4d.scene.records import Clock, FrameReader, Scene, View, ViewCamera
 
 _PACKET_SIZE = 64
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flow:
-    """Flow from B source images to B target images.
-
-    `scene` is the scene flow of each pixel in metres, `optical` the optical flow (x, y) in px. `visible` is True if
-    the point projects into the target image, within `MAX_DEPTH` and unoccluded. In the sky, where depth is unknown,
-    flow is 0 and `visible` False.
-    """
-
-    scene: Float[Tensor, "B H W 3"]
-    optical: Float[Tensor, "B H W 2"]
-    visible: Bool[Tensor, "B H W"]
-
-
-def exact_flow(
-    world: Worlds,
-    depth: Float[Tensor, "B H W"],
-    objects: Int[Tensor, "B H W"],
-    cameras: tuple[Cameras, Cameras],
-    times: Float[Tensor, "B 2"],
-) -> Flow:
-    """Compute the flow from the first cameras [B] at the first times to the second ones, in the precision of `depth`.
-
-    `depth` and `objects` are those that `render` returns for the source images.
-    """
-    poses = world.object_to_world(times)
-    batch = torch.arange(len(depth), device=depth.device)[:, None, None]
-    motion = (poses[:, 1] @ invert_rigid(poses[:, 0])).to(depth.dtype)[batch, objects]
-    first, second = (one.to(depth.dtype) for one in cameras)
-    points = world_points(depth, first)
-    moved = (motion[..., :3, :3] @ points[..., None])[..., 0] + motion[..., :3, 3]
-    pixels, target_depth = project(transform_points(second.world_to_camera, moved), second.intrinsics)
-    known = depth > 0
-    start = pixel_grid(*first.image_size, dtype=depth.dtype, device=depth.device)
-    snapshots = Snapshots.of(world, times[:, 1:], depth.dtype)
-    return Flow(
-        scene=torch.where(known[..., None], moved - points, 0.0),
-        optical=torch.where((known & (target_depth > 0))[..., None], pixels - start, 0.0),
-        visible=known & visible_points(snapshots, second, moved),
-    )
 
 
 def visible_points(snapshots: Snapshots, cameras: Cameras, points: Float[Tensor, "B H W 3"]) -> Bool[Tensor, "B H W"]:
@@ -255,19 +213,6 @@ class SyntheticCapture:
     def frame(self, time: int, view: int) -> UInt8[np.ndarray, "H W 3"]:
         """Render one frame as 8-bit RGB."""
         return quantize(self.rendered(time, view).image)
-
-    def flow(self, source: tuple[int, int], target: tuple[int, int]) -> Flow:
-        """Return the flow from the frame `source` (time, view) to the frame `target`.
-
-        Raises:
-            UsageError: with a rolling shutter, whose images have no single instant.
-        """
-        if self.readout_s:
-            raise UsageError(f"flow between frames read out over {self.readout_s:g} s", "use a readout of 0")
-        frame = self.rendered(*source)
-        cameras = tuple(self.cameras_of(view)[time : time + 1] for time, view in (source, target))
-        times = torch.from_numpy(self.times)[None, [source[0], target[0]]]
-        return exact_flow(self.world, frame.depth[None], frame.objects[None], (cameras[0], cameras[1]), times)
 
     def scene(self) -> Scene:
         """Return the capture as a scene with true metric cameras; frames are rendered when they are read."""

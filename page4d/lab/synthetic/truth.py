@@ -147,7 +147,7 @@ def followed_tracks(capture: SyntheticCapture, starts: Iterable[SurfacePoints], 
             moved[own] = moved_points(capture, points[own], objects[own], capture.times[first], capture.times[time])
         begun = torch.from_numpy(start <= time)
         coords[time] = moved.numpy()
-        visible[time, begun.numpy()] = _visible(capture, moved[begun], time)
+        visible[time, begun.numpy()] = visible_views(capture, moved[begun], time)
     return Tracks(
         coords=coords,
         visibs=np.asarray(visible.any(-1)),
@@ -168,7 +168,7 @@ def _world_points(
     return world_points(frame.depth.double(), cameras if pixels is None else on_canvas(cameras, pixels))
 
 
-def _visible(capture: SyntheticCapture, points: Float[Tensor, "N 3"], time: int) -> Bool[np.ndarray, "N V"]:
+def visible_views(capture: SyntheticCapture, points: Float[Tensor, "N 3"], time: int) -> Bool[np.ndarray, "N V"]:
     """Return which points [N] each view [V] sees at a frame."""
     if not len(points):
         return np.zeros((0, capture.num_views), dtype=bool)
