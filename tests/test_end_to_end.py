@@ -81,8 +81,8 @@ def read_ply(path: Path) -> tuple[str, np.ndarray]:
 
 
 def test_an_untrained_network_runs_with_a_notice_and_a_banner(tmp_path, capsys):
-    options = ("--untrained", "--size", 56, "--frames", "0:5", "--chunk", 3, "--overlap", 1, "--views", 2, *OWN_CAMERAS)
-    assert reconstruct(SAMPLE, tmp_path / "out", *options) == 0
+    options = ("--untrained", "--size", 56, "--frames", "0:5", "--chunk", 3, "--overlap", 1)
+    assert reconstruct(SAMPLE, tmp_path / "out", "--views", 2, *options, *OWN_CAMERAS) == 0
     captured = capsys.readouterr()
     assert "UNTRAINED NETWORK" in captured.out
     assert "UNTRAINED NETWORK" in captured.err
@@ -101,9 +101,9 @@ def test_an_untrained_network_runs_with_a_notice_and_a_banner(tmp_path, capsys):
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path):
-    options = ("--untrained", "--preset", "mv-tiny", "--size", 56, "--frames", "0:2", "--views", 2, "--seed", 3, *OWN_CAMERAS)
+    options = ("--untrained", "--preset", "mv-tiny", "--size", 56, "--frames", "0:2", "--views", 2, "--seed", 3)
     for name in ("a", "b"):
-        assert reconstruct(SAMPLE, tmp_path / name, *options, "--quiet") == 0
+        assert reconstruct(SAMPLE, tmp_path / name, *options, *OWN_CAMERAS, "--quiet") == 0
     files = [path for path in (tmp_path / "a").rglob("*") if path.is_file() and path.suffix in (".ply", ".png")]
     assert len(files) == 2 * (1 + 3 * 2) + 2
     for path in files:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,14 @@ from tests.evaluation.rigs import random_similarity
 SETTINGS = {"points_per_instant": 50, "alignments": (DepthAlignment.METRIC,)}
 CAPTURE = SyntheticCapture(seed=4, num_views=2, num_times=11, image_size=(96, 128), subject=Subject.PEOPLE)
 STEP = 1 / CAPTURE.fps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _of_motion_alone() -> Iterator[None]:
+    """Leave the comparison of clouds out, which takes longer than that of motion."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("page4d.evaluation.evaluate.report_points", lambda *_: None)
+        yield
 
 
 @cache

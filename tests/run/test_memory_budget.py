@@ -137,6 +137,19 @@ def test_what_did_not_fit_is_freed_before_the_next_attempt() -> None:
     assert freed
 
 
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 669 GiB"), True),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"), True),
+        (MemoryError(), True),
+        (RuntimeError("sizes do not match"), False),
+    ],
+)
+def test_errors_of_memory_are_recognised(error: Exception, is_memory: bool) -> None:
+    assert network_cost.is_out_of_memory(error) == is_memory
+
+
 def test_a_run_on_a_gpu_uses_deterministic_algorithms(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     found = []
