@@ -69,8 +69,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_imports_neither_torch_nor_pydantic() -> None:
-    code = "import sys, page4d; print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])"
-    assert python(code) == "[]\n"
+    """Nor does reading the catalogue of weights import torch."""
+    code = "import sys, page4d; print([name for name in ('torch', 'pydantic', 'numpy') if name in sys.modules])\n"
+    assert python(code + "import page4d.weights.catalogue; print('torch' in sys.modules)") == "[]\nFalse\n"
 
 
 def test_help_of_the_package_lists_the_public_names() -> None:

@@ -7,7 +7,6 @@ type-checked.
 """
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -131,7 +130,7 @@ def test_the_python_blocks_of_all_documents_are_correctly_typed(tmp_path: Path) 
     skip = ("follow_imports = skip", "follow_imports_for_stubs = true")
     rules = ("[mypy-page4d.*]", "follow_imports = silent", libraries, *skip)
     settings.write_text("\n".join(("[mypy]", "warn_unused_ignores = true", *rules)))
-    cache = ("--cache-dir", os.devnull)
+    cache = ("--cache-dir", str(ROOT / ".pytest_cache" / "types"))
     command = [sys.executable, "-m", "mypy", "--config-file", str(settings), *cache, *map(str, files)]
     checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -48,7 +48,7 @@ def start(code: str, **options: object) -> subprocess.CompletedProcess[str]:
 class TestSignals:
     @pytest.mark.parametrize(
         ("module", "number"),
-        [("typer", signal.SIGINT), ("typer", signal.SIGTERM), ("typer", signal.SIGHUP), ("numpy", signal.SIGTERM)],
+        [("typer", signal.SIGHUP), ("numpy", signal.SIGTERM)],
     )
     def test_a_signal_during_imports_is_no_error(self, module, number, tmp_path, scene):
         words = ["reconstruct", str(scene), "--out", str(tmp_path / "out"), "--untrained"]

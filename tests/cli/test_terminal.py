@@ -28,9 +28,9 @@ from tests.quality.test_quality_grade import run_record
 
 COMMANDS = (
     *("reconstruct", "inspect-scene", "synthesize", "evaluate", "train", "pretrain"),
-    *("doctor", "convert-weights", "inspect-shapes", "benchmark"),
+    *("doctor", "convert-weights", "inspect-shapes", "benchmark", "export"),
 )
-HEAVY = ("torch", "av", "cv2", "open3d", "scipy", "numpy")
+HEAVY = ("torch", "av", "cv2", "open3d", "scipy", "numpy", "viser", "pxr", "OpenEXR")
 
 
 @pytest.fixture(scope="module")
@@ -54,13 +54,14 @@ class TestHelp:
         code = (
             "import sys\nfrom page4d_cli.app import run\n"
             f"codes = [run([command, '--help']) for command in {COMMANDS}] + [run(['--version']), run(['--help'])]\n"
+            "codes += [run(['export', '--list']), run(['export', '--list', '--json'])]\n"
             f"print(codes, [name for name in {HEAVY} if name in sys.modules])"
         )
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         print(f"CPU time: {after.ru_utime - before.ru_utime:.2f} s")
-        assert done.stdout.rstrip().endswith(f"{[0] * (len(COMMANDS) + 2)} []")
+        assert done.stdout.rstrip().endswith(f"{[0] * (len(COMMANDS) + 4)} []")
 
     def test_the_version_is_that_of_the_package(self, cli):
         ended = cli("--version")

@@ -4,8 +4,6 @@ import json
 import math
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -116,11 +114,6 @@ def test_names_are_found_in_any_case_and_others_are_refused_with_the_closest() -
     with pytest.raises(UsageError) as raised:
         find_entry("qqq")
     assert "vggt-omega" in raised.value.hint
-
-
-def test_the_catalogue_is_read_without_pytorch() -> None:
-    code = "import sys, page4d.weights.catalogue; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def catalogue_table() -> list[str]:
