@@ -116,12 +116,10 @@ def test_the_largest_networks_take_seconds_and_little_memory_and_have_their_para
     assert rows["7 camera token"]["shape"] == [1, 24, 4, 1374, 1024]
 
 
-@pytest.mark.parametrize(
-    ("model", "parameters"), [("vggt", 1_190_595_096), ("page4d-mask", 1_190_867_995), ("pi3", 958_696_732)]
-)
-def test_the_public_networks_have_their_published_parameters(model: str, parameters: int, cli) -> None:
-    """VGGT without its track head, PAGE-4D with 272,897 and two fusion weights more, Pi3 without six constants."""
-    assert large(cli, model, "--times", "1", "--views", "2", "--size", "28")["parameters"] == parameters
+def test_a_public_network_has_its_published_parameters(cli) -> None:
+    """VGGT without its track head, and 272,897 of the mask and two fusion weights more."""
+    found = large(cli, "page4d-mask", "--times", "1", "--views", "2", "--size", "28")["parameters"]
+    assert found == 1_190_595_096 + 272_897 + 2
 
 
 def test_table_and_markdown_show_the_same_profile(cli) -> None:

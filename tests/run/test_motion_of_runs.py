@@ -129,10 +129,9 @@ def test_tracks_are_in_the_world_and_agree_with_the_clouds(finished: Path):
         assert distance < 1e-4
 
 
-@pytest.mark.parametrize("instants", [1, 4])
-def test_a_resumed_run_writes_the_same_bytes(finished: Path, instants: int, tmp_path: Path):
+def test_a_resumed_run_writes_the_same_bytes(finished: Path, tmp_path: Path):
     with pytest.raises(InterruptedRunError):
-        run(tmp_path / "out", observer=StopAt(instants))
+        run(tmp_path / "out", observer=StopAt(4))
     assert run(tmp_path / "out", ExistingOutput.RESUME).motion == open_output(finished).run.motion
     assert bytes_of(tmp_path / "out") == bytes_of(finished)
 

@@ -34,7 +34,6 @@ from tests.scene.clip_writers import (
 B_FRAMES = {"preset": "fast", "x264-params": "bframes=2:b-adapt=0:keyint=10:min-keyint=10:scenecut=0"}
 OPEN_GOP = {"preset": "fast", "x264-params": B_FRAMES["x264-params"] + ":open-gop=1"}
 RATED = {"b": "2000000"}
-NO_LOSS = {"crf": "0"}
 KINDS: dict[str, dict[str, Any]] = {
     "plain.mp4": {},
     "ntsc.mp4": {"rate": NTSC},
