@@ -8,7 +8,7 @@ import re
 import resource
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +115,15 @@ def output_error(error: OSError, path: Path | None) -> OutputError:
     return OutputError(f"{place}: {reason}", hint)
 
 
+@contextmanager
+def output_errors(path: Path) -> Iterator[None]:
+    """Translate errors of the operating system on writing a path in the body."""
+    try:
+        yield
+    except OSError as error:
+        raise output_error(error, path) from error
+
+
 def _lacks_inodes(folder: Path) -> bool:
     """Return whether a disk has no entry for another file, even if it has space; some file systems do not count."""
     try:
@@ -132,12 +141,10 @@ def write_bytes_atomic(path: Path, data: bytes) -> WrittenFile:
     Raises:
         OutputError: if the file cannot be written; no temporary file remains.
     """
-    try:
+    with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with _replacing(path, part := part_name(path)), _created(part) as handle:
             _write_all(handle, data)
-    except OSError as error:
-        raise output_error(error, path) from error
     return WrittenFile.of(path, data)
 
 
@@ -261,11 +268,9 @@ def check_file(path: Path, *, overwrite: bool = True) -> None:
     """
     if not overwrite and (path.exists() or path.is_symlink()) and not path.is_dir():
         raise OutputError(f"'{path}' already exists", "choose another name, or pass ⟨overwrite=True⟩")
-    try:
+    with output_errors(path):
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, "a folder is in the way")
-    except OSError as error:
-        raise output_error(error, path) from error
     check_folder(path.parent, path)
 
 
@@ -365,38 +370,35 @@ def claim_output(folder: Path, subfolders: Iterable[str] = ()) -> Iterator[Path]
     """
     folder = Path(folder)
     check_folder(folder)
-    try:
+    with output_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise output_error(error, folder) from error
+
+    def refuse() -> None:
+        pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        found = f"'{folder}' is in use by another page4d (pid {pid})"
+        raise OutputError(found, "wait for it to end, or choose another folder")
+
     try:
-        _hold(lock, folder, subfolders)
+        with output_errors(folder):
+            wait_for_lock(lock, refuse)
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+            remove_stale_parts(folder, subfolders)
+            _try_to_write(folder)
         yield folder
         os.ftruncate(lock, 0)
     finally:
         os.close(lock)
 
 
-def _hold(lock: int, folder: Path, subfolders: Iterable[str]) -> None:
+def wait_for_lock(handle: int, on_wait: Callable[[], None]) -> None:
+    """Lock an open file exclusively, after `on_wait` if another process holds it; unlocked without such locks."""
     try:
-        _lock_or_refuse(lock, folder)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-        remove_stale_parts(folder, subfolders)
-        _try_to_write(folder)
-    except OSError as error:
-        raise output_error(error, folder) from error
-
-
-def _lock_or_refuse(lock: int, folder: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        pid = os.pread(lock, 32, 0).decode("ascii", "replace").strip() or "unknown"
-        raise OutputError(
-            f"'{folder}' is in use by another page4d (pid {pid})", "wait for it to end, or choose another folder"
-        ) from error
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        on_wait()
+        fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in _NO_LOCKS_HERE:
             raise

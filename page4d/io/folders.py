@@ -4,7 +4,6 @@ Folders are written under a temporary name, synced, and renamed.
 """
 
 import errno
-import fcntl
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from page4d.errors import OutputError, UsageError
-from page4d.io.atomic import NO_CACHE, check_folder, output_error, part_name, real_path, sync_file
+from page4d.io.atomic import (
+    NO_CACHE,
+    check_folder,
+    output_error,
+    output_errors,
+    part_name,
+    real_path,
+    sync_file,
+    wait_for_lock,
+)
 from page4d.io.json_records import format_json
 from page4d.signals import deferred_signals
 
@@ -29,12 +37,10 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OutputError: if it cannot be written.
     """
-    try:
+    with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("w+b") as file:
             yield file
-    except OSError as error:
-        raise output_error(error, path) from error
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -94,11 +100,11 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     target = real_path(target)
     staged = part_name(target)
     try:
-        with _errors_named(target):
+        with output_errors(target):
             target.parent.mkdir(parents=True, exist_ok=True)
             staged.mkdir()
         yield staged
-        with _errors_named(target):
+        with output_errors(target):
             for place, _, names in os.walk(staged):
                 for name in names:
                     sync_file(Path(place, name))
@@ -109,15 +115,6 @@ def staged_folder(target: Path, *, replace: bool = False) -> Iterator[Path]:
     finally:
         with deferred_signals():
             shutil.rmtree(staged, ignore_errors=True)
-
-
-@contextmanager
-def _errors_named(target: Path) -> Iterator[None]:
-    """Translate errors of the system on creating or moving a folder."""
-    try:
-        yield
-    except OSError as error:
-        raise output_error(error, target) from error
 
 
 def _move(staged: Path, target: Path) -> None:
@@ -194,27 +191,14 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     Raises:
         OutputError: if the file cannot be created.
     """
-    try:
+    with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise output_error(error, path) from error
     try:
         wait_for_lock(handle, on_wait)
         yield
     finally:
         os.close(handle)
-
-
-def wait_for_lock(handle: int, on_wait: Callable[[], None]) -> None:
-    """Lock an open file exclusively; on file systems without locks it stays unlocked."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        on_wait()
-        fcntl.flock(handle, fcntl.LOCK_EX)
-    except OSError:
-        return
 
 
 def check_space(needs: Mapping[Path, int], what: str) -> None:

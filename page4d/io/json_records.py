@@ -114,16 +114,22 @@ def read_model(path: Path, model: type[Model]) -> Model:
     try:
         text = read_text(path, MAX_RECORD_BYTES)
         parse_json(text)  # refuses repeated keys
-        return model.model_validate_json(text)
     except DocumentMissingError as error:
         raise InputError(f"'{path}' is missing", "give the output folder of a page4d run") from error
     except DocumentError as error:
         raise InputError(f"'{path}' cannot be read: {error}", "check that it is a file that page4d wrote") from error
+    return _validated(path, model, text)
+
+
+def _validated(path: Path, model: type[Model], text: str | bytes) -> Model:
+    try:
+        return model.model_validate_json(text)
     except ValidationError as error:
-        raise InputError(
-            f"'{path}' is not as page4d writes it: {first_violation(error, 'the file')}",
-            RESTORE_RECORD,
-        ) from error
+        raise _changed(path, first_violation(error, "the file")) from error
+
+
+def _changed(path: Path, found: str) -> InputError:
+    return InputError(f"'{path}' is not as page4d writes it: {found}", RESTORE_RECORD)
 
 
 def read_cached(path: Path, model: type[Model]) -> Model | None:
@@ -169,14 +175,10 @@ def read_sealed(path: Path, model: type[Model]) -> Model:
         raise InputError(f"'{path}' cannot be read: {error}", RESTORE_RECORD) from error
     body, seal, rest = data.rpartition(_SEAL)
     if not seal or re.fullmatch(rb"[0-9a-f]{64}" + _END, rest) is None:
-        raise InputError(f"'{path}' is not as page4d writes it: it has no checksum at its end", RESTORE_RECORD)
+        raise _changed(path, "it has no checksum at its end")
     if hashlib.sha256(body).hexdigest().encode() + _END != rest:
-        raise InputError(f"'{path}' is not as page4d writes it: it was changed, or is damaged", RESTORE_RECORD)
-    try:
-        return model.model_validate_json(body + b"\n}")
-    except ValidationError as error:
-        found = first_violation(error, "the file")
-        raise InputError(f"'{path}' is not as page4d writes it: {found}", RESTORE_RECORD) from error
+        raise _changed(path, "it was changed, or is damaged")
+    return _validated(path, model, body + b"\n}")
 
 
 Record = TypeVar("Record")
