@@ -83,6 +83,13 @@ class PointFilter:
     only: PointLayer = PointLayer.ALL
     voxel: float = 0.0
 
+    def of(self, cloud: PointCloud) -> NDArray[np.bool_]:
+        """Return which points [N] have a chosen view, confidence and layer."""
+        chosen = np.isin(cloud.view, self.views) & (cloud.confidence >= self.min_confidence)
+        if self.only is not PointLayer.ALL:
+            chosen &= (cloud.dynamic != 0) == (self.only is PointLayer.MOVING)
+        return chosen
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
@@ -343,9 +350,7 @@ class CloudReader:
             )
         if cloud.num_points:
             self._highest = max(self._highest, float(cloud.confidence.max()))
-        keep = np.isin(cloud.view, selection.views) & (cloud.confidence >= selection.min_confidence)
-        if selection.only is not PointLayer.ALL:
-            keep &= (cloud.dynamic != 0) == (selection.only is PointLayer.MOVING)
+        keep = selection.of(cloud)
         if not keep.all():
             cloud = cloud[keep]
         if selection.voxel > 0:

@@ -39,24 +39,6 @@ _FLOAT16_BITS = 10
 _FLOAT16_RANGE = 60_000.0
 
 
-class SortedCloud:
-    """A cloud in order of falling confidence: the points above a threshold are the first ones."""
-
-    def __init__(self, cloud: PointCloud) -> None:
-        self.cloud = cloud[np.argsort(-cloud.confidence, kind="stable")]
-
-    def select(self, choice: PointFilter) -> tuple[NDArray[np.float32], NDArray[np.uint8]]:
-        """Return positions [M, 3] and colours [M, 3] of the chosen points."""
-        cloud = self.cloud
-        number = int(np.searchsorted(-cloud.confidence, -np.float32(choice.min_confidence), side="right"))
-        keep = np.isin(cloud.view[:number], choice.views)
-        if choice.only is not PointLayer.ALL:
-            keep &= (cloud.dynamic[:number] != 0) == (choice.only is PointLayer.MOVING)
-        if keep.all():
-            return cloud.xyz[:number], cloud.rgb[:number]
-        return cloud.xyz[:number][keep], cloud.rgb[:number][keep]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ViewerContent:
     """T instants and V views of a run, in its world; a `place` counts the shown instants from 0.
@@ -138,8 +120,7 @@ class ViewerContent:
     @cached_property
     def center(self) -> NDArray[np.float64]:
         """Centre [3] of the scene: positions are kept relative to it, as small numbers have more digits."""
-        center: NDArray[np.float64] = (self.clouds.bounds.lower + self.clouds.bounds.upper) / 2
-        return center
+        return (self.clouds.bounds.lower + self.clouds.bounds.upper) / 2
 
     @property
     def diagonal(self) -> float:

@@ -24,7 +24,7 @@ from page4d.formats.tracks import Tracks
 from page4d.geometry.rotation import quaternion_from_matrix
 from page4d.output.pictures import Pictures
 from page4d.plotting.canvas import view_color
-from page4d.viewer.content import SortedCloud, ViewerContent
+from page4d.viewer.content import ViewerContent
 
 if TYPE_CHECKING:
     from viser import (
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
         LineSegmentsHandle,
         PointCloudHandle,
         SceneApi,
-        SceneNodeHandle,
         ViserServer,
     )
 
@@ -120,8 +119,7 @@ def first_viewpoint(content: ViewerContent) -> ViewerCamera:
 
 def _target(content: ViewerContent) -> NDArray[np.float64]:
     """Return the median [3] of the points."""
-    target: NDArray[np.float64] = content.center + np.median(content.middle_points.astype(np.float64), axis=0)
-    return target
+    return content.center + np.median(content.middle_points.astype(np.float64), axis=0)
 
 
 def _distance(content: ViewerContent) -> float:
@@ -235,19 +233,12 @@ def add_cloud(
     )
 
 
-def set_visible(node: "SceneNodeHandle", visible: bool) -> None:
-    """Show or hide a node; nothing is sent if that changes nothing."""
-    if node.visible != visible:
-        node.visible = visible
-
-
 class CameraNodes:
     """The frusta of all views, with pictures where there are any."""
 
     def __init__(self, scene: "SceneApi", content: ViewerContent, thumbnails: Thumbnails | None) -> None:
         self._content = content
         self._thumbnails = thumbnails
-        self._place = 0
         depth = frustum_depth(content)
         self.handles: list[CameraFrustumHandle] = []
         for number, view in enumerate(content.views):
@@ -267,17 +258,13 @@ class CameraNodes:
             self.handles.append(handle)
 
     def show(self, place: int) -> None:
-        """Move the frusta to an instant, and show its pictures."""
+        """Move the frusta to an instant, and show its pictures; viser sends what changes."""
         for number, (handle, view) in enumerate(zip(self.handles, self._content.views, strict=True)):
-            pose, before = (self._content.camera_to_world[index, number] for index in (place, self._place))
-            matrix, matrix_before = (self._content.intrinsics[index, number] for index in (place, self._place))
-            if not np.array_equal(pose, before):
-                handle.wxyz, handle.position = quaternion(pose), vector(pose[:3, 3])
-            if not np.array_equal(matrix, matrix_before):
-                handle.fov, handle.aspect = frustum(matrix, view.size)
+            pose = self._content.camera_to_world[place, number]
+            handle.wxyz, handle.position = quaternion(pose), vector(pose[:3, 3])
+            handle.fov, handle.aspect = frustum(self._content.intrinsics[place, number], view.size)
             if self._thumbnails is not None:
                 handle.image = self._thumbnails.get(place, number)
-        self._place = place
 
 
 MAX_SEGMENTS = 400
@@ -330,11 +317,7 @@ def velocity_segments(cloud: PointCloud, choice: PointFilter, seconds: float, li
     """Return the path of moving points during some seconds at their velocity, of at most `limit` points."""
     if cloud.velocity is None or choice.only is PointLayer.STATIC:
         return Segments(np.zeros((0, 2, 3), np.float32), np.zeros((0, 2, 3), np.uint8))
-    shown = (cloud.velocity != 0).any(axis=1) & np.isin(cloud.view, choice.views)
-    shown &= cloud.confidence >= np.float32(choice.min_confidence)
-    if choice.only is PointLayer.MOVING:
-        shown &= cloud.dynamic != 0
-    chosen = np.flatnonzero(shown)
+    chosen = np.flatnonzero((cloud.velocity != 0).any(axis=1) & choice.of(cloud))
     if len(chosen) > limit:
         chosen = np.sort(np.random.default_rng(0).choice(chosen, limit, replace=False))
     start = cloud.xyz[chosen]
@@ -396,7 +379,7 @@ class MotionNodes:
             made = segments()
             self._nodes[name] = known = state, add_segments(self._scene, name, self._content, made), len(made.points)
         if known is not None:
-            set_visible(known[1], visible and known[2] > 0)
+            known[1].visible = visible and known[2] > 0
 
 
 RESIDENT_POINTS = 5_000_000
@@ -421,9 +404,9 @@ class ResidentClouds:
         self._scene = scene
         self._content = content
         self._max_points = max_points
-        self._clouds: OrderedDict[int, SortedCloud] = OrderedDict()
+        self._clouds: OrderedDict[int, PointCloud] = OrderedDict()
         self._nodes: dict[int, _Node] = {}
-        self._static_cloud: SortedCloud | None = None
+        self._static_cloud: PointCloud | None = None
         self._static_node: _Node | None = None
         self._place = 0
         self._choice = content.choice
@@ -450,15 +433,15 @@ class ResidentClouds:
         self._choice, self._size = choice, size
         node = self._sent(place)
         if place != self._place and self._place in self._nodes:
-            set_visible(self._nodes[self._place][0], False)
+            self._nodes[self._place][0].visible = False
         self._place = place
         number = self._shown(node)
         self._evict()
         return number + self._show_static()
 
     def cloud(self, place: int) -> PointCloud:
-        """Return the cloud of an instant that is in the browser, in order of falling confidence."""
-        return self._clouds[place].cloud
+        """Return the cloud of an instant that is in the browser."""
+        return self._clouds[place]
 
     def prepare_next(self) -> bool:
         """Send one of the next instants, invisible; return False if all of them are there."""
@@ -477,10 +460,10 @@ class ResidentClouds:
         """Show or hide the points that never move; return their number."""
         if not self._is_layered(self._choice):
             if self._static_node is not None:
-                set_visible(self._static_node[0], False)
+                self._static_node[0].visible = False
             return 0
         if self._static_cloud is None:
-            self._static_cloud = SortedCloud(self._content.points(0, PointLayer.STATIC))
+            self._static_cloud = self._content.points(0, PointLayer.STATIC)
         self._static_node = self._fresh(self._static_node, self._static_cloud, "/points/static", visible=True)
         return self._shown(self._static_node)
 
@@ -488,27 +471,26 @@ class ResidentClouds:
         """Return the node of an instant, sent if it is missing or out of date."""
         if place not in self._clouds:
             layer = PointLayer.MOVING if self._is_layered(self._choice) else PointLayer.ALL
-            self._clouds[place] = SortedCloud(self._content.points(place, layer))
+            self._clouds[place] = self._content.points(place, layer)
         self._clouds.move_to_end(place)
         known, name = self._nodes.get(place), f"/points/{self._content.instants[place]:06d}"
         is_visible = known is not None and place == self._place
         node = self._nodes[place] = self._fresh(known, self._clouds[place], name, visible=is_visible)
         return node
 
-    def _fresh(self, known: "_Node | None", cloud: SortedCloud, name: str, *, visible: bool) -> "_Node":
+    def _fresh(self, known: "_Node | None", cloud: PointCloud, name: str, *, visible: bool) -> "_Node":
         """Return the known node of a cloud, or if its choice of points is another one, a new node."""
         if known is not None and known[1] == self._choice:
             return known
-        points = cloud.select(self._choice)
+        chosen = self._choice.of(cloud)
+        points = cloud.xyz[chosen], cloud.rgb[chosen]
         handle = add_cloud(self._scene, name, self._content, points, size=self._size, visible=visible)
         return handle, self._choice, len(points[0])
 
     def _shown(self, node: "_Node") -> int:
         """Show a node with points of the chosen width; return their number."""
         handle, _, number = node
-        if handle.point_size != self._size:
-            handle.point_size = self._size
-        set_visible(handle, True)
+        handle.point_size, handle.visible = self._size, True
         return number
 
     def _evict(self) -> None:

@@ -20,7 +20,7 @@ from page4d.errors import CapabilityError
 from page4d.installation import install_command, require_extra
 from page4d.viewer.content import ViewerContent
 from page4d.viewer.panel import LookThrough, Panel, Wanted
-from page4d.viewer.scene import CameraNodes, MotionNodes, ResidentClouds, Thumbnails, prepare_scene, set_visible
+from page4d.viewer.scene import CameraNodes, MotionNodes, ResidentClouds, Thumbnails, prepare_scene
 
 if TYPE_CHECKING:
     from viser import GuiButtonHandle, GuiEvent, ViserServer
@@ -232,7 +232,7 @@ class LiveViewer:
             self.motion.show(wanted.place, cloud, wanted.choice, wanted.velocity_steps, tracks=wanted.tracks)
             self.cameras.show(wanted.place)
             for view, is_on in enumerate(wanted.cameras):
-                set_visible(self.cameras.handles[view], is_on and view != hidden)
+                self.cameras.handles[view].visible = is_on and view != hidden
         self.panel.describe(wanted.place, number)
         self._state, self.shown, self._is_prepared = (wanted, hidden, read), wanted, False
 

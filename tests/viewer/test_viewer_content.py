@@ -18,7 +18,7 @@ from page4d.options import ExportSettings
 from page4d.output.pictures import open_pictures
 from page4d.output.reader import open_output
 from page4d.viewer import content as content_module
-from page4d.viewer.content import SortedCloud, viewer_content
+from page4d.viewer.content import viewer_content
 from page4d.viewer.scene import LONG_SIDE, Thumbnails, first_viewpoint, frustum, frustum_depth, quaternion, shrunk
 
 
@@ -40,10 +40,7 @@ def test_the_chosen_points_are_those_of_a_search(content, threshold, layer, view
     keep = (confidence >= threshold) & np.isin(cloud.view, views)
     if layer is not PointLayer.ALL:
         keep &= (cloud.dynamic == 1) == (layer is PointLayer.MOVING)
-    xyz, rgb = SortedCloud(cloud).select(PointFilter(views=views, only=layer, min_confidence=threshold))
-    expected = np.column_stack([cloud.xyz[keep], cloud.rgb[keep]])
-    found = np.column_stack([xyz, rgb])
-    assert np.array_equal(found[np.lexsort(found.T)], expected[np.lexsort(expected.T)])
+    assert np.array_equal(PointFilter(views=views, only=layer, min_confidence=threshold).of(cloud), keep)
 
 
 def test_the_layers_are_both_there(content):
