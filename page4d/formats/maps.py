@@ -23,6 +23,7 @@ from page4d.geometry.camera import has_depth
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.documents import DocumentError, DocumentMissingError, read_bytes
+from page4d.plotting.canvas import round_down
 
 
 def to_numpy(tensor: Tensor) -> NDArray[Any]:
@@ -110,18 +111,11 @@ def choose_depth_scale(
     if found is None:
         return METRIC_DEPTH_SCALE
     middle, far, largest = found
-    levels, holding_all = _round_scale(DEEPEST_LEVEL / (HEADROOM * far)), _round_scale(DEEPEST_LEVEL / largest)
+    levels, holding_all = round_down(DEEPEST_LEVEL / (HEADROOM * far)), round_down(DEEPEST_LEVEL / largest)
     if holding_all * middle >= FINE_LEVELS:
         levels = min(levels, holding_all)
     is_usual = scale is Scale.METRIC and METRIC_DEPTH_SCALE * middle >= FINE_LEVELS
     return METRIC_DEPTH_SCALE if is_usual and levels >= METRIC_DEPTH_SCALE else levels
-
-
-def _round_scale(finest: float) -> float:
-    """Return the largest number of 1, 2 or 5 times a power of ten up to `finest`."""
-    power = math.floor(math.log10(finest))
-    candidates = [mantissa * 10.0**exponent for exponent in (power - 1, power, power + 1) for mantissa in (1, 2, 5)]
-    return max(candidate for candidate in candidates if candidate <= finest)
 
 
 def quantize_depth(
@@ -231,7 +225,7 @@ for which the levels of velocities are chosen; nearer points may cross more."""
 
 def choose_motion_step(depth_scale: float, speed: float) -> float:
     """Choose the velocity of one level: that of a depth map per second, or more if `speed` exceeds its levels."""
-    return 1 / (min(depth_scale, _round_scale(FASTEST_LEVEL / speed)) if speed > 0 else depth_scale)
+    return 1 / (min(depth_scale, round_down(FASTEST_LEVEL / speed)) if speed > 0 else depth_scale)
 
 
 def quantize_velocity(

@@ -181,7 +181,7 @@ def draw_key(pen: ImageDraw.ImageDraw, corner: tuple[float, float], color: Color
 def draw_scale_bar(panel: Image.Image, pixels_per_unit: float, scale: Scale) -> None:
     """Draw a scale bar of round length, about a quarter of the width, in the lower left corner."""
     pen = ImageDraw.Draw(panel)
-    length = round_length(panel.width * 0.28 / pixels_per_unit)
+    length = round_down(panel.width * 0.28 / pixels_per_unit)
     pixels, left, y = length * pixels_per_unit, 20.0, panel.height - 20.0
     label = f"{length:g} {short_unit(scale)}"
     box = (left - 8, y - 30, left + max(pixels, text_size(label, 14)[0]) + 8, y + 10)
@@ -192,11 +192,12 @@ def draw_scale_bar(panel: Image.Image, pixels_per_unit: float, scale: Scale) -> 
     pen.text((left, y - 16), label, fill=INK, font=font(14), anchor="lm")
 
 
-def round_length(longest: float) -> float:
-    """Return the largest of 1, 2 or 5 times a power of ten that is at most `longest`."""
-    power = math.floor(math.log10(longest))
-    steps = [mantissa * 10.0**exponent for exponent in (power - 1, power) for mantissa in (1, 2, 5)]
-    return max(step for step in steps if step <= longest)
+def round_down(largest: float) -> float:
+    """Return the largest of 1, 2 or 5 times a power of ten that is at most `largest`."""
+    power = math.floor(math.log10(largest))
+    # The logarithm of a power of ten may be rounded to either side.
+    steps = [mantissa * 10.0**exponent for exponent in (power - 1, power, power + 1) for mantissa in (1, 2, 5)]
+    return max(step for step in steps if step <= largest)
 
 
 def short_unit(scale: Scale) -> str:

@@ -34,7 +34,7 @@ from page4d.plotting.canvas import (
     STILL,
     drawable,
     fitted_text,
-    round_length,
+    round_down,
     text_size,
     velocity_colors,
     with_banner,
@@ -257,7 +257,7 @@ def test_a_large_cloud_is_thinned_before_drawing(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("longest", "expected"), [(1.0, 1.0), (0.99, 0.5), (4.9, 2.0), (70.0, 50.0), (3e-7, 2e-7)])
 def test_scale_bars_have_round_lengths(longest: float, expected: float) -> None:
-    assert round_length(longest) == pytest.approx(expected)
+    assert round_down(longest) == pytest.approx(expected)
 
 
 def test_long_names_are_shortened_in_the_middle() -> None:
