@@ -201,15 +201,10 @@ def _rate_notices(names: Sequence[str], timings: Sequence[Timing], slowest: int,
         others = listed([f"{rate:.4g}" for rate in sorted(set(faster))])
         if faster:
             step = max(faster) / rates[slowest] if rates[slowest] else 1
-            every = f", every {_ordinal(round(step))} frame" if abs(step - round(step)) < 0.02 else ""
+            every = f", one frame in {round(step)}" if abs(step - round(step)) < 0.02 else ""
             text = f"{names[slowest]} is {rates[slowest]:.4g} fps, others {others}; pairing by time{every}"
             notices.append(Notice(text))
     return notices
-
-
-def _ordinal(number: int) -> str:
-    suffix = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{suffix}"
 
 
 def _span_notices(

@@ -278,7 +278,7 @@ CLOCKS = (
     warns(
         "33 rates differ",
         lambda f: (write_video(f / "cam01.mp4", 8, fps=24), write_video(f / "cam02.mp4", 4, seed=1)),
-        "cam02 is 12 fps, others 24; pairing by time, every 2nd frame",
+        "cam02 is 12 fps, others 24; pairing by time, one frame in 2",
     ),
     warns(
         "34 lengths differ",
