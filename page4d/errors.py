@@ -141,9 +141,13 @@ def number_text(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def size_of(num_bytes: int) -> str:
-    """Return a number of bytes in GB or MB."""
-    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.2f} MB"
+def human_size(num_bytes: float) -> str:
+    """Format a number of bytes with three significant digits."""
+    for unit in ("bytes", "kB", "MB"):
+        if num_bytes < 999.5:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:,.1f} GB"
 
 
 def shortened(text: str, limit: int = 80) -> str:

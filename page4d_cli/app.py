@@ -36,11 +36,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
-    """Refuse a value without a visible character, which paths would take for the current folder.
-
-    Raises:
-        UsageError: naming the option.
-    """
+    """Refuse a value without a visible character, which paths would take for the current folder."""
     for before, argument in zip(("", *arguments), arguments, strict=False):
         name, equals, value = argument.partition("=") if argument.startswith("--") else (before, "=", argument)
         place = f"the value of {name}" if name.startswith("-") else "an argument"

@@ -187,15 +187,6 @@ def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def human_size(num_bytes: float) -> str:
-    """Format a number of bytes with three significant digits."""
-    for unit in ("bytes", "kB", "MB"):
-        if num_bytes < 999.5:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:,.1f} GB"
-
-
 def print_text(text: str) -> None:
     """Print a line of a result."""
     sys.stdout.write(visible(text) + "\n")

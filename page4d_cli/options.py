@@ -220,12 +220,7 @@ def _print_all(context: typer.Context, wanted: bool | None) -> None:
 
 
 def _read_config(context: typer.Context, path: Path | None) -> None:
-    """Take the options of a TOML file as defaults of those of the command line.
-
-    Raises:
-        UsageError: if the file has an option that the command lacks, or a value that the option does not take.
-        InputError: if the file cannot be read.
-    """
+    """Take the options of a TOML file as defaults of those of the command line."""
     if path is None or context.resilient_parsing:
         return
     try:
@@ -254,11 +249,7 @@ def _read_config(context: typer.Context, path: Path | None) -> None:
 
 
 def _config_value(value: object, parameter: Any, folder: Path) -> object:
-    """Return a value of a configuration file as the command line has it; paths are relative to the file's folder.
-
-    Raises:
-        ValueError: if it is of another type.
-    """
+    """Return a value of a configuration file as the command line has it; paths are relative to the file's folder."""
     if isinstance(value, bool) != parameter.is_flag:
         raise ValueError("true or false is expected" if parameter.is_flag else "true and false are not values of it")
     if isinstance(value, bool):

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from page4d.errors import Level, Notice
+from page4d.errors import Level, Notice, human_size
 from page4d_cli import console
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def count(noun: str) -> Callable[[int, int], str]:
 
 def sizes(done: int, total: int) -> str:
     """Format sizes in bytes."""
-    return f"{console.human_size(done)} of {console.human_size(total)}"
+    return f"{human_size(done)} of {human_size(total)}"
 
 
 class ProgressDisplay:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from page4d.choices import Registration
-from page4d.errors import Level, Notice, counted, listed, one_per_fact
+from page4d.errors import Level, Notice, counted, human_size, listed, one_per_fact
 from page4d.exporters.formats import FORMATS, BudgetScope, Format, PictureUse
 from page4d.installation import install_command, is_installed
 from page4d.options import OPENING, as_words, in_options
@@ -188,7 +188,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
     each = f"{lengths[0]} to {lengths[-1]} instants" if len(lengths) > 1 else counted(lengths[0], "instant")
     texts = [f"{width}x{height}" for width, height in sizes]
     limit = plan.memory_limit
-    allowed = f"{console.human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'available'}"
+    allowed = f"{human_size(limit.num_bytes)} {'allowed' if limit.is_strict else 'available'}"
     fields = [
         ("scene", f"{scene.name}: {counted(scene.num_times, 'instant')} of {', '.join(scene.view_names)}"),
         *clock_fields(scene.synchronisation, [view.clock for view in scene.views], scene.options.sync),
@@ -196,7 +196,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
         ("images", f"{texts[0] if are_one else ', '.join(texts)} px"),
         *_detail(plan),
         ("chunks", f"{len(plan.chunks)} of {each}, overlap {max(chunk.overlap for chunk in plan.chunks)}"),
-        ("memory", f"peak about {console.human_size(peak)} ({plan.forecast.device}), {allowed}"),
+        ("memory", f"peak about {human_size(peak)} ({plan.forecast.device}), {allowed}"),
     ]
     if stages:
         names = {stage.name for stage in stages}
@@ -208,7 +208,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
             origin += f"; {NO_POSE_MODEL}"
         fields.append(("cameras", origin if evidence else "of a rig that moves as one, followed by texture"))
         seconds = [f"{stage.seconds:.0f} s for {stage.name}" for stage in stages]
-        memory = console.human_size(max(stage.num_bytes for stage in stages))
+        memory = human_size(max(stage.num_bytes for stage in stages))
         fields.append(("", f"at most about {', '.join(seconds)}; {memory} of memory"))
     if plan.evidence.will_check:
         fields.append(
@@ -222,7 +222,7 @@ def report_plan(plan: "RunPlan", out: Path, *, as_json: bool) -> dict[str, Any]:
         parts = ", ".join(f"{_STAGES[stage]} {span(spent)}" for stage, spent in time.seconds.items() if spent > 0)
         overlapping = f" ({parts}; stages overlap)" if parts else ""
         fields.append(("time", f"about {span(time.total)}, as in the run of {time.date[:10]}{overlapping}"))
-    print_fields([*fields, ("disk", f"at most {console.human_size(plan.bytes_on_disk)} in '{out}'")])
+    print_fields([*fields, ("disk", f"at most {human_size(plan.bytes_on_disk)} in '{out}'")])
     return document
 
 
@@ -293,7 +293,7 @@ def report_run(
     taken = {_STAGES[name]: spent for name, spent in record.timings.items() if name in _STAGES}
     longest = sorted(taken, key=lambda name: -taken[name])[:4]
     stages = ", ".join(f"{name} {span(taken[name])}" for name in taken if name in longest and taken[name] >= 1)
-    peaks = [console.human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
+    peaks = [human_size(size or 0) for size in (record.peak_memory_bytes, record.predicted_peak_memory_bytes)]
     console.print_text("")
     print_fields(
         [
@@ -476,7 +476,7 @@ def _print(export: "Exported", most: str) -> None:
         [
             ("format", f"{record.format}: {FORMATS[record.format].title}"),
             ("folder", str(export.folder)),
-            ("files", f"{record.files:,}, {most}{console.human_size(record.bytes)}"),
+            ("files", f"{record.files:,}, {most}{human_size(record.bytes)}"),
             *_content(record, most),
             *_world(record),
             *(("held out", ", ".join(record.held_out)) for _ in record.held_out[:1]),

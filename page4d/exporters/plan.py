@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from page4d.choices import ImageFormat, Pinhole, PointLayer
-from page4d.errors import InputError, OutputError, UsageError, listed, size_of, unknown_name
+from page4d.errors import InputError, OutputError, UsageError, human_size, listed, unknown_name
 from page4d.exporters.formats import FORMATS, VIEW_HINTS, BudgetScope, Format, Layout, PictureUse, Points
 from page4d.exporters.job import ExportJob, ExportView
 from page4d.exporters.pictures import plan_pictures
@@ -69,12 +69,6 @@ def _options_of_any(formats: Iterable[Format]) -> frozenset[str]:
     return frozenset[str]().union(*map(options_of, formats))
 
 
-def settings_of(format: Format, settings: ExportSettings) -> ExportSettings:
-    """Reset the options that a format does not take, where several formats are exported with the same options."""
-    others = _options_of_any(FORMATS.values()) - options_of(format)
-    return replace(settings, **{name: getattr(_DEFAULTS, name) for name in others})
-
-
 def plan_job(output: Output, format: Format, settings: ExportSettings, pictures: Pictures | None) -> ExportJob:
     """Choose views, instants, world, cameras and pictures of an export.
 
@@ -82,7 +76,8 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
         UsageError: if there are no such views or instants, or the filters leave no points.
         InputError: if the run does not suit the format.
     """
-    settings = settings_of(format, settings)
+    others = _options_of_any(FORMATS.values()) - options_of(format)  # several formats have the same options
+    settings = replace(settings, **{name: getattr(_DEFAULTS, name) for name in others})
     if format.pictures is PictureUse.NONE and pictures is not None:  # they are those of other formats
         settings = replace(settings, scene=None)
     views = exported_views(output, settings)
@@ -279,7 +274,7 @@ def check_room(folder: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(existing_folder(real_path(folder))).free
     if num_bytes * _LEAST_SHARE > free:
         raise OutputError(
-            f"the export needs at most {size_of(num_bytes)} in '{folder}', {size_of(free)} free",
+            f"the export needs at most {human_size(num_bytes)} in '{folder}', {human_size(free)} free",
             "free space, use ⟨max_points⟩ or ⟨instants⟩, or another folder",
         )
 

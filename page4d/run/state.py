@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 import page4d
-from page4d.errors import InputError, OutputError, UsageError, size_of
+from page4d.errors import InputError, OutputError, UsageError, human_size
 from page4d.io.atomic import WrittenFile, delete_files, file_sha256, write_bytes_atomic
 from page4d.io.input_files import reading_again
 from page4d.io.json_records import FileModel, Model, read_model, read_sealed, readable, write_sealed
@@ -243,7 +243,7 @@ def check_disk(folder: Path, needed_bytes: int, freed_bytes: int = 0) -> None:
     free = shutil.disk_usage(folder).free + freed_bytes
     if needed_bytes > free:
         raise OutputError(
-            f"need about {size_of(needed_bytes)} in '{folder}', {size_of(free)} free",
+            f"need about {human_size(needed_bytes)} in '{folder}', {human_size(free)} free",
             "free space, use ⟨voxel_size⟩ or ⟨max_points⟩, or another folder",
         )
 

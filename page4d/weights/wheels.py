@@ -11,7 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from page4d.errors import CapabilityError, Level, Notice, Observer, SilentObserver, WeightsError, shortened, size_of
+from page4d.errors import (
+    CapabilityError,
+    Level,
+    Notice,
+    Observer,
+    SilentObserver,
+    WeightsError,
+    human_size,
+    shortened,
+)
 from page4d.io.atomic import describe_mismatch, write_bytes_atomic
 from page4d.io.folders import CachedFiles, check_space, locked
 from page4d.rig.learned import TEXTURE_MODEL
@@ -67,7 +76,7 @@ class WheelModel:
     @property
     def offer(self) -> str:
         """The command that fetches it, with the size of its download and its licence."""
-        size = size_of(sum(wheel.num_bytes for wheel in self.missing))
+        size = human_size(sum(wheel.num_bytes for wheel in self.missing))
         return f"'{self.files.command}' (once, {size}, {self.licence})"
 
     @property

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from page4d.errors import UsageError, shortened
+from page4d.errors import UsageError, human_size, shortened
 from page4d.io.atomic import check_file, parse_pin
 from page4d.options import (
     NETWORK_PRESETS,
@@ -151,8 +151,8 @@ def _print(found: "list[Measurement]", title: str, *, refine: bool) -> None:
                 "-" if actual is None else f"{actual.seconds:.3g} s",
                 "-" if actual is None else f"{measurement.tflop / actual.seconds:.3g}",
                 "-" if actual is None else f"{measurement.images_per_second:.3g}",
-                "out of memory" if actual is None else console.human_size(actual.num_bytes),
-                console.human_size(measurement.predicted_bytes),
+                "out of memory" if actual is None else human_size(actual.num_bytes),
+                human_size(measurement.predicted_bytes),
                 *(_refinement(measurement) if refine else ()),
             )
         )

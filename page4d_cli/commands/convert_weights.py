@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from page4d.choices import Precision, Recipe, Target
-from page4d.errors import OutputError, UsageError
+from page4d.errors import OutputError, UsageError, human_size
 from page4d.io.atomic import check_file, real_path, write_bytes_atomic
 from page4d.options import NETWORK, OUTPUT, Option
 from page4d_cli import console, options
@@ -195,7 +195,7 @@ def _print(conversion: "PlannedConversion", out: Path, *, dry_run: bool) -> None
     print_table(columns, rows, f"{names} {verb} {out}")
     dropped = sum(row.target is None for row in account.rows)
     label, title = ("encoder", conversion.title) if conversion.recipe is None else ("network", conversion.target)
-    size = console.human_size(conversion.num_bytes)
+    size = human_size(conversion.num_bytes)
     print_fields(
         [
             (label, f"{title}, {len(conversion.specs):,} tensors, {size}; all accounted for"),

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from page4d.errors import human_size
 from page4d.installation import install_command, load_open3d, pip_install
 from page4d.io.atomic import NO_CACHE
 from page4d_cli import console, options
@@ -123,12 +124,12 @@ def _processor() -> Capability:
 def _memory() -> Capability:
     from page4d.io.machine import free_memory, total_memory
 
-    sizes = [console.human_size(num_bytes) for num_bytes in (total_memory(), free_memory())]
+    sizes = [human_size(num_bytes) for num_bytes in (total_memory(), free_memory())]
     return Capability("memory", True, f"{sizes[0]}, {sizes[1]} free")
 
 
 def _disk() -> Capability:
-    return Capability("disk", True, f"{console.human_size(shutil.disk_usage(Path.cwd()).free)} free in this folder")
+    return Capability("disk", True, f"{human_size(shutil.disk_usage(Path.cwd()).free)} free in this folder")
 
 
 def _gpu() -> Capability:
@@ -186,7 +187,7 @@ def _caches() -> Capability:
     if folder == NO_CACHE:
         found = "no folder that can be written; only weights need one"
         return Capability("caches", False, found, "set XDG_CACHE_HOME to a folder that you may write to")
-    free = console.human_size(shutil.disk_usage(existing_folder(folder)).free)
+    free = human_size(shutil.disk_usage(existing_folder(folder)).free)
     return Capability("caches", True, f"{folder}, {free} free")
 
 

@@ -81,11 +81,7 @@ def _export(
 
 
 def _required(out: Path | None, formats: str | None, to: Path | None) -> tuple[Path, str, Path]:
-    """Return what every export needs, which `--list` does not.
-
-    Raises:
-        UsageError: naming what is missing.
-    """
+    """Return what every export needs, which `--list` does not."""
     if out is None:
         raise UsageError("missing argument 'OUT'", "give the output folder of a run; --list lists the formats")
     if formats is None:

@@ -62,11 +62,7 @@ def inspect_scene(
 
 
 def _checked(scene: "Scene") -> "tuple[CalibrationCheckRecord, list[str]]":
-    """Check the calibration of a scene; return the record, and the views whose camera moves.
-
-    Raises:
-        UsageError: if the cameras are not static, or there is one view.
-    """
+    """Check the calibration of a scene; return the record, and the views whose camera moves."""
     from page4d.rig.calibration_check import check_scene
     from page4d.rig.evidence import PixelEvidence
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from page4d.errors import UsageError, unknown_name
+from page4d.errors import UsageError, human_size, unknown_name
 from page4d.io.atomic import parse_pin
 from page4d.options import NETWORK_PRESETS, WEIGHTS_HELP, WEIGHTS_METAVAR, Option, Sha256
 from page4d_cli import console, options
@@ -157,7 +157,7 @@ def _cells(stage: "ProfileStage") -> tuple[str, ...]:
         f"[{', '.join(map(str, stage.shape))}]",
         f"{stage.parameters:,}" if stage.parameters else "",
         _gflop(stage.flops / 1e9) if stage.flops else "",
-        console.human_size(stage.num_bytes),
+        human_size(stage.num_bytes),
     )
 
 
@@ -170,7 +170,7 @@ def _title(name: str, profile: "Profile") -> str:
 
 
 def _total(profile: "Profile") -> tuple[str, ...]:
-    sizes = console.human_size(profile.activation_bytes)
+    sizes = human_size(profile.activation_bytes)
     return ("total", "", "", "", f"{profile.parameters:,}", _gflop(profile.flops / 1e9), sizes)
 
 
@@ -179,9 +179,7 @@ def _memory(profile: "Profile") -> list[tuple[str, str]]:
     place = f", reached in the {profile.peak_part.replace('_', ' ')}" if profile.peak_part else ""
 
     def of(computed: int) -> str:
-        peak, weights, rest = map(
-            console.human_size, (profile.weight_bytes + computed, profile.weight_bytes, computed)
-        )
+        peak, weights, rest = map(human_size, (profile.weight_bytes + computed, profile.weight_bytes, computed))
         return f"{peak} in fp32: {weights} of weights, {rest} of inputs and activations"
 
     if profile.limited_bytes is None or profile.limited_bytes == profile.computed_bytes:

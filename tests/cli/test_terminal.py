@@ -16,6 +16,7 @@ import pytest
 import page4d
 from page4d import installation as open3d_runtime
 from page4d.batch.jobs import SceneJob
+from page4d.errors import human_size
 from page4d.formats.tracks import read_tracks
 from page4d.run import memory as memory_budget
 from page4d.run.predictor import NetworkPredictor
@@ -393,4 +394,4 @@ def test_control_characters_are_escaped(text, shown):
     ],
 )
 def test_sizes_are_formatted_with_units(number, text):
-    assert console.human_size(number) == text
+    assert human_size(number) == text

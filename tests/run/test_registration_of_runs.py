@@ -409,8 +409,8 @@ def test_a_plan_states_that_the_rig_will_be_registered(fake: FakeRegistration):
     assert fake.calls == 0
 
 
-PEOPLE = "'page4d weights get people' (once, 35.62 MB, Apache-2.0)"
-TEXTURE = "'page4d weights get texture' (once, 117.48 MB, BSD-3-Clause and Apache-2.0)"
+PEOPLE = "'page4d weights get people' (once, 35.6 MB, Apache-2.0)"
+TEXTURE = "'page4d weights get texture' (once, 117 MB, BSD-3-Clause and Apache-2.0)"
 
 
 @pytest.mark.parametrize(
