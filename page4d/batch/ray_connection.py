@@ -154,11 +154,7 @@ class _Existing:
     """Whether `ray start` recorded it on this machine."""
 
     def check_reachable(self) -> None:
-        """Check that a server of gRPC answers, within seconds: Ray itself retries for minutes.
-
-        Raises:
-            CapabilityError: if none does.
-        """
+        """Check that a server of gRPC answers, within seconds: Ray itself retries for minutes."""
         host, _, port = self.address.removeprefix("ray://").rpartition(":")
         hint = "start it with `ray start --head`, or correct the address"
         if self.named_by != "⟨distributed⟩":
@@ -243,11 +239,7 @@ def _initialized(ray: Any, options: dict[str, Any], failure: str, hint: str) -> 
 
 
 def _imported() -> Any:
-    """Return the module of Ray.
-
-    Raises:
-        CapabilityError: if it is not installed.
-    """
+    """Return the module of Ray."""
     try:
         return importlib.import_module("ray")
     except ImportError as error:
@@ -257,11 +249,7 @@ def _imported() -> Any:
 
 
 def _check_restricted(ray: Any) -> None:
-    """Check that a new cluster can be closed to other machines and other users.
-
-    Raises:
-        CapabilityError: if it cannot.
-    """
+    """Check that a new cluster can be closed to other machines and other users."""
     join = "or start a cluster with `ray start --head`, which this run then joins"
     version = tuple(int(part) for part in re.findall(r"\d+", ray.__version__)[:2])
     if version < _OLDEST_WITH_TOKENS:
@@ -309,11 +297,7 @@ def _environment(changes: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _private_folder() -> Iterator[str]:
-    """Create a folder that only this user can enter, short enough for the names of sockets, and remove it.
-
-    Raises:
-        CapabilityError: if there is none.
-    """
+    """Create a folder that only this user can enter, short enough for the names of sockets, and remove it."""
     room = _LONGEST_SOCKET_PATH - len(_SOCKET_IN_FOLDER) - len("/ray-12345678")
     for parent in (tempfile.gettempdir(), _DEFAULT_FOLDER):
         if len(os.fsencode(parent)) > room:

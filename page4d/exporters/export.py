@@ -192,12 +192,7 @@ def check_target(output: Output, scene: Path | None, target: Path, *, overwrite:
 
 
 def _check_nothing_added(target: Path) -> None:
-    """Refuse to replace an export to which files were added, such as a database or the results of a training.
-
-    Raises:
-        UsageError: with the number of the added files.
-        InputError: if `export.json` is damaged.
-    """
+    """Refuse to replace an export to which files were added, such as a database or the results of a training."""
     if not (target / RECORD_NAME).is_file():
         return
     written = read_model(target / RECORD_NAME, ExportRecord).files + 1

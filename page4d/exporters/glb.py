@@ -56,8 +56,7 @@ def write(job: ExportJob, folder: Path) -> Written:
     with new_file(binary_path) as binary_file:
         scene = _Scene(_Binary(binary_file))
         for place in range(job.num_times):
-            cloud = job.changing_points(place)
-            scene.add_instant(job, place, cloud)
+            scene.add_instant(job, place, job.changing_points(place))
         if job.has_layers:
             scene.add_points({"name": "static"}, job.static_points())
         scene.add_cameras(job)
@@ -281,5 +280,4 @@ def _continuous_quaternions(rotations: NDArray[np.float64]) -> NDArray[np.float6
     quaternions = Rotation.from_matrix(rotations).as_quat()
     flips = np.sign((quaternions[1:] * quaternions[:-1]).sum(axis=1))
     signs = np.cumprod(np.append(1.0, np.where(flips == 0, 1.0, flips)))
-    continuous: NDArray[np.float64] = quaternions * signs[:, None]
-    return continuous
+    return quaternions * signs[:, None]

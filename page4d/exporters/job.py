@@ -206,7 +206,7 @@ class ExportJob:
         """
         velocity, sigma = self.output.velocity(self.instants[place], self.views[view].name)
         mapped = self.geometry[view].mapped(velocity, place)
-        moved = self.world.vectors(mapped.reshape(-1, 3)).reshape(mapped.shape)
+        moved = self.world.points(mapped.reshape(-1, 3)).reshape(mapped.shape)
         return moved, self._scaled(self.geometry[view].mapped(sigma, place))
 
     def moving(self, place: int, view: int, *, at_maps: bool = False) -> NDArray[np.bool_] | None:
@@ -277,7 +277,7 @@ class ExportJob:
             cloud,
             xyz=self.world.points(cloud.xyz),
             normals=None if cloud.normals is None else self.world.directions(cloud.normals),
-            velocity=None if cloud.velocity is None else self.world.vectors(cloud.velocity),
+            velocity=None if cloud.velocity is None else self.world.points(cloud.velocity),
             velocity_sigma=None if cloud.velocity_sigma is None else self._scaled(cloud.velocity_sigma),
         )
 
@@ -344,8 +344,7 @@ def opengl_poses(job: ExportJob) -> NDArray[np.float64]:
 def vertical_fov(job: ExportJob) -> NDArray[np.float64]:
     """Return the vertical field of view [T, V] in radians, of cameras with a centred principal point."""
     heights = np.array([size[0] for size in job.sizes])
-    angles: NDArray[np.float64] = 2 * np.arctan(heights / (2 * job.intrinsics[..., 1, 1]))
-    return angles
+    return 2 * np.arctan(heights / (2 * job.intrinsics[..., 1, 1]))
 
 
 def lost_offsets(job: ExportJob) -> tuple[str, ...]:

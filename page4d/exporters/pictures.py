@@ -227,5 +227,4 @@ _LINEAR = _table()
 
 def linear_from_srgb(rgb: NDArray[np.uint8]) -> NDArray[np.float32]:
     """Return linear light in [0, 1] of sRGB colours, in an array of the same shape."""
-    linear: NDArray[np.float32] = _LINEAR[rgb]
-    return linear
+    return _LINEAR[rgb]

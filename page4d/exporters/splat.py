@@ -89,5 +89,4 @@ def splat_radii(xyz: NDArray[np.float32]) -> NDArray[np.float64]:
         found, _ = tree.query(xyz, k=[neighbour], workers=-1)
     distances = np.asarray(found)[:, 0]
     typical = float(np.median(distances)) or float(distances.max()) or 1e-6
-    radii: NDArray[np.float64] = _RADIUS * distances.clip(min=_SMALLEST * typical)
-    return radii
+    return _RADIUS * distances.clip(min=_SMALLEST * typical)

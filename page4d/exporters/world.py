@@ -34,20 +34,14 @@ class ExportWorld:
         return matrix
 
     def points(self, xyz: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Transform points [N, 3]; those of an unchanged world are returned as they are."""
+        """Transform points [N, 3], or differences of points, such as velocities; an unchanged world returns them."""
         if self.scale == 1.0 and np.array_equal(self.rotation, np.eye(3)):
             return xyz
-        moved: NDArray[np.float32] = (xyz.astype(np.float64) @ (self.scale * self.rotation).T).astype(np.float32)
-        return moved
-
-    def vectors(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Rotate and scale differences of points [N, 3], such as velocities."""
-        return self.points(vectors)  # the similarity has no translation
+        return (xyz.astype(np.float64) @ (self.scale * self.rotation).T).astype(np.float32)
 
     def directions(self, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rotate unit vectors [N, 3], such as normals."""
-        turned: NDArray[np.float32] = (vectors.astype(np.float64) @ self.rotation.T).astype(np.float32)
-        return turned
+        return (vectors.astype(np.float64) @ self.rotation.T).astype(np.float32)
 
     def world_to_camera(self, poses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return rigid poses [..., 4, 4] of cameras in the exported world."""

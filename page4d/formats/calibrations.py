@@ -172,11 +172,7 @@ def _several(folder: Path, paths: Sequence[Path], noun: str) -> InputError:
 
 
 def _same(found: list[_Found], poses: bool) -> _Found | None:
-    """Return the first file in metres if files of a folder hold the same cameras, as those of Caliscope do.
-
-    Raises:
-        InputError: if none can be read.
-    """
+    """Return the first file in metres if files of a folder hold the same cameras, as those of Caliscope do."""
     read: list[Calibration] = []
     errors: list[InputError] = []
     for each in found:

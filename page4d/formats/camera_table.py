@@ -15,7 +15,7 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from page4d.conventions import INTEGER_PIXEL_CENTER, PIXEL_CENTER
+from page4d.conventions import INTEGER_PIXEL_CENTER, OPENGL_AXES, PIXEL_CENTER
 from page4d.errors import InputError, listed, shortened
 from page4d.formats.build import (
     brown_conrady,
@@ -151,11 +151,11 @@ def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | Non
     axes = str(table.get("coordinate_system", "")).lower()  # may be those of the world
     if _FOREIGN.search(convention + axes) or _OPENGL.search(axes):
         raise InputError(f"its convention is {(convention or axes)[:40]}", "write poses with the axes of OpenCV")
-    return found[first] * (torch.tensor(_FLIP, dtype=torch.float64)[:, None] if _OPENGL.search(convention) else 1)
+    flip = torch.tensor(OPENGL_AXES, dtype=torch.float64)[:, None]
+    return found[first] * (flip if _OPENGL.search(convention) else 1)
 
 
 _SAME_POSE = 2e-3
-_FLIP = (1, -1, -1, 1)
 _OPENGL, _FOREIGN = re.compile(r"opengl|blender|nerf(studio)?\b|arkit"), re.compile("unity|unreal|pytorch3d|directx")
 
 

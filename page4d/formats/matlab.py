@@ -109,8 +109,7 @@ def _of_bouguet(path: Path, end: str, table: _Table) -> dict[str, Any]:
 
 
 def _transposed(value: object, key: str) -> list[list[float]]:
-    rows: list[list[float]] = numbers_of(value, key, 3, 3).T.tolist()
-    return rows
+    return numbers_of(value, key, 3, 3).T.tolist()
 
 
 def _numbers(value: object) -> list[float]:

@@ -24,7 +24,7 @@ from torch import Tensor
 from page4d.errors import InputError
 from page4d.formats.ply import COLUMNS, PointCloud, colored_points, encode_ply, read_ply_header
 from page4d.installation import open3d_or_none, quiet, require_open3d
-from page4d.io.atomic import WrittenFile, atomic_path, describe_file, has_room_for, output_error, write_bytes_atomic
+from page4d.io.atomic import WrittenFile, atomic_path, describe_file, has_room_for, output_errors, write_bytes_atomic
 from page4d.io.json_records import format_json
 
 OUTLIER_NEIGHBOURS = 20
@@ -296,11 +296,6 @@ def _intrinsics_record(matrix: NDArray[np.float64], image_size: tuple[int, int])
     return {"height": image_size[0], "width": image_size[1], "intrinsic_matrix": matrix.T.flatten().tolist()}
 
 
-def _check(complete: bool) -> None:
-    if not complete:
-        raise InputError("Open3D's file is incomplete", "write it without Open3D")
-
-
 def _write_verified(
     path: Path,
     num_bytes: int,
@@ -312,15 +307,14 @@ def _write_verified(
     open3d = open3d_or_none()
     if open3d is None:
         return write_bytes_atomic(path, encoded())
-    try:
+    with output_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # On a full disk Open3D would print a line for every value.
         if has_room_for(path, num_bytes):
             with suppress(InputError), quiet(open3d):
                 with atomic_path(path) as part:
                     write(open3d, part)
-                    _check(part.is_file() and is_complete(part))
+                    if not (part.is_file() and is_complete(part)):
+                        raise InputError("Open3D's file is incomplete", "write it without Open3D")
                 return describe_file(path)
-    except OSError as error:
-        raise output_error(error, path) from error
     return write_bytes_atomic(path, encoded())

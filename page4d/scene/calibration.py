@@ -248,12 +248,7 @@ def fit_lenses(
 def _check_sizes(
     cameras: Sequence[CalibratedCamera], views: Sequence[View], resize: CalibrationResize | None
 ) -> list[str]:
-    """Return a text for each camera whose image size is not that of its view.
-
-    Raises:
-        InputError: if image sizes differ and `resize` is None, or cannot be what was done: a calibrated image is
-            turned, or smaller than what was cut out of it.
-    """
+    """Return a text for each camera whose image size is not that of its view."""
     sizes = [
         (view.name, camera.image_size, view.source.size)
         for camera, view in zip(cameras, views, strict=True)

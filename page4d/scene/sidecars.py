@@ -150,11 +150,7 @@ def fit_any_scene(masks: Path, scene: Path) -> bool:
 
 
 def _sidecar(kind: str, folder: Path, name: str) -> Candidate | None:
-    """Return the image folder or the video of a view, or the series of this kind in the folder of its camera.
-
-    Raises:
-        InputError: if there are several.
-    """
+    """Return the image folder or the video of a view, or the series of this kind in the folder of its camera."""
     found: list[Candidate | None] = []
     with reading_again(f"'{folder}'"):
         entries = sorted(folder.iterdir())
@@ -254,11 +250,7 @@ def _without_image_suffix(name: str) -> str:
 
 
 def _check_numbers(kind: str, images: ImageFolderSource, view: View) -> None:
-    """Refuse images that are numbered from 1: with `frames`, each would silently belong to the frame before.
-
-    Raises:
-        InputError: also if images without numbers are not as many as the frames.
-    """
+    """Refuse images that are numbered from 1: with `frames`, each would silently belong to the frame before."""
     source = view.source
     last = int(source.positions[-1]) if isinstance(source, VideoSource) else len(source.frame_times) - 1
     count, hint = len(images.files), "number them like the frames of the video, from 0"

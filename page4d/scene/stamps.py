@@ -358,11 +358,7 @@ def find_stamp_tables(folder: Path, views: Mapping[str, Path]) -> tuple[dict[str
 
 
 def _columns(file: Path, label: str) -> dict[str, list[str]]:
-    """Return the columns of a table by name; those of a table without names are numbered.
-
-    Raises:
-        InputError: if the file cannot be read.
-    """
+    """Return the columns of a table by name; those of a table without names are numbered."""
     try:
         if file.suffix.lower() == ".npy":
             return _columns_of_array(read_bytes(file, _MAX_TABLE_BYTES))
@@ -454,11 +450,7 @@ def _number(cell: str) -> Decimal | None:
 
 
 def _times(label: str, columns: Mapping[str, Sequence[str]]) -> StampTable | None:
-    """Return the column of times: dates first, else the first one that is called so; None without times.
-
-    Raises:
-        InputError: if the times do not increase.
-    """
+    """Return the column of times: dates first, else the first one that is called so; None without times."""
     has_names = not all(name.isdecimal() for name in columns)
     found: list[StampTable] = []
     for name, cells in columns.items():
