@@ -453,7 +453,8 @@ def _moved_camera(check: _Check, progress: Progress) -> FindingRecord | None:
         return None
     where = ""
     if displaced:
-        where = f"{shift:.3g} {check.unit} from its place" + (f" and turned by {angle:.0f} degrees" if angle >= 5 else "")
+        turned = f" and turned by {angle:.0f} degrees" if angle >= 5 else ""
+        where = f"{shift:.3g} {check.unit} from its place{turned}"
     certainty: Certainty = "certain" if score <= CERTAIN_SHARE * better else "likely"
     return _pose_finding([check.names[view]], angle, (score, better), certainty, where)
 

@@ -162,9 +162,7 @@ def _assigned(people: PersonPairs, pose: RelativePose) -> PeoplePose:
     return PeoplePose(pose=pose, score=score, matched=people.subset(chosen))
 
 
-def _refined(
-    people: PersonPairs, start: PeoplePose, rounds: int = _ROUNDS, max_steps: int = MAX_STEPS
-) -> PeoplePose:
+def _refined(people: PersonPairs, start: PeoplePose, rounds: int = _ROUNDS, max_steps: int = MAX_STEPS) -> PeoplePose:
     best = found = start
     for _ in range(rounds):
         if not len(found.matched.instants):
