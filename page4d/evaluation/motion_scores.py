@@ -76,11 +76,9 @@ class PixelMotion:
     view: Float[np.ndarray, " N"]
 
     def __getitem__(self, chosen: Bool[np.ndarray, " N"]) -> "PixelMotion":
-        """Select pixels."""
         return PixelMotion(**{name: value[chosen] for name, value in vars(self).items()})
 
     def __len__(self) -> int:
-        """Return the number of pixels."""
         return len(self.sigma)
 
 

@@ -279,7 +279,6 @@ class Evaluation:
     notes: tuple[str, ...]
 
     def __repr__(self) -> str:
-        """Return what was compared in one line."""
         size = f"{counted(len(self.match.views), 'view')}, {counted(len(self.match.times), 'instant')}"
         return f"<Evaluation of '{self.out}' against '{self.truth}': {size}>"
 

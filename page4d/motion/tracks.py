@@ -84,11 +84,9 @@ class ActiveTracks:
         )
 
     def __len__(self) -> int:
-        """Return the number of tracks."""
         return len(self.ids)
 
     def __getitem__(self, chosen: Tensor) -> "ActiveTracks":
-        """Select tracks by a mask or indices."""
         return ActiveTracks(**{name: values[chosen] for name, values in vars(self).items()})
 
     def joined(self, other: "ActiveTracks") -> "ActiveTracks":

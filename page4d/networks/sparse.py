@@ -211,9 +211,7 @@ def choose_landmarks(
     """Return the patch of highest score in every cell; ties are broken by the distance from the cell center."""
     places = cells(grid, landmarks).to(score.device)
     in_cells = torch.where(places < 0, _MIN_SCORE, score[..., places.clamp(min=0)])  # [B, T, V, cells, K]
-    is_best = in_cells == in_cells.amax(dim=-1, keepdim=True)
-    ranks = torch.arange(places.shape[1], device=score.device)
-    first = torch.where(is_best, ranks, places.shape[1] - 1).amin(dim=-1)  # [B, T, V, cells]
+    first = in_cells.argmax(dim=-1)  # [B, T, V, cells], the first of equal scores
     chosen = places.expand(*first.shape, -1).gather(-1, first[..., None])[..., 0]
     return chosen.sort(dim=-1).values
 

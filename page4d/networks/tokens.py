@@ -229,11 +229,12 @@ class RelativeTime(nn.Module):
     ) -> LogitsBias | None:
         """Add ALiBi to the bias of a layer; `images` are the number of views and of tokens per image."""
         gate = self.gates[layer].clamp(min=0)
-        if self.encoding is not TimeEncoding.ALIBI or (not gate.requires_grad and float(gate) == 0):
+        if self.encoding is not TimeEncoding.ALIBI or _is_zero(gate):
             return bias
         heads = torch.arange(1, self.num_heads + 1, dtype=times.dtype, device=times.device)
-        query, key = time_factors(times, gate.to(times.dtype) * 2 ** (-_MAX_EXPONENT * heads / self.num_heads))
-        query, key = _of_tokens(query, images), _of_tokens(key, images)
+        factors = time_factors(times, gate.to(times.dtype) * 2 ** (-_MAX_EXPONENT * heads / self.num_heads))
+        views, tokens = images  # an instant's factors are those of all of its tokens, and of every view
+        query, key = (part.repeat_interleave(tokens, dim=2).repeat_interleave(views, dim=0) for part in factors)
         if bias is None:
             bias = LogitsBias(key=key.new_zeros(key.shape[0], key.shape[2]))
         return replace(bias, query_factors=query, key_factors=key)
@@ -248,19 +249,13 @@ class RelativeTime(nn.Module):
     ) -> RotaryTables | None:
         """Return the rotary tables of token positions shifted by time, or None if the encoding has no effect."""
         gate = self.gates[layer]
-        if self.encoding is not TimeEncoding.ROPE or (not gate.requires_grad and float(gate) == 0):
+        if self.encoding is not TimeEncoding.ROPE or _is_zero(gate):
             return None
         shifted = positions.to(times.dtype) + (gate.to(times.dtype) * times)[..., None, None]  # [B, T, N, 2]
         tables = rotary_tables(shifted.flatten(1, 2), head_dim, self.rope_base, times.dtype)
         views = images[0]
         cos, sin = (table[:, None].repeat_interleave(views, dim=0) for table in (tables.cos, tables.sin))
         return RotaryTables(cos=cos, sin=sin)
-
-
-def _of_tokens(factors: Float[Tensor, "B heads T K"], images: tuple[int, int]) -> Float[Tensor, "G heads N K"]:
-    """Repeat the factors of an instant for all of its tokens, and for every view."""
-    views, tokens = images
-    return factors.repeat_interleave(tokens, dim=2).repeat_interleave(views, dim=0)
 
 
 _MIN_IMAGES = 3

@@ -443,7 +443,6 @@ class RunRecord(FileModel):
     warnings: list[str] = Field(default_factory=list)
 
     def __repr__(self) -> str:
-        """Return the scene and the size in one line."""
         size = f"{counted(len(self.views), 'view')}, {counted(len(self.times), 'instant')}"
         return f"<RunRecord of '{self.scene.name}': {size}, {self.counts.points:,} points, unit {self.unit}>"
 

@@ -65,7 +65,6 @@ class Candidates:
     instance: Int[Tensor, " L"]
 
     def __getitem__(self, chosen: Tensor) -> "Candidates":
-        """Select pairs by index."""
         return Candidates(**{name: value[chosen] for name, value in vars(self).items()})
 
     def for_packets(self, packets: Int[Tensor, " K"], count: int) -> "Candidates":

@@ -265,7 +265,6 @@ class MeanScene:
     focal: float
 
     def __call__(self, truth: GroundTruth) -> NetworkOutput:
-        """Predict the mean scene."""
         shape = truth.depth.shape
         intrinsics = torch.zeros_like(truth.cameras.intrinsics)
         intrinsics[..., 0, 0] = intrinsics[..., 1, 1] = self.focal * _diagonal(truth.cameras)

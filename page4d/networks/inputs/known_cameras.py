@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from page4d.geometry.camera import POSE_DIM, Cameras, encode_pose, normalize_pixels, pixel_grid
 from page4d.geometry.rotation import skew
-from page4d.geometry.transforms import camera_centers, invert_rigid
+from page4d.geometry.transforms import camera_centers, invert_rigid, scale_translations
 from page4d.networks.conditioning import SizeGroups
 from page4d.networks.config_parts import CameraEncoderConfig, EpipolarConfig
 from page4d.networks.layers.block import Block, BlockConfig, FeedForward, initialise_linears
@@ -60,11 +60,13 @@ def patch_directions(
     intrinsics: Float[Tensor, "*batch 3 3"], grid: tuple[int, int], patch_size: int
 ) -> Float[Tensor, "*batch P 3"]:
     """Return the unit direction of the ray through every patch center, in the camera frame."""
-    y, x = (torch.arange(count, device=intrinsics.device, dtype=intrinsics.dtype) + 0.5 for count in grid)
-    centers = patch_size * torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).flatten(0, 1)
-    plane = normalize_pixels(centers.expand(*intrinsics.shape[:-2], -1, 2), intrinsics)
-    rays = torch.cat([plane, torch.ones_like(plane[..., :1])], dim=-1)
-    return functional.normalize(rays, dim=-1)
+    centers = patch_centers_px(intrinsics, grid, patch_size).expand(*intrinsics.shape[:-2], -1, 2)
+    return functional.normalize(functional.pad(normalize_pixels(centers, intrinsics), (0, 1), value=1.0), dim=-1)
+
+
+def patch_centers_px(like: Tensor, grid: tuple[int, int], patch_size: int) -> Float[Tensor, "P 2"]:
+    """Return the (x, y) of every patch center in px: the pixel centers of an image with one pixel per patch."""
+    return patch_size * pixel_grid(*grid, dtype=like.dtype, device=like.device).flatten(0, 1)
 
 
 def plucker_lines(
@@ -81,10 +83,7 @@ def relative_cameras(world_to_camera: Float[Tensor, "B T V 4 4"]) -> Float[Tenso
     relative = world_to_camera @ invert_rigid(world_to_camera[:, :1, :1])
     distance = camera_centers(relative).norm(dim=-1)
     unit = distance.sum(dim=(1, 2)) / max(1, distance[0].numel() - 1)
-    unit = torch.where(unit > _MIN_BASELINE, unit, 1)[:, None, None, None, None]
-    return torch.cat(
-        [torch.cat([relative[..., :3, :3], relative[..., :3, 3:] / unit], dim=-1), relative[..., 3:, :]], dim=-2
-    )
+    return scale_translations(relative, 1 / torch.where(unit > _MIN_BASELINE, unit, 1)[:, None, None])
 
 
 _MIN_UNIT = 0.1
@@ -131,9 +130,7 @@ def scale_cameras(world_to_camera: Float[Tensor, "B T V 4 4"]) -> Float[Tensor, 
     """
     relative = world_to_camera @ invert_rigid(world_to_camera[:, :1, :1])
     distances = camera_centers(relative).norm(dim=-1)
-    unit = distances.median().clamp(min=_MIN_UNIT)
-    scaled = relative[..., :3, 3] / unit
-    return torch.cat([torch.cat([relative[..., :3, :3], scaled[..., None]], dim=-1), relative[..., 3:, :]], dim=-2)
+    return scale_translations(relative, 1 / distances.median().clamp(min=_MIN_UNIT))
 
 
 def camera_encodings(
@@ -229,11 +226,9 @@ def epipolar_band(
     # Float64 is accurate in any unit, and exempt from autocast.
     poses, matrices = (part.flatten(0, 1).to(torch.float64) for part in (world_to_camera, intrinsics))
     fundamental = fundamental_matrices(poses, matrices)
-    # Patch centers are the pixel centers of an image with one pixel per patch.
-    cells = pixel_grid(*grid, dtype=fundamental.dtype, device=fundamental.device)
     return EpipolarBand(
         fundamental=fundamental,
-        centers=(patch_size * cells).flatten(0, 1),
+        centers=patch_centers_px(fundamental, grid, patch_size),
         num_special=num_special,
         penalty=config.penalty,
         band_px=config.band * patch_size,

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from page4d.conventions import PIXEL_CENTER
-from page4d.geometry.camera import has_depth, normalize_pixels
+from page4d.geometry.camera import camera_rays, has_depth
 from page4d.geometry.transforms import invert_rigid, scale_translations
 from page4d.networks.conditioning import Conditioning, SizeGroups, join
 from page4d.networks.config_parts import KnownGeometryConfig
@@ -98,9 +97,7 @@ def depth_channels(depths: Float[Tensor, "F H W"], unit: Float[Tensor, " F"]) ->
 
 def ray_channels(intrinsics: Float[Tensor, "F 3 3"], size: tuple[int, int]) -> Float[Tensor, "F 2 H W"]:
     """Return (x / z, y / z) of the ray through every pixel center."""
-    y, x = (torch.arange(n, dtype=intrinsics.dtype, device=intrinsics.device) + PIXEL_CENTER for n in size)
-    centers = torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)
-    return normalize_pixels(centers.expand(len(intrinsics), -1, -1, -1), intrinsics).permute(0, 3, 1, 2)
+    return camera_rays(intrinsics, size)[..., :2].permute(0, 3, 1, 2)
 
 
 class KnownGeometry(nn.Module):
