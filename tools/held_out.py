@@ -14,7 +14,6 @@ from page4d.choices import Precision, SceneFamily
 from page4d.errors import counted
 from page4d.io.atomic import parse_pin
 from page4d.lab.training.validation import (
-    METRICS,
     HeldOutScenes,
     Metrics,
     baselines,
@@ -29,20 +28,27 @@ from page4d_cli.progress import fetched_weights
 from page4d_cli.tables import Column, print_table
 
 COLUMNS = {
-    "abs_rel": "AbsRel",
-    "delta": "d<1.25",
-    "rotation_deg": "rota-\ntion",
-    "direction_deg": "direc-\ntion",
-    "rra_15": "RRA@15",
-    "rta_15": "RTA@15",
-    "focal": "focal",
-    "mask_iou": "mask\nIoU",
-    "ordering": "order-\ning",
+    "abs_rel": ("AbsRel", "depth: mean of |p - g| / g after one scale per scene"),
+    "delta": ("d<1.25", "depth: fraction of pixels with max(p / g, g / p) < 1.25"),
+    "rotation_deg": ("rota-\ntion", "cameras: median error of the relative rotation of two views"),
+    "direction_deg": (
+        "direc-\ntion",
+        "cameras: median angle between the directions of the relative translations, up to 180",
+    ),
+    "rra_15": ("RRA@15", "cameras: fraction of pairs with a rotation error below 15 degrees"),
+    "rta_15": ("RTA@15", "cameras: fraction of pairs with a direction error below 15 degrees"),
+    "focal": ("focal", "cameras: mean relative error of the focal lengths"),
+    "mask_iou": ("mask\nIoU", "motion: intersection over union, mean over scenes with moving pixels"),
+    "ordering": ("order-\ning", "confidence: 1 orders the depth errors perfectly, 0 not at all"),
 }
+"""Titles of columns and definitions by the names in files."""
 
 
 def show(found: dict[str, dict[str, Metrics]], scenes: int) -> None:
-    columns = [Column("network or baseline", wraps=True), *(Column(title, right=True) for title in COLUMNS.values())]
+    columns = [
+        Column("network or baseline", wraps=True),
+        *(Column(title, right=True) for title, _ in COLUMNS.values()),
+    ]
     for family, rows in found.items():
         cells = []
         for row, metrics in rows.items():
@@ -83,7 +89,8 @@ def main(words: Sequence[str] | None = None) -> None:
     if given.json:
         about = {"weights": str(network.info.path), "sha256": network.info.sha256, "size": scenes.image_size[::-1]}
         counts = {"scenes": scenes.scenes, "views": scenes.views, "times": scenes.times}
-        print(json.dumps({**about, **counts, "definitions": METRICS, "figures": found}, indent=2))
+        definitions = {name: definition for name, (_, definition) in COLUMNS.items()}
+        print(json.dumps({**about, **counts, "definitions": definitions, "figures": found}, indent=2))
     else:
         show(found, scenes.scenes)
 

@@ -15,7 +15,6 @@ from page4d.errors import UsageError
 from page4d.formats.maps import STILL_LEVEL
 from page4d.formats.tracks import Tracks, read_tracks
 from page4d.geometry.camera import project, world_points
-from page4d.geometry.pixels import fit_views
 from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic import truth as truth_motion
 from page4d.lab.synthetic.capture import SyntheticCapture
@@ -79,16 +78,6 @@ def test_moved_points_project_where_the_optical_flow_ends(capture: SyntheticCapt
     column, row = pixels[visible].floor().long().clamp(min=0).unbind(-1)
     near = (seen[row.clamp(max=95), column.clamp(max=127)] - depth[visible]).abs() < 0.05
     assert float(near.double().mean()) > 0.9
-
-
-def test_motion_is_defined_at_the_pixels_of_a_network_canvas() -> None:
-    (pixels,) = fit_views([CAPTURE.image_size], 64, 1)
-    whole, frame = true_velocity(CAPTURE, 2, 0), CAPTURE.rendered(2, 0, pixels)
-    small = truth_motion.true_velocity(CAPTURE, frame, 2, 0, pixels)
-    assert small.shape == (48, 64, 3)
-    blocks = whole.reshape(48, 2, 64, 2, 3)
-    inside = (blocks.amax((1, 3)) - blocks.amin((1, 3))).amax(-1) < 0.05
-    assert float((small - blocks.mean((1, 3)))[inside].abs().max()) < 0.05
 
 
 def test_tracks_follow_objects_exactly_and_are_visible_at_their_start() -> None:

@@ -6,5 +6,5 @@ height above the floor is -y. Camera poses refer to the same world.
 From seed to images: `rigs` draws a capture volume and the cameras around it, `furnish` draws a `WorldSpec` (using
 `places`, `furniture`, `people` and `materials`), `world` converts it to tensors, `render` casts `rays` and computes
 radiance, and `materials` applies the photometric camera model. `capture` runs all of it, for one rig or for a batch
-of training samples; `truth` derives exact flow and trajectories, and `write` stores a capture in a folder.
+of training samples; `truth` derives velocities and trajectories, and `write` stores a capture in a folder.
 """

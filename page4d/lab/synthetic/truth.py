@@ -11,10 +11,9 @@ from torch import Tensor
 from page4d.conventions import METRIC_DEPTH_SCALE
 from page4d.errors import UsageError
 from page4d.formats.tracks import Tracks
-from page4d.geometry.camera import Cameras, world_points
-from page4d.geometry.pixels import PixelTransform
+from page4d.geometry.camera import world_points
 from page4d.geometry.transforms import invert_rigid
-from page4d.lab.synthetic.capture import RenderedFrame, SyntheticCapture, on_canvas, quantize, visible_points
+from page4d.lab.synthetic.capture import RenderedFrame, SyntheticCapture, quantize, visible_points
 from page4d.lab.synthetic.rigs import Rng
 from page4d.lab.synthetic.world import Snapshots
 
@@ -89,15 +88,12 @@ def moved_points(
     return torch.where(capture.world.moving[0][objects][..., None], moved, points)
 
 
-def true_velocity(
-    capture: SyntheticCapture, frame: RenderedFrame, time: int, view: int, pixels: PixelTransform | None = None
-) -> Float[Tensor, "H W 3"]:
+def true_velocity(capture: SyntheticCapture, frame: RenderedFrame, time: int, view: int) -> Float[Tensor, "H W 3"]:
     """Return the velocity in m/s of every pixel's point in the world, 0 in the sky.
 
-    It is the central difference, one-sided at the first and last frame, and exactly 0 on static objects. The frame is
-    rendered at the pixels of its video, or on the network canvas of `pixels`.
+    It is the central difference, one-sided at the first and last frame, and exactly 0 on static objects.
     """
-    points, times = _world_points(capture, frame, time, view, pixels), capture.times
+    points, times = world_points(frame.depth.double(), capture.cameras_of(view)[time]), capture.times
     before, after = max(time - 1, 0), min(time + 1, capture.num_times - 1)
     ends = [moved_points(capture, points, frame.objects, times[time], times[end]) for end in (before, after)]
     velocity = (ends[1] - ends[0]) / float(times[after] - times[before])
@@ -117,7 +113,7 @@ def track_starts(capture: SyntheticCapture, frame: RenderedFrame, time: int, vie
     chosen = grid & frame.dynamic & (frame.depth > 0)
     return SurfacePoints(
         time=time,
-        points=_world_points(capture, frame, time, view)[chosen],
+        points=world_points(frame.depth.double(), capture.cameras_of(view)[time])[chosen],
         objects=frame.objects[chosen],
         colors=quantize(frame.image)[chosen.numpy()],
     )
@@ -158,14 +154,6 @@ def followed_tracks(capture: SyntheticCapture, starts: Iterable[SurfacePoints], 
         times=capture.times,
         ids=np.arange(number, dtype=np.int32),
     )
-
-
-def _world_points(
-    capture: SyntheticCapture, frame: RenderedFrame, time: int, view: int, pixels: PixelTransform | None = None
-) -> Float[Tensor, "H W 3"]:
-    """Unproject a frame in float64."""
-    cameras: Cameras = capture.cameras_of(view)[time]
-    return world_points(frame.depth.double(), cameras if pixels is None else on_canvas(cameras, pixels))
 
 
 def visible_views(capture: SyntheticCapture, points: Float[Tensor, "N 3"], time: int) -> Bool[np.ndarray, "N V"]:

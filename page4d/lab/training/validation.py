@@ -45,20 +45,6 @@ THRESHOLD_DEG = 15.0
 Metrics = dict[str, float | None]
 """Means and medians over scenes by name; None without a prediction or ground truth."""
 
-METRICS = {
-    "abs_rel": "depth: mean of |p - g| / g after one scale per scene",
-    "delta": "depth: fraction of pixels with max(p / g, g / p) < 1.25",
-    "rotation_deg": "cameras: median error of the relative rotation of two views",
-    "direction_deg": "cameras: median angle between the directions of the relative translations, up to 180",
-    "rra_15": "cameras: fraction of pairs with a rotation error below 15 degrees",
-    "rta_15": "cameras: fraction of pairs with a direction error below 15 degrees",
-    "focal": "cameras: mean relative error of the focal lengths",
-    "mask_iou": "motion: intersection over union, mean over scenes with moving pixels",
-    "ordering": "confidence: 1 orders the depth errors perfectly, 0 not at all",
-}
-"""Definitions by the names in files."""
-
-
 SceneErrors = dict[str, Any]
 """Errors of one scene by name, of cameras one per pair; what has no prediction or ground truth is left out."""
 
@@ -265,6 +251,7 @@ class MeanScene:
     focal: float
 
     def __call__(self, truth: GroundTruth) -> NetworkOutput:
+        """Predict the mean scene."""
         shape = truth.depth.shape
         intrinsics = torch.zeros_like(truth.cameras.intrinsics)
         intrinsics[..., 0, 0] = intrinsics[..., 1, 1] = self.focal * _diagonal(truth.cameras)
