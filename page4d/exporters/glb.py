@@ -183,9 +183,11 @@ class _Scene:
         if not cloud.num_points:
             return
         node["mesh"] = len(self.meshes)
+        colors = np.full((cloud.num_points, 4), 65535, dtype=np.uint16)  # linear RGB and opacity
+        colors[:, :3] = np.rint(linear_from_srgb(cloud.rgb) * 65535.0)
         attributes = {
             "POSITION": self.binary.add(cloud.xyz, is_vertex=True, has_bounds=True),
-            "COLOR_0": self.binary.add(_colors(cloud.rgb), is_vertex=True),
+            "COLOR_0": self.binary.add(colors, is_vertex=True),
         }
         self.meshes.append(
             {"name": node["name"], "primitives": [{"mode": _POINTS_MODE, "attributes": attributes, "material": 0}]}
@@ -266,13 +268,6 @@ class _Scene:
         if self.channels:
             parts["animations"] = [{"name": "time", "channels": self.channels, "samplers": self.samplers}]
         return parts
-
-
-def _colors(rgb: NDArray[np.uint8]) -> NDArray[np.uint16]:
-    """Return linear RGB and opacity [N, 4], normalised to 16 bits."""
-    colors = np.full((len(rgb), 4), 65535, dtype=np.uint16)
-    colors[:, :3] = np.rint(linear_from_srgb(rgb) * 65535.0)
-    return colors
 
 
 def _continuous_quaternions(rotations: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -212,19 +212,11 @@ def _uncovered(pictures: NDArray[np.float64], others: NDArray[np.float64]) -> fl
     return share if share > 1e-9 else 0.0
 
 
-def _table() -> NDArray[np.float32]:
-    """Return linear light of the 256 values of a channel.
+def linear_from_srgb(rgb: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return linear light in [0, 1] of sRGB colours, in an array of the same shape.
 
     Source: IEC 61966-2-1:1999, section 5.2 (equations 5 and 6).
     """
     encoded = np.arange(256) / 255.0
     linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
-    return linear.astype(np.float32)
-
-
-_LINEAR = _table()
-
-
-def linear_from_srgb(rgb: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return linear light in [0, 1] of sRGB colours, in an array of the same shape."""
-    return _LINEAR[rgb]
+    return linear.astype(np.float32)[rgb]

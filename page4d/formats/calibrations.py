@@ -12,7 +12,7 @@ import torch
 from page4d.choices import CalibrationFormat
 from page4d.conventions import Scale
 from page4d.errors import InputError, UsageError, listed, shortened, unknown_name
-from page4d.formats.camera_model import METRES, CalibratedCamera, Calibration, camera_distances
+from page4d.formats.camera_model import METRES, Calibration, camera_distances
 from page4d.formats.files import check_exists, key_paths, lens_file, read_document, unreadable
 from page4d.formats.table import FORMATS, RigFormat
 from page4d.io.atomic import check_file
@@ -197,14 +197,10 @@ def _in_metres(calibration: Calibration, unit: str) -> Calibration:
                 "omit ⟨calibration_unit⟩",
             )
         return calibration
-    cameras = tuple(_scaled(camera, METRES[unit]) for camera in calibration.cameras)
-    return replace(calibration, scale=Scale.METRIC, cameras=cameras)
-
-
-def _scaled(camera: CalibratedCamera, factor: float) -> CalibratedCamera:
-    scale = torch.ones(4, 4, dtype=torch.float64)
-    scale[:3, 3] = factor
-    return replace(camera, world_to_camera=camera.world_to_camera * scale)
+    factor = torch.ones(4, 4, dtype=torch.float64)
+    factor[:3, 3] = METRES[unit]
+    cameras = (replace(camera, world_to_camera=camera.world_to_camera * factor) for camera in calibration.cameras)
+    return replace(calibration, scale=Scale.METRIC, cameras=tuple(cameras))
 
 
 def _with_distance_notice(calibration: Calibration) -> Calibration:

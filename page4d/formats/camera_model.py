@@ -82,7 +82,9 @@ def check_lens(
         return ()
     height, width = image_size
     is_fisheye = distortion is not None and distortion.model is LensModel.FISHEYE
-    fields = [_field_deg(side, focal, is_fisheye) for side, focal in ((width, fx), (height, fy))]
+    halves = [side / 2 / focal for side, focal in ((width, fx), (height, fy))]
+    fields = [math.degrees(2 * (half if is_fisheye else math.atan(half))) for half in halves]
+    field = " x ".join(f"{degrees:.3g}" for degrees in fields)
     widest, most = max(fields), MAX_FISHEYE_DEG if is_fisheye else MAX_FIELD_DEG
     if widest > most and max(fx, fy) < SMALLEST_FOCAL_PX:
         raise _normalized(fx, fy)
@@ -92,7 +94,7 @@ def check_lens(
     focal, center, size = _focal(fx, fy), f"({cx:.6g}, {cy:.6g})", f"{width}x{height}"
     is_rare = widest < USUAL_MIN_FIELD_DEG or (widest > USUAL_MAX_FIELD_DEG and not is_fisheye)
     findings = [  # with whether no lens, or few lenses have it
-        (f"{focal} for {size}: {_degrees(fields)}", not MIN_FIELD_DEG <= widest <= most, is_rare),
+        (f"{focal} for {size}: a field of view of {field} degrees", not MIN_FIELD_DEG <= widest <= most, is_rare),
         (
             f"the principal point is {center} for {size}",
             off_axis > (180.0 if is_fisheye else MAX_OFF_AXIS_DEG),
@@ -193,16 +195,8 @@ def _normalized(fx: float, fy: float) -> InputError:
     )
 
 
-def _field_deg(side: int, focal: float, is_fisheye: bool) -> float:
-    return math.degrees(side / focal if is_fisheye else 2 * math.atan(side / 2 / focal))
-
-
 def _focal(fx: float, fy: float) -> str:
     return f"the focal length is {fx:.6g} px" if fx == fy else f"the focal lengths are {fx:.6g} and {fy:.6g} px"
-
-
-def _degrees(fields: Sequence[float]) -> str:
-    return f"a field of view of {fields[0]:.3g} x {fields[1]:.3g} degrees"
 
 
 ROTATION_TOLERANCE = 1e-3

@@ -7,6 +7,7 @@ of velocities.
 Source: `fetchPly` and `storePly` of 3D Gaussian Splatting, which 4DGaussians and 4D Gaussian splatting (Fudan) share.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,19 +192,15 @@ def read_ply_header(path: Path) -> PlyHeader:
     words = [line.split() for line in lines]
     if ["format", "binary_little_endian", "1.0"] not in words:
         raise _foreign(path, "it is not binary little endian")
-    elements = [line for line in words if line[:1] == ["element"]]
-    if (
-        len(elements) != 1
-        or elements[0][1:2] != ["vertex"]
-        or len(elements[0]) != 3
-        or not elements[0][2].isdecimal()
-    ):
+    elements = [" ".join(line) for line in words if line[:1] == ["element"]]
+    vertices = re.fullmatch(r"element vertex (\d+)", elements[0]) if len(elements) == 1 else None
+    if vertices is None:
         raise _foreign(path, "it does not consist of vertices alone")
     properties = tuple((line[-1], line[1]) for line in words if line[:1] == ["property"] and len(line) == 3)
     if len(properties) != sum(line[:1] == ["property"] for line in words):
         raise _foreign(path, "it has list properties")
     comments = tuple(line.removeprefix("comment ") for line in lines if line.startswith("comment "))
-    return PlyHeader(comments, int(elements[0][2]), properties, len(text) + len(end))
+    return PlyHeader(comments, int(vertices[1]), properties, len(text) + len(end))
 
 
 def read_ply(path: Path) -> PointCloud:

@@ -100,15 +100,17 @@ def parse_json(text: str) -> Any:
     """
     if len(text) > _MAX_CONTAINERS and text.count("[") + text.count("{") > _MAX_CONTAINERS:
         raise DocumentError(f"it has more than {_MAX_CONTAINERS:,} lists and objects")
+
+    def refuse(constant: str) -> float:
+        found = _CONSTANT.search(text)
+        line = "" if found is None else f"line {text.count(chr(10), 0, found.start()) + 1}: "
+        raise DocumentError(f"{line}{constant} is not a JSON number")
+
     with _guard():
         try:
-            return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+            return json.loads(text, parse_constant=refuse, object_pairs_hook=_unique_keys)
         except json.JSONDecodeError as error:
             raise DocumentError(f"line {error.lineno}: {error.msg}") from None
-        except _ConstantError as error:
-            found = _CONSTANT.search(text)
-            line = "" if found is None else f"line {text.count(chr(10), 0, found.start()) + 1}: "
-            raise DocumentError(f"{line}{error} is not a JSON number") from None
 
 
 def parse_toml(text: str) -> dict[str, object]:
@@ -206,14 +208,6 @@ def _guard() -> Iterator[None]:
         raise DocumentError("a number is too large") from None
     except ValueError:  # int() converts at most 4300 digits
         raise DocumentError("a number has too many digits") from None
-
-
-class _ConstantError(ValueError):
-    """NaN or Infinity in JSON."""
-
-
-def _refuse_constant(name: str) -> float:
-    raise _ConstantError(name)
 
 
 def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:

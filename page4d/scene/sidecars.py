@@ -216,7 +216,9 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
     available: Sequence[str | int]
     wanted: Sequence[str | int]
     if isinstance(source, ImageFolderSource):
-        available = [_without_image_suffix(name) for name in images.frame_names]
+        # COLMAP appends .png to the whole name of the image.
+        paths = map(Path, images.frame_names)
+        available = [path.stem if path.suffix.lower() in IMAGE_SUFFIXES else path.name for path in paths]
         names = source.frame_names
         wanted = [names[index] for index in indices]
         numbers = source.numbers or ()
@@ -241,12 +243,6 @@ def _pair_images(kind: str, images: ImageFolderSource, view: View) -> tuple[int,
             "name them like the images, or number them like the frames of the video, from 0",
         )
     return tuple(index_of[key] for key in wanted)
-
-
-def _without_image_suffix(name: str) -> str:
-    """Return the name of the frame of a mask: COLMAP appends .png to the whole name of the image."""
-    path = Path(name)
-    return path.stem if path.suffix.lower() in IMAGE_SUFFIXES else name
 
 
 def _check_numbers(kind: str, images: ImageFolderSource, view: View) -> None:

@@ -3,7 +3,7 @@
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -149,7 +149,10 @@ def convert_weights(
                 metadata = write_conversion(conversion, out, _adding(progress, conversion.num_bytes))
     document = report_document(conversion, metadata)
     if report is not None and not dry_run:
-        _write_report(report, document)
+        try:
+            write_bytes_atomic(report, (json.dumps(document, indent=1) + "\n").encode())
+        except OutputError as error:
+            raise OutputError(error.marked_message, "the weights file itself is complete") from error
     if as_json:
         console.print_json({"out": str(out), **{key: document[key] for key in document if key != "tensors"}})
     elif not quiet:
@@ -164,13 +167,6 @@ def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -
     if any(real_path(report) == real_path(other) for other in others):
         raise UsageError(f"--report '{report}' is also a source or the output", "choose another name")
     check_file(report, overwrite=overwrite)
-
-
-def _write_report(path: Path, document: dict[str, Any]) -> None:
-    try:
-        write_bytes_atomic(path, (json.dumps(document, indent=1) + "\n").encode())
-    except OutputError as error:
-        raise OutputError(error.marked_message, "the weights file itself is complete") from error
 
 
 def _adding(progress: "ProgressDisplay", total: int) -> "Callable[[int], None]":

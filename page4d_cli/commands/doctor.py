@@ -94,7 +94,6 @@ def _library(name: str, module: str, package: str) -> Capability:
 
 
 def _open3d() -> Capability:
-
     module, found, fix = load_open3d()
     if module is None:
         return Capability("Open3D", False, f"{found}; page4d writes clouds and trajectories itself", fix)

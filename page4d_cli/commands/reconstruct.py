@@ -233,7 +233,6 @@ def _watch(jobs: list["SceneJob"], show: Verbosity, number: int) -> Iterator["Wa
 
 
 def _print_step(text: str, show: Verbosity) -> None:
-
     console.print_notice(Notice(text, Level.STEP), show)
 
 
