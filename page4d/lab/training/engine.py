@@ -248,11 +248,14 @@ class Loop(ABC, Generic[State, Step, Batch]):
         self._recent.append((self._seconds(), state.position.samples))
         with closing(self._feed(_Steps(self._next_step), batches)) as feed:
             for step, given in feed:
-                self._keep_stable(step)
+                if step.first_sample == self._planned.decay_start and context.group.is_main:
+                    write_checkpoint(context.folder.stable, state, self._position(), context.budget)
                 self._finish_step(step, self._take(step, given))
                 if self._stopping:
                     break
-        self._refuse_useless_end()
+        taken, failed = state.position.step - self._first_step, self._skipped_in_a_row
+        if failed and failed >= min(taken, _FAILED_AT_END):
+            raise self._diverged(f"the last {failed} of {taken} steps had no finite gradient")
         self._save()
         if not is_finished(state.position, context.budget):
             raise InterruptedRunError(
@@ -275,11 +278,6 @@ class Loop(ABC, Generic[State, Step, Batch]):
         step = self._plan(position)
         self._planned = after(position, step)
         return step
-
-    def _keep_stable(self, step: Step) -> None:
-        """Store a checkpoint before the learning rate decay."""
-        if step.first_sample == self._planned.decay_start and self._context.group.is_main:
-            write_checkpoint(self._context.folder.stable, self.state, self._position(), self._context.budget)
 
     def _position(self) -> Position:
         """Return the position of the training, with the stages and, once it has begun, the decay that are planned."""
@@ -320,16 +318,6 @@ class Loop(ABC, Generic[State, Step, Batch]):
             raise self._diverged(
                 f"{self._skipped_in_a_row} steps in a row had no finite gradient, the last one was step {step.step}"
             )
-
-    def _refuse_useless_end(self) -> None:
-        """Refuse to save a run whose last steps all failed.
-
-        Raises:
-            UsageError: if several in a row, or all, had no finite gradient.
-        """
-        taken = self.state.position.step - self._first_step
-        if self._skipped_in_a_row and self._skipped_in_a_row >= min(taken, _FAILED_AT_END):
-            raise self._diverged(f"the last {self._skipped_in_a_row} of {taken} steps had no finite gradient")
 
     def _diverged(self, found: str) -> UsageError:
         checkpoint = self._context.folder.checkpoint

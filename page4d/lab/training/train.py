@@ -237,20 +237,16 @@ class SupervisedTraining(Loop[TrainingState, CurriculumStep, GroundTruth]):
 
     def _validate(self, *, finished: bool) -> None:
         """Validate the EMA network if it is due, at most once per step."""
-        position = self.state.position
-        is_due = (finished or self._is_due()) and self._validated_step != position.step
-        if not is_due or not self._context.group.is_main:
+        position, config = self.state.position, self.state.config.evaluation
+        on_step = config.every_steps > 0 and position.step % config.every_steps == 0
+        is_due = finished or on_step or 0 < config.every_seconds <= self._seconds() - self._validated_at_s
+        if not is_due or self._validated_step == position.step or not self._context.group.is_main:
             return
         self._validated_step, self._validated_at_s = position.step, self._seconds()
         metrics = self._validator.validate(self.state.average.network)
         progress = {"step": position.step, "samples": position.samples, "seconds": position.seconds}
         self._log("evaluation", {**progress, "figures": metrics})
         self._context.observer.evaluation(position.step, metrics)
-
-    def _is_due(self) -> bool:
-        config = self.state.config.evaluation
-        on_step = config.every_steps > 0 and self.state.position.step % config.every_steps == 0
-        return on_step or 0 < config.every_seconds <= self._seconds() - self._validated_at_s
 
 
 def release_weights(
