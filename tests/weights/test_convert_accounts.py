@@ -21,16 +21,16 @@ from page4d.weights.conversion.accounting import (
     build_account,
     part_of,
 )
-from page4d.weights.conversion.convert import account_for, tensor_shapes
+from page4d.weights.conversion.convert import account_for
 from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, ViewTimeOptions, network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
 from tests.encoders.recorded import SHARED
+from tests.keymaps import tensor_shapes
 from tests.weights.checkpoints import MANIFESTS, manifest
 
 OWN, MV = Target.OWN, Target.PAGE4D_MV
-_SHAPES: dict = {}
 
 
 def ckpt150() -> dict[str, TensorSpec]:
@@ -56,9 +56,7 @@ def account(
     found = [read_network(recognize(source, "x"), source, "x") for source in sources]
     specs = {each.family: source for each, source in zip(found, sources, strict=True)}
     blueprint = network_blueprint(recipe, target, {each.family: each for each in found}, mask, options)
-    if blueprint.config not in _SHAPES:
-        _SHAPES[blueprint.config] = tensor_shapes(blueprint.config)
-    shapes = _SHAPES[blueprint.config]
+    shapes = tensor_shapes(blueprint.config)
     filled = account_for(blueprint, [specs[family] for family in RECIPE_SOURCES[recipe]], shapes)
     assert {name: row.shape for name, row in filled.targets().items()} == shapes
     assert len(filled.rows) == len(shapes) + filled.count(Tag.DROPPED)

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
 
 import pytest
 import torch
@@ -12,18 +11,17 @@ from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Tag
-from page4d.weights.conversion.convert import account_for, tensor_shapes
+from page4d.weights.conversion.convert import account_for
 from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.family import Specs
 from page4d.weights.families.identity import Identity
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
+from tests.keymaps import tensor_shapes
 from tests.weights.checkpoints import manifest
 
 SIZE = r"has [\w.]+ \d+ where the published"
 """Message on a tensor that determines a size."""
-
-shapes_of = cache(tensor_shapes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ def account(published: Published, specs: Specs) -> Account:
     found = read_network(family, specs, "x", identity=Identity(given=published.name))
     blueprint = network_blueprint(Recipe(family), Target.OWN, {family: found}, published.mask)
     assert blueprint.config == PRESETS[published.preset]
-    return account_for(blueprint, [specs], shapes_of(blueprint.config))
+    return account_for(blueprint, [specs], tensor_shapes(blueprint.config))
 
 
 @pytest.fixture(params=PUBLISHED, ids=str, scope="module")
@@ -81,7 +79,7 @@ def test_it_fills_the_network_of_its_name_exactly(published: tuple[Published, Ac
     specs = manifest(case.manifest)
     assert filled.count(Tag.DROPPED) == case.dropped
     assert filled.num_used() + case.dropped == len(specs)
-    assert set(filled.targets()) == set(shapes_of(PRESETS[case.preset]))
+    assert set(filled.targets()) == set(tensor_shapes(PRESETS[case.preset]))
 
 
 WRONG: dict[str, tuple[Callable[[TensorSpec], TensorSpec | None], str]] = {
