@@ -60,10 +60,15 @@ def package_of(module: str) -> str | None:
 
 
 @cache
+def parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text())
+
+
+@cache
 def imported_modules(file: Path, at_run_time: bool = False) -> set[str]:
     """Return all modules that a file imports, also inside functions and, unless `at_run_time`, for type checking."""
     modules: set[str] = set()
-    nodes: list[ast.AST] = [ast.parse(file.read_text())]
+    nodes: list[ast.AST] = [parsed(file)]
     for node in nodes:
         if isinstance(node, ast.Import):
             modules |= {alias.name for alias in node.names}

@@ -63,14 +63,14 @@ def test_a_network_is_configured_by_a_file(cli, tmp_path):
     network = replace(NETWORKS["mv-tiny"], encoder=encoder)
     (tmp_path / "network.json").write_text(network.to_json())
     model = ("--model", tmp_path / "network.json")
-    ended = cli("train", "--out", tmp_path / "run", *RUN, *model, "--until-samples", 4, "--quiet")
+    ended = cli("train", "--out", tmp_path / "run", *RUN, *model, "--until-samples", 2, "--quiet")
     assert (ended.code, ended.err) == (0, "")
     loaded = load(tmp_path / "run" / "weights.safetensors", "cpu")
     assert loaded.config == network
-    assert loaded.info.description == "a network on vit trained on 4 samples"
+    assert loaded.info.description == "a network on vit trained on 2 samples"
     config = TrainConfig.from_json((tmp_path / "run" / "config.json").read_text())
     assert config == replace(TRAINING_PRESETS["tiny"], model=network)
-    resumed = cli("train", "--out", tmp_path / "run", "--resume", "--until-samples", 8, "--device", "cpu", "--quiet")
+    resumed = cli("train", "--out", tmp_path / "run", "--resume", "--until-samples", 3, "--device", "cpu", "--quiet")
     assert (resumed.code, resumed.err) == (0, "")
 
 
