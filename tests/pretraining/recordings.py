@@ -15,17 +15,13 @@ from page4d.lab.pretraining.config import PretrainConfig
 from page4d.lab.pretraining.data import CropConfig
 from page4d.lab.pretraining.dino import DINOConfig, ProjectorConfig
 from page4d.lab.pretraining.mae import MAEConfig
-from page4d.lab.pretraining.pretrain import (
-    PretrainCheckpoint,
-    PretrainOutcome,
-    PretrainRequest,
-    pretrain,
-)
+from page4d.lab.pretraining.pretrain import PretrainCheckpoint, PretrainOutcome, PretrainRequest, pretrain
 from page4d.lab.training import engine as first_step
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.logs import SilentTrainingObserver
 from page4d.lab.training.optimizers import OptimizerConfig
 from page4d.networks.encoders.vit import Pooling, ViTConfig
+from tests.training.training_runs import never
 
 ENCODER = ViTConfig(image_size=16, patch_size=8, embed_dim=16, depth=1, num_heads=2, pooling=Pooling.MEAN)
 TINY_MAE = PretrainConfig(
@@ -62,10 +58,6 @@ def write_recording(folder: Path, frames: int = 5, views: tuple[str, ...] = ("a"
     return folder
 
 
-def never() -> None:
-    """Never stop."""
-
-
 def run_tiny(
     out: Path,
     config: PretrainConfig | None,
@@ -82,12 +74,6 @@ def run_tiny(
         for name in () if pictures else ("draw_losses", "draw_pictures"):
             stack.enter_context(patch(f"page4d.lab.pretraining.pretrain.{name}"))
         return pretrain(request, SilentTrainingObserver(), stop)
-
-
-def stop_after(calls: int) -> Callable[[], int | None]:
-    """Request a stop at the nth poll; there is at least one poll per step."""
-    polls = iter(range(10**6))
-    return lambda: 2 if next(polls) >= calls else None
 
 
 def checkpoint_of(out: Path) -> PretrainCheckpoint:

@@ -27,11 +27,10 @@ from tests.pretraining.recordings import (
     TINY_MAE,
     assert_equal_runs,
     checkpoint_of,
-    never,
     run_tiny,
-    stop_after,
     write_recording,
 )
+from tests.training.training_runs import never, stop_after
 
 CPU = torch.device("cpu")
 METHODS = {"mae": TINY_MAE, "dino": TINY_DINO}

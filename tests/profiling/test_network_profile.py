@@ -6,8 +6,6 @@ from functools import cache
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import FlopCounterMode
 
 from page4d.choices import FullAttention, TimeEncoding
@@ -34,6 +32,7 @@ from page4d.networks.profile.network import profile_network
 from page4d.networks.profile.table import Profile
 from tests.fuzzing import bounded
 from tests.networks.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
+from tests.profiling.test_encoder_profile import Shapes
 
 TINY = PRESETS["mv-tiny"]
 PAGE4D = MaskConfig(
@@ -118,12 +117,13 @@ def test_shapes_and_peak_memory_equal_those_of_a_run(name: str) -> None:
     """Memory within 1%; as measured it was equal to the byte."""
     network = with_open_gates(NETWORKS[name])
     for limits in (LIMITS, NO_LIMITS) if name in ("two streams", "pi3x") else (NO_LIMITS,):
-        with LiveBytes() as counted, _Shapes() as shapes:
+        with LiveBytes() as counted, Shapes() as shapes:
             run(network, limits)
         assert profile(network.config, limits).computed_bytes == pytest.approx(counted.peak, rel=0.01)
+    seen = {squeezed(shape) for shape in shapes.seen}
     for stage in profile(network.config).stages:
         if stage.name not in FUSED:
-            assert squeezed(stage.shape) in shapes.seen, (stage.name, stage.shape)
+            assert squeezed(stage.shape) in seen, (stage.name, stage.shape)
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
@@ -167,21 +167,6 @@ def test_images_of_many_patches_are_profiled_within_seconds() -> None:
         large = profile_network(PRESETS["mv-demo"], times=8, views=4, size=(1920, 1080))
     assert large.symbols["P"] == 240 * 135
     assert large.flops > 8 * 4 * 5 * 2 * 64 * large.symbols["P"] * large.symbols["Q"]
-
-
-class _Shapes(TorchDispatchMode):
-    """Collects the shapes of all tensors, without axes of length 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: set[tuple[int, ...]] = set()
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        results = function(*args, **(kwargs or {}))
-        self.seen |= {
-            squeezed(value.shape) for value in tree_iter((args, results)) if isinstance(value, torch.Tensor)
-        }
-        return results
 
 
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
