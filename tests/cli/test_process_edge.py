@@ -46,10 +46,7 @@ def start(code: str, **options: object) -> subprocess.CompletedProcess[str]:
 
 
 class TestSignals:
-    @pytest.mark.parametrize(
-        ("module", "number"),
-        [("typer", signal.SIGHUP), ("numpy", signal.SIGTERM)],
-    )
+    @pytest.mark.parametrize(("module", "number"), [("typer", signal.SIGHUP), ("numpy", signal.SIGTERM)])
     def test_a_signal_during_imports_is_no_error(self, module, number, tmp_path, scene):
         words = ["reconstruct", str(scene), "--out", str(tmp_path / "out"), "--untrained"]
         run = "from page4d_cli.app import main; main()"

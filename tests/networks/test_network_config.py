@@ -192,11 +192,7 @@ CONTRADICTIONS = (
     (SMALL_PI3X, {"depth": 2}, "a layer outside"),
     (SMALL_PI3X, {"encoder": replace(SMALL_PI3X.encoder, in_channels=2)}, "images of 2 channels"),
     (MetricHeadConfig(), {"dim": 8, "num_heads": 4}, "metric head: width 8"),
-    (
-        OMEGA_LIKE,
-        {"encoder": replace(OMEGA_LIKE.encoder, patch_size=14, image_size=28)},
-        "on patches of 14 px",
-    ),
+    (OMEGA_LIKE, {"encoder": replace(OMEGA_LIKE.encoder, patch_size=14, image_size=28)}, "on patches of 14 px"),
     (DPTHeadConfig(), {"output": DenseOutput.PIXEL_SHUFFLE, "fine_dim": 8}, "pixel-shuffle with a fine map"),
     (OMEGA_LIKE, {"mask": MaskConfig(layers=(1,))}, "a mask with register layers"),
     (
@@ -214,11 +210,7 @@ CONTRADICTIONS = (
         {"depth_head": replace(SMALL_DA3.depth_head, layers=(0, 1, 2, 3))},
         "layer 0, which has no step within",
     ),
-    (
-        SMALL_DA3,
-        {"camera_encoder": replace(SMALL_DA3.camera_encoder, num_heads=3)},
-        "encoder of width 16 with 3",
-    ),
+    (SMALL_DA3, {"camera_encoder": replace(SMALL_DA3.camera_encoder, num_heads=3)}, "encoder of width 16 with 3"),
     (SMALL_DA3_NESTED, {"camera_head": None}, "without a camera head"),
     (
         SMALL_DA3_NESTED,
@@ -226,11 +218,7 @@ CONTRADICTIONS = (
         "a depth head with confidence",
     ),
     (SMALL_DA3_NESTED, {"point_head": SMALL_DA3.depth_head}, "a metric network with a point head"),
-    (
-        SMALL_DA3_NESTED,
-        {"metric_focal": 300.0},
-        "a motion head or a metric_focal",
-    ),
+    (SMALL_DA3_NESTED, {"metric_focal": 300.0}, "a motion head or a metric_focal"),
     (SMALL_DA3_NESTED, {"metric_network": SMALL_DA3}, "with a trunk, or without metric_focal"),
     (SMALL_DA3_NESTED, {"metric_network": replace(SMALL_DA3_METRIC, metric_focal=None)}, "without metric_focal"),
     (

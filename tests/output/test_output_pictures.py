@@ -183,10 +183,7 @@ def changed_byte(scene: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (
-            lambda scene: (scene / "late.mp4").unlink(),
-            r"has no late\.mp4 of the run; it has early\.mp4",
-        ),
+        (lambda scene: (scene / "late.mp4").unlink(), r"has no late\.mp4 of the run; it has early\.mp4"),
         (
             lambda scene: write_video(scene / "late.mp4", counter_clip(range(30), (96, 128))),
             r"late\.mp4 is 128x96, the run has 64x48",

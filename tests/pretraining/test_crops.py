@@ -8,13 +8,7 @@ import torch
 
 from page4d.errors import UsageError
 from page4d.lab.pretraining import data as crops
-from page4d.lab.pretraining.data import (
-    CropConfig,
-    denormalised,
-    draw_colours,
-    read_crops,
-    recolour,
-)
+from page4d.lab.pretraining.data import CropConfig, denormalised, draw_colours, read_crops, recolour
 from page4d.networks.layers.block import normalize_images
 
 CPU = torch.device("cpu")

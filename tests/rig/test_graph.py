@@ -12,15 +12,7 @@ from page4d.rig import adjust as adjustment
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks, triangulate
 from page4d.rig.edges import Directions
 from page4d.rig.epipolar import pixels_of
-from page4d.rig.graph import (
-    Placement,
-    choose_links,
-    choose_pairs,
-    confirmed,
-    connected_parts,
-    place,
-    views_in_loops,
-)
+from page4d.rig.graph import Placement, choose_links, choose_pairs, confirmed, connected_parts, place, views_in_loops
 from page4d.rig.records import (
     NUM_JOINTS,
     Array,

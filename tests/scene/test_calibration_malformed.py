@@ -27,16 +27,7 @@ GARBAGE = {
     "long number": b'{"frames": ' + b"9" * 5000 + b"}",
     "html": b"<!DOCTYPE html><html><body>404</body></html>",
 }
-NAMES = (
-    "x.qca.txt",
-    "x.toml",
-    "transforms.json",
-    "cameras.json",
-    "intri.yml",
-    "cameras.bin",
-    "images.txt",
-    "x.dat",
-)
+NAMES = ("x.qca.txt", "x.toml", "transforms.json", "cameras.json", "intri.yml", "cameras.bin", "images.txt", "x.dat")
 
 
 @pytest.mark.parametrize("content", GARBAGE.values(), ids=GARBAGE)

@@ -125,11 +125,7 @@ class TestSchedule:
 
     def test_the_family_of_single_cameras_has_one_view(self):
         drawn = [plan_step(TINY, Position(step=step)).request for step in range(60)]
-        assert {(request.family, request.num_views) for request in drawn} == {
-            ("arc", 2),
-            ("arc", 1),
-            ("single", 1),
-        }
+        assert {(request.family, request.num_views) for request in drawn} == {("arc", 2), ("arc", 1), ("single", 1)}
 
 
 @pytest.mark.parametrize(

@@ -18,13 +18,7 @@ from page4d.geometry.camera import project, world_points
 from page4d.geometry.transforms import transform_points
 from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture
 from page4d.lab.synthetic.write import write_capture
-from page4d.lab.training.data import (
-    CaptureSource,
-    CurriculumStep,
-    SyntheticSource,
-    feed_batches,
-    plan_step,
-)
+from page4d.lab.training.data import CaptureSource, CurriculumStep, SyntheticSource, feed_batches, plan_step
 from page4d.lab.training.schedule import Position, after
 from tests.forks import forked
 from tests.training.training_runs import SIZE, TINY

@@ -12,15 +12,7 @@ from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import TIME_VIEW
 from page4d.networks.config_parts import MaskHeadKind, SparseStrategy
 from page4d.networks.presets import PRESETS
-from page4d.weights.conversion.accounting import (
-    Account,
-    Copy,
-    Rule,
-    SourceStage,
-    Tag,
-    build_account,
-    part_of,
-)
+from page4d.weights.conversion.accounting import Account, Copy, Rule, SourceStage, Tag, build_account, part_of
 from page4d.weights.conversion.convert import account_for
 from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, ViewTimeOptions, network_blueprint
 from page4d.weights.families.family import Family
@@ -253,10 +245,7 @@ def test_two_source_tensors_for_one_target_are_refused() -> None:
         build_account([(stage, {"a": spec, "b": spec})], {"c": (1,)}, {}, {})
 
 
-COMBINED = SourceStage(
-    origin="x",
-    keys=(Rule(r"(\w)\.a", r"\1", "sum", adapt=torch.add, companion=r"\1.b"),),
-)
+COMBINED = SourceStage(origin="x", keys=(Rule(r"(\w)\.a", r"\1", "sum", adapt=torch.add, companion=r"\1.b"),))
 
 
 def test_a_companion_is_combined_with_a_tensor_and_has_no_row() -> None:
