@@ -21,11 +21,7 @@ _GIMBAL_LOCK = 1e-9
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write a file per view.
-
-    Raises:
-        OutputError: if a file cannot be written.
-    """
+    """Write a file per view."""
     poses, angles = opengl_poses(job), np.degrees(vertical_fov(job))
     for view, record in enumerate(job.views):
         rotation = zxy_angles(poses[:, view, :3, :3])

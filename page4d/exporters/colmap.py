@@ -77,12 +77,7 @@ _MODEL_FOLDER = Path("sparse", "0")
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write one model of all instants, or with `per_instant` a folder with a model for each.
-
-    Raises:
-        InputError: if a frame or a file of the run cannot be read.
-        OutputError: if a file cannot be written.
-    """
+    """Write one model of all instants, or with `per_instant` a folder with a model for each."""
     remarks, num_points = [], 0
     for part_folder, places, points in job.parts(folder):
         num_points += points.cloud.num_points

@@ -17,11 +17,7 @@ from page4d.output.layout import frame_name
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write depth/<view>/frame_000000.exr and so on.
-
-    Raises:
-        OutputError: if a file cannot be written.
-    """
+    """Write depth/<view>/frame_000000.exr and so on."""
     for place in range(job.num_times):
         for view, record in enumerate(job.views):
             _write_depth(job, place, view, folder / "depth" / record.label / f"{frame_name(place)}.exr")

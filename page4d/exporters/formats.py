@@ -75,8 +75,9 @@ class Format:
     """A format, and what its readers need.
 
     `title` is the content of its files, `used_by` what reads them, and `layout` bounds the size of an export.
-    `module` has `write(job, folder) -> Written` and `next_step(job, folder) -> str`, the command or menu that uses
-    the result, and may have `check(job)`, which refuses a job before anything is written. `up` is the axis that
+    `module` has `write(job, folder) -> Written`, which raises `InputError` if a frame or file of the run cannot be
+    read and `OutputError` if a file cannot be written, and `next_step(job, folder) -> str`, the command or menu that
+    uses the result. It may have `check(job)`, which refuses a job before anything is written. `up` is the axis that
     points up in its world, "" where the run's world is kept. `point_bytes` is the size of a point in its files.
     `options` are the fields of `ExportSettings` that only some formats take. A format that `cuts_outliers` drops
     points far outside the scene, because its readers derive the extent of the scene from them. Unless the user

@@ -46,11 +46,7 @@ _NEAR = 1e-3
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write scene.glb with all instants of the export.
-
-    Raises:
-        OutputError: if it cannot be written.
-    """
+    """Write scene.glb with all instants of the export."""
     path = folder / NAME
     binary_path = path.with_suffix(".bin")
     with new_file(binary_path) as binary_file:

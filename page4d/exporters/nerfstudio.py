@@ -30,12 +30,7 @@ DEPTH_UNIT = 1e-3
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write one dataset of all instants, or with `per_instant` a folder with a dataset for each.
-
-    Raises:
-        InputError: if a frame or a file of the run cannot be read.
-        OutputError: if a file cannot be written.
-    """
+    """Write one dataset of all instants, or with `per_instant` a folder with a dataset for each."""
     dataset, num_points = _Dataset(job, folder), 0
     for part_folder, places, points in job.parts(folder):
         _write_scene(dataset, part_folder, places, points.cloud)

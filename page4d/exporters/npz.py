@@ -62,11 +62,7 @@ def check(job: ExportJob) -> None:
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write an archive per view, and of a run with tracks another.
-
-    Raises:
-        OutputError: if a file cannot be written.
-    """
+    """Write an archive per view, and of a run with tracks another."""
     for view, record in enumerate(job.views):
         with new_file(folder / f"{record.label}.npz") as file, ZipFile(file, "w") as archive:
             _write_maps(archive, job, view)

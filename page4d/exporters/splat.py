@@ -38,11 +38,7 @@ _SMALLEST = 1e-3
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write frame_000000.ply and so on, 68 bytes per splat.
-
-    Raises:
-        OutputError: if a file cannot be written.
-    """
+    """Write frame_000000.ply and so on, 68 bytes per splat."""
     total = 0
     for place in range(job.num_times):
         cloud = job.instant_points(place)

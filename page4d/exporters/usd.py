@@ -406,9 +406,6 @@ def write(job: ExportJob, folder: Path) -> Written:
     """Write `scene.usdc`; with `split` `scene.usda` and a file of points for every instant.
 
     The points keep the run's axes; the transform of the prim /World turns them to y up.
-
-    Raises:
-        OutputError: if a file cannot be written.
     """
     written = write_clips(job, folder) if job.settings.split else _write_single(job, folder)
     if np.array_equal(job.world.upward, UpAxis.Y.vector):

@@ -99,11 +99,7 @@ class _Output(_Document):
 
 
 def read(path: Path, content: dict[str, object]) -> Calibration:
-    """Read the content of a `cameras.json`: the output of a page4d run, or a plain ground truth.
-
-    Raises:
-        InputError: if it is neither, or a camera is invalid.
-    """
+    """Read the content of a `cameras.json`: the output of a page4d run, or a plain ground truth."""
     if "views" in content:
         return _read_output(path, validated(_Output, content, path.name))
     if "cameras" in content:
@@ -112,11 +108,7 @@ def read(path: Path, content: dict[str, object]) -> Calibration:
 
 
 def write(calibration: Calibration, path: Path) -> None:
-    """Write static cameras as plain cameras, atomically.
-
-    Raises:
-        OutputError: if the file cannot be written.
-    """
+    """Write static cameras as plain cameras, atomically."""
     cameras = {}
     for camera in calibration.cameras:
         assert camera.image_size is not None

@@ -326,12 +326,7 @@ def _image_camera(name: ImageName, camera: Camera, image: Image) -> ImageCamera:
 
 
 def write(calibration: Calibration, folder: Path) -> None:
-    """Write static cameras as a binary model with an image `<view>.png` per view and no points.
-
-    Raises:
-        UsageError: if a camera has a skew.
-        OutputError: if a file cannot be written.
-    """
+    """Write static cameras as a binary model with an image `<view>.png` per view and no points."""
     cameras, images = [], []
     for number, camera in enumerate(calibration.cameras, start=1):
         assert camera.image_size is not None

@@ -39,11 +39,7 @@ def encode(
 
 
 def read(path: Path, content: NDArray[np.float64]) -> Calibration:
-    """Read the array; its rows name no cameras, and the principal point is the centre of the image.
-
-    Raises:
-        InputError: if the array has another shape, or a camera is invalid.
-    """
+    """Read the array; its rows name no cameras, and the principal point is the centre of the image."""
     if content.ndim != 2 or content.shape[1] != _COLUMNS or content.dtype.kind not in "fiu":
         raise unreadable(path, f"its shape is {content.shape}, expected (views, {_COLUMNS})")
     check_count(path, len(content))

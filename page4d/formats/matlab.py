@@ -21,11 +21,7 @@ _Table = Mapping[str, Any]
 
 
 def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
-    """Read cameras of Label3D (`params`, `camnames`), or a stereo pair, also one below the name of a variable.
-
-    Raises:
-        InputError: if a camera is invalid.
-    """
+    """Read cameras of Label3D (`params`, `camnames`), or a stereo pair, also one below the name of a variable."""
     if "params" in content:
         given, names = content["params"], content.get("camnames")
         names = names if isinstance(names, list) and len(names) == len(given) else [None] * len(given)
@@ -52,11 +48,7 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
 def read_lenses(
     path: Path, content: dict[str, Any] | list[tuple[Path, dict[str, Any]]], poses: bool = True
 ) -> Calibration:
-    """Read a camera, or several files of one each: K, r, t of DANNCE, `cameraParameters`, or `Calib_Results.mat`.
-
-    Raises:
-        InputError: if a camera is invalid, or has no pose and `poses` are needed.
-    """
+    """Read a camera, or several files of one each: K, r, t of DANNCE, `cameraParameters`, or `Calib_Results.mat`."""
     files = content if isinstance(content, list) else [(path, content)]
     read_files = []
     for file, variables in files:

@@ -38,9 +38,6 @@ def read(path: Path, root: Element) -> Calibration:
     """Read the aligned cameras of the only chunk; its scale is arbitrary.
 
     The image with the label `000000` in the group `cam01` is frame 000000 of the view cam01.
-
-    Raises:
-        InputError: if no chunk has aligned cameras, or several, or a camera or its sensor is invalid.
     """
     chunks = [chunk for chunk in root.findall("chunk") if chunk.find("cameras//transform") is not None]
     if len(chunks) != 1:

@@ -93,9 +93,6 @@ def read(path: Path, content: dict[str, object]) -> Calibration:
 
     `group_images` groups frames into views. Frames in one folder with different `time` values are those of one moving
     camera.
-
-    Raises:
-        InputError: if the content or a camera is invalid.
     """
     transforms = validated(_Transforms, content, path.name)
     check_count(path, len(transforms.frames), "images", MAX_IMAGES)
@@ -134,11 +131,7 @@ class _Gaussians(FileSchema):
 
 
 def read_gaussians(path: Path, content: dict[str, Any]) -> Calibration:
-    """Read `train_meta.json` of Dynamic 3D Gaussians: a camera per instant and view, named by its picture.
-
-    Raises:
-        InputError: if a camera is invalid, or the lists have other lengths.
-    """
+    """Read `train_meta.json` of Dynamic 3D Gaussians: a camera per instant and view, named by its picture."""
     given = validated(_Gaussians, content, path.name)
     lenses, poses = ([torch.tensor(matrix, dtype=torch.float64) for row in rows for matrix in row] for rows in
                      (given.k, given.w2c))  # fmt: skip
@@ -164,11 +157,7 @@ class _TrainerCamera(FileSchema):
 
 
 def read_trainer(path: Path, content: list[Any]) -> Calibration:
-    """Read `cameras.json` of 3D Gaussian Splatting: a list of images.
-
-    Raises:
-        InputError: if a camera is invalid.
-    """
+    """Read `cameras.json` of 3D Gaussian Splatting: a list of images."""
     check_count(path, len(content), "images", MAX_IMAGES)
     given = [validated(_TrainerCamera, raw, path.name, f"number {index + 1}") for index, raw in enumerate(content)]
     names = group_images([camera.img_name for camera in given])

@@ -54,9 +54,6 @@ def read_kalibr(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     """Read a camera chain; the world is the first camera, or the IMU where the file has poses to it alone.
 
     `T_cn_cnm1` maps the previous camera to a camera, `T_cam_imu` the IMU to it, `T_imu_cam` of OpenVINS the reverse.
-
-    Raises:
-        InputError: if a camera is invalid, of a model that is not supported, or without a pose.
     """
     tables = [
         (str(key), table) for key, table in content.items() if isinstance(table, dict) and "camera_model" in table
@@ -84,9 +81,6 @@ def read_multical(path: Path, content: dict[str, Any], poses: bool = True) -> Ca
     """Read `calibration.json`; the pose `cam2_to_cam1` maps the rig, which is then cam1, to cam2.
 
     Cameras without a pose are left out with a notice.
-
-    Raises:
-        InputError: if a camera is invalid, none has a pose, or poses are relative to different cameras.
     """
     given, placed = content.get("cameras"), content.get("camera_poses", {})
     if not isinstance(given, dict) or not isinstance(placed, dict):
@@ -118,9 +112,6 @@ def read_single_cameras(
 
     Poses are R and T: x_camera = R x + T, also in a second file (`intr_1.xml`, `extr_1.xml`). Without `camera_name`,
     or if several files have the same one, as ROS writes them, cameras have the names of files.
-
-    Raises:
-        InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
     if isinstance(content, dict):
         if _number_of_matrices(content) or _are_placed(by_property(content), poses):
@@ -168,9 +159,6 @@ def read_tables(path: Path, content: dict[str, Any] | list[Any], poses: bool = T
     Poses are R and T, or a matrix named as that of the world to the camera, or the reverse. Unit and convention
     may be stated for all cameras; CMU Panoptic Studio, with `panel` and `node`, has centimetres. Cameras of a list
     without names are in the order of the views.
-
-    Raises:
-        InputError: if a camera is invalid, or has no pose and `poses` are needed.
     """
     given = _by_camera(content) if isinstance(content, dict) else content
     facts = facts_of(content) if isinstance(content, dict) else {}
@@ -318,9 +306,6 @@ def read_stereo(path: Path, content: dict[str, Any], poses: bool = True) -> Cali
     """Read a stereo pair: M1 D1 M2 D2 R T in one file, or in two as `intrinsics.yml` and `extrinsics.yml`.
 
     The file names no cameras, the world is the first one: x2 = R x1 + T.
-
-    Raises:
-        InputError: if a matrix is missing or invalid.
     """
     if _are_placed(by_property(content), True):
         return read_tables(path, content, poses)

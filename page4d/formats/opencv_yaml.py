@@ -40,11 +40,7 @@ Storage = dict[str, float | NDArray[np.float64] | Sequence[str]]
 
 
 def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration:
-    """Read K_<camera>, R_<camera>, T_<camera> and more of a file, or of a pair whose names have intri and extri.
-
-    Raises:
-        InputError: if a file is missing or damaged, or a camera is invalid.
-    """
+    """Read K_<camera>, R_<camera>, T_<camera> and more of a file, or of a pair whose names have intri and extri."""
     found, label = {str(key): value for key, value in content.items()}, path
     is_first = any(re.fullmatch("(K|R|Rot|T|world_mat)_.+", key) for key in found)
     lens, pose = ("(K|world_mat)_.+", "(R|Rot|T|world_mat)_.+") if is_first else (".+_K", ".+_(R|Rt|T)")
@@ -86,12 +82,7 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
 
 
 def write(calibration: Calibration, path: Path) -> None:
-    """Write the lenses and poses of static cameras in one file, which serves as `intri.yml` and as `extri.yml`.
-
-    Raises:
-        UsageError: if the format cannot hold a camera.
-        OutputError: if the file cannot be written.
-    """
+    """Write the lenses and poses of static cameras in one file, which serves as `intri.yml` and as `extri.yml`."""
     entries: Storage = {"names": [camera.name for camera in calibration.cameras]}
     for camera in calibration.cameras:
         name, lens, pose = camera.name, camera.distortion, camera.world_to_camera.numpy()

@@ -20,11 +20,7 @@ _MM_PER_METRE = 1000.0
 
 
 def read(path: Path, root: ElementTree.Element) -> Calibration:
-    """Read the parsed content of a `.qca.txt` file; its scale is metric.
-
-    Raises:
-        InputError: if a camera is invalid.
-    """
+    """Read the parsed content of a `.qca.txt` file; its scale is metric."""
     nodes = root.findall("./cameras/camera")
     check_count(path, len(nodes))
     active = [node for node in nodes if node.get("active", "1") != "0"]

@@ -12,15 +12,16 @@ from page4d.choices import CalibrationFormat
 class RigFormat:
     """A calibration format: how its files are recognized, and the functions that read and write them.
 
-    `patterns` match lower-case file names that are probably calibrations. A document is recognized by its content:
-    by a key path that `keys` matches (`page4d.formats.files.key_paths`). `reader` in `module` is a function
-    `read(path, content, poses) -> Calibration` of the parsed document; without `poses` it reads the lenses alone. One
-    that `needs_poses` has no such parameter. A file of a format that `is_single` holds one camera, and its reader
-    also takes a list of paths and documents. A format without `keys` spans a folder: `is_folder(path)` recognizes it,
-    and `read(path, views)` gets the names of the views, if they are known. A format with `advice`, how to convert its
-    files, is not read. A format that is `written` has a `writer` `write(calibration, path)`, and its files end with
-    `suffix`, "" for a folder that contains a file of the first name in `patterns`. Of formats with one suffix, that
-    whose pattern a name matches first is written.
+    `patterns` match lower-case file names that are probably calibrations. A document is recognized by its content: by
+    a key path that `keys` matches (`page4d.formats.files.key_paths`). `reader` in `module` is a function `read(path,
+    content, poses) -> Calibration` of the parsed document, which raises `InputError` if the document or a camera is
+    invalid, or lacks a pose; without `poses` it reads the lenses alone. One that `needs_poses` has no such parameter.
+    A file of a format that `is_single` holds one camera, and its reader also takes a list of paths and documents. A
+    format without `keys` spans a folder: `is_folder(path)` recognizes it, and `read(path, views)` gets the names of
+    the views, if they are known. A format with `advice`, how to convert its files, is not read. A format that is
+    `written` has a `writer` `write(calibration, path)`, which raises `UsageError` for cameras that it cannot hold and
+    `OutputError` if the file cannot be written, and its files end with `suffix`, "" for a folder that contains a file
+    of the first name in `patterns`. Of formats with one suffix, that whose pattern a name matches first is written.
     """
 
     name: str

@@ -35,9 +35,6 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
 
     The tables of a Caliscope file are below `[cameras]`. Cameras without a lens, without a pose or with `ignore` are
     left out with a notice.
-
-    Raises:
-        InputError: if a camera is invalid, or none is complete.
     """
     nested = content.get("cameras")
     # Caliscope numbers its cameras, and calls their videos cam_0.
@@ -74,11 +71,7 @@ def read(path: Path, content: dict[str, Any], poses: bool = True) -> Calibration
 
 
 def write(calibration: Calibration, path: Path) -> None:
-    """Write static cameras as Anipose's TOML atomically.
-
-    Raises:
-        OutputError: if the file cannot be written.
-    """
+    """Write static cameras as Anipose's TOML atomically."""
     tables = [(f"cam_{index}", _table_of(camera)) for index, camera in enumerate(calibration.cameras)]
     tables.append(("metadata", {"adjusted": True, "error": 0.0, "unit": calibration.scale.unit}))
     _write_tables(path, tables)
@@ -88,9 +81,6 @@ def write_caliscope(calibration: Calibration, path: Path) -> None:
     """Write static cameras as Caliscope's `camera_array.toml` atomically.
 
     Caliscope numbers its cameras: cameras whose names are `cam_<number>` keep their numbers, others are counted.
-
-    Raises:
-        OutputError: if the file cannot be written.
     """
     named = [re.fullmatch(r"cam_(0|[1-9]\d*)", camera.name) for camera in calibration.cameras]
     numbers = [int(found[1]) for found in named if found is not None]

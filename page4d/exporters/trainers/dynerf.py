@@ -33,12 +33,7 @@ _FRAME_RATES = (0.01, 1000.0)
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write the folder.
-
-    Raises:
-        InputError: if a frame cannot be read.
-        OutputError: if a file cannot be written.
-    """
+    """Write the folder."""
     order = reading_order(job)
     cloud = job.model_points().cloud
     bounds = DepthBounds(job)

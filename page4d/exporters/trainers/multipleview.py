@@ -24,12 +24,7 @@ from page4d.io.folders import write_file
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write the folder.
-
-    Raises:
-        InputError: if a frame cannot be read.
-        OutputError: if a file cannot be written.
-    """
+    """Write the folder."""
     cloud = job.model_points().cloud
     bounds = DepthBounds(job)
     bounds.add(cloud.xyz)

@@ -55,12 +55,7 @@ def check(job: ExportJob) -> None:
 
 
 def write(job: ExportJob, folder: Path) -> Written:
-    """Write the folder.
-
-    Raises:
-        InputError: if a frame cannot be read.
-        OutputError: if a file cannot be written.
-    """
+    """Write the folder."""
     order = reading_order(job)
     names = sorted_names(len(order))
     files = [job.picture_path(Path(name)).name for name in names]
