@@ -6,6 +6,9 @@ Open3D reports success when the disk is full, so every file is verified before i
 clouds without points, and when a file is incomplete, page4d's own encoders are used: they give the same vertices,
 faces and cameras, and their writer reports why a file cannot be written. Open3D writes no comments of a cloud: unit
 and time are in `run.json`. The properties of velocities it writes in an order of its own.
+
+Functions that process or convert raise `CapabilityError` if Open3D cannot be loaded, those that write `OutputError`
+if the file cannot be written.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -61,11 +64,7 @@ class DepthView:
 
 
 def open3d_cloud(cloud: PointCloud) -> Any:
-    """Convert to `open3d.t.geometry.PointCloud` with the attributes that Open3D reads from the PLY file.
-
-    Raises:
-        CapabilityError: if Open3D cannot be loaded.
-    """
+    """Convert to `open3d.t.geometry.PointCloud` with the attributes that Open3D reads from the PLY file."""
     open3d = require_open3d()
     tensor = open3d.core.Tensor
     converted = open3d.t.geometry.PointCloud(tensor(cloud.xyz))
@@ -80,11 +79,7 @@ def open3d_cloud(cloud: PointCloud) -> Any:
 
 
 def open3d_mesh(mesh: Mesh) -> Any:
-    """Convert to `open3d.t.geometry.TriangleMesh`; its PLY writer takes colours in [0, 1] and saturates bytes.
-
-    Raises:
-        CapabilityError: if Open3D cannot be loaded.
-    """
+    """Convert to `open3d.t.geometry.TriangleMesh`; its PLY writer takes colours in [0, 1] and saturates bytes."""
     open3d = require_open3d()
     tensor = open3d.core.Tensor
     converted = open3d.t.geometry.TriangleMesh(tensor(mesh.vertices), tensor(mesh.triangles))
@@ -93,11 +88,7 @@ def open3d_mesh(mesh: Mesh) -> Any:
 
 
 def remove_outliers(cloud: PointCloud) -> PointCloud:
-    """Drop points that are far from their neighbours (statistical outlier removal).
-
-    Raises:
-        CapabilityError: if Open3D cannot be loaded.
-    """
+    """Drop points that are far from their neighbours (statistical outlier removal)."""
     open3d = require_open3d("⟨outliers⟩")
     if cloud.num_points <= OUTLIER_NEIGHBOURS:
         return cloud
@@ -110,9 +101,6 @@ def estimate_normals(cloud: PointCloud, camera_centers: NDArray[np.float64]) -> 
     """Add normals from the covariance of neighbouring points, oriented towards the camera that saw the point.
 
     `camera_centers` [V, 3] are in the world. Too few points for a plane get the direction to the camera.
-
-    Raises:
-        CapabilityError: if Open3D cannot be loaded.
     """
     open3d = require_open3d("⟨normals⟩")
     to_camera = camera_centers[cloud.view] - cloud.xyz
@@ -135,9 +123,6 @@ def fuse_mesh(views: Iterable[DepthView], voxel_size: float) -> Mesh:
 
     Source: Curless & Levoy, "A Volumetric Method for Building Complex Models from Range Images" (SIGGRAPH 1996);
     Dong et al., "ASH: A Modern Framework for Parallel Spatial Hashing in 3D Perception" (TPAMI 2022).
-
-    Raises:
-        CapabilityError: if Open3D cannot be loaded.
     """
     open3d = require_open3d("⟨mesh⟩")
     core, image = open3d.core, open3d.t.geometry.Image
@@ -195,11 +180,7 @@ def cloud_writer(*, needs_comments: bool) -> CloudWriter:
 def write_cloud(
     path: Path, cloud: PointCloud, comments: Sequence[str] = (), *, needs_comments: bool = False
 ) -> WrittenFile:
-    """Write a cloud with Open3D, or, if it is empty or needs its `comments`, with page4d's own writer.
-
-    Raises:
-        OutputError: if the file cannot be written.
-    """
+    """Write a cloud with Open3D, or, if it is empty or needs its `comments`, with page4d's own writer."""
     encoded = partial(encode_ply, cloud.columns, comments)
     if cloud.num_points == 0 or needs_comments:
         return write_bytes_atomic(path, encoded())
@@ -221,11 +202,7 @@ def write_trajectory(
     intrinsics: Float[Tensor, "T 3 3"],
     image_size: tuple[int, int],
 ) -> WrittenFile:
-    """Write a camera trajectory in Open3D's format; pixel centres are at integers, `image_size` is (height, width).
-
-    Raises:
-        OutputError: if the file cannot be written.
-    """
+    """Write a camera trajectory in Open3D's format: integer pixel centres; `image_size` is (height, width)."""
     data = encode_trajectory(world_to_camera.numpy(), intrinsics.numpy(), image_size)
 
     def write(open3d: ModuleType, part: Path) -> None:
@@ -242,11 +219,7 @@ def write_trajectory(
 
 
 def write_mesh(path: Path, mesh: Mesh, comments: Sequence[str] = ()) -> WrittenFile:
-    """Write a coloured triangle mesh as PLY, with positions in double precision; Open3D writes no `comments`.
-
-    Raises:
-        OutputError: if the file cannot be written.
-    """
+    """Write a coloured triangle mesh as PLY, with positions in double precision; Open3D writes no `comments`."""
     data = encode_mesh(mesh, comments)
     if len(mesh.vertices) == 0 or comments:
         return write_bytes_atomic(path, data)

@@ -93,11 +93,7 @@ def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON; NaN, Infinity and repeated keys are errors.
-
-    Raises:
-        DocumentError: if the text is invalid.
-    """
+    """Parse JSON; NaN, Infinity and repeated keys are errors."""
     if len(text) > _MAX_CONTAINERS and text.count("[") + text.count("{") > _MAX_CONTAINERS:
         raise DocumentError(f"it has more than {_MAX_CONTAINERS:,} lists and objects")
 
@@ -114,11 +110,7 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, object]:
-    """Parse TOML; repeated keys, and keys of more than 32 parts, are errors.
-
-    Raises:
-        DocumentError: if the text is invalid.
-    """
+    """Parse TOML; repeated keys, and keys of more than 32 parts, are errors."""
     found = _LONG_KEY.search(text)
     if found is not None:
         line = text.count("\n", 0, found.start()) + 1
@@ -140,9 +132,6 @@ def parse_yaml(text: str) -> object:
 
     Numbers are not reinterpreted (YAML 1.1 parses `010` as 8 and `1e-05` as text). The first line of OpenCV 3 and 4,
     `%YAML:1.0`, is no valid YAML and is skipped.
-
-    Raises:
-        DocumentError: if the text is invalid.
     """
     import yaml
 
@@ -166,11 +155,7 @@ def parse_yaml(text: str) -> object:
 
 
 def parse_xml(content: bytes) -> ElementTree.Element:
-    """Parse XML; a DTD, which may contain entities, is an error.
-
-    Raises:
-        DocumentError: if the content is invalid.
-    """
+    """Parse XML; a DTD, which may contain entities, is an error."""
     parser = ElementTree.XMLParser(target=_PlainTreeBuilder())  # noqa: S314 - any DTD is refused
     with _guard():
         try:
