@@ -102,10 +102,7 @@ def plan_job(output: Output, format: Format, settings: ExportSettings, pictures:
     clouds = None
     if format.point_bytes:
         selection = PointFilter(
-            views=tuple(indices),
-            min_confidence=settings.min_confidence,
-            only=settings.only,
-            voxel=settings.voxel,
+            views=tuple(indices), min_confidence=settings.min_confidence, only=settings.only, voxel=settings.voxel
         )
         clouds = CloudReader(output, instants, selection, cuts_outliers=format.cuts_outliers, seed=settings.seed)
         limit = format.animated_points if settings.animated else format.max_points

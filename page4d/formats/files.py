@@ -23,13 +23,7 @@ from page4d.errors import InputError, listed, shortened
 from page4d.formats.camera_model import CORRECTION_HINT
 from page4d.formats.table import SUPPORTED_FORMATS
 from page4d.io import documents
-from page4d.io.documents import (
-    MAX_JSON_BYTES,
-    MAX_TEXT_BYTES,
-    DocumentError,
-    DocumentMissingError,
-    first_violation,
-)
+from page4d.io.documents import MAX_JSON_BYTES, MAX_TEXT_BYTES, DocumentError, DocumentMissingError, first_violation
 from page4d.io.input_files import missing_path_hint
 
 MAX_CAMERAS = 5_000

@@ -26,11 +26,7 @@ def read(path: Path, root: ElementTree.Element) -> Calibration:
     active = [node for node in nodes if node.get("active", "1") != "0"]
     cameras = tuple(_camera(path, node, f"number {index + 1}") for index, node in enumerate(active))
     return Calibration(
-        path=path,
-        scale=Scale.METRIC,
-        cameras=cameras,
-        file_unit="mm",
-        notices=_notices(path.name, nodes),
+        path=path, scale=Scale.METRIC, cameras=cameras, file_unit="mm", notices=_notices(path.name, nodes)
     )
 
 

@@ -69,11 +69,7 @@ FORMATS = (
         keys="params/#/K|([^/]+/)?CameraParameters1|fc_left",
     ),
     RigFormat(
-        "MATLAB",
-        "matlab",
-        keys="([^/]+/)?(RDistort|RadialDistortion)|kc",
-        reader="read_lenses",
-        is_single=True,
+        "MATLAB", "matlab", keys="([^/]+/)?(RDistort|RadialDistortion)|kc", reader="read_lenses", is_single=True
     ),
     RigFormat("AliceVision", "", ("*.sfm",), "poses/#/poseId", advice="export a COLMAP scene in Meshroom"),
     RigFormat("OpenSfM", "", (), "#/shots", advice="use opensfm export_colmap"),

@@ -14,15 +14,7 @@ from numpy.typing import NDArray
 from page4d.choices import PointLayer
 from page4d.exporters.points import PointFilter
 from page4d.viewer.content import SHOWN_AT_FIRST, ViewerContent
-from page4d.viewer.scene import (
-    MOST_STEPS,
-    TRAIL,
-    default_steps,
-    first_viewpoint,
-    frustum,
-    quaternion,
-    vector,
-)
+from page4d.viewer.scene import MOST_STEPS, TRAIL, default_steps, first_viewpoint, frustum, quaternion, vector
 
 if TYPE_CHECKING:
     from viser import CameraFrustumHandle, CameraHandle, ClientHandle, SceneNodePointerEvent, ViserServer

@@ -27,13 +27,7 @@ from page4d.plotting.canvas import view_color
 from page4d.viewer.content import ViewerContent
 
 if TYPE_CHECKING:
-    from viser import (
-        CameraFrustumHandle,
-        LineSegmentsHandle,
-        PointCloudHandle,
-        SceneApi,
-        ViserServer,
-    )
+    from viser import CameraFrustumHandle, LineSegmentsHandle, PointCloudHandle, SceneApi, ViserServer
 
 Vector = tuple[float, float, float]
 
