@@ -16,10 +16,13 @@ CAPTURE = SyntheticCapture(seed=3, num_views=3, num_times=3, image_size=(72, 96)
 Disturb = Callable[[int, Predictions], Predictions]
 
 
-def write_run(folder: Path, disturb: Disturb | None = None, capture: SyntheticCapture = CAPTURE) -> tuple[Path, Path]:
-    """Write the videos of a capture and a run with its true depth and cameras; return the folders of both."""
-    scene, out = folder / "scene", folder / "out"
-    if not scene.exists():
+def write_run(
+    folder: Path, disturb: Disturb | None = None, capture: SyntheticCapture = CAPTURE, scene: Path | None = None
+) -> tuple[Path, Path]:
+    """Write the videos of a capture, unless `scene` has them, and a run with its true depth; return both folders."""
+    out = folder / "out"
+    if scene is None:
+        scene = folder / "scene"
         write_capture(capture, scene)
     predictor = TruthPredictor(capture) if disturb is None else TruthPredictor(capture, disturb)
     settings = ReconstructSettings(preview=False, check_calibration=False)

@@ -1,5 +1,6 @@
 """Measurement of results: instants, agreement of views, flicker, large maps, one view, pictures."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +9,11 @@ import torch
 
 import page4d
 from page4d.errors import InputError
+from page4d.lab.synthetic.write import write_capture
 from page4d.output.reader import open_output
 from page4d.quality import measure as measure_module
 from page4d.quality.measure import MAX_INSTANTS, measure, measured_instants
+from page4d.quality.record import QualityReport
 from page4d.records import Predictions
 from tests.quality.runs_without_truth import CAPTURE, write_run
 
@@ -18,6 +21,11 @@ from tests.quality.runs_without_truth import CAPTURE, write_run
 @pytest.fixture(scope="module")
 def exact(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return write_run(tmp_path_factory.mktemp("exact"))
+
+
+@pytest.fixture(scope="module")
+def report(exact: tuple[Path, Path]) -> QualityReport:
+    return page4d.report(exact[1], exact[0])
 
 
 def scaled_view(factor: float, view: int = 1) -> object:
@@ -46,9 +54,7 @@ def test_instants_are_spread_over_the_capture(count: int) -> None:
     assert len(set(found)) == len(found) == min(count, MAX_INSTANTS)
 
 
-def test_true_depth_agrees(exact: tuple[Path, Path]) -> None:
-    scene, out = exact
-    report = page4d.report(out, scene)
+def test_true_depth_agrees(report: QualityReport) -> None:
     assert report.overall.contradicted < 0.03
     assert report.overall.photo_gain > 0.3
     assert report.grade.letter in "AB"
@@ -58,23 +64,25 @@ def test_true_depth_agrees(exact: tuple[Path, Path]) -> None:
     assert 0 <= min(weighted) <= max(weighted) <= 1
 
 
-def test_a_view_with_wrong_depth_is_the_one_that_does_not_agree(tmp_path: Path, exact: tuple[Path, Path]) -> None:
-    scene, out = write_run(tmp_path, scaled_view(0.7))
-    wrong, right = page4d.report(out, scene), page4d.report(exact[1], exact[0])
-    assert wrong.grade.expected_error > 1.3 * right.grade.expected_error
+def test_a_view_with_wrong_depth_is_the_one_that_does_not_agree(
+    tmp_path: Path, exact: tuple[Path, Path], report: QualityReport
+) -> None:
+    scene, out = write_run(tmp_path, scaled_view(0.7), scene=exact[0])
+    wrong = page4d.report(out, scene)
+    assert wrong.grade.expected_error > 1.3 * report.grade.expected_error
     contradicted = {view.view: view.contradicted for view in wrong.views}
     assert max(contradicted, key=contradicted.__getitem__) == "cam02"
     assert wrong.grade.reasons
 
 
-def test_depth_below_the_confidence_of_points_is_not_graded(tmp_path: Path) -> None:
+def test_depth_below_the_confidence_of_points_is_not_graded(tmp_path: Path, exact: tuple[Path, Path]) -> None:
     def unsure(_: int, predictions: Predictions) -> Predictions:
         depth, confidence = predictions.depth.clone(), predictions.depth_confidence.clone()
         depth[..., :48] *= 0.7
         confidence[..., :48] = 0.2
         return replace(predictions, depth=depth, depth_confidence=confidence)
 
-    output = open_output(write_run(tmp_path, unsure)[1])
+    output = open_output(write_run(tmp_path, unsure, scene=exact[0])[1])
     with_all = page4d.report(output)
     output.run.settings["points"]["min_confidence"] = 0.25
     without = page4d.report(output)
@@ -83,20 +91,20 @@ def test_depth_below_the_confidence_of_points_is_not_graded(tmp_path: Path) -> N
     assert without.grade.expected_error < 0.8 * with_all.grade.expected_error
 
 
-def test_flicker_is_the_relative_deviation_of_static_depth(tmp_path: Path) -> None:
-    _, out = write_run(tmp_path, flickering)
-    first, *others = page4d.report(out).views
+def test_flicker_is_the_relative_deviation_of_static_depth(tmp_path: Path, exact: tuple[Path, Path]) -> None:
+    _, out = write_run(tmp_path, flickering, scene=exact[0])
+    report = page4d.report(out)
+    first, *others = report.views
     expected = float(torch.tensor([1.0, 1.1, 1.0]).log().std())
     assert first.flicker == pytest.approx(expected, rel=0.02)
     assert all(view.flicker is not None and view.flicker < 1e-3 for view in others)
-    assert any("varies by" in reason.found for reason in page4d.report(out).grade.reasons)
+    assert any("varies by" in reason.found for reason in report.grade.reasons)
 
 
-def test_without_pictures_the_rest_is_equal(exact: tuple[Path, Path]) -> None:
-    scene, out = exact
-    with_pictures, without = page4d.report(out, scene), page4d.report(page4d.open_output(out))
+def test_without_pictures_the_rest_is_equal(exact: tuple[Path, Path], report: QualityReport) -> None:
+    without = page4d.report(page4d.open_output(exact[1]))
     assert without.overall.photo_gain is None
-    assert without.overall.confirmed == with_pictures.overall.confirmed
+    assert without.overall.confirmed == report.overall.confirmed
     assert any("--scene" in note for note in without.notes)
 
 
@@ -121,15 +129,13 @@ def test_one_view_has_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_videos_of_another_capture_are_refused(tmp_path: Path, exact: tuple[Path, Path]) -> None:
-    scene, _ = write_run(tmp_path, capture=replace(CAPTURE, seed=9))
+    write_capture(replace(CAPTURE, seed=9), tmp_path / "scene")
     with pytest.raises(InputError, match="not the file of the run"):
-        page4d.report(exact[1], scene)
+        page4d.report(exact[1], tmp_path / "scene")
 
 
-def test_the_document_is_plain_json(exact: tuple[Path, Path]) -> None:
-    import json
-
-    document = json.loads(json.dumps(page4d.report(exact[1]).document(), allow_nan=False))
+def test_the_document_is_plain_json(report: QualityReport) -> None:
+    document = json.loads(json.dumps(report.document(), allow_nan=False))
     assert set(document) == {
         *("out", "scene", "num_times", "instants", "views", "pairs", "overall", "grade", "notes")
     }
