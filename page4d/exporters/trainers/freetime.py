@@ -31,14 +31,9 @@ def write(job: ExportJob, folder: Path) -> Written:
     arrays: dict[str, Any] = point_arrays(points, job.seconds)
     np.savez(buffer, **arrays)
     write_file(folder / _FILE, buffer.getvalue())
-    remarks = []
-    if not job.is_regular:
-        remarks.append(
-            "velocities are per frame of the steps around each instant; the trainer takes all steps as equal"
-        )
-    return Written(
-        num_points=points.cloud.num_points, times=tuple(_times(job.num_times).tolist()), remarks=tuple(remarks)
-    )
+    remark = "velocities are per frame of the steps around each instant; the trainer takes all steps as equal"
+    times = tuple(np.linspace(0.0, 1.0, job.num_times).tolist())
+    return Written(num_points=points.cloud.num_points, times=times, remarks=() if job.is_regular else (remark,))
 
 
 def next_step(job: ExportJob, folder: Path) -> str:
@@ -66,7 +61,7 @@ def point_arrays(points: ModelPoints, seconds: NDArray[np.float64]) -> dict[str,
         step = np.gradient(seconds)[points.place]
         velocity[moving] = (cloud.velocity * step[:, None])[moving]
         has_velocity = ~moving | (cloud.velocity_sigma > 0)
-    times = np.where(moving, _times(number)[points.place], _STATIC_TIME)
+    times = np.where(moving, np.linspace(0.0, 1.0, number)[points.place], _STATIC_TIME)
     durations = np.where(moving, 1 / (number - 1), _STATIC_DURATION)
     return {
         "positions": np.ascontiguousarray(cloud.xyz),
@@ -82,8 +77,3 @@ def point_arrays(points: ModelPoints, seconds: NDArray[np.float64]) -> dict[str,
         "n_keyframes": np.array(number),
         "mode": np.array("page4d"),
     }
-
-
-def _times(number: int) -> NDArray[np.float64]:
-    """Return the times of all instants, from 0 to 1."""
-    return np.linspace(0.0, 1.0, number)

@@ -29,8 +29,7 @@ def write(job: ExportJob, folder: Path) -> Written:
     bounds = DepthBounds(job)
     bounds.add(cloud.xyz)
     write_file(folder / "points3D_multipleview.ply", encode_trainer_ply(cloud.xyz, cloud.rgb))
-    rows = encode_poses_bounds(job, bounds.bounds())
-    write_file(folder / "poses_bounds_multipleview.npy", rows)
+    write_file(folder / "poses_bounds_multipleview.npy", encode_poses_bounds(job, bounds.bounds()))
     # The reader finds the pictures by the number in the image's name.
     names = [f"image{number}.jpg" for number in range(1, len(job.views) + 1)]
     points = Points3D(xyz=cloud.xyz, rgb=cloud.rgb)

@@ -69,8 +69,7 @@ def write(job: ExportJob, folder: Path) -> Written:
         points = Points3D(xyz=cloud.xyz, rgb=cloud.rgb)
         model = model_of_views(files, sizes, job.intrinsics[0, order], job.world_to_camera[0, order], points)
         write_model(folder / f"colmap_{place}" / "sparse" / "0", model)
-    rows = encode_poses_bounds(job, bounds.bounds(), order)
-    write_file(folder / "poses_bounds.npy", rows)
+    write_file(folder / "poses_bounds.npy", encode_poses_bounds(job, bounds.bounds(), order))
     write_json(folder / "train.json", _SETTINGS | {"duration": job.num_times})
     for picture in job.read_pictures():
         name = names[order.index(picture.view)]
