@@ -470,8 +470,8 @@ def test_a_file_without_the_state_of_a_run_is_refused(name, existing, tmp_path):
 @pytest.mark.parametrize(
     ("needed", "free", "words"),
     [
-        (410_000, 300_000, r"need about 0\.41 MB in .*, 0\.30 MB free"),
-        (4_100_000_000, 0, "need about 4.1 GB .*, 0.00 MB"),
+        (410_000, 300_000, r"need about 410 kB in .*, 300 kB free"),
+        (4_100_000_000, 0, "need about 4.1 GB .*, 0 bytes free"),
     ],
 )
 def test_too_little_space_is_named_in_a_unit_that_shows_it(needed, free, words, tmp_path, monkeypatch):
