@@ -108,6 +108,7 @@ def workspace(request: pytest.FixtureRequest, rig: Path, tmp_path: Path, monkeyp
     return document
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workspace", DOCUMENTS, ids=name_of, indirect=True)
 def test_the_python_blocks_of_a_document_run(workspace: Path) -> None:
     namespace: dict[str, object] = {}

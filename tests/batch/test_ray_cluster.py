@@ -27,7 +27,7 @@ from tests.cli.clips import write_scene
 from tests.run.test_reconstruct import bytes_of
 
 # Found but not imported: Ray reads its settings on import.
-pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an optional dependency")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("ray") is None, reason="Ray is an optional dependency")]
 
 NETWORK = ("--untrained", "--preset", "mv-tiny", "--size", "28", "--no-preview")
 CHUNKS = ("--chunk", "2", "--overlap", "1")
@@ -68,7 +68,6 @@ class TestOnTwoWorkers:
         assert [scene["status"] for scene in record["scenes"]] == ["complete", "complete", "failed"]
         assert record["scenes"][2]["exit_code"] == 2
 
-    @pytest.mark.slow
     def test_an_undecodable_frame_ends_the_run_with_the_same_error_as_locally(self, tmp_path, capsys):
         scene = write_scene(tmp_path / "scene", frames=8)
         # Damaged beyond the part that opening reads, so that decoding on a worker fails.
