@@ -1,4 +1,4 @@
-"""Optimizers: weight decay of parameter groups, learning rates, and the EMA."""
+"""Optimizers: orthogonal updates of Muon, weight decay of parameter groups, gradient clipping, and the EMA."""
 
 import re
 
@@ -7,7 +7,14 @@ import torch
 from torch import nn
 
 from page4d.lab.training.checkpoint import EMA
-from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind, build_optimizers, set_rate
+from page4d.lab.training.optimizers import (
+    Muon,
+    OptimizerConfig,
+    OptimizerKind,
+    build_optimizers,
+    orthogonalize,
+    set_rate,
+)
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 
@@ -16,6 +23,29 @@ from page4d.networks.presets import PRESETS
 def network() -> nn.Module:
     torch.manual_seed(0)
     return build_network(PRESETS["mv-tiny"])
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (6, 20), (20, 6)])
+def test_muon_orthogonalizes_matrices(shape):
+    matrix = torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    found = orthogonalize(matrix)
+    values = torch.linalg.svdvals(found)
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+    u, _, vh = torch.linalg.svd(matrix, full_matrices=False)
+    assert torch.nn.functional.cosine_similarity(found.flatten(), (u @ vh).flatten(), dim=0) > 0.97
+
+
+def test_muon_minimizes_a_squared_error():
+    torch.manual_seed(0)
+    weight, goal = nn.Parameter(torch.randn(6, 4)), torch.randn(6, 4)
+    optimizer = Muon([weight], lr=0.05)
+    start = (weight - goal).norm().item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        (weight - goal).square().sum().backward()
+        optimizer.step()
+    assert (weight - goal).norm().item() < 0.25 * start
 
 
 @pytest.mark.parametrize("kind", OptimizerKind)

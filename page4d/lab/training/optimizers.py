@@ -1,7 +1,10 @@
-"""Optimizers and their parameter groups, the memory that they need, and data-parallel training under torchrun."""
+"""Optimizers and their parameter groups, the memory that they need, and data-parallel training under torchrun.
+
+Muon is momentum SGD with orthogonalized matrix updates.
+"""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,13 +12,17 @@ from typing import Annotated, Any
 
 import torch
 import torch.distributed as dist
+from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor, nn
-from torch.optim import AdamW, Muon, Optimizer
+from torch.optim import AdamW, Optimizer
 
 from page4d.errors import MemoryBudgetError
 from page4d.io.json_records import config_record
 from page4d.run.memory import usable_bytes
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+_ITERATIONS = 5
 
 
 class OptimizerKind(StrEnum):
@@ -23,10 +30,7 @@ class OptimizerKind(StrEnum):
 
     ADAMW = "adamw"
     MUON = "muon"
-    """Muon, with orthogonalized updates, for the matrices of the trunk, AdamW for all other parameters.
-
-    Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024.
-    """
+    """Muon for the matrices of the trunk, AdamW for all other parameters."""
 
 
 _Decay = Annotated[float, Field(ge=0, lt=1)]
@@ -92,6 +96,51 @@ def set_rate(optimizers: Sequence[Optimizer], rate: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = rate * group["full_lr"]
+
+
+class Muon(Optimizer):
+    """Muon for matrices: updates with singular values near 1, scaled by the aspect ratio.
+
+    Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024 (Nesterov momentum, five
+    iterations, factor sqrt(max(1, rows / columns))). That of PyTorch orthogonalizes in bfloat16, which takes 28 times
+    the time on a CPU.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Any], *, lr: float = 0.02, momentum: float = 0.95, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every matrix that has a gradient."""
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                momentum = state.setdefault("momentum", torch.zeros_like(parameter))
+                momentum.lerp_(parameter.grad, 1 - group["momentum"])
+                direction = orthogonalize(parameter.grad.lerp(momentum, group["momentum"]))
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                factor = max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
+                parameter.add_(direction, alpha=-group["lr"] * factor)
+        return loss
+
+
+def orthogonalize(matrix: Float[Tensor, "rows columns"]) -> Float[Tensor, "rows columns"]:
+    """Bring all singular values near 1 (0.7 to 1.2) by a quintic Newton-Schulz iteration.
+
+    Source: as above; the coefficients trade exactness for speed.
+    """
+    a, b, c = _COEFFICIENTS
+    wide = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
+    wide = wide / (wide.norm() + 1e-7)
+    for _ in range(_ITERATIONS):
+        gram = wide @ wide.T
+        wide = a * wide + (b * gram + c * gram @ gram) @ wide
+    return wide.T if matrix.shape[0] > matrix.shape[1] else wide
 
 
 def _is_matrix(value: Tensor) -> bool:
