@@ -415,7 +415,7 @@ class Assembly:
 
     def parts(self) -> tuple[tuple[int, ...], ...]:
         """Return the parts of the rig that accepted pairs connect, the main one first."""
-        return main_parts(len(self.names), [pair.views for pair in self.accepted()], [*self.known])
+        return main_parts(len(self.names), self.accepted(), [*self.known])
 
     def _solve(self, tolerance: float) -> None:
         self.placement, self.adjustment = _NOWHERE, None

@@ -264,10 +264,20 @@ def connected_parts(num_views: int, links: Sequence[Pair]) -> tuple[tuple[int, .
     return tuple(sorted(parts, key=lambda part: (-len(part), part)))
 
 
-def main_parts(num_views: int, links: Sequence[Pair], known: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:
-    """Return the connected parts: first that of `known` views, which are one, if there are any, else the largest."""
-    parts = connected_parts(num_views, [*links, *pairwise(known)])
-    return tuple(sorted(parts, key=lambda part: not set(known) <= set(part)))
+def main_parts(num_views: int, pairs: Sequence[PairPose], known: Sequence[int] = ()) -> tuple[tuple[int, ...], ...]:
+    """Return the parts that pairs connect: first that of `known` views, which are one, if there are any.
+
+    Else the largest, of equal ones that with the most matches: without a loop, a pair of few is wrong more often.
+    """
+    parts = connected_parts(num_views, [*(pair.views for pair in pairs), *pairwise(known)])
+    matches = dict.fromkeys(range(num_views), 0)
+    for pair in pairs:
+        matches[pair.views[0]] += 0 if pair.matches is None else len(pair.matches.first)
+
+    def order(part: tuple[int, ...]) -> tuple[bool, int, int]:
+        return not {*known} <= {*part}, -len(part), -sum(matches[view] for view in part)
+
+    return tuple(sorted(parts, key=order))
 
 
 def drop_loops(
@@ -389,7 +399,7 @@ def place(
     """
     inside, dropped = drop_loops([pair for pair in pairs if {*pair.views} <= {*part}], tolerance)
     while True:
-        views = main_parts(len(lenses), [pair.views for pair in inside], [*known])[0]
+        views = main_parts(len(lenses), inside, [*known])[0]
         inside = tuple(pair for pair in inside if pair.views[0] in views)
         if not inside:
             return Placement(views=views[:1], world_to_camera=np.eye(4)[None], pairs=(), dropped=dropped)

@@ -12,7 +12,16 @@ from page4d.rig import adjust as adjustment
 from page4d.rig.adjust import Adjustment, Observations, adjust, merge_tracks, triangulate
 from page4d.rig.edges import Directions
 from page4d.rig.epipolar import pixels_of
-from page4d.rig.graph import Placement, choose_links, choose_pairs, confirmed, connected_parts, place, views_in_loops
+from page4d.rig.graph import (
+    Placement,
+    choose_links,
+    choose_pairs,
+    confirmed,
+    connected_parts,
+    main_parts,
+    place,
+    views_in_loops,
+)
 from page4d.rig.records import (
     NUM_JOINTS,
     Array,
@@ -335,6 +344,12 @@ def test_tracks_merge_and_keep_one_person_per_view():
 
 def test_parts_and_links():
     assert connected_parts(5, [(3, 4), (0, 3)]) == ((0, 3, 4), (1,), (2,))
+    world = rig()
+    strong, weak = pair(world, 2, 3), pair(world, 0, 1)
+    few = replace(weak.matches, **{name: value[:9] for name, value in vars(weak.matches).items()})
+    assert main_parts(4, [replace(weak, matches=few), strong]) == ((2, 3), (0, 1))
+    assert main_parts(4, [weak, replace(strong, matches=few)]) == ((0, 1), (2, 3))
+    assert main_parts(4, [replace(weak, matches=few), strong], known=[0]) == ((0, 1), (2, 3))
     affinity = np.ones((16, 16))
     affinity[15] = affinity[:, 15] = 0.0
     pairs = choose_pairs(affinity)
