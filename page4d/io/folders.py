@@ -195,7 +195,8 @@ def locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
-        wait_for_lock(handle, on_wait)
+        with suppress(OSError):  # some network file systems have no locks
+            wait_for_lock(handle, on_wait)
         yield
     finally:
         os.close(handle)

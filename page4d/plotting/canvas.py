@@ -2,6 +2,7 @@
 
 import math
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,11 @@ _SMALLEST_NOTICE = 13.0
 @cache
 def font(size: float, layout: ImageFont.Layout | None = None) -> Any:
     """Return the font of charts, DejaVu Sans, which has Latin, Greek, Cyrillic and some other scripts."""
-    import matplotlib
-
-    file = Path(matplotlib.get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    # Found without importing matplotlib, which reads settings and writes a cache.
+    package = find_spec("matplotlib")
+    assert package is not None
+    assert package.origin is not None
+    file = Path(package.origin).with_name("mpl-data") / "fonts" / "ttf" / "DejaVuSans.ttf"
     return ImageFont.truetype(file, 0.9 * size, layout_engine=layout)
 
 

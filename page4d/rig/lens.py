@@ -112,7 +112,8 @@ def _calibrated(scene: Scene, file: Path) -> tuple[dict[str, Lens], tuple[Notice
     calibration = named_as_views(calibration, names) if by_name else calibration
     # Cameras without a video are accepted: the file may be that of a larger rig.
     matched = match_cameras(calibration, names, names, scene.options.calibration_match, views_were_named=True)
-    pairs = [(camera, view) for camera, view in zip(matched, scene.views, strict=True) if camera is not None]
+    both = zip(matched, scene.views, strict=True)
+    pairs = [(camera, view) for camera, view in both if camera is not None and view.camera is None]
     cameras, views = [camera for camera, _ in pairs], [view for _, view in pairs]
     matrices, notices = fit_lenses(cameras, views, resize, file)
     lenses = {

@@ -23,7 +23,7 @@ from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.transforms import interpolate_rigid, move_origin
 from page4d.io.input_files import composed, natural_key
 from page4d.scene.images import ImageFolderSource
-from page4d.scene.layout import CAMERA_NAME, CAMERA_WORD, camera_in_name
+from page4d.scene.layout import CAMERA_IN_NAME, CAMERA_NAME, CAMERA_WORD
 from page4d.scene.records import Scene, View, ViewCamera
 
 _OTHER_SIZE = 0.15
@@ -149,7 +149,7 @@ def paired_names(names: Sequence[str], longer: Sequence[str]) -> dict[str, str]:
         [rf"(?i)^(?:{CAMERA_WORD})?0*{match[1]}$" if match else "(?!)" for match in numbers],
     ):
         found = {
-            name: [each for each in longer if re.search(pattern, each) and not _is_of_date_or_take(name, each)]
+            name: [each for each in longer if _has_camera(pattern, name if name.isdecimal() else None, each)]
             for name, pattern in zip(names, patterns, strict=True)
         }
         paired = {name: each[0] for name, each in found.items() if each}
@@ -159,14 +159,20 @@ def paired_names(names: Sequence[str], longer: Sequence[str]) -> dict[str, str]:
     return {}
 
 
-def _is_of_date_or_take(number: str, name: str) -> bool:
-    """Return whether a name that is a number counts no cameras in another name, which it is in."""
-    if not number.isdecimal():
-        return False
-    camera = CAMERA_NAME.fullmatch(camera_in_name(name) or "")
-    if camera and camera[1]:  # cam01_take02, 2024_01_camA
-        return not camera[1].isdecimal() or int(camera[1]) != int(number)
-    return len(_numbers(name)) > 1 and not name.endswith(number)
+_DATE_OR_TAKE = re.compile(
+    r"(?<![0-9])(?:19|20)[0-9]{2}[-_.][01][0-9](?:[-_.][0-3][0-9])?(?![0-9])"
+    r"|(?:take|trial|session|scene|shot)[-_. ]*[0-9]+",
+    re.IGNORECASE,
+)
+
+
+def _has_camera(pattern: str, number: str | None, name: str) -> bool:
+    """Return whether a name matches a pattern; a number not by a date, a take, or next to the number of a camera."""
+    if number is None:
+        return bool(re.search(pattern, name))
+    labels = {match[1].lstrip("0") for match in CAMERA_IN_NAME.finditer(name) if match[1]}
+    is_other = bool(labels) and number.lstrip("0") not in labels  # cam01_take02, 2024_01_camA
+    return not is_other and bool(re.search(pattern, _DATE_OR_TAKE.sub("~", name)))
 
 
 _FILE_NAME = re.compile(r"^(?:.*[/\\])?([^/\\]+)\.(?:mp4|mov|mkv|avi|png|jpe?g|tiff?|bmp)$", re.IGNORECASE)

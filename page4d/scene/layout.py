@@ -103,7 +103,7 @@ CAMERA_NAME = re.compile(
     rf"{CAMERA_WORD}(\d{{1,3}}|[a-z])|({CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",
     re.IGNORECASE,
 )
-_CAMERA_IN_NAME = re.compile(rf"(?<![^\W_])(?:{CAMERA_NAME.pattern})(?![^\W_])", re.IGNORECASE)
+CAMERA_IN_NAME = re.compile(rf"(?<![^\W_])(?:{CAMERA_NAME.pattern})(?![^\W_])", re.IGNORECASE)
 _FRAME_NUMBER = re.compile(rf"({CAMERA_WORD}\d+)|\d+(?:[.,]\d+)*", re.IGNORECASE)
 _WORD = re.compile(r"\d+[xpkK]?(?![A-Za-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*(?![a-z])|\d+")
 
@@ -352,7 +352,7 @@ def _share_numbers(files: Sequence[Path], others: Sequence[Path]) -> bool:
 
 def camera_in_name(name: str) -> str | None:
     """Return the name of the camera that the name of an image has, as `cam0` of `cam0_depth_0001.png`."""
-    match = _CAMERA_IN_NAME.search(name)
+    match = CAMERA_IN_NAME.search(name)
     return composed(match[0]) if match else None
 
 
@@ -561,10 +561,17 @@ def _later_chapters(candidates: Sequence[Candidate]) -> list[LeftOut]:
 def missing_chapters(candidates: Sequence[Candidate]) -> list[Notice]:
     """Warn of views that begin with a later chapter where others begin with the first."""
     chapters = {candidate.label: chapter for candidate in candidates if (chapter := _chapter(candidate))}
-    late = [label for label, (_, number) in chapters.items() if number > 0]
-    # Parts with one name in several folders are those of one recording; cameras count theirs each.
-    named = [recording[1:] for recording, _ in chapters.values() if recording[4] is not None]
-    if not 0 < len(late) < len(chapters) or len({*named}) < len(named):
+    parts: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
+    for recording, number in chapters.values():
+        parts[recording[1:]].append(number)
+
+    def is_part_of_one(recording: tuple[str | None, ...]) -> bool:
+        """Return whether parts of one name in several folders are numbered as one recording, none of them twice."""
+        numbers = parts[recording[1:]]
+        return recording[4] is not None and len({*numbers}) == len(numbers) > 1
+
+    late = [label for label, (of, number) in chapters.items() if number > 0 and not is_part_of_one(of)]
+    if not 0 < len(late) < len(chapters):
         return []
     return [Notice(f"{listed(late)}: the first chapter of the recording is missing, so it begins later than others")]
 

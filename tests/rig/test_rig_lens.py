@@ -157,6 +157,9 @@ def test_the_sizes_of_a_calibration_must_be_those_of_the_views(tmp_path: Path) -
     wide = write_rig(tmp_path / "wide.json", scene.view_names, (HEIGHT, 2 * WIDTH))
     text = "cam01: calibration is for 128x48, video is 64x48; scale applied, with pixels stretched by 0.5"
     assert lens_notices(scene, wide)[0].text == f"{text}: wrong if edges were cut off"
+    lenses = zip(scene.views, lenses_of(scene), strict=True)
+    known = tuple(replace(view, camera=lens.camera(np.eye(4))) for view, lens in lenses)
+    assert lens_notices(replace(scene, views=known), wide) == ()  # views with cameras keep their lenses
     turned = write_rig(tmp_path / "turned.json", scene.view_names, (WIDTH, HEIGHT))
     with pytest.raises(InputError, match="calibration is for 48x64"):
         lenses_of(scene, intrinsics=turned)

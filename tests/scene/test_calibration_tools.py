@@ -865,7 +865,13 @@ def test_rows_of_poses_bounds_are_the_images_of_one_moving_camera(tmp_path: Path
         ("01", "2024_01_camA", ""),
         ("01 02", "take_01_camA take_02_camB", ""),
         ("01 02", "2024_01_05_left 2024_02_05_right", ""),
+        ("01 02", "left_take_01 right_take_02", ""),
+        ("05 06", "2024-01-05 2024-01-06", ""),
         ("01 02", "take_05_cam_01_img take_05_cam_02_img", "take_05_cam_01_img take_05_cam_02_img"),
+        ("402 403", "b__402__20240315_14 b__403__20240315_14", "b__402__20240315_14 b__403__20240315_14"),
+        ("1 2", "1_take3 2_take3", "1_take3 2_take3"),
+        ("01 02", "iphone_12_cam_01 iphone_13_cam_02", "iphone_12_cam_01 iphone_13_cam_02"),
+        ("1 2", "video_1_1080p video_2_1080p", "video_1_1080p video_2_1080p"),
     ],
 )
 def test_names_are_paired_with_those_that_contain_them(names: str, longer: str, paired: str) -> None:

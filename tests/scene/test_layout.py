@@ -285,6 +285,11 @@ def small(name: str) -> Tree:
         ),
         (tree("a/video_part1.mp4", "b/video_part2.mp4"), {"a": 0, "b": 1}, []),
         (
+            tree("a/video_part1.mp4", "b/video_part1.mp4", "c/video_part2.mp4"),
+            {"a": 0, "b": 1, "c": 2},
+            ["c/video_part2.mp4: the first chapter of the recording is missing, so it begins later than others"],
+        ),
+        (
             tree("a_part1.mp4", "b_part2.mp4"),
             {"a_part1": 0, "b_part2": 1},
             ["b_part2.mp4: the first chapter of the recording is missing, so it begins later than others"],

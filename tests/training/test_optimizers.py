@@ -1,16 +1,19 @@
 """Optimizers: orthogonal updates of Muon, weight decay of parameter groups, gradient clipping, and the EMA."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from page4d.lab.training.checkpoint import EMA
+from page4d.lab.training.engine import optimize
 from page4d.lab.training.optimizers import (
     Muon,
     OptimizerConfig,
     OptimizerKind,
+    ProcessGroup,
     build_optimizers,
     orthogonalize,
     set_rate,
@@ -71,6 +74,19 @@ def test_a_rate_scales_every_learning_rate(network):
     optimizers = build_optimizers(network, OptimizerConfig(kind=OptimizerKind.MUON))
     set_rate(optimizers, 0.25)
     assert {group["lr"] for optimizer in optimizers for group in optimizer.param_groups} == {0.00025, 0.005}
+
+
+def test_the_gradient_is_clipped_and_its_norm_is_returned():
+    layer = nn.Linear(2, 1, bias=False)
+    before = layer.weight.detach().clone()
+    optimizers = [torch.optim.SGD([{"params": layer.weight, "full_lr": 1.0}])]
+    config = SimpleNamespace(seed=0, optimizer=OptimizerConfig(max_gradient_norm=0.5))
+    state = SimpleNamespace(config=config, network=layer, optimizers=optimizers)
+    batch = torch.tensor([[3.0, 4.0]])
+    step = SimpleNamespace(step=0, rate=1.0)
+    found = optimize(state, step, [batch], lambda batch: {"total": layer(batch).sum()}, ProcessGroup())
+    assert found.gradient_norm == pytest.approx(5.0)
+    assert (before - layer.weight).tolist() == [pytest.approx([0.3, 0.4], abs=1e-5)]
 
 
 def test_the_ema_decay_warms_up():
