@@ -29,6 +29,7 @@ from page4d.run.progress import Journal
 from page4d.scene.batches import BatchReader, open_placed_batches
 from page4d.scene.records import Scene
 from page4d.signals import deferred_signals
+from page4d.stereo.background import Background
 
 MakePredictor = Callable[[Scene], Predictor]
 """Builds the predictor of a scene on a worker; can be sent to another process."""
@@ -134,9 +135,8 @@ def cluster_chunks(ray: Any, make_predictor: MakePredictor, plan: RunPlan, journ
     worker = Worker(gpu=plan.predictor.device.type == "cuda")
     count = min(worker.max_workers(ray.cluster_resources()), len(plan.chunks))
     actor = ray.remote(max_restarts=_RETRIES, max_task_retries=_RETRIES, **worker.options())(_ChunkWorker)
-    fields = ("background", "only_background")
-    of_run = {name: getattr(plan.predictor, name) for name in fields if isinstance(plan.predictor, NetworkPredictor)}
-    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, worker, of_run)
+    background = plan.predictor.background if isinstance(plan.predictor, NetworkPredictor) else None
+    arguments = (plan.scene, plan.transforms, plan.settings.preprocess, make_predictor, worker, background)
     workers = [actor.remote(*arguments) for _ in range(count)]
     try:
         yield _ClusterChunks(ray, workers, journal).predict
@@ -200,10 +200,10 @@ class _ChunkWorker:
         preprocess: Preprocess,
         make_predictor: MakePredictor,
         worker: Worker,
-        of_run: dict[str, Any],
+        background: Background | None,
     ) -> None:
         self._scene, self._transforms, self._preprocess = scene, transforms, preprocess
-        self._make_predictor, self._worker, self._of_run = make_predictor, worker, of_run
+        self._make_predictor, self._worker, self._background = make_predictor, worker, background
         self._predictor: Predictor | None = None
         self._stack = ExitStack()
         self._reader: BatchReader | None = None
@@ -213,7 +213,9 @@ class _ChunkWorker:
         """Predict a chunk; if it does not fit in memory, the exception is returned."""
         if self._predictor is None:  # not in __init__, whose errors Ray wraps in its own
             self._worker.prepare()
-            self._predictor = replace(self._make_predictor(self._scene), **self._of_run)
+            self._predictor = self._make_predictor(self._scene)
+            if isinstance(self._predictor, NetworkPredictor):
+                self._predictor = replace(self._predictor, background=self._background)
         try:
             batch = self._reader_at(chunk.start).read(chunk.start, chunk.stop)
             with reproducible(self._predictor.device):

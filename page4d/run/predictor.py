@@ -146,7 +146,7 @@ class NetworkPredictor:
 
     The trunk may run at lower `precision`; heads, poses and geometry stay in float32. `ood_limits` are the thresholds
     of its out-of-distribution indicators, `descriptors` compare views in the refinement. Under calibrated cameras,
-    pixels that show a known `background` are not refined. With `only_background` the depth of others is not needed.
+    pixels that show a known `background` are not refined.
     """
 
     network: ViewTimeNetwork
@@ -157,7 +157,6 @@ class NetworkPredictor:
     ood_limits: OODLimits | None = None
     descriptors: DenseDescriptors | None = None
     background: Background | None = None
-    only_background: bool = False
 
     @property
     def multiple(self) -> int:
@@ -203,10 +202,8 @@ class NetworkPredictor:
         if self.settings.refine:
             begin = time.perf_counter()
             images, conditioning = self._images(batch), self._conditioning(batch, None)
-            static, descriptors = self._static_depth(batch, output), self.descriptors
-            if self.only_background and descriptors is not None:
-                descriptors = replace(descriptors, of_medians=True)
-            refined = refinement_of(self.network, output, images, conditioning, descriptors, static)
+            static = self._static_depth(batch, output)
+            refined = refinement_of(self.network, output, images, conditioning, self.descriptors, static)
             output, kept = refined.output, None if refined.kept is None else refined.kept.names
             rig_scale = None if refined.rig_scale is None else float(refined.rig_scale[0])
             refine_seconds = time.perf_counter() - begin

@@ -45,14 +45,10 @@ _AT_ONCE = 4
 
 @dataclass(frozen=True)
 class DenseDescriptors:
-    """The network, in float32 on its device, with the SHA-256 of its file.
-
-    With `of_medians` all instants have the descriptors of their median picture: those of the background.
-    """
+    """The network, in float32 on its device, with the SHA-256 of its file."""
 
     network: Any
     sha256: str
-    of_medians: bool = False
 
     def of(
         self, images: Sequence[Float[Tensor, "B T 3 _ _"]], long_side_px: int = LONG_SIDE_PX
@@ -61,11 +57,9 @@ class DenseDescriptors:
 
         What all descriptors share would make all of them similar.
         """
-        shown = [image.median(dim=1, keepdim=True).values for image in images] if self.of_medians else images
-        found = [functional.normalize(self._map(image, long_side_px), dim=2) for image in shown]
+        found = [functional.normalize(self._map(image, long_side_px), dim=2) for image in images]
         mean = torch.stack([descriptors.mean(dim=(1, 3, 4)) for descriptors in found]).mean(dim=0)
-        found = [functional.normalize(descriptors - mean[:, None, :, None, None], dim=2) for descriptors in found]
-        return [one.expand(-1, image.shape[1], -1, -1, -1) for one, image in zip(found, images, strict=True)]
+        return [functional.normalize(descriptors - mean[:, None, :, None, None], dim=2) for descriptors in found]
 
     def _map(self, image: Float[Tensor, "B T 3 H W"], long_side_px: int) -> Float[Tensor, "B T 64 h w"]:
         sides = image.shape[-2:]
@@ -96,8 +90,7 @@ def _loaded(device: torch.device, path: Path) -> DenseDescriptors:
             convolution, normalization, activation = block.layer
             block.layer = torch.nn.Sequential(fuse_conv_bn_eval(convolution, normalization), activation)
     return DenseDescriptors(
-        network.to(device, memory_format=torch.channels_last).requires_grad_(False),
-        next(iter(DESCRIPTOR_MODEL.sha256.values())),
+        network.to(device, memory_format=torch.channels_last).requires_grad_(False), *DESCRIPTOR_MODEL.sha256.values()
     )
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from kornia.feature import XFeat
 from safetensors.torch import save_file
-from torch.nn import functional
 
 from page4d.choices import DepthSize, ExistingOutput, Poses, TimeEncoding
 from page4d.errors import UsageError
@@ -25,7 +24,7 @@ from page4d.run.predictor import CPU, NetworkPredictor, PredictedChunk, times_in
 from page4d.run.reconstruct import reconstruct
 from page4d.scene.batches import FrameBatch, open_batches
 from page4d.stereo.background import Background
-from page4d.stereo.descriptors import DESCRIPTOR_MODEL, DenseDescriptors, dense_descriptors
+from page4d.stereo.descriptors import DESCRIPTOR_MODEL, dense_descriptors
 from page4d.stereo.refine import refinement_of
 from page4d.stereo.state import StaticDepth
 
@@ -215,13 +214,9 @@ def test_pixels_that_show_the_background_are_not_refined(tmp_path, monkeypatch):
         log_depth=plain, spread=plain, confidence=plain, color=plain[:, None], color_std=plain, known=known
     )
     given: list[list[StaticDepth] | None] = []
-    of_medians: list[bool] = []
-    cells = DenseDescriptors(lambda pictures: (functional.avg_pool2d(pictures, 8),), "0" * 64)
-    monkeypatch.setattr("page4d.run.predictor.dense_descriptors", lambda _: cells)
 
     def refinement(network, output, images, conditioning, descriptors, static):
         given.append(static)
-        of_medians.append(descriptors is not None and descriptors.of_medians)
         return refinement_of(network, output, images, conditioning, descriptors, static)
 
     monkeypatch.setattr("page4d.run.predictor.refinement_of", refinement)
@@ -240,4 +235,3 @@ def test_pixels_that_show_the_background_are_not_refined(tmp_path, monkeypatch):
     settings = replace(SETTINGS, poses=Poses.INPUT, depth_size=DepthSize.NETWORK)
     reconstruct(CAPTURE.scene(), predictor.with_settings(settings), out=tmp_path / "out", settings=settings)
     assert [static is None for static in given] == [True, False, False, False]
-    assert of_medians[-4:] == [True, False, False, False]

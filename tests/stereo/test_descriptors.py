@@ -112,21 +112,18 @@ def test_likelihoods_are_independent_of_the_chunk_size(truth: GroundTruth, camer
 def test_what_all_descriptors_share_is_subtracted():
     images = [torch.rand(1, 2, 3, *size, generator=torch.Generator().manual_seed(0)) for size in ((24, 32), (40, 30))]
 
-    def described_by(offset: float, shown: list[Tensor] = images, *, of_medians: bool = False) -> list[Tensor]:
+    def described_by(offset: float) -> list[Tensor]:
         def network(pictures: Tensor) -> tuple[Tensor]:
             cells = functional.normalize(functional.avg_pool2d(pictures, 8) - 0.5, dim=1)
             return (torch.cat([cells, torch.full_like(cells[:, :1], offset)], dim=1),)
 
-        return DenseDescriptors(network, "0" * 64, of_medians).of(shown)
+        return DenseDescriptors(network, "0" * 64).of(images)
 
     alone, shifted = described_by(0.0), described_by(2.0)
     assert [tuple(maps.shape) for maps in alone] == [(1, 2, 2, 16, 20), (1, 2, 2, 24, 20)]
     for one, other in zip(alone, shifted, strict=True):
         torch.testing.assert_close(other, one, atol=1e-3, rtol=0)
         torch.testing.assert_close(one.norm(dim=2), torch.ones_like(one[:, :, 0]))
-    median = [image.median(dim=1, keepdim=True).values.expand_as(image) for image in images]
-    for one, other in zip(described_by(0.0, of_medians=True), described_by(0.0, median), strict=True):
-        torch.testing.assert_close(one, other)
 
 
 def test_the_network_is_that_of_the_fetched_file(tmp_path, monkeypatch):

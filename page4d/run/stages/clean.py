@@ -225,15 +225,12 @@ class Cleaner(Stage[CleaningState]):
         views = self._static_views()
         if not views:
             return
-        number, predictor = self._plan.background_length, self._plan.predictor
-        if len(views) == self._plan.scene.num_views and isinstance(predictor, NetworkPredictor):
-            predictor = replace(predictor, only_background=True)
+        number = self._plan.background_length
         while number >= _MIN_SAMPLES:
             instants = np.unique(np.linspace(0, self._plan.scene.num_times - 1, number).round().astype(int))
             plan = replace(
                 self._plan,
                 scene=with_instants(self._plan.scene, instants.tolist()),
-                predictor=predictor,
                 chunks=(Chunk(0, len(instants), 0),),
             )
             with self._journal.timed("background"):
