@@ -47,6 +47,7 @@ from page4d.geometry.transforms import camera_centers
 from page4d.lab.synthetic.capture import RenderedSource, SyntheticCapture
 from page4d.options import RegisterSettings
 from page4d.rig.assembly import Assembly
+from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.lens import lenses_of
 from page4d.rig.records import FocalSource, Lens, direction_angle_deg, rotation_angle_deg
@@ -319,6 +320,7 @@ def people_ring(count: int) -> tuple[Assembly, list[np.ndarray], float]:
     found = Assembly(names=names, lenses=lenses, people=rig.people, num_instants=rig.num_instants)
     begin = time.process_time()
     found.run()
+    refuse_unconfirmed(found)
     return found, [*rig.world_to_camera], time.process_time() - begin
 
 

@@ -149,6 +149,8 @@ class ViewEdges:
             start = rotations[scores.argmax()]
             score, found = max((_refined(ends, lens, start, one) for one in _SCALES), key=lambda one: one[0])
             if found is not None:
+                if not lens.is_known:
+                    rotations, scores = _sampled(ends, lens.with_focal(lens.focal * np.exp(found.log_focal)), lens)
                 rivals = rotations[scores > MAX_RIVAL_SHARE * score]
                 traces = np.einsum("sij,nij->ns", found.rotation @ _SYMMETRIES, rivals).max(-1)
                 found = None if traces.min(initial=3.0) < 1 + 2 * np.cos(np.radians(_RIVAL_DEG)) else found

@@ -11,6 +11,7 @@ from page4d.choices import Registration
 from page4d.rig import assembly as assemble
 from page4d.rig import evidence, register
 from page4d.rig.assembly import Assembly
+from page4d.rig.checks import refuse_unconfirmed
 from page4d.rig.records import Evidence, Lens, PairPose, PointMatches
 from page4d.rig.register import placed_views
 from page4d.rig.texture import InstantTexture
@@ -93,6 +94,7 @@ def test_a_rig_of_16_views_tries_few_pairs_in_every_round(is_known: bool, monkey
         num_instants=rig.num_instants,
     )
     assembly.run()
+    refuse_unconfirmed(assembly)
     assert all(view.placed for view in placed_views(assembly)[0])
     assert len(set(tried)) <= 48
     assert len(tried) <= 3 * 48
