@@ -513,7 +513,8 @@ def _write_medians(
     with all takes less time than sorting.
     """
     count, _, width = weight.shape
-    total, below = np.empty(width, np.float32), np.empty(width, np.float32)
+    # In float64: at equal weights, half of the total is a sum of some.
+    total, below = np.empty(width, np.float64), np.empty(width, np.float64)
     for y in range(first, last):
         median = medians[y]
         for x in range(width):

@@ -69,9 +69,11 @@ def medians(height: int, width: int, levels: int) -> Callable[[], Tensor]:
     return lambda: _median_of_windows(values, weight)
 
 
-def medians_of_maps(*shape: int) -> Callable[[], Tensor]:
-    values, weight = torch.randint(-9, 9, shape) / 9, torch.rand(shape[0], 1, *shape[2:])
-    return lambda: median_of_maps(values, weight)
+def medians_of_maps(*shape: int, weight: float | None = None) -> Callable[[], Tensor]:
+    values, weights = torch.randint(-9, 9, shape) / 9, torch.rand(shape[0], 1, *shape[2:])
+    if weight is not None:
+        weights = torch.full_like(weights, weight)
+    return lambda: median_of_maps(values, weights)
 
 
 CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
@@ -88,6 +90,7 @@ CASES: dict[str, Callable[[], Callable[[], Tensor]]] = {
     "median_of_windows": lambda: medians(20, 39, 1000),
     "median_of_windows, equal values": lambda: medians(3, 5, 2),
     "median_of_maps": lambda: medians_of_maps(8, 3, 5, 37),
+    "median_of_maps, equal weights": lambda: medians_of_maps(12, 3, 5, 37, weight=1.001),
     "median_of_maps, one map": lambda: medians_of_maps(1, 1, 1, 1),
     "aggregate": lambda: aggregation(2, 35, 9, 40),
     "aggregate, one label": lambda: aggregation(1, 3, 1, 5),
