@@ -67,14 +67,14 @@ def choose_chunks(
         chunks = plan_chunks(num_times, requested or length, overlap)
         if forecast.peak_bytes(max(chunk.length for chunk in chunks)) <= limit.num_bytes:
             return chunks, []
-    needed = f"about {forecast.peak_bytes(shortest) / 1e9:.2f} GB"
-    frames = (
-        f"chunks of {counted(shortest, 'instant')} of {counted(forecast.views, 'view')} at {max(forecast.size)} px"
-    )
+    chunks = plan_chunks(num_times, requested or shortest, overlap)
+    length = max(chunk.length for chunk in chunks)
+    needed = f"about {forecast.peak_bytes(length) / 1e9:.2f} GB"
+    frames = f"chunks of {counted(length, 'instant')} of {counted(forecast.views, 'view')} at {max(forecast.size)} px"
     if limit.is_strict:
         raise MemoryBudgetError(
             f"{frames} need {needed}, ⟨memory_bytes⟩ allows {limit.num_bytes / 1e9:.2f} GB",
             f"give more memory{', a smaller ⟨chunk⟩' if requested else ''}, a smaller ⟨long_side⟩, or fewer ⟨views⟩",
         )
     text = f"{frames} need {needed}, {limit.num_bytes / 1e9:.2f} GB is available: memory may run out"
-    return plan_chunks(num_times, requested or shortest, overlap), [Notice(text)]
+    return chunks, [Notice(text)]
