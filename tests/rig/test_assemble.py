@@ -62,7 +62,8 @@ def source(**changes: Any) -> Any:
     def near(_pair: object, lenses: tuple[Lens, Lens], _pose: object, **_: object) -> TextureMatches:
         return match_textures({}, {}, lenses, ROOT_SIFT)
 
-    return SimpleNamespace(**{"method": ROOT_SIFT, "is_extracted": False, "near": near} | changes)
+    default = {"method": ROOT_SIFT, "kind": Evidence.TEXTURE, "is_extracted": False, "near": near}
+    return SimpleNamespace(**default | changes)
 
 
 MILLIMETRES = np.diag([1e3, 1e3, 1e3, 1.0]) @ np.array([[0, -1, 0, 4], [0, 0, -1, -9], [1, 0, 0, 2], [0, 0, 0, 1]])
@@ -267,7 +268,7 @@ def test_texture_needs_known_focal_lengths_unless_it_is_to_determine_them_alone(
 ):
     tried = []
 
-    def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens], *, is_rough: bool) -> PairPose:
+    def texture(views: tuple[int, int], _lenses: tuple[Lens, Lens], *, is_rough: bool, **_: object) -> PairPose:
         tried.append(is_rough)
         return of_texture(views, score=12.0, reason="few")
 
@@ -307,7 +308,7 @@ def test_texture_alone_places_views_whose_lenses_it_determines(
 
     rough = []
 
-    def texture(views: tuple[int, int], lenses: tuple[Lens, Lens], *, is_rough: bool) -> PairPose:
+    def texture(views: tuple[int, int], lenses: tuple[Lens, Lens], *, is_rough: bool, **_: object) -> PairPose:
         rough.append(is_rough)
         ids = np.arange(len(points))
         first, second = (undistorted_pixels(pixels[view], lens) for view, lens in zip(views, lenses, strict=True))
