@@ -65,12 +65,14 @@ def choose_chunks(
     shortest = longest if requested else min(min_length, num_times)
     for length in range(longest, shortest - 1, -1):  # each forecast takes a second
         chunks = plan_chunks(num_times, requested or length, overlap)
-        if forecast.peak_bytes(max(chunk.length for chunk in chunks)) <= limit.num_bytes:
+        planned = max(chunk.length for chunk in chunks)
+        peak = forecast.peak_bytes(planned)
+        if peak <= limit.num_bytes:
             return chunks, []
-    chunks = plan_chunks(num_times, requested or shortest, overlap)
-    length = max(chunk.length for chunk in chunks)
-    needed = f"about {forecast.peak_bytes(length) / 1e9:.2f} GB"
-    frames = f"chunks of {counted(length, 'instant')} of {counted(forecast.views, 'view')} at {max(forecast.size)} px"
+    needed = f"about {peak / 1e9:.2f} GB"
+    frames = (
+        f"chunks of {counted(planned, 'instant')} of {counted(forecast.views, 'view')} at {max(forecast.size)} px"
+    )
     if limit.is_strict:
         raise MemoryBudgetError(
             f"{frames} need {needed}, ⟨memory_bytes⟩ allows {limit.num_bytes / 1e9:.2f} GB",
