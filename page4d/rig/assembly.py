@@ -27,6 +27,7 @@ from page4d.rig.graph import (
 )
 from page4d.rig.length import person_height
 from page4d.rig.people.keypoints import ideal_people
+from page4d.rig.people.pairs import common_people
 from page4d.rig.people.pose import contradict, register_people_pair
 from page4d.rig.records import (
     Array,
@@ -92,7 +93,7 @@ _SIGNIFICANT = 3.0
 """Standard deviation of k1 above which distortion is not determined, and the multiple of it that k1 must exceed."""
 
 FROM_CALIBRATION = "from the calibration"
-
+"""End of the reason of pairs of known cameras that their evidence contradicts."""
 
 _NOWHERE = Placement(views=(), world_to_camera=np.zeros((0, 4, 4)), pairs=())
 
@@ -519,12 +520,3 @@ def _fitting(pair: PairPose, people: PairPose | None, lenses: tuple[Lens, Lens])
 def _may_hold(pair: PairPose, cameras: Mapping[int, Float[Array, "4 4"]]) -> bool:
     """Return whether a pair of views that have cameras is not refused."""
     return (pair.is_accepted or pair.needs_loop) and cameras.keys() >= {*pair.views}
-
-
-def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[Array, "V V"]:
-    """Return, per pair of views, the number of people at common instants."""
-    counts = np.zeros((len(people), num_instants))
-    for view, found in enumerate(people):
-        for tracklet in found:
-            counts[view, tracklet.instants] += 1
-    return np.asarray(np.minimum(counts[:, None], counts[None]).sum(-1))

@@ -22,7 +22,6 @@ from page4d.geometry.rotation import turn_up
 from page4d.options import ReconstructSettings, RegisterSettings
 from page4d.output.rig_record import WorldRecord
 from page4d.rig.adjust import CORRELATED_POSES, joints_of, merge_tracks, triangulate
-from page4d.rig.assembly import common_people
 from page4d.rig.epipolar import relative_pose_of
 from page4d.rig.evidence import PixelEvidence
 from page4d.rig.floor import MAX_STD_DEG, Vertical
@@ -30,7 +29,7 @@ from page4d.rig.graph import choose_pairs
 from page4d.rig.length import has_unit
 from page4d.rig.people.keypoints import ideal_people
 from page4d.rig.people.model import NO_POSE_MODEL, is_fetched
-from page4d.rig.people.pairs import exchange_sides, matches_of, pair_people, resolve_sides
+from page4d.rig.people.pairs import common_people, exchange_sides, matches_of, pair_people, resolve_sides
 from page4d.rig.records import Array, Evidence, PairPose, RigCamera, RigRegistration, ViewPeople, direction_angle_deg
 from page4d.rig.survey import floor_world
 from page4d.scene.records import Scene, ViewCamera

@@ -1,5 +1,6 @@
 """People of two views at common instants: which of them are the same person under a relative pose, and how well."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -268,3 +269,12 @@ def _numbered(first: Integers, second: Integers) -> Integers:
     """Return a number for each pair of numbers: sorting it is faster than sorting pairs."""
     numbers: Integers = first * (second.max(initial=0) + 1) + second
     return numbers
+
+
+def common_people(people: Sequence[ViewPeople], num_instants: int) -> Float[NDArray[np.float64], "V V"]:
+    """Return, per pair of views, the number of people at common instants."""
+    counts = np.zeros((len(people), num_instants))
+    for view, found in enumerate(people):
+        for tracklet in found:
+            counts[view, tracklet.instants] += 1
+    return np.asarray(np.minimum(counts[:, None], counts[None]).sum(-1))
