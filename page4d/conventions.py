@@ -11,6 +11,7 @@
 * Tensor axes: B batch, T time, V view, N tokens of an image, P patches, R registers, C channels.
 """
 
+import math
 from enum import StrEnum
 from typing import Literal
 
@@ -48,6 +49,11 @@ class Scale(StrEnum):
         """Name of the unit, as written into files."""
         return "metre" if self is Scale.METRIC else "arbitrary"
 
+    @property
+    def symbol(self) -> str:
+        """The unit as texts and pictures abbreviate it."""
+        return "m" if self is Scale.METRIC else "units"
+
 
 class ScaleSource(StrEnum):
     """Origin of the metre of a metric result."""
@@ -77,3 +83,11 @@ DESCRIPTION = {
     "time": "seconds on the common clock",
 }
 """The conventions as written into `run.json` and `cameras.json`."""
+
+
+def round_down(largest: float) -> float:
+    """Return the largest of 1, 2 or 5 times a power of ten that is at most `largest`."""
+    power = math.floor(math.log10(largest))
+    # The logarithm of a power of ten may be rounded to either side.
+    steps = [mantissa * 10.0**exponent for exponent in (power - 1, power, power + 1) for mantissa in (1, 2, 5)]
+    return max(step for step in steps if step <= largest)

@@ -286,7 +286,7 @@ def report_run(
     print_fields(fields)
     console.print_text("")
     if verbose:
-        _report_evidence(record, "m" if metric else "units")
+        _report_evidence(record, record.scale.symbol)
     place, scene = shlex.quote(str(out)), shlex.quote(str(job.scene))
     missing = "" if is_installed("viewer") else f"  # after: {install_command('viewer')}"
     console.print_next(f"page4d view {place} --scene {scene}{missing}\npage4d report {place} --scene {scene}")

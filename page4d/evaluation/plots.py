@@ -41,7 +41,6 @@ from page4d.plotting.canvas import (
     drawable,
     fitted_text,
     font,
-    short_unit,
     tile,
     view_color,
 )
@@ -303,7 +302,7 @@ def _tile_size(shape: Sequence[int]) -> tuple[int, int]:
 
 def _bars(lowest: float, highest: float, limit: float, scale: Scale) -> Image.Image:
     labels = tuple(f"{lowest + share * (highest - lowest):.3g}" for share in (0, 0.5, 1))
-    depth = color_bar(2 * _TILE_HEIGHT + _GAP, DEPTH_MAP, labels, f"depth [{short_unit(scale)}]")
+    depth = color_bar(2 * _TILE_HEIGHT + _GAP, DEPTH_MAP, labels, f"depth [{scale.symbol}]")
     percent = ("0", f"{50 * limit:g} %", f">= {100 * limit:g} %")
     error = color_bar(_TILE_HEIGHT, ERROR_MAP, percent, "|p - g| / g")
     picture, _ = blank(max(depth.width, error.width), 3 * _TILE_HEIGHT + 2 * _GAP)

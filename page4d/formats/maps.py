@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER, Scale
+from page4d.conventions import METRIC_DEPTH_SCALE, PIXEL_CENTER, Scale, round_down
 from page4d.errors import InputError, OutputError
 from page4d.geometry.camera import has_depth
 from page4d.geometry.pixels import PixelTransform
 from page4d.io.atomic import WrittenFile, write_bytes_atomic
 from page4d.io.documents import DocumentError, DocumentMissingError, read_bytes
-from page4d.plotting.canvas import round_down
 
 
 def to_numpy(tensor: Tensor) -> NDArray[Any]:

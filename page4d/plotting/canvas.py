@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from page4d.conventions import Scale
+from page4d.conventions import Scale, round_down
 
 Color = tuple[int, int, int]
 """Red, green and blue from 0 to 255."""
@@ -186,23 +186,10 @@ def draw_scale_bar(panel: Image.Image, pixels_per_unit: float, scale: Scale) -> 
     pen = ImageDraw.Draw(panel)
     length = round_down(panel.width * 0.28 / pixels_per_unit)
     pixels, left, y = length * pixels_per_unit, 20.0, panel.height - 20.0
-    label = f"{length:g} {short_unit(scale)}"
+    label = f"{length:g} {scale.symbol}"
     box = (left - 8, y - 30, left + max(pixels, text_size(label, 14)[0]) + 8, y + 10)
     pen.rounded_rectangle(box, radius=4, fill=BACKGROUND)
     pen.line((left, y, left + pixels, y), fill=INK, width=3)
     for end in (left, left + pixels):
         pen.line((end, y - 5, end, y + 5), fill=INK, width=2)
     pen.text((left, y - 16), label, fill=INK, font=font(14), anchor="lm")
-
-
-def round_down(largest: float) -> float:
-    """Return the largest of 1, 2 or 5 times a power of ten that is at most `largest`."""
-    power = math.floor(math.log10(largest))
-    # The logarithm of a power of ten may be rounded to either side.
-    steps = [mantissa * 10.0**exponent for exponent in (power - 1, power, power + 1) for mantissa in (1, 2, 5)]
-    return max(step for step in steps if step <= largest)
-
-
-def short_unit(scale: Scale) -> str:
-    """Return the abbreviated unit of length."""
-    return "m" if scale is Scale.METRIC else "units"

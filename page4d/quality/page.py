@@ -274,7 +274,7 @@ def _pictures(inspection: Inspection) -> Iterator[Markup]:
     )
     yield f"<h2>Maps at {seconds:.3f} s</h2><p class='faint'>Agreement:"
     yield "".join(f'<span class="key" style="background: rgb{color}"></span>{text}' for text, color in keys)
-    unit = "m" if inspection.output.run.unit == "metre" else "units"
+    unit = inspection.output.run.scale.symbol
     yield f"</p><p class='faint'>Depth from {near:.3g} (blue) to {far:.3g} {unit} (red), logarithmic."
     if any(spread is not None for spread in example.flicker):
         yield f" Flicker from 0 (black) to {MAX_FLICKER:.0%} (yellow) of the depth; grey moves or is unknown."

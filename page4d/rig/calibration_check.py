@@ -120,8 +120,7 @@ def check_scene(evidence: PixelEvidence) -> CalibrationCheckRecord:
     detected = time.perf_counter()
     textures = [TextureSource(evidence, kind, is_quick=True) for kind in texture_kinds()]
     progress = of_stage(evidence.progress, "checking: cameras")
-    unit = "m" if scene.scale is Scale.METRIC else "units"
-    record = check_calibration(scene.view_names, cameras, people, textures, progress, unit)
+    record = check_calibration(scene.view_names, cameras, people, textures, progress, scene.scale)
     compared = time.perf_counter()
     are_stamped = all(view.clock.frame_times for view in scene.views)
     clocks = check_clocks(scene.view_names, people, evidence.lenses, scene.times, instants, are_stamped=are_stamped)
@@ -159,9 +158,9 @@ class _Check:
     """Evidence of all pairs, and the scores of hypotheses."""
 
     def __init__(
-        self, names: Sequence[str], cameras: Sequence[RigCamera], people: Sequence[ViewPeople], unit: str
+        self, names: Sequence[str], cameras: Sequence[RigCamera], people: Sequence[ViewPeople], scale: Scale
     ) -> None:
-        self.names, self.cameras, self.unit = tuple(names), tuple(cameras), unit
+        self.names, self.cameras, self.scale = tuple(names), tuple(cameras), scale
         self.shared: dict[Pair, SharedPoints] = {}
         for i, j in permutations(range(len(names)), 2):
             lenses = (cameras[i].lens, cameras[j].lens)
@@ -330,14 +329,14 @@ def check_calibration(
     people: Sequence[ViewPeople],
     textures: Sequence[TextureSource] = (),
     progress: Progress = no_progress,
-    unit: str = "units",
+    scale: Scale = Scale.ARBITRARY,
 ) -> CalibrationCheckRecord:
     """Compare calibrated static cameras with body keypoints in undistorted original pixels of the same lenses.
 
     Texture, by one method after the other, is used while no fault is certain and cameras are unconfirmed. `progress`
-    receives the number of views that are done, and of all. `unit` is the name of the cameras' unit of length.
+    receives the number of views that are done, and of all. `scale` is that of the cameras' positions.
     """
-    check = _Check(names, cameras, people, unit)
+    check = _Check(names, cameras, people, scale)
     findings = [_duplicate_finding(check, views) for views in find_duplicates(cameras)]
     if not findings:
         finding = _fault(check, progress)
@@ -454,7 +453,7 @@ def _moved_camera(check: _Check, progress: Progress) -> FindingRecord | None:
     where = ""
     if displaced:
         turned = f" and turned by {angle:.0f} degrees" if angle >= 5 else ""
-        where = f"{shift:.3g} {check.unit} from its place{turned}"
+        where = f"{shift:.3g} {check.scale.symbol} from its place{turned}"
     certainty: Certainty = "certain" if score <= CERTAIN_SHARE * better else "likely"
     return _pose_finding([check.names[view]], angle, (score, better), certainty, where)
 

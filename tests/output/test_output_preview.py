@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from page4d.conventions import Scale
+from page4d.conventions import Scale, round_down
 from page4d.formats.cameras_json import CaptureCameras
 from page4d.formats.maps import crop_to_content, to_bytes, to_numpy
 from page4d.formats.ply import PointCloud
@@ -34,7 +34,6 @@ from page4d.plotting.canvas import (
     STILL,
     drawable,
     fitted_text,
-    round_down,
     text_size,
     velocity_colors,
     with_banner,

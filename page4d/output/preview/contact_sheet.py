@@ -29,7 +29,6 @@ from page4d.plotting.canvas import (
     drawable,
     fitted_text,
     font,
-    short_unit,
     text_size,
     tile,
     velocity_colors,
@@ -232,7 +231,7 @@ def _color_bars(lowest: float, highest: float, scale: Scale, height: int) -> Ima
     decimals = max(0, 2 - math.floor(math.log10(highest))) if highest > 0 else 0  # three digits of the highest
     labels = tuple(f"{lowest + fraction * (highest - lowest):.{decimals}f}" for fraction in (0, 0.25, 0.5, 0.75, 1))
     height = max(height // 2, 110)
-    depth = color_bar(height, DEPTH_MAP, labels, f"depth [{short_unit(scale)}]")
+    depth = color_bar(height, DEPTH_MAP, labels, f"depth [{scale.symbol}]")
     confidence = color_bar(height, CONFIDENCE_MAP, ("0", "0.5", "1"), "confidence")
     picture, pen = blank(max(depth.width, confidence.width) + 2, 2 * height + 64)
     picture.paste(depth, (0, 0))
@@ -244,7 +243,7 @@ def _color_bars(lowest: float, highest: float, scale: Scale, height: int) -> Ima
 
 def _velocity_legend(fastest: float, scale: Scale) -> Image.Image:
     """Draw the colours of all directions in the picture, speeds from 0 in the middle to the fastest at the rim."""
-    title, size = f"velocity [{short_unit(scale)}/s]", _WHEEL
+    title, size = f"velocity [{scale.symbol}/s]", _WHEEL
     rim = f"rim: {fastest:.{max(0, 1 - math.floor(math.log10(fastest)))}f}"
     picture, pen = blank(max(size, *(text_size(text, 12)[0] for text in (title, rim))) + 6, size + 68)
     pen.text((0, 2), title, fill=INK, font=font(12))
