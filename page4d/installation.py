@@ -30,7 +30,7 @@ EXTRAS = {
 }
 """Packages of each optional part, as in pyproject.toml."""
 
-_IMPORTED = {"exr": "OpenEXR", "usd": "pxr", "viewer": "viser", "xarray": "xarray"}
+_IMPORTED = {"exr": "OpenEXR", "ray": "ray", "usd": "pxr", "viewer": "viser", "xarray": "xarray"}
 """Module that an extra provides."""
 
 

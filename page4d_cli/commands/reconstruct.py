@@ -289,8 +289,8 @@ def reconstruct(
     distributed: Annotated[
         str | None,
         Option(
-            "Run several scenes, or the chunks of one, on a Ray cluster; ray: that of this machine, started if "
-            "necessary.",
+            "Run several scenes, or the chunks of one, on a Ray cluster; ray: that of RAY_ADDRESS, or of `ray start` "
+            "on this machine.",
             BATCH,
             "ray[://HOST:PORT]",
         ),
