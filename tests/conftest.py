@@ -53,7 +53,6 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session", autouse=True)
 def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep measurements out of the user's cache, and keep them, the pictures and the videos of previews small."""
-    from page4d.evaluation import plots
     from page4d.output.preview import cloud
     from page4d.run import memory as network_cost
 
@@ -64,8 +63,7 @@ def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patched.setitem(os.environ, "XDG_CACHE_HOME", str(folder))
         patched.setattr(network_cost, "_COUNTING_OVERHEAD_S", 0.0)
         patched.setattr(cloud, "NUM_FRAMES", 4)
-        for module in (cloud, plots):
-            patched.setattr(module, "SUPERSAMPLING", 1)
+        patched.setattr(cloud, "SUPERSAMPLING", 1)
         yield
 
 

@@ -1,8 +1,8 @@
-"""Line charts, drawn by matplotlib's Agg backend without pyplot and without the user's style settings."""
+"""Line charts and other figures of matplotlib's Agg backend, without pyplot and the user's style settings."""
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +13,7 @@ from page4d.plotting.canvas import BACKGROUND, FAINT, GRID, INK, Color, drawable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _DPI = 100
 _MAX_NAME = 26
@@ -59,30 +60,18 @@ def draw_charts(
     Each chart has a legend on its right, or all charts share one legend below and the range of x. Equal input gives
     equal pixels.
     """
-    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where it has no folder for its cache
-    from matplotlib import style
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rows = math.ceil(len(charts) / columns)
     shared = list({curve.name: curve for chart in charts for curve in chart.curves if curve.name}.values())
     shared = shared if legend == "shared" else []
     height = size[1] * rows + (24 * max(math.ceil(len(shared) / 4), 1) + 10 if legend == "shared" else 0)
-    with style.context("default"):
-        figure = Figure(
-            figsize=(size[0] * columns / _DPI, height / _DPI),
-            dpi=_DPI,
-            facecolor=_rgb(BACKGROUND),
-            layout="constrained",
-        )
-        layout: Any = figure.get_layout_engine()
-        layout.set(w_pad=0.1, h_pad=0.1)
+
+    def paint(figure: "Figure") -> None:
         grid = figure.subplots(rows, columns, squeeze=False)
         for index, axes in enumerate(grid.flat):
             if index < len(charts):
                 _draw_chart(axes, charts[index])
                 if legend == "each":
-                    _add_legend(axes, charts[index].curves)
+                    add_legend(axes, charts[index].curves)
             else:
                 axes.set_axis_off()
         if legend == "shared":
@@ -90,6 +79,23 @@ def draw_charts(
         if shared:
             keys = figure.legend(handles=_handles(shared), loc="outside lower center", ncols=4, frameon=False)
             _label(keys, shared)
+
+    return draw_figure((size[0] * columns, height), paint)
+
+
+def draw_figure(size: tuple[int, int], paint: Callable[["Figure"], None]) -> NDArray[np.uint8]:
+    """Draw a figure of `size` (width, height) px. Returns the picture [H, W, 3] in RGB."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns where it has no folder for its cache
+    from matplotlib import style
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with style.context("default"):
+        width, height = (side / _DPI for side in size)
+        figure = Figure(figsize=(width, height), dpi=_DPI, facecolor=rgb(BACKGROUND), layout="constrained")
+        layout: Any = figure.get_layout_engine()
+        layout.set(w_pad=0.1, h_pad=0.1)
+        paint(figure)
         canvas: Any = FigureCanvasAgg(figure)
         canvas.draw()
         return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])
@@ -98,20 +104,20 @@ def draw_charts(
 def _draw_chart(axes: "Axes", chart: Chart) -> None:
     from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
-    axes.set_facecolor(_rgb(BACKGROUND))
-    axes.set_title(drawable(chart.title), loc="left", fontsize=11, color=_rgb(INK), parse_math=False)
-    axes.set_xlabel(chart.x_label, fontsize=9.5, color=_rgb(INK))
-    axes.set_ylabel(chart.y_label, fontsize=9.5, color=_rgb(INK))
-    axes.tick_params(labelsize=9, colors=_rgb(INK))
-    axes.grid(visible=True, axis="y", color=_rgb(GRID), linewidth=0.8)
+    axes.set_facecolor(rgb(BACKGROUND))
+    axes.set_title(drawable(chart.title), loc="left", fontsize=11, color=rgb(INK), parse_math=False)
+    axes.set_xlabel(chart.x_label, fontsize=9.5, color=rgb(INK))
+    axes.set_ylabel(chart.y_label, fontsize=9.5, color=rgb(INK))
+    axes.tick_params(labelsize=9, colors=rgb(INK))
+    axes.grid(visible=True, axis="y", color=rgb(GRID), linewidth=0.8)
     axes.set_axisbelow(True)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(_rgb(FAINT))
+        spine.set_color(rgb(FAINT))
     for curve in chart.curves:
         _draw_curve(axes, curve)
     if not axes.lines:
-        axes.text(0.5, 0.5, "no values", color=_rgb(FAINT), ha="center", va="center", transform=axes.transAxes)
+        axes.text(0.5, 0.5, "no values", color=rgb(FAINT), ha="center", va="center", transform=axes.transAxes)
         axes.set_xticks([])
         axes.set_yticks([])
         return
@@ -133,17 +139,17 @@ def _draw_curve(axes: "Axes", curve: Curve) -> None:
     beyond = np.pad(known, 1)
     alone = known & ~beyond[:-2] & ~beyond[2:]
     if alone.any():
-        face = _rgb(curve.color if curve.style == "-" else BACKGROUND)
+        face = rgb(curve.color if curve.style == "-" else BACKGROUND)
         dot: dict[str, Any] = {"linestyle": "none", "marker": "o", "markersize": 5, "markerfacecolor": face}
-        axes.plot(x[alone], y[alone], color=_rgb(curve.color), **dot)
+        axes.plot(x[alone], y[alone], color=rgb(curve.color), **dot)
 
 
 def _line(curve: Curve) -> dict[str, Any]:
     look = {"linewidth": curve.width, "linestyle": curve.style, "marker": curve.marker or "none", "markersize": 4.5}
-    return {"color": _rgb(curve.color), "solid_capstyle": "round", **look}
+    return {"color": rgb(curve.color), "solid_capstyle": "round", **look}
 
 
-def _add_legend(axes: "Axes", curves: Sequence[Curve]) -> None:
+def add_legend(axes: "Axes", curves: Sequence[Curve]) -> None:
     """Add a legend to the right of the axes; of many curves it names the first ones and the last one."""
     named = [curve for curve in curves if curve.name]
     if len(named) > _MAX_ENTRIES:
@@ -171,14 +177,19 @@ def _handles(curves: Sequence[Curve]) -> list[Any]:
 def _label(legend: Any, curves: Sequence[Curve]) -> None:
     """Set the texts of a legend as they are: matplotlib hides labels with a leading underscore and parses dollars."""
     for text, curve in zip(legend.get_texts(), curves, strict=True):
-        name = drawable(curve.name)
-        kept = _MAX_NAME // 2 - 1
-        text.set_text(name if len(name) <= _MAX_NAME else f"{name[:kept]}...{name[-kept:]}")
+        text.set_text(short_name(curve.name))
         text.set_parse_math(False)
         text.set_fontsize(9.5)
-        text.set_color(_rgb(INK))
+        text.set_color(rgb(INK))
 
 
-def _rgb(color: Color) -> tuple[float, float, float]:
+def short_name(name: str) -> str:
+    """Return the characters of a name that can be drawn, without the middle of a long one."""
+    name, kept = drawable(name), _MAX_NAME // 2 - 1
+    return name if len(name) <= _MAX_NAME else f"{name[:kept]}...{name[-kept:]}"
+
+
+def rgb(color: Color) -> tuple[float, float, float]:
+    """Return a colour as matplotlib takes it."""
     red, green, blue = color
     return red / 255, green / 255, blue / 255

@@ -105,15 +105,6 @@ def centers_of(world_to_camera: NDArray[np.float64]) -> NDArray[np.float64]:
     return centers
 
 
-def enlarged_splat(
-    camera: Orthographic, points: NDArray[np.floating], rgb: NDArray[np.uint8], radius_px: int
-) -> Image.Image:
-    """Draw points on a canvas `SUPERSAMPLING` times enlarged, for lines to be drawn over it before it is reduced."""
-    width, height = camera.size
-    picture = Image.fromarray(splat(camera, points, rgb, radius_px))
-    return picture.resize((width * SUPERSAMPLING, height * SUPERSAMPLING), Image.Resampling.LANCZOS)
-
-
 def splat(
     camera: Orthographic, points: NDArray[np.floating], rgb: NDArray[np.uint8], radius_px: int
 ) -> NDArray[np.uint8]:
@@ -258,7 +249,9 @@ def _frusta(cameras: CaptureCameras, time_index: int, depth: float) -> dict[str,
 def _panel(
     cloud: PointCloud, frusta: dict[str, NDArray[np.float64]], camera: Orthographic, scale: Scale
 ) -> Image.Image:
-    enlarged = enlarged_splat(camera, cloud.xyz, cloud.rgb, radius_px=1 if cloud.num_points > 60_000 else 2)
+    drawn = Image.fromarray(splat(camera, cloud.xyz, cloud.rgb, radius_px=1 if cloud.num_points > 60_000 else 2))
+    # Lines are drawn over the enlarged points before both are reduced.
+    enlarged = drawn.resize((drawn.width * SUPERSAMPLING, drawn.height * SUPERSAMPLING), Image.Resampling.LANCZOS)
     pen = ImageDraw.Draw(enlarged)
     for index, corners in enumerate(frusta.values()):
         _draw_frustum(pen, camera.to_canvas(corners)[:, :2] * SUPERSAMPLING, index)
