@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import cv2
 import numpy as np
@@ -15,14 +15,14 @@ from page4d.choices import LensModel, UpAxis
 from page4d.conventions import Scale
 from page4d.errors import ON_STDERR, InputError, Level, Notice, Observer, SilentObserver, UsageError, counted, listed
 from page4d.formats.camera_model import CalibratedCamera, Calibration, check_lens
+from page4d.formats.maps import write_png
 from page4d.geometry.distortion import Distortion
-from page4d.io.atomic import write_bytes_atomic
 from page4d.io.json_records import FileModel
 from page4d.io.limits import limits_named
 from page4d.keywords import CalibrateKeywords
 from page4d.options import CalibrateSettings, SceneOptions, split_options
 from page4d.output.rig_record import Name, WorldRecord
-from page4d.plotting.canvas import ERROR_MAP, FAINT, GRID, INK, blank, colored, drawable, fitted_text, font
+from page4d.plotting.charts import draw_figure, short_name
 from page4d.rig.adjust import RESIDUAL_LIMIT
 from page4d.rig.board import Board, Corners, Footage, board_of, find_boards
 from page4d.rig.board_rig import (
@@ -45,6 +45,9 @@ from page4d.rig.survey import floor_world
 from page4d.scene.calibration import paired_names
 from page4d.scene.open import open_scene as open_folder
 from page4d.scene.records import Scene
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 MAX_PICTURES = 240
 """Pictures per view that are searched: pairs of neighbouring instants of a longer capture."""
@@ -70,7 +73,7 @@ _CELLS = 8
 _CLOCK_SIGNIFICANT, _CLOCK_LEAST_S = 3.0, 0.005
 """Standard deviations, and seconds, from which the difference of a clock is reported."""
 
-_PANEL, _MARGIN, _HEAD = 480, 16, 44
+_PANEL, _HEAD = 480, 60
 _WORST_PX = 2.0
 """Error of the last colour of the picture of the corners."""
 
@@ -636,29 +639,22 @@ def draw_corners(found: BoardCalibration, path: Path) -> None:
         OutputError: if it cannot be written.
     """
     columns = min(len(found.sizes), 4)
-    heights = [round(_PANEL * height / width) for height, width in found.sizes]
-    rows = [max(heights[row : row + columns]) + _HEAD for row in range(0, len(heights), columns)]
-    picture, pen = blank(columns * (_PANEL + _MARGIN) + _MARGIN, sum(rows) + _MARGIN * (len(rows) + 1))
-    for index, (camera, corners) in enumerate(zip(found.record.cameras, found.corners, strict=True)):
-        row, column = divmod(index, columns)
-        left, top = _MARGIN + column * (_PANEL + _MARGIN), sum(rows[:row]) + _MARGIN * (row + 1)
-        error = "" if camera.residual_px is None else f", {camera.residual_px:.2f} px"
-        text = f"{camera.num_pictures} pictures, {100 * camera.coverage:.0f} % covered{error}"
-        pen.text((left, top), fitted_text(drawable(camera.view), 16, _PANEL), fill=INK, font=font(16))
-        pen.text((left, top + 22), text, fill=FAINT, font=font(13))
-        top += _HEAD
-        height, (full_height, full_width) = heights[index], found.sizes[index]
-        pen.rectangle((left, top, left + _PANEL, top + height), fill="white", outline=GRID)
-        for line in range(1, _CELLS):
-            x = left + _PANEL * line / _CELLS
-            pen.line((x, top, x, top + height), fill=GRID)
-        lines = max(round(_CELLS * full_height / full_width), 1)
-        for line in range(1, lines):
-            y = top + height * line / lines
-            pen.line((left, y, left + _PANEL, y), fill=GRID)
-        colors = colored(1 - corners[:, 2] / _WORST_PX, np.ones(len(corners), bool), ERROR_MAP).reshape(-1, 3)
-        for (x, y, _), color in zip(corners, colors, strict=True):
-            place = (left + x / full_width * _PANEL, top + y / full_height * height)
-            pen.ellipse((place[0] - 2, place[1] - 2, place[0] + 2, place[1] + 2), fill=tuple(color.tolist()))
-    encoded = cv2.imencode(".png", np.asarray(picture)[..., ::-1])[1]
-    write_bytes_atomic(path, encoded.tobytes())
+    rows = -(-len(found.sizes) // columns)
+
+    def paint(figure: "Figure") -> None:
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for axes in grid.flat[len(found.sizes) :]:
+            axes.set_axis_off()
+        views = zip(grid.flat, found.record.cameras, found.corners, found.sizes, strict=False)
+        for axes, camera, corners, (height, width) in views:
+            error = "" if camera.residual_px is None else f", {camera.residual_px:.2f} px"
+            text = f"{camera.num_pictures} pictures, {100 * camera.coverage:.0f} % covered{error}"
+            axes.set_title(f"{short_name(camera.view)}\n{text}", loc="left", fontsize=9.5, parse_math=False)
+            axes.scatter(corners[:, 0], corners[:, 1], s=5, c=corners[:, 2], cmap="inferno_r", vmin=0, vmax=_WORST_PX)
+            axes.set(xlim=(0, width), ylim=(height, 0), aspect="equal", xticklabels=[], yticklabels=[])
+            axes.set_xticks(np.linspace(0, width, _CELLS + 1))
+            axes.set_yticks(np.linspace(0, height, max(round(_CELLS * height / width), 1) + 1))
+            axes.grid(visible=True)
+
+    tallest = max(height / width for height, width in found.sizes)
+    write_png(path, draw_figure((_PANEL * columns, rows * (round(_PANEL * tallest) + _HEAD)), paint))
