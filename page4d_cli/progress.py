@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from page4d.errors import Level, Notice, human_size
 from page4d_cli import console
@@ -19,7 +19,6 @@ from page4d_cli import console
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
     from rich.live import Live
-    from rich.progress import Progress
 
     from page4d.lab.training.logs import Evaluation, StepReport
     from page4d.weights.resolve import FoundWeights
@@ -30,48 +29,6 @@ _INTERVAL_S = 15.0
 _BAR_COLUMNS = 40
 _LABEL_COLUMNS, _BAR_FROM_COLUMNS = 40, 60
 """Widths of a terminal from which the label and the bar are shown; the amount and the times are always."""
-
-
-class Pace:
-    """Work done over time: elapsed seconds, and the remaining ones at the measured rate."""
-
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
-        self._now = now
-        self._begin = now()
-        self._begun: int | None = None
-        self._first: tuple[float, int] | None = None
-        self._last = (self._begin, 0)
-        self.total = 0
-
-    @property
-    def done(self) -> int:
-        """Work done so far."""
-        return self._last[1]
-
-    @property
-    def elapsed(self) -> float:
-        """Seconds since the beginning."""
-        return self._now() - self._begin
-
-    @property
-    def left(self) -> float | None:
-        """Seconds that remain at the rate since the first progress; None before anything was done since then."""
-        if self._first is None or self.done <= self._first[1]:
-            return None
-        per_item = (self._last[0] - self._first[0]) / (self.done - self._first[1])
-        return max((self.total - self.done) * per_item - (self._now() - self._last[0]), 0.0)
-
-    def update(self, done: int, total: int) -> None:
-        """Record the work done so far.
-
-        For the rate, neither what was done before the first update counts, nor the time until more is done: of a run,
-        that of the background and of the first chunk, which later ones overlap.
-        """
-        self.total = total
-        self._last = (self._now(), done)
-        self._begun = done if self._begun is None else self._begun
-        if self._first is None and done > self._begun:
-            self._first = self._last
 
 
 def count(noun: str) -> Callable[[int, int], str]:
@@ -85,17 +42,34 @@ def sizes(done: int, total: int) -> str:
 
 
 class ProgressDisplay:
-    """Shows progress; created by `displayed_progress`. It may be used from several threads."""
+    """Shows progress; created by `displayed_progress`. It may be used from several threads.
+
+    For the remaining time, neither what was done before the first update counts, nor the time until more is done: of
+    a run, that of the background and of the first chunk, which later ones overlap.
+    """
 
     def __init__(self, label: str, amount: Callable[[int, int], str], *, quiet: bool, on_terminal: bool) -> None:
+        from rich.progress import BarColumn, Progress, RenderableColumn, SpinnerColumn
+        from rich.table import Column
+
         self._label = label
         self._amount = amount
         self._is_plain = not quiet and not on_terminal
-        self._pace = Pace()
+        self._is_shown = not quiet and on_terminal
         self._printed_at = 0.0
         self._stage = ""
-        self._line: Progress | None = None
-        self._line = self._started() if on_terminal and not quiet else None
+        terminal = console.error_console()
+        spinner = SpinnerColumn("line" if terminal.options.ascii_only else "dots", "cyan")
+        labels = [label] if terminal.width >= _LABEL_COLUMNS else []
+        bar = BarColumn(None, "dim", "cyan", "cyan", table_column=Column(max_width=_BAR_COLUMNS))
+        bars = [bar] if terminal.width >= _BAR_FROM_COLUMNS else []
+        rest = RenderableColumn(self, table_column=Column(no_wrap=True, overflow="crop"))
+        options: dict[str, Any] = {"refresh_per_second": 8, "speed_estimate_period": math.inf}
+        self._line = Progress(spinner, *labels, *bars, rest, console=terminal, disable=not self._is_shown, **options)
+        self._line.add_task("", total=None)
+        (self._task,) = self._line.tasks
+        self._updated_at = self._task.get_time()
+        self._line.start()
 
     def show_stage(self, text: str) -> None:
         """Show a stage before the work, in place of the amount, which is not known yet."""
@@ -105,42 +79,26 @@ class ProgressDisplay:
     def update(self, done: int, total: int) -> None:
         """Show the work done so far."""
         self._stage = ""
-        self._pace.update(done, total)
-        if self._line is not None:
-            self._line.update(self._line.task_ids[0], completed=done, total=total)
+        if self._task.total is None:
+            self._task.completed = done
+        self._line.update(self._task.id, completed=done, total=total)
+        self._updated_at = self._task.get_time()
         self._print_line()
 
     @property
     def console(self) -> "Console | None":
         """The console for messages above the line, while it is shown."""
-        return None if self._line is None else self._line.console
+        return self._line.console if self._is_shown else None
 
     def close(self) -> None:
         """Leave the final state on the screen, or nothing if nothing was done."""
-        if self._line is not None:
-            line, self._line = self._line, None
-            line.live.transient = self._pace.total == 0
-            line.stop()
-
-    def _started(self) -> "Progress":
-        """Show the line, at first without an amount of work."""
-        from rich.progress import BarColumn, Progress, RenderableColumn, SpinnerColumn
-        from rich.table import Column
-
-        terminal = console.error_console()
-        spinner = SpinnerColumn("line" if terminal.options.ascii_only else "dots", "cyan")
-        label = [self._label] if terminal.width >= _LABEL_COLUMNS else []
-        bar = BarColumn(None, "dim", "cyan", "cyan", table_column=Column(max_width=_BAR_COLUMNS))
-        bars = [bar] if terminal.width >= _BAR_FROM_COLUMNS else []
-        rest = RenderableColumn(self, table_column=Column(no_wrap=True, overflow="crop"))
-        line = Progress(spinner, *label, *bars, rest, console=terminal, refresh_per_second=8)
-        line.add_task("", total=None)
-        line.start()
-        return line
+        self._is_shown = False
+        self._line.live.transient = not self._task.total
+        self._line.stop()
 
     def _print_line(self) -> None:
         """Without a terminal print a line at the end of the work, and before at intervals."""
-        elapsed, is_done = self._pace.elapsed, not self._stage and self._pace.done == self._pace.total
+        elapsed, is_done = self._task.elapsed or 0.0, not self._stage and self._task.completed == self._task.total
         if self._is_plain and (is_done or elapsed - self._printed_at >= _INTERVAL_S):
             self._printed_at = elapsed
             console.print_message(f"{self._label}: {', '.join(self._parts())}")
@@ -152,12 +110,14 @@ class ProgressDisplay:
         return Text("  ".join(self._parts()))
 
     def _parts(self) -> list[str]:
-        pace = self._pace
-        if pace.total == 0:
-            return list(filter(None, (self._stage, duration(pace.elapsed))))
-        is_ending = self._line is not None and pace.done == pace.total
-        rest = "finishing" if is_ending else f"{duration(pace.left)} left" if pace.left else ""
-        return list(filter(None, (self._amount(pace.done, pace.total), duration(pace.elapsed), rest)))
+        task = self._task
+        elapsed = duration(task.elapsed or 0.0)
+        if not task.total:
+            return list(filter(None, (self._stage, elapsed)))
+        left = max((task.time_remaining or 0.0) - (task.get_time() - self._updated_at), 0.0)
+        is_ending = self._is_shown and task.completed == task.total
+        rest = "finishing" if is_ending else f"{duration(left)} left" if left else ""
+        return list(filter(None, (self._amount(int(task.completed), int(task.total)), elapsed, rest)))
 
 
 class ProgressObserver:

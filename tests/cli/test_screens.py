@@ -618,35 +618,36 @@ class FakeClock:
         return self.now
 
 
-class TestPace:
-    def test_the_remaining_time_follows_the_measured_rate(self) -> None:
+class TestRemainingTime:
+    @pytest.fixture
+    def clock(self, monkeypatch) -> FakeClock:
         clock = FakeClock()
-        pace = progress_display.Pace(clock)
-        clock.now += 5
-        pace.update(0, 32)
-        clock.now += 60
-        pace.update(8, 32)
-        assert pace.left is None, "preparations and the first chunk take longer than the others"
-        clock.now += 10
-        pace.update(16, 32)
-        assert (pace.elapsed, pace.left) == (75, 20)
-        clock.now += 4
-        assert pace.left == 16, "it counts down between updates"
-        clock.now += 26
-        pace.update(24, 32)
-        assert pace.left == 20, "a slower chunk raises it"
-        clock.now += 100
-        assert pace.left == 0
+        monkeypatch.setattr("rich.console.monotonic", clock)
+        return clock
 
-    def test_what_an_interrupted_run_did_does_not_count(self) -> None:
-        clock = FakeClock()
-        pace = progress_display.Pace(clock)
-        pace.update(16, 24)
-        clock.now += 30
-        pace.update(18, 24)
-        clock.now += 10
-        pace.update(20, 24)
-        assert pace.left == 20
+    def times(self, clock: FakeClock, *steps: tuple[float, int | None], total: int) -> str:
+        """Return the times that are shown after updates, each some seconds after the last, or after a wait."""
+        progress = progress_display.ProgressDisplay(
+            "run", progress_display.count("instant"), quiet=True, on_terminal=False
+        )
+        for seconds, done in steps:
+            clock.now += seconds
+            if done is not None:
+                progress.update(done, total)
+        return " ".join(progress._parts()[1:])
+
+    def test_it_follows_the_measured_rate(self, clock) -> None:
+        steps = [(5, 0), (60, 8), (10, 16), (4, None), (26, 24), (100, None)]
+        shown = [self.times(clock, *steps[:number], total=32) for number in range(2, 7)]
+        # Preparations and the first chunk take longer than the others.
+        assert shown == [
+            "0:01:05",
+            *(f"{at} left" for at in ("0:01:15 0:00:20", "0:01:19 0:00:16", "0:01:45 0:00:20")),
+            "0:03:25",
+        ]
+
+    def test_what_an_interrupted_run_did_does_not_count(self, clock) -> None:
+        assert self.times(clock, (0, 16), (30, 18), (10, 20), total=24) == "0:00:40 0:00:20 left"
 
 
 def read_until_closed(terminal: int) -> Iterator[bytes]:
