@@ -61,6 +61,14 @@ class ReconstructKeywords(SceneKeywords, total=False):
     preset: str
     device: str
     precision: Precision | str
+    register: Registration | str
+    focal: str | float | None
+    intrinsics: Path | str | None
+    scale_from: str | None
+    world: WorldFrame | str
+    up: UpAxis | str
+    floor_at: Path | str | None
+    seed: int
     long_side: int | None
     depth_size: int | DepthSize | str
     preprocess: Preprocess | str
@@ -69,13 +77,6 @@ class ReconstructKeywords(SceneKeywords, total=False):
     memory_bytes: int | str | None
     poses: Poses | str
     camera_motion: CameraMotion | str
-    register: Registration | str
-    focal: str | float | None
-    intrinsics: Path | str | None
-    scale_from: str | None
-    world: WorldFrame | str
-    up: UpAxis | str
-    floor_at: Path | str | None
     check_calibration: bool
     refine: bool
     fuse: bool
@@ -89,7 +90,6 @@ class ReconstructKeywords(SceneKeywords, total=False):
     tracks2d: Path | str | None
     preview: bool
     strict_seams: bool
-    seed: int
 
 
 class RegisterKeywords(SceneKeywords, total=False):
@@ -102,8 +102,8 @@ class RegisterKeywords(SceneKeywords, total=False):
     world: WorldFrame | str
     up: UpAxis | str
     floor_at: Path | str | None
-    max_instants: int
     seed: int
+    max_instants: int
 
 
 class CalibrateKeywords(SceneKeywords, total=False):

@@ -61,8 +61,8 @@ class Option:
 
     `panel` is its heading in the help, `expert` options are in the complete help only. `name` is needed where it is
     not the field's with dashes for underscores ("no-..." for a flag that is on by default), `metavar` where the type
-    does not determine the form of the value. `also` is a second name, with its dashes. The help names other options
-    as messages do.
+    does not determine the form of the value. `also` is a second name, with its dashes. An option that `is_list` takes
+    values separated by commas. The help names other options as messages do.
     """
 
     help: str
@@ -71,6 +71,7 @@ class Option:
     name: str = ""
     also: str = ""
     expert: bool = False
+    is_list: bool = False
 
 
 _OPTION = "option"
@@ -84,9 +85,10 @@ def option(
     name: str = "",
     *,
     expert: bool = False,
+    is_list: bool = False,
 ) -> Any:
     """Return a field of a settings record with a default and an `Option`."""
-    return field(default=default, metadata={_OPTION: Option(help, panel, metavar, name, expert=expert)})
+    return field(default=default, metadata={_OPTION: Option(help, panel, metavar, name, "", expert, is_list)})
 
 
 def text_form(parse: Callable[[str], object]) -> BeforeValidator:
@@ -200,48 +202,10 @@ CalibResize = Annotated[
         name="calib-resize",
     ),
 ]
-_Focal = Annotated[
-    str | None,
-    BeforeValidator(lambda value: f"{value:g}" if isinstance(value, int | float) else value),
-    Option(
-        "Focal length without a calibration, in pixels of the videos or in mm of 35 mm film; per view as VIEW=PX,... "
-        "Default: that of the files, else estimated.",
-        RIG,
-        "PX|26mm",
-    ),
-]
 _Intrinsics = Annotated[
     Path | None, Option("Lenses from a calibration whose poses are not used.", RIG, metavar="FILE")
 ]
-_ScaleFrom = Annotated[
-    str | None,
-    Option(
-        "Metric scale from the distance between the cameras of views A and B (m, cm, mm, ft), or from the height of "
-        "the people: person=1.75m.",
-        RIG,
-        "A-B=1.25m",
-    ),
-]
-_World = Annotated[
-    WorldFrame,
-    Option(
-        "World of the cameras: upright on the floor (from people who stand or walk), calibration, or first-camera. "
-        "auto: that of a calibration, else upright if people show it, else first-camera.",
-        RIG,
-        "MODE",
-    ),
-]
 _Up = Annotated[UpAxis, Option("Axis that points up in an upright world. auto: z.", RIG, "AXIS")]
-_FloorAt = Annotated[
-    Path | None,
-    Option(
-        "Points on the floor of an upright world: a table of point, view, x, y (pixels); columns X, Y, Z (metres) "
-        "give its origin, axes and lengths.",
-        RIG,
-        "FILE",
-        expert=True,
-    ),
-]
 WEIGHTS_METAVAR = "NAME|hf:...|FILE"
 WEIGHTS_HELP = (
     "A name of 'page4d weights list', a file, or hf:org/name@revision:file of the Hugging Face hub (revision and "
@@ -276,7 +240,13 @@ class SceneOptions:
 
     views: Annotated[
         PositiveInt | Annotated[tuple[str, ...], Field(min_length=1)] | None, text_form(_parse_views)
-    ] = option(None, "The first N views, or names (of files, without suffix) such as cam01,cam03.", SCENE, "N|NAMES")
+    ] = option(
+        None,
+        "The first N views, or names (of files, without suffix) such as cam01,cam03.",
+        SCENE,
+        "N|NAMES",
+        is_list=True,
+    )
     sync: Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, Path) else value)] = option(
         "auto",
         "Clocks of the views: a file such as sync.json, or none, audio, timecode, people (with 'page4d weights "
@@ -309,7 +279,11 @@ class SceneOptions:
     )
     calibration_resize: CalibResize = None
     again: Annotated[tuple[str, ...], text_form(_parse_names)] = option(
-        (), "Views that moved since ⟨calibration⟩: register them in its world, with its lenses.", RIG, "NAMES"
+        (),
+        "Views that moved since ⟨calibration⟩: register them in its world, with its lenses.",
+        RIG,
+        "NAMES",
+        is_list=True,
     )
     masks: Path | None = option(None, "Masks: <view>/*.png or <view>.mp4.", SCENE, "FOLDER")
     mask_meaning: MaskMeaning = option(
@@ -421,9 +395,9 @@ class PointOptions:
     )
 
 
-@config_record("registration settings")
-class RegisterSettings:
-    """Settings of the registration of a rig from evidence."""
+@config_record("rig settings")
+class _RigSettings:
+    """What is known of the lenses of a rig, the evidence for its cameras, and the world of the result."""
 
     register: Registration = option(
         Registration.AUTO,
@@ -432,18 +406,55 @@ class RegisterSettings:
         RIG,
         "auto|people|texture",
     )
-    focal: _Focal = None
+    focal: Annotated[
+        str | None, BeforeValidator(lambda value: f"{value:g}" if isinstance(value, int | float) else value)
+    ] = option(
+        None,
+        "Focal length without a calibration, in pixels of the videos or in mm of 35 mm film; per view as VIEW=PX,... "
+        "Default: that of the files, else estimated.",
+        RIG,
+        "PX|26mm",
+    )
     intrinsics: _Intrinsics = None
-    scale_from: _ScaleFrom = None
-    world: _World = WorldFrame.AUTO
+    scale_from: str | None = option(
+        None,
+        "Metric scale from the distance between the cameras of views A and B (m, cm, mm, ft), or from the height of "
+        "the people: person=1.75m.",
+        RIG,
+        "A-B=1.25m",
+    )
+    world: WorldFrame = option(
+        WorldFrame.AUTO,
+        "World of the cameras: upright on the floor (from people who stand or walk), calibration, or first-camera. "
+        "auto: that of a calibration, else upright if people show it, else first-camera.",
+        RIG,
+        "MODE",
+    )
     up: _Up = UpAxis.AUTO
-    floor_at: _FloorAt = None
-    max_instants: PositiveInt = option(MAX_REGISTRATION_INSTANTS, "Number of instants that are sampled.", RIG)
+    floor_at: Path | None = option(
+        None,
+        "Points on the floor of an upright world: a table of point, view, x, y (pixels); columns X, Y, Z (metres) "
+        "give its origin, axes and lengths.",
+        RIG,
+        "FILE",
+        expert=True,
+    )
     seed: Seed = 0
 
     def __post_init__(self) -> None:
-        _check_lenses(self.focal, self.intrinsics)
-        _check_up(self.world, self.up, self.floor_at)
+        if self.focal is not None and self.intrinsics is not None:
+            raise UsageError("⟨focal⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
+        has_axis = self.up is not UpAxis.AUTO
+        asked = "⟨floor_at⟩" if self.floor_at is not None else f"⟨up={self.up}⟩" if has_axis else ""
+        if asked and self.world in (WorldFrame.CALIBRATION, WorldFrame.FIRST_CAMERA):
+            raise UsageError(f"{asked} with ⟨world={self.world}⟩", "leave one of them out")
+
+
+@config_record("registration settings")
+class RegisterSettings(_RigSettings):
+    """Settings of the registration of a rig from evidence."""
+
+    max_instants: PositiveInt = option(MAX_REGISTRATION_INSTANTS, "Number of instants that are sampled.", RIG)
 
 
 @config_record("calibration settings")
@@ -485,23 +496,12 @@ class CalibrateSettings:
             )
 
 
-def _check_lenses(focal: str | None, intrinsics: Path | None) -> None:
-    if focal is not None and intrinsics is not None:
-        raise UsageError("⟨focal⟩ and ⟨intrinsics⟩ contradict each other", "give one of them")
-
-
-def _check_up(world: WorldFrame, up: UpAxis, floor_at: Path | None) -> None:
-    asked = "⟨floor_at⟩" if floor_at is not None else f"⟨up={up}⟩" if up is not UpAxis.AUTO else ""
-    if asked and world in (WorldFrame.CALIBRATION, WorldFrame.FIRST_CAMERA):
-        raise UsageError(f"{asked} with ⟨world={world}⟩", "leave one of them out")
-
-
 @config_record("settings")
-class ReconstructSettings:
+class ReconstructSettings(_RigSettings):
     """Settings of a run apart from the scene's and the network's.
 
-    A resumed run keeps its plan. `register`, `focal` and `intrinsics` are those of `RegisterSettings`; they apply
-    without a calibration. `mesh_voxel` is in units of the scene.
+    A resumed run keeps its plan. `register`, `focal` and `intrinsics` apply without a calibration. `mesh_voxel` is in
+    units of the scene.
     """
 
     long_side: _LongSide | None = option(
@@ -558,12 +558,6 @@ class ReconstructSettings:
         RIG,
         "MODE",
     )
-    focal: _Focal = None
-    intrinsics: _Intrinsics = None
-    scale_from: _ScaleFrom = None
-    world: _World = WorldFrame.AUTO
-    up: _Up = UpAxis.AUTO
-    floor_at: _FloorAt = None
     check_calibration: bool = option(
         True,
         "Compare the calibration of static cameras with people and texture; faults are warnings.",
@@ -611,9 +605,9 @@ class ReconstructSettings:
     strict_seams: bool = option(
         False, "Fail, instead of warning, if neighbouring chunks do not fit together.", NETWORK, expert=True
     )
-    seed: Seed = 0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.long_side is not None and self.preprocess is not Preprocess.NATIVE:
             raise UsageError(
                 f"⟨long_side={self.long_side}⟩ with ⟨preprocess={self.preprocess}⟩, which has a fixed size",
@@ -629,8 +623,6 @@ class ReconstructSettings:
             raise UsageError("⟨tracks2d⟩ without ⟨motion⟩", "pass ⟨motion=True⟩ too")
         if self.tracks and not self.motion:
             raise UsageError(f"⟨tracks={self.tracks}⟩ without ⟨motion⟩", "pass ⟨motion=True⟩ too")
-        _check_lenses(self.focal, self.intrinsics)
-        _check_up(self.world, self.up, self.floor_at)
         lens = "focal" if self.focal is not None else "intrinsics" if self.intrinsics is not None else None
         if lens is not None and self.register in (Registration.NETWORK, Registration.OFF):
             raise UsageError(f"⟨{lens}⟩ with ⟨register={self.register}⟩", "leave one of them out")
@@ -779,7 +771,7 @@ RunInstants = Annotated[
 RunViews = Annotated[
     Annotated[tuple[str, ...], Field(min_length=1)] | None,
     text_form(parse_names),
-    Option("Views, separated by commas, such as cam01,cam03.", SELECTION, "NAMES"),
+    Option("Views, separated by commas, such as cam01,cam03.", SELECTION, "NAMES", is_list=True),
 ]
 
 
@@ -799,7 +791,7 @@ class ExportSettings:
     instants: RunInstants = (None, None, 1)
     views: RunViews = None
     hold_out: Annotated[tuple[str, ...], text_form(parse_names)] = option(
-        (), "Views for testing instead of training.", SELECTION, "NAMES"
+        (), "Views for testing instead of training.", SELECTION, "NAMES", is_list=True
     )
     per_instant: bool = option(False, "colmap, nerfstudio: write one model per instant.", SPECIAL)
     max_points: Annotated[NonNegativeInt, Field(lt=2**31)] | None = option(

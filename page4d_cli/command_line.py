@@ -1,7 +1,6 @@
 """The subcommands of `page4d`, and the layout of their help."""
 
 import inspect
-import re
 import textwrap
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -66,20 +65,25 @@ def _write_sections(formatter: Any, sections: dict[str, list[tuple[str, str]]]) 
 class _Command(TyperCommand):
     """A command whose help has options below headings; those for experts are left out unless `--help-all` asks."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments; a second list of an option, which would replace the first, is an error.
+    def make_parser(self, ctx: Any) -> Any:
+        """Return a parser that refuses a second list of an option, which would replace the first.
 
         Raises:
             UsageError: naming the option.
         """
-        given = list(args)
-        rest: list[str] = super().parse_args(ctx, args)
-        order = [] if ctx.resilient_parsing else self.make_parser(ctx).parse_args(args=given)[2]
-        for one in order:
-            if order.count(one) > 1 and re.search("NAMES|,", one.metavar or ""):
-                name = max(one.opts, key=len)
-                raise UsageError(f"{name} is given more than once", f"separate values by commas: {name} A,B")
-        return rest
+        parser: Any = super().make_parser(ctx)
+        parse, lists = parser.parse_args, getattr(self.callback, "lists", ())
+
+        def parse_args(args: list[str]) -> Any:
+            values, rest, order = parse(args=args)
+            for one in [] if ctx.resilient_parsing else order:
+                if one.name in lists and order.count(one) > 1:
+                    name = max(one.opts, key=len)
+                    raise UsageError(f"{name} is given more than once", f"separate values by commas: {name} A,B")
+            return values, rest, order
+
+        parser.parse_args = parse_args
+        return parser
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments and options."""

@@ -86,7 +86,8 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
             _eager("config", Path, _read_config, "Read options from a file; the command line wins.", "FILE.toml")
         )
     options = {parameter.name: parameter.annotation.__metadata__[0] for parameter in made}
-    experts = {name for name, option in options.items() if isinstance(option, Option) and option.expert}
+    own = {name: option for name, option in options.items() if isinstance(option, Option)}
+    experts = {name for name, option in own.items() if option.expert}
     if experts:
         number = counted(len(experts), "option")
         made.append(_eager("help_all", bool, _print_all, f"Show the {number} for experts too, and exit."))
@@ -103,6 +104,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
     run.__signature__ = inspect.Signature(made)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in made}
     run.experts = experts  # type: ignore[attr-defined]
+    run.lists = {name for name, option in own.items() if option.is_list}  # type: ignore[attr-defined]
     return run
 
 

@@ -53,7 +53,12 @@ class ViewTime:
         expert=True,
     )
     sparse_layers: str | None = option(
-        None, "Layers after which it is added, counted from 0. Default: the last two.", PANEL, "N,N", expert=True
+        None,
+        "Layers after which it is added, counted from 0. Default: the last two.",
+        PANEL,
+        "N,N",
+        expert=True,
+        is_list=True,
     )
     time_encoding: choices.TimeEncoding | None = option(
         None, "Encode distances in time, with gates that start at 0. Default: none.", PANEL, expert=True

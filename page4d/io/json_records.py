@@ -205,7 +205,7 @@ def config_record(name: str) -> Callable[[type[Record]], type[Record]]:
             try:
                 validate(self, **values)
             except ValidationError as error:
-                raise _usage_error(error, name, values, cls.__annotations__) from error
+                raise _usage_error(error, name, values, record.__dataclass_fields__) from error
             except ArithmeticError as error:  # in a rule across fields
                 raise UsageError(f"{name}: {_TOO_LARGE}", "give smaller numbers") from error
 

@@ -39,13 +39,14 @@ def benchmark(
     preset: Annotated[
         str, Option(f"Untrained network, used without --weights: {NETWORK_PRESETS}.", metavar="NAME")
     ] = "mv-demo",
-    times: Annotated[str, Option("Numbers of instants.", metavar="T,T,...")] = "1,2,4",
-    views: Annotated[str, Option("Numbers of views.", metavar="V,V,...")] = "2,4",
+    times: Annotated[str, Option("Numbers of instants.", metavar="T,T,...", is_list=True)] = "1,2,4",
+    views: Annotated[str, Option("Numbers of views.", metavar="V,V,...", is_list=True)] = "2,4",
     size: Annotated[
         str | None,
         Option(
             "Sizes of the images in pixels; N is NxN. Default: half the network's default size.",
             metavar="WxH,N,...",
+            is_list=True,
             also="--sizes",
         ),
     ] = None,

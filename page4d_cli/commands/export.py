@@ -27,6 +27,7 @@ def export(
             "NAME,NAME",
             name="format",
             also="-f",
+            is_list=True,
         ),
     ] = None,
     to: Annotated[

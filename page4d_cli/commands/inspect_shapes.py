@@ -1,6 +1,5 @@
 """`page4d inspect-shapes`: shapes, parameters, FLOPs and memory of a network, without its weights."""
 
-from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,15 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from page4d.networks.config import NetworkConfig
-    from page4d.networks.profile.table import Profile, ProfileStage
-
-
-class FormatOption(StrEnum):
-    """Output format."""
-
-    TABLE = "table"
-    MARKDOWN = "markdown"
-    JSON = "json"
+    from page4d.networks.profile.table import Profile
 
 
 _MAX_SIDE = 2**14
@@ -33,8 +24,6 @@ _MAX_SIDE = 2**14
 
 _MAX_IMAGES = 2**16
 """Largest number of views, instants or scenes."""
-
-_HEADINGS = ("part", "stage", "symbols", "shape", "parameters", "GFLOP", "size")
 
 
 @options.command
@@ -66,7 +55,6 @@ def inspect_shapes(
     batch: Annotated[
         int, Field(ge=1, le=_MAX_IMAGES), Option("Scenes, or images of an encoder, per batch.", metavar="B")
     ] = 1,
-    style: Annotated[FormatOption, Option("Output format.", name="format")] = FormatOption.TABLE,
     as_json: options.Json = False,
 ) -> None:
     """Print shapes, parameters, FLOPs and memory of a network.
@@ -90,10 +78,8 @@ def inspect_shapes(
         side = network.default_long_side or network.encoder.image_size
         sizes = {"times": times or 8, "views": views or 4, "batch": batch}
         profile = profile_with_limits(network, size=image_size or (side, side), **sizes)
-    if as_json or style is FormatOption.JSON:
+    if as_json:
         console.print_json(_document(name, profile))
-    elif style is FormatOption.MARKDOWN:
-        _print_markdown(name, profile)
     else:
         _print(name, profile)
 
@@ -149,29 +135,10 @@ def _document(name: str, profile: "Profile") -> dict[str, Any]:
     }
 
 
-def _cells(stage: "ProfileStage") -> tuple[str, ...]:
-    return (
-        stage.part,
-        stage.name,
-        f"[{', '.join(stage.symbolic)}]",
-        f"[{', '.join(map(str, stage.shape))}]",
-        f"{stage.parameters:,}" if stage.parameters else "",
-        _gflop(stage.flops / 1e9) if stage.flops else "",
-        human_size(stage.num_bytes),
-    )
-
-
-def _gflop(gflop: float) -> str:
-    return f"{gflop:,.0f}" if gflop >= 1000 else f"{gflop:.3g}"
-
-
-def _title(name: str, profile: "Profile") -> str:
-    return f"{name}: {', '.join(f'{symbol}={number}' for symbol, number in profile.symbols.items())}"
-
-
-def _total(profile: "Profile") -> tuple[str, ...]:
-    sizes = human_size(profile.activation_bytes)
-    return ("total", "", "", "", f"{profile.parameters:,}", _gflop(profile.flops / 1e9), sizes)
+def _numbers(parameters: int, flops: float, num_bytes: int) -> tuple[str, ...]:
+    gflop = flops / 1e9
+    work = f"{gflop:,.0f}" if gflop >= 1000 else f"{gflop:.3g}" if flops else ""
+    return f"{parameters:,}" if parameters else "", work, human_size(num_bytes)
 
 
 def _memory(profile: "Profile") -> list[tuple[str, str]]:
@@ -190,32 +157,17 @@ def _memory(profile: "Profile") -> list[tuple[str, str]]:
 
 def _print(name: str, profile: "Profile") -> None:
     """Print a table that fits in 80 columns, with numeric below symbolic shapes and parts as headings."""
-    columns = [
-        Column("stage", wraps=True),
-        Column("symbols, shape"),
-        *(Column(title, right=True) for title in _HEADINGS[4:]),
-    ]
+    numbers = (Column(title, right=True) for title in ("parameters", "GFLOP", "size"))
     rows: list[Row | str] = []
     part = ""
     for stage in profile.stages:
         if stage.part != part:
             rows.append(stage.part.upper())
             part = stage.part
-        _, title, symbols, shape, *numbers = _cells(stage)
-        rows.append((title, f"{symbols}\n{shape}", *numbers))
-    rows += ["TOTAL", ("all stages", "", *_total(profile)[4:])]
-    print_table(columns, rows, _title(name, profile))
+        shapes = f"[{', '.join(stage.symbolic)}]\n[{', '.join(map(str, stage.shape))}]"
+        rows.append((stage.name, shapes, *_numbers(stage.parameters, stage.flops, stage.num_bytes)))
+    total = _numbers(profile.parameters, profile.flops, profile.activation_bytes)
+    rows += ["TOTAL", ("all stages", "", *total)]
+    title = f"{name}: {', '.join(f'{symbol}={number}' for symbol, number in profile.symbols.items())}"
+    print_table([Column("stage", wraps=True), Column("symbols, shape"), *numbers], rows, title)
     print_fields(_memory(profile))
-
-
-def _print_markdown(name: str, profile: "Profile") -> None:
-    console.print_text(f"**{_title(name, profile)}**")
-    console.print_text("")
-    console.print_text(f"| {' | '.join(_HEADINGS)} |")
-    console.print_text("|---|---|---|---|---:|---:|---:|")
-    for stage in profile.stages:
-        console.print_text(f"| {' | '.join(_cells(stage))} |".replace("*", "\\*"))
-    console.print_text(f"| {' | '.join(_total(profile))} |")
-    console.print_text("")
-    for title, text in _memory(profile):
-        console.print_text(f"{title}: {text}  ")
