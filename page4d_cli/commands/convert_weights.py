@@ -1,6 +1,5 @@
 """`page4d convert-weights`: convert published checkpoints to a page4d weights file."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from page4d.choices import Precision, Recipe, Target
-from page4d.errors import OutputError, UsageError, human_size
-from page4d.io.atomic import check_file, real_path, write_bytes_atomic
+from page4d.errors import human_size
 from page4d.options import NETWORK, OUTPUT, Option
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
@@ -104,10 +102,7 @@ def convert_weights(
     licence: Annotated[
         str | None, Option("Licence to record. Default: as stated by the authors.", OUTPUT, "TEXT")
     ] = None,
-    report: Annotated[
-        Path | None, Option("Write the origin and destination of every tensor.", OUTPUT, "FILE.json")
-    ] = None,
-    overwrite: Annotated[bool, Option("Replace existing files.", OUTPUT)] = False,
+    overwrite: Annotated[bool, Option("Replace an existing file.", OUTPUT)] = False,
     dry_run: Annotated[bool, Option("Print the plan for all tensors and exit.", OUTPUT)] = False,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
@@ -129,7 +124,6 @@ def convert_weights(
     from page4d.weights.loading import DTYPES
 
     check_output(out, overwrite=overwrite)
-    _check_report(report, [out, *sources], overwrite=overwrite)
     settings = ConvertSettings(
         recipe=recipe,
         target=to,
@@ -147,26 +141,12 @@ def convert_weights(
         if not dry_run:
             with displayed_progress("convert", sizes, quiet=quiet) as progress:
                 metadata = write_conversion(conversion, out, _adding(progress, conversion.num_bytes))
-    document = report_document(conversion, metadata)
-    if report is not None and not dry_run:
-        try:
-            write_bytes_atomic(report, (json.dumps(document, indent=1) + "\n").encode())
-        except OutputError as error:
-            raise OutputError(error.marked_message, "the weights file itself is complete") from error
     if as_json:
-        console.print_json({"out": str(out), **{key: document[key] for key in document if key != "tensors"}})
+        console.print_json({"out": str(out), **report_document(conversion, metadata)})
     elif not quiet:
         _print(conversion, out, dry_run=dry_run)
     for notice in conversion.blueprint.notices:
         console.print_message(notice, "warning: ", "yellow")
-
-
-def _check_report(report: Path | None, others: list[Path], *, overwrite: bool) -> None:
-    if report is None:
-        return
-    if any(real_path(report) == real_path(other) for other in others):
-        raise UsageError(f"--report '{report}' is also a source or the output", "choose another name")
-    check_file(report, overwrite=overwrite)
 
 
 def _adding(progress: "ProgressDisplay", total: int) -> "Callable[[int], None]":

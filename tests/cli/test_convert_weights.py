@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from page4d.io import atomic
 from page4d.weights import load
 from page4d.weights.loading import load_encoder
 from page4d.weights.store import write_tensors
@@ -116,19 +115,17 @@ def test_invalid_options_write_nothing(options, message, source, tmp_path, conve
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_the_report_has_every_row_and_the_json_output_the_counts(source, tmp_path, convert) -> None:
-    ended = convert(source, "--json", "--report", tmp_path / "r.json", "--licence", "mine", "--dtype", "bf16")
-    document, report = json.loads(ended.out), json.loads((tmp_path / "r.json").read_text())
-    assert document.pop("out") == str(tmp_path / "out.safetensors")
-    assert len(report["tensors"]) == 375
-    assert document == {key: value for key, value in report.items() if key != "tensors"}
+def test_the_json_output_has_counts_and_every_row(source, tmp_path, convert) -> None:
+    document = json.loads(convert(source, "--json", "--licence", "mine", "--dtype", "bf16").out)
+    assert document["out"] == str(tmp_path / "out.safetensors")
+    assert len(document["tensors"]) == 375
     assert document["counts"] == {"copied": 374, "derived": 0, "new": 0, "dropped": 1}
     assert document["metadata"]["licence"] == "mine"
-    assert report["metadata"]["sources"].startswith('{"VGGT": {"vggt.safetensors": ')
+    assert document["metadata"]["sources"].startswith('{"VGGT": {"vggt.safetensors": ')
 
 
 def test_dry_run_writes_nothing_and_quiet_prints_nothing(source, tmp_path, convert) -> None:
-    ended = convert(source, "--dry-run", "--report", tmp_path / "r.json")
+    ended = convert(source, "--dry-run")
     assert (ended.code, ended.err) == (0, "")
     assert "would become" in ended.out
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
@@ -145,12 +142,7 @@ def test_existing_files_are_replaced_with_overwrite_only(source, tmp_path, conve
     )
     assert out.read_bytes() == b"mine"
     assert convert(source, "--overwrite").code == 0
-    report = tmp_path / "r.json"
-    report.write_text("mine")
-    assert convert(source, "--report", report, out=tmp_path / "b.safetensors").code == 5
-    assert convert(source, "--report", source, "--overwrite").code == 2
     assert convert(source, "--overwrite", out=source).code == 2
-    assert report.read_text() == "mine"
 
 
 class _Evil:
@@ -234,7 +226,7 @@ def test_a_disk_that_fills_up_keeps_the_older_file(room, source, tmp_path, conve
     )
     out = tmp_path / "out.safetensors"
     out.write_bytes(b"older")
-    ended = convert(source, "--overwrite", "--report", tmp_path / "r.json")
+    ended = convert(source, "--overwrite")
     assert (ended.code, ended.out) == (5, "")
     assert ended.err.splitlines()[-2:] == [
         f"error: cannot write '{out}': No space left on device",
@@ -242,24 +234,6 @@ def test_a_disk_that_fills_up_keeps_the_older_file(room, source, tmp_path, conve
     ]
     assert out.read_bytes() == b"older"
     assert sorted(path.name for path in tmp_path.iterdir()) == [out.name, source.name]
-
-
-def test_a_report_that_cannot_be_written_keeps_the_weights(source, tmp_path, convert, monkeypatch) -> None:
-    real = atomic._write_all
-
-    def full(handle: int, data: bytes) -> None:
-        if len(data) > 100:  # the check of the target writes less
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(handle, data)
-
-    monkeypatch.setattr(atomic, "_write_all", full)
-    ended = convert(source, "--quiet", "--report", tmp_path / "r.json")
-    assert (ended.code, ended.err) == (
-        5,
-        f"error: cannot write to '{tmp_path / 'r.json'}': disk full\nhint:  the weights file itself is complete\n",
-    )
-    assert load(tmp_path / "out.safetensors", "cpu").info.metadata["recipe"] == "vggt"
-    assert not (tmp_path / "r.json").exists()
 
 
 def test_an_encoder_is_converted_to_its_own_file(tmp_path, cli) -> None:

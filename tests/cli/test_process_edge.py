@@ -198,7 +198,6 @@ class TestLimits:
         "pretrain scene --out",
         "benchmark --plot",
         "convert-weights a.pt --out",
-        "convert-weights a.pt --out b.safetensors --report",
     ],
 )
 @pytest.mark.parametrize("joined", [False, True])

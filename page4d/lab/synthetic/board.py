@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 from torch import Tensor
 
+from page4d.errors import UsageError
 from page4d.geometry.camera import Cameras
 from page4d.lab.synthetic.materials import Material, Pattern
 from page4d.lab.synthetic.rigs import WORLD_DOWN, RigSpec, Vector
@@ -44,10 +45,22 @@ class MovingBoard:
     board: Board
 
     def spec(self, rig: RigSpec, duration_s: float) -> ObjectSpec:
-        """Return the object, which swings in front of the volume while its tilt turns about the cameras' axis."""
+        """Return the object, which swings in front of the volume while its tilt turns about the cameras' axis.
+
+        Raises:
+            UsageError: if the board would reach into the volume.
+        """
         middle = np.array(rig.volume.center)
         away = np.mean([camera.center for camera in rig.cameras], axis=0) - middle
         distance = float(np.linalg.norm(away))
+        across, reach = float(np.hypot(*self._size)), np.sin(np.radians(_TILT_DEG))
+        # A table is also below the board.
+        most = 2 * _TOWARDS * distance / (1.0 if rig.volume.table_height else reach)
+        if across > most:
+            raise UsageError(
+                f"the ⟨board⟩ is {across:.2f} m across, and {most:.2f} m fit in front of the subject",
+                "give a smaller board, or ⟨subject=people⟩, whose cameras are farther away",
+            )
         forward = -away / distance
         right = np.cross(WORLD_DOWN, forward)
         right /= np.linalg.norm(right)
