@@ -3,23 +3,18 @@
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
 
 from torch import Tensor
 
 from page4d.choices import Recipe, Target
 from page4d.networks.config import NetworkConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
-from page4d.weights.conversion import convert
 from page4d.weights.conversion.accounting import Account, KeyMap
-from page4d.weights.conversion.convert import account_for
+from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
 from tests.encoders.recorded import INSIDE
-
-tensor_shapes = convert.tensor_shapes = cache(convert.tensor_shapes)
-"""Shapes of a network, found once per process: building large networks takes longer than what is tested."""
 
 
 def recorded_config(name: str) -> NetworkConfig:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 
@@ -534,22 +535,33 @@ def _show_the_same(picture: Image, original: Image) -> bool:
     return bool(energy == 0 or (first * second).sum() > _SAME_PICTURE * energy)
 
 
-def _chapter(candidate: Candidate) -> tuple[tuple[str | None, ...], int] | None:
-    """Return the recording of a chapter, and its number in it from 0; None for other names."""
+class _Chapter(NamedTuple):
+    """The recording of a chapter, the number in it from 0, and whether its name is one that a user gave to parts."""
+
+    folder: str
+    recording: tuple[str | None, ...]
+    number: int
+    is_named: bool
+
+
+def _chapter(candidate: Candidate) -> _Chapter | None:
+    """Return the chapter of a recording that a name denotes; None for other names."""
     match = _CHAPTER.fullmatch((candidate.name if candidate.files else candidate.path.stem).lower())
     if match is None:
         return None
     folder = candidate.label.rstrip("/").rpartition("/")[0]
-    recording = (folder, *match.group("of", "more", "dji", "name"), match["letter"] or "p")
+    recording = (*match.group("of", "more", "dji", "name"), match["letter"] or "p")
     number = int(match["gopro"] or match["segment"] or match["part"] or 0)
-    return recording, number - (match["letter"] != "p" and number > 0)
+    return _Chapter(
+        folder, recording, number - (match["letter"] != "p" and number > 0), is_named=match["name"] is not None
+    )
 
 
 def _later_chapters(candidates: Sequence[Candidate]) -> list[LeftOut]:
-    recordings: dict[tuple[str | None, ...], list[tuple[int, Candidate]]] = defaultdict(list)
+    recordings: dict[tuple[object, ...], list[tuple[int, Candidate]]] = defaultdict(list)
     for candidate in candidates:
         if chapter := _chapter(candidate):
-            recordings[chapter[0]].append((chapter[1], candidate))
+            recordings[chapter.folder, chapter.recording].append((chapter.number, candidate))
     left = []
     for chapters in recordings.values():
         (_, first), *later = sorted(chapters, key=lambda chapter: chapter[0])
@@ -562,15 +574,15 @@ def missing_chapters(candidates: Sequence[Candidate]) -> list[Notice]:
     """Warn of views that begin with a later chapter where others begin with the first."""
     chapters = {candidate.label: chapter for candidate in candidates if (chapter := _chapter(candidate))}
     parts: dict[tuple[str | None, ...], list[int]] = defaultdict(list)
-    for recording, number in chapters.values():
-        parts[recording[1:]].append(number)
+    for chapter in chapters.values():
+        parts[chapter.recording].append(chapter.number)
 
-    def is_part_of_one(recording: tuple[str | None, ...]) -> bool:
+    def is_part_of_one(chapter: _Chapter) -> bool:
         """Return whether parts of one name in several folders are numbered as one recording, none of them twice."""
-        numbers = parts[recording[1:]]
-        return recording[4] is not None and len({*numbers}) == len(numbers) > 1
+        numbers = parts[chapter.recording]
+        return chapter.is_named and len({*numbers}) == len(numbers) > 1
 
-    late = [label for label, (of, number) in chapters.items() if number > 0 and not is_part_of_one(of)]
+    late = [label for label, chapter in chapters.items() if chapter.number > 0 and not is_part_of_one(chapter)]
     if not 0 < len(late) < len(chapters):
         return []
     return [Notice(f"{listed(late)}: the first chapter of the recording is missing, so it begins later than others")]

@@ -229,5 +229,5 @@ def test_a_board_calibrates_the_rig_that_films_it() -> None:
     assert float(measured / apart) == pytest.approx(1, abs=3e-3)
     with pytest.raises(UsageError, match="board with readout"):
         SyntheticCapture(board="chessboard:9x6,25mm", readout_s=0.01)
-    with pytest.raises(UsageError, match="1.50 m across, and 0.49 m fit"):
+    with pytest.raises(UsageError, match=r"1\.50 m across, and 0\.49 m fit"):
         SyntheticCapture(board="chessboard:9x6,100mm", subject="table")

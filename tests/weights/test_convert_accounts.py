@@ -13,13 +13,12 @@ from page4d.networks.config import TIME_VIEW
 from page4d.networks.config_parts import MaskHeadKind, SparseStrategy
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Copy, Rule, SourceStage, Tag, build_account, part_of
-from page4d.weights.conversion.convert import account_for
+from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, ViewTimeOptions, network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
 from tests.encoders.recorded import SHARED
-from tests.keymaps import tensor_shapes
 from tests.weights.checkpoints import MANIFESTS, manifest
 
 OWN, MV = Target.OWN, Target.PAGE4D_MV

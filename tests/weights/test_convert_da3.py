@@ -10,9 +10,10 @@ from page4d.errors import WeightsError
 from page4d.networks.config import NetworkConfig
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import SourceStage, build_account
+from page4d.weights.conversion.convert import tensor_shapes
 from page4d.weights.families.da3 import da3_keys, da3_sizes
 from page4d.weights.store import TensorSpec
-from tests.keymaps import converted, target_name, tensor_shapes
+from tests.keymaps import converted, target_name
 from tests.weights.checkpoints import checkpoint
 
 SHARED_NORM = "model.head.scratch.output_conv2_aux.0.2.weight"

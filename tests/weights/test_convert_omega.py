@@ -18,13 +18,13 @@ from page4d.weights.conversion.convert import (
     account_for,
     plan_conversion,
     report_document,
+    tensor_shapes,
     write_conversion,
 )
 from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.families.vggt_omega import by_axis, queries_and_keys_by_axis
-from tests.keymaps import tensor_shapes
 from tests.weights.checkpoints import Checkpoint, checkpoint, manifest
 
 MASK = "aggregator.frame_blocks.1.attn.qkv.bias_mask"

@@ -11,13 +11,12 @@ from page4d.choices import Recipe, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Tag
-from page4d.weights.conversion.convert import account_for
+from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.family import Specs
 from page4d.weights.families.identity import Identity
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
-from tests.keymaps import tensor_shapes
 from tests.weights.checkpoints import manifest
 
 SIZE = r"has [\w.]+ \d+ where the published"

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,8 @@ def account_for(blueprint: Blueprint, sources: Sequence[Specs], shapes: Mapping[
     return build_account(list(zip(blueprint.stages, sources, strict=True)), shapes, new, copies)
 
 
-def tensor_shapes(config: NetworkConfig | EncoderConfig) -> dict[str, tuple[int, ...]]:
+@cache
+def tensor_shapes(config: NetworkConfig | EncoderConfig) -> Mapping[str, tuple[int, ...]]:
     """Return the shape of every tensor of a network or encoder by name, without allocating memory."""
     with on_meta_device():
         module = build_network(config) if isinstance(config, NetworkConfig) else build_encoder(config)
