@@ -10,7 +10,7 @@ world", ICCV 1999.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import permutations, product
 
 import numpy as np
@@ -242,8 +242,8 @@ def _errors(
     vanishing = np.swapaxes(matrix @ rotations, -1, -2)  # one a row
     first, middle = (np.insert(points, 2, 1.0, axis=1) for points in (ends[:, 0], ends.mean(1)))
     area = np.cross(first, middle) @ np.swapaxes(vanishing, -1, -2)
-    across = vanishing[..., None, :, :2] - vanishing[..., None, :, 2:] * middle[:, None, :2]
-    return np.asarray(area / np.maximum(np.linalg.norm(across, axis=-1), 1e-12))
+    x, y = (vanishing[..., None, :, axis] - vanishing[..., None, :, 2] * middle[:, None, axis] for axis in (0, 1))
+    return np.asarray(area / np.maximum(np.sqrt(x * x + y * y), 1e-12))  # NumPy's norm of pairs is slow
 
 
 def _scores(
@@ -251,7 +251,7 @@ def _scores(
 ) -> Float[Array, " H"]:
     """Return the shares of the length of segments along three directions, less where their errors are larger."""
     lengths = np.linalg.norm(ends[:, 1] - ends[:, 0], axis=-1)
-    errors = np.abs(_errors(ends, matrix, rotations)).min(-1) / tolerance
+    errors = reduce(np.minimum, np.moveaxis(np.abs(_errors(ends, matrix, rotations)), -1, 0)) / tolerance
     return np.asarray(np.maximum(1 - errors**2, 0.0) @ lengths / lengths.sum())
 
 
