@@ -33,14 +33,12 @@ class _StorageTracker:
 
     def record(self, inputs: Any, results: Any) -> bool:
         """Count the storages that an operation allocated until they are freed; return whether the peak rose."""
-        known = {_key(tensor) for tensor in _tensors_in(inputs)}
-        for tensor in _tensors_in(results):
-            key = _key(tensor)
-            if key not in known and key not in self._sizes:
-                storage = tensor.untyped_storage()
-                self._sizes[key] = storage.nbytes()
-                self.live += storage.nbytes()
-                weakref.finalize(storage, self._freed, key)
+        new = {key: tensor for tensor in _tensors_in(results) if (key := _key(tensor)) not in self._sizes}
+        for key in new.keys() - map(_key, _tensors_in(inputs) if new else ()):
+            storage = new[key].untyped_storage()
+            self._sizes[key] = storage.nbytes()
+            self.live += storage.nbytes()
+            weakref.finalize(storage, self._freed, key)
         rose = self.live > self.peak
         self.peak = max(self.peak, self.live)
         return rose
@@ -61,15 +59,15 @@ class LiveBytes(_StorageTracker, TorchDispatchMode):  # type: ignore[no-untyped-
         return results
 
 
-def _tensors_in(values: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested tuples, lists and dictionaries."""
+def _tensors_in(values: Any) -> Sequence[Tensor]:
+    """Return the tensors in nested tuples, lists and dictionaries."""
     if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, tuple | list):
-        for value in values:
-            yield from _tensors_in(value)
-    elif isinstance(values, dict):
-        yield from _tensors_in(list(values.values()))
+        return (values,)
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, tuple | list):
+        return ()
+    return [tensor for value in values for tensor in _tensors_in(value)] if values else ()
 
 
 def _key(tensor: Tensor) -> int:
