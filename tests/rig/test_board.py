@@ -306,17 +306,12 @@ def center_errors(found, cameras) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("board", "lens", "model"),
-    [
-        (CHARUCO, (*PINHOLE[:4], -0.2, 0, 0, 0, 0), LensModel.BROWN_CONRADY),
-        (board_of("chessboard:7x5,120mm"), PINHOLE, LensModel.BROWN_CONRADY),
-        (board_of("chessboard:6x6,120mm"), (*PINHOLE[:4], 0, 0, 0, 0, 0), LensModel.BROWN_CONRADY),
-        (CHARUCO, FISHEYE, LensModel.FISHEYE),
-    ],
-    ids=["charuco", "a half turn looks the same", "quarter turns look the same", "fisheye"],
+    ("lens", "model"),
+    [((*PINHOLE[:4], -0.2, 0, 0, 0, 0), LensModel.BROWN_CONRADY), (FISHEYE, LensModel.FISHEYE)],
+    ids=["one term", "fisheye"],
 )
-def test_lenses_and_cameras_are_those_of_the_truth(board, lens, model) -> None:
-    cameras, evidence = rig(board, lens, model)
+def test_lenses_and_cameras_are_those_of_the_truth(lens, model) -> None:
+    cameras, evidence = rig(CHARUCO, lens, model)
     found = BoardViews("abc", [SIZE] * 3, evidence, model).result()
     assert found.record.num_placed == 3
     assert not found.record.notices
@@ -353,22 +348,21 @@ def known_lens(focal, skew=0.0, coefficients=(), model=LensModel.BROWN_CONRADY) 
 
 BENT = known_lens(260.0, 0.0, FISHEYE[4:], LensModel.FISHEYE)
 PLAIN, SKEWED = known_lens(600.0), known_lens(610.0, 40.0, PINHOLE[4:8])
+SKEWED_FISHEYE = replace(BENT, intrinsics=known_lens(260.0, -15.0).intrinsics)
 RATIONAL = known_lens(620.0, 0.0, (0.1, 0.05, 0.001, -0.001, 0.01, 0.3, 0.02, 0.01))
 
 
 @pytest.mark.parametrize(
-    ("given", "model"),
+    ("board", "given", "model"),
     [
-        ((BENT, BENT, PLAIN), None),
-        ((PLAIN, BENT, RATIONAL), None),
-        ((SKEWED, RATIONAL, PLAIN), LensModel.BROWN_CONRADY),
-        ((SKEWED, replace(BENT, intrinsics=known_lens(260.0, -15.0).intrinsics), BENT), None),
-        ((PLAIN, PLAIN, PLAIN), LensModel.BROWN_CONRADY),
-        ((BENT, BENT, BENT), LensModel.FISHEYE),
+        ("charuco:7x5,120mm,90mm,4x4_50", (PLAIN, BENT, RATIONAL), None),
+        ("charuco:7x5,120mm,90mm,4x4_50", (SKEWED, SKEWED_FISHEYE, BENT), None),
+        ("chessboard:7x5,120mm", (SKEWED, RATIONAL, PLAIN), LensModel.BROWN_CONRADY),  # half turns look the same
+        ("chessboard:6x6,120mm", (BENT, BENT, BENT), LensModel.FISHEYE),  # and quarter turns
     ],
 )
-def test_given_lenses_stay_as_they_are(given, model) -> None:
-    cameras, evidence = rig(given=given)
+def test_given_lenses_stay_as_they_are(board, given, model) -> None:
+    cameras, evidence = rig(board_of(board), given=given)
     found = BoardViews("abc", [SIZE] * 3, evidence, given=given).result()
     assert found.record.lens_model is model
     for own, lens, camera in zip(found.calibration.cameras, given, found.record.cameras, strict=True):
@@ -385,8 +379,11 @@ FLOOR = board_pose([1.5, 0.0, 0.1], [0.1, 0.9, 0.2])
 """A board below the cameras of `rig`, whose y axes point down."""
 
 
-@pytest.mark.parametrize("turn", [np.eye(4), np.diag([1.0, -1, -1, 1])], ids=["its face up", "its face down"])
-@pytest.mark.parametrize(("up", "axis"), [(UpAxis.AUTO, 2), (UpAxis.Y, 1)])
+@pytest.mark.parametrize(
+    ("up", "axis", "turn"),
+    [(UpAxis.AUTO, 2, np.eye(4)), (UpAxis.Y, 1, np.diag([1.0, -1, -1, 1]))],
+    ids=["its face up", "its face down"],
+)
 def test_the_world_stands_on_a_board_on_the_floor(up, axis, turn) -> None:
     cameras, evidence = rig(given=KNOWN)
     floor = [pose @ FLOOR @ turn for pose in cameras]
@@ -426,11 +423,11 @@ def test_a_floor_that_no_camera_shows_is_an_error() -> None:
         BoardViews("abc", [SIZE] * 3, replace(evidence, floor=24), given=KNOWN).result()
 
 
-@pytest.mark.parametrize(("late_s", "given"), [(0.01, KNOWN), (-0.03, KNOWN), (0.06, KNOWN), (0.06, None)])
+@pytest.mark.parametrize(("late_s", "given"), [(0.01, KNOWN), (-0.03, KNOWN), (0.06, None)])
 def test_the_clock_of_a_camera_is_determined(late_s, given) -> None:
-    cameras, evidence = rig(late_s=late_s, count=40)
+    cameras, evidence = rig(late_s=late_s)
     found = BoardViews("abc", [SIZE] * 3, evidence, given=given).result()
-    assert center_errors(found, cameras).max() < 0.005
+    assert center_errors(found, cameras).max() < 0.008
     assert [camera.clock_s for camera in found.record.cameras] == [None, pytest.approx(-late_s, abs=0.002), None]
     focals = [camera.focal for camera in found.record.cameras]
     np.testing.assert_allclose(focals, (PINHOLE[0] * PINHOLE[1]) ** 0.5, rtol=0.003)
@@ -520,10 +517,9 @@ def test_too_few_cameras_are_refused_with_a_reason_for_each(change, given) -> No
         BoardViews("ab", [SIZE] * 2, evidence, given=given).result()
 
 
-@pytest.mark.parametrize("kept", [0, 3], ids=["unseen", "seen in too few pictures"])
-def test_a_view_without_a_lens_does_not_disturb_the_others(kept) -> None:
+def test_a_view_in_too_few_pictures_for_a_lens_does_not_disturb_the_others() -> None:
     cameras, evidence = rig()
-    found = BoardViews("abc", [SIZE] * 3, without_view(evidence, 0, lambda pose: pose < kept)).result()
+    found = BoardViews("abc", [SIZE] * 3, without_view(evidence, 0, lambda pose: pose < 3)).result()
     assert found.calibration.names == ("b", "c")
     pose = found.calibration.cameras[1].world_to_camera.numpy()
     np.testing.assert_allclose(pose, cameras[2] @ np.linalg.inv(cameras[1]), atol=0.03)
