@@ -27,7 +27,7 @@ from tests.cli.kills import random_kills
 from tests.forks import command, forked
 from tests.run.test_run_state import contents
 
-FRAMES = 8
+FRAMES = 5
 CHUNKS = ("--chunk", "2", "--overlap", "1")
 """Many small chunks, so that there are chunks left to resume."""
 
@@ -136,9 +136,9 @@ class TestInterrupt:
         assert contents(tmp_path / "out") == whole
 
     def test_a_killed_run_is_resumed_only_on_request_and_partial_files_are_removed(self, whole, out, chunked):
-        for name in ("run.json", "state/chunk_00005.json", "state/chunk_00006.json"):
+        for name in ("run.json", "state/chunk_00002.json", "state/chunk_00003.json"):
             (out / name).unlink()
-        partial = out / "points" / ".frame_000007.ply.0123abcd.part"
+        partial = out / "points" / ".frame_000004.ply.0123abcd.part"
         partial.write_bytes(b"partial")
         refused = chunked(out)
         assert refused.code == 2
@@ -222,11 +222,11 @@ class TestOverwrite:
         for path in other:
             path.parent.mkdir(exist_ok=True)
             path.write_text("other")
-        assert chunked(out, "--views", "1", "--frames", ":4", "--overwrite").code == 0
+        assert chunked(out, "--views", "1", "--frames", ":3", "--overwrite").code == 0
         assert [path.read_text() for path in other] == ["other"] * 4
         names = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
         assert not [name for name in names if "cam02" in name and "other" not in name]
-        assert not (out / "points" / "frame_000004.ply").exists()
+        assert not (out / "points" / "frame_000003.ply").exists()
         assert not (out / "confidence" / "cam02").exists()
 
     def test_overwriting_deletes_files_of_an_unfinished_chunk(self, tmp_path, chunked, monkeypatch):
@@ -365,7 +365,7 @@ class TestDisk:
         monkeypatch.setattr("page4d.formats.open3d.has_room_for", lambda *_: False)
         ended = chunked(tmp_path / "out")
         assert ended.code == 5
-        assert "disk full (after 0 of 8 instants)" in ended.err
+        assert f"disk full (after 0 of {FRAMES} instants)" in ended.err
         assert "hint:  free space, then repeat with --resume" in ended.err
         assert not parts(tmp_path)
 
@@ -415,12 +415,12 @@ class TestMemory:
 
     def test_chunks_are_halved_until_they_fit(self, scene, tmp_path, reconstruct, monkeypatch):
         error = RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
-        lengths = self.limit(monkeypatch, 3, error)
-        ended = reconstruct(scene, tmp_path / "out", "--chunk", "8", "--overlap", "1")
+        lengths = self.limit(monkeypatch, 2, error)
+        ended = reconstruct(scene, tmp_path / "out", "--chunk", "5", "--overlap", "1")
         assert ended.code == 0, ended.err
-        assert lengths[0] == 8
-        assert max(lengths[1:]) <= 4
-        text = "out of memory with 8 instants per chunk: continuing with 4"
+        assert lengths[0] == 5
+        assert max(lengths[1:]) <= 2
+        text = "out of memory with 5 instants per chunk: continuing with 2"
         assert f"warning: {text}" in ended.err
         record = json.loads((tmp_path / "out" / "run.json").read_text())
         assert text in record["warnings"]
@@ -437,12 +437,12 @@ class TestMemory:
                 raise MemoryError
             return read(view, first, stop)
 
-        smaller = ("--chunk", "4", "--overlap", "1")
+        smaller = ("--chunk", "2", "--overlap", "1")
         assert chunked(tmp_path / "smaller", *smaller).code == 0
         monkeypatch.setattr(batches._OpenView, "read", failing)
-        ended = chunked(tmp_path / "failing", "--chunk", "8", "--overlap", "1")
+        ended = chunked(tmp_path / "failing", "--chunk", "5", "--overlap", "1")
         assert ended.code == 0, ended.err
-        assert "out of memory with 8 instants per chunk: continuing with 4" in ended.err
+        assert "out of memory with 5 instants per chunk: continuing with 2" in ended.err
         clouds = [
             {path.name: path.read_bytes() for path in (tmp_path / out / "points").iterdir()}
             for out in ("smaller", "failing")
