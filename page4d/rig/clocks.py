@@ -18,6 +18,13 @@ from page4d.scene.records import SYNC_HINT
 PEAK_WIDTH = 6
 """Instants around the best offset that are attributed to its peak."""
 
+MAX_OTHER = 0.75
+"""Evidence of another offset of a view or group, as a share of the best, above which it is possible."""
+
+_VALLEY = 0.9
+"""Lowest evidence between two offsets, as a share of that of the weaker one, below which they are two peaks: evidence
+of people fluctuates by 3 to 6 %."""
+
 ALL_GROUPS = 8
 """Views up to which all groups are moved; of more views, runs of consecutive ones."""
 
@@ -62,12 +69,16 @@ class PairEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Evidence of the pairs between `group` and the other views: as placed, and at the best other offset `by`."""
+    """Evidence of the pairs between `group` and the other views: as placed, and at the best other offset `by`.
+
+    Moves of `reach` or more are not possible without leaving the peak.
+    """
 
     group: tuple[int, ...]
     placed: float
     other: float
     by: int
+    reach: int
 
     @property
     def ratio(self) -> float:
@@ -99,21 +110,30 @@ def joint_offsets(number: int, pairs: Sequence[PairEvidence]) -> Offsets:
     best, best_sum = np.zeros(number, np.int64), -np.inf
     for start in _starts(number, pairs):
         ahead = _ascend(pairs, start, [(view,) for view in range(number)])
-        total = _total(pairs, ahead)
+        total = sum(float(_moved(pairs, ahead, (view,), np.zeros(1, np.int64))[0]) for view in range(number))
         if total > best_sum:
             best, best_sum = ahead, total
     best = _ascend(pairs, best, list(groups(number)))
     return np.asarray(best - best[0])
 
 
-def cut(pairs: Sequence[PairEvidence], ahead: Offsets, group: tuple[int, ...], peak_width: int = PEAK_WIDTH) -> Cut:
-    """Return the evidence of the pairs between a group and the other views, and that at its best other offset."""
+def cut(pairs: Sequence[PairEvidence], ahead: Offsets, group: tuple[int, ...], peak_width: int | None = None) -> Cut:
+    """Return the evidence of the pairs between a group and the other views, and that at its best other offset.
+
+    Other offsets are those beyond `peak_width`, by default beyond a valley: the slope of a wide peak is no other one.
+    """
     moves = _moves(pairs)
-    evidence = _moved(pairs, ahead, group, moves)
-    apart = np.abs(moves) > peak_width
-    other = int(np.argmax(np.where(apart, evidence, -np.inf)))
-    placed = float(evidence[len(moves) // 2])
-    return Cut(group=group, placed=placed, other=max(0.0, float(evidence[other])), by=int(moves[other]))
+    evidence, middle = _moved(pairs, ahead, group, moves), len(moves) // 2
+    placed = float(evidence[middle])
+    if peak_width is None:
+        before, after = (np.minimum.accumulate(side) for side in (evidence[middle::-1], evidence[middle:]))
+        apart = np.append(before[:0:-1], after) < _VALLEY * np.minimum(evidence, placed)
+    else:
+        apart = np.abs(moves) > peak_width
+    others = np.where(apart, evidence, 0.0)
+    other = int(np.argmax(others))
+    reach = 1 + int(np.abs(moves[~apart & (evidence >= MAX_OTHER * placed)]).max(initial=0))
+    return Cut(group=group, placed=placed, other=max(0.0, float(others[other])), by=int(moves[other]), reach=reach)
 
 
 def _moves(pairs: Sequence[PairEvidence]) -> Int[NDArray[np.int64], " n"]:
@@ -146,11 +166,6 @@ def _ascend(pairs: Sequence[PairEvidence], start: Offsets, group_list: Sequence[
                 ahead[list(group)] += moves[best]
                 improved = True
     return ahead
-
-
-def _total(pairs: Sequence[PairEvidence], ahead: Offsets) -> float:
-    offsets = [np.array([ahead[pair.views[1]] - ahead[pair.views[0]]]) for pair in pairs]
-    return float(sum(pair.at(one)[0] - _TIE * abs(one[0]) for pair, one in zip(pairs, offsets, strict=True)))
 
 
 def _starts(number: int, pairs: Sequence[PairEvidence]) -> Iterator[Offsets]:
@@ -191,8 +206,7 @@ def check_cuts(
     Raises:
         InputError: with `what` is not determined, the views, and the `reason` of the worst one.
     """
-    failed = [one for one in cuts if one.ratio > max_ratio]
-    if not failed:
+    if not (failed := [one for one in cuts if one.ratio > max_ratio]):
         return
     smaller = {one: min(one.group, tuple(sorted({*range(len(names))} - {*one.group})), key=len) for one in failed}
     size = min(map(len, smaller.values()))

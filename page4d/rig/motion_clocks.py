@@ -328,8 +328,7 @@ def estimate_motion_clocks(
             ones in both halves of the capture.
     """
     number = len(names)
-    still = [name for name, view in zip(names, points, strict=True) if len(view.frames) == 0]
-    if still:
+    if still := [name for name, view in zip(names, points, strict=True) if len(view.frames) == 0]:
         raise undetermined(_WHAT, still, "nothing moves")
     if short := [name for name, view in zip(names, points, strict=True) if len(view.times) < _MIN_COMMON]:
         raise undetermined(_WHAT, short, f"fewer than {_MIN_COMMON + 1} frames")
@@ -344,6 +343,11 @@ def estimate_motion_clocks(
         counts = _counts(views, (cameras[first], cameras[second]))
         return counts and [_on_grid(one, view.times, step_s) for one, view in zip(counts, views, strict=True)]
 
+    def reason(worst: Cut) -> str:
+        if worst.placed <= 0:
+            return "no common motion"
+        return f"{worst.ratio:.0%} of the evidence {worst.by * step_s * factor:+.2f} s from the best offset"
+
     curves = []
     for done, pair in enumerate(pairs, start=1):
         if signals := signals_of(*pair):
@@ -352,7 +356,7 @@ def estimate_motion_clocks(
     whole, *controls = ([of_pair[kind] for of_pair in curves] for kind in range(3))
     ahead = joint_offsets(number, whole)
     placed = [cut(whole, ahead, group, width) for group in groups(number)]
-    check_cuts(_WHAT, names, placed, MAX_RATIO, lambda worst: _unclear(worst, step_s * factor))
+    check_cuts(_WHAT, names, placed, MAX_RATIO, reason)
     for control in controls:
         chance = [replace(one, other=cut(control, ahead, one.group, -1).other) for one in placed]
         check_cuts(_WHAT, names, chance, MAX_RATIO, lambda worst: f"{worst.ratio:.0%} of the evidence is chance")
@@ -374,20 +378,8 @@ def estimate_motion_clocks(
         progress(len(pairs) + done, 2 * len(pairs))
     for half in halves:
         cuts = [cut(half, ahead, group, width) for group in groups(number)]
-        check_cuts(
-            _WHAT,
-            names,
-            cuts,
-            _MAX_HALF_RATIO,
-            lambda worst: f"in half of the capture {_unclear(worst, step_s * factor)}",
-        )
+        check_cuts(f"in half of the capture {_WHAT}", names, cuts, _MAX_HALF_RATIO, reason)
     if not any(len(times) for _, times, *_ in found):
         raise undetermined(_WHAT, names[1:], f"fewer than {_MIN_COMMON} common instants")
     measured = Measured(*map(np.concatenate, zip(*found, strict=True)))
     return fitted_clocks(_WHAT, names, measured, step_s, _COMMON_ERROR)
-
-
-def _unclear(worst: Cut, step_s: float) -> str:
-    if worst.placed <= 0:
-        return "no common motion"
-    return f"{worst.ratio:.0%} of the evidence {worst.by * step_s:+.2f} s from the best offset"

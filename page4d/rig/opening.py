@@ -185,7 +185,7 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
     (first,) = _windows(scene, range(0, scene.num_times, coarse), NUM_SAMPLES, 1, lenses, progress)
     people = detect_people(scene, first, lenses, of_stage(progress, "synchronizing: keypoints"))
     rate = 1 / (coarse * interval)
-    ahead = estimate_clocks(
+    ahead, reach = estimate_clocks(
         scene.view_names,
         people,
         lenses,
@@ -204,7 +204,7 @@ def synchronise_by_people(scene: Scene, calibration: Path | None, progress: Stag
     else:
         limits = np.linspace(0, len(first), min(_MAX_WINDOWS, max(1, len(first) // _WINDOW)) + 1).astype(int)
         windows = [(int(low), int(high) - 1) for low, high in pairwise(limits)]
-    clocks = refine_clocks(scene.view_names, people, lenses, windows, ahead, step * interval)
+    clocks = refine_clocks(scene.view_names, people, lenses, windows, ahead, reach * coarse / step, step * interval)
     return _synchronised(BY_PEOPLE, scene, clocks, float(scene.times[0]))
 
 

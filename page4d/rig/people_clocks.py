@@ -12,6 +12,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from page4d.rig.clocks import (
+    MAX_OTHER,
     PEAK_WIDTH,
     Cut,
     Measured,
@@ -68,9 +69,6 @@ GOOD_SCORE = 0.66
 
 MIN_COMMON = 25
 """Common instants below which an offset is not scored: few instants fit some pose at any offset."""
-
-MAX_OTHER = 0.75
-"""Evidence of another offset of a view or group, as a share of the best, above which its clock is ambiguous."""
 
 FINE = 4
 """Offsets on each side of the best coarse ones that are scored from all instants."""
@@ -321,8 +319,8 @@ def check_clocks(
         if found is None or not found.is_clear or given > MAX_GIVEN * found.score:
             continue
         thirds = np.quantile(numbers, (0, 1 / 3, 2 / 3, 1))
-        uncertain = _STAMPED if are_stamped else _FREE
-        uncertain += _disagreement(people, lenses, curve, found.instants, thirds)
+        disagreement = _disagreement(people, lenses, curve, found.instants, thirds)
+        uncertain = disagreement + (_STAMPED if are_stamped else _FREE)
         if abs(found.instants) <= CERTAIN_RATIO * uncertain:
             continue
         texts.append(
@@ -367,10 +365,11 @@ def estimate_clocks(
     *,
     max_offset: int = MAX_OFFSET,
     step: int = COARSE_STEP,
-) -> Offsets:
+) -> tuple[Offsets, int]:
     """Return by how many sampled instants each static view is ahead of the first one, from body keypoints.
 
-    Instants are consecutive. Offsets up to `max_offset` are searched, every `step` instants first.
+    Offsets that differ by at least the second result are excluded. Instants are consecutive. Offsets up to
+    `max_offset` are searched, every `step` instants first.
 
     Up to 8 views all pairs are searched, else each view with its next two. A pair by itself may fit better at a
     wrong offset, above all with little overlap: the clocks are those with the most evidence of all pairs together.
@@ -386,24 +385,21 @@ def estimate_clocks(
         progress(done, len(pairs))
     ahead = _ascended(curves, joint_offsets(number, [curve.evidence() for curve in curves]))
     evidence = [curve.evidence() for curve in curves]
-    check_cuts(_WHAT, names, [cut(evidence, ahead, group) for group in groups(number)], MAX_OTHER, _unclear)
+    cuts = [cut(evidence, ahead, group) for group in groups(number)]
+    check_cuts(_WHAT, names, cuts, MAX_OTHER, _unclear)
     _check_scores(names, curves, evidence, ahead)
     _check_beyond(names, curves, ahead)
-    return ahead
+    return ahead, max(one.reach for one in cuts)
 
 
 def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
     """Move views one after the other to the highest sum of the scores of all instants; coarse offsets are near it."""
-    ahead = ahead.copy()
     for _ in range(MAX_ASCENTS):
-        before = ahead.copy()
+        before = ahead
         for view in range(1, len(ahead)):
-            sums = []
-            for step in range(-FINE, FINE + 1):
-                moved = ahead.copy()
-                moved[view] += step
-                sums.append(sum(one.fine_score(one.offset(moved)) for one in curves if view in one.views))
-            ahead[view] += int(np.argmax(sums)) - FINE
+            own = [one for one in curves if view in one.views]
+            moved = [ahead + step * (np.arange(len(ahead)) == view) for step in range(-FINE, FINE + 1)]
+            ahead = max(moved, key=lambda one: sum(curve.fine_score(curve.offset(one)) for curve in own))
         if np.array_equal(ahead, before):
             break
     return ahead
@@ -422,8 +418,7 @@ def _check_scores(
     evident = [pair.at(np.array([curve.offset(ahead)]))[0] for curve, pair in zip(curves, evidence, strict=True)]
     best = {}
     for view, name in enumerate(names):
-        own = [number for number, curve in enumerate(curves) if view in curve.views]
-        best[max(own, key=lambda number: float(evident[number]))] = name
+        best[max((place for place, one in enumerate(curves) if view in one.views), key=evident.__getitem__)] = name
     for number, name in best.items():
         curve, offset = curves[number], curves[number].offset(ahead)
         score, common = curve.score(offset), curve.common[offset]
@@ -443,8 +438,7 @@ def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offs
     for view, name in enumerate(names[1:], start=1):
         found = [(curve, curve.offset(ahead)) for curve in curves if view in curve.views]
         curve, offset = max(found, key=lambda one: one[0].score(one[1]))
-        limits = curve.beyond(offset)
-        if not limits:
+        if not (limits := curve.beyond(offset)):
             continue
         other = max(limits, key=lambda one: curve.score(one) / limits[one])
         limit = limits[other]
@@ -455,9 +449,9 @@ def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offs
             raise undetermined(_WHAT, [name], reason)
 
 
-_COMMON_ERROR, _DROP = 0.5, 0.25
-"""Standard deviation, in instants, of an error that all windows have, of the bias of keypoints, and the share that
-scores fall in an instant from their peak, below which it grows: 1 % of slow people, whose offset was 2.9 wrong."""
+_COMMON_ERROR, _SHARE_OF_REACH = 0.5, 0.25
+"""Standard deviation of an error that all windows have, of the bias of keypoints, in instants: the first one, or a
+share of the instants to excluded offsets if this is more. Simulated walkers have errors up to a quarter of those."""
 
 _MAX_COMMON, _MAX_COMMON_S = 2.0, 0.1
 """Such errors, in instants and in seconds, that determine nothing if they are above both."""
@@ -469,13 +463,19 @@ def refine_clocks(
     lenses: Sequence[Lens],
     windows: Sequence[tuple[int, int]],
     ahead: Offsets,
+    reach: float,
     step_s: float,
 ) -> WindowClocks:
     """Fit offsets and rates near given offsets to people at sampled instants in windows of the first view's clock.
 
+    Offsets that differ by `reach` instants are excluded: a share of it is the least standard deviation.
+
     Raises:
         InputError: if the windows do not determine the clock of a view.
     """
+    common = max(_COMMON_ERROR, _SHARE_OF_REACH * reach)
+    if common > _MAX_COMMON and common * step_s > _MAX_COMMON_S:
+        raise undetermined(_WHAT, names[1:], f"people move too slowly: it is known to {common * step_s:.3f} s only")
     curves, middles = [], []
     limit = int(np.abs(ahead).max()) + MAX_OFFSET
     for first, second in paired_views(len(names)):
@@ -488,22 +488,14 @@ def refine_clocks(
             curves.append(whole.part(low + ahead[first], high + ahead[first], start))
             middles.append((low + high) / 2)
     ahead = _ascended(curves, ahead)
-    measured, drops = [], []
+    measured = []
     for curve, middle in zip(curves, middles, strict=True):
         offset = curve.offset(ahead)
-        near = [curve.fine_score(one) for one in range(offset - FINE, offset + FINE + 1)]
-        best = offset - FINE + int(np.argmax(near))
-        vertex, curvature = curve.vertex(best)
+        vertex, curvature = curve.vertex(max(range(offset - FINE, offset + FINE + 1), key=curve.fine_score))
         if curvature > 0:
             measured.append((curve.views, middle, vertex, curvature))
-            drops.append(curvature / 2 / near[best - offset + FINE])
-    missing = [name for view, name in enumerate(names) if not any(view in one[0] for one in measured)]
-    if missing:
+    if missing := [name for view, name in enumerate(names) if not any(view in one[0] for one in measured)]:
         raise undetermined(_WHAT, missing, "no clear offset in any part of the capture")
-    # Where scores fall quadratically, their width is that of the motion during an error of keypoints.
-    common = _COMMON_ERROR * max(1.0, (_DROP / float(np.median(drops))) ** 0.5)
-    if common > _MAX_COMMON and common * step_s > _MAX_COMMON_S:
-        raise undetermined(_WHAT, names[1:], f"people move too slowly: it is known to {common * step_s:.3f} s only")
     pairs, times, offsets, weights = (np.array(column) for column in zip(*measured, strict=True))
     middle = (windows[0][0] + windows[-1][1]) / 2
     found = Measured(pairs, times * step_s, offsets * step_s, weights, times > middle)
