@@ -4,14 +4,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from page4d.choices import SceneFamily
 from page4d.lab.synthetic.capture import SyntheticCapture
-from page4d.plotting.canvas import INK, view_color
-from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.run.memory import Cost, Extent, NetworkCost, cost_of, is_out_of_memory, noise_batch
 from page4d.run.predictor import NetworkPredictor
 
@@ -87,43 +83,3 @@ def _measured(predictor: NetworkPredictor, extent: Extent) -> Cost | None:
     if predictor.device.type == "cuda":
         torch.cuda.empty_cache()
     return None
-
-
-def draw_grid(measurements: Sequence[Measurement], title: str) -> NDArray[np.uint8]:
-    """Draw memory and time over the number of instants. Returns the picture [H, W, 3] in RGB."""
-    largest = max(part.predicted_bytes for part in measurements)
-    unit, label = (1e9, "GB") if largest > 1e9 else (1e6, "MB")
-    memory = Chart(
-        title=f"{title}: memory of a forward pass, without weights",
-        x_label="instants",
-        y_label=f"memory [{label}]",
-        curves=[*_curves(measurements, unit), Curve(name="predicted", color=INK, width=1.2, style="--")],
-        whole_x=True,
-    )
-    seconds = Chart(
-        title=f"{title}: time of a forward pass",
-        x_label="instants",
-        y_label="time [s]",
-        curves=_curves(measurements),
-        whole_x=True,
-    )
-    return draw_charts([memory, seconds])
-
-
-def _curves(measurements: Sequence[Measurement], unit: float | None = None) -> list[Curve]:
-    """Return a curve per image size and number of views: of seconds, or of measured and predicted (dashed) bytes."""
-    curves = []
-    groups = dict.fromkeys((part.extent.size, part.extent.views) for part in measurements)
-    for index, (size, views) in enumerate(groups):
-        row = [part for part in measurements if (part.extent.size, part.extent.views) == (size, views)]
-        instants, color = [float(part.extent.times) for part in row], view_color(index)
-        measured = [
-            None if (actual := part.actual) is None else actual.num_bytes / unit if unit else actual.seconds
-            for part in row
-        ]
-        name = f"{size[1]}x{size[0]} px, {views} view{'s' if views > 1 else ''}"
-        curves.append(Curve(name=name, color=color, x=instants, y=measured, marker="o"))
-        if unit:
-            predicted = [part.predicted_bytes / unit for part in row]
-            curves.append(Curve(name="", color=color, x=instants, y=predicted, width=1.2, style="--"))
-    return curves

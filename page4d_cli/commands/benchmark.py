@@ -1,12 +1,11 @@
 """`page4d benchmark`: measured and predicted memory and time of a network on this device."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from page4d.errors import UsageError, human_size, shortened
-from page4d.io.atomic import check_file, parse_pin
+from page4d.io.atomic import parse_pin
 from page4d.options import (
     NETWORK_PRESETS,
     WEIGHTS_HELP,
@@ -53,7 +52,6 @@ def benchmark(
     device: Device = NetworkOptions.device,
     precision: NetworkPrecision = NetworkOptions.precision,
     refine: Annotated[bool, Option("Also measure refinement, on rendered views 5 degrees apart.")] = False,
-    plot: Annotated[Path | None, Option("Write a PNG chart of memory and time.", metavar="FILE")] = None,
     as_json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -64,13 +62,10 @@ def benchmark(
     """
     import torch
 
-    from page4d.formats.maps import write_png
-    from page4d.lab.benchmark import draw_grid, measure_grid
+    from page4d.lab.benchmark import measure_grid
     from page4d.run.memory import Extent
     from page4d.run.predictor import build_predictor
 
-    if plot is not None:
-        check_file(plot)
     grid = [(time, view) for view in _numbers(views, "--views") for time in _numbers(times, "--times")]
     verbosity = console.Verbosity(quiet=quiet)
     if weights is not None:
@@ -91,8 +86,6 @@ def benchmark(
             found.append(measurement)
             progress.update(len(found), len(extents))
     name = (network.source.name if network.source else network.weights) or network.preset or network.name
-    if plot is not None:
-        write_png(plot, draw_grid(found, f"{name} on {predictor.device}"))
     if as_json:
         about = {"network": name, "device": str(predictor.device), "torch": torch.__version__}
         console.print_json({**about, "measurements": [_document(measurement) for measurement in found]})

@@ -1,9 +1,7 @@
 """`page4d benchmark`: measured and predicted cost over a grid."""
 
 import json
-from pathlib import Path
 
-import cv2
 import torch
 
 from page4d.run.predictor import NetworkPredictor
@@ -11,8 +9,8 @@ from page4d.run.predictor import NetworkPredictor
 GRID = ("benchmark", "--preset", "mv-tiny", "--times", "2,1", "--views", "2", "--size", "28x14,28")
 
 
-def test_every_grid_point_is_measured_predicted_and_drawn(cli, tmp_path: Path):
-    ended = cli(*GRID, "--json", "--plot", tmp_path / "plot.png")
+def test_every_grid_point_is_measured_and_predicted(cli):
+    ended = cli(*GRID, "--json")
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)["measurements"]
     assert [(part["size"], part["views"], part["times"]) for part in found] == [
@@ -22,9 +20,6 @@ def test_every_grid_point_is_measured_predicted_and_drawn(cli, tmp_path: Path):
         assert part["tflop"] > 0
         assert abs(part["predicted_bytes"] / part["bytes"] - 1) < 0.1
         assert abs(part["images_per_second"] * part["seconds"] - 2 * part["times"]) < 1e-6
-    picture = cv2.imread(str(tmp_path / "plot.png"))
-    assert picture.shape[2] == 3
-    assert picture.std() > 5
 
 
 def test_refinement_is_measured_where_the_network_has_matches(cli):
