@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -99,8 +100,7 @@ def forward_cost(
     `sizes` are the (height, width) of every view. There are no masks and no ray map; cameras, depth and keypoints are
     given to networks that use them, if all views have one size.
     """
-    network = _network_on_meta(config)
-    network.predicts_ray_map = False
+    network = _network_on_meta(config, predicts_ray_map=False)
     with meta_run(network) as run:
         if len(set(sizes)) > 1:
             network([torch.empty(1, times, 3, *size) for size in sizes], limits=limits)
@@ -111,9 +111,12 @@ def forward_cost(
     return run.peak, sum(run.flops.values())
 
 
-def _network_on_meta(config: NetworkConfig) -> ViewTimeNetwork:
+@lru_cache(maxsize=4)
+def _network_on_meta(config: NetworkConfig, *, predicts_ray_map: bool = True) -> ViewTimeNetwork:
     with on_meta_device():
-        return build_network(config).eval().requires_grad_(False)
+        network = build_network(config).eval().requires_grad_(False)
+    network.predicts_ray_map = predicts_ray_map
+    return network
 
 
 def profile_with_limits(
