@@ -50,6 +50,14 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _later_imports() -> Iterator[None]:
+    """Leave modules that tests of a file imported out of garbage collections, too."""
+    yield
+    gc.collect(1)
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep measurements out of the user's cache, and keep them, the pictures and the videos of previews small."""
