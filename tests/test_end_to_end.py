@@ -100,16 +100,6 @@ def test_an_untrained_network_runs_with_a_notice_and_a_banner(tmp_path, capsys):
     torch.testing.assert_close(output.cameras.world_to_camera[0, 0], identity, rtol=0, atol=1e-6)
 
 
-def test_the_same_seed_gives_the_same_bytes(tmp_path):
-    options = ("--untrained", "--preset", "mv-tiny", "--size", 56, "--frames", "0:2", "--views", 2, "--seed", 3)
-    for name in ("a", "b"):
-        assert reconstruct(SAMPLE, tmp_path / name, *options, *OWN_CAMERAS, "--quiet") == 0
-    files = [path for path in (tmp_path / "a").rglob("*") if path.is_file() and path.suffix in (".ply", ".png")]
-    assert len(files) == 2 * (1 + 3 * 2) + 2
-    for path in files:
-        assert path.read_bytes() == (tmp_path / "b" / path.relative_to(tmp_path / "a")).read_bytes()
-
-
 def test_a_weights_file_is_used_and_recorded(tmp_path):
     torch.manual_seed(1)
     network = build_network(PRESETS["mv-tiny"])
