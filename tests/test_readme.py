@@ -118,6 +118,7 @@ def test_the_python_blocks_of_a_document_run(workspace: Path) -> None:
             exec(compile(lines + block.code, str(workspace), "exec"), namespace)
 
 
+@pytest.mark.slow
 def test_the_python_blocks_of_all_documents_are_correctly_typed(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="mypy is in the extra 'dev'")
     files = []

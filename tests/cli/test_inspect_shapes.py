@@ -93,6 +93,7 @@ print(sum(codes), used.ru_utime + used.ru_stime, peak, len(compiler), file=sys.s
 """
 
 
+@pytest.mark.slow
 def test_the_largest_networks_take_seconds_and_little_memory_and_have_their_parameters_and_flops() -> None:
     """Most of the time is the import of torch, and of its compiler if a meta kernel is missing.
 

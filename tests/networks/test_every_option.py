@@ -1,7 +1,9 @@
 """Every network option on a non-square grid, with a batch of two and different numbers of instants and views."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -104,6 +106,11 @@ UNUSED = {
 """Parameters without a gradient: the trunk's blocks of layers that have copies."""
 
 
+@cache
+def network_of(name: str) -> ViewTimeNetwork:
+    return opened(randomized_network(LEARNING[name]))
+
+
 def opened(network: ViewTimeNetwork) -> ViewTimeNetwork:
     """Open gates and weights that start at zero, and shift fields of view away from the clipping at 0."""
     with torch.no_grad():
@@ -160,7 +167,7 @@ def assert_same(ours: NetworkOutput, theirs: dict[str, Tensor], tolerance: float
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 def test_scenes_of_a_batch_are_independent_and_limits_change_nothing(name: str) -> None:
-    network = opened(randomized_network(NETWORKS[name]))
+    network = network_of(name)
     given = inputs(network.config)
     together = predict(network, given)
     shape = (BATCH, TIMES, VIEWS, *given["images"].shape[-2:])
@@ -189,9 +196,19 @@ def assert_half_precision_is_close(network: ViewTimeNetwork, given: dict) -> Non
     assert all(parameter.grad.isfinite().all() for parameter in network.parameters() if parameter.grad is not None)
 
 
-@pytest.mark.parametrize("name", [*NETWORKS, "da3-cameras"])
+IN_ANY_PRECISION = {"special-rows", "gated", "view-time", "frame-cross", "full", "one-slot"}
+"""Options that change which tokens attend, not by which layers."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in IN_ANY_PRECISION else ())
+        for name in (*NETWORKS, "da3-cameras")
+    ],
+)
 def test_half_precision_is_close(name: str) -> None:
-    network = opened(randomized_network(LEARNING[name])).float()
+    network = copy.deepcopy(network_of(name)).float()
     assert_half_precision_is_close(network, inputs(network.config, dtype=torch.float32))
 
 
@@ -214,7 +231,7 @@ def test_limits_do_not_change_the_result_in_single_precision(randomized: Callabl
 
 @pytest.mark.parametrize("name", list(LEARNING))
 def test_every_parameter_gets_a_gradient(name: str) -> None:
-    network = opened(randomized_network(LEARNING[name]))
+    network = network_of(name)
     given = inputs(network.config)
     out = network(given.pop("images"), given.pop("mask_ext", None), conditioning=Conditioning(**given))
     parts = [*numbers(out).values(), *out.pose_encoding_iterations, *([out.matches.expected] if out.matches else [])]

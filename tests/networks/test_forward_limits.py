@@ -11,7 +11,11 @@ from page4d.networks.presets import PRESETS
 from page4d.networks.profile.meta import LiveBytes
 from page4d.networks.profile.network import profile_network
 
-PUBLISHED = ["vggt", "pi3x", "da3-giant", "vggt-omega", "mv-large"]
+PUBLISHED = [
+    "vggt",
+    "pi3x",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("da3-giant", "vggt-omega", "mv-large")),
+]
 
 
 def side_of(name: str) -> int:

@@ -48,8 +48,10 @@ def predictor() -> NetworkPredictor:
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
-        *((name, torch.float32) for name in ("mv-tiny", "mv-demo", "mv-small", "mv-swin")),
-        *((name, torch.bfloat16) for name in ("mv-demo", "da3-small")),
+        *((name, torch.float32) for name in ("mv-tiny", "mv-demo")),
+        *(pytest.param(name, torch.float32, marks=pytest.mark.slow) for name in ("mv-small", "mv-swin")),
+        ("mv-demo", torch.bfloat16),
+        pytest.param("da3-small", torch.bfloat16, marks=pytest.mark.slow),
     ],
 )
 def test_the_memory_of_a_pass_is_predicted(name: str, precision: torch.dtype, monkeypatch: pytest.MonkeyPatch):
