@@ -125,6 +125,10 @@ def parse_toml(text: str) -> dict[str, object]:
             raise DocumentError(f"line {line}: {shortened(message)}") from None
 
 
+_MAX_FLOW_LEVEL = 200
+"""Brackets in brackets of YAML; PyYAML takes time by the square of their number."""
+
+
 def parse_yaml(text: str) -> object:
     """Parse YAML; every scalar is a string, tags have no effect, and repeated keys are errors.
 
@@ -136,6 +140,11 @@ def parse_yaml(text: str) -> object:
     import yaml
 
     class Loader(yaml.BaseLoader):
+        def fetch_flow_collection_start(self, kind: type[yaml.Token]) -> None:
+            if self.flow_level == _MAX_FLOW_LEVEL:
+                raise RecursionError
+            super().fetch_flow_collection_start(kind)
+
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
             _check_unique([key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)])
             return super().construct_mapping(node, deep)
