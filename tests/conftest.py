@@ -58,6 +58,14 @@ def _later_imports() -> Iterator[None]:
     gc.freeze()
 
 
+@pytest.fixture(scope="module")
+def constant_forecast() -> Iterator[None]:
+    """Forecast the same memory and work for every network: forecasts take as long as small runs."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("page4d.run.memory._forward_cost", lambda *_: (10**7, 10**9))
+        yield
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _separate_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep measurements out of the user's cache, and keep them, the pictures and the videos of previews small."""

@@ -20,6 +20,8 @@ from tests.cli import clips
 from tests.cli.clips import picture, sound_track, truncate, write_image_folder, write_scene, write_video
 from tests.scene.clip_writers import set_rotation
 
+pytestmark = pytest.mark.usefixtures("constant_forecast")
+
 Maker = Callable[[Path], object]
 Fragments = str | tuple[str, ...]
 

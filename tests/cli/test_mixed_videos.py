@@ -11,6 +11,8 @@ from torch import Tensor
 from page4d.networks.network import ViewTimeNetwork
 from tests.cli.clips import write_video
 
+pytestmark = pytest.mark.usefixtures("constant_forecast")
+
 SIZES = {"cam01": (64, 48), "cam02": (48, 64), "cam03": (36, 64), "cam04": (24, 80)}
 """Height and width of the videos."""
 

@@ -27,6 +27,8 @@ from tests.cli.kills import random_kills
 from tests.forks import command, forked
 from tests.run.test_run_state import contents
 
+pytestmark = pytest.mark.usefixtures("constant_forecast")
+
 FRAMES = 5
 CHUNKS = ("--chunk", "2", "--overlap", "1")
 """Many small chunks, so that there are chunks left to resume."""

@@ -293,7 +293,7 @@ def with_value(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     return copied
 
 
-@fuzz(8)
+@fuzz(5)
 @given(draws=st.data())
 def test_forged_records_raise_only_errors_of_page4d_and_delete_nothing_else(
     draws: st.DataObject, complete: Path, stopped: Path, workplace: Path
