@@ -159,7 +159,7 @@ def _reason(rig: Assembly, view: int, parts: tuple[tuple[int, ...], ...]) -> str
         return rig.reasons[view]
     part = next(part for part in parts if view in part)
     if len(part) > 1 and part != parts[0]:
-        main = "the calibrated ones" if rig.known else "the largest"
+        main = "the calibrated ones" if rig.known else "the placed ones"
         return f"in a part of {len(part)} views apart from {main}"
     if view in rig.placement.undetermined:
         return "its distance from the other cameras is not determined"

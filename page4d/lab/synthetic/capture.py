@@ -118,7 +118,7 @@ class SyntheticCapture:
         if self.family is SceneFamily.SINGLE and self.num_views > 1:
             raise UsageError(f"{self.num_views} views of the family 'single'", "use one view")
         if self.board is not None:
-            assert self._world_spec  # refuses a board that is too large
+            self._world_spec  # noqa: B018 (refuses a board that is too large)
 
     @cached_property
     def _rig_spec(self) -> RigSpec:
