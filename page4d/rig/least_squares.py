@@ -106,9 +106,9 @@ class Normal(Generic[StateT]):
         own = np.concatenate([by_block, -residual[..., None]], axis=-1)
         mixed = np.zeros((num_blocks, size + 1, own.shape[-1]))
         within = np.zeros((num_blocks, by_block.shape[-1], own.shape[-1]))
-        np.add.at(mixed, (block[:, None], columns), np.add.reduceat(np.einsum("nri,nrj->nij", weighted, own), starts))
+        np.add.at(mixed, (block[:, None], columns), np.add.reduceat(np.swapaxes(weighted, 1, 2) @ own, starts))
         weighted = by_block * weight[:, None, None]
-        np.add.at(within, block, np.add.reduceat(np.einsum("nri,nrj->nij", weighted, own), starts))
+        np.add.at(within, block, np.add.reduceat(np.swapaxes(weighted, 1, 2) @ own, starts))
         self.coupling = np.ascontiguousarray(np.swapaxes(mixed[:, :-1, :-1], 1, 2))
         self.pulls = mixed[:, :-1, -1]
         self.block_hessian, self.block_gradient = within[..., :-1], within[..., -1]
