@@ -275,7 +275,7 @@ def _header(stream: BinaryIO, name: str) -> ImageHeader:
     start = stream.read(26)
     stream.seek(0)
     if depth_files.is_depth_file(start):
-        size, dtype = depth_files.read_layout(stream, name)
+        size, dtype = depth_files.read_layout(stream.read(depth_files.LONGEST_HEADER), name)
         return ImageHeader(
             size=size,
             orientation=Orientation(),

@@ -233,5 +233,5 @@ _CHECKS: tuple[Callable[[], Capability], ...] = (
     partial(_extra, "TensorBoard", "tensorboard", "train", "--tensorboard"),
     partial(_extra, "viewer", "viser", "viewer", "page4d view"),
     partial(_extra, "OpenUSD", "usd-core", "usd", "page4d export --format usd"),
-    partial(_extra, "OpenEXR", "OpenEXR", "exr", "depth in EXR files"),
+    partial(_extra, "OpenEXR", "OpenEXR", "exr", "page4d export --format exr"),
 )

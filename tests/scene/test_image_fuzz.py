@@ -1,16 +1,19 @@
 """For any file content, the image reader returns an image or raises a Page4DError, and prints nothing."""
 
 import io
+import tempfile
 import zlib
 from pathlib import Path
 
 import cv2
 import numpy as np
+import OpenEXR
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from page4d.formats.depth_files import DEPTH_SUFFIXES
 from page4d.scene.image_file import read_header, read_pixels
 from page4d.scene.images import probe_image_folder
 from tests.fuzzing import fuzz, mutated_bytes, read_or_refuse
@@ -38,6 +41,17 @@ def deep_file(suffix: str) -> bytes:
     return cv2.imencode(suffix, RANDOM.integers(0, 65536, (*SIZE, 3)).astype(np.uint16))[1].tobytes()
 
 
+def depth_file(suffix: str) -> bytes:
+    depth = RANDOM.random(SIZE, np.float32)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, f"0{suffix}")
+        if suffix == ".npy":
+            np.save(path, depth)
+        else:
+            OpenEXR.File({"compression": OpenEXR.ZIP_COMPRESSION}, {"Z": depth}).write(str(path))
+        return path.read_bytes()
+
+
 def animation(kind: str) -> bytes:
     return pillow_file(kind, save_all=True, append_images=[Image.fromarray(PICTURE[::-1]).convert("RGB")])
 
@@ -57,12 +71,17 @@ VALID = {
     "bmp": pillow_file("BMP"),
     "gif.png": animation("GIF"),
     "moving.png": animation("PNG"),
+    "depth.npy": depth_file(".npy"),
+    "depth.exr": depth_file(".exr"),
 }
 BLOCK = exif_block()
 
 
 def read_all(file: Path) -> None:
     header = read_header(file)
+    if file.suffix in DEPTH_SUFFIXES:
+        assert read_pixels(file, header.size, grayscale=True).shape == header.size
+        return
     probe_image_folder(file.parent, fps=30, max_megapixels=1)
     for grayscale in (False, True):
         pixels = read_pixels(file, header.size, grayscale=grayscale, background=(255, 255, 255))
