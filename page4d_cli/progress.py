@@ -69,7 +69,8 @@ class ProgressDisplay:
         self._line.add_task("", total=None)
         (self._task,) = self._line.tasks
         self._updated_at = self._task.get_time()
-        self._line.start()
+        if self._is_shown:  # rich before 14.3 ends even a disabled line
+            self._line.start()
 
     def show_stage(self, text: str) -> None:
         """Show a stage before the work, in place of the amount, which is not known yet."""
@@ -92,9 +93,10 @@ class ProgressDisplay:
 
     def close(self) -> None:
         """Leave the final state on the screen, or nothing if nothing was done."""
-        self._is_shown = False
         self._line.live.transient = not self._task.total
-        self._line.stop()
+        if self._is_shown:
+            self._is_shown = False
+            self._line.stop()
 
     def _print_line(self) -> None:
         """Without a terminal print a line at the end of the work, and before at intervals."""

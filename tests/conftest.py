@@ -52,7 +52,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _later_imports() -> Iterator[None]:
-    """Leave modules that tests of a file imported out of garbage collections, too."""
+    """Leave modules that tests of a file imported, and what else they keep, out of garbage collections, too."""
     yield
     gc.collect(1)
     gc.freeze()

@@ -59,8 +59,8 @@ def joined_cluster(address: str, notify: Notify) -> Iterator[Any]:
         return
     cluster = _Cluster(address, "⟨distributed⟩") if address else _named_cluster(notify)
     if cluster is not None and cluster.is_recorded_here and _has_token():
-        # As Ray does for the cluster that `ray start` recorded; a token is never sent to other addresses unasked.
-        os.environ.setdefault("RAY_AUTH_MODE", "token")  # read when Ray is imported
+        # As Ray does for the cluster that `ray start` recorded, for the rest of the process: Ray reads it once.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     require_extra("ray", "⟨distributed=ray⟩")
     if cluster is None:
         raise CapabilityError(

@@ -145,15 +145,15 @@ class ChunkPredictions:
         return ArrivedChunk(predicted._replace(predictions=predictions, memory=None), facts)
 
     def _halve(self, index: int, halvings: int) -> None:
-        """Replan from a chunk on with half its length.
+        """Replan from a chunk on with half its length, or with the least, if that is more.
 
         Raises:
             MemoryBudgetError: if it cannot be halved again.
         """
         plan, chunk, overlap = self._plan, self._chunks[index], self._plan.overlap
-        length = chunk.length // 2
+        length = max(chunk.length // 2, 1, 2 * overlap)
         unaligned = overlap == 0 and not plan.world.is_fixed
-        if halvings > MAX_HALVINGS or length < max(1, 2 * overlap) or unaligned:
+        if halvings > MAX_HALVINGS or length >= chunk.length or unaligned:
             raise out_of_memory(plan, chunk.length)
         rest = plan_chunks(plan.scene.num_times, length, overlap, start=chunk.start)
         self._chunks[index:] = rest

@@ -13,7 +13,7 @@ import pytest
 
 from page4d.batch import ray_connection
 from page4d.batch.ray_connection import joined_cluster, parse_distributed
-from page4d.errors import CapabilityError, UsageError
+from page4d.errors import CapabilityError, InterruptedRunError, UsageError
 from page4d.installation import install_command
 from page4d.signals import deferred_signals
 from page4d_cli.app import run
@@ -129,6 +129,23 @@ class TestExistingCluster:
             pass
         assert calls == [server.address]
         assert [notice.text for notice in notices] == [f"joining the Ray cluster at {server.address} (RAY_ADDRESS)"]
+
+    @pytest.mark.parametrize(("raised", "is_shut_down"), [(SystemExit, False), (KeyboardInterrupt, True)])
+    def test_a_signal_while_ray_connects_interrupts_the_run(self, monkeypatch, server, raised, is_shut_down):
+        """The handler of SIGTERM that Ray installs raises SystemExit."""
+        server.data = b"\0\0\0\4\0\0\0\0\0"
+        monkeypatch.setenv("RAY_ADDRESS", server.address)
+        ended = []
+
+        def init(**_):
+            raise raised
+
+        fake = SimpleNamespace(init=init, is_initialized=lambda: False, shutdown=lambda: ended.append(True))
+        monkeypatch.setitem(sys.modules, "ray", fake)
+        with pytest.raises((InterruptedRunError, KeyboardInterrupt)) as caught, joined_cluster("", lambda _: None):
+            pass
+        assert isinstance(caught.value, KeyboardInterrupt) or caught.value.exit_code == 128 + signal.SIGTERM
+        assert bool(ended) == is_shut_down
 
     @pytest.mark.parametrize("mode", [None, "disabled"])
     def test_the_token_of_the_user_is_used_as_by_ray_and_what_ray_prints_is_no_result(

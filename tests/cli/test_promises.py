@@ -415,19 +415,21 @@ class TestMemory:
         monkeypatch.setattr(NetworkPredictor, "predict", limited)
         return lengths
 
-    def test_chunks_are_halved_until_they_fit(self, scene, tmp_path, reconstruct, monkeypatch):
+    def test_chunks_are_halved_until_they_fit(self, tmp_path, reconstruct, monkeypatch):
         error = RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory")
         lengths = self.limit(monkeypatch, 2, error)
-        ended = reconstruct(scene, tmp_path / "out", "--chunk", "5", "--overlap", "1")
+        scene = write_scene(tmp_path / "scene", frames=8)
+        ended = reconstruct(scene, tmp_path / "out", "--chunk", "8", "--overlap", "1")
         assert ended.code == 0, ended.err
-        assert lengths[0] == 5
-        assert max(lengths[1:]) <= 2
-        text = "out of memory with 5 instants per chunk: continuing with 2"
-        assert f"warning: {text}" in ended.err
+        assert lengths[0] == 8
+        assert lengths[1] <= 4
         record = json.loads((tmp_path / "out" / "run.json").read_text())
-        assert text in record["warnings"]
-        assert len(record["times"]) == FRAMES
-        assert len(list((tmp_path / "out" / "points").iterdir())) == FRAMES
+        for before, after in ((8, 4), (3, 2)):
+            text = f"out of memory with {before} instants per chunk: continuing with {after}"
+            assert f"warning: {text}" in ended.err
+            assert text in record["warnings"]
+        assert len(record["times"]) == 8
+        assert len(list((tmp_path / "out" / "points").iterdir())) == 8
 
     def test_frames_decoded_when_memory_ran_out_are_used(self, tmp_path, chunked, monkeypatch):
         """Decoders of some views are ahead when a batch does not fit; their videos must not count as damaged."""

@@ -197,7 +197,7 @@ def assert_half_precision_is_close(network: ViewTimeNetwork, given: dict) -> Non
 
 
 IN_ANY_PRECISION = {"special-rows", "gated", "view-time", "frame-cross", "full", "one-slot"}
-"""Options that change which tokens attend, not by which layers."""
+"""Options that select the tokens of attention and keep its layers."""
 
 
 @pytest.mark.parametrize(
