@@ -18,12 +18,12 @@ from page4d.scene.records import SYNC_HINT
 PEAK_WIDTH = 6
 """Instants around the best offset that are attributed to its peak."""
 
-MAX_OTHER = 0.75
-"""Evidence of another offset of a view or group, as a share of the best, above which it is possible."""
-
 _VALLEY = 0.9
-"""Lowest evidence between two offsets, as a share of that of the weaker one, below which they are two peaks: evidence
-of people fluctuates by 3 to 6 %."""
+"""Two offsets are separate peaks if evidence between them falls below this share of the weaker one: that of people
+fluctuates by 3 to 6 %."""
+
+_FALL = 0.85
+"""Score, as a share of that as placed, below which an offset is excluded."""
 
 ALL_GROUPS = 8
 """Views up to which all groups are moved; of more views, runs of consecutive ones."""
@@ -69,16 +69,12 @@ class PairEvidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Evidence of the pairs between `group` and the other views: as placed, and at the best other offset `by`.
-
-    Moves of `reach` or more are not possible without leaving the peak.
-    """
+    """Evidence of the pairs between `group` and the other views: as placed, and at the best other offset `by`."""
 
     group: tuple[int, ...]
     placed: float
     other: float
     by: int
-    reach: int
 
     @property
     def ratio(self) -> float:
@@ -132,8 +128,19 @@ def cut(pairs: Sequence[PairEvidence], ahead: Offsets, group: tuple[int, ...], p
         apart = np.abs(moves) > peak_width
     others = np.where(apart, evidence, 0.0)
     other = int(np.argmax(others))
-    reach = 1 + int(np.abs(moves[~apart & (evidence >= MAX_OTHER * placed)]).max(initial=0))
-    return Cut(group=group, placed=placed, other=max(0.0, float(others[other])), by=int(moves[other]), reach=reach)
+    return Cut(group=group, placed=placed, other=max(0.0, float(others[other])), by=int(moves[other]))
+
+
+def reaches(number: int, scores: Sequence[PairEvidence], ahead: Offsets) -> Offsets:
+    """Return the instants by which each view, alone or in a group, moves until the sum of scores falls clearly."""
+    found, moves = np.zeros(number, np.int64), _moves(scores)
+    for group in groups(number):
+        moved, middle = _moved(scores, ahead, group, moves), len(moves) // 2
+        sides = moved[middle::-1], moved[middle:]
+        # Peaks are about symmetric, and the search may show little of one side.
+        near, far = sorted(int(np.argmax(np.append(side < _FALL * side[0], True))) for side in sides)
+        found[list(group)] = np.maximum(found[list(group)], min(far, 2 * near))
+    return found
 
 
 def _moves(pairs: Sequence[PairEvidence]) -> Int[NDArray[np.int64], " n"]:
@@ -251,7 +258,7 @@ class Measured:
 
 
 def _fitted(
-    measured: Measured, number: int, time: float, drifts: Bool[NDArray[np.bool_], " V"], step_s: float, common: float
+    measured: Measured, number: int, time: float, drifts: Bool[NDArray[np.bool_], " V"], step_s: float, common: Array
 ) -> tuple[Float[Array, " P"], Float[Array, " P"]]:
     """Fit offsets at a time and drifts, of the views that have them, relative to the first view; with deviations.
 
@@ -268,17 +275,17 @@ def _fitted(
         spread = max(np.sqrt(squares / robust.sum()), 1e-3 * step_s)
     variance = squares / max(1, len(design) - design.shape[1]) * number / 2
     span = float(np.ptp(measured.times)) + step_s
-    least = np.repeat([common * step_s, 2 * _ATTRACTION * step_s / span], number)[free]
+    least = np.append(common * step_s, np.full(number, 2 * _ATTRACTION * step_s / span))[free]
     found, deviations = np.zeros(2 * number), np.zeros(2 * number)
     found[free] = solution
     deviations[free] = np.sqrt(np.diag(np.linalg.inv(normal)) * variance + np.square(least))
     return found, deviations
 
 
-def fitted_clocks(what: str, names: Sequence[str], measured: Measured, step_s: float, common: float) -> WindowClocks:
+def fitted_clocks(what: str, names: Sequence[str], measured: Measured, step_s: float, common: Array) -> WindowClocks:
     """Fit offsets, and the drifts that are significant.
 
-    `common` is the standard deviation, in instants, of an error that all windows have.
+    `common` [V] is the standard deviation, in instants, of an error of each view that all windows have.
 
     Raises:
         InputError: with `what` is not determined, if the halves of the capture differ by more than an instant and two
@@ -302,10 +309,10 @@ def fitted_clocks(what: str, names: Sequence[str], measured: Measured, step_s: f
         for half in (~measured.are_late, measured.are_late)
     )
     apart, limits = np.abs(late - early), step_s + 2 * deviations[:number]
-    limit = max(1.0, 4 * common) * step_s
     if unclear := [name for name, one, limit in zip(names, apart, limits, strict=True) if one > limit]:
         raise undetermined(what, unclear, f"halves of the capture differ by {apart.max():.3f} s")
-    if unclear := [name for name, one in zip(names, deviations[:number], strict=True) if one > limit]:
+    limits = np.maximum(1.0, 4 * common) * step_s
+    if unclear := [name for name, one, limit in zip(names, deviations[:number], limits, strict=True) if one > limit]:
         raise undetermined(what, unclear, f"it is known to {deviations[:number].max():.3f} s only")
     return WindowClocks(
         time=time,

@@ -382,4 +382,4 @@ def estimate_motion_clocks(
     if not any(len(times) for _, times, *_ in found):
         raise undetermined(_WHAT, names[1:], f"fewer than {_MIN_COMMON} common instants")
     measured = Measured(*map(np.concatenate, zip(*found, strict=True)))
-    return fitted_clocks(_WHAT, names, measured, step_s, _COMMON_ERROR)
+    return fitted_clocks(_WHAT, names, measured, step_s, np.full(number, _COMMON_ERROR))

@@ -12,7 +12,6 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from page4d.rig.clocks import (
-    MAX_OTHER,
     PEAK_WIDTH,
     Cut,
     Measured,
@@ -25,6 +24,7 @@ from page4d.rig.clocks import (
     groups,
     joint_offsets,
     paired_views,
+    reaches,
     undetermined,
 )
 from page4d.rig.epipolar import RelativePose
@@ -69,6 +69,9 @@ GOOD_SCORE = 0.66
 
 MIN_COMMON = 25
 """Common instants below which an offset is not scored: few instants fit some pose at any offset."""
+
+MAX_OTHER = 0.75
+"""Evidence of another offset of a view or group, as a share of the best, above which its clock is ambiguous."""
 
 FINE = 4
 """Offsets on each side of the best coarse ones that are scored from all instants."""
@@ -153,6 +156,12 @@ class PairCurve:
                 elif has_enough:
                     limits[offset] = MAX_BEYOND if common >= MIN_WEAK_COMMON else MAX_OF_FEW
         return limits
+
+    def scored(self) -> PairEvidence:
+        """Return the scores of all offsets; those beyond the ones that were scored may be as high as the last one."""
+        offsets = sorted(offset for offset, score in self.scores.items() if score > 0) or [0]
+        every = np.arange(-self.max_offset, self.max_offset + 1)
+        return PairEvidence(views=self.views, values=np.interp(every, offsets, [self.score(one) for one in offsets]))
 
     def evidence(self) -> PairEvidence:
         """Return by how much scores exceed the median, which people reach at wrong offsets, at all offsets.
@@ -365,10 +374,10 @@ def estimate_clocks(
     *,
     max_offset: int = MAX_OFFSET,
     step: int = COARSE_STEP,
-) -> tuple[Offsets, int]:
+) -> tuple[Offsets, Offsets]:
     """Return by how many sampled instants each static view is ahead of the first one, from body keypoints.
 
-    Offsets that differ by at least the second result are excluded. Instants are consecutive. Offsets up to
+    Offsets that differ by at least the second result are excluded, per view. Instants are consecutive. Offsets up to
     `max_offset` are searched, every `step` instants first.
 
     Up to 8 views all pairs are searched, else each view with its next two. A pair by itself may fit better at a
@@ -385,11 +394,10 @@ def estimate_clocks(
         progress(done, len(pairs))
     ahead = _ascended(curves, joint_offsets(number, [curve.evidence() for curve in curves]))
     evidence = [curve.evidence() for curve in curves]
-    cuts = [cut(evidence, ahead, group) for group in groups(number)]
-    check_cuts(_WHAT, names, cuts, MAX_OTHER, _unclear)
+    check_cuts(_WHAT, names, [cut(evidence, ahead, group) for group in groups(number)], MAX_OTHER, _unclear)
     _check_scores(names, curves, evidence, ahead)
     _check_beyond(names, curves, ahead)
-    return ahead, max(one.reach for one in cuts)
+    return ahead, reaches(number, [curve.scored() for curve in curves], ahead)
 
 
 def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
@@ -406,8 +414,8 @@ def _ascended(curves: Sequence[PairCurve], ahead: Offsets) -> Offsets:
 
 
 def _unclear(worst: Cut) -> str:
-    if worst.placed <= 0:
-        return "no clear offset (no common people)"
+    if worst.other == 0:
+        return f"no clear offset ({'other offsets fit as well' if worst.placed > 0 else 'no common people'})"
     return f"no clear offset (evidence {worst.placed:.2f}, and {worst.other:.2f} at {worst.by:+d} frames from there)"
 
 
@@ -451,7 +459,7 @@ def _check_beyond(names: Sequence[str], curves: Sequence[PairCurve], ahead: Offs
 
 _COMMON_ERROR, _SHARE_OF_REACH = 0.5, 0.25
 """Standard deviation of an error that all windows have, of the bias of keypoints, in instants: the first one, or a
-share of the instants to excluded offsets if this is more. Simulated walkers have errors up to a quarter of those."""
+share of the instants to excluded offsets if this is more: 98 % of simulated errors are below 0.42 of those."""
 
 _MAX_COMMON, _MAX_COMMON_S = 2.0, 0.1
 """Such errors, in instants and in seconds, that determine nothing if they are above both."""
@@ -463,19 +471,20 @@ def refine_clocks(
     lenses: Sequence[Lens],
     windows: Sequence[tuple[int, int]],
     ahead: Offsets,
-    reach: float,
+    reach: Float[Array, " V"],
     step_s: float,
 ) -> WindowClocks:
     """Fit offsets and rates near given offsets to people at sampled instants in windows of the first view's clock.
 
-    Offsets that differ by `reach` instants are excluded: a share of it is the least standard deviation.
+    Offsets of a view that differ by its `reach` in instants are excluded: a share of it is the least deviation.
 
     Raises:
         InputError: if the windows do not determine the clock of a view.
     """
-    common = max(_COMMON_ERROR, _SHARE_OF_REACH * reach)
-    if common > _MAX_COMMON and common * step_s > _MAX_COMMON_S:
-        raise undetermined(_WHAT, names[1:], f"people move too slowly: it is known to {common * step_s:.3f} s only")
+    common = np.maximum(_COMMON_ERROR, _SHARE_OF_REACH * reach)
+    limit = max(_MAX_COMMON, _MAX_COMMON_S / step_s)
+    if slow := [name for name, one in zip(names, common, strict=True) if one > limit]:
+        raise undetermined(_WHAT, slow, f"people move too slowly: it is known to {common.max() * step_s:.3f} s only")
     curves, middles = [], []
     limit = int(np.abs(ahead).max()) + MAX_OFFSET
     for first, second in paired_views(len(names)):

@@ -8,7 +8,7 @@ import pytest
 
 from page4d.errors import InputError
 from page4d.rig import people_clocks as clocks
-from page4d.rig.clocks import PairEvidence, cut, joint_offsets
+from page4d.rig.clocks import PairEvidence, cut, joint_offsets, reaches
 from page4d.rig.people_clocks import (
     MAX_OTHER,
     PairCurve,
@@ -118,7 +118,7 @@ def test_all_views_that_are_shifted_are_found(ahead: tuple[float, ...]) -> None:
     people = observe(cameras, [Walk.random(rng)], rng, step_s=FRAME_S, delays=delays)
     found, reach = estimate_clocks(tuple("abc"[: len(ahead)]), people, [camera.lens for camera in cameras])
     assert found == pytest.approx(ahead, abs=0.6)
-    assert 1 <= reach <= 6
+    assert all(0 < one <= 6 for one in reach[1:])
 
 
 def test_offsets_in_windows_give_a_rate() -> None:
@@ -137,7 +137,7 @@ def test_offsets_in_windows_give_a_rate() -> None:
     ]
     windows = [(start, start + 49) for start in starts]
     lenses = [camera.lens for camera in cameras]
-    found = refine_clocks(("a", "b"), views, lenses, windows, np.array([0, 4]), 1, FRAME_S)
+    found = refine_clocks(("a", "b"), views, lenses, windows, np.array([0, 4]), np.array([0, 1]), FRAME_S)
     assert found.drifts == pytest.approx([0, drift], abs=0.2 * drift)
     assert found.ahead[1] == pytest.approx(FRAME_S * (2.3 + drift * 775), abs=0.5 * FRAME_S)
     assert found.deviations[1] >= 0.5 * FRAME_S
@@ -152,8 +152,8 @@ def test_the_deviation_of_a_clock_is_a_share_of_its_reach(speed, reach, step_s, 
     cameras = ring(2, rng)
     people = observe(cameras, [Walk.random(rng)], rng, num_instants=100, step_s=speed * 2 * FRAME_S, bias=0.003)
     lenses = [camera.lens for camera in cameras]
-    with nullcontext() if most else pytest.raises(InputError, match="people move too slowly"):
-        found = refine_clocks(("a", "b"), people, lenses, [(0, 99)], np.array([0, 0]), reach, step_s)
+    with nullcontext() if most else pytest.raises(InputError, match="clock of b: people move too slowly"):
+        found = refine_clocks(("a", "b"), people, lenses, [(0, 99)], np.array([0, 0]), np.array([0, reach]), step_s)
         assert least <= found.deviations[1] / step_s <= most
         assert abs(found.ahead[1]) < 3 * found.deviations[1]
 
@@ -226,8 +226,30 @@ def test_a_view_that_fits_as_well_elsewhere_is_ambiguous(other: float, is_ambigu
 
 
 @pytest.mark.parametrize(("dip", "other"), [(0.05, 0), (0.2, 0.68)])
-def test_the_slope_of_a_peak_makes_it_wide_and_is_no_other_offset(dip: float, other: float) -> None:
+def test_the_slope_of_a_wide_peak_is_no_other_offset(dip: float, other: float) -> None:
     values = 0.5 * (1 - np.abs(np.arange(-20, 21)) / 25)
     values[[13, 27]] *= 1 - dip
     found = cut([PairEvidence(views=(0, 1), values=values)], np.array([0, 0]), (1,))
-    assert (found.ratio, found.reach) == (pytest.approx(other, abs=0.01), 7)
+    assert found.ratio == pytest.approx(other, abs=0.01)
+
+
+@pytest.mark.parametrize(("left", "right", "reach"), [(10, 10, 4), (10, 100, 8), (10, 15, 6)])
+def test_views_reach_to_where_scores_fall(left: int, right: int, reach: int) -> None:
+    offsets = np.arange(-20, 21)
+    values = np.maximum(0.0, 1 - np.where(offsets < 3, (3 - offsets) / left, (offsets - 3) / right) * 0.4)
+    narrow = np.maximum(0.0, 1 - np.abs(offsets))
+    pairs = [PairEvidence(views=(0, 1), values=values), PairEvidence(views=(0, 2), values=narrow)]
+    assert reaches(3, pairs, np.array([0, 3, 0])).tolist() == [0, reach, 1]
+
+
+def test_a_short_capture_does_not_determine_the_clock_of_a_slow_person() -> None:
+    rng = np.random.default_rng(200)
+    cameras = ring(2, rng)
+    step_s = 0.06 * FRAME_S
+    people = observe(
+        cameras, [Walk.random(rng)], rng, num_instants=45, step_s=step_s, delays=(0.0, -4 * step_s), bias=0.003
+    )
+    names, lenses = ("a", "b"), [camera.lens for camera in cameras]
+    ahead, reach = estimate_clocks(names, people, lenses)
+    with pytest.raises(InputError, match="clock of b: people move too slowly"):
+        refine_clocks(names, people, lenses, [(0, 44)], ahead, reach, FRAME_S)
