@@ -37,9 +37,10 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(Path(__file__).parents[1] / ".pytes
 
 gc.disable()  # while tests are collected: imports make little garbage, and every collection visits them all
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Shells start background jobs so, and processes that tests interrupt would inherit it.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        # Shells and nohup start background jobs so, and processes that tests interrupt would inherit it.
+        signal.signal(number, handler)
 
 
 def pytest_collection_finish() -> None:
