@@ -482,8 +482,8 @@ def refine_clocks(
         InputError: if the windows do not determine the clock of a view.
     """
     common = np.maximum(_COMMON_ERROR, _SHARE_OF_REACH * reach)
-    limit = max(_MAX_COMMON, _MAX_COMMON_S / step_s)
-    if slow := [name for name, one in zip(names, common, strict=True) if one > limit]:
+    most = max(_MAX_COMMON, _MAX_COMMON_S / step_s)
+    if slow := [name for name, one in zip(names, common, strict=True) if one > most]:
         raise undetermined(_WHAT, slow, f"people move too slowly: it is known to {common.max() * step_s:.3f} s only")
     curves, middles = [], []
     limit = int(np.abs(ahead).max()) + MAX_OFFSET

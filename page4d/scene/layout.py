@@ -552,9 +552,8 @@ def _chapter(candidate: Candidate) -> _Chapter | None:
     folder = candidate.label.rstrip("/").rpartition("/")[0]
     recording = (*match.group("of", "more", "dji", "name"), match["letter"] or "p")
     number = int(match["gopro"] or match["segment"] or match["part"] or 0)
-    return _Chapter(
-        folder, recording, number - (match["letter"] != "p" and number > 0), is_named=match["name"] is not None
-    )
+    number -= match["letter"] != "p" and number > 0
+    return _Chapter(folder, recording, number, is_named=match["name"] is not None)
 
 
 def _later_chapters(candidates: Sequence[Candidate]) -> list[LeftOut]:
