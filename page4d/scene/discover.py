@@ -96,71 +96,107 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
         raise UsageError(
             f"'{folder}' is a file", f"give the folder that contains the videos, for example '{folder.parent}'"
         )
-    candidates: list[Candidate] = []
-    folders: list[Path] = []
-    ignored: dict[Notice, list[str]] = defaultdict(list)
-    sync_file = None
-    used = set() if calibration is None else {real_path(calibration), real_path(partner_of(calibration))}
     try:
-        for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
-            if entry.name.lower() in _SYNC_FILES:
-                if sync_file is None:
-                    sync_file = entry
-                else:
-                    ignored[Notice(f"{sync_file.name} is used", Level.INFO)].append(entry.name)
-            elif (notice := _reason_to_ignore(entry, calibration)) is not None:
-                is_used = real_path(entry) in used or (real_path(folder) in used and is_calibration_name(entry))
-                if not is_used:
-                    ignored[notice].append(entry.name)
-            elif not entry.is_dir():
-                candidates.append(Candidate(name=composed(entry.stem), path=entry, label=entry.name))
-            elif view := image_view(entry, entry.name):
-                candidates.append(view)
-            else:
-                folders.append(entry)
-        below = _below(folders) if all(is_no_camera(candidate.name) for candidate in candidates) else {}
-        left = []
-        if _are_cameras(below):
-            for entry, (kept, more) in below.items():
-                folders.remove(entry)
-                candidates += kept
-                left += more
-            candidates.sort(key=lambda candidate: natural_key(candidate.name))
-        elif not candidates and (loose := image_view(folder, ".")) and cameras_in_names(loose)[0]:
-            candidates.append(replace(loose, label=""))
-            for names in ignored.values():
-                names[:] = [name for name in names if folder / name not in loose.files]
-        for entry in folders:
-            ignored[_folder_without_images(entry)].append(entry.name)
-        if not candidates:
-            raise _no_videos(folder, {entry: len(kept) for entry, (kept, _) in below.items()}, _ignored(ignored))
-        candidates, more = cameras_alone(candidates)
-        left += more
-        if len(candidates) == 1 and (alone := cameras_in_names(candidates[0]))[0]:
-            candidates, more = alone
-            left += more
-        candidates, instants = views_of_instants(folder, candidates)
-        if instants:
-            candidates, more = cameras_alone(candidates)
-            left += more
+        entries = _entries(folder, calibration)
+        candidates, left, instants = _views(folder, entries)
     except PermissionError as error:
         raise InputError(
             f"'{error.filename}': permission denied", f"make it readable: chmod u+rx '{error.filename}'"
         ) from error
-    views = [candidate.name for candidate in candidates]
-    for reason, names in list(ignored.items()):  # tables of time stamps are read with the clocks
-        tables = [name for name in names if name == TABLE_FOLDER or is_stamp_table(folder / name, views)]
-        names[:] = [name for name in names if name not in tables]
-        if not names:
-            del ignored[reason]
-        if tables and sync_file is not None:
-            ignored[Notice(f"{sync_file.name} is used", Level.INFO)] += tables
+    ignored = _without_stamp_tables(entries, folder, [candidate.name for candidate in candidates])
     return Discovery(
         candidates=_distinct(candidates),
         left_out=tuple(left),
-        sync_file=sync_file,
+        sync_file=entries.sync_file,
         notices=(*_ignored(ignored), *missing_chapters(candidates), *instants),
     )
+
+
+@dataclass(frozen=True)
+class _Entries:
+    """Entries of a scene folder: recordings, folders that are none by themselves, and names to ignore by reason."""
+
+    recordings: list[Candidate]
+    folders: list[Path]
+    ignored: dict[Notice, list[str]]
+    sync_file: Path | None
+
+
+def _entries(folder: Path, calibration: Path | None) -> _Entries:
+    """Sort the entries of a folder by what they are; `calibration` is the one in use."""
+    recordings: list[Candidate] = []
+    folders: list[Path] = []
+    ignored: dict[Notice, list[str]] = defaultdict(list)
+    sync_file = None
+    used = set() if calibration is None else {real_path(calibration), real_path(partner_of(calibration))}
+    for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
+        if entry.name.lower() in _SYNC_FILES:
+            if sync_file is None:
+                sync_file = entry
+            else:
+                ignored[_is_used(sync_file)].append(entry.name)
+        elif (notice := _reason_to_ignore(entry, calibration)) is not None:
+            is_used = real_path(entry) in used or (real_path(folder) in used and is_calibration_name(entry))
+            if not is_used:
+                ignored[notice].append(entry.name)
+        elif not entry.is_dir():
+            recordings.append(Candidate(name=composed(entry.stem), path=entry, label=entry.name))
+        elif view := image_view(entry, entry.name):
+            recordings.append(view)
+        else:
+            folders.append(entry)
+    return _Entries(recordings, folders, ignored, sync_file)
+
+
+def _views(folder: Path, entries: _Entries) -> tuple[list[Candidate], list[LeftOut], list[Notice]]:
+    """Return the views, what is left out, and notices of folders that are instants; `entries` gets ignored folders.
+
+    Raises:
+        InputError: if there is no view.
+    """
+    candidates, folders, left = [*entries.recordings], [*entries.folders], []
+    below = _below(folders) if all(is_no_camera(candidate.name) for candidate in candidates) else {}
+    if _are_cameras(below):
+        for entry, (kept, more) in below.items():
+            folders.remove(entry)
+            candidates += kept
+            left += more
+        candidates.sort(key=lambda candidate: natural_key(candidate.name))
+    elif not candidates and (loose := image_view(folder, ".")) and cameras_in_names(loose)[0]:
+        candidates.append(replace(loose, label=""))
+        for names in entries.ignored.values():
+            names[:] = [name for name in names if folder / name not in loose.files]
+    for entry in folders:
+        entries.ignored[_folder_without_images(entry)].append(entry.name)
+    if not candidates:
+        raise _no_videos(folder, {entry: len(kept) for entry, (kept, _) in below.items()}, _ignored(entries.ignored))
+    candidates, more = cameras_alone(candidates)
+    left += more
+    if len(candidates) == 1 and (alone := cameras_in_names(candidates[0]))[0]:
+        candidates, more = alone
+        left += more
+    candidates, instants = views_of_instants(folder, candidates)
+    if instants:
+        candidates, more = cameras_alone(candidates)
+        left += more
+    return candidates, left, instants
+
+
+def _without_stamp_tables(entries: _Entries, folder: Path, views: list[str]) -> dict[Notice, list[str]]:
+    """Return the ignored names by reason without tables of time stamps, which are read with the clocks."""
+    remaining: dict[Notice, list[str]] = defaultdict(list)
+    for reason, names in entries.ignored.items():
+        for name in names:
+            is_table = name == TABLE_FOLDER or is_stamp_table(folder / name, views)
+            if not is_table:
+                remaining[reason].append(name)
+            elif entries.sync_file is not None:
+                remaining[_is_used(entries.sync_file)].append(name)
+    return remaining
+
+
+def _is_used(sync_file: Path) -> Notice:
+    return Notice(f"{sync_file.name} is used", Level.INFO)
 
 
 def _ignored(reasons: dict[Notice, list[str]]) -> list[Notice]:
