@@ -13,10 +13,13 @@ from torch import Tensor
 from page4d.errors import InputError
 from page4d.geometry.camera import Cameras, normalize_pixels, pixel_grid
 from page4d.geometry.rotation import (
-    matrix_from_rotation_vector,
+    matrix_from_quaternion,
     mean_rotation,
+    quaternion_from_matrix,
+    quaternion_from_rotation_vector,
+    quaternion_product,
     rotation_angle,
-    rotation_vector_from_matrix,
+    rotation_vector_from_quaternion,
 )
 from page4d.geometry.statistics import central_weighted_median
 from page4d.geometry.transforms import Sim3, camera_centers, rigid
@@ -172,15 +175,17 @@ def median_rotation(matrices: Float[Tensor, "*batch K 3 3"]) -> Float[Tensor, "*
 
     Source: Hartley, Aftab & Trumpf, "L1 rotation averaging using the Weiszfeld algorithm", CVPR 2011, algorithm 1.
     """
-    center = mean_rotation(matrices)
+    samples, center = quaternion_from_matrix(matrices), quaternion_from_matrix(mean_rotation(matrices))
+    inverse = torch.tensor([1.0, -1.0, -1.0, -1.0], dtype=samples.dtype, device=samples.device)
     for _ in range(_MAX_ITERATIONS):
-        offset = rotation_vector_from_matrix(center.transpose(-1, -2)[..., None, :, :] @ matrices)
+        turns = quaternion_product((inverse * center)[..., None, :], samples)
+        offset = rotation_vector_from_quaternion(turns.where(turns[..., :1] >= 0, -turns))
         weight, spread = _weiszfeld_weights(offset)
         step = (weight * offset).sum(-2) / weight.sum(-2)
-        center = center @ matrix_from_rotation_vector(step)
+        center = quaternion_product(center, quaternion_from_rotation_vector(step))
         if bool((step.norm(dim=-1) <= _SPREAD_TOLERANCE * spread + _VALUE_TOLERANCE).all()):
             break
-    return center
+    return matrix_from_quaternion(center)
 
 
 def _weiszfeld_weights(
@@ -247,9 +252,8 @@ def baseline_ratio(source: Float[Tensor, "K 3"], target: Float[Tensor, "K 3"]) -
     ratio = after.log() - before.log()
     # The smaller of both lengths: a camera that is misplaced in one set does not gain weight.
     length = torch.minimum(before / before[known].median(), after / after[known].median())
-    rows = [row for row in range(len(source)) if bool(known[row].any())]
-    medians = [central_weighted_median(ratio[row][known[row]], length[row][known[row]]) for row in rows]
-    return torch.stack(medians).quantile(0.5).exp()
+    medians = central_weighted_median(ratio.where(known, 0.0).T, length.where(known, 0.0).T)
+    return medians[known.any(dim=1)].quantile(0.5).exp()
 
 
 MAX_DISAGREEMENT_DEG = 15.0
