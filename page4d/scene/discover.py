@@ -184,15 +184,12 @@ def _views(folder: Path, entries: _Entries) -> tuple[list[Candidate], list[LeftO
 
 def _without_stamp_tables(entries: _Entries, folder: Path, views: list[str]) -> dict[Notice, list[str]]:
     """Return the ignored names by reason without tables of time stamps, which are read with the clocks."""
-    remaining: dict[Notice, list[str]] = defaultdict(list)
-    for reason, names in entries.ignored.items():
-        for name in names:
-            is_table = name == TABLE_FOLDER or is_stamp_table(folder / name, views)
-            if not is_table:
-                remaining[reason].append(name)
-            elif entries.sync_file is not None:
-                remaining[_is_used(entries.sync_file)].append(name)
-    return remaining
+    names = [name for names in entries.ignored.values() for name in names]
+    tables = [name for name in names if name == TABLE_FOLDER or is_stamp_table(folder / name, views)]
+    remaining = {reason: [name for name in names if name not in tables] for reason, names in entries.ignored.items()}
+    if tables and entries.sync_file is not None:
+        remaining.setdefault(_is_used(entries.sync_file), []).extend(tables)
+    return {reason: names for reason, names in remaining.items() if names}
 
 
 def _is_used(sync_file: Path) -> Notice:
