@@ -77,7 +77,7 @@ def table_camera(
         if given is None:
             raise InputError("camera_matrix is missing", CORRECTION_HINT)
         numbers = _flat(given, "camera_matrix")
-        if len(numbers) == 16:
+        if len(numbers) in (12, 16):
             numbers = [number for row in range(3) for number in numbers[4 * row : 4 * row + 3]]
         is_matrix = isinstance(given, dict) or any(isinstance(row, list) for row in given)
         is_lens = len(numbers) == 4 and not is_matrix
@@ -87,6 +87,8 @@ def table_camera(
             raise InputError(f"pixel_center is {center:g}, expected 0 or 0.5", CORRECTION_HINT)
         # JARVIS multiplies rows, as MATLAB does: x_camera = x R + T, and its matrices are transposed.
         is_transposed = bool(matrix[2, :2].any()) and not matrix[:2, 2].any()
+        if is_transposed and not is_matrix and poses and find_value(table, ROTATION) is not None:
+            raise InputError(*_TRANSPOSED)
         pose = _pose(table, is_transposed) if poses else None
         if poses and pose is None:
             hint = "pass it as ⟨intrinsics⟩, or the calibration of a rig, with poses named R and T, w2c or c2w"
@@ -126,16 +128,19 @@ def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | Non
             place = numbers_of(_flat(shift, "T"), "T", 1, 3)[0].tolist()
             turn = _flat(value, "R")
             if is_transposed and len(turn) == 3:
-                raise InputError(
-                    "camera_matrix is transposed, and R is a vector", "write the principal point in its last column"
-                )
+                raise InputError(*_TRANSPOSED)
             rotation = _rotation(turn)
             pose = pose_matrix(rotation.T if is_transposed else rotation, place)
         elif _WORLD_TO_CAMERA.fullmatch(key) or _CAMERA_TO_WORLD.fullmatch(key):
             numbers = torch.tensor(_flat(value, "the pose"), dtype=torch.float64)
             if numbers.numel() not in (12, 16):
                 raise InputError(f"the pose has {numbers.numel()} numbers, expected 3x4 or 4x4", CORRECTION_HINT)
-            pose = pose_matrix(numbers.reshape(-1, 4)[:3, :3], numbers.reshape(-1, 4)[:3, 3].tolist())
+            given = numbers.reshape(-1, 4)
+            if given.T[3].tolist() == _LAST_ROW and given[3:].tolist() != [_LAST_ROW]:
+                given = given.T  # by columns, as Open3D writes it
+            if given[3:].tolist() not in ([], [_LAST_ROW]):
+                raise InputError("the last row of the pose is not 0 0 0 1", CORRECTION_HINT)
+            pose = pose_matrix(given[:3, :3], given[:3, 3].tolist())
         else:
             continue
         found[key] = invert_rigid(pose) if _CAMERA_TO_WORLD.fullmatch(key) or is_inverse else pose
@@ -156,6 +161,8 @@ def _pose(table: Mapping[str, Any], is_transposed: bool = False) -> Tensor | Non
 
 
 _SAME_POSE = 2e-3
+_LAST_ROW = [0.0, 0.0, 0.0, 1.0]
+_TRANSPOSED = ("camera_matrix is transposed, but R may not be", "write the principal point in its last column")
 _OPENGL, _FOREIGN = re.compile(r"opengl|blender|nerf(studio)?\b|arkit"), re.compile("unity|unreal|pytorch3d|directx")
 
 
@@ -172,7 +179,7 @@ _COLOR = re.compile("(?i)colou?r|rgb")
 _OTHER_SENSOR = re.compile("(?i)depth|infra|ir|thermal|tof")
 DISTORTION = re.compile(r"(?i:d|kc|coeffs|(?:lens_?|cam(?:era)?_?)?dist(?!ance|\w*(?:model|type))\w*?)")
 _RADIAL, _TANGENTIAL = (
-    re.compile(f"(?i:{kind}_?dist(?:ortion)?(?:_?coeff?(?:icient)?s)?)") for kind in ("radial", "tangential")
+    re.compile(f"(?i:{kind}(?:_?dist(?:ortion)?)?(?:_?coeff?(?:icient)?s)?)") for kind in ("radial", "tangential")
 )
 _NAMED_DISTORTION = re.compile(rf"{_RADIAL.pattern}|{_TANGENTIAL.pattern}|(?i:(lens_?)?distortions?)")
 ROTATION = re.compile("(?i:(extrinsics?_)?(r|rot(ation)?(_?(matrix|mat|vector|vec))?|rmat|rvec))")

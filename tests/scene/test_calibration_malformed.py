@@ -206,7 +206,7 @@ DAMAGE = {
         (
             r"matrix = .*",
             "matrix = [[900.0, 0.0, 0.0], [0.0, 900.0, 0.0], [320.0, 240.0, 1.0]]",
-            "Calib.toml: camera cam01: camera_matrix is transposed, and R is a vector",
+            "Calib.toml: camera cam01: camera_matrix is transposed, but R may not be",
         ),
         ("fisheye = .*", 'fisheye = "maybe"', "Calib.toml: camera cam01: fisheye is 'maybe', expected true or false"),
     ),
