@@ -116,10 +116,13 @@ def read_document(path: Path) -> Any:
 
 
 def _rows(text: str) -> list[dict[str, str]]:
-    """Return the rows of a table by the names of its columns."""
+    """Return the rows of a table by the names of its columns; numbers between semicolons may have decimal commas."""
+    lines = text.splitlines()
+    delimiter = max(",;\t", key=lines[0].count)
     try:
-        header, *rows = islice(csv.reader(text.splitlines()), MAX_CAMERAS + 2)
-        return [dict(zip(header, row, strict=True)) for row in rows if row]
+        rows = islice(csv.reader(lines, delimiter=delimiter, skipinitialspace=True), MAX_CAMERAS + 2)
+        header, *cells = [row if delimiter == "," else [cell.replace(",", ".") for cell in row] for row in rows]
+        return [dict(zip(header, row, strict=True)) for row in cells if any(row)]
     except (csv.Error, ValueError):
         raise DocumentError("its rows have different numbers of columns") from None
 

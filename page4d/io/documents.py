@@ -78,18 +78,20 @@ def _pieces(file: BinaryIO, expected: int, max_bytes: int) -> Iterator[bytes]:
 
 
 def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Return the content of a UTF-8 file without its byte order mark.
+    """Return the content of a UTF-8 file without its byte order mark, or of a UTF-16 file with one, as of PowerShell.
 
     Raises:
-        DocumentError: as `read_bytes`, or if it is not UTF-8.
+        DocumentError: as `read_bytes`, or if it is neither.
     """
     content = read_bytes(path, max_bytes)
-    if content.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in content[:4]:
-        raise DocumentError("it is not UTF-8 text (perhaps UTF-16): save it as UTF-8")
+    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
     try:
-        return content.decode("utf-8-sig")
+        text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise DocumentError(f"byte {error.start} is not UTF-8 text") from None
+        raise DocumentError(f"byte {error.start} is not {encoding.removesuffix("-sig").upper()} text") from None
+    if "\0" in text[:4]:
+        raise DocumentError("it is not UTF-8 text (perhaps UTF-16): save it as UTF-8")
+    return text
 
 
 def parse_json(text: str) -> Any:

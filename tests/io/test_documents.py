@@ -113,11 +113,14 @@ def test_files_are_read_as_utf8_within_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b"\xef\xbb\xbf{}\r\n")
     assert parse_json(read_text(path)) == {}
-    for content in ("{}".encode("utf-16"), "{}".encode("utf-16-le"), "{}".encode("utf-32")):
+    path.write_bytes("{}\r\n".encode("utf-16"))
+    assert parse_json(read_text(path)) == {}
+    for content in ("{}".encode("utf-16-le"), "{}".encode("utf-32")):
         path.write_bytes(content)
         assert refused(lambda: read_text(path)).startswith("it is not UTF-8 text (perhaps UTF-16)")
-    path.write_bytes(b"{}  \xe9")
-    assert refused(lambda: read_text(path)) == "byte 4 is not UTF-8 text"
+    for content, encoding in ((b"{}  \xe9", 8), (b"\xff\xfe{\0\0", 16)):
+        path.write_bytes(content)
+        assert refused(lambda: read_text(path)) == f"byte 4 is not UTF-{encoding} text"
     with path.open("wb") as file:
         file.truncate(3 * 1024**2)
     assert refused(lambda: read_text(path)) == "it has 3 MB, the limit is 2 MB"

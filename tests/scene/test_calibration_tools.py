@@ -402,7 +402,10 @@ def tables_of_brown_conrady(rig: list[RigCamera]) -> Iterator[tuple[str, str, ob
     )
     cells = [[camera.name, *camera.integer_intrinsics[[0, 1, 0, 1], [0, 1, 2, 2]], *camera.coefficients,
               *camera.rotation.ravel(), *camera.translation] for camera in rig]  # fmt: skip
-    yield "columns", "rig.csv", "\n".join((header, *(",".join(map(str, row)) for row in cells)))
+    table = "\n".join((header, *(",".join(map(str, row)) for row in cells)))
+    yield "columns", "rig.csv", table
+    yield "spaces", "rig.csv", table.replace(",", ", ") + "\n,,"
+    yield "semicolons", "rig.csv", table.replace(",", ";").replace(".", ",")
 
 
 def projections(rig: list[RigCamera]) -> Iterator[tuple[str, str, object]]:

@@ -554,7 +554,7 @@ def test_invalid_sync_files_are_refused_with_the_place(file: str, text: str, mes
 
 
 def test_binary_and_missing_sync_files_are_refused(tmp_path):
-    (tmp_path / "s.json").write_bytes(b"\xff\xfe\x00x")
+    (tmp_path / "s.json").write_bytes(b"x\0")
     with pytest.raises(UsageError, match=r"s\.json: it is not UTF-8 text \(perhaps UTF-16\)"):
         read_sync_file(tmp_path / "s.json", NAMES)
     write_counter_clip(tmp_path / "a.mp4", 3)
