@@ -88,7 +88,7 @@ def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
     try:
         text = content.decode(encoding)
     except UnicodeDecodeError as error:
-        raise DocumentError(f"byte {error.start} is not {encoding.removesuffix("-sig").upper()} text") from None
+        raise DocumentError(f"byte {error.start} is not {encoding.removesuffix('-sig').upper()} text") from None
     if "\0" in text[:4]:
         raise DocumentError("it is not UTF-8 text (perhaps UTF-16): save it as UTF-8")
     return text

@@ -3,6 +3,7 @@
 Folders for pictures may not lie directly in a scene, where they would be views the next time.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -49,6 +50,10 @@ _RESULT = "run.json"
 """A folder with this file is the result of a run."""
 
 _SYNC_FILES = ("sync.json", "sync.toml")
+_CLOCKS = re.compile(r"(sync|(time[ _-]?)?offsets?)([ _.-].*)?\.(json|toml|txt|csv|tsv|ya?ml)")
+"""Names of files that probably state the clocks of views, such as `sync.json.txt` or `offsets.csv`."""
+
+_MAY_BE_CLOCKS = Notice("possibly clocks of the views, not read; write them as sync.json")
 
 _UNFINISHED_SUFFIXES = frozenset(".part .partial .crdownload .download .filepart .tmp .aria2".split())
 """Suffixes that browsers and copying programs append until a file is complete."""
@@ -80,10 +85,10 @@ class Discovery:
         return {candidate.name: candidate for candidate in (*others, *self.candidates)}
 
 
-def discover(folder: Path, calibration: Path | None = None) -> Discovery:
+def discover(folder: Path, calibration: Path | None = None, sync: str = "") -> Discovery:
     """List the views of a scene folder; pictures are decoded only of recordings with names of copies.
 
-    The files of `calibration` are in use and therefore not reported.
+    The files of `calibration` and `sync` are in use and therefore not reported.
 
     Raises:
         UsageError: if the folder does not exist or is a file.
@@ -97,7 +102,7 @@ def discover(folder: Path, calibration: Path | None = None) -> Discovery:
             f"'{folder}' is a file", f"give the folder that contains the videos, for example '{folder.parent}'"
         )
     try:
-        entries = _entries(folder, calibration)
+        entries = _entries(folder, calibration, Path(sync))
         candidates, left, instants = _views(folder, entries)
     except PermissionError as error:
         raise InputError(
@@ -122,13 +127,13 @@ class _Entries:
     sync_file: Path | None
 
 
-def _entries(folder: Path, calibration: Path | None) -> _Entries:
-    """Sort the entries of a folder by what they are; `calibration` is the one in use."""
+def _entries(folder: Path, calibration: Path | None, sync: Path) -> _Entries:
+    """Sort the entries of a folder by what they are; `calibration` and `sync` are in use."""
     recordings: list[Candidate] = []
     folders: list[Path] = []
     ignored: dict[Notice, list[str]] = defaultdict(list)
     sync_file = None
-    used = set() if calibration is None else {real_path(calibration), real_path(partner_of(calibration))}
+    used = {real_path(path) for path in (sync, *([calibration, partner_of(calibration)] if calibration else []))}
     for entry in sorted(folder.iterdir(), key=lambda path: natural_key(path.name)):
         if entry.name.lower() in _SYNC_FILES:
             if sync_file is None:
@@ -187,8 +192,8 @@ def _without_stamp_tables(entries: _Entries, folder: Path, views: list[str]) -> 
     names = [name for names in entries.ignored.values() for name in names]
     tables = [name for name in names if name == TABLE_FOLDER or is_stamp_table(folder / name, views)]
     remaining = {reason: [name for name in names if name not in tables] for reason, names in entries.ignored.items()}
-    if tables and entries.sync_file is not None:
-        remaining.setdefault(_is_used(entries.sync_file), []).extend(tables)
+    if entries.sync_file is not None:
+        remaining.setdefault(_is_used(entries.sync_file), []).extend([*tables, *remaining.pop(_MAY_BE_CLOCKS, [])])
     return {reason: names for reason, names in remaining.items() if names}
 
 
@@ -280,6 +285,8 @@ def _reason_to_ignore(entry: Path, calibration: Path | None) -> Notice | None:
         return Notice("hidden", Level.INFO)
     if entry.is_dir():
         return Notice(RESERVED_FOLDERS[name], Level.INFO) if name in RESERVED_FOLDERS else None
+    if _CLOCKS.fullmatch(name):
+        return _MAY_BE_CLOCKS
     if is_calibration_name(entry):
         if calibration is not None:
             return Notice("another calibration is used", Level.INFO)

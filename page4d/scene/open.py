@@ -54,7 +54,7 @@ def open_scene(
     """
     folder = Path(folder)
     options = replace(options or SceneOptions(), **changes)
-    found = discover(folder, options.calibration)
+    found = discover(folder, options.calibration, options.sync)
     chosen, view_notices = select_views(found, options.views, folder)
     names = tuple(candidate.name for candidate in chosen)
     all_names = tuple(dict.fromkeys((*(candidate.name for candidate in found.candidates), *names)))

@@ -88,6 +88,18 @@ def test_one_of_two_sync_files_is_used_and_reported(tmp_path):
     assert "ignored sync.toml, cam1_timestamps.csv: sync.json is used" in ignored(tmp_path)
 
 
+def test_files_named_as_clocks_are_reported_unless_they_are_in_use(tmp_path):
+    touch(tmp_path, "cam1.mp4", "sync.json.txt", "time_offsets.csv", "syncopated.txt")
+    notice = (
+        "ignored sync.json.txt, time_offsets.csv: possibly clocks of the views, not read; write them as sync.json"
+    )
+    assert ignored(tmp_path)[notice] is Level.WARNING
+    found = discover(tmp_path, sync=str(tmp_path / "sync.json.txt")).notices
+    assert notice.replace("sync.json.txt, ", "") in [one.text for one in found]
+    touch(tmp_path, "sync.json")
+    assert ignored(tmp_path)["ignored sync.json.txt, time_offsets.csv: sync.json is used"] is Level.INFO
+
+
 def test_repeated_names_keep_their_suffix(tmp_path):
     touch(tmp_path, "cam1.mp4", "cam1.mov", "cam2.mp4", "cam3/0.png", "cam3.mp4")
     assert names(tmp_path) == ["cam1.mov", "cam1.mp4", "cam2", "cam3"]
