@@ -12,7 +12,7 @@ from PIL import Image as PillowImage
 from torch import Tensor
 
 from page4d.choices import CalibrationMatch
-from page4d.errors import InputError, Notice, UsageError, listed, unknown_name
+from page4d.errors import InputError, Notice, Notify, UsageError, listed, unknown_name
 from page4d.formats.calibrations import read_lenses
 from page4d.formats.camera_model import CalibratedCamera, check_lens
 from page4d.io.limits import is_exhausted
@@ -33,7 +33,12 @@ _VALUE = re.compile(r"(?P<number>\d+(\.\d*)?|\.\d+)\s*(?P<unit>mm|px)?", re.IGNO
 
 
 def lenses_of(
-    scene: Scene, focal: str | None = None, intrinsics: Path | None = None, *, for_all: bool = True
+    scene: Scene,
+    focal: str | None = None,
+    intrinsics: Path | None = None,
+    *,
+    for_all: bool = True,
+    notify: Notify | None = None,
 ) -> tuple[Lens, ...]:
     """Return the lens of every view.
 
@@ -41,7 +46,7 @@ def lenses_of(
     are not used, and which has all views or not `for_all`; `focal` ("1450" px or "26mm" for all views,
     "cam01=1450,cam02=26mm" for some); the scene's calibration, for a view that is registered again; EXIF or the
     metadata of a video; the start value `START_FOCAL`. Without a calibration the principal point is the centre of the
-    image.
+    image. What is assumed of the lenses of `intrinsics`, and doubts about them, are notices.
 
     Raises:
         UsageError: if `focal` cannot be read, names a view that does not exist or has a camera, or no lens has this
@@ -52,7 +57,10 @@ def lenses_of(
     known = {view.name: _given(view.camera, view.source.size) for view in scene.views if view.camera is not None}
     of_file: dict[str, Lens] = {}
     if intrinsics is not None:
-        of_file = _calibrated(scene, intrinsics)[0]
+        of_file, notices = _calibrated(scene, intrinsics)
+        if notify is not None:
+            for notice in notices:
+                notify(notice)
         missing = [name for name in scene.view_names if name not in of_file.keys() | known.keys()]
         if missing and for_all:
             hint = "rename the videos, or select those with a camera by ⟨views⟩"
@@ -97,11 +105,6 @@ def _given(camera: ViewCamera | CalibratedCamera, size: tuple[int, int], matrix:
         distortion=None if is_identity else camera.distortion,
         focal_source=FocalSource.CALIBRATION,
     )
-
-
-def lens_notices(scene: Scene, file: Path) -> tuple[Notice, ...]:
-    """Return what is assumed of the lenses of a calibration file, and doubts about them."""
-    return _calibrated(scene, file)[1]
 
 
 def _calibrated(scene: Scene, file: Path) -> tuple[dict[str, Lens], tuple[Notice, ...]]:

@@ -38,7 +38,7 @@ from page4d.rig.board_rig import (
     spread,
 )
 from page4d.rig.floor import FloorPoints, Vertical, read_floor_points
-from page4d.rig.lens import START_FOCAL, lens_notices, lenses_of
+from page4d.rig.lens import START_FOCAL, lenses_of
 from page4d.rig.opening import opened_scene
 from page4d.rig.records import Array, Lens, RigCamera, of_stage
 from page4d.rig.survey import floor_world
@@ -180,9 +180,7 @@ def calibrate(
     scene.options.check_resize(settings.intrinsics)
     given = None
     if settings.intrinsics is not None:
-        given = lenses_of(scene, intrinsics=settings.intrinsics)
-        for notice in lens_notices(scene, settings.intrinsics):
-            observer.notice(notice)
+        given = lenses_of(scene, intrinsics=settings.intrinsics, notify=observer.notice)
     evidence = BoardEvidence.of(scene, board, settings, observer)
     sizes = [view.source.size for view in scene.views]
     try:

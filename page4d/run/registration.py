@@ -40,7 +40,7 @@ from page4d.rig.evidence import PixelEvidence
 from page4d.rig.learned import TEXTURE_MODEL
 from page4d.rig.length import TOLERANCE as METRE_TOLERANCE
 from page4d.rig.length import KnownDistance, KnownLength, has_unit, known_length, metric_around, metric_rig
-from page4d.rig.lens import lens_notices
+from page4d.rig.lens import lenses_of
 from page4d.rig.opening import opened_scene
 from page4d.rig.people.model import is_fetched, model_sha256
 from page4d.rig.records import RigRegistration, placed_record
@@ -117,15 +117,15 @@ def register_scene(
         InputError: if a known height is given and no people are registered.
         WeightsError: if people are requested and the pose model was not fetched.
     """
-    if pixels.settings.register is Registration.PEOPLE and not is_fetched():
+    settings = pixels.settings
+    if settings.register is Registration.PEOPLE and not is_fetched():
         raise WeightsError("the model of body keypoints was not fetched", f"run {PEOPLE.offer}")
-    if pixels.settings.intrinsics is not None:
-        for notice in lens_notices(pixels.scene, pixels.settings.intrinsics):
-            notify(notice)
+    if settings.intrinsics is not None:
+        pixels.lenses = lenses_of(pixels.scene, settings.focal, settings.intrinsics, notify=notify)
     moving = set() if is_static else _moving(pixels.motions)
     left = dict.fromkeys(sorted(moving), CAMERA_MOVES) | pixels.obstacles
     static = [index for index, name in enumerate(pixels.scene.view_names) if name not in left]
-    asked, known = pixels.settings.register, calibrated_views(pixels.scene)
+    asked, known = settings.register, calibrated_views(pixels.scene)
     num_known = sum(pixels.scene.view_names[view] in known for view in static)
     if len(static) > max(num_known, 1) and (num_known or not known):
         found = upright_rig(register_rig(part := pixels.of_views(static), notify), part)

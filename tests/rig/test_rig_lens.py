@@ -11,8 +11,8 @@ import pytest
 from PIL import Image
 
 from page4d.choices import CalibrationResize
-from page4d.errors import InputError, UsageError
-from page4d.rig.lens import START_FOCAL, lens_notices, lenses_of
+from page4d.errors import InputError, Notice, UsageError
+from page4d.rig.lens import START_FOCAL, lenses_of
 from page4d.rig.records import FocalSource
 from page4d.scene.open import open_scene
 from page4d.scene.records import Scene
@@ -156,10 +156,14 @@ def test_the_sizes_of_a_calibration_must_be_those_of_the_views(tmp_path: Path) -
     assert lenses_of(scene, intrinsics=file)[0].intrinsics[0, 0] == 35.0
     wide = write_rig(tmp_path / "wide.json", scene.view_names, (HEIGHT, 2 * WIDTH))
     text = "cam01: calibration is for 128x48, video is 64x48; scale applied, with pixels stretched by 0.5"
-    assert lens_notices(scene, wide)[0].text == f"{text}: wrong if edges were cut off"
+    notices: list[Notice] = []
+    lenses_of(scene, intrinsics=wide, notify=notices.append)
+    assert notices.pop(0).text == f"{text}: wrong if edges were cut off"
     lenses = zip(scene.views, lenses_of(scene), strict=True)
     known = tuple(replace(view, camera=lens.camera(np.eye(4))) for view, lens in lenses)
-    assert lens_notices(replace(scene, views=known), wide) == ()  # views with cameras keep their lenses
+    notices.clear()
+    lenses_of(replace(scene, views=known), intrinsics=wide, notify=notices.append)
+    assert not notices  # views with cameras keep their lenses
     turned = write_rig(tmp_path / "turned.json", scene.view_names, (WIDTH, HEIGHT))
     with pytest.raises(InputError, match="calibration is for 48x64"):
         lenses_of(scene, intrinsics=turned)
