@@ -92,9 +92,6 @@ _K1_LIMIT = 0.05
 _SIGNIFICANT = 3.0
 """Standard deviation of k1 above which distortion is not determined, and the multiple of it that k1 must exceed."""
 
-FROM_CALIBRATION = "from the calibration"
-"""End of the reason of pairs of known cameras that their evidence contradicts."""
-
 _NOWHERE = Placement(views=(), world_to_camera=np.zeros((0, 4, 4)), pairs=())
 
 
@@ -287,8 +284,8 @@ class Assembly:
         turn = float(rotation_angle_deg(pose.rotation, np.asarray(pair.rotation)))
         bend = float(direction_angle_deg(pose.direction, np.asarray(pair.direction)))
         if turn > ROTATION_LIMIT_DEG or bend > DIRECTION_LIMIT_DEG:
-            differs = f"{turn:.0f} degrees in rotation and {bend:.0f} in direction {FROM_CALIBRATION}"
-            return replace(pair, reason=differs, needs_loop=False)
+            differs = f"{turn:.0f} degrees in rotation and {bend:.0f} in direction from the calibration"
+            return replace(pair, reason=differs, needs_loop=False, contradicts_known=True)
         return replace(pair, rotation=pose.rotation, direction=pose.direction)
 
     def _has_focal(self, view: int) -> bool:

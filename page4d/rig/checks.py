@@ -4,7 +4,7 @@ import numpy as np
 
 from page4d.options import in_options
 from page4d.rig.adjust import RESIDUAL_LIMIT, Adjustment
-from page4d.rig.assembly import FOCAL_LIMIT, FROM_CALIBRATION, Assembly, turns_deg
+from page4d.rig.assembly import FOCAL_LIMIT, Assembly, turns_deg
 from page4d.rig.graph import views_in_loops
 from page4d.rig.records import Evidence, rotation_angle_deg
 
@@ -39,7 +39,7 @@ def refuse_unconfirmed(rig: Assembly) -> None:
 def _note_contradictions(rig: Assembly) -> None:
     """Report pairs of known cameras whose evidence shows another relative pose."""
     for pair in rig.pairs.values():
-        if rig.known.keys() >= {*pair.views} and pair.reason.endswith(FROM_CALIBRATION):
+        if pair.contradicts_known:
             names = " and ".join(rig.names[view] for view in pair.views)
             rig.notes.append(f"the calibration does not fit {names}: {pair.evidence} shows them {pair.reason}")
 

@@ -188,7 +188,8 @@ class PairPose:
     """The relative pose of two `views`, x2 = rotation @ x1 + s * direction, with its evidence.
 
     The other fields are those of `PairRecord` in `run.json`; `residual_px` is a Sampson error. `reason` is empty for
-    accepted pairs; a pair that `needs_loop` is refused only as long as no loop of three views confirms it.
+    accepted pairs; a pair that `needs_loop` is refused only as long as no loop of three views confirms it, and one
+    that `contradicts_known` because its views have other cameras in the calibration.
     """
 
     views: Pair
@@ -203,6 +204,7 @@ class PairPose:
     matches: PointMatches | None = None
     reason: str = ""
     needs_loop: bool = False
+    contradicts_known: bool = False
 
     @property
     def is_accepted(self) -> bool:
