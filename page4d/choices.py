@@ -277,6 +277,30 @@ class PretrainMethod(StrEnum):
     """Self-distillation."""
 
 
+class SparseStrategy(StrEnum):
+    """Keys of sparse global attention."""
+
+    LANDMARK = "landmark"
+    """Special tokens and some patches of every image, spread over its area."""
+
+    DILATED = "dilated"
+    """All tokens of the images at certain offsets in time and view."""
+
+    MEMORY = "memory"
+    """Learned tokens that first attend to everything; they are passed on to the next chunk."""
+
+
+class TokenStreams(StrEnum):
+    """Streams of tokens of the view x time network from the first masked layer on."""
+
+    SINGLE = "single"
+    DUAL = "dual"
+    """One for cameras, one for geometry."""
+
+    OWN = "own"
+    """Dual, each with its own copies of the masked layers' blocks."""
+
+
 class TimeEncoding(StrEnum):
     """Encoding of the distance in time in attention across time."""
 

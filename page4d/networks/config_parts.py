@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
+from page4d.choices import SparseStrategy
 from page4d.errors import UsageError
 from page4d.io.json_records import config_record
 from page4d.networks.encoders.dino import DinoV2Config
@@ -324,19 +325,6 @@ class MotionHeadConfig:
     compared: Width = 16
     dilations: Annotated[tuple[Side, ...], Field(max_length=64)] = (1, 2, 4, 8, 1)
     fine_dim: Width = 32
-
-
-class SparseStrategy(StrEnum):
-    """Keys of sparse global attention."""
-
-    LANDMARK = "landmark"
-    """Special tokens and some patches of every image, spread over its area."""
-
-    DILATED = "dilated"
-    """All tokens of the images at certain offsets in time and view."""
-
-    MEMORY = "memory"
-    """Learned tokens that first attend to everything; they are passed on to the next chunk."""
 
 
 @config_record("sparse attention")

@@ -9,8 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from page4d.choices import SparseStrategy
 from page4d.networks.conditioning import Conditioning
-from page4d.networks.config_parts import SparseConfig, SparseStrategy
+from page4d.networks.config_parts import SparseConfig
 from page4d.networks.layers.attention import Context, LogitsBias, Neighbours, RotaryTables
 from page4d.networks.layers.block import INIT_STD, Block
 from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits, in_chunks

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from page4d.choices import SparseStrategy
 from page4d.errors import UsageError
 from page4d.networks.config import NetworkConfig
 from page4d.networks.config_parts import (
@@ -9,7 +10,6 @@ from page4d.networks.config_parts import (
     DPTHeadConfig,
     MaskConfig,
     SparseConfig,
-    SparseStrategy,
     Streams,
 )
 from page4d.networks.encoders.dino import DinoV2Config

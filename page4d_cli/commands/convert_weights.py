@@ -9,11 +9,11 @@ import typer
 from page4d.choices import Precision, Recipe, Target
 from page4d.errors import human_size
 from page4d.options import NETWORK, OUTPUT, Option
+from page4d.weights.conversion.options import ViewTimeOptions
 from page4d_cli import console, options
 from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import displayed_progress, sizes
 from page4d_cli.tables import Column, print_fields, print_table
-from page4d_cli.view_time_options import ViewTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +95,7 @@ def convert_weights(
             "FILE.json",
         ),
     ] = None,
-    view_time: ViewTime,
+    view_time: ViewTimeOptions,
     dtype: Annotated[
         DtypeOption, Option("Element type; fp16 and bf16 halve the file size.", OUTPUT)
     ] = DtypeOption.FP32,
@@ -128,7 +128,7 @@ def convert_weights(
         recipe=recipe,
         target=to,
         mask=None if mask is None else mask is SwitchOption.ON,
-        view_time=view_time.options(),
+        view_time=view_time,
         dtype=DTYPES[Precision(dtype)],
         licence=licence,
         configs=tuple(options.read_network(path, _NETWORKS) for path in config or []),

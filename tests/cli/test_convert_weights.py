@@ -73,7 +73,7 @@ def test_options_add_parts_that_the_checkpoint_lacks(source, tmp_path, convert) 
         "rope",
         "--epipolar",
     )
-    more = ("--full-attention", "always", "--set", "lambda_pose=2", "--set", "sparse_gate=0.5")
+    more = ("--full-attention", "always", "--set", "lambda_pose=2,sparse_gate=0.5")
     ended = convert(source, "--to", "page4d-mv", *parts, *more)
     assert ended.code == 0, ended.err
     rows = [" ".join(line.split()) for line in ended.out.splitlines()]
@@ -88,9 +88,7 @@ def test_options_add_parts_that_the_checkpoint_lacks(source, tmp_path, convert) 
 
 
 def test_time_weights_global_selects_criss_cross_attention(source, tmp_path, convert) -> None:
-    ended = convert(
-        source, "--to", "page4d-mv", "--time-weights", "global", "--streams", "single", "--sparse", "none"
-    )
+    ended = convert(source, "--to", "page4d-mv", "--time-weights", "global", "--streams", "single")
     assert ended.code == 0, ended.err
     config = load(tmp_path / "out.safetensors", "cpu").config
     assert (config.schedule, config.mask.streams, config.sparse) == (("frame", "cross"), "single", None)

@@ -4,15 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.ood import OODLimits
 from page4d.options import ReconstructSettings, SceneOptions, parse_memory
 from page4d.run.reconstruct import reconstruct
+from page4d.weights.conversion.options import ViewTimeOptions
 from page4d.weights.loading import load
 from page4d_cli.app import run
-from page4d_cli.view_time_options import ViewTime
 from tests.cli.clips import write_image_folder
 
 DIGITS = "9" * 5000
@@ -73,8 +72,8 @@ def test_a_name_that_resembles_a_number_selects_its_view(scene: Path, capfd):
 
 @pytest.mark.parametrize("text", [DIGITS, "1,٤", "1,,2", "1_0"])
 def test_layers_that_are_no_numbers_are_refused(text: str):
-    with pytest.raises(typer.BadParameter, match="is not of the form N,N"):
-        ViewTime(sparse_layers=text).options()
+    with pytest.raises(UsageError, match="sparse_layers is "):
+        ViewTimeOptions(sparse_layers=text)
 
 
 @pytest.mark.parametrize("text", ["9" * 400 + "GB", "1" * 16 + "MB", "٤GB"])

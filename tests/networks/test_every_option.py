@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.choices import FullAttention, TimeEncoding
+from page4d.choices import FullAttention, SparseStrategy, TimeEncoding
 from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.geometry.transforms import rigid
 from page4d.networks.conditioning import Conditioning
@@ -21,7 +21,6 @@ from page4d.networks.config_parts import (
     MaskFusion,
     MaskHeadKind,
     SparseConfig,
-    SparseStrategy,
     Streams,
 )
 from page4d.networks.encoders.dino import DinoV2Config

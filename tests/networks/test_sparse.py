@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from page4d.choices import SparseStrategy
 from page4d.networks.conditioning import Conditioning
 from page4d.networks.config import FRAME_GLOBAL
-from page4d.networks.config_parts import SparseConfig, SparseStrategy, Streams
+from page4d.networks.config_parts import SparseConfig, Streams
 from page4d.networks.layers.attention import LogitsBias, rotary_tables
 from page4d.networks.layers.block import Block, BlockConfig
 from page4d.networks.layers.execution import ForwardLimits

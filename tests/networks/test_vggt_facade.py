@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from page4d.choices import SparseStrategy
 from page4d.errors import UsageError
-from page4d.networks.config_parts import SparseConfig, SparseStrategy, Streams
+from page4d.networks.config_parts import SparseConfig, Streams
 from page4d.networks.presets import PRESETS
 from page4d.networks.vggt import VGGT
 

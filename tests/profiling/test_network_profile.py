@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from page4d.choices import FullAttention, TimeEncoding
+from page4d.choices import FullAttention, SparseStrategy, TimeEncoding
 from page4d.networks.conditioning import Conditioning
 from page4d.networks.config import FRAME_CROSS, FRAME_GLOBAL, NetworkConfig
 from page4d.networks.config_parts import (
@@ -20,7 +20,6 @@ from page4d.networks.config_parts import (
     MaskHeadKind,
     MaskRule,
     SparseConfig,
-    SparseStrategy,
     Streams,
 )
 from page4d.networks.inputs import matching

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from page4d.choices import SparseStrategy
 from page4d.lab.pretraining.pretrain import PRETRAINING_PROFILES
 from page4d.networks.config import NetworkConfig
-from page4d.networks.config_parts import SparseConfig, SparseStrategy
+from page4d.networks.config_parts import SparseConfig
 from page4d.networks.encoders.build import ENCODER_PRESETS
 from page4d.networks.presets import PRESETS
 from page4d.networks.profile.encoders import profile_encoder

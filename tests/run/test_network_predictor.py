@@ -10,12 +10,12 @@ import torch
 from kornia.feature import XFeat
 from safetensors.torch import save_file
 
-from page4d.choices import DepthSize, ExistingOutput, Poses, TimeEncoding
+from page4d.choices import DepthSize, ExistingOutput, Poses, SparseStrategy, TimeEncoding
 from page4d.errors import UsageError
 from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.networks.config import NetworkConfig
-from page4d.networks.config_parts import EpipolarConfig, MatchConfig, SparseConfig, SparseStrategy
+from page4d.networks.config_parts import EpipolarConfig, MatchConfig, SparseConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.options import ReconstructSettings

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.choices import Recipe, Target, TimeEncoding
+from page4d.choices import Recipe, SparseStrategy, Target, TimeEncoding, TokenStreams
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import TIME_VIEW
-from page4d.networks.config_parts import MaskHeadKind, SparseStrategy
+from page4d.networks.config_parts import MaskHeadKind
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Copy, Rule, SourceStage, Tag, build_account, part_of
 from page4d.weights.conversion.convert import account_for, tensor_shapes
-from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, ViewTimeOptions, network_blueprint
+from page4d.weights.conversion.options import DEFAULTS, ViewTimeOptions
+from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
@@ -42,7 +43,7 @@ def account(
     target: Target,
     mask: bool | None,
     *sources: dict[str, TensorSpec],
-    options: ViewTimeOptions | None = None,
+    options: ViewTimeOptions = DEFAULTS,
 ) -> tuple[Blueprint, Account]:
     found = [read_network(recognize(source, "x"), source, "x") for source in sources]
     specs = {each.family: source for each, source in zip(found, sources, strict=True)}
@@ -101,7 +102,9 @@ def test_three_stage_uses_992_tensors_of_pi3_and_drops_218() -> None:
 
 @pytest.mark.parametrize("recipe", [Recipe.VGGT, Recipe.THREE_STAGE])
 def test_blocks_without_a_source_are_copies_of_trunk_blocks(recipe: Recipe) -> None:
-    options = ViewTimeOptions(own_blocks=True, sparse=SparseStrategy.MEMORY, time_encoding=TimeEncoding.ALIBI)
+    options = ViewTimeOptions(
+        streams=TokenStreams.OWN, sparse=SparseStrategy.MEMORY, time_encoding=TimeEncoding.ALIBI
+    )
     sources = [manifest("vggt")] if recipe is Recipe.VGGT else [manifest("pi3"), manifest("page4d_notrack")]
     blueprint, filled = account(recipe, MV, None, *sources, options=options)
     assert blueprint.config.sparse.layers == (22, 23)

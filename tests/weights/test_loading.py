@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import page4d
-from page4d.choices import Target, TimeEncoding
+from page4d.choices import SparseStrategy, Target, TimeEncoding
 from page4d.errors import CapabilityError, UsageError, WeightsError
 from page4d.networks import PRESETS, build_network
-from page4d.networks.config_parts import MaskFusion, SparseConfig, SparseStrategy
+from page4d.networks.config_parts import MaskFusion, SparseConfig
 from page4d.networks.layers.block import Block
 from page4d.weights import load, save_network
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion

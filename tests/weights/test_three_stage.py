@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.choices import Recipe, Target
+from page4d.choices import Recipe, SparseStrategy, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.networks import ViewTimeNetwork
-from page4d.networks.config_parts import SparseStrategy
 from page4d.networks.layers.attention import RotaryTables, rotary_tables
 from page4d.networks.layers.block import Block
 from page4d.networks.tokens import token_positions
 from page4d.weights import load
 from page4d.weights.conversion.convert import ConvertSettings, plan_conversion, write_conversion
-from page4d.weights.conversion.view_time import ViewTimeOptions, network_blueprint
+from page4d.weights.conversion.options import ViewTimeOptions
+from page4d.weights.conversion.view_time import network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network
 from page4d.weights.store import TensorSpec

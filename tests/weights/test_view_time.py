@@ -8,20 +8,20 @@ import torch
 from torch import Tensor
 
 import page4d
-from page4d.choices import FullAttention, Recipe, Target, TimeEncoding, TimeWeights
+from page4d.choices import FullAttention, Recipe, SparseStrategy, Target, TimeEncoding, TimeWeights, TokenStreams
 from page4d.errors import UsageError
 from page4d.networks import Conditioning, NetworkOutput, ViewTimeNetwork
 from page4d.networks.config import TIME_VIEW
-from page4d.networks.config_parts import EpipolarConfig, MaskHeadKind, SparseStrategy, Streams
+from page4d.networks.config_parts import EpipolarConfig, MaskHeadKind, Streams
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Tag
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
-from page4d.weights.conversion.view_time import ViewTimeOptions, view_time_network
+from page4d.weights.conversion.options import ViewTimeOptions
+from page4d.weights.conversion.view_time import view_time_network
 from tests.weights.checkpoints import checkpoint, close, page4d_and_pi3
 
 EVERYTHING = {
-    "streams": Streams.DUAL,
-    "own_blocks": True,
+    "streams": TokenStreams.OWN,
     "sparse": SparseStrategy.LANDMARK,
     "time_encoding": TimeEncoding.ALIBI,
     "epipolar": True,
@@ -83,8 +83,8 @@ def same(one: NetworkOutput, other: NetworkOutput) -> bool:
 @pytest.mark.parametrize(
     "options",
     [
-        {"streams": Streams.SINGLE},
-        {"streams": Streams.DUAL, "own_blocks": True},
+        {"streams": TokenStreams.SINGLE},
+        {"streams": TokenStreams.OWN},
         *({"sparse": strategy} for strategy in SparseStrategy),
         {"time_encoding": TimeEncoding.ALIBI},
         {"time_encoding": TimeEncoding.ROPE},
@@ -149,7 +149,7 @@ def test_initial_values_are_in_the_file_and_in_the_account(convert):
 
 
 def test_stream_blocks_are_copies_of_trunk_blocks(convert):
-    conversion, _, network = convert("vggt_c", streams=Streams.DUAL, own_blocks=True)
+    conversion, _, network = convert("vggt_c", streams=TokenStreams.OWN)
     blocks = network.aggregator.blocks
     (layer,) = network.config.mask.layers
     for stream in network.aggregator.stream_blocks.values():
@@ -226,7 +226,7 @@ def test_a_single_view_equals_vggt_only_with_full_attention(convert, vggt: ViewT
         ({"scalars": {"sparse_gate": 1.0}}, "scalars='sparse_gate': this network does not have"),
         ({"scalars": {"time_gate": 1.0}}, "scalars='time_gate': this network does not have"),
         ({"scalars": {"lambda_geo": -5.0}}, "scalars='lambda_geo=-5'"),
-        ({"scalars": {"alpha": float("nan")}}, "scalars='alpha=nan'"),
+        ({"scalars": {"alpha": float("nan")}}, "scalars.alpha is nan"),
         ({"sparse": SparseStrategy.DILATED, "scalars": {"lambda_kpt": 7.0}}, "scalars='lambda_kpt=7'"),
     ],
     ids=str,
@@ -240,7 +240,7 @@ def test_contradictory_options_are_refused(options: dict, message: str, convert)
 def test_pi3_has_a_single_stream(convert):
     assert convert("pi3_c").network.config.mask.streams is Streams.SINGLE
     with pytest.raises(UsageError, match="streams='dual': the heads of Pi3 and Pi3X read a single stream"):
-        convert("pi3_c", streams=Streams.DUAL)
+        convert("pi3_c", streams=TokenStreams.DUAL)
 
 
 def test_options_of_the_view_time_network_are_refused_for_the_published_one(sources: dict[str, Path]):

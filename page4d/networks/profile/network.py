@@ -7,11 +7,11 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from page4d.choices import FullAttention
+from page4d.choices import FullAttention, SparseStrategy
 from page4d.errors import UsageError, counted
 from page4d.networks.conditioning import Conditioning
 from page4d.networks.config import NetworkConfig, Step
-from page4d.networks.config_parts import MaskRule, SparseStrategy
+from page4d.networks.config_parts import MaskRule
 from page4d.networks.encoders.stem import StemConfig
 from page4d.networks.layers.block import FeedForwardKind, patch_grid, swiglu_width
 from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits

@@ -24,10 +24,10 @@ from page4d.networks.network import build_network
 from page4d.networks.profile.meta import on_meta_device
 from page4d.weights.catalogue import CATALOGUE, CatalogueEntry
 from page4d.weights.conversion.accounting import Account, Tag, build_account
+from page4d.weights.conversion.options import DEFAULTS, ViewTimeOptions
 from page4d.weights.conversion.view_time import (
     RECIPE_SOURCES,
     Blueprint,
-    ViewTimeOptions,
     copied_tensors,
     encoder_blueprint,
     network_blueprint,
@@ -46,7 +46,7 @@ class ConvertSettings:
     recipe: Recipe | None = None
     target: Target | None = None
     mask: bool | None = None
-    view_time: ViewTimeOptions | None = None
+    view_time: ViewTimeOptions = DEFAULTS
     """For the view x time network only."""
     dtype: torch.dtype = torch.float32
     licence: str | None = None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from page4d.choices import FullAttention, Recipe, Target, TimeEncoding, TimeWeights
+from page4d.choices import Recipe, Target, TimeEncoding, TimeWeights, TokenStreams
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import FRAME_CROSS, TIME_VIEW, NetworkConfig
 from page4d.networks.config_parts import (
@@ -21,7 +21,6 @@ from page4d.networks.config_parts import (
     MaskHeadKind,
     PatchPositions,
     SparseConfig,
-    SparseStrategy,
     Streams,
 )
 from page4d.networks.encoders.build import EncoderConfig
@@ -29,28 +28,11 @@ from page4d.networks.heads.motion import DynamicMask
 from page4d.networks.layers.block import INIT_STD
 from page4d.options import in_options
 from page4d.weights.conversion.accounting import Copy, Rule, SourceStage
+from page4d.weights.conversion.options import DEFAULTS, ViewTimeOptions
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import FAMILIES, PublishedNetwork, network_stage
 
 _EITHER = "leave one of them out"
-
-
-@dataclass(frozen=True, kw_only=True)
-class ViewTimeOptions:
-    """Settings that a checkpoint does not determine. Parts that it lacks start with a gate of 0."""
-
-    streams: Streams | None = None
-    """None: two, if the heads can read two."""
-    own_blocks: bool = False
-    sparse: SparseStrategy | None = None
-    sparse_layers: tuple[int, ...] | None = None
-    """Layers counted from 0; None: the last two."""
-    time_encoding: TimeEncoding = TimeEncoding.NONE
-    full_attention: FullAttention = FullAttention.ONE_VIEW
-    """By default for a single view: weights of attention within one image are not trained to relate instants."""
-    time_weights: TimeWeights = TimeWeights.FRAME
-    epipolar: bool = False
-    scalars: Mapping[str, float] = field(default_factory=dict)
 
 
 def view_time_network(
@@ -129,16 +111,17 @@ def _why_not(published: NetworkConfig) -> str | None:
 
 def _mask(published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions, start: int | None) -> MaskConfig:
     single_stream = published.frame_head is not None
-    streams = options.streams or (Streams.SINGLE if single_stream else Streams.DUAL)
-    if single_stream and streams is Streams.DUAL:
+    asked = options.streams or (TokenStreams.SINGLE if single_stream else TokenStreams.DUAL)
+    if single_stream and asked is not TokenStreams.SINGLE:
         raise UsageError(
-            "⟨streams=dual⟩: the heads of Pi3 and Pi3X read a single stream",
+            f"⟨streams={asked}⟩: the heads of Pi3 and Pi3X read a single stream",
             "leave it out, or use recipe three-stage",
         )
     first = published.depth // 3 if start is None else start
     count = max(1, round(5 * published.depth / 24))
     layers = tuple(range(first, min(first + count, published.depth)))
-    return MaskConfig(layers=layers, head=head, streams=streams, own_blocks=options.own_blocks)
+    streams = Streams.SINGLE if asked is TokenStreams.SINGLE else Streams.DUAL
+    return MaskConfig(layers=layers, head=head, streams=streams, own_blocks=asked is TokenStreams.OWN)
 
 
 def _sparse(published: NetworkConfig, mask: MaskConfig, options: ViewTimeOptions) -> SparseConfig | None:
@@ -291,7 +274,7 @@ def network_blueprint(
     target: Target,
     found: Mapping[Family, PublishedNetwork],
     mask: bool | None = None,
-    options: ViewTimeOptions | None = None,
+    options: ViewTimeOptions = DEFAULTS,
 ) -> Blueprint:
     """Return the blueprint of a recipe's network.
 
@@ -303,11 +286,10 @@ def network_blueprint(
         raise UsageError(f"⟨mask⟩ applies to PAGE-4D; recipe {recipe} has no mask", "leave it out")
     if recipe is Recipe.THREE_STAGE and target is not Target.PAGE4D_MV:
         raise UsageError("recipe three-stage makes the view x time network only", "pass ⟨target=page4d-mv⟩")
-    if options is not None and target is not Target.PAGE4D_MV:
+    if options != DEFAULTS and target is not Target.PAGE4D_MV:
         raise UsageError(
             "options of the view x time network are given without ⟨target=page4d-mv⟩", "pass ⟨target=page4d-mv⟩"
         )
-    options = options or ViewTimeOptions()
     if recipe is Recipe.THREE_STAGE:
         return _three_stage(found[Family.PI3], found[Family.PAGE4D], options, mask=mask is not False)
     (family,) = RECIPE_SOURCES[recipe]
@@ -324,7 +306,7 @@ def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -
     return Blueprint(
         config=config,
         stages=(network_stage(found, config.schedule),),
-        new=NewTensors(values=options.scalars, mask_head=True),
+        new=NewTensors(values=options.scalars or {}, mask_head=True),
         last_of_pi3=published.depth - 1 if found.family in (Family.PI3, Family.PI3X) else None,
         notices=notices,
     )
@@ -353,7 +335,7 @@ def _page4d(found: PublishedNetwork, target: Target, mask: bool | None, options:
     return Blueprint(
         config=config,
         stages=(network_stage(found, config.schedule, head),),
-        new=NewTensors(values=options.scalars, mask_head=not mask),
+        new=NewTensors(values=options.scalars or {}, mask_head=not mask),
     )
 
 
@@ -389,11 +371,11 @@ def _three_stage(
         network_stage(page4d, config.schedule, *unused),
     )
     # PAGE-4D's mask head was not trained on the features of Pi3's layers.
-    values = {"alpha": 0.0, **options.scalars} if mask else options.scalars
+    values = {"alpha": 0.0} if mask else {}
     return Blueprint(
         config=config,
         stages=stages,
-        new=NewTensors(values=values, mask_head=not mask),
+        new=NewTensors(values=values | dict(options.scalars or {}), mask_head=not mask),
         last_of_pi3=lower.depth - 1,
         notices=("three-stage joins layers that were not trained together: fine-tune the network before use",),
     )
