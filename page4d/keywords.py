@@ -52,15 +52,9 @@ class SceneKeywords(TypedDict, total=False):
     max_megapixels: float
 
 
-class ReconstructKeywords(SceneKeywords, total=False):
-    """Options of `reconstruct`: those of the scene, the network and the run."""
+class RigKeywords(SceneKeywords, total=False):
+    """Options of the scene and of the cameras of a rig."""
 
-    weights: str | Path | None
-    sha256: str | None
-    untrained: bool
-    preset: str
-    device: str
-    precision: Precision | str
     register: Registration | str
     focal: str | float | None
     intrinsics: Path | str | None
@@ -69,6 +63,17 @@ class ReconstructKeywords(SceneKeywords, total=False):
     up: UpAxis | str
     floor_at: Path | str | None
     seed: int
+
+
+class ReconstructKeywords(RigKeywords, total=False):
+    """Options of `reconstruct`."""
+
+    weights: str | Path | None
+    sha256: str | None
+    untrained: bool
+    preset: str
+    device: str
+    precision: Precision | str
     long_side: int | None
     depth_size: int | DepthSize | str
     preprocess: Preprocess | str
@@ -92,22 +97,14 @@ class ReconstructKeywords(SceneKeywords, total=False):
     strict_seams: bool
 
 
-class RegisterKeywords(SceneKeywords, total=False):
-    """Options of `register`: those of the scene and the registration."""
+class RegisterKeywords(RigKeywords, total=False):
+    """Options of `register`."""
 
-    register: Registration | str
-    focal: str | float | None
-    intrinsics: Path | str | None
-    scale_from: str | None
-    world: WorldFrame | str
-    up: UpAxis | str
-    floor_at: Path | str | None
-    seed: int
     max_instants: int
 
 
 class CalibrateKeywords(SceneKeywords, total=False):
-    """Options of `calibrate`: those of the scene and the calibration."""
+    """Options of `calibrate`."""
 
     board: str
     lenses: Path | str | None

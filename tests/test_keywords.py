@@ -26,17 +26,15 @@ from page4d.options import (
 MODULE = Path(page4d.__file__).parent / "keywords.py"
 
 GROUPS = {
-    "SceneKeywords": ((SceneOptions,), "Options of `open_scene`."),
-    "ReconstructKeywords": (
-        (NetworkOptions, ReconstructSettings),
-        "Options of `reconstruct`: those of the scene, the network and the run.",
-    ),
-    "RegisterKeywords": ((RegisterSettings,), "Options of `register`: those of the scene and the registration."),
-    "CalibrateKeywords": ((CalibrateSettings,), "Options of `calibrate`: those of the scene and the calibration."),
-    "ExportKeywords": ((ExportSettings,), "Options of `export`."),
-    "EvaluateKeywords": ((EvaluationSettings,), "Options of `evaluate`."),
+    "SceneKeywords": ("TypedDict", (SceneOptions,), "Options of `open_scene`."),
+    "RigKeywords": ("SceneKeywords", RegisterSettings.__bases__, "Options of the scene and of the cameras of a rig."),
+    "ReconstructKeywords": ("RigKeywords", (NetworkOptions, ReconstructSettings), "Options of `reconstruct`."),
+    "RegisterKeywords": ("RigKeywords", (RegisterSettings,), "Options of `register`."),
+    "CalibrateKeywords": ("SceneKeywords", (CalibrateSettings,), "Options of `calibrate`."),
+    "ExportKeywords": ("TypedDict", (ExportSettings,), "Options of `export`."),
+    "EvaluateKeywords": ("TypedDict", (EvaluationSettings,), "Options of `evaluate`."),
 }
-ON_A_SCENE = ("ReconstructKeywords", "RegisterKeywords", "CalibrateKeywords")
+"""Base class, records and docstring of every class; fields that the records inherit are those of the base class."""
 
 FORMS = {"focal": "float", "sync": "Path", "instants": "range"}
 """Types that a validator of a field takes besides text."""
@@ -91,13 +89,14 @@ def union(names: list[str]) -> str:
 def written() -> str:
     choices: set[str] = set()
     classes = ""
-    for name, (records, text) in GROUPS.items():
-        base = "SceneKeywords" if name in ON_A_SCENE else "TypedDict"
+    for name, (base, records, text) in GROUPS.items():
+        inherited = {field for record in GROUPS.get(base, ("", ()))[1] for field in get_type_hints(record)}
         classes += f'\n\nclass {name}({base}, total=False):\n    """{text}"""\n\n'
         for record in records:
             for field, annotation in get_type_hints(record, include_extras=True).items():
                 names = types_of(annotation, choices)
-                classes += f"    {field}: {union([*names, *([FORMS[field]] if field in FORMS else [])])}\n"
+                line = f"    {field}: {union([*names, *([FORMS[field]] if field in FORMS else [])])}\n"
+                classes += line if field not in inherited else ""
     return HEAD.format(choices="\n".join(f"    {name}," for name in sorted(choices))) + classes
 
 
@@ -121,7 +120,7 @@ def test_golden_keywords_are_those_of_the_settings() -> None:
 def test_functions_take_the_fields_of_their_settings_by_name(function: Any, records: tuple[type, ...]) -> None:
     (keywords,) = get_args(get_type_hints(inspect.unwrap(function))[list(inspect.signature(function).parameters)[-1]])
     names = [field.name for record in records for field in fields(record)]
-    assert list(keywords.__annotations__) == names
+    assert sorted(keywords.__annotations__) == sorted(names)
 
 
 def test_forms_besides_text_are_valid() -> None:
