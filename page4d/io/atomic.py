@@ -382,12 +382,16 @@ def claim_output(folder: Path, subfolders: Iterable[str] = ()) -> Iterator[Path]
     try:
         with output_errors(folder):
             wait_for_lock(lock, refuse)
-            os.ftruncate(lock, 0)
-            os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-            remove_stale_parts(folder, subfolders)
-            _try_to_write(folder)
-        yield folder
-        os.ftruncate(lock, 0)
+        try:
+            with output_errors(folder):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+                remove_stale_parts(folder, subfolders)
+                _try_to_write(folder)
+            yield folder
+        finally:
+            with suppress(OSError):  # the error of the body counts
+                os.ftruncate(lock, 0)
     finally:
         os.close(lock)
 
