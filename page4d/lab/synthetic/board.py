@@ -44,23 +44,25 @@ class MovingBoard:
 
     board: Board
 
-    def spec(self, rig: RigSpec, duration_s: float) -> ObjectSpec:
-        """Return the object, which swings in front of the volume while its tilt turns about the cameras' axis.
+    def check_size(self, rig: RigSpec) -> None:
+        """Refuse a board that would reach into the volume.
 
         Raises:
-            UsageError: if the board would reach into the volume.
+            UsageError: naming its size.
         """
-        middle = np.array(rig.volume.center)
-        away = np.mean([camera.center for camera in rig.cameras], axis=0) - middle
-        distance = float(np.linalg.norm(away))
         across, reach = float(np.hypot(*self._size)), np.sin(np.radians(_TILT_DEG))
         # A table is also below the board.
-        most = 2 * _TOWARDS * distance / (1.0 if rig.volume.table_height else reach)
+        most = 2 * _TOWARDS * float(np.linalg.norm(_away(rig))) / (1.0 if rig.volume.table_height else reach)
         if across > most:
             raise UsageError(
                 f"the ⟨board⟩ is {across:.2f} m across, and {most:.2f} m fit in front of the subject",
                 "give a smaller board, or ⟨subject=people⟩, whose cameras are farther away",
             )
+
+    def spec(self, rig: RigSpec, duration_s: float) -> ObjectSpec:
+        """Return the object, which swings in front of the volume while its tilt turns about the cameras' axis."""
+        away = _away(rig)
+        distance = float(np.linalg.norm(away))
         forward = -away / distance
         right = np.cross(WORLD_DOWN, forward)
         right /= np.linalg.norm(right)
@@ -75,7 +77,7 @@ class MovingBoard:
         )
         width, height = self._size
         half = (float(width) / 2, float(height) / 2, _HALF_THICKNESS_M)
-        center = _vector(middle + _TOWARDS * away)
+        center = _vector(np.array(rig.volume.center) + _TOWARDS * away)
         return ObjectSpec(Shape.BOX, half, center, _WHITE, _vector(tilted.as_rotvec()), motion)
 
     @property
@@ -114,6 +116,11 @@ class MovingBoard:
         shown = cv2.resize(large, (width, height), interpolation=cv2.INTER_AREA) / 255
         reflectance = torch.from_numpy(_INK + (1 - _INK) * shown).to(light)
         return torch.where(objects == number, light * reflectance, light)
+
+
+def _away(rig: RigSpec) -> NDArray[np.float64]:
+    """Return the mean position of the cameras from the middle of the volume."""
+    return np.array(np.mean([camera.center for camera in rig.cameras], axis=0) - np.array(rig.volume.center))
 
 
 def _vector(values: NDArray[np.float64]) -> Vector:

@@ -117,8 +117,8 @@ class SyntheticCapture:
             raise UsageError("⟨board⟩ with ⟨readout⟩", "leave one of them out")
         if self.family is SceneFamily.SINGLE and self.num_views > 1:
             raise UsageError(f"{self.num_views} views of the family 'single'", "use one view")
-        if self.board is not None:
-            self._world_spec  # noqa: B018 (refuses a board that is too large)
+        if self._board is not None:
+            self._board.check_size(self._rig_spec)
 
     @cached_property
     def _rig_spec(self) -> RigSpec:
