@@ -25,7 +25,7 @@ NO_VALUE: Color = (214, 214, 210)
 BANNER: Color = (190, 24, 30)
 MOVING: Color = (226, 40, 48)
 TRUE_POINTS: Color = (150, 162, 178)
-PREDICTED_POINTS: Color = (228, 140, 70)
+PREDICTED_POINTS: Color = (214, 178, 128)
 
 VIEW_COLORS: tuple[Color, ...] = (
     (214, 69, 65),

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from page4d.plotting import charts
-from page4d.plotting.canvas import BACKGROUND, INK, VIEW_COLORS, Color
+from page4d.plotting.canvas import BACKGROUND, INK, PREDICTED_POINTS, TRUE_POINTS, VIEW_COLORS, Color
 from page4d.plotting.charts import Chart, Curve, draw_charts
 
 SIZE = (430, 300)
@@ -24,6 +24,11 @@ def count(picture: np.ndarray, color: Color) -> int:
 
 def rising(name: str = "curve", color: Color = VIEW_COLORS[0], **options: object) -> Curve:
     return Curve(name=name, color=color, x=[0.0, 1.0, 2.0], y=[1.0, 2.0, 4.0], width=3, **options)
+
+
+@pytest.mark.parametrize("points", [PREDICTED_POINTS, TRUE_POINTS])
+def test_points_differ_from_what_is_drawn_over_them(points: Color) -> None:
+    assert np.abs(np.array([BACKGROUND, INK, *VIEW_COLORS]) - points).max(-1).min() > 60
 
 
 def test_a_grid_has_the_size_of_its_charts_and_the_colours_of_its_curves() -> None:
