@@ -48,18 +48,20 @@ Descriptors = UInt8[NDArray[np.uint8], "N 128"] | Float16[NDArray[np.float16], "
 class InstantTexture:
     """N features of one instant.
 
-    `points` are undistorted original pixels. `descriptors` are unit vectors times `DESCRIPTOR_SCALE`. Features of a
-    view that repeat over instants have equal `ids`.
+    `points` are undistorted original pixels, `pixels` those of the picture. `descriptors` are unit vectors times
+    `DESCRIPTOR_SCALE`. Features of a view that repeat over instants have equal `ids`.
     """
 
     points: Float[Array, "N 2"]
+    pixels: Float[Array, "N 2"]
     descriptors: Descriptors
     ids: Int[NDArray[np.int64], " N"]
 
     def first(self, count: int) -> "InstantTexture":
         """Return the first features, which are the strongest, numbered."""
-        points = self.points[:count]
-        return InstantTexture(points=points, descriptors=self.descriptors[:count], ids=np.arange(len(points)))
+        points, descriptors = self.points[:count], self.descriptors[:count]
+        ids = np.arange(len(points))
+        return InstantTexture(points=points, pixels=self.pixels[:count], descriptors=descriptors, ids=ids)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,12 +180,13 @@ def _root_sift(pixels: Image, allowed: Area | None) -> tuple[Array, Descriptors]
 def _original(points: Array, descriptors: Descriptors, shape: tuple[int, ...], lens: Lens) -> InstantTexture:
     """Return features of a picture of some shape in undistorted original pixels."""
     height, width = lens.image_size
-    points = undistorted_pixels(points * np.array([width / shape[1], height / shape[0]]), lens)
+    pixels = points * np.array([width / shape[1], height / shape[0]])
+    points = undistorted_pixels(pixels, lens)
     exists = np.isfinite(points).all(axis=1)
-    points, descriptors = points[exists], descriptors[exists]
+    points, pixels, descriptors = points[exists], pixels[exists], descriptors[exists]
     # SIFT repeats a point for each of its orientations, which is one feature with several descriptors.
-    _, ids = np.unique(points, axis=0, return_inverse=True)
-    return InstantTexture(points=points, descriptors=descriptors, ids=ids.reshape(-1).astype(np.int64))
+    ids = np.unique(points, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return InstantTexture(points=points, pixels=pixels, descriptors=descriptors, ids=ids)
 
 
 def _with_ids(new: InstantTexture, known: dict[int, InstantTexture], radius_px: float) -> InstantTexture:
@@ -206,7 +209,7 @@ def _with_ids(new: InstantTexture, known: dict[int, InstantTexture], radius_px: 
         cosine = (pairs[0] * pairs[1]).sum(axis=1) / DESCRIPTOR_SCALE**2
         same = rows[cosine > _SAME_COSINE]
         result[same] = ids[nearest[same, column]]
-    return InstantTexture(points=new.points, descriptors=new.descriptors, ids=result)
+    return replace(new, ids=result)
 
 
 MAX_RATIO = 0.8
@@ -230,6 +233,10 @@ def common_texture(
         counts[one, other] = counts[other, one] = 1 + len(matches)
     return counts
 
+
+_GRAPHICS_SHARE = 0.002
+"""Distance, as a share of the long side, up to which matches are at one place: a logo and the time in the pictures of
+`caliscope_a` give 350 inliers of poses that are 99 degrees wrong. Parallel cameras see what is far away there."""
 
 _UNLIKE = np.float32(0.5)
 """Similarity of descriptors that do not compete, that of different features: a feature without another one near its
@@ -296,18 +303,33 @@ _COLUMNS = ("first", "second", "first_ids", "second_ids", "instants")
 def match_textures(
     first: ViewTexture, second: ViewTexture, lenses: tuple[Lens, Lens], method: TextureMethod
 ) -> TextureMatches:
-    """Return the matches at each instant that both views have."""
+    """Return the matches at each instant that both views have, without those of graphics in the pictures."""
     none = np.zeros(0, dtype=np.int64)
     parts = [(np.zeros((0, 2)), np.zeros((0, 2)), none, none, none)]
     for instant in sorted(first.keys() & second.keys()):
         one, two = first[instant], second[instant]
-        left, right = method.match(one, two, lenses).T
+        places = method.match(one, two, lenses)
+        left, right = places[~_are_graphics(one.pixels[places[:, 0]], two.pixels[places[:, 1]], lenses)].T
         here = np.full(len(left), instant, dtype=np.int64)
         parts.append((one.points[left], two.points[right], one.ids[left], two.ids[right], here))
     columns: dict[str, Any] = dict(zip(_COLUMNS, map(np.concatenate, zip(*parts, strict=True)), strict=True))
     ids = np.stack([columns["first_ids"], columns["second_ids"]], axis=1)
     keys = np.unique(ids, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return TextureMatches(lenses=lenses, tolerance=method.tolerance(lenses), keys=keys, **columns)
+
+
+def _are_graphics(
+    first: Float[Array, "K 2"], second: Float[Array, "K 2"], lenses: tuple[Lens, Lens]
+) -> Bool[NDArray[np.bool_], " K"]:
+    """Return which matches, in pixels of the pictures, are at one place in both: of a logo or a burned-in time.
+
+    One place is at the same shares of width and height, or distances from a corner.
+    """
+    sizes = [np.array(lens.image_size[::-1]) for lens in lenses]
+    scaled, apart = second * sizes[0] / sizes[1] - first, second - first
+    limit = _GRAPHICS_SHARE * max(sizes[0])
+    same, left, right = (np.abs(gap) < limit for gap in (scaled, apart, apart - (sizes[1] - sizes[0])))
+    return np.asarray(same.all(1) | (left | right).all(1))
 
 
 def match_near(

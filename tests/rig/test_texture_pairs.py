@@ -38,6 +38,11 @@ LENS = Lens(
 LENSES = (LENS, LENS)
 
 
+def features_at(points: np.ndarray, descriptors: np.ndarray) -> InstantTexture:
+    raw = np.clip(np.rint(descriptors), 0, 255).astype(np.uint8)
+    return InstantTexture(points=points, pixels=points, descriptors=raw, ids=np.arange(len(points)))
+
+
 @dataclass
 class Pair:
     views: tuple[ViewTexture, ViewTexture]
@@ -68,16 +73,11 @@ def make_pair(
     second[:wrong] = generator.uniform(-0.5, 0.5, (wrong, 2)) * np.array([1280, 720])
     descriptors = generator.exponential(size=(count, 128))
     descriptors = np.sqrt(descriptors / descriptors.sum(1, keepdims=True)) * DESCRIPTOR_SCALE
-    ids = np.arange(count)
     middle = np.array([640.0, 360.0])
     views = []
     for places in (pixels, second):
         features = {
-            instant: InstantTexture(
-                points=places + middle + generator.normal(scale=0.3, size=places.shape),
-                descriptors=np.clip(np.rint(descriptors), 0, 255).astype(np.uint8),
-                ids=ids,
-            )
+            instant: features_at(places + middle + generator.normal(scale=0.3, size=places.shape), descriptors)
             for instant in range(instants)
         }
         views.append(features)
@@ -105,6 +105,23 @@ def test_a_pair_with_enough_right_matches_is_accepted(angle_deg: float) -> None:
     assert found.control < found.score / 2
 
 
+@pytest.mark.parametrize(("size", "factor"), [(SIZE, 1.0), ((1080, 1920), 1.5), ((800, 1400), 1.0)])
+def test_graphics_in_the_pictures_are_no_texture(size: tuple[int, int], factor: float) -> None:
+    """A logo in the lower right corner of both pictures has more matches than what the cameras see."""
+    pair, generator = make_pair(wrong=0), np.random.default_rng(1)
+    logo = np.array(SIZE[::-1]) - generator.uniform(20, 300, (400, 2))
+    moved = logo * factor if factor != 1 else logo + np.array(size)[::-1] - SIZE[::-1]
+    drawn = generator.exponential(size=(400, 128))
+    drawn = np.sqrt(drawn / drawn.sum(1, keepdims=True)) * DESCRIPTOR_SCALE
+    sides = (pair.views[0][0].points, logo), (pair.views[1][0].points * factor, moved)
+    descriptors = np.concatenate([pair.views[0][0].descriptors, drawn])
+    views = [{0: features_at(np.concatenate(points), descriptors)} for points in sides]
+    lenses = LENS, replace(LENS, intrinsics=np.diag([factor, factor, 1]) @ LENS.intrinsics, image_size=size)
+    found = register_texture_pair(match_textures(views[0], views[1], lenses, ROOT_SIFT), (0, 1))
+    assert found.is_accepted, found.reason
+    assert rotation_angle_deg(found.rotation, pair.rotation) < 0.5
+
+
 @pytest.mark.parametrize(("turn_deg", "is_accepted"), [(0.0, True), (0.5, True), (6.0, False)])
 def test_repeated_patterns_match_near_the_epipolar_lines_of_a_right_pose(turn_deg: float, is_accepted: bool) -> None:
     """Every feature has a copy elsewhere in the second view: without a pose the ratio test refuses both."""
@@ -113,11 +130,7 @@ def test_repeated_patterns_match_near_the_epipolar_lines_of_a_right_pose(turn_de
     copies = generator.uniform(0, 1, second.points.shape) * SIZE[::-1]
     noisy = np.tile(second.descriptors, (2, 1)) + generator.normal(scale=6, size=(2 * len(copies), 128))
     noisy *= DESCRIPTOR_SCALE / np.linalg.norm(noisy, axis=1, keepdims=True)
-    doubled = InstantTexture(
-        points=np.concatenate([second.points, copies]),
-        descriptors=np.clip(np.rint(noisy), 0, 255).astype(np.uint8),
-        ids=np.arange(2 * len(copies)),
-    )
+    doubled = features_at(np.concatenate([second.points, copies]), noisy)
     views = pair.views[0], {0: doubled}
     assert len(match_textures(*views, LENSES, ROOT_SIFT).first) < 20
     turn = Rotation.from_rotvec([np.radians(turn_deg), 0, 0]).as_matrix()
@@ -228,7 +241,7 @@ def test_the_same_arguments_give_the_same_result() -> None:
 
 
 def test_views_without_texture_are_refused() -> None:
-    empty = InstantTexture(points=np.zeros((0, 2)), descriptors=np.zeros((0, 128), np.uint8), ids=np.zeros(0, int))
+    empty = features_at(np.zeros((0, 2)), np.zeros((0, 128)))
     for view in ({}, {0: empty}):
         assert len(match_textures(view, view, LENSES, ROOT_SIFT).keys) == 0
         assert registered(view, view).rotation is None

@@ -65,8 +65,9 @@ def film(
                 shown &= overlap | (np.arange(NUM_POINTS) % 4 == view)
                 pixels = pixels + noise.normal(scale=0.4, size=pixels.shape)
                 order = noise.permutation(np.flatnonzero(shown))
+                shown_at = pixels[order]
                 features[t] = InstantTexture(
-                    points=pixels[order], descriptors=descriptors[order].astype(np.uint8), ids=order
+                    points=shown_at, pixels=shown_at, descriptors=descriptors[order].astype(np.uint8), ids=order
                 )
             views.append(features)
         return tuple(views)
