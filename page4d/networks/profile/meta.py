@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
 from page4d.errors import UsageError
@@ -89,7 +88,7 @@ class _MetaDispatch(_StorageTracker):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = result_of(function, args, kwargs or {})
         if formula := _FLOPS.get(function.overloadpacket):
-            self.flops[self._running[-1]] += repetitions.get() * formula(*args, **(kwargs or {}), out_val=result)
+            self.flops[self._running[-1]] += repetitions.get() * formula(result, *args)
         if self.record((args, kwargs), result):
             self.peak_in = self._running[-1]
         return result
@@ -182,7 +181,7 @@ def _pointwise(packet: Any, args: Sequence[Any]) -> Tensor:
     elif not dtype.is_floating_point and any(isinstance(value, float) for value in args):
         dtype = torch.get_default_dtype()
     whole = next((tensor for tensor in tensors if tensor.shape == shape), None)
-    return tensors[0].new_empty(shape, dtype=dtype) if whole is None else _empty_like(whole, dtype)
+    return torch.empty(shape, dtype=dtype, device="meta") if whole is None else _empty_like(whole, dtype)
 
 
 def _empty_like(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -193,7 +192,7 @@ def _empty_like(values: Tensor, dtype: torch.dtype | None = None) -> Tensor:
 
 
 def _empty(like: Tensor, *shape: int) -> Tensor:
-    return like.new_empty(shape)
+    return torch.empty(shape, dtype=like.dtype, device="meta")  # `new_empty` of the meta device is written in Python
 
 
 def _attention(query: Tensor, _key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
@@ -224,6 +223,11 @@ def _convolution(
     return _empty(maps, maps.shape[0], weight.shape[0], *reduced)
 
 
+def _convolution_flops(found: Tensor, maps: Tensor, weight: Tensor, *options: Any) -> int:
+    is_transposed = options[4]
+    return 2 * len(maps) * (maps if is_transposed else found).shape[2:].numel() * weight.numel()
+
+
 def _resample(maps: Tensor, size: Sequence[int], *_: Any, **__: Any) -> Tensor:
     return _empty(maps, *maps.shape[:2], *size)
 
@@ -236,7 +240,8 @@ def _pool(maps: Tensor, kernel: Sequence[int], *_: Any) -> Tensor:
 def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     shape = list(tensors[0].shape)
     shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
-    return tensors[0].new_empty(shape, dtype=reduce(torch.promote_types, (tensor.dtype for tensor in tensors)))
+    dtype = reduce(torch.promote_types, (tensor.dtype for tensor in tensors))
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def _reduce(values: Tensor, dims: Any = None, keepdim: bool = False, **_: Any) -> Tensor:
@@ -308,9 +313,10 @@ _RULES: dict[Any, Callable[..., Any]] = {
     _aten.clone: _clone,
     _aten.floor_divide: lambda *args: _pointwise(_aten.floor_divide, args),  # not tagged as pointwise
 }
-_FLOPS: dict[Any, Callable[..., int]] = {  # of operations by their arguments and result; of all others 0
-    **flop_registry,
-    _aten._scaled_dot_product_flash_attention_for_cpu: lambda query, key, value, **_: (
+_FLOPS: dict[Any, Callable[..., int]] = {  # of operations by their result and arguments; of all others 0
+    **dict.fromkeys((_aten.addmm, _aten.mm, _aten.bmm), lambda _, *args: 2 * args[-2].numel() * args[-1].shape[-1]),
+    _aten.convolution: _convolution_flops,
+    _aten._scaled_dot_product_flash_attention_for_cpu: lambda _, query, key, value: (
         2 * query.shape[:-1].numel() * key.shape[-2] * (query.shape[-1] + value.shape[-1])
     ),
 }
