@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Threads of parallel test processes, and of those that they start, compete for the same cores. Results depend on the
 # number of threads in the last digits. Not by functions of torch and OpenCV: the process that distributes tests needs
-# neither, and the others wait for its imports.
+# neither, and the others wait for its imports. NumPy is not imported before: `-p no:jaxtyping` in pyproject.toml.
 os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENCV_FOR_THREADS_NUM"), "1")
 
 # No test cuts the power; waiting for the disk takes longer than most writes.
