@@ -8,6 +8,7 @@ from torch import Tensor
 
 from page4d.errors import ShapeError
 from page4d.networks.layers.attention import Attention, LogitsBias, attend, rotary_tables
+from page4d.networks.profile.meta import LiveBytes
 
 EXACT = {"rtol": 0, "atol": 1e-14}
 
@@ -161,6 +162,18 @@ def test_chunks_of_queries_do_not_change_the_output(normed: bool) -> None:
     whole = attention(tokens, rope, bias)
     for max_queries in (1, 3, 7):
         torch.testing.assert_close(attention(tokens, rope, bias, max_queries), whole, **EXACT)
+
+
+def test_chunks_of_queries_lower_the_peak_of_memory() -> None:
+    """In half precision, in which keys are normalized and rotated in single precision, part by part."""
+    attention = Attention(16, 2, qk_norm_eps=1e-5).bfloat16()
+    tokens, rope = torch.randn(3, 24, 16, dtype=torch.bfloat16), rotary_tables(torch.arange(48).reshape(24, 2), 8)
+    peaks = []
+    for max_queries in (4, 24):
+        with LiveBytes() as counted, torch.no_grad():
+            attention(tokens, rope, None, max_queries)
+        peaks.append(counted.peak)
+    assert peaks[0] < 0.5 * peaks[1]
 
 
 def test_a_width_that_does_not_divide_into_heads_is_refused() -> None:

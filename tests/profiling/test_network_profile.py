@@ -27,7 +27,7 @@ from page4d.networks.layers.execution import NO_LIMITS, ForwardLimits
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
 from page4d.networks.profile.meta import LiveBytes
-from page4d.networks.profile.network import profile_network
+from page4d.networks.profile.network import forward_cost, profile_network
 from page4d.networks.profile.table import Profile
 from tests.fuzzing import bounded
 from tests.networks.small_networks import OMEGA_LIKE, SMALL_DA3, SMALL_DA3_MONO, SMALL_DA3_NESTED, SMALL_PI3X
@@ -160,6 +160,19 @@ def test_equal_parts_of_the_matching_are_profiled_once(parts: int, monkeypatch: 
     assert profiled.flops == sum(
         sum(part.values()) for name, part in flops.get_flop_counts().items() if name.count(".") == 1
     )
+
+
+def test_the_cost_of_a_pass_is_without_the_ray_map(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = with_open_gates(NETWORKS["da3"])
+    size = size_of(network.config)
+    images = torch.rand(1, TIMES, VIEWS, 3, *size)
+    costs = []
+    for predicts_ray_map in (False, True):
+        monkeypatch.setattr(network, "predicts_ray_map", predicts_ray_map)
+        with FlopCounterMode(display=False) as flops, sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+            network(images)
+        costs.append(flops.get_total_flops())
+    assert forward_cost(network.config, times=TIMES, sizes=[size] * VIEWS)[1] == costs[0] < costs[1]
 
 
 def test_images_of_many_patches_are_profiled_within_seconds() -> None:
