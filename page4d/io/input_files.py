@@ -16,6 +16,14 @@ DEFAULT_MAX_MEGAPIXELS = 64.0
 RESTORE = "restore it, and continue with ⟨existing=resume⟩"
 """Hint for an input file that changed during a run."""
 
+CAMERA_WORD = r"(?:cam|camera|view|kinect|gopro|iphone|phone|device|sensor)[ _.-]*"
+CAMERA_NAME = re.compile(
+    rf"{CAMERA_WORD}(\d{{1,3}}|[a-z])|({CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",
+    re.IGNORECASE,
+)
+CAMERA_IN_NAME = re.compile(rf"(?<![^\W_])(?:{CAMERA_NAME.pattern})(?![^\W_])", re.IGNORECASE)
+"""What names call a camera, such as `cam01`, `Camera_A` or `left`."""
+
 
 def natural_key(name: str) -> list[tuple[int, int, str]]:
     """Return a sort key that puts `cam2` before `cam10`; case is ignored, ties are broken by the exact text."""
@@ -27,6 +35,12 @@ def natural_key(name: str) -> list[tuple[int, int, str]]:
 def composed(name: str) -> str:
     """Return a name with composed characters (NFC): macOS and other systems store "é" differently."""
     return unicodedata.normalize("NFC", name)
+
+
+def camera_in_name(name: str) -> str | None:
+    """Return the name of the camera that the name of an image has, as `cam0` of `cam0_depth_0001.png`."""
+    match = CAMERA_IN_NAME.search(name)
+    return composed(match[0]) if match else None
 
 
 def missing_path_hint(path: Path, rest: str, known: Collection[str] = ()) -> str:

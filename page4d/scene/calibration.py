@@ -21,9 +21,8 @@ from page4d.formats.files import error_context
 from page4d.formats.ply import offset_text
 from page4d.geometry.camera import crop_intrinsics, resize_intrinsics
 from page4d.geometry.transforms import interpolate_rigid, move_origin
-from page4d.io.input_files import composed, natural_key
+from page4d.io.input_files import CAMERA_IN_NAME, CAMERA_NAME, CAMERA_WORD, composed, natural_key
 from page4d.scene.images import ImageFolderSource
-from page4d.scene.layout import CAMERA_IN_NAME, CAMERA_NAME, CAMERA_WORD
 from page4d.scene.records import Scene, View, ViewCamera
 
 _OTHER_SIZE = 0.15

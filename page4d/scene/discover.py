@@ -13,10 +13,9 @@ from page4d.errors import InputError, Level, Notice, UsageError, counted, listed
 from page4d.formats.calibrations import has_other_content, is_calibration_name
 from page4d.formats.files import partner_of
 from page4d.io.atomic import real_path
-from page4d.io.input_files import composed, missing_path_hint, natural_key
+from page4d.io.input_files import CAMERA_NAME, composed, missing_path_hint, natural_key
 from page4d.scene.images import IMAGE_SUFFIXES, UNREAD_SUFFIXES, files_with
 from page4d.scene.layout import (
-    CAMERA_NAME,
     SMALL_FOLDERS,
     SYSTEM_FOLDERS,
     Candidate,

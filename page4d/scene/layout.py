@@ -14,7 +14,15 @@ from typing import NamedTuple
 import cv2
 
 from page4d.errors import InputError, Level, Notice, Page4DError, listed
-from page4d.io.input_files import DEFAULT_MAX_MEGAPIXELS, check_pixels, composed, natural_key
+from page4d.io.input_files import (
+    CAMERA_NAME,
+    CAMERA_WORD,
+    DEFAULT_MAX_MEGAPIXELS,
+    camera_in_name,
+    check_pixels,
+    composed,
+    natural_key,
+)
 from page4d.scene.image_file import Image, image_name, read_header, read_pixels
 from page4d.scene.images import IMAGE_SUFFIXES, files_with
 from page4d.scene.probe import first_picture
@@ -99,12 +107,6 @@ _HOLDERS = re.compile(
 _INSTANT = re.compile(r"(frames?|time|timestep|step|instant|moment|tick)[ _.-]*[\d_.:-]*\d", re.IGNORECASE)
 _NUMBER = re.compile(r"[abd-jl-uw-z]?[\d_.:-]*\d", re.IGNORECASE)
 _SERIAL = re.compile(r"[1-9]\d{7,}")
-CAMERA_WORD = r"(?:cam|camera|view|kinect|gopro|iphone|phone|device|sensor)[ _.-]*"
-CAMERA_NAME = re.compile(
-    rf"{CAMERA_WORD}(\d{{1,3}}|[a-z])|({CAMERA_WORD})?(left|right|front|back|rear|side|top|bottom|middle|cent(er|re))",
-    re.IGNORECASE,
-)
-CAMERA_IN_NAME = re.compile(rf"(?<![^\W_])(?:{CAMERA_NAME.pattern})(?![^\W_])", re.IGNORECASE)
 _FRAME_NUMBER = re.compile(rf"({CAMERA_WORD}\d+)|\d+(?:[.,]\d+)*", re.IGNORECASE)
 _WORD = re.compile(r"\d+[xpkK]?(?![A-Za-z])|[A-Z]?[a-z]+\d*|[A-Z]+\d*(?![a-z])|\d+")
 
@@ -349,12 +351,6 @@ def _share_numbers(files: Sequence[Path], others: Sequence[Path]) -> bool:
         for of in (files, others)
     )
     return len(numbers) > 1 and 2 * len(numbers & taken) >= min(len(numbers), len(taken))
-
-
-def camera_in_name(name: str) -> str | None:
-    """Return the name of the camera that the name of an image has, as `cam0` of `cam0_depth_0001.png`."""
-    match = CAMERA_IN_NAME.search(name)
-    return composed(match[0]) if match else None
 
 
 def cameras_in_names(images: Candidate) -> tuple[list[Candidate], list[LeftOut]]:

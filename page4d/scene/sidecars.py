@@ -9,12 +9,12 @@ import numpy as np
 
 from page4d.errors import InputError, Level, Notice, Page4DError, UsageError, counted, listed
 from page4d.formats.depth_files import DEPTH_SUFFIXES
-from page4d.io.input_files import composed, missing_path_hint, reading_again
+from page4d.io.input_files import camera_in_name, composed, missing_path_hint, reading_again
 from page4d.scene.discover import discover
 from page4d.scene.identity import files_of
 from page4d.scene.image_file import ImageHeader, check_readable
 from page4d.scene.images import IMAGE_SUFFIXES, ImageFolderSource, files_with, probe_image_folder, time_by_name
-from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, camera_in_name, images_in, maps_below
+from page4d.scene.layout import DEPTH_WORDS, MASK_WORDS, Candidate, images_in, maps_below
 from page4d.scene.probe import probe_video
 from page4d.scene.records import FrameSource, PairedFrames, View
 from page4d.scene.stamps import NS, Stamps
