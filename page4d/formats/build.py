@@ -26,7 +26,7 @@ from page4d.geometry.camera import move_pixel_center
 from page4d.geometry.distortion import Distortion, LensModel
 from page4d.geometry.rotation import matrix_from_rotation_vector, nearest_rotation, rotation_defect
 from page4d.geometry.transforms import rigid
-from page4d.io.input_files import natural_key
+from page4d.io.input_files import CAMERA_NAME, camera_in_name, natural_key
 
 _MAX_ROTATION_RAD = 4 * math.pi
 """Largest length of a rotation vector; OpenCV's are shorter than half a turn, those of other optimizers vary."""
@@ -210,6 +210,8 @@ def pose_matrix(rotation: Float[Tensor, "*F 3 3"], translation: Sequence[float])
 
 _IMAGE_SUFFIXES = frozenset(".png .jpg .jpeg .webp .bmp .tif .tiff .exr .heic .heif .gif .ppm .pgm".split())
 
+_VIDEO_SUFFIXES = frozenset(".mp4 .mov .mkv .avi .webm .m4v".split())
+
 _EXACT = 4e-15
 """Defect of a rotation that is rounded to double precision."""
 
@@ -233,21 +235,30 @@ class ImageName:
 def group_images(names: Sequence[str], *, one_moving_camera: bool = False) -> list[ImageName]:
     """Split image names (`cam01/000000.png`) into view and frame.
 
-    With several folders, each folder is a view, named by the part of its path that differs. A single folder is one
-    view, unless it has a collective name such as `images` or the names have no folder: then each image is a separate
-    view (`cam01.png`), or with `one_moving_camera` a frame of one camera.
+    With several folders, each folder is a view, named by the part of its path that differs, unless they are instants
+    with images of cameras (`000000/cam01.png`). A single folder is one view, unless its images have the names of
+    several (`cam01_000000.png`), it has a collective name such as `images`, or the names have no folder: then each
+    image is a separate view (`cam01.png`), or with `one_moving_camera` a frame of one camera. A video is a view.
     """
     paths = [PurePosixPath(name.replace("\\", "/")) for name in names]
     folders = [tuple(part for part in path.parts[:-1] if part not in ("/", ".")) for path in paths]
-    stems = [path.stem if path.suffix.lower() in _IMAGE_SUFFIXES else path.name for path in paths]
+    suffixes = _IMAGE_SUFFIXES | _VIDEO_SUFFIXES
+    stems = [path.stem if path.suffix.lower() in suffixes else path.name for path in paths]
     distinct = sorted(set(folders))
-    if len(distinct) > 1:
+    are_videos = all(path.suffix.lower() in _VIDEO_SUFFIXES for path in paths) and len(set(stems)) == len(stems)
+    if len(distinct) > 1 and not are_videos:
         view_of = _folder_names(distinct)
+        are_instants = all(re.search(r"\d", view) and not CAMERA_NAME.fullmatch(view) for view in view_of.values())
+        if are_instants and len(set(stems)) < len(stems) and all(map(CAMERA_NAME.fullmatch, stems)):
+            return [ImageName(stem, view_of[folder]) for folder, stem in zip(folders, stems, strict=True)]
         return [
             ImageName(view_of[folder], stem) if folder else ImageName(stem, None)
             for folder, stem in zip(folders, stems, strict=True)
         ]
-    name = distinct[0][-1] if distinct and distinct[0] else ""
+    cameras = [camera_in_name(stem) for stem in stems]
+    if 1 < len(set(cameras)) < len(cameras) == len(set(stems)) and None not in cameras:
+        return [ImageName(str(camera), stem) for camera, stem in zip(cameras, stems, strict=True)]
+    name = distinct[0][-1] if distinct and distinct[0] and not are_videos else ""
     if one_moving_camera or (name and not _COLLECTION_FOLDER.fullmatch(name)):
         return [ImageName(name or "camera", stem) for stem in stems]
     return [ImageName(stem, None) for stem in stems]
