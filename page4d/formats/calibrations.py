@@ -1,7 +1,8 @@
 """Reading and writing of calibrations of all formats: recognition by name and content, units, and targets."""
 
+import os
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -143,15 +144,16 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
         raise _several(folder, lenses, "folders of lenses")
     found: dict[Path, _Found] = {}
     errors: dict[Path, InputError] = {}
-    for file in files:
-        try:
-            found[lens_file(file)] = _find_file(file)
-        except InputError as error:
-            errors[lens_file(file)] = error
+    for of in (files, _documents_below(paths)):
+        for file in of if not found else ():
+            try:
+                found[lens_file(file)] = _find_file(file)
+            except InputError as error:
+                errors[lens_file(file)] = error
     usable = [each for each in found.values() if not each.row.advice and not (each.row.is_single and poses)]
     usable = usable or list(found.values())
     if len(usable) > 1 and all(each.row.is_single for each in usable):
-        usable.sort(key=lambda each: natural_key(lens_file(each.path).name))
+        usable.sort(key=lambda each: natural_key(str(lens_file(each.path))))
         return usable[0]._replace(path=folder, content=[(each.path, each.content) for each in usable])
     if usable:
         chosen = usable[0] if len(usable) == 1 else _same(usable, poses)
@@ -162,6 +164,15 @@ def _find_in_folder(folder: Path, poses: bool) -> _Found:
         raise next(iter(errors.values()))
     names = f": {listed([path.name for path in errors], limit=4)} are none" if errors else ""
     raise unreadable(folder, f"it contains no calibration file{names}")
+
+
+def _documents_below(paths: Sequence[Path]) -> Iterator[Path]:
+    """Yield the document of each folder that has a single one, such as `mav0/cam0/sensor.yaml` of EuRoC."""
+    for folder in (path for path in paths if path.is_dir() and os.access(path, os.R_OK)):
+        files = [path for path in folder.iterdir() if path.suffix.lower() in _DOCUMENTS | {".yaml", ".yml"}]
+        # The data.csv of EuRoC lists images.
+        files = [path for path in files if path.suffix.lower() != ".csv"] or files
+        yield from files if len(files) == 1 else ()
 
 
 def _several(folder: Path, paths: Sequence[Path], noun: str) -> InputError:

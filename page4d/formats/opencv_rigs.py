@@ -129,7 +129,8 @@ def read_single_cameras(
     if "Intrinsics" in first and all(table.get("CameraMatrix") == first.get("CameraMatrix") for _, table in files):
         files = [(file, {**table, "CameraMatrix": None}) for file, table in files]  # poses that were not calibrated
     given = [str(table.get("camera_name") or "") for _, table in files]
-    own = _own_parts([_HALF.sub("", file.name) for file, _ in files])
+    is_below = len({file.name for file, _ in files}) < len(files)  # cam0/sensor.yaml, cam1/sensor.yaml
+    own = _own_parts([_HALF.sub("", file.parent.name if is_below else file.name) for file, _ in files])
     names = [name if name and given.count(name) == 1 else part for name, part in zip(given, own, strict=True)]
     cameras = tuple(table_camera(file, name, table, poses) for name, (file, table) in zip(names, files, strict=True))
     plain = [camera.name for camera, (_, table) in zip(cameras, files, strict=True) if not coefficients_of(table)]
