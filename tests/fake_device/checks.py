@@ -18,7 +18,7 @@ from page4d.geometry.rotation import matrix_from_rotation_vector
 from page4d.lab.synthetic.capture import SceneRequest, SyntheticCapture, sample_truth
 from page4d.lab.training.config import CurriculumStage, SampleShape, TrainConfig, TrainedPart
 from page4d.lab.training.data import plan_step
-from page4d.lab.training.optimizers import OptimizerConfig, OptimizerKind
+from page4d.lab.training.optimizers import OptimizerConfig
 from page4d.lab.training.schedule import Position
 from page4d.lab.training.state import begin
 from page4d.lab.training.train import take_step
@@ -226,7 +226,7 @@ def test_networks_and_baselines_are_validated() -> None:
 def test_steps_are_taken(learner: TrainedPart, truth: GroundTruth) -> None:
     shapes = (SampleShape(times=2, views=3),)
     stage = CurriculumStage(sizes=(SHOT.image_size,), shots=shapes, images_per_batch=12, learner=learner)
-    optimizer = OptimizerConfig(kind=OptimizerKind.MUON, warmup_steps=0)
+    optimizer = OptimizerConfig(warmup_steps=0)
     config = TrainConfig(model=DEMO_LIKE, stages=(stage,), optimizer=optimizer)
 
     def losses(device: torch.device, truth: GroundTruth) -> list[float]:

@@ -181,7 +181,7 @@ class TestRequests:
         from page4d.lab.training.train import TrainRequest
 
         _, out = whole
-        with pytest.raises(InputError, match="pretraining 1"):
+        with pytest.raises(InputError, match="pretraining 2"):
             train_network(TrainRequest(out=out, resume=True, device="cpu"), None, lambda: None)
         (tmp_path / "checkpoint.pt").write_bytes(b"nothing")
         with pytest.raises(InputError, match="damaged"):

@@ -32,11 +32,11 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         lambda held: held["network"].update(dict.fromkeys(held["network"], torch.zeros(7))),
         lambda held: held.update(average={}),
         lambda held: held.update(network=3),
-        lambda held: held.update(optimizers=[]),
-        lambda held: held.update(optimizers=3),
-        lambda held: held.update(optimizers=[{"a": 1}]),
+        lambda held: held.update(optimizer={}),
+        lambda held: held.update(optimizer=3),
+        lambda held: held.update(optimizer={"a": 1}),
     ],
-    ids=["lacks a tensor", "shapes", "no average", "no tensors", "no optimizers", "a number", "no moments"],
+    ids=["lacks a tensor", "shapes", "no average", "no tensors", "no optimizer", "a number", "no moments"],
 )
 def test_a_checkpoint_that_does_not_fit_its_configuration_is_refused(
     change: Callable[[dict[str, Any]], object], content: dict[str, Any], tmp_path

@@ -63,10 +63,6 @@ class TestSchedule:
         found, _ = plans(replace(STAGED, final_rate=0.5), Budget(samples=80))
         assert found[-1].rate == pytest.approx(1 - 0.5 * 18 / 20)
 
-    def test_the_rate_is_constant_before_a_decay_that_is_planned_ahead(self):
-        planned = Position(step=9, samples=50, decay_start=60, decay_samples=20)
-        assert plan_step(STAGED, planned).rate == 1.0
-
     def test_a_run_without_decay_keeps_the_peak_rate(self):
         found, position = plans(replace(STAGED, decay_fraction=0), Budget(samples=80))
         assert found[-1].rate == 1.0

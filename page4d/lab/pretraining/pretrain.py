@@ -33,7 +33,7 @@ from page4d.lab.training.engine import (
     optimize,
 )
 from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metrics
-from page4d.lab.training.optimizers import build_optimizers, check_training_memory, restore_optimizers
+from page4d.lab.training.optimizers import build_optimizer, check_training_memory, restore_optimizer
 from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, begin_decay, fraction_done, rate_at
 from page4d.lab.training.validation import draw_losses
 from page4d.networks.encoders.vit import ViTConfig
@@ -147,7 +147,7 @@ class PretrainCheckpoint(Checkpoint):
     config: PretrainConfig
     modules: Mapping[str, Mapping[str, Tensor]]
 
-    FILE_FORMAT, COMMAND = "pretraining 1", PretrainConfig.COMMAND
+    FILE_FORMAT, COMMAND = "pretraining 2", PretrainConfig.COMMAND
     READERS = {"config": PretrainConfig.from_json}  # noqa: RUF012
 
 
@@ -161,7 +161,7 @@ class PretrainState(RunState):
     checkpoint = PretrainCheckpoint
 
     def content(self) -> dict[str, Any]:
-        """Return what a checkpoint holds besides position, budget and optimizers."""
+        """Return what a checkpoint holds besides position, budget and optimizer."""
         modules = {name: module.state_dict() for name, module in self.task.modules().items()}
         return {"config": self.config.to_json(), "modules": modules}
 
@@ -174,8 +174,8 @@ def begin(config: PretrainConfig, device: torch.device) -> PretrainState:
     """
     _check_memory(config, device)
     task = build_task(config, device)
-    optimizers = build_optimizers(task.network.train(), config.optimizer)
-    return PretrainState(config=config, task=task, network=task.network, optimizers=optimizers)
+    optimizer = build_optimizer(task.network.train(), config.optimizer)
+    return PretrainState(config=config, task=task, network=task.network, optimizer=optimizer)
 
 
 def _check_memory(config: PretrainConfig, device: torch.device) -> None:
@@ -201,7 +201,7 @@ def resume(checkpoint: PretrainCheckpoint, device: torch.device) -> PretrainStat
     with restored_state():
         for name, module in state.task.modules().items():
             module.load_state_dict(checkpoint.modules[name])
-        restore_optimizers(state.optimizers, checkpoint.optimizers)
+        restore_optimizer(state.optimizer, checkpoint.optimizer)
     state.position = checkpoint.position
     return state
 

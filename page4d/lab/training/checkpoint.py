@@ -49,14 +49,14 @@ class RunFolder:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A run at one position; the budget is None in files of older versions.
+    """A run at one position.
 
     It holds no state of random generators: every step and sample has its own seed.
     """
 
     position: Position
-    optimizers: list[dict[str, Any]]
-    budget: Budget | None
+    optimizer: dict[str, Any]
+    budget: Budget
 
     FILE_FORMAT: ClassVar[int | str]
     COMMAND: ClassVar[str]
@@ -85,10 +85,10 @@ class Checkpoint:
             if content["format"] != cls.FILE_FORMAT:
                 found = shortened(str(content["format"]))
                 raise InputError(f"'{path}' has format {found}, this command reads {cls.FILE_FORMAT}", hint)
-            position, budget = _POSITION.validate_python(content["position"]), content.get("budget")
+            position = _POSITION.validate_python(content["position"])
             _check_position(position)
             parts = {"history": dict(content.get("history", {})), "position": position}
-            parts |= {"budget": None if budget is None else Budget(**budget)}
+            parts |= {"budget": Budget(**content["budget"])}
             parts |= {name: read(content[name]) for name, read in cls.READERS.items()}
             return cls(**{part.name: (content | parts)[part.name] for part in fields(cls)})
         except (KeyError, TypeError, ValidationError, ValueError) as error:
@@ -104,7 +104,7 @@ class RunState(ABC):
 
     config: RunConfig
     network: nn.Module
-    optimizers: list[Optimizer]
+    optimizer: Optimizer
     position: Position = field(default_factory=Position)
 
     checkpoint: ClassVar[type[Checkpoint]]
@@ -112,7 +112,7 @@ class RunState(ABC):
 
     @abstractmethod
     def content(self) -> Mapping[str, Any]:
-        """Return what a checkpoint holds besides position, budget and optimizers."""
+        """Return what a checkpoint holds besides position, budget and optimizer."""
 
 
 def write_checkpoint(path: Path, state: RunState, position: Position, budget: Budget) -> None:
@@ -122,10 +122,9 @@ def write_checkpoint(path: Path, state: RunState, position: Position, budget: Bu
         OutputError: if it cannot be written; the older one is then unchanged.
     """
     head = {"format": state.checkpoint.FILE_FORMAT, "position": asdict(position), "budget": asdict(budget)}
-    optimizers = [optimizer.state_dict() for optimizer in state.optimizers]
     try:
         with open_atomic(path) as file:
-            torch.save({**head, **state.content(), "optimizers": optimizers}, file)
+            torch.save({**head, **state.content(), "optimizer": state.optimizer.state_dict()}, file)
     except OSError as error:
         raise output_error(error, path) from error
     except RuntimeError as error:  # torch's error for a full disk

@@ -65,7 +65,7 @@ def optimize(
     """
     config, network = state.config, state.network
     torch.manual_seed((config.seed * 0x9E3779B1 + step.step) % 2**63)  # for dropout and the like
-    set_rate(state.optimizers, step.rate)
+    set_rate(state.optimizer, step.rate)
     parts: dict[str, list[Tensor]] = {}
     for batch in batches:
         found = losses(batch)
@@ -75,10 +75,9 @@ def optimize(
     group.average_gradients(network)
     norm = clip_grad_norm_(network.parameters(), config.optimizer.max_gradient_norm)
     moved = bool(torch.isfinite(norm))
-    for optimizer in state.optimizers:
-        if moved:
-            optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+    if moved:
+        state.optimizer.step()
+    state.optimizer.zero_grad(set_to_none=True)
     means = torch.stack([torch.stack(values).mean() for values in parts.values()]).tolist()
     return StepResult(losses=dict(zip(parts, means, strict=True)), gradient_norm=float(norm), moved=moved)
 
@@ -464,13 +463,11 @@ def find_resumed(
     `requested` returns the budget that the user asks for; `options` names the options that set it.
 
     Raises:
-        UsageError: if there is no budget, or if the run has reached its end.
+        UsageError: if the run has reached its end.
         InputError: if there is no checkpoint.
     """
     stored = kind.read(folder.checkpoint)
     budget = requested(stored) or stored.budget
-    if budget is None:
-        raise UsageError(f"'{folder.checkpoint}' has no budget", f"pass {options}")
     if stored.position.decay_start is not None and budget != stored.budget:
         stored = kind.read(folder.stable)
     if is_finished(stored.position, budget):

@@ -155,8 +155,7 @@ def rate_at(config: RunConfig, position: Position) -> float:
     warmup = config.optimizer.warmup_steps
     rate = min(1.0, (position.step + 1) / warmup) if warmup else 1.0
     if position.decay_start is not None:
-        # Checkpoints of older versions may hold a decay that is planned ahead of their samples.
-        done = min(1.0, max(0, position.samples - position.decay_start) / position.decay_samples)
+        done = min(1.0, (position.samples - position.decay_start) / position.decay_samples)
         rate *= 1 - (1 - config.final_rate) * done
     return rate
 

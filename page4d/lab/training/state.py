@@ -15,7 +15,7 @@ from page4d.io.atomic import parse_pin
 from page4d.lab.training.checkpoint import EMA, Checkpoint, RunState, restored_state
 from page4d.lab.training.config import TrainConfig, TrainedPart
 from page4d.lab.training.losses import SceneUnit
-from page4d.lab.training.optimizers import FLOAT_BYTES, build_optimizers, check_training_memory, restore_optimizers
+from page4d.lab.training.optimizers import FLOAT_BYTES, build_optimizer, check_training_memory, restore_optimizer
 from page4d.networks.config import NetworkConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.networks.presets import PRESETS
@@ -40,7 +40,7 @@ class TrainCheckpoint(Checkpoint):
     history: Mapping[str, str]
     """Origin of the run: initial weights, or the run that it continues."""
 
-    FILE_FORMAT, COMMAND = 1, TrainConfig.COMMAND
+    FILE_FORMAT, COMMAND = 2, TrainConfig.COMMAND
     READERS = {"config": TrainConfig.from_json, "network_config": NetworkConfig.from_json}  # noqa: RUF012
 
 
@@ -56,7 +56,7 @@ class TrainingState(RunState):
     checkpoint = TrainCheckpoint
 
     def content(self) -> dict[str, Any]:
-        """Return what a checkpoint holds besides position, budget and optimizers."""
+        """Return what a checkpoint holds besides position, budget and optimizer."""
         return {
             "config": self.config.to_json(),
             "network_config": self.network.config.to_json(),
@@ -117,21 +117,15 @@ def resume(checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfi
     """Continue from a checkpoint, with its configuration or another one.
 
     Raises:
-        UsageError: if the configuration has another kind of optimizer.
         InputError: if the checkpoint does not fit its own configuration.
     """
     config = config or checkpoint.config
-    if config.optimizer.kind is not checkpoint.config.optimizer.kind:
-        raise UsageError(
-            f"a run of {checkpoint.config.optimizer.kind} cannot go on with {config.optimizer.kind}",
-            "start a run from its weights",
-        )
     _check_memory(config, checkpoint.network_config, device)
     state = _new(config, build_network(checkpoint.network_config).to(device), checkpoint.history)
     with restored_state():
         state.network.load_state_dict(checkpoint.network)
         state.average.network.load_state_dict(checkpoint.average)
-        restore_optimizers(state.optimizers, checkpoint.optimizers)
+        restore_optimizer(state.optimizer, checkpoint.optimizer)
     state.position = checkpoint.position
     if config != checkpoint.config:
         state.history = {**state.history, "changed": f"another configuration from step {state.position.step} on"}
@@ -196,7 +190,7 @@ def _new(config: TrainConfig, network: ViewTimeNetwork, history: Mapping[str, st
         config=config,
         network=network.train(),
         average=EMA(network, config.optimizer.average_decay),
-        optimizers=build_optimizers(network, config.optimizer),
+        optimizer=build_optimizer(network, config.optimizer),
         history=history,
     )
 
