@@ -43,7 +43,7 @@ def running(threads: int | None, quiet: bool) -> Iterator[tuple["TrainObserver",
     """Yield an observer, and a function that returns the number of the signal that requests a stop, if any."""
     import torch
 
-    from page4d.lab.training.optimizers import is_main_process
+    from page4d.lab.training.processes import is_main_process
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -62,7 +62,7 @@ def report(
     **extra: object,
 ) -> None:
     """Print the end of a run in the main process, as JSON or as text with the command that uses its last file."""
-    from page4d.lab.training.optimizers import is_main_process
+    from page4d.lab.training.processes import is_main_process
 
     if not is_main_process():
         return

@@ -129,7 +129,7 @@ FORBIDDEN = (
     ("page4d/networks/layers/*.py", "page4d.geometry", "layers do not depend on cameras"),
     *(
         (f"page4d/lab/training/{name}.py", module, "the training engine imports no training method")
-        for name in ("engine", "schedule", "checkpoint", "optimizers", "logs")
+        for name in ("engine", "schedule", "checkpoint", "optimizers", "processes", "logs")
         for module in ("page4d.lab.training.train", "page4d.lab.training.losses", "page4d.lab.pretraining")
     ),
     ("page4d/lab/training/validation.py", "page4d.lab.training.train", "validation imports no supervised training"),

@@ -17,7 +17,7 @@ from page4d.lab.pretraining.pretrain import PretrainRequest
 from page4d.lab.pretraining.tasks import PretrainStep, build_task, class_attention
 from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.logs import SilentTrainingObserver, read_metrics
-from page4d.lab.training.optimizers import SINGLE_PROCESS
+from page4d.lab.training.processes import SINGLE_PROCESS
 from page4d.lab.training.train import train as train_network
 from page4d.networks.encoders.swin import SwinConfig
 from page4d.networks.encoders.vit import ViTConfig

@@ -9,12 +9,8 @@ from torch import nn
 
 from page4d.lab.training.checkpoint import EMA
 from page4d.lab.training.engine import optimize
-from page4d.lab.training.optimizers import (
-    OptimizerConfig,
-    ProcessGroup,
-    build_optimizer,
-    set_rate,
-)
+from page4d.lab.training.optimizers import OptimizerConfig, build_optimizer, set_rate
+from page4d.lab.training.processes import ProcessGroup
 from page4d.networks.network import build_network
 from page4d.networks.presets import PRESETS
 

@@ -11,7 +11,7 @@ import torch
 
 from page4d.lab.training import train as training
 from page4d.lab.training.checkpoint import RunFolder
-from page4d.lab.training.optimizers import ProcessGroup
+from page4d.lab.training.processes import ProcessGroup
 from page4d.lab.training.train import SupervisedTraining
 from tests.forks import forked
 from tests.training.training_runs import TINY, checkpoint_of, train_tiny

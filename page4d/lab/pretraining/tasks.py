@@ -18,7 +18,7 @@ from page4d.lab.pretraining.data import Crops, Footage, denormalised
 from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
 from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
 from page4d.lab.training.checkpoint import EMA
-from page4d.lab.training.optimizers import ProcessGroup
+from page4d.lab.training.processes import ProcessGroup
 from page4d.lab.training.schedule import PlannedStep
 from page4d.networks.encoders.vit import ViT
 from page4d.networks.layers.attention import Attention

@@ -34,7 +34,8 @@ from page4d.lab.training.logs import (
     TensorBoardLog,
     TrainObserver,
 )
-from page4d.lab.training.optimizers import ProcessGroup, local_device, open_process_group, set_rate
+from page4d.lab.training.optimizers import set_rate
+from page4d.lab.training.processes import ProcessGroup, local_device, open_process_group
 from page4d.lab.training.schedule import Budget, PlannedStep, Position, after, is_finished, remaining_samples
 from page4d.run.memory import is_out_of_memory
 from page4d.weights.loading import choose_device, choose_precision

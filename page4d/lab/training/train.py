@@ -35,7 +35,7 @@ from page4d.lab.training.engine import (
 )
 from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metrics
 from page4d.lab.training.losses import losses, motion_losses
-from page4d.lab.training.optimizers import SINGLE_PROCESS, ProcessGroup
+from page4d.lab.training.processes import SINGLE_PROCESS, ProcessGroup
 from page4d.lab.training.schedule import Budget, Position
 from page4d.lab.training.state import TrainCheckpoint, TrainingState
 from page4d.lab.training.validation import Validator, draw_curve, find_ood_limits
