@@ -58,12 +58,6 @@ def train(
         float | None, Option("Fraction of the run, at its end, with learning rate decay.", training.LENGTH, "F")
     ] = None,
     resume: training.Resume = False,
-    branch: Annotated[
-        Path | None, Option("Start from the checkpoint of another folder.", training.LENGTH, "RUN")
-    ] = None,
-    decay_only: Annotated[
-        bool, Option("With --branch: decay the learning rate from the start.", training.LENGTH)
-    ] = False,
     device: training.Device = "auto",
     precision: training.Precision = None,
     threads: training.Threads = None,
@@ -85,13 +79,13 @@ def train(
     from page4d.lab.training.train import train as run_training
 
     overrides = {"model": None if model is None else _network(model), "seed": seed, "decay_fraction": decay_fraction}
-    continues, has_end = resume or branch is not None, not (until_seconds is None and until_samples is None)
-    chosen = _configuration(preset, config, overrides, learning_rate, data, continues=continues)
+    has_end = not (until_seconds is None and until_samples is None)
+    chosen = _configuration(preset, config, overrides, learning_rate, data, resume=resume)
     if dry_run and chosen is not None:
         console.print_json(json.loads(chosen.to_json()))
         return
     check_folder(out)
-    if weights is not None and not continues:
+    if weights is not None and not resume:
         fetched_weights(weights, parse_pin(weights, sha256), console.Verbosity(quiet=quiet))
     request = TrainRequest(
         out=out,
@@ -100,8 +94,6 @@ def train(
         sha256=sha256,
         encoder_weights=encoder_weights,
         resume=resume,
-        branch=branch,
-        decay_only=decay_only,
         budget=Budget(seconds=until_seconds, samples=until_samples) if has_end else None,
         workers=workers,
         precision=precision,
@@ -135,13 +127,13 @@ def _configuration(
     learning_rate: float | None,
     data: list[str] | None,
     *,
-    continues: bool,
+    resume: bool,
 ) -> "TrainConfig | None":
     """Return the configuration; None to continue a run with its own."""
     from page4d.lab.training.config import TRAINING_PRESETS, SourceConfig
 
     changes = {name: value for name, value in overrides.items() if value is not None}
-    if continues:
+    if resume:
         if changes or preset is not None or learning_rate is not None or data:
             raise UsageError(
                 "a run that is continued keeps its configuration",

@@ -123,11 +123,9 @@ def test_a_dry_run_prints_a_configuration_for_the_next_run(cli, tmp_path):
         (("--until-samples", 1, "--data", "missing"), 3, "truth 'missing' does not exist"),
         (("--until-samples", 1, "--weights", "missing.safetensors"), 4, "missing"),
         (("--resume",), 3, "there is no checkpoint"),
-        (("--resume", "--branch", "x", "--until-samples", 1), 2, "--resume and --branch contradict each other"),
         (("--resume", "--seed", 1), 2, "a run that is continued keeps its configuration"),
         (("--resume", "--preset", "tiny"), 2, "a run that is continued keeps its configuration"),
         (("--preset", "tiny", "--config", "c.json"), 2, "--preset and --config contradict each other"),
-        (("--decay-only", "--until-samples", 1), 2, "--decay-only without a run to branch off"),
     ],
 )
 def test_a_mistake_is_reported_in_two_lines(cli, tmp_path, monkeypatch, arguments, code, found):

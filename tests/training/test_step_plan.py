@@ -92,7 +92,7 @@ class TestSchedule:
 
     def test_a_decay_by_the_clock_begins_once_the_speed_is_known(self):
         config = replace(STAGED, decay_fraction=1.0)
-        waiting = advance(Position(samples=40, first_sample=40), config, Budget(seconds=100))
+        waiting = advance(Position(samples=40), config, Budget(seconds=100))
         assert waiting.decay_start is None
         measured = replace(waiting, samples=48, seconds=20, samples_per_second=0.5)
         begun = advance(measured, config, Budget(seconds=100))

@@ -199,20 +199,6 @@ class TestResuming:
         train_tiny(tmp_path / "stopped", 6, config=None, resume=True)
         assert_equal_runs(whole, tmp_path / "stopped")
 
-    def test_a_branch_decays_at_once_and_leaves_its_origin_unchanged(self, whole, tmp_path):
-        before = RunFolder(whole).checkpoint.read_bytes()
-        train_tiny(tmp_path / "branch", 2, config=None, branch=whole, decay_only=True, half=True)
-        found = checkpoint_of(tmp_path / "branch")
-        assert (found.position.first_sample, found.position.decay_start, found.position.samples) == (6, 6, 8)
-        rates = [
-            line["rate"] for line in read_metrics(RunFolder(tmp_path / "branch").metrics) if line["kind"] == "step"
-        ]
-        assert rates == pytest.approx([1, 0.5])
-        assert "branch" in found.history
-        assert RunFolder(whole).checkpoint.read_bytes() == before
-        sizes = [RunFolder(folder).weights.stat().st_size for folder in (whole, tmp_path / "branch")]
-        assert sizes[1] < 0.6 * sizes[0]  # it was written as fp16
-
     def test_a_run_resumes_with_another_configuration(self, whole):
         checkpoint = checkpoint_of(whole)
         faster = replace(TINY, optimizer=replace(TINY.optimizer, learning_rate=0.5, weight_decay=0.1))
@@ -313,8 +299,6 @@ class TestFailures:
     @pytest.mark.parametrize(
         "more",
         [
-            {"resume": True, "branch": "x"},
-            {"decay_only": True},
             {"config": None},
             {"budget": None},
             {"weights": "x", "resume": True},

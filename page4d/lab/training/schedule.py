@@ -83,14 +83,12 @@ class Budget:
 class Position:
     """Progress of a run. Curriculum stages and the decay are fixed in samples once they begin.
 
-    `seconds` and `first_sample` count from the start of the run, or of its branch. `samples_per_second` is 0 until it
-    is measured.
+    `samples_per_second` is 0 until it is measured.
     """
 
     step: int = 0
     samples: int = 0
     seconds: float = 0.0
-    first_sample: int = 0
     stage_starts: tuple[int, ...] = (0,)
     decay_start: int | None = None
     decay_samples: int = 0
@@ -166,7 +164,7 @@ def fraction_done(position: Position, budget: Budget) -> float:
     if budget.seconds is not None:
         fractions.append(position.seconds / budget.seconds)
     if budget.samples is not None:
-        fractions.append((position.samples - position.first_sample) / budget.samples)
+        fractions.append(position.samples / budget.samples)
     return max(fractions)
 
 
@@ -178,7 +176,7 @@ def remaining_samples(position: Position, budget: Budget) -> int | None:
     if budget.seconds is not None and position.samples_per_second > 0:
         remaining.append(round((budget.seconds - position.seconds) * position.samples_per_second))
     if budget.samples is not None:
-        remaining.append(position.first_sample + budget.samples - position.samples)
+        remaining.append(budget.samples - position.samples)
     return min(remaining, default=None)
 
 

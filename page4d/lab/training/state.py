@@ -132,25 +132,6 @@ def resume(checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfi
     return state
 
 
-def branch(
-    checkpoint: TrainCheckpoint, device: torch.device, config: TrainConfig | None = None, *, decay_only: bool
-) -> TrainingState:
-    """Continue from the checkpoint of a run in another folder; the budget counts from here.
-
-    With `decay_only` the learning rate decays from the first step on, in the current curriculum stage.
-    """
-    state = resume(checkpoint, device, config)
-    origin = state.position
-    starts = tuple(start for start in origin.stage_starts if start <= origin.samples)
-    state.position = replace(
-        origin, seconds=0.0, first_sample=origin.samples, stage_starts=starts, decay_start=None, decay_samples=0
-    )
-    if decay_only:
-        state.config = replace(state.config, stages=state.config.stages[: len(starts)], decay_fraction=1.0)
-    state.history = {**state.history, "branch": f"off step {origin.step}, {origin.samples} samples"}
-    return state
-
-
 def _check_memory(config: TrainConfig, network: NetworkConfig, device: torch.device) -> None:
     """Refuse a run whose weights do not fit four times, or whose outputs of all blocks do not fit for a batch.
 

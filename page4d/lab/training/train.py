@@ -18,7 +18,6 @@ import page4d
 from page4d.errors import UsageError
 from page4d.io.atomic import parse_pin
 from page4d.lab.training import state as states
-from page4d.lab.training.checkpoint import RunFolder
 from page4d.lab.training.config import SYNTHETIC, TrainConfig, TrainedPart
 from page4d.lab.training.data import CurriculumStep, Source, advance, feed_batches, open_training_sources, plan_step
 from page4d.lab.training.engine import (
@@ -139,7 +138,7 @@ LICENCE = "Apache-2.0"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainRequest(RunRequest):
-    """A new run of `config`, a resumed one, or a `branch` of the run in another folder.
+    """A new run of `config`, or a resumed one.
 
     A new run starts from `weights`, whose hash must be `sha256` if that is given, or its encoder from
     `encoder_weights`. None takes the value of the run that is continued. `workers` replaces that of the
@@ -150,26 +149,19 @@ class TrainRequest(RunRequest):
     weights: str | Path | None = None
     sha256: str | None = None
     encoder_weights: Path | None = None
-    branch: Path | None = None
-    decay_only: bool = False
     budget: Budget | None = None
     workers: int | None = None
     half: bool = True
 
     def __post_init__(self) -> None:
-        continues = self.resume or self.branch is not None
         parse_pin(self.weights, self.sha256)
-        if self.resume and self.branch is not None:
-            raise UsageError("⟨resume=True⟩ and ⟨branch⟩ contradict each other", "give one of them")
-        if self.weights is not None and continues:
+        if self.weights is not None and self.resume:
             raise UsageError("⟨weights⟩ starts a run, but one is to be continued", "leave ⟨weights⟩ out")
         if self.encoder_weights is not None and self.weights is not None:
             raise UsageError("⟨weights⟩ brings its own encoder", "leave ⟨encoder_weights⟩ out")
-        if self.encoder_weights is not None and continues:
+        if self.encoder_weights is not None and self.resume:
             raise UsageError("⟨encoder_weights⟩ start a run, but one is to be continued", "leave them out")
-        if self.decay_only and self.branch is None:
-            raise UsageError("⟨decay_only⟩ without a run to branch off", "pass ⟨branch=RUN⟩")
-        if self.config is None and not continues:
+        if self.config is None and not self.resume:
             raise UsageError("a new run without a configuration", "give a preset or a configuration")
         if self.budget is None and not self.resume:
             raise UsageError("a run without an end", f"pass {_BUDGET_OPTIONS}")
@@ -216,9 +208,9 @@ class SupervisedTraining(Loop[TrainingState, CurriculumStep, GroundTruth]):
         self._forward = prepare_forward(state.network, state.config)
 
     def _begin(self) -> None:
-        """Log the baselines of a new run or branch."""
+        """Log the baselines of a new run."""
         position = self.state.position
-        if position.samples == position.first_sample and self._context.group.is_main:
+        if position.samples == 0 and self._context.group.is_main:
             self._log("baselines", {"step": position.step, "figures": self._validator.baselines()})
 
     def _advance(self, position: Position) -> Position:
@@ -290,9 +282,6 @@ def _start(request: TrainRequest, session: Session) -> tuple[TrainingState, Budg
     if request.resume:
         stored, budget = find_resumed(session.folder, TrainCheckpoint, lambda _: request.budget, _BUDGET_OPTIONS)
         state = states.resume(stored, device, request.config)
-    elif request.branch is not None:
-        origin = TrainCheckpoint.read(RunFolder(request.branch).checkpoint)
-        state = states.branch(origin, device, request.config, decay_only=request.decay_only)
     else:
         assert request.config is not None
         if request.weights is None:
@@ -329,8 +318,7 @@ def _finish(state: TrainingState, session: Session, *, half: bool) -> None:
 def _command(position: Position, processes: int) -> str:
     """Return the command that reproduces the weights from the configuration under "training"."""
     start = "page4d" if processes == 1 else f"torchrun --nproc-per-node {processes} -m page4d_cli"
-    samples = position.samples - position.first_sample
-    return f"{start} train --config TRAINING.json --until-samples {samples} --out RUN"
+    return f"{start} train --config TRAINING.json --until-samples {position.samples} --out RUN"
 
 
 def _replayed(config: TrainConfig, position: Position) -> TrainConfig:
