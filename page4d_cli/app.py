@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from page4d.errors import InterruptedRunError, Page4DError, Stopped, UsageError
 from page4d_cli import console
-from page4d_cli.console import StopRequest, raising_stop
+from page4d_cli.stopping import StopRequest, raising_stop
 
 Failure = tuple[str, str, int]
 """Message, hint and exit code of an error."""

@@ -12,8 +12,8 @@ from page4d import choices
 from page4d.errors import counted
 from page4d.options import OUTPUT, Option
 from page4d_cli import console
-from page4d_cli.console import recorded_stop
 from page4d_cli.progress import observed_training
+from page4d_cli.stopping import recorded_stop
 
 if TYPE_CHECKING:
     from page4d.lab.training.logs import TrainObserver

@@ -6,8 +6,8 @@ from typing import Annotated
 from page4d.io.atomic import check_file
 from page4d.options import OUTPUT, CalibrateSettings, Option
 from page4d_cli import console, options
-from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import observed_run
+from page4d_cli.stopping import stops_cleanly
 
 
 @options.command

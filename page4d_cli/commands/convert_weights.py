@@ -11,8 +11,8 @@ from page4d.errors import human_size
 from page4d.options import NETWORK, OUTPUT, Option
 from page4d.weights.conversion.options import ViewTimeOptions
 from page4d_cli import console, options
-from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import displayed_progress, sizes
+from page4d_cli.stopping import stops_cleanly
 from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from page4d.installation import install_command, is_installed
 from page4d.io.limits import limits_named
 from page4d.options import OUTPUT, ExportSettings, Option
 from page4d_cli import console, options
-from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import count, displayed_progress
+from page4d_cli.stopping import stops_cleanly
 from page4d_cli.tables import Cell, Column, Row, number_columns, print_fields, print_table
 
 if TYPE_CHECKING:

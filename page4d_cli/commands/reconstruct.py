@@ -29,9 +29,10 @@ from page4d.installation import preload_open3d
 from page4d.io.atomic import check_folder
 from page4d.options import OUTPUT, NetworkOptions, Option, ReconstructSettings, SceneOptions
 from page4d_cli import console, options
-from page4d_cli.console import Verbosity, stops_cleanly
+from page4d_cli.console import Verbosity
 from page4d_cli.progress import SceneProgress, count, displayed_progress, observed_run, scenes_at_once
 from page4d_cli.reports import report_batch, report_plan, report_run
+from page4d_cli.stopping import stops_cleanly
 
 if TYPE_CHECKING:
     from page4d.batch.jobs import Report, SceneJob, SceneOutcome, Watch

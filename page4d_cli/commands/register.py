@@ -5,8 +5,8 @@ from typing import Annotated
 from page4d.choices import Registration
 from page4d.options import OUTPUT, Option, RegisterSettings
 from page4d_cli import console, options
-from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import observed_run
+from page4d_cli.stopping import stops_cleanly
 
 
 @options.command

@@ -11,8 +11,8 @@ from page4d.errors import UsageError, unknown_name
 from page4d.options import OUTPUT, Option
 from page4d_cli import console, options
 from page4d_cli.commands.demo import sample_folder
-from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import observed_run
+from page4d_cli.stopping import stops_cleanly
 from page4d_cli.tables import Column, print_fields, print_table
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from page4d.installation import require_extra
 from page4d.io.atomic import write_bytes_atomic
 from page4d.options import SELECTION, ExportSettings, Option, RunInstants, RunViews
 from page4d_cli import console, options
-from page4d_cli.console import stops_cleanly
 from page4d_cli.progress import count, displayed_progress
+from page4d_cli.stopping import stops_cleanly
 
 if TYPE_CHECKING:
     from page4d.viewer.content import ViewerContent

@@ -16,7 +16,7 @@ from page4d.batch.jobs import SceneJob
 from page4d.batch.ray import Worker
 from page4d.errors import InterruptedRunError
 from page4d_cli.app import run
-from page4d_cli.console import stops_cleanly
+from page4d_cli.stopping import stops_cleanly
 from tests.cli.clips import write_scene
 from tests.run.test_reconstruct import bytes_of
 

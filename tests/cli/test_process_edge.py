@@ -16,7 +16,7 @@ import pytest
 
 from page4d.errors import InputError, InterruptedRunError
 from page4d_cli import app, console
-from page4d_cli.console import stops_cleanly
+from page4d_cli.stopping import stops_cleanly
 from tests.cli.clips import write_scene
 from tests.cli.conftest import NETWORK
 from tests.cli.test_promises import CHUNKS, before_prediction

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from page4d.errors import Stopped
 from page4d.exporters.export import export
 from page4d.exporters.splat import splat_radii
-from page4d_cli.console import StopRequest, raising_stop
+from page4d_cli.stopping import StopRequest, raising_stop
 from tests.exporters.capture import THRESHOLD, Capture, color_error
 from tests.forks import forked
 
