@@ -139,6 +139,11 @@ class Pin(FileModel):
     files: list[FileRecord] = Field(min_length=1)
     licence_shown: bool = False
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of the files by name."""
+        return {file.name: file.sha256 for file in self.files}
+
 
 def weights_cache() -> Path:
     """Return the folder of pins and of converted weights."""

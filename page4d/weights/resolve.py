@@ -2,19 +2,15 @@
 
 A converted file is named by its family, a digest of its sources and of the options of the conversion, and the version
 of the conversion. Where the tool's conversion has changed, the file is made again and the older one removed.
-
-What is known about weights without fetching them comes from the catalogue, the caches, and the headers of files.
 """
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from page4d.errors import Level, Notice, Observer, OutputError, SilentObserver, UsageError, WeightsError
 from page4d.io.atomic import describe_mismatch, file_sha256, real_path
@@ -22,10 +18,8 @@ from page4d.io.folders import check_space, locked
 from page4d.io.json_records import FileModel, Sha256, read_cached, write_model
 from page4d.output.record import WeightsSourceRecord
 from page4d.weights.conversion.convert import ConvertSettings, PlannedConversion, plan_conversion, write_conversion
-from page4d.weights.families.identity import read_identity
-from page4d.weights.families.table import FAMILIES, read_network, recognize
 from page4d.weights.file_type import SETTINGS_FILE, first_bytes
-from page4d.weights.hub import HubFiles, fetch, is_fetched, verify
+from page4d.weights.hub import HubFiles, fetch, verify
 from page4d.weights.names import (
     BUNDLED_FILE,
     INDEX_SUFFIX,
@@ -37,8 +31,7 @@ from page4d.weights.names import (
     weights_cache,
     write_pin,
 )
-from page4d.weights.sources import open_source
-from page4d.weights.store import FORMAT_VERSION, describe_encoder, describe_weights, holds_encoder, is_page4d
+from page4d.weights.store import FORMAT_VERSION, describe_weights, is_page4d
 
 SUFFIX = ".safetensors"
 RECORD_SUFFIX = ".json"
@@ -259,18 +252,14 @@ def _licence_notice(reference: HubReference) -> Notice:
 def _from_hub(reference: HubReference, pin: Pin | None, observer: Observer) -> tuple[Path, str, Pin]:
     """Return the page4d file of a reference, its digest, and the pin."""
     settings = _settings(reference)
-    found = None if pin is None else find_converted(_digests(pin), settings)
+    found = None if pin is None else find_converted(pin.digests, settings)
     if found is not None and pin is not None:  # the source may have been removed since
         return found[0], found[1].sha256, pin
     files: HubFiles = fetch(reference, observer)
     if is_page4d(files.path):
         return files.path, files.pin.files[0].sha256, files.pin
-    path, record = convert_once(files.path, _digests(files.pin), settings, observer, partial(verify, files))
+    path, record = convert_once(files.path, files.pin.digests, settings, observer, partial(verify, files))
     return path, record.sha256, files.pin
-
-
-def _digests(pin: Pin) -> dict[str, str]:
-    return {file.name: file.sha256 for file in pin.files}
 
 
 def _settings(reference: HubReference) -> ConvertSettings:
@@ -346,95 +335,3 @@ def _check_given(name: str, found: str, expected: str | None) -> None:
     """Refuse a file of another digest than the user gave."""
     if expected is not None and found != expected:
         raise WeightsError(f"{name} {describe_mismatch(found, expected)}", "⟨sha256⟩ is that of the published file")
-
-
-class Presence(StrEnum):
-    """What the caches hold of a public checkpoint."""
-
-    READY = "ready"
-    """The converted file."""
-
-    FETCHED = "fetched"
-    """The published file, which is converted at its first use."""
-
-    ABSENT = "absent"
-
-
-def presence(reference: HubReference) -> tuple[Presence, Path | None]:
-    """Return what the caches hold of a checkpoint, and the converted file."""
-    pin = read_pin(reference)
-    digests = {} if pin is None else _digests(pin)
-    for path, known in () if pin is None else converted_files():
-        if known.sources == digests:
-            return Presence.READY, path
-    return (Presence.FETCHED if is_fetched(reference) else Presence.ABSENT), None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileSummary:
-    """Description of a weights file: its kind, licence, parameters, and settings by name."""
-
-    path: Path
-    kind: str
-    description: str
-    licence: str
-    commercial: bool | None = None
-    """Whether the licence permits commercial use; None if unknown."""
-
-    num_values: int
-    num_bytes: int
-    settings: dict[str, Any] = field(default_factory=dict)
-    sources: dict[str, Any] = field(default_factory=dict)
-    """Digests of the files that it was converted from, by network and name."""
-
-    converted: bool = True
-    """Whether page4d runs it as it is."""
-
-
-def summarize(path: Path) -> FileSummary:
-    """Describe a file of page4d, or a published checkpoint, without its values.
-
-    Raises:
-        WeightsError: if it is missing, damaged, or of no known kind.
-        UsageError: if its sizes are not those of a published network.
-    """
-    return _summarize_own(path) if not path.is_dir() and is_page4d(path) else _summarize_published(path)
-
-
-def _summarize_own(path: Path) -> FileSummary:
-    source = open_source(path)
-    config, info = describe_encoder(path) if holds_encoder(path) else describe_weights(path)
-    return FileSummary(
-        path=path,
-        kind="encoder of page4d" if holds_encoder(path) else "network of page4d",
-        description=info.description,
-        licence=info.licence,
-        commercial=info.commercial,
-        num_values=_num_values(source.specs),
-        num_bytes=path.stat().st_size,
-        settings=asdict(config),
-        sources=json.loads(info.metadata.get("sources", "{}")),
-    )
-
-
-def _summarize_published(path: Path) -> FileSummary:
-    source = open_source(path)
-    family = recognize(source.specs, str(path), source.metadata)
-    data = FAMILIES[family]
-    settings: dict[str, Any] = {}
-    if data.network is not None:
-        settings = asdict(read_network(family, source.specs, str(path), identity=read_identity(path)).config)
-    return FileSummary(
-        path=path,
-        kind="published encoder" if data.network is None else "published network",
-        description=data.title,
-        licence=data.licence,
-        num_values=_num_values(source.specs),
-        num_bytes=sum(file.stat().st_size for file in source.files),
-        settings=settings,
-        converted=False,
-    )
-
-
-def _num_values(specs: Any) -> int:
-    return sum(spec.num_bytes // spec.dtype.itemsize for spec in specs.values())

@@ -14,7 +14,7 @@ from page4d_cli.tables import Cell, Column, Row, print_fields, print_table
 
 if TYPE_CHECKING:
     from page4d.weights.catalogue import CatalogueEntry
-    from page4d.weights.resolve import FileSummary
+    from page4d.weights.summary import FileSummary
 
 app = typer.Typer(name="weights", help="List, fetch and describe public checkpoints.")
 
@@ -28,7 +28,7 @@ def list_weights(as_json: options.Json = False) -> None:
     """List the public checkpoints that --weights takes by name; nothing is fetched."""
     from page4d.weights.catalogue import BUNDLED, CATALOGUE
     from page4d.weights.names import BUNDLED_FILE, reference_of
-    from page4d.weights.resolve import presence, summarize
+    from page4d.weights.summary import presence, summarize
 
     rows = [(entry, *presence(reference_of(entry))) for entry in CATALOGUE.values()]
     bundled = summarize(BUNDLED_FILE)
@@ -159,7 +159,7 @@ def show_weights(
 ) -> None:
     """Describe a public checkpoint, or a weights file: licence, sources, size and settings; nothing is fetched."""
     from page4d.weights.names import parse_weights
-    from page4d.weights.resolve import presence
+    from page4d.weights.summary import presence
     from page4d.weights.wheels import WHEEL_MODELS
 
     if weights in WHEEL_MODELS:
@@ -180,7 +180,7 @@ def show_weights(
 
 
 def _show_file(path: Path, *, as_json: bool, quiet: bool = False) -> None:
-    from page4d.weights.resolve import summarize
+    from page4d.weights.summary import summarize
 
     summary = summarize(path)
     if as_json:
