@@ -7,8 +7,9 @@ import pytest
 from PIL import Image
 
 from page4d.errors import InputError
+from page4d.lab.training.curves import draw_curve
 from page4d.lab.training.logs import MetricsFile, read_metrics
-from page4d.lab.training.validation import MEAN, NETWORK, draw_curve
+from page4d.lab.training.validation import MEAN, NETWORK
 from page4d.plotting.canvas import VIEW_COLORS
 
 

@@ -20,6 +20,7 @@ from page4d.lab.pretraining.dino import DINOConfig, SelfDistillation
 from page4d.lab.pretraining.mae import MAEConfig, MaskedAutoencoder
 from page4d.lab.pretraining.tasks import PretrainStep, PretrainTask, build_task, draw_pictures
 from page4d.lab.training.checkpoint import Checkpoint, RunState, restored_state
+from page4d.lab.training.curves import draw_losses
 from page4d.lab.training.engine import (
     Loop,
     LoopContext,
@@ -35,7 +36,6 @@ from page4d.lab.training.engine import (
 from page4d.lab.training.logs import TrainObserver, read_metrics, summarize_metrics
 from page4d.lab.training.optimizers import build_optimizer, check_training_memory, restore_optimizer
 from page4d.lab.training.schedule import MAX_SAMPLES, Budget, Position, begin_decay, fraction_done, rate_at
-from page4d.lab.training.validation import draw_losses
 from page4d.networks.encoders.vit import ViTConfig
 from page4d.networks.profile.meta import meta_run, on_meta_device
 from page4d.networks.profile.table import Profile, ProfileBuilder, ProfileStage

@@ -19,6 +19,7 @@ from page4d.errors import UsageError
 from page4d.io.atomic import parse_pin
 from page4d.lab.training import state as states
 from page4d.lab.training.config import SYNTHETIC, TrainConfig, TrainedPart
+from page4d.lab.training.curves import draw_curve
 from page4d.lab.training.data import CurriculumStep, Source, advance, feed_batches, open_training_sources, plan_step
 from page4d.lab.training.engine import (
     Loop,
@@ -37,7 +38,7 @@ from page4d.lab.training.losses import losses, motion_losses
 from page4d.lab.training.processes import SINGLE_PROCESS, ProcessGroup
 from page4d.lab.training.schedule import Budget, Position
 from page4d.lab.training.state import TrainCheckpoint, TrainingState
-from page4d.lab.training.validation import Validator, draw_curve, find_ood_limits
+from page4d.lab.training.validation import Validator, find_ood_limits
 from page4d.networks.conditioning import Conditioning
 from page4d.networks.layers.block import Block
 from page4d.networks.network import ViewTimeNetwork

@@ -1,4 +1,4 @@
-"""Validation of networks on held-out scenes: metrics, baselines, out-of-distribution limits and learning curves.
+"""Validation of networks on held-out scenes: metrics, baselines and out-of-distribution limits.
 
 Metrics are those of `page4d.evaluation`. Baselines use no images; they are lower bounds for a network. Training uses
 even seeds, validation odd ones. All are below 2^32, so that generators that keep 32 bits of a seed do not mix them
@@ -6,10 +6,9 @@ up.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -22,7 +21,6 @@ from page4d.errors import UsageError
 from page4d.evaluation.cameras import focal_errors, fraction_below, pair_errors
 from page4d.evaluation.depth import mask_overlap
 from page4d.evaluation.scores import align_depth, finite, median, sparsify, sum_depth_errors
-from page4d.formats.maps import write_png
 from page4d.geometry.camera import Cameras
 from page4d.geometry.rotation import mean_rotation
 from page4d.geometry.transforms import invert_rigid, rigid
@@ -34,8 +32,6 @@ from page4d.networks.conditioning import NO_CONDITIONING, Conditioning
 from page4d.networks.network import ViewTimeNetwork
 from page4d.networks.ood import OODLimits, fit_ood_limits, measure_ood
 from page4d.networks.output import NetworkOutput, RigOutput
-from page4d.plotting.canvas import INK, view_color
-from page4d.plotting.charts import Chart, Curve, draw_charts
 from page4d.records import GroundTruth
 from page4d.stereo.refine import refinement_of
 
@@ -389,91 +385,3 @@ def _predict(
     if refined:
         output = refinement_of(network, RigOutput.of(output), truth.images, conditioning).output.outputs[0]
     return output if truth.images.shape[1] > 1 else replace(output, dynamic=None)
-
-
-_PANEL = (430, 300)
-_COLUMNS = 3
-_MAX_LOSS_POINTS = 200
-"""The loss is averaged over groups of steps, so that a curve has about this many points."""
-
-_METRICS = {
-    "abs_rel": ("Depth", "AbsRel"),
-    "rotation_deg": ("Relative rotation", "error [deg]"),
-    "direction_deg": ("Relative translation direction", "error [deg]"),
-    "focal": ("Focal length", "relative error"),
-    "mask_iou": ("Motion mask", "IoU"),
-}
-_WITH_CAMERAS = ("abs_rel", "mask_iou")
-"""Metrics that are meaningful for a network with given cameras."""
-
-_KEYS = (
-    Curve(name="cameras given", color=INK, style="--"),
-    Curve(name="mean scene (baseline)", color=INK, style=":"),
-)
-
-
-def draw_curve(metrics: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Draw the training loss and the validation metrics of a run's `metrics.jsonl` as PNG.
-
-    Raises:
-        OutputError: if it cannot be written.
-    """
-    charts = [Chart(title="Training loss", x_label="samples", y_label="loss", curves=[_loss(metrics)], whole_x=True)]
-    charts += [
-        Chart(title=title, x_label="samples", y_label=label, curves=_validation(metrics, name), whole_x=True)
-        for name, (title, label) in _METRICS.items()
-    ]
-    write_png(path, draw_charts(charts, _COLUMNS, _PANEL, legend="shared"))
-
-
-def draw_losses(metrics: Sequence[Mapping[str, Any]], path: Path, titles: Mapping[str, str]) -> None:
-    """Draw losses of a run's `metrics.jsonl` by name as PNG, one chart per title.
-
-    Raises:
-        OutputError: if it cannot be written.
-    """
-    charts = [
-        Chart(
-            title=title, x_label="samples", y_label="", curves=[_loss(metrics, name)], from_zero=False, whole_x=True
-        )
-        for name, title in titles.items()
-    ]
-    write_png(path, draw_charts(charts, min(_COLUMNS, len(charts)), _PANEL))
-
-
-def _loss(metrics: Sequence[Mapping[str, Any]], name: str = "total") -> Curve:
-    points = [
-        (float(line["samples"]), float(line["losses"][name]))
-        for line in metrics
-        if line["kind"] == "step" and line["losses"].get(name) is not None
-    ]
-    group = max(1, len(points) // _MAX_LOSS_POINTS)
-    groups = [points[start : start + group] for start in range(0, len(points), group)]
-    x, y = ([math.fsum(point[axis] for point in part) / len(part) for part in groups] for axis in (0, 1))
-    return Curve(name="", x=x, y=y, color=view_color(1))
-
-
-def _validation(metrics: Sequence[Mapping[str, Any]], metric: str) -> list[Curve]:
-    """Return the curves of one metric: per scene family the network, with given cameras, and the baseline."""
-    evaluations, starts = ([line for line in metrics if line["kind"] == kind] for kind in ("evaluation", "baselines"))
-    last = max((float(line["samples"]) for line in metrics if "samples" in line), default=0.0)
-    families = dict.fromkeys(name for line in evaluations for name in line["figures"])
-    curves = []
-    for index, family in enumerate(families):
-        color = view_color(index)
-        curves.append(Curve(name=family, color=color, **_points(evaluations, metric, family, NETWORK)))
-        if metric in _WITH_CAMERAS:
-            points = _points(evaluations, metric, family, NETWORK_WITH_CAMERAS)
-            curves.append(Curve(name="", color=color, style="--", **points))
-        values = _points(starts, metric, family, MEAN)["y"][:1]
-        curves += [Curve(name="", color=color, style=":", x=[0.0, last], y=[value] * 2) for value in values]
-    return [*curves, *_KEYS] if curves else []
-
-
-def _points(lines: Sequence[Mapping[str, Any]], metric: str, family: str, row: str) -> dict[str, Any]:
-    points = [
-        (float(line.get("samples", 0)), float(value))
-        for line in lines
-        if (value := line["figures"].get(family, {}).get(row, {}).get(metric)) is not None
-    ]
-    return {"x": [x for x, _ in points], "y": [y for _, y in points]}
