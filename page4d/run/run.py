@@ -1,18 +1,13 @@
-"""One run: chunks are predicted, brought into one world, and written stage by stage, resumably.
-
-Bounded queues between stages: one item is consumed in a thread while the next one is produced.
-"""
+"""One run: chunks are predicted, brought into one world, and written stage by stage, resumably."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
-from threading import Lock, Semaphore, Thread
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from threading import Lock
+from typing import Any
 
 import torch
 from pydantic import JsonValue
@@ -39,6 +34,7 @@ from page4d.output.record import (
     write_run,
 )
 from page4d.records import Predictions
+from page4d.run.bounded_queue import BoundedQueue
 from page4d.run.chunk_source import (
     ArrivedChunk,
     ChunkFacts,
@@ -72,67 +68,6 @@ from page4d.run.summary import (
 )
 from page4d.run.time import record_rates
 from page4d.scene.batches import scene_cameras
-
-T = TypeVar("T")
-
-
-class BoundedQueue(Generic[T]):
-    """Passes items to a thread that consumes them in order.
-
-    `put` blocks until the consumer takes the item, which it does when it is done with the previous one: at most two
-    items are alive. A failure of the consumer is raised by the next `put`, or at the end. If the body raises, as with
-    Ctrl-C, the items put so far are consumed first. The thread uses as many cores as that which creates the queue.
-    """
-
-    def __init__(self, consume: Callable[[Iterator[T]], None]) -> None:
-        self._consume = consume
-        self._items: SimpleQueue[list[T]] = SimpleQueue()
-        self._demand = Semaphore(0)
-        self._failure: BaseException | None = None
-        self._num_threads = torch.get_num_threads()
-        self._thread = Thread(target=self._run, name="write", daemon=True)
-
-    def put(self, item: T) -> None:
-        """Wait for the consumer and pass an item to it."""
-        self._demand.acquire()
-        if self._failure is not None:
-            raise self._failure
-        self._items.put([item])
-
-    def __enter__(self) -> "BoundedQueue[T]":
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-        if self._failure is not None and error is None:
-            raise self._failure
-
-    def end(self) -> None:
-        """Wait until what was put is consumed; call it again if a signal ended the first call."""
-        if self._thread.is_alive():
-            self._items.put([])
-            self._thread.join()
-
-    def _run(self) -> None:
-        # A new thread takes the number that any thread has set last, such as 1 in refinement.
-        torch.set_num_threads(self._num_threads)
-        try:
-            self._consume(self._taken())
-        except BaseException as error:  # raised in the producer's thread
-            self._failure = error
-            self._demand.release()
-
-    def _taken(self) -> Iterator[T]:
-        while True:
-            self._demand.release()
-            box = self._items.get()
-            if not box:
-                return
-            yield box.pop()  # without a reference here: items are large
-
 
 _MEMORY = "memory"
 """Name of the network's memory after a chunk in the state folder."""

@@ -31,9 +31,9 @@ from page4d.options import ReconstructSettings
 from page4d.output.reader import open_output
 from page4d.records import GroundTruth
 from page4d.run import memory
+from page4d.run.bounded_queue import BoundedQueue
 from page4d.run.predictor import NetworkPredictor
 from page4d.run.reconstruct import reconstruct
-from page4d.run.run import BoundedQueue
 from page4d.run.stages import clean, detail
 from page4d.stereo.descriptors import DenseDescriptors
 from page4d.stereo.refine import refinement_of

@@ -29,9 +29,9 @@ from page4d.networks.layers.execution import on_threads
 from page4d.options import ReconstructSettings
 from page4d.output.layout import OUTPUT_FILES, OutputLayout, is_own_file
 from page4d.output.reader import open_output
+from page4d.run.bounded_queue import BoundedQueue
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.run.run import BoundedQueue
 from page4d.run.state import StateFolder, check_disk, is_occupied
 from page4d.scene.batches import FrameBatch
 from tests.fuzzing import fuzz, mutated_bytes, places_of, read_or_refuse

@@ -16,9 +16,9 @@ from page4d.lab.synthetic.capture import SyntheticCapture
 from page4d.networks.conditioning import Memory
 from page4d.output.layout import OutputLayout
 from page4d.rig.samples import NUM_PICTURES
+from page4d.run.bounded_queue import BoundedQueue
 from page4d.run.predictor import PredictedChunk
 from page4d.run.reconstruct import reconstruct
-from page4d.run.run import BoundedQueue
 from page4d.run.state import StateFolder
 from page4d.scene.batches import BatchReader, FrameBatch, open_batches
 from page4d.scene.records import Scene, View
