@@ -231,21 +231,6 @@ class DepthAlignment(StrEnum):
     MEDIAN = "median"
 
 
-class Recipe(StrEnum):
-    """Published checkpoints that fill a converted network; all but three-stage take the family of the same name."""
-
-    VGGT = "vggt"
-    PAGE4D = "page4d"
-    PI3 = "pi3"
-    PI3X = "pi3x"
-    DA3 = "da3"
-    DA3_MONO = "da3-mono"
-    DA3_NESTED = "da3-nested"
-    VGGT_OMEGA = "vggt-omega"
-    THREE_STAGE = "three-stage"
-    """Encoder and first layers of Pi3, last layers and heads of PAGE-4D."""
-
-
 class Target(StrEnum):
     """Network that a conversion fills."""
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from page4d.choices import Recipe, Target
+from page4d.choices import Target
 from page4d.networks.config import NetworkConfig
 from page4d.networks.network import ViewTimeNetwork, build_network
 from page4d.weights.conversion.accounting import Account, KeyMap
@@ -46,7 +46,7 @@ def accounted(
     specs = {name: TensorSpec(shape=tuple(tensor.shape), dtype=tensor.dtype) for name, tensor in tensors.items()}
     family = recognize(specs, "tensors")
     found = read_network(family, specs, "tensors", given)
-    blueprint = network_blueprint(Recipe(family), Target.OWN, {family: found}, mask)
+    blueprint = network_blueprint(Target.OWN, {family: found}, mask)
     return blueprint.config, account_for(blueprint, [specs], tensor_shapes(blueprint.config))
 
 

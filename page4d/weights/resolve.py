@@ -129,7 +129,7 @@ def _plan(source: Path, settings: ConvertSettings) -> PlannedConversion:
             error.marked_message,
             f"convert it first: page4d convert-weights '{source}' --out FILE; {error.marked_hint}",
         ) from error
-    if conversion.recipe is None:
+    if not conversion.is_network:
         raise WeightsError(f"'{source}' holds an encoder, not a whole network", "give the weights of a network")
     return conversion
 

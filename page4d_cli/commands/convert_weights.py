@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from page4d.choices import Precision, Recipe, Target
+from page4d.choices import Precision, Target
 from page4d.errors import human_size
 from page4d.options import NETWORK, OUTPUT, Option
 from page4d.weights.conversion.options import ViewTimeOptions
@@ -52,14 +52,6 @@ def convert_weights(
     ],
     out: Annotated[Path, Option("Output .safetensors file, for --weights.", metavar="FILE")],
     *,
-    recipe: Annotated[
-        Recipe | None,
-        Option(
-            "Default: from the sources. three-stage combines Pi3 (encoder and first layers) with PAGE-4D (last "
-            "layers and heads).",
-            NETWORK,
-        ),
-    ] = None,
     to: Annotated[
         Target | None,
         Option(
@@ -110,7 +102,8 @@ def convert_weights(
     """Convert published checkpoints to page4d weights.
 
     Networks are VGGT, PAGE-4D, Pi3, Pi3X, Depth Anything 3 (any-view, NESTED, MONO and METRIC) and VGGT-Omega;
-    encoders are timm's ViT, Swin and Twins-SVT.
+    encoders are timm's ViT, Swin and Twins-SVT. Pi3 and PAGE-4D together give a view x time
+    network: encoder and first layers of Pi3, last layers and heads of PAGE-4D.
 
     Nothing is downloaded, and no code in the files is run.
     """
@@ -125,7 +118,6 @@ def convert_weights(
 
     check_output(out, overwrite=overwrite)
     settings = ConvertSettings(
-        recipe=recipe,
         target=to,
         mask=None if mask is None else mask is SwitchOption.ON,
         view_time=view_time,
@@ -170,7 +162,7 @@ def _print(conversion: "PlannedConversion", out: Path, *, dry_run: bool) -> None
     rows = [(origin, rule, str(tag), f"{number:,}") for origin, rule, tag, number in account.by_rule()]
     print_table(columns, rows, f"{names} {verb} {out}")
     dropped = sum(row.target is None for row in account.rows)
-    label, title = ("encoder", conversion.title) if conversion.recipe is None else ("network", conversion.target)
+    label, title = ("network", conversion.target) if conversion.is_network else ("encoder", conversion.title)
     size = human_size(conversion.num_bytes)
     print_fields(
         [

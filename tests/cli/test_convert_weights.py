@@ -102,7 +102,7 @@ def test_time_weights_global_selects_criss_cross_attention(source, tmp_path, con
         (("--to", "page4d-mv", "--sparse-layers", "a"), "Invalid value for '--sparse-layers'"),
         (("--to", "page4d-mv", "--set", "lambda_pose"), "Invalid value for '--set'"),
         (("--to", "page4d-mv", "--set", "lambda=1"), "--set lambda: unknown scalar"),
-        (("--recipe", "moge"), "Invalid value for '--recipe'"),
+        (("--to", "moge"), "Invalid value for '--to'"),
     ],
     ids=str,
 )
@@ -182,10 +182,7 @@ def test_an_invalid_source_gives_a_two_line_error_and_writes_nothing(case, weigh
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-def test_a_wrong_recipe_and_missing_settings_are_refused(source, tmp_path, config, convert) -> None:
-    ended = convert(source, "--recipe", "page4d", "--mask", "off")
-    assert ended.code == 4
-    assert "holds weights of VGGT, recipe page4d takes PAGE-4D" in ended.err
+def test_missing_and_wrong_settings_are_refused(source, tmp_path, config, convert) -> None:
     ended = convert(source, described=False)
     assert ended.code == 2
     assert "has encoder.embed_dim 32 where the published VGGT has 1024" in ended.err

@@ -67,7 +67,7 @@ def checkpoint(name: str) -> Checkpoint:
 
 @cache
 def page4d_and_pi3() -> tuple[Checkpoint, Checkpoint]:
-    """A pair of one size for the recipe three-stage: VGGT's tensors with a random mask head serve as PAGE-4D."""
+    """A pair of one size for the three-stage network: VGGT's tensors with a random mask head serve as PAGE-4D."""
     given = checkpoint("vggt_c")
     generator = torch.Generator().manual_seed(0)
     shapes = {"0.weight": (32, 1, 3, 3), "0.bias": (32,), "2.weight": (256, 32, 1, 1), "2.bias": (256,)}

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
-from page4d.choices import Recipe, Target
+from page4d.choices import Target
 from page4d.errors import OutputError, UsageError, WeightsError
 from page4d.weights import load
 from page4d.weights.conversion.accounting import Tag
@@ -71,7 +71,7 @@ def test_three_stage_runs_and_holds_the_tensors_of_the_account(tmp_path):
     upper, lower = page4d_and_pi3()
     settings = ConvertSettings(configs=upper.configs + lower.configs)
     conversion = plan_conversion([upper.save(tmp_path), lower.save(tmp_path)], settings)
-    assert (conversion.recipe, conversion.target) == (Recipe.THREE_STAGE, Target.PAGE4D_MV)
+    assert conversion.target == Target.PAGE4D_MV
     write_conversion(conversion, tmp_path / "out.safetensors")
     loaded = load(tmp_path / "out.safetensors", "cpu")
     state = loaded.state_dict()
@@ -99,7 +99,7 @@ def test_the_file_records_its_provenance_and_is_reproducible_to_the_byte(tmp_pat
     converted(source, given, tmp_path / "b.safetensors", target=Target.PAGE4D_MV)
     assert out.read_bytes() == (tmp_path / "b.safetensors").read_bytes()
     metadata = loaded.info.metadata
-    assert (metadata["recipe"], metadata["families"], "published" in metadata) == ("vggt", "vggt", False)
+    assert (metadata["families"], "published" in metadata) == ("vggt", False)
     assert json.loads(metadata["sources"]) == {
         "VGGT": {"vggt_c.safetensors": hashlib.sha256(source.read_bytes()).hexdigest()}
     }
@@ -153,27 +153,19 @@ def test_another_image_normalization_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == [source.name]
 
 
-def test_sources_that_do_not_fit_the_recipe_are_refused(tmp_path):
+def test_sources_that_do_not_fit_each_other_are_refused(tmp_path):
     given = checkpoint("vggt_c")
     source = given.save(tmp_path)
     again = given.save_pickle(tmp_path)
     settings = ConvertSettings(configs=given.configs)
     with pytest.raises(UsageError, match="are both VGGT"):
         plan_conversion([source, again], settings)
-    with pytest.raises(WeightsError, match="holds weights of VGGT, recipe pi3 takes Pi3"):
-        plan_conversion([source], replace(settings, recipe=Recipe.PI3))
     other = checkpoint("pi3_c")
     both = replace(settings, configs=given.configs + other.configs)
-    with pytest.raises(UsageError, match="no recipe combines VGGT and Pi3"):
+    with pytest.raises(UsageError, match="no network combines VGGT and Pi3"):
         plan_conversion([source, other.save(tmp_path)], both)
-    with pytest.raises(WeightsError, match="holds weights of VGGT, recipe three-stage takes Pi3 and PAGE-4D"):
-        plan_conversion([source, tmp_path / "pi3_c.safetensors"], replace(both, recipe=Recipe.THREE_STAGE))
     with pytest.raises(UsageError, match="configs describes 2 networks of 1 source"):
         plan_conversion([source], both)
-    with pytest.raises(UsageError, match="recipe three-stage lacks the weights of PAGE-4D"):
-        plan_conversion(
-            [tmp_path / "pi3_c.safetensors"], ConvertSettings(configs=other.configs, recipe=Recipe.THREE_STAGE)
-        )
 
 
 def test_unusable_outputs_are_refused(tmp_path, monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from page4d.choices import Recipe, SparseStrategy, Target, TimeEncoding, TokenStreams
+from page4d.choices import SparseStrategy, Target, TimeEncoding, TokenStreams
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import TIME_VIEW
 from page4d.networks.config_parts import MaskHeadKind
@@ -15,7 +15,7 @@ from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Copy, Rule, SourceStage, Tag, build_account, part_of
 from page4d.weights.conversion.convert import account_for, tensor_shapes
 from page4d.weights.conversion.options import DEFAULTS, ViewTimeOptions
-from page4d.weights.conversion.view_time import RECIPE_SOURCES, Blueprint, network_blueprint
+from page4d.weights.conversion.view_time import Blueprint, network_blueprint
 from page4d.weights.families.family import Family
 from page4d.weights.families.table import read_network, recognize
 from page4d.weights.store import TensorSpec
@@ -39,7 +39,6 @@ def ckpt150() -> dict[str, TensorSpec]:
 
 
 def account(
-    recipe: Recipe,
     target: Target,
     mask: bool | None,
     *sources: dict[str, TensorSpec],
@@ -47,9 +46,9 @@ def account(
 ) -> tuple[Blueprint, Account]:
     found = [read_network(recognize(source, "x"), source, "x") for source in sources]
     specs = {each.family: source for each, source in zip(found, sources, strict=True)}
-    blueprint = network_blueprint(recipe, target, {each.family: each for each in found}, mask, options)
+    blueprint = network_blueprint(target, {each.family: each for each in found}, mask, options)
     shapes = tensor_shapes(blueprint.config)
-    filled = account_for(blueprint, [specs[family] for family in RECIPE_SOURCES[recipe]], shapes)
+    filled = account_for(blueprint, list(specs.values()), shapes)
     assert {name: row.shape for name, row in filled.targets().items()} == shapes
     assert len(filled.rows) == len(shapes) + filled.count(Tag.DROPPED)
     assert filled.num_used() + filled.count(Tag.DROPPED) == sum(len(source) for source in sources)
@@ -57,30 +56,29 @@ def account(
 
 
 CASES = [  # test_full_size has the others that keep their schedule
-    (Recipe.VGGT, MV, None, "vggt", 12, 395),
-    (Recipe.PAGE4D, OWN, False, "page4d_notrack", 0, 7),
-    (Recipe.PAGE4D, MV, True, "page4d", 6, 395),
-    (Recipe.PAGE4D, MV, False, "page4d", 12, 401),
-    (Recipe.PI3, MV, None, "pi3", 12, 2),
-    (Recipe.PI3X, MV, None, "pi3x", 12, 2),
+    (MV, None, "vggt", 12, 395),
+    (OWN, False, "page4d_notrack", 0, 7),
+    (MV, True, "page4d", 6, 395),
+    (MV, False, "page4d", 12, 401),
+    (MV, None, "pi3", 12, 2),
+    (MV, None, "pi3x", 12, 2),
 ]
 
 
-@pytest.mark.parametrize(("recipe", "target", "mask", "source", "new", "dropped"), CASES)
-def test_a_published_checkpoint_fills_the_network(recipe, target, mask, source, new, dropped) -> None:
+@pytest.mark.parametrize(("target", "mask", "source", "new", "dropped"), CASES)
+def test_a_published_checkpoint_fills_the_network(target, mask, source, new, dropped) -> None:
     specs = manifest(source)
-    blueprint, filled = account(recipe, target, mask, specs)
+    blueprint, filled = account(target, mask, specs)
     assert (filled.count(Tag.NEW), filled.count(Tag.DROPPED), filled.count(Tag.DERIVED)) == (new, dropped, 0)
     assert filled.count(Tag.COPIED) == len(specs) - dropped
     if target is OWN:
-        preset = {"page4d": "page4d-mask" if mask else "page4d"}.get(recipe, recipe)
-        assert blueprint.config == PRESETS[preset]
+        assert blueprint.config == PRESETS["page4d"]
     else:
         assert blueprint.config.schedule == TIME_VIEW
 
 
 def test_three_stage_uses_992_tensors_of_pi3_and_drops_218() -> None:
-    blueprint, filled = account(Recipe.THREE_STAGE, MV, None, manifest("pi3"), manifest("page4d"))
+    blueprint, filled = account(MV, None, manifest("pi3"), manifest("page4d"))
     used = filled.count(Tag.COPIED, "Pi3") + filled.count(Tag.DERIVED, "Pi3")
     assert (used, filled.count(Tag.DROPPED, "Pi3")) == (992, 218)
     assert filled.count(Tag.DERIVED) == 1
@@ -100,52 +98,52 @@ def test_three_stage_uses_992_tensors_of_pi3_and_drops_218() -> None:
     assert [notice for notice in blueprint.notices if "fine-tune" not in notice] == []
 
 
-@pytest.mark.parametrize("recipe", [Recipe.VGGT, Recipe.THREE_STAGE])
-def test_blocks_without_a_source_are_copies_of_trunk_blocks(recipe: Recipe) -> None:
+@pytest.mark.parametrize("names", [("vggt",), ("pi3", "page4d_notrack")])
+def test_blocks_without_a_source_are_copies_of_trunk_blocks(names: tuple[str, ...]) -> None:
     options = ViewTimeOptions(
         streams=TokenStreams.OWN, sparse=SparseStrategy.MEMORY, time_encoding=TimeEncoding.ALIBI
     )
-    sources = [manifest("vggt")] if recipe is Recipe.VGGT else [manifest("pi3"), manifest("page4d_notrack")]
-    blueprint, filled = account(recipe, MV, None, *sources, options=options)
+    sources = list(map(manifest, names))
+    blueprint, filled = account(MV, None, *sources, options=options)
     assert blueprint.config.sparse.layers == (22, 23)
-    assert filled.count(Tag.DERIVED) == 2 * 2 * 5 * 18 + 2 * 18 + (recipe is Recipe.THREE_STAGE)
-    assert filled.count(Tag.NEW) == (12 if recipe is Recipe.VGGT else 6) + 1 + 2 + 2 + 1
+    assert filled.count(Tag.DERIVED) == 2 * 2 * 5 * 18 + 2 * 18 + (len(names) > 1)
+    assert filled.count(Tag.NEW) == (12 if len(names) == 1 else 6) + 1 + 2 + 2 + 1
     rows = filled.targets()
     sparse = rows["aggregator.sparse.layers.22.block.attn.qkv.weight"].source
     own = rows["aggregator.stream_blocks.geometry.view.4.attn.qkv.weight"].source
-    if recipe is Recipe.VGGT:
+    if len(names) == 1:
         assert (sparse, own) == tuple(f"aggregator.global_blocks.{layer}.attn.qkv.weight" for layer in (22, 12))
     else:
         assert (sparse, own) == ("decoder.35.attn.qkv.weight", "decoder.25.attn.qkv.weight")
 
 
 def test_three_stage_without_a_mask_initializes_a_new_mask_head() -> None:
-    blueprint, filled = account(Recipe.THREE_STAGE, MV, False, manifest("pi3"), manifest("page4d"))
+    blueprint, filled = account(MV, False, manifest("pi3"), manifest("page4d"))
     assert (blueprint.config.mask.head, filled.count(Tag.NEW)) == (MaskHeadKind.CONV, 12)
     assert filled.targets()["aggregator.dynamic.alpha"].rule == "alpha, beta: starts at 1"
 
 
 def test_the_older_mask_head_fits_the_view_time_network_only() -> None:
-    blueprint, filled = account(Recipe.PAGE4D, MV, True, ckpt150())
+    blueprint, filled = account(MV, True, ckpt150())
     assert blueprint.config.mask.head is MaskHeadKind.CKPT150
     assert blueprint.config.mask.layers == (8, 9, 10, 11, 12)
     assert filled.count(Tag.NEW) == 6
     with pytest.raises(WeightsError, match="older variant"):
-        account(Recipe.PAGE4D, OWN, True, ckpt150())
+        account(OWN, True, ckpt150())
 
 
 def test_the_released_mask_head_acts_from_the_layer_of_its_training() -> None:
-    blueprint, _ = account(Recipe.PAGE4D, MV, True, manifest("page4d"))
+    blueprint, _ = account(MV, True, manifest("page4d"))
     assert blueprint.config.mask.head is MaskHeadKind.RELEASE
     assert blueprint.config.mask.layers == (10, 11, 12, 13, 14)
 
 
 def test_page4d_requires_the_mask_option() -> None:
     with pytest.raises(UsageError, match="does not record whether it runs with its mask") as caught:
-        account(Recipe.PAGE4D, OWN, None, manifest("page4d"))
+        account(OWN, None, manifest("page4d"))
     assert "mask='on'" in caught.value.hint
     with pytest.raises(UsageError, match="mask applies to PAGE-4D"):
-        account(Recipe.VGGT, OWN, True, manifest("vggt"))
+        account(OWN, True, manifest("vggt"))
 
 
 def changed(specs: dict[str, TensorSpec], name: str, spec: TensorSpec | None, new_name: str = "") -> dict:
@@ -177,7 +175,7 @@ NAME = "aggregator.frame_blocks.3.norm1.weight"
 )
 def test_a_tensor_that_does_not_fit_is_named(change: dict, message: str) -> None:
     with pytest.raises(WeightsError, match=message) as caught:
-        account(Recipe.VGGT, OWN, None, changed(manifest("vggt"), NAME, **change))
+        account(OWN, None, changed(manifest("vggt"), NAME, **change))
     assert caught.value.exit_code == 4
 
 
@@ -203,11 +201,11 @@ def test_shapes_that_are_not_published_need_a_configuration() -> None:
     table = "aggregator.patch_embed.pos_embed"
     specs = manifest("vggt") | {table: TensorSpec(shape=(1, 32**2 + 1, 1024), dtype=torch.float32)}
     with pytest.raises(WeightsError, match=r"pos_embed' of VGGT is \[1, 1025, 1024\] where") as caught:
-        account(Recipe.VGGT, OWN, None, specs)
+        account(OWN, None, specs)
     assert "configs" in caught.value.hint
     config = replace(PRESETS["vggt"], encoder=replace(PRESETS["vggt"].encoder, image_size=448))
     found = read_network(Family.VGGT, specs, "x", config)
-    account_for(network_blueprint(Recipe.VGGT, OWN, {Family.VGGT: found}), [specs], tensor_shapes(config))
+    account_for(network_blueprint(OWN, {Family.VGGT: found}), [specs], tensor_shapes(config))
 
 
 @pytest.mark.parametrize(

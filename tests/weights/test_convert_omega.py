@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.choices import Recipe, Target
+from page4d.choices import Target
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.layers.attention import rotary_tables
 from page4d.networks.presets import PRESETS
@@ -35,7 +35,7 @@ def test_a_published_checkpoint_fills_the_network(text: bool, dropped: int) -> N
     specs = manifest("vggt_omega_256_text" if text else "vggt_omega_512")
     assert recognize(specs, "x") is Family.VGGT_OMEGA
     found = read_network(Family.VGGT_OMEGA, specs, "x")
-    blueprint = network_blueprint(Recipe.VGGT_OMEGA, Target.OWN, {Family.VGGT_OMEGA: found})
+    blueprint = network_blueprint(Target.OWN, {Family.VGGT_OMEGA: found})
     shapes = tensor_shapes(blueprint.config)
     filled = account_for(blueprint, [specs], shapes)
     assert {name: row.shape for name, row in filled.targets().items()} == shapes

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from page4d.choices import Recipe, Target
+from page4d.choices import Target
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.presets import PRESETS
 from page4d.weights.conversion.accounting import Account, Tag
@@ -57,7 +57,7 @@ PUBLISHED = [
 def account(published: Published, specs: Specs) -> Account:
     family = recognize(specs, "x")
     found = read_network(family, specs, "x", identity=Identity(given=published.name))
-    blueprint = network_blueprint(Recipe(family), Target.OWN, {family: found}, published.mask)
+    blueprint = network_blueprint(Target.OWN, {family: found}, published.mask)
     assert blueprint.config == PRESETS[published.preset]
     return account_for(blueprint, [specs], tensor_shapes(blueprint.config))
 

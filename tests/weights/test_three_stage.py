@@ -1,4 +1,4 @@
-"""Recipe three-stage: encoder and first layers compute as in Pi3, last layers and heads as in PAGE-4D."""
+"""Three stages: encoder and first layers compute as in Pi3, last layers and heads as in PAGE-4D."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from page4d.choices import Recipe, SparseStrategy, Target
+from page4d.choices import SparseStrategy, Target
 from page4d.errors import UsageError, WeightsError
 from page4d.networks import ViewTimeNetwork
 from page4d.networks.layers.attention import RotaryTables, rotary_tables
@@ -108,14 +108,12 @@ def test_the_heads_compute_as_in_page4d(networks: tuple) -> None:
     assert torch.equal(three.point_head(levels, GRID).values, page4d.point_head(levels, GRID).values)
 
 
-def test_unsupported_targets_and_missing_sources_are_refused(tmp_path: Path) -> None:
+def test_the_published_network_is_no_target(tmp_path: Path) -> None:
     upper, lower = page4d_and_pi3()
     paths = [upper.save(tmp_path), lower.save(tmp_path)]
     configs = upper.configs + lower.configs
-    with pytest.raises(UsageError, match="recipe three-stage makes the view x time network only"):
+    with pytest.raises(UsageError, match="Pi3 and PAGE-4D make the view x time network only"):
         plan_conversion(paths, ConvertSettings(configs=configs, target=Target.OWN))
-    with pytest.raises(UsageError, match="recipe three-stage lacks the weights of Pi3"):
-        plan_conversion(paths[:1], ConvertSettings(configs=upper.configs, recipe=Recipe.THREE_STAGE))
 
 
 @pytest.mark.parametrize(
@@ -138,5 +136,5 @@ def test_sources_of_different_sizes_are_refused(change: dict, message: str) -> N
     other = replace(found[Family.PI3].config, **change)
     found[Family.PI3] = replace(found[Family.PI3], config=other)
     with pytest.raises(WeightsError, match=message) as caught:
-        network_blueprint(Recipe.THREE_STAGE, Target.PAGE4D_MV, found)
+        network_blueprint(Target.PAGE4D_MV, found)
     assert caught.value.hint

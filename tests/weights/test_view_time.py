@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import page4d
-from page4d.choices import FullAttention, Recipe, SparseStrategy, Target, TimeEncoding, TimeWeights, TokenStreams
+from page4d.choices import FullAttention, SparseStrategy, Target, TimeEncoding, TimeWeights, TokenStreams
 from page4d.errors import UsageError
 from page4d.networks import Conditioning, NetworkOutput, ViewTimeNetwork
 from page4d.networks.config import TIME_VIEW
@@ -251,7 +251,7 @@ def test_options_of_the_view_time_network_are_refused_for_the_published_one(sour
 
 def test_three_stage_supports_all_options_at_once(convert):
     conversion, _, network = convert("page4d_c", "pi3_c", **EVERYTHING)
-    assert conversion.recipe is Recipe.THREE_STAGE
+    assert len(conversion.sources) == 2
     assert network.config.norm_eps == (1e-6, 1e-6, 1e-5, 1e-5)
     assert same(predict(network), predict(convert("page4d_c", "pi3_c").network))
 

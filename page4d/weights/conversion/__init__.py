@@ -1,1 +1,1 @@
-"""Conversion of published checkpoints: key maps, recipes, accounting of every tensor, and the converted file."""
+"""Conversion of published checkpoints: key maps, blueprints, accounting of every tensor, and the converted file."""

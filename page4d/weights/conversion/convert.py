@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import page4d
-from page4d.choices import Recipe, Target
+from page4d.choices import Target
 from page4d.errors import OutputError, UsageError, WeightsError, counted
 from page4d.io.atomic import check_file
 from page4d.networks.config import NetworkConfig
@@ -26,7 +26,7 @@ from page4d.weights.catalogue import CATALOGUE, CatalogueEntry
 from page4d.weights.conversion.accounting import Account, Tag, build_account
 from page4d.weights.conversion.options import DEFAULTS, ViewTimeOptions
 from page4d.weights.conversion.view_time import (
-    RECIPE_SOURCES,
+    THREE_STAGE,
     Blueprint,
     copied_tensors,
     encoder_blueprint,
@@ -43,7 +43,6 @@ from page4d.weights.store import COMMERCIAL, TensorSpec, describe_encoder, is_fi
 class ConvertSettings:
     """Options of a conversion; None selects what the sources imply. Encoders take `dtype` and `licence` only."""
 
-    recipe: Recipe | None = None
     target: Target | None = None
     mask: bool | None = None
     view_time: ViewTimeOptions = DEFAULTS
@@ -60,8 +59,6 @@ class ConvertSettings:
 class PlannedConversion:
     """A conversion whose tensors are all accounted for; nothing has been written."""
 
-    recipe: Recipe | None = None
-    """None for an encoder."""
     target: str
     sources: Mapping[Family, TensorSource]
     blueprint: Blueprint
@@ -73,6 +70,11 @@ class PlannedConversion:
     """Names of the published networks, of families with several."""
     commercial: bool | None = None
     """Whether the licences permit commercial use; None if unknown."""
+
+    @property
+    def is_network(self) -> bool:
+        """Whether it is a whole network, not an encoder."""
+        return isinstance(self.blueprint.config, NetworkConfig)
 
     @property
     def title(self) -> str:
@@ -142,11 +144,11 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
         )
         for (family, source), config in zip(sources.items(), configs, strict=True)
     }
-    recipe = settings.recipe or _matching_recipe(tuple(sources))
-    _check_families(recipe, sources)
-    target = settings.target or (Target.PAGE4D_MV if recipe is Recipe.THREE_STAGE else Target.OWN)
-    blueprint = network_blueprint(recipe, target, found, settings.mask, settings.view_time)
-    order = RECIPE_SOURCES[recipe]
+    if len(sources) > 1 and sources.keys() != {*THREE_STAGE}:
+        raise UsageError(f"no network combines {titles(sources)}", "give one network, or Pi3 and PAGE-4D")
+    order = THREE_STAGE if len(sources) > 1 else tuple(sources)
+    target = settings.target or (Target.PAGE4D_MV if order == THREE_STAGE else Target.OWN)
+    blueprint = network_blueprint(target, found, settings.mask, settings.view_time)
     kind = "view x time network" if target is Target.PAGE4D_MV else "published network"
     return _planned(
         {family: sources[family] for family in order},
@@ -155,7 +157,6 @@ def _plan_network(opened: Sequence[tuple[Family, TensorSource]], settings: Conve
         licence=" + ".join(f"{FAMILIES[family].title}: {_licence(found[family])}" for family in order),
         description=f"{' + '.join(_title(found[family]) for family in order)}, {kind}",
         target=target.value,
-        recipe=recipe,
         published=tuple(name for family in order if (name := found[family].name) is not None),
         commercial=_commercial([found[family] for family in order], settings),
     )
@@ -206,7 +207,6 @@ def report_document(conversion: PlannedConversion, metadata: Mapping[str, str] |
     """Return the account as JSON-compatible values, with one row per tensor."""
     account = conversion.account
     return {
-        **({} if conversion.recipe is None else {"recipe": conversion.recipe.value}),
         "to": conversion.target,
         "sources": {FAMILIES[family].title: str(source.path) for family, source in conversion.sources.items()},
         "licence": conversion.licence,
@@ -258,29 +258,6 @@ def _commercial(found: Sequence[PublishedNetwork], settings: ConvertSettings) ->
         entries = [one for one in CATALOGUE.values() if one.family == network.family] if entry is None else [entry]
         permitted |= {one.commercial for one in entries}
     return permitted.pop() if len(permitted) == 1 else None
-
-
-def _matching_recipe(families: Sequence[Family]) -> Recipe:
-    for recipe, needed in RECIPE_SOURCES.items():
-        if set(needed) == set(families):
-            return recipe
-    raise UsageError(f"no recipe combines {titles(families)}", "give one network, or Pi3 and PAGE-4D")
-
-
-def _check_families(recipe: Recipe, sources: Mapping[Family, TensorSource]) -> None:
-    """Refuse sources that the recipe does not use, and missing ones."""
-    needed = RECIPE_SOURCES[recipe]
-    for family, source in sources.items():
-        if family not in needed:
-            raise WeightsError(
-                f"'{source.path}' holds weights of {FAMILIES[family].title}, recipe {recipe} takes {titles(needed)}",
-                "leave ⟨recipe⟩ out, or give the weights that it takes",
-            )
-    missing = [family for family in needed if family not in sources]
-    if missing:
-        raise UsageError(
-            f"recipe {recipe} lacks the weights of {FAMILIES[missing[0]].title}", "give them as another source"
-        )
 
 
 def check_output(out: Path, conversion: PlannedConversion | None = None, *, overwrite: bool = False) -> None:
@@ -397,11 +374,9 @@ def _listed(values: Tensor) -> str:
 def _metadata(conversion: PlannedConversion) -> dict[str, str]:
     account = conversion.account
     network = {}
-    if conversion.recipe is not None:
-        assert isinstance(conversion.blueprint.config, NetworkConfig)
+    if isinstance(conversion.blueprint.config, NetworkConfig):
         mask = conversion.blueprint.config.mask
         network = {
-            "recipe": conversion.recipe.value,
             "to": conversion.target,
             **({"published": " + ".join(conversion.published)} if conversion.published else {}),
             "mask": "none" if mask is None else f"{mask.head.value}, {mask.rule.value}",

@@ -1,4 +1,4 @@
-"""Conversion recipes: the network that a set of sources fills, and the origin of each of its parts.
+"""Blueprints of conversions: the network that a set of sources fills, and the origin of each of its parts.
 
 A view x time network may have parts that its checkpoint lacks. Their initial values are neutral scalars, a mask head,
 and memory tokens from a seed.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from page4d.choices import Recipe, Target, TimeEncoding, TimeWeights, TokenStreams
+from page4d.choices import Target, TimeEncoding, TimeWeights, TokenStreams
 from page4d.errors import UsageError, WeightsError
 from page4d.networks.config import FRAME_CROSS, TIME_VIEW, NetworkConfig
 from page4d.networks.config_parts import (
@@ -115,7 +115,7 @@ def _mask(published: NetworkConfig, head: MaskHeadKind, options: ViewTimeOptions
     if single_stream and asked is not TokenStreams.SINGLE:
         raise UsageError(
             f"⟨streams={asked}⟩: the heads of Pi3 and Pi3X read a single stream",
-            "leave it out, or use recipe three-stage",
+            "leave it out, or give PAGE-4D as a second source",
         )
     first = published.depth // 3 if start is None else start
     count = max(1, round(5 * published.depth / 24))
@@ -236,11 +236,8 @@ def _mask_head(config: NetworkConfig) -> dict[str, Tensor]:
     return {_HEAD + name: value.detach() for name, value in head.state_dict().items()}
 
 
-RECIPE_SOURCES: dict[Recipe, tuple[Family, ...]] = {
-    **{Recipe(family): (family,) for family, data in FAMILIES.items() if data.network is not None},
-    Recipe.THREE_STAGE: (Family.PI3, Family.PAGE4D),
-}
-"""Sources of each recipe, in the order in which they are read."""
+THREE_STAGE = (Family.PI3, Family.PAGE4D)
+"""Sources that are combined: encoder and first layers of Pi3, last layers and heads of PAGE-4D."""
 
 _MASK_UNUSED = Rule(r"aggregator\.spatial_mask_head\..*", None, in_options("mask head: not used (⟨mask=off⟩)"))
 _MASK_SCALARS = Rule(r"aggregator\.spatial_mask_head\.(alpha_logit|tau_logit)", r"aggregator.dynamic.head.\1")
@@ -270,32 +267,31 @@ def encoder_blueprint(family: Family, config: EncoderConfig) -> Blueprint:
 
 
 def network_blueprint(
-    recipe: Recipe,
     target: Target,
     found: Mapping[Family, PublishedNetwork],
     mask: bool | None = None,
     options: ViewTimeOptions = DEFAULTS,
 ) -> Blueprint:
-    """Return the blueprint of a recipe's network.
+    """Return the blueprint of the network that published ones fill: one of them, or those of `THREE_STAGE`.
 
     Raises:
-        UsageError: if options contradict the recipe, or PAGE-4D is converted without specifying its mask.
+        UsageError: if options contradict the sources, or PAGE-4D is converted without specifying its mask.
         WeightsError: if the sources do not fit each other.
     """
-    if mask is not None and Family.PAGE4D not in RECIPE_SOURCES[recipe]:
-        raise UsageError(f"⟨mask⟩ applies to PAGE-4D; recipe {recipe} has no mask", "leave it out")
-    if recipe is Recipe.THREE_STAGE and target is not Target.PAGE4D_MV:
-        raise UsageError("recipe three-stage makes the view x time network only", "pass ⟨target=page4d-mv⟩")
+    if mask is not None and Family.PAGE4D not in found:
+        raise UsageError("⟨mask⟩ applies to PAGE-4D", "leave it out")
+    if len(found) > 1 and target is not Target.PAGE4D_MV:
+        raise UsageError("Pi3 and PAGE-4D make the view x time network only", "pass ⟨target=page4d-mv⟩")
     if options != DEFAULTS and target is not Target.PAGE4D_MV:
         raise UsageError(
             "options of the view x time network are given without ⟨target=page4d-mv⟩", "pass ⟨target=page4d-mv⟩"
         )
-    if recipe is Recipe.THREE_STAGE:
+    if len(found) > 1:
         return _three_stage(found[Family.PI3], found[Family.PAGE4D], options, mask=mask is not False)
-    (family,) = RECIPE_SOURCES[recipe]
-    if family is Family.PAGE4D:
-        return _page4d(found[family], target, mask, options)
-    return _single(found[family], target, options)
+    (published,) = found.values()
+    if published.family is Family.PAGE4D:
+        return _page4d(published, target, mask, options)
+    return _single(published, target, options)
 
 
 def _single(found: PublishedNetwork, target: Target, options: ViewTimeOptions) -> Blueprint:
