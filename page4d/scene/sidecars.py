@@ -32,6 +32,9 @@ _DEPTH_HINT = (
     "give depth as 16-bit grayscale PNG or TIFF, as float NPY, EXR or TIFF, or as lossless gray16 video such as FFV1 "
     "in MKV"
 )
+_SAME_LENGTH = 0.02
+"""By how much the relative difference of lengths may exceed that of numbers of frames."""
+
 _ONE_KIND = "convert them to one kind: float in metres, or 16-bit levels"
 _SUFFIXES = {MASKS: IMAGE_SUFFIXES, DEPTH_MAPS: IMAGE_SUFFIXES | DEPTH_SUFFIXES}
 _DEPTH_LAYOUTS = ("gray16le", "gray16be")
@@ -121,7 +124,7 @@ def _find_sidecar(kind: str, folder: Path, view: View, max_megapixels: float) ->
         frames = probe_video(path, max_megapixels=max_megapixels, is_footage=False)
         if kind == DEPTH_MAPS:
             _check_depth_video(path)
-        indices = _pair_by_time(kind, frames, view)
+        indices = _pair_video(kind, frames, view)
     (height, width), (map_height, map_width) = view.source.size, frames.size
     if abs(map_width / map_height / (width / height) - 1) > _ASPECT_TOLERANCE:
         raise InputError(
@@ -190,6 +193,22 @@ def _check_depth_video(path: Path) -> None:
             raise InputError(f"{path.name} has {context.pix_fmt} pixels, which are not measured depth", _DEPTH_HINT)
         if context.codec.lossy or not context.codec.lossless:
             raise InputError(f"{path.name} is compressed by {context.name}, which can change depth", _DEPTH_HINT)
+
+
+def _pair_video(kind: str, video: FrameSource, view: View) -> tuple[int, ...]:
+    """Pair frame by frame if the numbers are equal, as programs may write another rate than that of the view."""
+    (number, length), (own_number, own_length) = (
+        (len(times), float(times[-1]) * len(times) / max(len(times) - 1, 1))
+        for times in (video.frame_times, view.source.frame_times)
+    )
+    if number == own_number:
+        return tuple(view.indices)
+    if abs(number / own_number - 1) + _SAME_LENGTH < abs(length / max(own_length, 1e-9) - 1):
+        found = f"{number} frames in {length:.3g} s, {view.name} {own_number} in {own_length:.3g} s"
+        raise InputError(
+            f"{kind}: {video.label} has {found}", "write it with the frames, or with the rate, of the view"
+        )
+    return _pair_by_time(kind, video, view)
 
 
 def _pair_by_time(kind: str, video: FrameSource, view: View, late_s: float = 0.0) -> tuple[int, ...]:

@@ -50,15 +50,15 @@ def write_masks(folder: Path, kind: str, scale: float = 1.0) -> Path:
     height, width = round(48 * scale), round(64 * scale)
     frames = counter_clip(range(12), (height, width))
     for name in ("a", "b"):
-        if kind == "video":
+        if kind != "images":
             folder.mkdir(exist_ok=True)
-            write_video(folder / f"{name}.mp4", frames)
+            write_video(folder / f"{name}.mp4", frames, rate=24 if kind == "video at 24 fps" else 30)
         else:
             write_images(folder / name, {f"{n:03}.png": frame[..., 0] for n, frame in enumerate(frames)})
     return folder
 
 
-@pytest.mark.parametrize("kind", ["images", "video"])
+@pytest.mark.parametrize("kind", ["images", "video", "video at 24 fps"])
 @pytest.mark.parametrize("scale", [1.0, 0.5, 2.0])
 def test_masks_are_paired_with_the_frames_of_their_view(kind: str, scale: float, rig: Path, tmp_path):
     batch = read(open_scene(rig, masks=write_masks(tmp_path / "m", kind, scale)))
@@ -154,6 +154,9 @@ def test_sidecars_that_do_not_match_their_view_are_refused(rig: Path, tmp_path):
     with pytest.raises(UsageError, match=r"no masks in .* for a, b"):
         open_scene(rig, masks=tmp_path / "m")
     write_video(tmp_path / "m" / "a.mp4", counter_clip(range(6)))
+    write_video(tmp_path / "m" / "b.mp4", counter_clip(range(11)), rate=15)
+    with pytest.raises(InputError, match=r"masks: b\.mp4 has 11 frames in 0\.733 s, b 12 in 0\.4 s"):
+        open_scene(rig, masks=tmp_path / "m", views=("b",))
     with pytest.raises(InputError, match=r"masks: a\.mp4 has no frame for 6 of 9 instants of a"):
         open_scene(rig, masks=tmp_path / "m")
     (tmp_path / "m" / "a.mp4").unlink()
