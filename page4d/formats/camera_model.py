@@ -61,6 +61,9 @@ SIZE_OF_ONE_PLACE = 100.0
 MIN_BASELINE = 1e-6
 """Distance of two cameras at one place, as a share of the size of the rig; and size of a rig at one place."""
 
+_MIN_SPREAD = 0.02
+"""Squared sine of half the angle between two optical axes that are not parallel: 16 degrees."""
+
 _GRID = 24
 _MAX_COMPARED = 1000
 _MAX_INSTANTS = 8
@@ -133,7 +136,7 @@ def visible_share(
 
 
 def check_rig(names: Sequence[str], poses: Sequence[Float[Tensor, "*T 4 4"]]) -> tuple[str, ...]:
-    """Return doubts about the positions of the cameras of a scene: at one place.
+    """Return doubts about the poses of the cameras of a scene: at one place, or looking apart.
 
     Moving cameras are compared at up to 8 instants.
 
@@ -154,7 +157,22 @@ def check_rig(names: Sequence[str], poses: Sequence[Float[Tensor, "*T 4 4"]]) ->
     if pairs:
         found = listed([f"{names[first]} and {names[second]}" for first, second in pairs], 4)
         return (f"calibrated cameras at one place: {found}",)
+    if _look_apart(poses):
+        found = "the optical axes of the calibrated cameras meet behind all of them"
+        return (f"{found}: unless they look outwards, the poses have other axes (OpenGL) or are inverted",)
     return ()
+
+
+def _look_apart(poses: Sequence[Float[Tensor, "*T 4 4"]]) -> bool:
+    """Return whether the point closest to the optical axes of cameras that are not parallel is behind all of them."""
+    first = torch.stack([pose.reshape(-1, 4, 4)[0] for pose in poses[:_MAX_COMPARED]])
+    centers, axes = camera_centers(first), first[:, 2, :3]
+    across = torch.eye(3, dtype=axes.dtype) - axes[:, :, None] * axes[:, None]
+    normal = across.sum(dim=0)
+    if torch.linalg.eigvalsh(normal)[0] < _MIN_SPREAD * len(first):
+        return False
+    point = torch.linalg.solve(normal, (across @ centers[..., None]).sum(dim=0))[:, 0]
+    return bool((((point - centers) * axes).sum(dim=-1) < 0).all())
 
 
 def world_offset(poses: Sequence[Float[Tensor, "*T 4 4"]]) -> tuple[float, float, float] | None:

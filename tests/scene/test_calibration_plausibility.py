@@ -150,6 +150,15 @@ def test_cameras_at_one_place_are_reported() -> None:
     assert found == ("calibrated cameras at one place: c0 and c1, c0 and c2, c0 and c3, c0 and c4, ... (28 in all)")
 
 
+def test_optical_axes_that_meet_behind_all_cameras_are_reported() -> None:
+    rig = [torch.from_numpy(camera.world_to_camera) for camera in make_rig()]
+    assert check_rig("abc", rig) == ()
+    flipped = [torch.diag(torch.tensor([1.0, -1.0, -1.0, 1.0], dtype=torch.float64)) @ pose for pose in rig]
+    (found,) = check_rig("abc", flipped)
+    assert found.startswith("the optical axes of the calibrated cameras meet behind all of them")
+    assert check_rig("abc", [rig[0], *flipped[1:]]) == ()
+
+
 def test_moving_cameras_are_compared_over_time() -> None:
     path = torch.stack(poses([(float(x), 0, 0) for x in range(20)]))
     still = poses([(0, 0, 0)])[0]
