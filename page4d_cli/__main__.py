@@ -16,7 +16,10 @@ def start() -> None:
     except KeyboardInterrupt:
         os.write(2, b"error: interrupted\n")
         sys.exit(130)
-    main()
+    try:
+        main()
+    finally:
+        gc.freeze()  # or the end of the process searches all of these objects again, for a second
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class TestHelp:
         ended = cli("--version")
         assert (ended.code, ended.out, ended.err) == (0, f"page4d {page4d.__version__}\n", "")
         project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
-        assert project["project"]["scripts"]["page4d"] == "page4d_cli.app:main"
+        assert project["project"]["scripts"]["page4d"] == "page4d_cli.__main__:start"
 
 
 class TestReconstruct:

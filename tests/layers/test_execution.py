@@ -40,13 +40,16 @@ def test_refinement_computes_on_one_thread(threads: int, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("given", [None, "ACTIVE"])
-def test_threads_of_the_command_line_wait_passively_unless_the_user_sets_it(given: str | None) -> None:
+def test_threads_of_the_command_line_wait_passively_by_default_and_it_ends_without_garbage_collection(
+    given: str | None,
+) -> None:
     own = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
     code = (
-        "import os, page4d_cli.app as app, page4d_cli.__main__ as main\n"
+        "import atexit, gc, os, page4d_cli.app as app, page4d_cli.__main__ as main\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
         "app.main = lambda: print(os.environ['OMP_WAIT_POLICY'])\n"
         "main.start()"
     )
     environment = own if given is None else own | {"OMP_WAIT_POLICY": given}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == (given or "PASSIVE")
+    assert done.stdout.split() == [given or "PASSIVE", "True"]
